@@ -23,7 +23,7 @@ from uuid import uuid4
 import pyspark
 
 from upsert.testing import watchdog
-from upsert.testing.brokers import free_ports, java
+from upsert.testing.local_kafka import free_ports, java
 
 HADOOP_VERSION: Final = "3.5.0"
 """That of pyspark."""

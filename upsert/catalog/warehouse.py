@@ -25,9 +25,8 @@ from upsert.store.log.lifecycle import drop_log
 from upsert.store.metadata import table_file
 from upsert.store.metadata.table_file import FREE
 from upsert.store.paths import COMPACTION_ERROR, TABLE_FILE
-from upsert.store.storage import storage_of
+from upsert.store.storage import storage_of, swapping
 from upsert.store.storage.local import sync_folder
-from upsert.store.storage.resolve import swapping
 from upsert.store.upkeep.orphans import logs_are_gone, sweep
 
 

@@ -9,8 +9,7 @@ from typing import Final
 from urllib.parse import quote, unquote, urlsplit
 
 from upsert.errors import ConfigurationError, CorruptTableError
-from upsert.store.storage import storage_of
-from upsert.store.storage.resolve import remote_folder
+from upsert.store.storage import remote_folder, storage_of
 
 TABLE_FILE: Final = "table.json"
 DEFINITION_FOLDER: Final = "definition"

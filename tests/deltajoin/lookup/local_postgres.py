@@ -21,7 +21,7 @@ import asyncpg
 import pyarrow as pa
 
 from deltajoin.lookup.postgres_types import pg_types, quoted
-from upsert.testing.brokers import free_ports
+from upsert.testing.local_kafka import free_ports
 
 PASSWORD = "pa55w0rd"
 _START_S = 60.0

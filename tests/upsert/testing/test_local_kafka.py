@@ -13,9 +13,8 @@ import pytest
 
 from tests.helpers import REPOSITORY
 from upsert.errors import ConfigurationError, UpsertError
-from upsert.testing import brokers
-from upsert.testing.brokers import ProcessBroker
-from upsert.testing.local_kafka import BOOTSTRAP_VARIABLE, LocalKafka
+from upsert.testing import local_kafka
+from upsert.testing.local_kafka import BOOTSTRAP_VARIABLE, LocalKafka, ProcessBroker
 
 pytestmark = pytest.mark.kafka
 
@@ -89,23 +88,23 @@ def test_a_broker_that_cannot_start_shows_the_end_of_its_log() -> None:
 def test_no_java_is_told_with_a_way_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(ConfigurationError, match="no java was found below JAVA_HOME"):
-        brokers.java()
+        local_kafka.java()
 
 
 def test_a_fetch_that_fails_leaves_no_folder_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(brokers, "_MODULE", "not what ivy reads")
+    monkeypatch.setattr(local_kafka, "_MODULE", "not what ivy reads")
     with pytest.raises(UpsertError, match="could not be fetched from Maven Central"):
-        brokers.kafka_jars()
+        local_kafka.kafka_jars()
     assert [path.name for path in (tmp_path / "deltajoin").iterdir()] == [
-        f"kafka-{brokers.KAFKA_VERSION}.lock"
+        f"kafka-{local_kafka.KAFKA_VERSION}.lock"
     ]
 
 
 def test_jars_that_are_missing_or_damaged_are_not_taken(tmp_path: Path) -> None:
     with pytest.raises(UpsertError, match=r"kafka_2\.13 is not among the 0 jars"):
-        brokers._check(tmp_path)
-    for name in brokers._NEEDED:
+        local_kafka._check(tmp_path)
+    for name in local_kafka._NEEDED:
         (tmp_path / f"{name}-1.jar").write_bytes(b"half a download")
     with pytest.raises(UpsertError, match="is damaged"):
-        brokers._check(tmp_path)
+        local_kafka._check(tmp_path)

@@ -27,9 +27,8 @@ from upsert.failpoints import reach
 from upsert.flock import FileLock
 from upsert.store.checksums import content_of
 from upsert.store.paths import SNAPSHOT_FOLDER, TABLE_FILE
-from upsert.store.storage import storage_of
+from upsert.store.storage import put_if_absent, storage_of
 from upsert.store.storage.local import make_parent, sync_folder
-from upsert.store.storage.resolve import put_if_absent
 
 _HERE: Final = -100
 """Paths are absolute, or relative to the working folder (``AT_FDCWD``)."""

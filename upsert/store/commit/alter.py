@@ -7,7 +7,7 @@ primary key are rewritten where their columns change, in the same snapshot, for 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 
@@ -30,7 +30,7 @@ from upsert.store.paths import BucketId
 from upsert.store.rows.fold import fold
 from upsert.store.rows.hashing import row_hashes
 from upsert.store.rows.layout import COUNT_COLUMN, ROW_HASH_COLUMN, Layout, Projection, with_ids
-from upsert.store.rows.merge import SortedRows, key_ranges, merge_runs, present
+from upsert.store.rows.merge import key_ranges, merge_runs, present
 from upsert.store.rows.partitions import split
 
 
@@ -38,11 +38,6 @@ def alter(committer: Committer, changes: Iterable[Alteration]) -> SnapshotInfo:
     """Publish the definition that some changes make of the present one; the snapshot that names it.
 
     All of them hold at once, or none does. Two processes that alter a table do so one after the other.
-
-    Raises:
-        SchemaError: a change does not fit the columns, or the table has rows that it cannot be made with.
-        ConfigurationError: an option is wrong or cannot change.
-        CommitConflictError: every attempt of minutes lost the race. Nothing was changed.
     """
     attempt = _Attempt(committer.history, tuple(changes))
     try:
@@ -63,7 +58,7 @@ class _Attempt:
         self._history = history
         self._changes = changes
         self._published: tuple[int, Definition] | None = None
-        self._rows: _Rewritten | None = None
+        self._rewriting: dict[tuple[int, int], Change] = {}
 
     def propose(self, head: SnapshotInfo) -> Change | None:
         """The change to make on a snapshot; None if the table is like that already."""
@@ -82,26 +77,12 @@ class _Attempt:
         new = self._published[1]
         if not new.layout.is_counted or has_same_values(old.schema, new.schema):
             return Change("alter", definition=new.version)
-        rows = self._rewritten(head, old.layout, new.layout)
-        return Change("alter", rows.added, rows.removed, definition=new.version)
-
-    def _rewritten(self, head: SnapshotInfo, old: Layout, new: Layout) -> _Rewritten:
-        found = self._rows
-        if found is None or (found.version, found.target) != (head.data_version, new.version):
-            live = self._history.files(head)
-            added = _rewrite(self._history.root, old, new, live.groups.values(), head.id, self.written)
-            found = self._rows = _Rewritten(head.data_version, new.version, tuple(added), live.entries)
-        return found
-
-
-@dataclass(frozen=True)
-class _Rewritten:
-    """All rows of a data version in the form of a definition's version, and the files that held them."""
-
-    version: int
-    target: int
-    added: tuple[FileEntry, ...]
-    removed: tuple[FileEntry, ...]
+        versions = head.data_version, new.version
+        if versions not in self._rewriting:
+            live, root = self._history.files(head), self._history.root
+            added = _rewrite(root, old.layout, new.layout, live.groups.values(), head.id, self.written)
+            self._rewriting[versions] = Change("alter", tuple(added), live.entries, definition=new.version)
+        return self._rewriting[versions]
 
 
 def _rewrite(
@@ -113,14 +94,18 @@ def _rewrite(
     of an old bucket becomes sorted files, and those of a new bucket are merged. Neither takes the memory of a
     bucket. ``written`` gets every file, for those that only served the merging are not in the result.
     """
+    write = partial(write_run, root, new, level=0, base=base)
     sorted_files: dict[BucketId, list[FileEntry]] = {}
     for runs in buckets:
         inputs = [rows_of_file(root, old, entry) for run in reversed(runs) for entry in run]
         for within in key_ranges(old, inputs, PIECE_BYTES):
             rows = present(old, merge_runs(old, within))
             for portion in split(new, _converted(root, old, new, rows), None) if rows.num_rows else ():
-                run = _folded(new, portion.rows)
-                files = _written(root, new, [run], portion.bucket_id, base, written)
+                weights = portion.rows.column(COUNT_COLUMN).to_numpy()
+                columns = portion.rows.select([*new.schema.names, ROW_HASH_COLUMN])
+                run = fold(new, columns, weights, "rows")
+                files = write([run], portion.bucket_id)
+                written += files
                 sorted_files.setdefault(portion.bucket_id, []).extend(files)
     added: list[FileEntry] = []
     for bucket_id, files in sorted_files.items():
@@ -129,7 +114,9 @@ def _rewrite(
             continue
         parts = [rows_of_file(root, new, entry) for entry in files]
         merged = (merge_runs(new, within) for within in key_ranges(new, parts, PIECE_BYTES))
-        added += _written(root, new, merged, bucket_id, base, written)
+        whole = write(merged, bucket_id)
+        written += whole
+        added += whole
     return added
 
 
@@ -138,21 +125,3 @@ def _converted(root: str, old: Layout, new: Layout, rows: pa.Table) -> pa.Table:
     columns = Projection.of(named.schema, new, f"table {root!r}").apply(named, new.schema.names).columns
     hashes = row_hashes(columns, named.num_rows)
     return pa.table([*columns, hashes, named.column(COUNT_COLUMN)], schema=new.stored)
-
-
-def _folded(new: Layout, rows: pa.Table) -> SortedRows:
-    weights = rows.column(COUNT_COLUMN).to_numpy()
-    return fold(new, rows.select([*new.schema.names, ROW_HASH_COLUMN]), weights, "rows")
-
-
-def _written(
-    root: str,
-    layout: Layout,
-    run: Iterable[SortedRows],
-    bucket_id: BucketId,
-    base: int,
-    written: list[FileEntry],
-) -> list[FileEntry]:
-    files = write_run(root, layout, run, bucket_id, level=0, base=base)
-    written += files
-    return files

@@ -21,7 +21,6 @@ from upsert.errors import (
     ConfigurationError,
     LogNotPublishedError,
     SnapshotExpiredError,
-    StaleWriterError,
     UnknownOutcomeError,
 )
 from upsert.failpoints import reach
@@ -30,7 +29,7 @@ from upsert.store.commit import staging
 from upsert.store.commit.change import Change
 from upsert.store.commit.committer import Committed, Committer
 from upsert.store.commit.constraints import CountCheck, KeyConflicts, UniqueCheck
-from upsert.store.commit.staging import BucketPart, RawFile, Rows, StagedFiles
+from upsert.store.commit.staging import RawFile, Rows, StagedFiles
 from upsert.store.files.data_file import DataFile
 from upsert.store.files.writing import write_run
 from upsert.store.metadata.file_entry import FileEntry
@@ -41,7 +40,6 @@ from upsert.store.metadata.stands_for import StandsFor
 from upsert.store.paths import BucketId, Partition
 from upsert.store.read.lookup import newest_by_key, prepare, search_order
 from upsert.store.rows.layout import Layout
-from upsert.store.rows.merge import SortedRows
 from upsert.store.rows.merge_engines import Stored, combine
 from upsert.store.rows.partitions import Overwrite, check_within
 
@@ -52,25 +50,17 @@ class Resolution:
     def __init__(self, history: History, raw: Iterable[RawFile]) -> None:
         self._history = history
         self._parts = staging.parts_by_bucket(raw)
-        self._written: list[FileEntry] = []
         self._files: tuple[FileEntry, ...] = ()
         self._seen: SnapshotInfo | None = None
-
-    @property
-    def written(self) -> tuple[FileEntry, ...]:
-        """All files that were written."""
-        return tuple(self._written)
+        self.written: list[FileEntry] = []
 
     def at(self, latest: SnapshotInfo, left: FileSet) -> tuple[FileEntry, ...]:
-        """The files to add to a snapshot.
-
-        Of its files the commit leaves ``left``.
-        """
+        """The files to add to a snapshot, of whose files the commit leaves ``left``."""
         if self._seen is None or not self._still_holds(self._seen, latest):
             layout = self._history.definition_at(latest.definition).layout
             files: list[FileEntry] = []
-            for bucket_id, parts in self._parts.items():
-                files += self._resolve(layout, latest, left.groups.get(bucket_id, ()), bucket_id, parts)
+            for bucket_id in self._parts:
+                files += self._resolve(layout, latest.id, left.groups.get(bucket_id, ()), bucket_id)
             self._files = tuple(files)
             reach("resolve.after-write")
         self._seen = latest
@@ -90,37 +80,22 @@ class Resolution:
         return touched.isdisjoint(self._parts)
 
     def _resolve(
-        self,
-        layout: Layout,
-        latest: SnapshotInfo,
-        runs: Sequence[Run],
-        bucket_id: BucketId,
-        parts: Sequence[BucketPart],
+        self, layout: Layout, base: int, runs: Sequence[Run], bucket_id: BucketId
     ) -> list[FileEntry]:
-        root = self._history.root
+        root, parts = self._history.root, self._parts[bucket_id]
         opened = [[DataFile.open(root, layout, entry) for entry in run] for run in runs]
-        rows = _combined(root, layout, opened, parts)
-        written = write_run(root, layout, rows, bucket_id, level=0, base=latest.id)
-        self._written += written
+        find, order = partial(find_stored, layout, opened), parts[0].file.order
+        ranges = staging.signed_rows(root, layout, parts)
+        combined = (combine(layout, rows, weights, order, find) for rows, weights in ranges)
+        written = write_run(root, layout, combined, bucket_id, level=0, base=base)
+        self.written += written
         return written
-
-
-def _combined(
-    root: str, layout: Layout, runs: Sequence[Sequence[DataFile]], parts: Sequence[BucketPart]
-) -> Iterator[SortedRows]:
-    """The rows to store for those of some parts of one bucket, a range of keys at a time."""
-    find = partial(find_stored, layout, runs)
-    for rows, weights in staging.signed_rows(root, layout, parts):
-        yield combine(layout, rows, weights, parts[0].file.order, find)
 
 
 def find_stored(
     layout: Layout, runs: Sequence[Sequence[DataFile]], keys: pa.Table, columns: tuple[str, ...]
 ) -> Stored:
-    """The newest rows of some keys in one bucket of a keyed table, deletions too.
-
-    ``keys`` are distinct; ``runs`` are the open files of the bucket's runs, newest run first.
-    """
+    """The newest rows of distinct keys in one bucket's open files, newest run first; deletions too."""
     probe = prepare(layout, layout.key, keys)
     if len(probe):
         probe = probe.take(search_order(layout, layout.indexes[0], probe))
@@ -171,11 +146,7 @@ class Terms:
 
 
 def transaction_of(writer_id: str | None, transaction: int | None) -> Transaction | None:
-    """Both together, or None.
-
-    Raises:
-        ConfigurationError: one of them is missing or no transaction.
-    """
+    """Both together, or None."""
     if writer_id is None and transaction is None:
         return None
     if not writer_id or not isinstance(transaction, int) or transaction < 0:
@@ -283,25 +254,20 @@ class _Rows:
             self._resolution = Resolution(history, given.raw)
         else:
             self._folded = staging.fold_raw(history, history.layout, head.id, given.raw)
-        self._files = (*given.files, *self._folded.files)
-        self._counts = CountCheck(history, self._files, given.retracting | self._folded.retracting)
-        self._unique = UniqueCheck(history, self._files)
-        self._checked = self._files
-
-    @property
-    def files(self) -> tuple[FileEntry, ...]:
-        """The files whose rows do not depend on the existing ones."""
-        return self._files
+        # those whose rows do not depend on the existing ones
+        self.files = (*given.files, *self._folded.files)
+        self._counts = CountCheck(history, self.files, given.retracting | self._folded.retracting)
+        self._unique = UniqueCheck(history, self.files)
+        self._checked = self.files
 
     @property
     def written(self) -> tuple[FileEntry, ...]:
-        """Files that this commit itself has written."""
         resolved = self._resolution.written if self._resolution else ()
         return (*self._folded.files, *resolved)
 
     def at(self, latest: SnapshotInfo, left: FileSet) -> tuple[FileEntry, ...]:
         """The files to add to a snapshot, of whose files the commit leaves some."""
-        files = self._files
+        files = self.files
         if self._resolution is not None:
             files = (*files, *self._resolution.at(latest, left))
             if files != self._checked:
@@ -325,11 +291,7 @@ def _check_raw_is_fresh(committer: Committer, staged: StagedFiles, head: Snapsho
     """Raw changes are no data files, so the commit itself does not see what they were based on."""
     base = min((raw.base for raw in staged.raw), default=head.fence)
     if base < head.fence:
-        raise StaleWriterError(
-            f"table {committer.root!r}: a writer must commit before a clean-up that may remove its files; it "
-            f"began at snapshot {base}, files begun before snapshot {head.fence} were cleaned; write the "
-            "rows again"
-        )
+        raise committer.rules.stale(base, head)
     for version in sorted({raw.definition for raw in staged.raw} - {head.definition}):
         committer.rules.check_definition(version, head.definition)
 

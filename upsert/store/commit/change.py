@@ -2,7 +2,6 @@
 
 Each rule is one named function that returns what breaks it, or None. They run on the live files of the very
 snapshot that a commit builds on, so together with put-if-absent they hold for the published history.
-``CommitRules`` names both sides of a conflict.
 """
 
 from __future__ import annotations
@@ -111,7 +110,6 @@ def run_between_inputs(
 def _left_in(
     live: Live, buckets: Collection[BucketId], removed: Collection[FileEntry]
 ) -> Iterator[FileEntry]:
-    """Live files of some buckets that are not removed."""
     gone = {entry.file for entry in removed}
     if not buckets:
         return iter(())
@@ -138,11 +136,7 @@ class CommitRules:
         """
         added, removed = change.added, change.removed
         if stale := file_below_fence(head.fence, added):
-            raise StaleWriterError(
-                f"table {self._root!r}: a writer must commit before a clean-up that may remove its files; it "
-                f"began at snapshot {stale.base}, files begun before snapshot {head.fence} were cleaned; "
-                "write the rows again"
-            )
+            raise self.stale(stale.base, head)
         if lost := added_file_of_unknown_bucket(self._history.layout.buckets, added):
             raise CommitConflictError(
                 f"table {self._root!r}: a bucket must be below {self._history.layout.buckets}, got "
@@ -168,9 +162,19 @@ class CommitRules:
         if there := added_file_that_is_live(live, added, removed):
             raise self._conflict(change, head, there, "has already added")
         if change.kind == "compact":
-            self._check_compaction(change, head, live)
+            clash = second_run_of_level(live, added, removed) or run_between_inputs(live, added, removed)
+            if clash:
+                raise self._conflict(change, head, clash, "put a run in the way:")
         else:
             self._check_first_publication(change, head)
+
+    def stale(self, base: int, head: SnapshotInfo) -> StaleWriterError:
+        """The error about files begun at a snapshot below the fence."""
+        return StaleWriterError(
+            f"table {self._root!r}: a writer must commit before a clean-up that may remove its files; it "
+            f"began at snapshot {base}, files begun before snapshot {head.fence} were cleaned; write the "
+            "rows again"
+        )
 
     def _check_first_publication(self, change: Change, head: SnapshotInfo) -> None:
         """Files of a commit that seemed to have failed may have been published, and be gone since then."""
@@ -185,12 +189,7 @@ class CommitRules:
                     raise self._conflict(change, head, entry, "removed")
 
     def check_definition(self, version: int, present: int) -> None:
-        """Refuse rows that were written under a definition where another one holds that cannot have them.
-
-        Raises:
-            CommitConflictError: theirs was never published.
-            StaleWriterError: the present one cannot have them.
-        """
+        """Refuse rows that were written under a definition where another one holds that cannot have them."""
         if version > present:
             raise CommitConflictError(
                 f"table {self._root!r}: files must be of a definition up to version {present}, got version "
@@ -202,12 +201,6 @@ class CommitRules:
                 f"table {self._root!r}: rows staged under version {version} of its definition must fit "
                 f"version {present}, but {reason}; write the rows again"
             )
-
-    def _check_compaction(self, change: Change, head: SnapshotInfo, live: Mapping[str, FileEntry]) -> None:
-        clash = second_run_of_level(live, change.added, change.removed)
-        clash = clash or run_between_inputs(live, change.added, change.removed)
-        if clash:
-            raise self._conflict(change, head, clash, "put a run in the way:")
 
     def _conflict(
         self, change: Change, head: SnapshotInfo, entry: FileEntry, what: str

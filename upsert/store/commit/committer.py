@@ -1,15 +1,10 @@
 """Publishing a change of the table: put-if-absent of the next snapshot, again until it succeeds or cannot.
 
-A commit is a function from the latest snapshot to what should change. Each attempt asks it again, checks the
-store's rules against the files that are live now, and tries to create the next snapshot's file. If
-another committer has the id, everything is looked at again. A published id is never used twice: after the
-link the committer makes sure that its snapshot is part of the history, for a writer that stalled until
-ids expired could create a long-gone one again.
-
-An exception while publishing means *unknown*: nothing is cleaned up before the disk has been looked at.
-
-A snapshot of a table with a log names offsets of it: below them lie changes of earlier snapshots only. They
-are what this process last saw of the log's ends.
+Each attempt asks again what should change, checks the store's rules against the files that are live now, and
+tries to create the next snapshot's file. A published id is never used twice: after the link the committer
+makes sure that its snapshot is part of the history, for a writer that stalled until ids expired could create
+a long-gone one again. An exception while publishing means *unknown*: nothing is cleaned up before the disk
+has been looked at.
 """
 
 from __future__ import annotations
@@ -40,15 +35,14 @@ from upsert.store.metadata.file_entry import FileEntry, newest
 from upsert.store.metadata.history import History
 from upsert.store.metadata.manifest import checked, fold, write_manifest
 from upsert.store.metadata.snapshot import ManifestRef, SnapshotInfo
-from upsert.store.rows.layout import Layout
-from upsert.store.storage import resolve, storage_of
+from upsert.store.storage import put_if_absent, storage_of
 
 _Key = tuple[str, str | None]
 """A table, by its uuid, and its topic: offsets of one log say nothing of the next one."""
 
 
 class _LogEnds:
-    """Where the logs of tables ended when this process last looked."""
+    """Where the logs of tables ended when this process last looked; snapshots name these offsets."""
 
     def __init__(self) -> None:
         self._ends: dict[_Key, Mapping[str, int]] = {}
@@ -106,7 +100,7 @@ class Environment:
     monotonic: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     uniform: Callable[[float, float], float] = field(default=random.uniform)
-    put_if_absent: Callable[[str, bytes], bool] = resolve.put_if_absent
+    put_if_absent: Callable[[str, bytes], bool] = put_if_absent
 
 
 REAL: Final = Environment()
@@ -127,20 +121,12 @@ class Committed:
 class Committer:
     """Publishes changes of one table."""
 
-    def __init__(
-        self, history: History, environment: Environment = REAL, give_up_after_s: float = GIVE_UP_AFTER_S
-    ) -> None:
+    def __init__(self, history: History, environment: Environment = REAL) -> None:
         self.history = history
         self.root = history.root
         self.rules = CommitRules(history)
         self._storage = storage_of(history.root)
         self.environment = environment
-        self.give_up_after_s = give_up_after_s
-
-    @property
-    def layout(self) -> Layout:
-        """Physical form of the table as of the last look at its latest snapshot."""
-        return self.history.layout
 
     def commit(self, propose: Propose) -> Committed:
         """Publish what ``propose`` says; the snapshot is the latest one if that is None.
@@ -150,7 +136,7 @@ class Committer:
                 it was, and what became of it cannot be read.
             StaleWriterError: the files were begun before a clean-up, or the writer stalled past an expiry.
             CommitConflictError: the change does not fit what others committed; or every attempt for
-                ``give_up_after_s`` seconds lost the race. Nothing was published.
+                five minutes lost the race. Nothing was published.
             OSError: the disk refused. A look at it has shown that nothing was published.
         """
         delta: _Delta | None = None
@@ -181,7 +167,7 @@ class Committer:
                 is_passing=lambda failure: isinstance(failure, _LostRaceError),
                 first_pause_s=_FIRST_PAUSE_S,
                 longest_pause_s=_LONGEST_PAUSE_S,
-                patience_s=self.give_up_after_s,
+                patience_s=GIVE_UP_AFTER_S,
                 jitter=self.environment.uniform,
                 sleep=self.environment.sleep,
                 monotonic=self.environment.monotonic,
@@ -190,7 +176,7 @@ class Committer:
             base = lost.args[0]
         raise CommitConflictError(
             f"table {self.root!r}: commit on snapshot {base} lost every race for the next id in "
-            f"{self.give_up_after_s:g} s; let fewer processes commit at once, then run it again"
+            f"{GIVE_UP_AFTER_S:g} s; let fewer processes commit at once, then run it again"
         )
 
     def _delta(self, change: Change, head: SnapshotInfo, earlier: _Delta | None) -> _Delta:
@@ -200,7 +186,7 @@ class Committer:
         if not change.added and not change.removed:
             return _Delta(change, head.id, ManifestRef("", 0, 0))
         reach("commit.before-manifest")
-        ref = write_manifest(self.root, self.layout, head.id, change.added, change.removed)
+        ref = write_manifest(self.root, self.history.layout, head.id, change.added, change.removed)
         reach("commit.after-manifest")
         return _Delta(change, head.id, ref)
 
@@ -209,10 +195,13 @@ class Committer:
         own = (replace(delta, sequence=own_id),) if delta.entries else ()
         # those of an older release have no checksums
         before = (ref if ref.checksum else checked(self.root, ref) for ref in head.manifests)
-        manifests = fold(self.root, self.layout, head.id, (*before, *own))
+        manifests = fold(self.root, self.history.layout, head.id, (*before, *own))
         definition = head.definition if change.definition is None else change.definition
         added_rows = sum(entry.rows for entry in change.added)
         visible, stands_for = self._shown(change, head), change.stands_for
+        writers = head.writers
+        if change.transaction is not None:
+            writers = MappingProxyType(dict([*writers.items(), change.transaction]))
         return SnapshotInfo(
             id=own_id,
             uuid=uuid4().hex,
@@ -223,7 +212,7 @@ class Committer:
             data_version=own_id if change.changes_rows else head.data_version,
             tracked=visible.is_tracked,
             untracked=visible.hidden,
-            writers=_with_transaction(head.writers, change.transaction),
+            writers=writers,
             watermark=self._watermark(head, change),
             log_offsets=self._log_offsets(head, change),
             manifests=manifests,
@@ -244,7 +233,7 @@ class Committer:
     def _watermark(self, head: SnapshotInfo, change: Change) -> int | None:
         """The newest value so far; another definition may have another WATERMARK."""
         known = head.watermark if change.definition is None else None
-        found = newest(self.layout.schema, change.added, known)
+        found = newest(self.history.layout.schema, change.added, known)
         return None if found is None or found < 0 else found
 
     def _log_offsets(self, head: SnapshotInfo, change: Change) -> Mapping[str, int]:
@@ -320,9 +309,3 @@ class Committer:
                 "be told whether it was part of the history; compare the rows with snapshot "
                 f"{newest.id} and write what is missing"
             )
-
-
-def _with_transaction(writers: Mapping[str, int], transaction: tuple[str, int] | None) -> Mapping[str, int]:
-    if transaction is None:
-        return writers
-    return MappingProxyType({**writers, transaction[0]: transaction[1]})

@@ -150,8 +150,8 @@ class UniqueCheck:
         length = file.rows if self._shares == 1 else _ROWS_AT_ONCE // 4 + 1
         for start in range(0, file.rows, length):
             rows = pa.Table.from_batches([file.slice(columns, start, min(length, file.rows - start))])
-            kinds = None if file.kinds is None else file.kinds[start : start + length]
-            yield rows if kinds is None else rows.filter(pa.array(kinds == 0))
+            kinds = file.kinds
+            yield rows if kinds is None else rows.filter(pa.array(kinds[start : start + length] == 0))
 
     def _check_against(self, index: LookupIndex, keys: _NewKeys, live: FileSet) -> None:
         """Look the new keys up in the rows that stay as they are: no newer run or new file holds their key.
@@ -177,7 +177,6 @@ class UniqueCheck:
         return DataFile.open(self._history.root, self._layout, entry)
 
     def _clash(self, index: LookupIndex, one: pa.Table, other: pa.Table) -> DuplicateKeyError:
-        """The error about two rows, given with the columns of the index and the primary key."""
         key = one.select(list(index.columns)).to_pylist()[0]
         first, second = (rows.select(list(self._layout.key)).to_pylist()[0] for rows in (one, other))
         table = paths.name_of(self._history.root)
@@ -195,17 +194,12 @@ class KeyConflicts:
     """
 
     def __init__(self, history: History, files: Sequence[FileEntry], since: int) -> None:
-        """Of the files of a commit that was computed from snapshot ``since``."""
         self._history = history
         self._files = files
         self._seen = since
 
     def check(self, latest: SnapshotInfo) -> None:
-        """Look at the commits that have come since the last look.
-
-        Raises:
-            CommitConflictError: one has changed a row of the same key, or replaced files in which it lay.
-        """
+        """Refuse if a commit since the last look has changed such a row, or replaced files where it lay."""
         history = self._history
         if history.layout.is_counted:
             return

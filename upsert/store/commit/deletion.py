@@ -44,10 +44,7 @@ SnapshotOf = Callable[[SnapshotInfo], Snapshot]
 def delete(
     committer: Committer, snapshot_of: SnapshotOf, where: Filter, *, tracked: bool | None
 ) -> Committed:
-    """Commit the deletion of all rows of which a filter is true in the snapshot before.
-
-    Nothing is committed if there are none.
-    """
+    """Commit the deletion of the rows of which a filter is true in the snapshot before, if there are any."""
     deletion = _Deletion(committer.history, snapshot_of, where)
 
     def propose(latest: SnapshotInfo) -> Change | None:
@@ -72,11 +69,7 @@ def drop(committer: Committer, spec: Partition, *, tracked: bool | None) -> Comm
 
 
 def to_drop(schema: TableSchema, spec: Mapping[str, object], of: str) -> Partition:
-    """The partition values that ``DROP PARTITION`` names.
-
-    Raises:
-        SchemaError: they do not fit the table, or there are none: that would be the whole table.
-    """
+    """The partition values that ``DROP PARTITION`` names; none would be the whole table."""
     found = specified(schema, spec, of)
     if not found:
         raise SchemaError(
@@ -100,36 +93,26 @@ class _Deletion:
 
     @property
     def files(self) -> tuple[FileEntry, ...]:
-        """The files of deletions that have been written and are still right."""
         return tuple(entry for files in self._files.values() for entry in files)
 
     def at(self, latest: SnapshotInfo) -> tuple[tuple[FileEntry, ...], tuple[FileEntry, ...]]:
-        """Files to add to a snapshot and files to remove from it, so that the rows are gone."""
         self._check_columns(latest)
         snapshot = self._snapshot_of(latest)
         left = snapshot.places(self._where)
         whole = {bucket_id for bucket_id, where in left.items() if where == EVERY_ROW}
         added = self._added_until(latest)
         for bucket_id in list(self._files):
-            if (
-                bucket_id not in left
-                or bucket_id in whole
-                or added is None
-                or added.get(bucket_id, ()) is None
-            ):
+            news = None if added is None else added.get(bucket_id, ())
+            if bucket_id not in left or bucket_id in whole or news is None:
                 self._put(bucket_id, None)
-            elif bucket_id in added:
-                self._put(
-                    bucket_id, self._amended(snapshot, bucket_id, left[bucket_id], added[bucket_id] or ())
-                )
+            elif news:
+                self._put(bucket_id, self._amended(snapshot, bucket_id, left[bucket_id], news))
         for bucket_id in left.keys() - whole - self._files.keys():
-            self._put(
-                bucket_id, self._write(snapshot, bucket_id, self._found(snapshot, bucket_id, left[bucket_id]))
-            )
+            found = self._found(snapshot, bucket_id, left[bucket_id])
+            self._put(bucket_id, self._write(snapshot, bucket_id, found))
         self._seen = latest
-        return self.files, tuple(
-            e for bucket_id in whole for run in snapshot.files.groups[bucket_id] for e in run
-        )
+        groups = snapshot.files.groups
+        return self.files, tuple(e for bucket_id in whole for run in groups[bucket_id] for e in run)
 
     def _check_columns(self, latest: SnapshotInfo) -> None:
         schema = self._history.definition_at(latest.definition).schema
@@ -214,10 +197,8 @@ def _amended_keys(
     layout: Layout, where: Filter, deleted: Sequence[SortedRows], news: Sequence[SortedRows]
 ) -> SortedRows:
     """Deletions of keys that did not change stay; of the others the newest row decides."""
-    marked = [_with_mark(run, is_new=False) for run in deleted] + [
-        _with_mark(run, is_new=True) for run in news
-    ]
-    merged = merge_runs(layout, marked)
+    came = [_with_mark(run, is_new=True) for run in news]
+    merged = merge_runs(layout, [*(_with_mark(run, is_new=False) for run in deleted), *came])
     is_new = merged.rows.column(_IS_NEW).to_numpy()
     matches = where.mask(merged.rows).to_numpy()
     gone = merged.rows.drop_columns([_IS_NEW]).filter(pa.array(~is_new | (merged.is_there & matches)))

@@ -1,11 +1,10 @@
 """What a writing task leaves behind for the committer: files that no snapshot names yet.
 
-Tasks only write new files and hand back their names. Where a task has all changes of its buckets, it folds
-them and writes finished data files. Where it has only some (any partitioning will do), it keeps the signed
-rows as they are, bucket by bucket in one file of *raw changes*, and the committer folds them across all
-tasks. A part of such a file is one record batch: the rows of one bucket out of one piece of a task's input.
-Being sorted, the parts of a bucket can be folded range by range, so neither a task nor the committer ever
-holds all of them.
+Where a task has all changes of its buckets, it folds them and writes finished data files. Where it has only
+some (any partitioning will do), it keeps the signed rows as they are, bucket by bucket in one file of *raw
+changes*, and the committer folds them across all tasks. A part of such a file is one record batch: the rows
+of one bucket out of one piece of a task's input. Being sorted, the parts of a bucket can be folded range by
+range, so neither a task nor the committer ever holds all of them.
 """
 
 from __future__ import annotations
@@ -95,8 +94,7 @@ def pieces_of(rows: Rows, max_bytes: int | None = None) -> Iterator[pa.Table]:
     """
     max_bytes = max_bytes or PIECE_BYTES
     if not isinstance(rows, pa.RecordBatchReader):
-        is_large = isinstance(rows, pa.Table) and rows.num_rows > 0
-        yield from _parts_of(rows, max_bytes) if is_large else iter([rows])
+        yield from _parts_of(rows, max_bytes) if isinstance(rows, pa.Table) and rows.num_rows else [rows]
         return
     held: list[pa.RecordBatch] = []
     size = 0
@@ -119,8 +117,7 @@ def _write_raw(
 ) -> RawFile | None:
     """Write the signed rows of each bucket; None if there are no rows.
 
-    Not synced: power failure ends the task too. A crash may leave a file that no snapshot names; cleaning
-    removes it.
+    Not synced: power failure ends the task too. Cleaning removes what a crash leaves.
     """
     name = paths.staging_file(base, uuid4().hex)
     path = paths.resolve(root, name)
@@ -143,7 +140,7 @@ def _write_raw(
 
 def _schema(layout: Layout) -> pa.Schema:
     fields = [field for field in with_ids(layout) if field.name != COUNT_COLUMN]
-    return pa.schema([*fields, pa.field(_SIGN_COLUMN, pa.int8())])
+    return pa.schema([*fields, (_SIGN_COLUMN, pa.int8())])
 
 
 def _sorted_batch(layout: Layout, portion: Portion) -> pa.RecordBatch:
@@ -156,7 +153,6 @@ def _sorted_batch(layout: Layout, portion: Portion) -> pa.RecordBatch:
 
 
 def _folded(root: str, layout: Layout, parts: Iterable[BucketPart], order: Order) -> Iterator[SortedRows]:
-    """What the parts of one bucket do to the table: range by range."""
     for rows, weights in signed_rows(root, layout, parts):
         with naming(_owner(root)):
             run = fold(layout, rows, weights, order)
@@ -175,20 +171,9 @@ def signed_rows(root: str, layout: Layout, parts: Iterable[BucketPart]) -> Itera
 
 
 def _read(root: str, layout: Layout, file: RawFile, part: RawPart) -> pa.Table:
-    batch = _read_batch(root, file.file, part)
-    schema = pa.schema([field.remove_metadata() for field in _schema(layout)])
-    if file.definition != layout.version:
-        columns = batch.drop_columns([_SIGN_COLUMN])
-        projection = Projection.of(columns.schema, layout, f"file of raw changes {file.file!r}")
-        arrays = projection.apply(columns, schema.names[:-1]).columns
-        return pa.Table.from_arrays([*arrays, batch.column(_SIGN_COLUMN)], schema=schema)
-    return pa.Table.from_arrays(batch.columns, schema=schema)
-
-
-def _read_batch(root: str, file: str, part: RawPart) -> pa.RecordBatch:
-    path = paths.resolve(root, file)
+    path = paths.resolve(root, file.file)
     try:
-        batch: pa.RecordBatch = storage_of(path).mapped(
+        batch = storage_of(path).mapped(
             path, lambda local: pa.ipc.open_file(pa.memory_map(local)).get_batch(part.batch)
         )
     except StorageError:
@@ -198,7 +183,13 @@ def _read_batch(root: str, file: str, part: RawPart) -> pa.RecordBatch:
             f"file of raw changes {path!r} must be there until it is committed, got {cause}; write the rows "
             "again"
         ) from cause
-    return batch
+    schema = pa.schema([field.remove_metadata() for field in _schema(layout)])
+    if file.definition != layout.version:
+        columns = batch.drop_columns([_SIGN_COLUMN])
+        projection = Projection.of(columns.schema, layout, f"file of raw changes {file.file!r}")
+        arrays = projection.apply(columns, schema.names[:-1]).columns
+        return pa.Table.from_arrays([*arrays, batch.column(_SIGN_COLUMN)], schema=schema)
+    return pa.Table.from_arrays(batch.columns, schema=schema)
 
 
 @dataclass(frozen=True)
@@ -226,13 +217,11 @@ def stage_folded(history: History, rows: Rows, order: Order, definition: int | N
 
     What is too large to be folded in memory goes through a file of raw changes, gone afterwards. Where the
     commit must look at the table's rows (``MergeRules.needs_present_rows``), all does, and stays.
-
-    The rows have the columns of one version of the table's definition; None for the present one.
+    ``definition`` is the version that has the rows' columns; None for the present one.
 
     Raises:
         SchemaError: the rows do not fit the table. Nothing was written.
-        ChangelogError: they contradict each other. Files of other buckets may have been written; they
-            belong to nothing, and cleaning removes them.
+        ChangelogError: they contradict each other. Cleaning removes what was written for other buckets.
     """
     base, layout, root = history.latest().id, _layout(history, definition), history.root
     if layout.merge.needs_present_rows:
@@ -301,22 +290,14 @@ def _write_all(
             written += written_files(partial(writes.write, write_file), layout.key, run, target)
     files = tuple(one.result() for one in written)
     retracting: set[str] = set()
-    if layout.is_counted:
-        retracting.update(entry.file for entry in files if _lowers_a_count(root, layout, entry))
+    for entry in files if layout.is_counted else ():
+        if pc.min(DataFile.open(root, layout, entry).column(COUNT_COLUMN)).as_py() < 0:
+            retracting.add(entry.file)
     return StagedFiles(history.uuid, files, (), frozenset(retracting), frozenset(partitions))
 
 
-def _lowers_a_count(root: str, layout: Layout, entry: FileEntry) -> bool:
-    counts = DataFile.open(root, layout, entry).column(COUNT_COLUMN)
-    return bool(pc.min(counts).as_py() < 0)
-
-
 def join(uuid: str, staged: Iterable[StagedFiles]) -> StagedFiles:
-    """What several tasks wrote, as one.
-
-    Raises:
-        ConfigurationError: a task wrote for another table, or two tasks wrote finished files for one bucket.
-    """
+    """What several tasks wrote, as one."""
     files: list[FileEntry] = []
     raw: list[RawFile] = []
     retracting: set[str] = set()

@@ -1,11 +1,9 @@
 """What a table is at one time: its columns, options and untracked partitions, as one numbered value (pure).
 
-Version 0 is what the table was created with; ``Table.alter`` publishes later ones. Columns are told apart by
-their field ids, which no later column gets again, whatever its name.
-
-Whether a commit shows in change streams is said by the statement, else by the partition, else by the table
-(FLIP-188). A commit may touch partitions that are tracked and others that are not; then its snapshot names
-the latter. See docs/decisions/0014.
+Columns are told apart by their field ids, which no later column gets again, whatever its name. Whether a
+commit shows in change streams is said by the statement, else by the partition, else by the table (FLIP-188).
+A commit may touch partitions that are tracked and others that are not; then its snapshot names the latter.
+See docs/decisions/0014.
 """
 
 from __future__ import annotations
@@ -28,11 +26,9 @@ from upsert.store.table_options import TableOptions
 
 @dataclass(frozen=True)
 class Definition:
-    """One version of a table's definition.
+    """One version of a table's definition; 0 is what it was created with.
 
     Attributes:
-        version: 0 for what the table was created with; the higher is the newer.
-        schema: columns with their field ids, keys and indexes.
         given: the options as they were written, for ``SHOW CREATE TABLE``; may hold secrets of the log's
             client, so they are not in the repr.
         untracked: partitions whose commits show in no change stream.
@@ -76,13 +72,7 @@ class Definition:
 
     @classmethod
     def from_json(cls, content: bytes, where: str, uuid: str, version: int, owner: str) -> Self:
-        """The definition whose file has this content.
-
-        Uuid and version must be those inside; ``owner`` names the table in messages.
-
-        Raises:
-            CorruptTableError: the content is no definition, or another one's.
-        """
+        """The definition whose file has this content; uuid and version must be those inside."""
         value = parse_versioned(content, where, subject_of(uuid, paths.definition_file(version)))
         try:
             said = _Said.from_json(value)
@@ -146,13 +136,7 @@ class Shown(NamedTuple):
 
 
 def shown(definition: Definition, touched: Iterable[Partition], tracked: bool | None) -> Shown:
-    """What of a commit shows.
-
-    Args:
-        definition: the table's definition when the commit is published.
-        touched: partitions with added or removed files.
-        tracked: what the statement says; None for nothing.
-    """
+    """What of a commit that touches some partitions shows; ``tracked`` is what its statement says."""
     if tracked is not None:
         return Shown(tracked, ())
     partitions = set(touched)

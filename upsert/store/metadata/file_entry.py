@@ -26,32 +26,22 @@ _TEXT_LENGTH: Final = 64
 
 
 def bounds(layout: Layout, batch: pa.RecordBatch) -> tuple[dict[int, Any], dict[int, Any]]:
-    """Smallest and largest value of each scalar column of a file, by the column's field id.
+    """Smallest and largest value of each scalar column of a file, by field id.
 
-    None for none, or if it is not known.
-
-    NaN does not count. Texts are cut, for every manifest repeats them.
+    None for none, or if it is not known. NaN does not count. Texts are cut, for every manifest repeats them.
     """
     low: dict[int, Any] = {}
     high: dict[int, Any] = {}
     for column in layout.schema.columns:
         if types.is_scalar(column.type):
-            bounds = pc.min_max(batch.column(column.name))
-            low[column.id] = _lower_bound(bounds["min"])
-            high[column.id] = _upper_bound(bounds["max"])
+            found = pc.min_max(batch.column(column.name))
+            least, greatest = _python_value(found["min"]), _python_value(found["max"])
+            if isinstance(least, str | bytes):
+                least = least[:_TEXT_LENGTH]
+            if isinstance(greatest, str | bytes) and len(greatest) > _TEXT_LENGTH:
+                greatest = None  # the beginning of a text is below it, so it bounds nothing
+            low[column.id], high[column.id] = least, greatest
     return low, high
-
-
-def _lower_bound(value: pa.Scalar) -> Any:
-    bound = _python_value(value)
-    return bound[:_TEXT_LENGTH] if isinstance(bound, str | bytes) else bound
-
-
-def _upper_bound(value: pa.Scalar) -> Any:
-    bound = _python_value(value)
-    if isinstance(bound, str | bytes) and len(bound) > _TEXT_LENGTH:
-        return None  # the beginning of a text is below it, so it bounds nothing
-    return bound
 
 
 def _python_value(value: pa.Scalar) -> Any:
@@ -102,12 +92,9 @@ def bounds_of(array: pa.StructArray) -> list[StoredBounds]:
     >>> bounds_of(pa.array([{"1": 5, "2": "a"}]))
     [{1: 5, 2: 'a'}]
     """
-    columns = {int(field.name): cache(values.to_pylist) for field, values in _children(array)}
+    fields = zip(array.type, array.flatten(), strict=True)
+    columns = {int(field.name): cache(values.to_pylist) for field, values in fields}
     return [StoredBounds(columns, row) for row in range(len(array))]
-
-
-def _children(array: pa.StructArray) -> list[tuple[pa.Field, pa.Array]]:
-    return list(zip(array.type, array.flatten(), strict=True))
 
 
 Key = bytes
@@ -120,12 +107,9 @@ class FileEntry:
     Attributes:
         file: path relative to the table.
         partition: partition columns and their values as text, None for NULL.
-        bucket: number of the bucket within the partition.
         level: 0 for a flushed file; files of one higher level form one sorted run.
         sequence: id of the snapshot that published the rows; the higher is the newer.
         rows: number of rows, deletions included.
-        deletes: number of deletions.
-        bytes: size of the data file.
         base: id of the snapshot that its writer began at.
         min: smallest value of each scalar column by its field id; None if there is none or it is not known.
         max: largest value, likewise.

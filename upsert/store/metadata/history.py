@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Final, TypeVar
@@ -44,11 +45,8 @@ _MAX_STEPS: Final = 256
 class History:
     """The snapshots of a table and their files; threads may share it.
 
-    Attributes:
-        folder: where its ``table.json`` lies.
-        root: where all its other files lie.
-        uuid: tells it from any other table.
-        definition: what the table is, as of the last look at its latest snapshot in this process.
+    ``folder`` has its ``table.json``, ``root`` all its other files. ``definition`` is what the table is, as
+    of the last look at its latest snapshot in this process.
     """
 
     def __init__(self, file: TableFile) -> None:
@@ -81,11 +79,7 @@ class History:
         return self.definition.layout
 
     def definition_at(self, version: int) -> Definition:
-        """One version of the table's definition; read once in the life of a process.
-
-        Raises:
-            CorruptTableError: its file is missing or damaged.
-        """
+        """One version of the table's definition; read once in the life of a process."""
         if version not in self._definitions:
             self._definitions[version] = table_file.read_definition(self.root, self.uuid, version)
         return self._definitions[version]
@@ -107,14 +101,14 @@ class History:
         return info
 
     def _check_definition(self, info: SnapshotInfo) -> None:
-        stated, found, version = info.definition_checksum, self.definition.checksum, info.definition
+        stated, found = info.definition_checksum, self.definition.checksum
         if stated and found != stated:
-            folder, name = self.folder, paths.TABLE_FILE
-            if version:
-                folder, name = self.root, paths.definition_file(version)
+            path = os.path.join(self.folder, paths.TABLE_FILE)
+            if info.definition:
+                path = os.path.join(self.root, paths.definition_file(info.definition))
             raise CorruptTableError(
-                f"{os.path.join(folder, name)}: the definition must have the checksum that snapshot "
-                f"{info.id} names, {stated:016x}, got {found:016x}; restore the file from a copy"
+                f"{path}: the definition must have the checksum that snapshot {info.id} names, "
+                f"{stated:016x}, got {found:016x}; restore the file from a copy"
             )
 
     def _latest(self) -> SnapshotInfo:
@@ -128,7 +122,8 @@ class History:
                 content = self._content(newest)
             if content is not None:
                 self._known = (newest, content)
-                return self._parsed(newest, content)
+                make = partial(parsed, content, self._path(newest), self.uuid, newest)
+                return self._once(self._infos, newest, make)
 
     def _check_identity(self) -> None:
         """Refuse a table that was dropped and created again: it would take these files for its own."""
@@ -166,11 +161,7 @@ class History:
         return True
 
     def listed_ids(self) -> list[int]:
-        """Ids of all snapshot files in the folder, ascending; also of ones below the boundary.
-
-        Raises:
-            TableNotFoundError: the table's folder is gone.
-        """
+        """Ids of all snapshot files in the folder, ascending; also of ones below the boundary."""
         try:
             names = self._storage.names(os.path.join(self.root, paths.SNAPSHOT_FOLDER))
         except FileNotFoundError as cause:
@@ -180,9 +171,7 @@ class History:
     def info(self, id: int, head: SnapshotInfo | None = None) -> SnapshotInfo:
         """What a retained snapshot says; id 0 is the table before its first commit.
 
-        Args:
-            id: the snapshot.
-            head: the latest snapshot, if the caller has just asked for it.
+        ``head`` is the latest snapshot, if the caller has just asked for it.
 
         Raises:
             ConfigurationError: there is no such id yet.
@@ -198,23 +187,14 @@ class History:
         return self._info(id)
 
     def _tagged(self, id: int, head: SnapshotInfo) -> SnapshotInfo:
-        """An expired snapshot that a tag keeps, with the rows of snapshot ``id``.
-
-        Raises:
-            SnapshotExpiredError: there is none.
-        """
+        """An expired snapshot that a tag keeps, with the rows of snapshot ``id``."""
         for tag in tag_file.read_all(self.root, self.uuid):
             if tag.snapshot.data_version <= id <= tag.snapshot.id:
                 return tag.snapshot
         raise self.expired(id, head)
 
     def tag(self, name: str) -> Tag:
-        """The tag of a name.
-
-        Raises:
-            ConfigurationError: there is none.
-            CorruptTableError: its file is damaged.
-        """
+        """The tag of a name; a ``ConfigurationError`` if there is none."""
         if (found := tag_file.read(self.root, self.uuid, name)) is None:
             known = ", ".join(tag_file.names(self.root)) or "none"
             raise ConfigurationError(
@@ -233,23 +213,15 @@ class History:
         return self._once(self._infos, id, partial(self._read_info, id))
 
     def _read_info(self, id: int) -> SnapshotInfo:
-        if (content := self._content(id)) is None:
-            raise self._gone(id)
-        return parsed(content, self._path(id), self.uuid, id)
-
-    def _gone(self, id: int) -> Exception:
+        if (found := self.content(id)) is not None:
+            return found
         head = self.latest()
         if id < head.oldest:
-            return self.expired(id, head)
-        return CorruptTableError(f"snapshot file {self._path(id)!r} is missing; restore it from a copy")
+            raise self.expired(id, head)
+        raise CorruptTableError(f"snapshot file {self._path(id)!r} is missing; restore it from a copy")
 
     def equal_to(self, id: int, head: SnapshotInfo | None = None) -> SnapshotInfo:
-        """The newest retained snapshot with the rows of snapshot ``id``: it has the fewest files to read.
-
-        Raises:
-            ConfigurationError: there is no such id yet.
-            SnapshotExpiredError: no retained snapshot has its rows.
-        """
+        """The newest retained snapshot with the rows of snapshot ``id``: it has the fewest files to read."""
         head = head or self.latest()
         if id == 0:
             return EMPTY
@@ -288,11 +260,7 @@ class History:
         return tuple(self._info(number) for number in range(max(head.oldest, 1), head.id + 1))
 
     def check_kept(self, head: SnapshotInfo) -> None:
-        """Make sure that a boundary keeps the newest snapshot, before anything below it is deleted.
-
-        Raises:
-            CorruptTableError: it does not.
-        """
+        """Make sure that a boundary keeps the newest snapshot, before anything below it is deleted."""
         newest = max(self.listed_ids(), default=head.id)
         if not head.oldest <= head.id <= newest:
             raise CorruptTableError(
@@ -321,9 +289,6 @@ class History:
         except FileNotFoundError:
             return None
 
-    def _parsed(self, id: int, content: bytes) -> SnapshotInfo:
-        return self._once(self._infos, id, partial(parsed, content, self._path(id), self.uuid, id))
-
     def _remembered(self, cache: LRUCache[int, _T], id: int) -> _T | None:
         with self._lock:
             return cache.get(id)
@@ -337,12 +302,7 @@ class History:
         return found
 
     def read_manifest(self, ref: ManifestRef) -> Manifest:
-        """A manifest as it is on the disk now.
-
-        Raises:
-            FileNotFoundError: it is not there.
-            CorruptTableError: it is damaged.
-        """
+        """A manifest as it is on the disk now."""
         return read_manifest(self.root, ref)
 
     def delta(self, info: SnapshotInfo) -> Manifest:
@@ -354,10 +314,10 @@ class History:
 
     def delta_left(self, info: SnapshotInfo) -> Manifest:
         """``delta`` of a snapshot that may have expired; nothing if its manifest is gone."""
-        try:
-            return read_manifest(self.root, info.delta) if info.delta else Manifest((), ())
-        except FileNotFoundError:
-            return Manifest((), ())
+        with suppress(FileNotFoundError):
+            if info.delta is not None:
+                return read_manifest(self.root, info.delta)
+        return Manifest((), ())
 
     def live(self, info: SnapshotInfo) -> Mapping[str, FileEntry]:
         """Live files of a snapshot by name."""

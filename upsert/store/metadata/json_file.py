@@ -16,15 +16,9 @@ T = TypeVar("T")
 def read(
     root: str, uuid: str, name: str, make: Callable[[dict[str, Any]], T], must: str, remedy: str
 ) -> T | None:
-    """What a file says; None if it is not there.
+    """What ``make`` makes of a file's JSON values; None if the file is not there.
 
-    Args:
-        root: where the table's files lie.
-        uuid: of the table.
-        name: of the file, within the table.
-        make: what is made of its JSON values.
-        must: what must hold of them, for messages.
-        remedy: what to do where it does not.
+    ``must`` and ``remedy`` are for messages: what must hold of the values, and what to do where it does not.
 
     Raises:
         CorruptTableError: the file is damaged, or ``make`` does not take what it says.

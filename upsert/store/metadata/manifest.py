@@ -35,12 +35,7 @@ from upsert.store.storage import storage_of
 
 @contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """A block that makes many objects, of which none is garbage: looking for it would take most of the time.
-
-    >>> with without_garbage_collection():
-    ...     gc.isenabled()
-    False
-    """
+    """A block that makes many objects and no garbage: looking for some would take most of the time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -66,11 +61,7 @@ class FileSet:
 
     @classmethod
     def of(cls, entries: Iterable[FileEntry]) -> Self:
-        """The set of these files, in any order.
-
-        >>> FileSet.of([]).groups
-        {}
-        """
+        """The set of these files, in any order."""
         with without_garbage_collection():
             return cls({group: _runs(files) for group, files in by_bucket(entries).items()})
 
@@ -172,7 +163,10 @@ def encode(layout: Layout, added: Sequence[FileEntry], removed: Sequence[FileEnt
     """Entries as the content of a manifest."""
     actions = [_ADD] * len(added) + [_DELETE] * len(removed)
     rows = [_row(action, entry) for action, entry in zip(actions, (*added, *removed), strict=True)]
-    table = pa.Table.from_pylist(rows, schema=_schema(layout))
+    # bounds go by field id: manifests are read whatever definition they were written under
+    statistics = pa.struct([(str(c.id), c.type) for c in layout.schema.columns if types.is_scalar(c.type)])
+    schema = pa.schema([*_PLAIN_FIELDS.items(), ("min", statistics), ("max", statistics)])
+    table = pa.Table.from_pylist(rows, schema=schema)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
@@ -184,18 +178,12 @@ def read_manifest(root: str, ref: ManifestRef) -> Manifest:
 
     Raises:
         FileNotFoundError: it is not there: expired, or lost; only the caller can tell which.
-        CorruptTableError: it is damaged, or is not the manifest that the snapshot names.
     """
     return _parsed(root, ref)[0]
 
 
 def checked(root: str, ref: ManifestRef) -> ManifestRef:
-    """A manifest of an older release, which has no checksum, with that of its bytes.
-
-    Raises:
-        FileNotFoundError: it is not there.
-        CorruptTableError: it is damaged, as far as can be told.
-    """
+    """A manifest of an older release, which has no checksum, with that of its bytes."""
     return replace(ref, checksum=_parsed(root, ref)[1])
 
 
@@ -217,11 +205,7 @@ def _parsed(root: str, ref: ManifestRef) -> tuple[Manifest, int]:
 
 
 def decode(content: bytes) -> Manifest:
-    """The entries in the content of a manifest; each must have a sequence of its own.
-
-    Raises:
-        CorruptTableError: it is no such content.
-    """
+    """The entries in the content of a manifest; each must have a sequence of its own."""
     try:
         return _decoded(content, 0)
     except ValueError as cause:
@@ -229,11 +213,7 @@ def decode(content: bytes) -> Manifest:
 
 
 def _decoded(content: bytes, sequence: int, count: int | None = None) -> Manifest:
-    """The entries in the content of a manifest.
-
-    Raises:
-        ValueError: it is none, or has not ``count`` entries, or one that cannot be; says what it must be.
-    """
+    """The entries in the content of a manifest; a ``ValueError`` says what it must be, and is not."""
     try:
         table = pa.ipc.open_file(content).read_all()
         table.validate(full=True)  # else damaged offsets would be followed wherever they lead
@@ -245,7 +225,12 @@ def _decoded(content: bytes, sequence: int, count: int | None = None) -> Manifes
         raise ValueError(f"must have {count} entries, got {table.num_rows}")
     if (wrong := _impossible(table)) is not None:
         raise ValueError(f"must have entries that can be, got {wrong}")
-    return _manifest(table, sequence)
+    with without_garbage_collection():
+        entries = _entries(table, sequence)
+    is_added = [action == _ADD for action in table.column("action").to_pylist()]
+    return Manifest(
+        tuple(compress(entries, is_added)), tuple(compress(entries, (not added for added in is_added)))
+    )
 
 
 def _impossible(table: pa.Table) -> str | None:
@@ -275,21 +260,8 @@ def _impossible(table: pa.Table) -> str | None:
     return None
 
 
-def _manifest(table: pa.Table, sequence: int) -> Manifest:
-    with without_garbage_collection():
-        entries = _entries(table, sequence)
-    is_added = [action == _ADD for action in table.column("action").to_pylist()]
-    return Manifest(
-        tuple(compress(entries, is_added)), tuple(compress(entries, (not added for added in is_added)))
-    )
-
-
 def apply(live: dict[str, FileEntry], manifest: Manifest) -> None:
-    """Bring the live files, by name, from before a manifest to after it.
-
-    Raises:
-        CorruptTableError: it removes a file that is not live.
-    """
+    """Bring the live files, by name, from before a manifest to after it."""
     # removals first: a file that only goes to another level is in both lists
     for entry in manifest.removed:
         if live.pop(entry.file, None) is None:
@@ -336,13 +308,6 @@ def combine(manifests: Iterable[Manifest]) -> Manifest:
         removed += [entry for entry in manifest.removed if added.pop(entry.file, None) is None]
         added |= {entry.file: entry for entry in manifest.added}
     return Manifest(tuple(added.values()), tuple(removed))
-
-
-def _schema(layout: Layout) -> pa.Schema:
-    """Arrow schema of the manifests that are written under one definition: bounds go by field id."""
-    scalars = [pa.field(str(c.id), c.type) for c in layout.schema.columns if types.is_scalar(c.type)]
-    statistics = pa.struct(scalars)
-    return pa.schema([*_PLAIN_FIELDS.items(), ("min", statistics), ("max", statistics)])
 
 
 def _is_manifest(found: pa.Schema) -> bool:

@@ -126,13 +126,7 @@ EMPTY: Final = SnapshotInfo(0, "", None, "append", time_ms=0, data_version=0, tr
 
 
 def parsed(content: bytes, where: str, uuid: str, id: int) -> SnapshotInfo:
-    """The snapshot whose file has this content.
-
-    Uuid and id are those of the table and of the file's name, which must be the ones that it was written for.
-
-    Raises:
-        CorruptTableError: the content is no snapshot, is another one, or is of another format version.
-    """
+    """The snapshot whose file has this content, written for the table and the file's name that are given."""
     value = parse_versioned(content, where, subject_of(uuid, paths.snapshot_file(id)))
     try:
         found = SnapshotInfo.from_json(value)

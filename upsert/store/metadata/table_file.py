@@ -33,9 +33,8 @@ from upsert.store import paths
 from upsert.store.checksums import FORMAT_VERSION, checksum_of_value, content_of, parse_versioned
 from upsert.store.log_options import file_mode
 from upsert.store.metadata.definition import Definition
-from upsert.store.storage import storage_of
+from upsert.store.storage import put_if_absent, storage_of, swapping
 from upsert.store.storage.base import Versioned
-from upsert.store.storage.resolve import put_if_absent, swapping
 
 STAGE: Final = "stage"
 _TEXTS: Final = frozenset({"folder", "owner", "mode", "checkpoint"})
@@ -51,10 +50,7 @@ FREE: Final = json.dumps({"format": FORMAT_VERSION}).encode()
 class Pointer:
     """What ``table.json`` says of the name of a folder in an object store, as this process has seen it.
 
-    Attributes:
-        folder: the name.
-        value: what it says; {} if there is no such object.
-        seen: the object; None if there is none.
+    ``value`` is {} and ``seen`` None if there is no such object.
     """
 
     folder: str
@@ -104,21 +100,18 @@ def value_in(folder: str) -> dict[str, Any]:
 
 def _parsed(content: bytes, path: str) -> dict[str, Any]:
     value = parse_versioned(content, path, paths.TABLE_FILE)
-    note, texts = value.get(STAGE), (value.get("files", ""), value.get("uuid", ""))
+    note, texts = value.get(STAGE), [value.get("files", ""), value.get("uuid", "")]
     is_note = note is None or (isinstance(note, dict) and note.keys() >= _TEXTS)
-    if not is_note or not all(isinstance(text, str) for text in (*texts, *_texts(note))):
+    if is_note and note is not None:
+        texts += [note[name] for name in _TEXTS]
+        texts += note["made"] if isinstance(note.get("made"), list) else [None]
+    if not is_note or not all(isinstance(text, str) for text in texts):
         raise CorruptTableError(f"{path}: what a query fills cannot be read, got {note!r}; restore the file")
     if note is not None and not paths.is_unique(note["folder"]):
         raise CorruptTableError(
             f"{path}: a folder must be named by a uuid, got {note['folder']!r}; restore the file"
         )
     return value
-
-
-def _texts(note: Mapping[str, Any] | None) -> tuple[object, ...]:
-    if note is None:
-        return ()
-    return (*(note[name] for name in _TEXTS), *(note["made"] if isinstance(note.get("made"), list) else [0]))
 
 
 def has_table(value: Mapping[str, Any]) -> bool:
@@ -132,12 +125,7 @@ def is_free(value: Mapping[str, Any]) -> bool:
 
 
 def table_in(folder: str) -> dict[str, Any]:
-    """What ``table.json`` says of the table in a folder.
-
-    Raises:
-        TableNotFoundError: there is none, or it is not published yet.
-        CorruptTableError: it is damaged.
-    """
+    """What ``table.json`` says of the table in a folder."""
     value = value_in(folder)
     if has_table(value):
         return value
@@ -159,8 +147,7 @@ def named_folders(value: Mapping[str, Any]) -> frozenset[str]:
 def publish_pointer(folder: str, value: Mapping[str, Any]) -> bool:
     """Make a folder a table by its ``table.json``; False if it is one, or a query has taken its name.
 
-    Raises:
-        UnknownOutcomeError: it may have been published.
+    After an ``UnknownOutcomeError`` it may have been published.
     """
     path = os.path.join(folder, paths.TABLE_FILE)
     if put_if_absent(path, _content(value), _mode(value)):
@@ -182,11 +169,7 @@ def _mode(value: Mapping[str, Any]) -> int:
 
 
 def definition_of(folder: str) -> dict[str, Any]:
-    """What ``table.json`` says of a table that was filled in a folder, when it has its name.
-
-    Raises:
-        TableNotFoundError: another process has dropped it.
-    """
+    """What ``table.json`` says of a table that was filled in a folder, when it has its name."""
     value = value_in(folder)
     if not value:
         raise TableNotFoundError(f"no table lies at {folder!r}; it was taken away while it was filled")
@@ -218,10 +201,9 @@ def show_stream(folder: str) -> None:
 
 
 def check_named(folder: str) -> None:
-    """Make sure that what is filled in a folder has the name still for which it is filled.
+    """Make sure that what is filled in a folder still has the name for which it is filled.
 
-    Raises:
-        TableNotFoundError: the name was taken from it. Of any other folder nothing is asked.
+    Of any other folder nothing is asked.
     """
     if (filled := paths.filled_for(folder)) is None:
         return
@@ -235,15 +217,11 @@ def check_named(folder: str) -> None:
 
 @dataclass(frozen=True)
 class TableFile:
-    """What ``table.json`` says: the table's identity and the first version of its definition.
+    """What ``table.json`` in ``folder`` says: the table's identity and version 0 of its definition.
 
-    Attributes:
-        folder: where it lies.
-        root: where all other files of the table lie. In an object store that is a folder of its own in
-            ``folder``, for nothing there can be moved away at one moment: who is still at work on a table
-            that was dropped never touches the one that was created in its place.
-        uuid: tells the table from any other one.
-        definition: version 0.
+    ``root`` has all other files of the table. In an object store that is a folder of its own in ``folder``,
+    for nothing there can be moved away at one moment: who is still at work on a table that was dropped never
+    touches the one that was created in its place.
     """
 
     folder: str
@@ -253,13 +231,7 @@ class TableFile:
 
 
 def create(folder: str, schema: TableSchema, options: Mapping[str, str]) -> TableFile:
-    """Make a folder a table. After a crash it is one, or it is not, never half of one.
-
-    Raises:
-        ConfigurationError: an option is wrong, or the file system has no hard links.
-        SchemaError: the schema uses a name that the files need.
-        TableExistsError: there is one already.
-    """
+    """Make a folder a table. After a crash it is one, or it is not, never half of one."""
     table = new(folder, schema, options)
     if not publish(table):
         raise TableExistsError(
@@ -279,15 +251,11 @@ def new(folder: str, schema: TableSchema, options: Mapping[str, str]) -> TableFi
 
 
 def publish(table: TableFile) -> bool:
-    """Make a table's folder one; False if it was one already.
-
-    Raises:
-        ConfigurationError: the folder cannot be made or written.
-    """
-    root, folder, storage = table.root, table.folder, storage_of(table.folder)
+    """Make a table's folder one; False if it was one already."""
+    folder = table.folder
     try:
         # the folder of snapshots comes first: a reader that sees table.json may count on it
-        storage.prepare(os.path.join(root, paths.SNAPSHOT_FOLDER))
+        storage_of(folder).prepare(os.path.join(table.root, paths.SNAPSHOT_FOLDER))
         return publish_pointer(folder, to_json(table))
     except (NotADirectoryError, FileExistsError, PermissionError) as cause:
         raise ConfigurationError(
@@ -308,13 +276,7 @@ def to_json(table: TableFile) -> dict[str, Any]:
 
 
 def read(folder: str) -> TableFile:
-    """The table in a folder.
-
-    Raises:
-        TableNotFoundError: there is none, or it is not published yet.
-        ConfigurationError: the table has a connector; it lies elsewhere.
-        CorruptTableError: its file is damaged, or of another format version.
-    """
+    """The table in a folder; a ``ConfigurationError`` if it has a connector, and so lies elsewhere."""
     path = os.path.join(folder, paths.TABLE_FILE)
     value = table_in(folder)
     if "connector" in value:
@@ -347,11 +309,7 @@ def publish_definition(root: str, uuid: str, definition: Definition) -> Definiti
 
 
 def read_definition(root: str, uuid: str, version: int) -> Definition:
-    """A version of the table's definition, from 1 on.
-
-    Raises:
-        CorruptTableError: its file is missing or damaged.
-    """
+    """A version of the table's definition, from 1 on."""
     path = os.path.join(root, paths.definition_file(version))
     try:
         content = storage_of(path).read(path)

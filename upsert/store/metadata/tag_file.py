@@ -35,7 +35,6 @@ class Tag(Jsonable):
     created_ms: int
 
     def __post_init__(self) -> None:
-        """Refuse what is no time."""
         if self.created_ms < 0:
             raise ValueError(f"{self.created_ms!r} is no time")
 
@@ -48,9 +47,6 @@ class Tag(Jsonable):
 
 def checked_name(kind: str, name: str) -> str:
     """The name of a tag or consumer, which becomes a part of a file's name.
-
-    Raises:
-        ConfigurationError: it is no such name.
 
     >>> checked_name("tag", "2013-01-end")
     '2013-01-end'

@@ -47,7 +47,6 @@ class Consumer(Jsonable):
     until_ms: int
 
     def __post_init__(self) -> None:
-        """Refuse what is no lease."""
         if not 0 <= self.renewed_ms <= self.until_ms:
             raise ValueError(f"a lease cannot go from {self.renewed_ms} to {self.until_ms}")
 
@@ -80,7 +79,6 @@ def hold(
     before had lapsed. A crash leaves the old hold or the new one.
 
     Raises:
-        ConfigurationError: the name or the lease is wrong, or there is no such snapshot yet.
         SnapshotExpiredError: the version cannot be read any more.
         CommitConflictError: this process stalled so long that it may have expired; hold it again.
     """

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Final, overload
+from typing import Any, Final
 
 from upsert.errors import ConfigurationError
 from upsert.failpoints import reach
@@ -86,7 +86,6 @@ def after_commit(committer: Committer, retention: Retention) -> None:
 
 
 def _expire(committer: Committer, rule: Retention, lock: Lock) -> int:
-    """Publish the boundary and delete what lies below."""
     history, now_ms = committer.history, _now_ms(committer)
     before = history.latest()
     if before.time_ms > now_ms + _AHEAD_MS:
@@ -139,16 +138,8 @@ class _Retained(Sequence[SnapshotInfo]):
     def __len__(self) -> int:
         return len(self._ids)
 
-    @overload
-    def __getitem__(self, at: int) -> SnapshotInfo: ...
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[SnapshotInfo]: ...
-    def __getitem__(self, at: int | slice) -> SnapshotInfo | Sequence[SnapshotInfo]:
-        if isinstance(at, slice):
-            return [self._mark(id) for id in self._ids[at]]
-        return self._mark(self._ids[at])
-
-    def _mark(self, id: int) -> SnapshotInfo:
+    def __getitem__(self, at: Any) -> Any:  # a snapshot by its position; slices are not asked for
+        id: int = self._ids[at]
         info = self._history.info(id, self._head)
         if info.time_ms <= self._now_ms:
             return info

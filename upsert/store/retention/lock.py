@@ -26,10 +26,9 @@ from upsert.store import paths
 from upsert.store.commit.change import Change
 from upsert.store.commit.committer import Committer
 from upsert.store.metadata.history import History
-from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.storage import storage_of
+from upsert.store.storage.base import disk_errors_of
 from upsert.store.storage.lease import Lease
-from upsert.store.storage.refusals import disk_errors_of
 
 GIVE_UP_AFTER_S: Final = 120.0
 _PAUSE_S: Final = 0.002
@@ -43,12 +42,7 @@ class _BusyError(Exception):
 
 @dataclass(frozen=True)
 class Lock:
-    """The lock of a table, held.
-
-    Attributes:
-        root: where the table's files lie.
-        held: what holds it: on a local disk the kernel, in an object store a lease.
-    """
+    """The lock of a table, held on a local disk by the kernel, in an object store by a lease."""
 
     root: str
     held: FileLock | Lease
@@ -59,11 +53,7 @@ class Lock:
         return isinstance(self.held, FileLock) or self.held.renew()
 
     def check(self) -> None:
-        """Make sure that it still is.
-
-        Raises:
-            CommitConflictError: this process stalled, and another one went on.
-        """
+        """Refuse to go on where this process stalled, and another one went on."""
         if not self.is_held:
             raise CommitConflictError(
                 f"table {self.root!r}: {paths.LIFETIME_LOCK!r} must be renewed within a minute, this process "
@@ -73,12 +63,7 @@ class Lock:
 
 @contextmanager
 def lifetime_lock(history: History, *, give_up_after_s: float = GIVE_UP_AFTER_S) -> Iterator[Lock]:
-    """Hold the lock; wait for it if necessary.
-
-    Raises:
-        CommitConflictError: another process has not let go of it for so long.
-        TableNotFoundError: the table is gone.
-    """
+    """Hold the lock; wait for it if necessary."""
 
     def take() -> Lock:
         if (lock := _taken(history)) is None:
@@ -119,28 +104,18 @@ def lifetime_lock_if_free(history: History) -> Iterator[Lock | None]:
 def _taken(history: History) -> Lock | None:
     path = os.path.join(history.root, paths.LIFETIME_LOCK)
     storage = storage_of(path)
-    if not storage.is_local:
-        return _leased(Lease.take(storage, path), history)
-    try:
-        with disk_errors_of(path):
-            held = FileLock.take(path)
-    except FileNotFoundError as cause:
-        raise TableNotFoundError(f"no table lies at {history.root!r}; was it dropped?") from cause
-    return None if held is None else Lock(history.root, held)
-
-
-def _leased(lease: Lease | None, history: History) -> Lock | None:
-    if lease is None:
-        return None
-    if lease.passed_over:
+    held: FileLock | Lease | None
+    if storage.is_local:
         try:
-            Committer(history).commit(_stop_expiry)
+            with disk_errors_of(path):
+                held = FileLock.take(path)
+        except FileNotFoundError as cause:
+            raise TableNotFoundError(f"no table lies at {history.root!r}; was it dropped?") from cause
+    elif (held := Lease.take(storage, path)) and held.passed_over:
+        try:
+            # an empty snapshot, in the way of a process that looked at the table before
+            Committer(history).commit(lambda head: Change("clean") if head.id else None)
         except BaseException:
-            lease.release()
+            held.release()
             raise
-    return Lock(history.root, lease)
-
-
-def _stop_expiry(head: SnapshotInfo) -> Change | None:
-    """An empty snapshot, in the way of a process that looked at the table before."""
-    return Change("clean") if head.id else None
+    return None if held is None else Lock(history.root, held)

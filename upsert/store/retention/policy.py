@@ -10,7 +10,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
+
+from upsert.store.metadata.snapshot import SnapshotInfo
 
 DEFAULT_MIN: Final = 10
 DEFAULT_AGE_MS: Final = 3_600_000
@@ -18,26 +20,6 @@ DEFAULT_LIMIT: Final = 50
 
 _OVERDUE: Final = 10
 """A boundary is a snapshot of its own, so it is not moved for each commit: see ``is_due``."""
-
-
-class Mark(Protocol):
-    """What is asked of a snapshot: all but the id ascend, with repeats, from one to the next."""
-
-    @property
-    def id(self) -> int:
-        """Its id."""
-
-    @property
-    def states(self) -> int:
-        """How many commits up to it have changed rows."""
-
-    @property
-    def data_version(self) -> int:
-        """Id of the newest of them."""
-
-    @property
-    def time_ms(self) -> int:
-        """When it was published."""
 
 
 @dataclass(frozen=True)
@@ -57,16 +39,16 @@ class Retention:
     limit: int | None = DEFAULT_LIMIT
 
 
-def boundary(marks: Sequence[Mark], rule: Retention, now_ms: int, held: Collection[int] = ()) -> int:
+def boundary(marks: Sequence[SnapshotInfo], rule: Retention, now_ms: int, held: Collection[int] = ()) -> int:
     """Position of the first snapshot that stays; 0 if none may go.
 
-    Args:
-        marks: all snapshots that can be read, oldest first, at least one; few of them are looked at.
-        rule: what stays.
-        now_ms: the time.
-        held: data versions that a consumer still reads from: they and all that follows stay.
+    ``marks`` are all that can be read, oldest first, at least one; few of them are looked at. Times, states
+    and data versions ascend, with repeats. The data versions ``held`` stay, and all that follows: a consumer
+    still reads from there.
     """
-    at = _by_age(marks, rule, now_ms)
+    at = 0
+    if rule.age_ms is not None:  # what was the latest one when the time to keep began
+        at = max(0, bisect_right(marks, now_ms - rule.age_ms, key=lambda mark: mark.time_ms) - 1)
     if rule.max_states is not None:
         at = max(at, _by_number(marks, rule.max_states))
     at = min(at, _by_number(marks, rule.min_states))
@@ -75,20 +57,13 @@ def boundary(marks: Sequence[Mark], rule: Retention, now_ms: int, held: Collecti
     return at if rule.limit is None else min(at, rule.limit)
 
 
-def _by_number(marks: Sequence[Mark], keep: int) -> int:
+def _by_number(marks: Sequence[SnapshotInfo], keep: int) -> int:
     """The newest snapshot of the ``keep``-th newest state: it has the fewest files."""
     first = marks[-1].states - keep + 1
     return max(0, bisect_right(marks, first, key=lambda mark: mark.states) - 1)
 
 
-def _by_age(marks: Sequence[Mark], rule: Retention, now_ms: int) -> int:
-    """The snapshot that was the latest one when the time to keep began."""
-    if rule.age_ms is None:
-        return 0
-    return max(0, bisect_right(marks, now_ms - rule.age_ms, key=lambda mark: mark.time_ms) - 1)
-
-
-def is_due(marks: Sequence[Mark], rule: Retention, now_ms: int) -> bool:
+def is_due(marks: Sequence[SnapshotInfo], rule: Retention, now_ms: int) -> bool:
     """Whether it is time to look closer; so cheap that every commit may ask.
 
     By number at once. By age when a whole batch of ``limit`` snapshots may go, or the oldest has been overdue

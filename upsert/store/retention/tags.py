@@ -20,17 +20,11 @@ from upsert.store.metadata.snapshot import SnapshotInfo, refs_of
 from upsert.store.metadata.tag_file import Tag
 from upsert.store.retention import consumers
 from upsert.store.retention.lock import lifetime_lock
-from upsert.store.storage import storage_of
-from upsert.store.storage.resolve import put_if_absent
+from upsert.store.storage import put_if_absent, storage_of
 
 
-def create(history: History, name: str, id: int | None, now_s: float | None = None) -> Tag:
-    """Give a snapshot a name; after that it does not expire until the tag is deleted.
-
-    Raises:
-        ConfigurationError: the name is wrong or in use, or there is no such snapshot.
-        SnapshotExpiredError: the snapshot has expired.
-    """
+def create(history: History, name: str, id: int | None) -> Tag:
+    """Give a snapshot a name; after that it does not expire until the tag is deleted."""
     path = tag_file.path_of(history.root, name)
     with lifetime_lock(history) as lock:
         head = history.latest()
@@ -40,7 +34,7 @@ def create(history: History, name: str, id: int | None, now_s: float | None = No
                 f"tag {name!r}: there must be a snapshot to tag, got the empty table, which can always be "
                 "read as snapshot 0; write rows first"
             )
-        tag = Tag(name, info, int((time.time() if now_s is None else now_s) * 1000))
+        tag = Tag(name, info, int(time.time() * 1000))
         storage_of(path).prepare(os.path.dirname(path))
         if not put_if_absent(path, tag.content(history.uuid)):
             raise ConfigurationError(
@@ -53,7 +47,7 @@ def create(history: History, name: str, id: int | None, now_s: float | None = No
     return tag
 
 
-def delete(history: History, name: str, now_s: float | None = None) -> Tag:
+def delete(history: History, name: str) -> None:
     """Take a tag away, and delete what only its snapshot needs.
 
     After a crash the tag is there, or it is gone and ``clean`` removes what is left.
@@ -65,20 +59,19 @@ def delete(history: History, name: str, now_s: float | None = None) -> Tag:
         head = history.latest()
         is_expired = tag.snapshot.id < head.oldest
         if is_expired:
-            _check_unheld(history, tag, others, now_s)
+            _check_unheld(history, tag, others)
         storage_of(path).delete(path)
         storage_of(path).settle(os.path.dirname(path))
         reach("untag.after-unlink")
         if is_expired and lock.is_held:  # or ``clean`` gives it back
             _give_back(history, tag, others, head)
-    return tag
 
 
-def _check_unheld(history: History, tag: Tag, others: list[Tag], now_s: float | None) -> None:
+def _check_unheld(history: History, tag: Tag, others: list[Tag]) -> None:
     state = tag.snapshot.data_version
     if any(other.snapshot.data_version == state for other in others):
         return
-    now_ms = int((time.time() if now_s is None else now_s) * 1000)
+    now_ms = int(time.time() * 1000)
     for consumer in consumers.read_all(history.root, history.uuid):
         if state in consumers.needed(consumer.version) and not consumer.is_lapsed(now_ms):
             raise ConfigurationError(

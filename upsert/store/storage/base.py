@@ -1,4 +1,4 @@
-"""What the store asks of the storage in which its files lie (pure).
+"""What the store asks of the storage in which its files lie, and how it tells what was not done (pure).
 
 Paths are whole: an absolute local path, ``s3://bucket/prefix/name`` or ``hdfs://host/folder/name``. A
 name that others watch appears by ``put_if_absent`` alone; all other files have names that are used once.
@@ -6,9 +6,16 @@ name that others watch appears by ``put_if_absent`` alone; all other files have 
 
 from __future__ import annotations
 
+import errno
+import os
+import random
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
+from contextlib import AbstractContextManager, contextmanager
+from typing import Final, NamedTuple, Protocol, TypeVar, runtime_checkable
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from upsert.errors import ConfigurationError, StorageError, UpsertError
+from upsert.retry import retried
 
 T = TypeVar("T")
 
@@ -16,10 +23,8 @@ T = TypeVar("T")
 class FileStat(NamedTuple):
     """What is known of a file without reading it.
 
-    Attributes:
-        size: in bytes.
-        modified_ns: when it was written, in nanoseconds since 1970, by the clock of the storage.
-        version: differs if another file was put under the name.
+    ``modified_ns`` is when it was written, in nanoseconds since 1970 by the storage's clock; ``version``
+    differs if another file was put under the name.
     """
 
     size: int
@@ -30,9 +35,8 @@ class FileStat(NamedTuple):
 class Found(NamedTuple):
     """A file that a walk has met.
 
-    Attributes:
-        name: relative to the folder of the walk, with ``/`` between its parts.
-        stat: what is known of it; None if it is gone by now.
+    ``name`` is relative to the folder of the walk, with ``/`` between its parts; ``stat`` gives None if the
+    file is gone by now.
     """
 
     name: str
@@ -50,16 +54,16 @@ class Storage(Protocol):
     """The files of one storage; threads may share it.
 
     Whatever is missing is a ``FileNotFoundError`` where nothing else is said. An ``OSError`` of a write says
-    nothing about whether it has happened.
-
-    Attributes:
-        is_local: whether it is a file system of this machine, with folders and locks of its own.
-        has_temporary_names: whether every file is written as ``.<name>-<uuid>.tmp`` in its folder, which
-            a crash may leave there. On a local file system only what ``put_if_absent`` publishes is.
+    nothing about whether it has happened. ``mode`` are a file's permissions where files have some, less the
+    process's umask.
     """
 
     is_local: bool
+    """Whether it is a file system of this machine, with folders and locks of its own."""
+
     has_temporary_names: bool
+    """Whether every file is written as ``.<name>-<uuid>.tmp`` in its folder, which a crash may leave there.
+    On a local file system only what ``put_if_absent`` publishes is."""
 
     def put_if_absent(self, path: str, content: bytes, mode: int = 0o666) -> bool:
         """Publish content under a name; False if the name is taken, then nothing has changed.
@@ -72,10 +76,7 @@ class Storage(Protocol):
         """
 
     def replace(self, path: str, content: bytes, mode: int = 0o666) -> None:
-        """Put other content under a name: readers see the old or the new, also after a crash.
-
-        ``mode`` are a file's permissions where files have some, less the process's umask.
-        """
+        """Put other content under a name: readers see the old or the new, also after a crash."""
 
     def write(self, path: str, content: bytes) -> None:
         """Write a new file under a name that is used once; it survives a power failure."""
@@ -84,10 +85,9 @@ class Storage(Protocol):
         """Make a folder durable before ``put_if_absent`` of the first file in it."""
 
     def new_file(self, path: str) -> AbstractContextManager[str]:
-        """A local path to write a new large file to; it is there when the block has ended well.
+        """A local path to write a new large file to; it is there when the block has ended well, else nothing.
 
-        The block syncs what it wrote; ``settle`` makes the names durable. Nothing is left of a block that
-        fails.
+        The block syncs what it wrote; ``settle`` makes the names durable.
         """
 
     def settle(self, folder: str) -> None:
@@ -138,8 +138,7 @@ class SwappingStorage(Storage, Protocol):
     def swap(self, path: str, content: bytes, seen: Versioned, mode: int = 0o666) -> bool:
         """Put other content in the place of what was seen; False if that is gone.
 
-        Of several that have seen the same, one wins. A crash leaves the one content or the other. ``mode``
-        are a file's permissions where files have some.
+        Of several that have seen the same, one wins. A crash leaves the one content or the other.
 
         Raises:
             ConfigurationError: the storage cannot do that.
@@ -148,3 +147,127 @@ class SwappingStorage(Storage, Protocol):
 
     def take_away(self, path: str, instead: bytes) -> None:
         """Delete a file that others swap, or leave ``instead`` where a deletion could be undone by a swap."""
+
+
+NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+
+_ANSWERS: Final = (
+    FileNotFoundError, FileExistsError, NotADirectoryError, BlockingIOError,
+)  # fmt: skip
+"""What callers ask for: they say what exists, and not that it could not be seen."""
+
+_NO_DISK: Final = (*_ANSWERS, ConnectionError, TimeoutError)
+"""Beside that, what comes from where rows are read that are being written."""
+
+_REMEDIES: Final = {
+    errno.EACCES: "give this process's user the right to the file and its folder",
+    errno.EPERM: "give this process's user the right to the file and its folder",
+    errno.EROFS: "mount the disk for writing, or choose another one",
+    errno.ENOSPC: "make room on the disk",
+    errno.EDQUOT: "make room on the disk, or raise the user's quota",
+    errno.EMFILE: "raise the limit of open files of this process (ulimit -n)",
+    errno.ENFILE: "raise the limit of open files of this machine",
+}
+
+_REMEDY: Final = "check the disk and try again; the file need not be damaged"
+
+
+class DeniedError(StorageError, PermissionError):
+    """The user of this process has no right to a file of this machine."""
+
+
+class RefusedError(StorageError, ConfigurationError):
+    """A remote store does not let this user do what was asked."""
+
+
+class UnansweredError(StorageError):
+    """A remote store did not answer, or said that it has failed; the request may have been carried out."""
+
+
+def repeated(
+    action: Callable[[], T],
+    tries: int,
+    sleep: Callable[[float], None],
+    may_pass: Callable[[], bool] = lambda: True,
+) -> T:
+    """What an action gives that may be done again where a remote store did not answer."""
+    return retried(
+        action,
+        is_passing=lambda failure: isinstance(failure, UnansweredError) and may_pass(),
+        first_pause_s=0.05,
+        longest_pause_s=5.0,
+        tries=tries,
+        jitter=random.uniform,
+        sleep=sleep,
+    )
+
+
+@contextmanager
+def disk_errors_of(path: str, cache_remedy: str | None = None) -> Iterator[None]:
+    """Tell what this machine's disk did not do with a file, or with the folder of local copies.
+
+    With ``cache_remedy`` it is the latter: then the error is not the remote file's. Arrow says with an
+    ``OSError``, too, that the content of a file is no such file; it has no ``errno`` then, and goes on.
+
+    Raises:
+        StorageError: it failed. That a file is missing, or is there already, stays the error that it is.
+    """
+    try:
+        yield
+    except (UpsertError, *_NO_DISK):
+        raise
+    except OSError as cause:
+        if cause.errno is None:
+            raise
+        kind, reason = StorageError, os.strerror(cause.errno)
+        found = f"the cache folder must take copies of files, got {reason!r}; {cache_remedy}"
+        if cache_remedy is None:
+            kind = DeniedError if isinstance(cause, PermissionError) else StorageError
+            found = f"the disk must do what is asked, got {reason!r}; {_REMEDIES.get(cause.errno, _REMEDY)}"
+        raise kind(cause.errno, found, path) from cause
+
+
+@contextmanager
+def store_errors_of(path: str) -> Iterator[None]:
+    """Tell what a remote file system of ``pyarrow.fs`` did not do with a file.
+
+    Raises:
+        StorageError: it failed.
+    """
+    try:
+        yield
+    except (UpsertError, *_ANSWERS):
+        raise
+    except OSError as cause:
+        kind = RefusedError if isinstance(cause, PermissionError) else StorageError
+        raise kind(
+            cause.errno or errno.EIO,
+            f"the store must do what is asked, got {cause}; see that it can be reached and that its user "
+            "has the rights, then try again",
+            path,
+        ) from cause
+
+
+def settings_of(beside: str, query: str | None) -> dict[str, str]:
+    """Settings as the store keeps them, ``;name=value`` beside the host, and as users write them at the end.
+
+    >>> settings_of(";region=eu-west-1", "endpoint=http://host:9000")
+    {'region': 'eu-west-1', 'endpoint': 'http://host:9000'}
+    """
+    given = [part.partition("=")[::2] for part in beside.split(";")[1:]]
+    kept = {name: unquote(value) for name, value in given}
+    return kept | dict(parse_qsl(query or "", keep_blank_values=True))
+
+
+def is_http_address(value: str) -> bool:
+    """Whether this is the address of a server, without user, path and query.
+
+    >>> is_http_address("http://host:9000"), is_http_address("http://me@host"), is_http_address("host:9000")
+    (True, False, False)
+    """
+    try:
+        parts = urlsplit(value)
+        is_server = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        return False
+    return is_server and "@" not in value and not (parts.path.strip("/") or parts.query or parts.fragment)

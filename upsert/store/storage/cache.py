@@ -12,17 +12,19 @@ import os
 import stat
 import tempfile
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 from uuid import uuid4
 
 from upsert.errors import ConfigurationError, StorageError
 from upsert.flock import locked
 from upsert.store.kept import Kept
-from upsert.store.storage.refusals import NO_ROOM, cache_errors_of
+from upsert.store.storage.base import NO_ROOM, SwappingStorage, T, disk_errors_of
 
 FOLDER_VARIABLE: Final = "UPSERT_CACHE_FOLDER"
 BYTES_VARIABLE: Final = "UPSERT_CACHE_BYTES"
@@ -36,7 +38,7 @@ _STALE_S: Final = 86_400.0
 _LOCKS: Final = 64
 _TRIES: Final = 10
 
-T = TypeVar("T")
+_errors_of = partial(disk_errors_of, cache_remedy=_SETTINGS)
 
 
 class LocalCache:
@@ -58,16 +60,13 @@ class LocalCache:
 
         A copy that ``use`` cannot use is dropped and fetched once more. If the disk is full, copies that were
         not used for long make room.
-
-        Raises:
-            StorageError: the disk of the copies refused or failed, or the object's store did.
         """
         path = self._path(name)
         failure: Exception | None = None
         for _ in range(_TRIES):
             is_fresh = self._have(path, fetch)
             try:
-                with cache_errors_of(self.folder, _SETTINGS):
+                with _errors_of(self.folder):
                     return use(path)
             except Exception as cause:
                 # it went to make room before it was opened, or the disk has damaged it: once more
@@ -83,7 +82,7 @@ class LocalCache:
 
     def _have(self, path: str, fetch: Callable[[str], None]) -> bool:
         """Make sure that there is a copy; whether this call has downloaded it."""
-        with cache_errors_of(self.folder, _SETTINGS):
+        with _errors_of(self.folder):
             self._make_folders()
             try:
                 os.utime(path)  # the time of its last use
@@ -110,7 +109,7 @@ class LocalCache:
     @contextmanager
     def new_file(self) -> Iterator[str]:
         """A path for a file that is being written; what is there afterwards is deleted."""
-        with cache_errors_of(self.folder, _SETTINGS):
+        with _errors_of(self.folder):
             self._make_folders()
             path = os.path.join(self.folder, "new", uuid4().hex)
             try:
@@ -147,13 +146,10 @@ class LocalCache:
             size = os.fstat(file.fileno()).st_size
         self._unseen += size
         if self._unseen >= self.max_bytes // 64:
-            self._make_room(size)
+            self._shrink(self.max_bytes - size)
+            self._sweep()
             self._unseen = 0
         os.replace(temporary, path)
-
-    def _make_room(self, coming: int) -> None:
-        self._shrink(self.max_bytes - coming)
-        self._sweep()
 
     def _make_half(self) -> bool:
         """Delete half of the copies, of those not used for longest; False if there are none."""
@@ -192,12 +188,10 @@ class LocalCache:
             except FileNotFoundError:
                 continue  # its process has just finished it
 
-    @contextmanager
-    def _only_one(self, path: str) -> Iterator[None]:
+    def _only_one(self, path: str) -> AbstractContextManager[None]:
         """Let one process and thread at a time download a file."""
         number = int(os.path.basename(path)[:8], 16) % _LOCKS
-        with locked(os.path.join(self.folder, "locks", f"{number}")):
-            yield
+        return locked(os.path.join(self.folder, "locks", f"{number}"))
 
 
 _caches = Kept[tuple[str, int], LocalCache]({}, is_inherited=True)
@@ -205,24 +199,18 @@ _caches = Kept[tuple[str, int], LocalCache]({}, is_inherited=True)
 
 def local_cache() -> LocalCache:
     """The cache that the environment names."""
-    folder, max_bytes = _configured()
+    given = os.environ.get(FOLDER_VARIABLE)
+    folder = os.path.abspath(given or os.path.join(tempfile.gettempdir(), f"upsert-cache-{os.getuid()}"))
+    max_bytes = os.environ.get(BYTES_VARIABLE) or str(DEFAULT_BYTES)
+    if not max_bytes.isdecimal() or not int(max_bytes):
+        raise ConfigurationError(f"{BYTES_VARIABLE} must be a number of bytes above 0, got {max_bytes!r}")
 
     def make() -> LocalCache:
-        with cache_errors_of(folder, _SETTINGS):
+        with _errors_of(folder):
             _check_own(folder)
-            return LocalCache(folder, max_bytes)
+            return LocalCache(folder, int(max_bytes))
 
-    return _caches.made((folder, max_bytes), make)
-
-
-def _configured() -> tuple[str, int]:
-    folder = os.environ.get(FOLDER_VARIABLE) or os.path.join(
-        tempfile.gettempdir(), f"upsert-cache-{os.getuid()}"
-    )
-    text = os.environ.get(BYTES_VARIABLE) or str(DEFAULT_BYTES)
-    if not text.isdecimal() or not int(text):
-        raise ConfigurationError(f"{BYTES_VARIABLE} must be a number of bytes above 0, got {text!r}")
-    return os.path.abspath(folder), int(text)
+    return _caches.made((folder, int(max_bytes)), make)
 
 
 def _check_own(folder: str) -> None:
@@ -234,3 +222,43 @@ def _check_own(folder: str) -> None:
             f"cache folder {folder!r} must be a folder of this user that no other one may write to, got mode "
             f"{stat.S_IMODE(found.st_mode):o} and owner {found.st_uid}; set {FOLDER_VARIABLE}"
         )
+
+
+class CachedStorage(SwappingStorage):
+    """What remote storages have in common: large files go through the local cache, and nothing is settled."""
+
+    is_local = False
+
+    def write(self, path: str, content: bytes) -> None:
+        """Write a new file."""
+        self.replace(path, content)
+
+    def prepare(self, folder: str) -> None:
+        """Nothing: folders are made with their files."""
+
+    def settle(self, folder: str) -> None:
+        """Nothing: a file has its name for good as soon as it is there."""
+
+    def new_file(self, path: str) -> AbstractContextManager[str]:
+        """A file in the cache, uploaded at the end of the block."""
+        return local_cache().uploaded(path, self._upload)
+
+    @abstractmethod
+    def _upload(self, path: str, source: str) -> None:
+        """Send a local file under a name that is used once."""
+
+    def mapped(self, path: str, use: Callable[[str], T]) -> T:
+        """What ``use`` makes of the file's copy in the cache."""
+        return local_cache().use(path, partial(self._download, path), use)
+
+    @abstractmethod
+    def _download(self, path: str, target: str) -> None:
+        """Write a file's content to a local path."""
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a file."""
+        return self.stat(path) is not None
+
+    def lock_file(self, root: str, name: str) -> str:
+        """A file of this machine: processes elsewhere are not kept off."""
+        return local_cache().lock_file(f"{root}/{name}")

@@ -12,57 +12,38 @@ process does in the end must fail by itself if another one has gone on in its pl
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Protocol, Self
+from typing import Final, Self
 from uuid import uuid4
 
 from upsert.errors import UpsertError
-from upsert.store.storage.resolve import storage_of
+from upsert.store.storage import storage_of
+from upsert.store.storage.base import Storage
 
 LEASE_S: Final = 60.0
 _FREE: Final = b"free"
 _DIGITS: Final = 20
 
 
-class LeaseStorage(Protocol):
-    """What a lease asks of an object store."""
-
-    def names(self, folder: str) -> list[str]:
-        """Names of the objects in a folder."""
-
-    def aged(self, path: str) -> tuple[bytes, float] | None:
-        """The content of an object, and for how many seconds it has it; None if there is none."""
-
-    def put_if_absent(self, path: str, content: bytes) -> bool:
-        """Put a new object; False if there is one."""
-
-    def replace(self, path: str, content: bytes) -> None:
-        """Put an object."""
-
-    def delete(self, path: str) -> bool:
-        """Delete an object."""
-
-
 @dataclass(frozen=True)
 class Lease:
-    """A lock that is held.
+    """A lock that is held, by the holder's object.
 
-    Attributes:
-        path: the holder's object.
-        passed_over: whether the holder before has not let go of it: it may be at work still.
+    ``passed_over``: the holder before has not let go of it, and may be at work still.
     """
 
     path: str
     passed_over: bool
-    _storage: LeaseStorage
+    _storage: Storage
     _token: bytes
 
     @classmethod
-    def take(cls, storage: LeaseStorage, path: str) -> Self | None:
+    def take(cls, storage: Storage, path: str) -> Self | None:
         """The lock of this name; None while another holder lives."""
         newest = max(_numbers(storage, path), default=0)
         passed_over = False
@@ -98,7 +79,7 @@ class Lease:
         self._storage.replace(self.path, _FREE)
 
 
-def age(storage: LeaseStorage, path: str) -> float | None:
+def age(storage: Storage, path: str) -> float | None:
     """For how many seconds the holder of this name has given no sign of life; None if it is free."""
     newest = max(_numbers(storage, path), default=0)
     found = storage.aged(_path(path, newest)) if newest else None
@@ -109,12 +90,10 @@ def _path(path: str, number: int) -> str:
     return f"{path}-{number:0{_DIGITS}d}"
 
 
-def _numbers(storage: LeaseStorage, path: str) -> Sequence[int]:
+def _numbers(storage: Storage, path: str) -> Sequence[int]:
     folder, _, name = path.rpartition("/")
-    found = (
-        entry.removeprefix(f"{name}-") for entry in storage.names(folder) if entry.startswith(f"{name}-")
-    )
-    return [int(text) for text in found if len(text) == _DIGITS and text.isdecimal()]
+    number = re.compile(rf"{re.escape(name)}-([0-9]{{{_DIGITS}}})")
+    return [int(found[1]) for entry in storage.names(folder) if (found := number.fullmatch(entry))]
 
 
 _RENEW_S: Final = LEASE_S / 4
@@ -153,11 +132,7 @@ class KeptLease:
         return own
 
     def release(self, *, for_good: bool = False) -> None:
-        """Let go of it; again is harmless.
-
-        Args:
-            for_good: no process will ever ask for it, so that nothing has to say that it is free.
-        """
+        """Let go of it; again is harmless. ``for_good``: no process will ever ask for it again."""
         with self._lock:  # a renewal after it would bring it back
             if self._is_over.is_set():
                 return

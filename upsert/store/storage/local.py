@@ -11,21 +11,19 @@ import errno
 import os
 import shutil
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
+from uuid import uuid4
 
 from upsert.errors import ConfigurationError, StorageError
 from upsert.failpoints import reach
-from upsert.store.storage.base import FileStat, Found, T
-from upsert.store.storage.refusals import disk_errors_of
+from upsert.store.storage.base import FileStat, Found, T, disk_errors_of
 
 TEMPORARY_SUFFIX: Final = ".tmp"
 _NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK)
-
 
 _NO_NAME: Final = (errno.ENAMETOOLONG, errno.ELOOP)
 """No file can have the name."""
@@ -38,14 +36,9 @@ class LocalStorage:
     has_temporary_names = False
 
     def put_if_absent(self, path: str, content: bytes, mode: int = 0o666) -> bool:
-        """Publish content under a name; False if the name is taken, then nothing has changed.
+        """Publish content under a name; False if the name is taken.
 
-        A crash may leave a ``.tmp`` file beside it. ``mode`` are the file's permissions, less the process's
-        umask.
-
-        Raises:
-            ConfigurationError: the file system has no hard links.
-            OSError: anything else; the file may or may not have been published: look before going on.
+        A crash may leave a ``.tmp`` file beside it, and an ``OSError`` does not say whether it was published.
         """
         with disk_errors_of(path):
             with _temporary_file(path, content, mode) as temporary:
@@ -176,7 +169,7 @@ def _unless_missing(error: OSError) -> None:
 def _temporary_file(path: str, content: bytes, mode: int) -> Iterator[str]:
     """A durable file beside ``path``; gone after the block, unless it has another name by then."""
     folder, name = os.path.split(path)
-    temporary = os.path.join(folder, f".{name}-{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
+    temporary = os.path.join(folder, f".{name}-{uuid4().hex}{TEMPORARY_SUFFIX}")
     try:
         write_durably(temporary, content, mode)
         yield temporary

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from hashlib import sha256
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol
 from uuid import uuid4
 
 import pyarrow as pa
@@ -23,10 +24,9 @@ import pyarrow as pa
 from upsert.errors import ConfigurationError, UnknownOutcomeError
 from upsert.failpoints import reach
 from upsert.store.kept import Kept
-from upsert.store.storage.base import FileStat, Found, T, Versioned
-from upsert.store.storage.cache import local_cache
+from upsert.store.storage.base import FileStat, Found, RefusedError, T, Versioned, store_errors_of
+from upsert.store.storage.cache import CachedStorage, local_cache
 from upsert.store.storage.local import TEMPORARY_SUFFIX
-from upsert.store.storage.refusals import RefusedError, store_errors_of
 
 VARIABLE: Final = "UPSERT_CATALOG_LOCK"
 
@@ -44,33 +44,19 @@ class CatalogLock(Protocol):
         """Let go of connections; the lock is not used again."""
 
 
-CatalogLockFactory = Callable[[], CatalogLock]
-"""Makes a lock, in any process; a class that needs no arguments is one."""
-
-
-def is_configured() -> bool:
-    """Whether the environment names a lock."""
-    return bool(os.environ.get(VARIABLE))
-
-
-@contextmanager
-def catalog_lock() -> Iterator[CatalogLock]:
-    """A lock of the configured kind, closed at the end of the block.
-
-    Raises:
-        ConfigurationError: the environment names none, or what it names is none.
-    """
+def with_catalog_lock(path: str, action: Callable[[], T]) -> T:
+    """What an action returns under a lock of the configured kind, that of the table that has a file."""
     named = os.environ.get(VARIABLE, "")
     module, _, name = named.partition(":")
     try:
-        factory = cast(CatalogLockFactory, getattr(importlib.import_module(module), name))
+        make: Callable[[], CatalogLock] = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as cause:
         raise ConfigurationError(
             f"{VARIABLE} must name what makes a lock, as package.module:name, got {named!r}"
         ) from cause
-    lock = factory()
+    lock = make()
     try:
-        yield lock
+        return lock.run_with_lock(*owner_of(path), action)
     finally:
         lock.close()
 
@@ -78,6 +64,7 @@ def catalog_lock() -> Iterator[CatalogLock]:
 SCHEMES: Final = ("gs", "gcs", "abfs", "abfss")
 _CHUNK: Final = 1 << 20
 _TABLE: Final = "table.json"
+_UUID: Final = re.compile("[0-9a-f]{32}")
 
 _WHOLE: Final = ("gs", "gcs")
 """Stores in which a file is there when it has been written to its end."""
@@ -86,14 +73,10 @@ _systems = Kept[str, Any]({}, is_inherited=False)
 
 
 def folder_uri(text: str) -> str:
-    """The form in which the store keeps the URI of a folder.
-
-    Raises:
-        ConfigurationError: no lock is configured, or the URI names no folder.
-    """
+    """The form in which the store keeps the URI of a folder."""
     scheme, _, rest = text.partition("://")
     parts = rest.rstrip("/").split("/")
-    if not is_configured():
+    if not os.environ.get(VARIABLE):
         raise ConfigurationError(
             f"table path must be a local folder, a file: URI or s3://bucket/folder, got a {scheme}: URI, "
             f"where a put may overwrite another writer's; set {VARIABLE} to what makes a lock, see "
@@ -114,21 +97,15 @@ def folder_uri(text: str) -> str:
 
 
 def file_system(head: str) -> Any:
-    """The process's file system of ``scheme://bucket``, made after the fork.
-
-    Raises:
-        ConfigurationError: pyarrow has none.
-    """
+    """The process's file system of ``scheme://bucket``, made after the fork."""
     try:
         return _systems.made(head, lambda: pa.fs.FileSystem.from_uri(f"{head}/")[0])
     except (pa.ArrowException, OSError) as cause:
         raise ConfigurationError(f"{head!r}: pyarrow cannot open this file system, got {cause}") from cause
 
 
-class LockedStorage:
+class LockedStorage(CachedStorage):
     """The files of one bucket."""
-
-    is_local = False
 
     def __init__(self, head: str) -> None:
         self._head = head
@@ -136,12 +113,7 @@ class LockedStorage:
         self.has_temporary_names = head.partition(":")[0] not in _WHOLE
 
     def put_if_absent(self, path: str, content: bytes, mode: int = 0o666) -> bool:  # noqa: ARG002
-        """Look for a name and write it, under the lock of its table.
-
-        Raises:
-            ConfigurationError: no lock is configured.
-            UnknownOutcomeError: the store failed while it was written.
-        """
+        """Look for a name and write it, under the lock of its table."""
 
         def put() -> bool:
             if self.exists(path):
@@ -158,8 +130,7 @@ class LockedStorage:
             return True
 
         reach("publish.before-link")
-        with catalog_lock() as lock:
-            won = lock.run_with_lock(*owner_of(path), put)
+        won = with_catalog_lock(path, put)
         reach("publish.after-link")
         return won
 
@@ -180,49 +151,30 @@ class LockedStorage:
             self.replace(path, content)
             return True
 
-        with catalog_lock() as lock:
-            return lock.run_with_lock(*owner_of(path), put)
+        return with_catalog_lock(path, put)
 
     def take_away(self, path: str, instead: bytes) -> None:  # noqa: ARG002
         """Delete a file, not while another one is between its look and its writing."""
-        with catalog_lock() as lock:
-            lock.run_with_lock(*owner_of(path), lambda: self.delete(path))
+        with_catalog_lock(path, lambda: self.delete(path))
 
     def replace(self, path: str, content: bytes, mode: int = 0o666) -> None:  # noqa: ARG002
         """Write a file, whatever was there; readers see the old or the new."""
-        with store_errors_of(path):
-            self._replace(path, content)
-
-    def _replace(self, path: str, content: bytes) -> None:
         inside = self._inside(path)
         folder, name = os.path.split(inside)
-        self._system.create_dir(folder, recursive=True)
         first = f"{folder}/.{name}-{uuid4().hex}{TEMPORARY_SUFFIX}" if self.has_temporary_names else inside
-        with self._system.open_output_stream(first) as out:
-            out.write(content)
-        if first == inside:
-            return
-        try:
-            self._system.move(first, inside)
-        except NotImplementedError as cause:
-            raise ConfigurationError(
-                f"{path!r}: the store must rename files, got {cause}; choose an account with a hierarchical "
-                "namespace"
-            ) from cause
-
-    def write(self, path: str, content: bytes) -> None:
-        """Write a new file."""
-        self.replace(path, content)
-
-    def prepare(self, folder: str) -> None:
-        """Nothing: folders are made with their files."""
-
-    def settle(self, folder: str) -> None:
-        """Nothing: a file has its name when it is written."""
-
-    def new_file(self, path: str) -> AbstractContextManager[str]:
-        """A file in the cache, uploaded at the end of the block."""
-        return local_cache().uploaded(path, self._upload)
+        with store_errors_of(path):
+            self._system.create_dir(folder, recursive=True)
+            with self._system.open_output_stream(first) as out:
+                out.write(content)
+            if first == inside:
+                return
+            try:
+                self._system.move(first, inside)
+            except NotImplementedError as cause:
+                raise ConfigurationError(
+                    f"{path!r}: the store must rename files, got {cause}; choose an account with a "
+                    "hierarchical namespace"
+                ) from cause
 
     def _upload(self, path: str, source: str) -> None:
         inside = self._inside(path)
@@ -243,10 +195,6 @@ class LockedStorage:
         found = self.stat(path)
         return None if found is None else (self.read(path), time.time() - found.modified_ns / 1e9)
 
-    def mapped(self, path: str, use: Callable[[str], T]) -> T:
-        """What ``use`` makes of the file's copy in the cache."""
-        return local_cache().use(path, partial(self._download, path), use)
-
     def _download(self, path: str, target: str) -> None:
         with open(target, "xb") as out:
             for chunk in self._chunks(path):
@@ -256,10 +204,6 @@ class LockedStorage:
         with store_errors_of(path), self._system.open_input_stream(self._inside(path)) as source:
             while chunk := source.read(_CHUNK):
                 yield chunk
-
-    def exists(self, path: str) -> bool:
-        """Whether there is a file."""
-        return self.stat(path) is not None
 
     def stat(self, path: str) -> FileStat | None:
         """What is known of a file; None if there is none."""
@@ -281,9 +225,8 @@ class LockedStorage:
     def _listed(self, folder: str, *, recursive: bool) -> Any:
         inside = self._inside(folder)
         with store_errors_of(folder):
-            return self._system.get_file_info(
-                pa.fs.FileSelector(inside, allow_not_found=True, recursive=recursive)
-            )
+            selected = pa.fs.FileSelector(inside, allow_not_found=True, recursive=recursive)
+            return self._system.get_file_info(selected)
 
     def delete(self, path: str) -> bool:
         """Delete a file; False if there was none."""
@@ -299,10 +242,6 @@ class LockedStorage:
         """Delete all files below a folder."""
         with suppress(FileNotFoundError), store_errors_of(folder):
             self._system.delete_dir(self._inside(folder))
-
-    def lock_file(self, root: str, name: str) -> str:
-        """A file of this machine: processes elsewhere are not kept off."""
-        return local_cache().lock_file(f"{root}/{name}")
 
     @property
     def _system(self) -> Any:
@@ -321,13 +260,9 @@ def owner_of(path: str) -> tuple[str, str]:
     ('warehouse', 'fruit')
     """
     *parts, name = path.partition("://")[2].split("/")
-    at = next((n for n, part in enumerate(parts) if _is_uuid(part)), len(parts))
+    at = next((n for n, part in enumerate(parts) if _UUID.fullmatch(part)), len(parts))
     database, table = ["", *parts[:at]][-2:] if name == _TABLE or at < len(parts) else ["", "/".join(parts)]
     return database.removesuffix(".db"), table
-
-
-def _is_uuid(text: str) -> bool:
-    return len(text) == 32 and all(character in "0123456789abcdef" for character in text)
 
 
 def _stat(found: Any) -> FileStat:

@@ -5,6 +5,10 @@ then the put is tried again. Where no answer comes, the object is read back: it 
 which has a random id of its own. Until that is known, nothing is cleaned up. Large files are sent in parts,
 and none of them appears half.
 
+What a user writes, ``s3://bucket/prefix?endpoint=http://host:9000&region=eu-west-1``, has its settings at the
+end; the store keeps them beside the bucket, ``s3://bucket;endpoint=…;region=…/prefix``, so that a name can be
+joined to it as to a folder. Credentials never stand in a path.
+
 A client is made for each process, after the fork. Credentials, profile, and what a path does not say of
 endpoint and region come from botocore's own chain: environment, ``~/.aws``, the machine's role.
 """
@@ -13,23 +17,97 @@ from __future__ import annotations
 
 import errno
 import os
-import random
+import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
+from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
+from urllib.parse import quote
 from uuid import uuid4
 
-from upsert.errors import ConfigurationError, StorageError, UnknownOutcomeError
+from upsert.errors import ConfigurationError, UnknownOutcomeError
 from upsert.failpoints import reach
-from upsert.retry import retried
 from upsert.store.kept import Kept
-from upsert.store.storage.base import FileStat, Found, T, Versioned
-from upsert.store.storage.cache import local_cache
-from upsert.store.storage.locations import S3Location, s3_split
-from upsert.store.storage.refusals import RefusedError
+from upsert.store.storage.base import (
+    FileStat,
+    Found,
+    RefusedError,
+    T,
+    UnansweredError,
+    Versioned,
+    is_http_address,
+    repeated,
+    settings_of,
+)
+from upsert.store.storage.cache import CachedStorage, local_cache
+
+_SETTINGS: Final = ("endpoint", "region")
+_PATH: Final = re.compile(r"(?i:s3[an]?)://([^/;?]*)((?:;[^/?]*)?)/?([^?]*)(?:\?(.*))?", re.DOTALL)
+_BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
+_REGION: Final = re.compile(r"[a-z0-9-]{1,40}")
+
+
+@dataclass(frozen=True)
+class S3Location:
+    """A bucket and how it is reached; None for what the client's own configuration says."""
+
+    bucket: str
+    endpoint: str | None = None
+    region: str | None = None
+
+    def __str__(self) -> str:
+        settings = ((name, getattr(self, name)) for name in _SETTINGS)
+        return f"s3://{self.bucket}" + "".join(
+            f";{name}={quote(value, safe='')}" for name, value in settings if value is not None
+        )
+
+
+def folder_uri(text: str) -> str:
+    """The form in which the store keeps the URI of a folder; of that form itself the same.
+
+    >>> folder_uri("s3a://bucket/shop/orders/?region=eu-west-1&endpoint=http://127.0.0.1:9000")
+    's3://bucket;endpoint=http%3A%2F%2F127.0.0.1%3A9000;region=eu-west-1/shop/orders'
+    """
+    location, key = split(text)
+    key = key.rstrip("/")
+    if not key or any(part in ("", ".", "..") or "\0" in part for part in key.split("/")):
+        raise ConfigurationError(
+            f"table path must name a folder within a bucket, s3://bucket/folder, got bucket "
+            f"{location.bucket!r} and folder {key!r}"
+        )
+    return f"{location}/{key}"
+
+
+def split(path: str) -> tuple[S3Location, str]:
+    """The location of a path and its key, the name of an object in the bucket."""
+    match = _PATH.fullmatch(path)
+    if match is None or not _BUCKET.fullmatch(match[1]):
+        raise ConfigurationError(
+            "table path must be s3://bucket/folder, with a bucket's name of 3 to 63 letters, digits, '.', "
+            "'_' and '-', got another one"
+        )
+    settings = settings_of(match[2], match[4])
+    # values are not shown: one may be a secret
+    if unknown := sorted(settings.keys() - set(_SETTINGS)):
+        raise ConfigurationError(
+            f"table path of bucket {match[1]!r}: settings are {' and '.join(_SETTINGS)}, "
+            f"got {unknown[0]!r}; credentials come from the environment or ~/.aws"
+        )
+    endpoint, region = settings.get("endpoint"), settings.get("region")
+    if endpoint is not None and not is_http_address(endpoint):
+        raise ConfigurationError(
+            "table path: the endpoint must be http://host:port or https://host without user, path and query, "
+            "got another one; credentials come from the environment or ~/.aws"
+        )
+    if region is not None and not _REGION.fullmatch(region):
+        raise ConfigurationError(
+            "table path: the region must be of letters, digits and '-', as eu-west-1, got another one"
+        )
+    return S3Location(match[1], endpoint and endpoint.rstrip("/"), region), match[3]
+
 
 _CONNECT_S: Final = 10
 _READ_S: Final = 60
@@ -52,11 +130,7 @@ class ConflictError(Exception):
     """A conditional put came between another one's beginning and end: 409. It has not happened; try again."""
 
 
-class UnansweredError(StorageError):
-    """The server did not answer, or said that it has failed; the request may have been carried out."""
-
-
-def client_of(location: S3Location, *, repeats: bool) -> Any:
+def _client(location: S3Location, *, repeats: bool) -> Any:
     """The process's client; ``repeats``: whether it sends a request again that got no answer."""
     return _clients.made((location, repeats), lambda: _made(location, repeats))
 
@@ -97,15 +171,7 @@ def _made(location: S3Location, repeats: bool) -> Any:
 
 @contextmanager
 def errors_of(path: str) -> Iterator[None]:
-    """Turn the client's errors about an object into those that this package speaks of.
-
-    Raises:
-        FileNotFoundError: there is no such object.
-        NameTakenError, ConflictError: of a conditional put.
-        ConfigurationError: there is no such bucket.
-        RefusedError: the server refuses who asks.
-        UnansweredError: everything else.
-    """
+    """Turn the client's errors about an object into those that this package speaks of."""
     from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
 
     try:
@@ -148,12 +214,8 @@ PART_BYTES: Final = 64 << 20
 
 _MAX_PARTS: Final = 9_000
 
-
-class Call(Protocol):
-    """A request about one object, tried again where the server does not answer."""
-
-    def __call__(self, path: str, operation: str, **arguments: Any) -> Any:
-        """What the server answers."""
+Call = Callable[..., Any]
+"""A request about one object, by path and operation, tried again where the server does not answer."""
 
 
 def upload(call: Call, path: str, source: str) -> None:
@@ -173,7 +235,11 @@ def upload(call: Call, path: str, source: str) -> None:
                 parts.append({"ETag": done["ETag"], "PartNumber": number})
             _complete(call, path, upload_id, parts, size)
         except BaseException as failure:
-            _abort(call, path, upload_id, failure)
+            try:
+                call(path, "abort_multipart_upload", UploadId=upload_id)
+            except OSError as also:
+                left = "its parts stay at the server until a rule of the bucket deletes them"
+                failure.add_note(f"{left}: {also}")
             raise
 
 
@@ -186,27 +252,17 @@ def _complete(call: Call, path: str, upload_id: str, parts: list[dict[str, objec
             raise
 
 
-def _abort(call: Call, path: str, upload_id: str, failure: BaseException) -> None:
-    try:
-        call(path, "abort_multipart_upload", UploadId=upload_id)
-    except OSError as also:
-        failure.add_note(f"its parts stay at the server until a rule of the bucket deletes them: {also}")
-
-
 _PUTS: Final = 9
 _GETS: Final = 3
-_FIRST_PAUSE_S: Final = 0.05
-_LONGEST_PAUSE_S: Final = 5.0
 _CHUNK: Final = 1 << 20
 
 _OTHER: Final = Versioned(b"", "")
 """What the server has seen instead, of which it says nothing."""
 
 
-class S3Storage:
+class S3Storage(CachedStorage):
     """The objects of one bucket, as one location reaches it."""
 
-    is_local = False
     has_temporary_names = False
 
     def __init__(self, location: S3Location, sleep: Callable[[float], None] = time.sleep) -> None:
@@ -216,11 +272,7 @@ class S3Storage:
         self._swaps = False
 
     def put_if_absent(self, path: str, content: bytes, mode: int = 0o666) -> bool:  # noqa: ARG002
-        """Publish content under a name; False if another has it.
-
-        Raises:
-            UnknownOutcomeError: the server has not answered for a minute or more.
-        """
+        """Publish content under a name; False if another has it."""
         reach("publish.before-link")
         won = self._put_if_absent(path, content)
         if won:
@@ -272,7 +324,7 @@ class S3Storage:
             )
 
         try:
-            return self._retried(put, _PUTS)
+            return repeated(put, _PUTS, self._sleep)
         except UnansweredError:
             if not has_doubts:
                 raise
@@ -282,12 +334,7 @@ class S3Storage:
         )
 
     def swap(self, path: str, content: bytes, seen: Versioned, mode: int = 0o666) -> bool:  # noqa: ARG002
-        """Put other content in the place of what was seen, by ``If-Match``.
-
-        Raises:
-            ConfigurationError: the server ignores the condition.
-            UnknownOutcomeError: it has not answered, and another content is there by now.
-        """
+        """Put other content in the place of what was seen, by ``If-Match``."""
         self._check_swaps(path)
         found = self._put(path, content, seen=seen.version, IfMatch=seen.version)
         if found is None or found.content == content:
@@ -337,16 +384,8 @@ class S3Storage:
         """Put other content under a name."""
         self._call(path, "put_object", Body=content)
 
-    def write(self, path: str, content: bytes) -> None:
-        """Write a new object."""
-        self._call(path, "put_object", Body=content)
-
     def prepare(self, folder: str) -> None:
-        """Make sure, once in a process, that the server honours conditional puts: some overwrite in silence.
-
-        Raises:
-            ConfigurationError: it does not.
-        """
+        """Make sure, once in a process, that conditional puts are honoured: some servers overwrite."""
         if self._is_sound:
             return
         probe = f"{folder}/probe-{uuid4().hex}"
@@ -360,16 +399,12 @@ class S3Storage:
             )
         self._is_sound = True
 
-    def settle(self, folder: str) -> None:
-        """Nothing: an object has its name as soon as it is there."""
-
-    def new_file(self, path: str) -> AbstractContextManager[str]:
-        """A file in the cache, uploaded at the end of the block."""
-        return local_cache().uploaded(path, partial(upload, self._call))
+    def _upload(self, path: str, source: str) -> None:
+        upload(self._call, path, source)
 
     def read(self, path: str) -> bytes:
         """The content of an object."""
-        return self._whole(path, _content)
+        return self._whole(path, lambda body: bytes(body.read()))
 
     def _whole(self, path: str, take: Callable[[Any], T]) -> T:
         """What is made of an object's content; the client asks again only where no answer has begun."""
@@ -383,18 +418,7 @@ class S3Storage:
             with errors_of(path):
                 return take(body)
 
-        return self._retried(get, _GETS, lambda: has_begun)
-
-    def _retried(self, call: Callable[[], T], tries: int, may_pass: Callable[[], bool] = lambda: True) -> T:
-        return retried(
-            call,
-            is_passing=lambda failure: isinstance(failure, UnansweredError) and may_pass(),
-            first_pause_s=_FIRST_PAUSE_S,
-            longest_pause_s=_LONGEST_PAUSE_S,
-            tries=tries,
-            jitter=random.uniform,
-            sleep=self._sleep,
-        )
+        return repeated(get, _GETS, self._sleep, lambda: has_begun)
 
     def aged(self, path: str) -> tuple[bytes, float] | None:
         """The content of an object, and for how many seconds it has it by the server's clock."""
@@ -406,10 +430,6 @@ class S3Storage:
         with errors_of(path):
             return found["Body"].read(), (now - found["LastModified"]).total_seconds()
 
-    def mapped(self, path: str, use: Callable[[str], T]) -> T:
-        """What ``use`` makes of the object's copy in the cache."""
-        return local_cache().use(path, lambda target: self._download(path, target), use)
-
     def _download(self, path: str, target: str) -> None:
         def save(body: Any) -> None:
             with open(target, "wb") as file:
@@ -417,10 +437,6 @@ class S3Storage:
                     file.write(chunk)
 
         self._whole(path, save)
-
-    def exists(self, path: str) -> bool:
-        """Whether there is an object."""
-        return self.stat(path) is not None
 
     def stat(self, path: str) -> FileStat | None:
         """What is known of an object; None if there is none."""
@@ -431,7 +447,7 @@ class S3Storage:
 
     def names(self, folder: str) -> list[str]:
         """What follows the folder in the names of objects, up to the next ``/``."""
-        _, prefix = s3_split(f"{folder}/")
+        _, prefix = split(f"{folder}/")
         names = []
         for page in self._pages(folder, Prefix=prefix, Delimiter="/"):
             names += [found["Key"][len(prefix) :] for found in page.get("Contents", ())]
@@ -440,7 +456,7 @@ class S3Storage:
 
     def walk(self, folder: str) -> Iterator[Found]:
         """All objects below a folder."""
-        _, prefix = s3_split(f"{folder}/")
+        _, prefix = split(f"{folder}/")
         for page in self._pages(folder, Prefix=prefix):
             for found in page.get("Contents", ()):
                 yield Found(found["Key"][len(prefix) :], partial(_stat, found, "Size"))
@@ -449,7 +465,7 @@ class S3Storage:
         after: dict[str, str] = {}
         while True:
             with errors_of(path):
-                client = client_of(self.location, repeats=True)
+                client = _client(self.location, repeats=True)
                 page = client.list_objects_v2(Bucket=self.location.bucket, **arguments, **after)
             yield page
             if not page.get("IsTruncated"):
@@ -464,16 +480,15 @@ class S3Storage:
 
     def delete_folder(self, folder: str) -> None:
         """Delete all objects below a folder, a thousand with each request."""
-        _, prefix = s3_split(f"{folder}/")
+        _, prefix = split(f"{folder}/")
         for page in self._pages(folder, Prefix=prefix):
             keys = [{"Key": found["Key"]} for found in page.get("Contents", ())]
             if not keys:
                 continue
+            request = {"Objects": keys, "Quiet": True}
             with errors_of(folder):
-                client = client_of(self.location, repeats=True)
-                done = client.delete_objects(
-                    Bucket=self.location.bucket, Delete={"Objects": keys, "Quiet": True}
-                )
+                client = _client(self.location, repeats=True)
+                done = client.delete_objects(Bucket=self.location.bucket, Delete=request)
             if failed := done.get("Errors"):
                 raise UnansweredError(
                     errno.EIO,
@@ -481,20 +496,11 @@ class S3Storage:
                     folder,
                 )
 
-    def lock_file(self, root: str, name: str) -> str:
-        """A file of this machine: processes elsewhere are not kept off."""
-        return local_cache().lock_file(f"{root}/{name}")
-
     def _call(self, path: str, operation: str, *, repeats: bool = True, **arguments: Any) -> Any:
-        _, key = s3_split(path)
-        client = client_of(self.location, repeats=repeats)
+        _, key = split(path)
+        client = _client(self.location, repeats=repeats)
         with errors_of(path):
             return getattr(client, operation)(Bucket=self.location.bucket, Key=key, **arguments)
-
-
-def _content(body: Any) -> bytes:
-    content: bytes = body.read()
-    return content
 
 
 def _stat(found: dict[str, Any], size: str) -> FileStat:

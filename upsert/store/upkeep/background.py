@@ -24,7 +24,7 @@ from upsert.store.commit.committer import Committed, Committer
 from upsert.store.metadata import table_file
 from upsert.store.retention import expiry
 from upsert.store.storage import storage_of
-from upsert.store.storage.refusals import disk_errors_of
+from upsert.store.storage.base import disk_errors_of
 from upsert.store.table_options import TableOptions
 from upsert.store.upkeep import compaction
 

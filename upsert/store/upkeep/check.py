@@ -2,19 +2,24 @@
 
 Nothing is repaired, and nothing that this process remembers is believed: all is read from the disk again. A
 rule is asked only of what could be read, so that one damage is named by one rule. Rules of commits are those
-that commits obey, `upsert.store.commit.change`; they and those of definitions are in ``check_history``, those
-of data in ``check_data``.
+that commits obey, `upsert.store.commit.change`.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final, NamedTuple
 
+import numpy as np
+import pyarrow.compute as pc
+
+from upsert import types
 from upsert.errors import (
+    ChangelogError,
     CorruptTableError,
     SnapshotExpiredError,
     StorageError,
@@ -22,11 +27,20 @@ from upsert.errors import (
     UpsertError,
 )
 from upsert.store import paths
+from upsert.store.commit import change
+from upsert.store.files.data_file import DataFile, check_bytes, forget_open_files
+from upsert.store.files.lookup_index import HashIndex
 from upsert.store.log.lifecycle import beginnings
+from upsert.store.metadata.definition import Definition
+from upsert.store.metadata.file_entry import FileEntry, bounds
 from upsert.store.metadata.history import History
+from upsert.store.metadata.manifest import FileSet
+from upsert.store.read.snapshot import Snapshot
 from upsert.store.retention import consumers
-from upsert.store.upkeep import check_data, check_history
-from upsert.store.upkeep.check_data import Finding
+from upsert.store.rows.hashing import hash_columns, row_hashes
+from upsert.store.rows.keys import key_of_row, lower_bound, order_by, upper_bound
+from upsert.store.rows.layout import COUNT_COLUMN, ROW_HASH_COLUMN
+from upsert.store.rows.partitions import split
 from upsert.store.upkeep.disk_state import DiskState
 from upsert.store.upkeep.orphans import based_files, temporary_files
 
@@ -51,19 +65,24 @@ class Violation:
         return f"{self.rule}: {self.subject}: {self.found}"
 
 
+class Finding(NamedTuple):
+    """What breaks a rule, and how."""
+
+    subject: str
+    found: str
+
+
 Rule = Callable[[DiskState], Iterator[Finding]]
 
 
-def check(history: History, *, deep: bool = False, now_s: float | None = None) -> tuple[Violation, ...]:
+def check(history: History, *, deep: bool = False) -> tuple[Violation, ...]:
     """Everything that is wrong with the table; empty for a table that keeps every rule and has no waste.
 
     Other processes may be at work: what an expiry takes away meanwhile is left out, what a writer has not yet
-    committed is information.
-
-    ``deep``: data files are read too, each once, and the latest snapshot is scanned; else their sizes are
-    compared.
+    committed is information. ``deep``: data files are read too, each once, and the latest snapshot is
+    scanned; else their sizes are compared.
     """
-    at_ms = int((time.time() if now_s is None else now_s) * 1000)
+    at_ms = int(time.time() * 1000)
     found = _once(history, deep, at_ms)
     if all(one.is_information for one in found):
         return found
@@ -80,16 +99,16 @@ def _once(history: History, deep: bool, now_ms: int) -> tuple[Violation, ...]:
     except CorruptTableError as reason:
         return (Violation(table_can_be_read.__name__, paths.TABLE_FILE, str(reason)),)
     state = DiskState.read(reread, now_ms)
-    rules = (*RULES, *check_history.DEFINITION_RULES, *(check_data.RULES if deep else ()))
-    harmful = [Violation(rule.__name__, *finding) for rule in rules for finding in _asked(rule, state)]
-    waste = [
-        Violation(rule.__name__, *finding, True) for rule in INFORMATION for finding in _asked(rule, state)
-    ]
-    unread = [Violation(file_is_given.__name__, *finding) for finding in file_is_given(state)]
-    return (*harmful, *unread, *waste)
+    harmful = _asked((*RULES, *DEFINITION_RULES, *(DATA_RULES if deep else ())), state)
+    waste = [replace(one, is_information=True) for one in _asked(INFORMATION, state)]
+    return (*harmful, *_asked((file_is_given,), state), *waste)
 
 
-def _asked(rule: Rule, state: DiskState) -> Iterator[Finding]:
+def _asked(rules: Sequence[Rule], state: DiskState) -> list[Violation]:
+    return [Violation(rule.__name__, *finding) for rule in rules for finding in _findings(rule, state)]
+
+
+def _findings(rule: Rule, state: DiskState) -> Iterator[Finding]:
     """What a rule finds; of a table that is damaged so that it cannot be asked, that."""
     try:
         yield from rule(state)
@@ -168,9 +187,8 @@ def held_version_can_be_read(state: DiskState) -> Iterator[Finding]:
             except StorageError:
                 raise
             except UpsertError as reason:
-                yield Finding(
-                    paths.consumer_file(consumer.name), f"it must hold an existing snapshot: {reason}"
-                )
+                found = f"it must hold an existing snapshot: {reason}"
+                yield Finding(paths.consumer_file(consumer.name), found)
 
 
 def log_can_be_read(state: DiskState) -> Iterator[Finding]:
@@ -181,9 +199,141 @@ def log_can_be_read(state: DiskState) -> Iterator[Finding]:
         yield Finding(paths.LOG_FOLDER, str(reason))
 
 
+def snapshot_can_be_read(state: DiskState) -> Iterator[Finding]:
+    """Every snapshot from the earliest to the latest has a whole file."""
+    for id, reason in sorted(state.unreadable.items()):
+        yield Finding(paths.snapshot_file(id), reason)
+
+
+def parent_is_the_snapshot_before(state: DiskState) -> Iterator[Finding]:
+    """A snapshot names the one before it as its parent: the history has one line."""
+    for one, following in pairwise(state.published):
+        if following.info.id == one.info.id + 1 and following.info.parent != one.info.uuid:
+            found = f"its parent is {following.info.parent!r}, snapshot {one.info.id} is {one.info.uuid!r}"
+            yield Finding(paths.snapshot_file(following.info.id), found)
+
+
+def numbers_never_fall(state: DiskState) -> Iterator[Finding]:
+    """Time, boundary, fence, states, definition and the newest untracked commit only grow."""
+    for one, following in pairwise(state.published):
+        for name in ("time_ms", "oldest", "fence", "states", "definition", "last_untracked", "data_version"):
+            before, after = (getattr(each.info, name, 0) for each in (one, following))
+            if after < before:
+                found = f"{name} must not fall, from {before} to {after}"
+                yield Finding(paths.snapshot_file(following.info.id), found)
+
+
+def manifest_can_be_read(state: DiskState) -> Iterator[Finding]:
+    """Every manifest that a snapshot or tag names is there and holds the entries that it should."""
+    for name, reason in sorted(state.bad_manifests.items()):
+        yield Finding(name, reason)
+
+
+def totals_fit_the_files(state: DiskState) -> Iterator[Finding]:
+    """A snapshot's numbers of files and rows are those of its live files."""
+    files = rows = 0
+    for moment in state.walk():
+        if moment.before is None:
+            files, rows = len(moment.live), sum(entry.rows for entry in moment.live.values())
+        else:
+            files += len(moment.delta.added) - len(moment.delta.removed)
+            rows += sum(e.rows for e in moment.delta.added) - sum(e.rows for e in moment.delta.removed)
+        info = moment.one.info
+        if (info.files, info.rows) != (files, rows):
+            stated = f"{info.files} files and {info.rows} rows"
+            yield Finding(moment.one.name, f"it must have {stated}, its manifests give {files} and {rows}")
+            files, rows = info.files, info.rows
+
+
+def states_are_counted(state: DiskState) -> Iterator[Finding]:
+    """A commit that changes rows is a state of its own, any other keeps that of the snapshot before it."""
+    for before, one in pairwise(one.info for one in state.published):
+        version, states = before.data_version, before.states
+        if one.data_version == one.id:
+            version, states = one.id, states + 1
+        if one.id == before.id + 1 and (one.data_version, one.states) != (version, states):
+            found = f"data version {one.data_version} and {one.states} states"
+            yield Finding(paths.snapshot_file(one.id), f"it must have {version} and {states}, got {found}")
+
+
+def manifests_fit_the_commits(state: DiskState) -> Iterator[Finding]:
+    """The files of a snapshot are those before it, less what its commit removed, and with what it added."""
+    for moment in state.walk():
+        info, before = moment.one.info, moment.before
+        own = () if info.delta is None else (info.delta,)
+        if before is None or info.manifests == (*before.manifests, *own):
+            continue  # the way begins here, or nothing was folded
+        expected = moment.live.keys() - {entry.file for entry in moment.delta.removed}
+        expected |= {entry.file for entry in moment.delta.added}
+        if (found := state.files_of(info)) is not None and found.keys() != expected:
+            odd = ", ".join(sorted(expected ^ found.keys())[:3])
+            yield Finding(moment.one.name, f"its manifests and the commits up to it differ in {odd}")
+
+
+def removed_file_is_live(state: DiskState) -> Iterator[Finding]:
+    """``change.removed_file_that_is_not_live`` of each commit."""
+    for moment in state.walk():
+        if gone := change.removed_file_that_is_not_live(moment.live, moment.delta.removed):
+            yield Finding(gone.file, f"{moment.one.name} removes it, and it was not there")
+
+
+def added_file_is_new(state: DiskState) -> Iterator[Finding]:
+    """``change.added_file_that_is_live`` of each commit, and no file comes back."""
+    removed: set[str] = set()
+    for moment in state.walk():
+        delta = moment.delta
+        there = change.added_file_that_is_live(moment.live, delta.added, delta.removed)
+        if there := there or change.added_file_that_was_removed(removed, delta.added):
+            yield Finding(there.file, f"{moment.one.name} adds it, and it was there before")
+        removed |= {entry.file for entry in delta.removed} - {entry.file for entry in delta.added}
+
+
+def file_was_begun_after_the_fence(state: DiskState) -> Iterator[Finding]:
+    """``change.file_below_fence`` of each commit; a file that only goes to another level was there."""
+    for moment in state.walk():
+        new = [entry for entry in moment.delta.added if entry.file not in moment.live]
+        if moment.before and (stale := change.file_below_fence(moment.before.fence, new)):
+            yield Finding(stale.file, f"its base is {stale.base}, the fence was {moment.before.fence}")
+
+
+def bucket_is_known(state: DiskState) -> Iterator[Finding]:
+    """``change.added_file_of_unknown_bucket`` of all live files."""
+    for entry in state.entries:
+        if change.added_file_of_unknown_bucket(state.history.layout.buckets, [entry]):
+            yield Finding(entry.file, f"bucket {entry.bucket} is none of {state.history.layout.buckets}")
+
+
+def files_of_a_run_are_disjoint(state: DiskState) -> Iterator[Finding]:
+    """``change.second_run_of_level``: a key lies in one file of a run at most.
+
+    A run is a level above 0, or what one commit has added on level 0.
+    """
+    for moment in state.walk():
+        new = moment.live.values() if moment.before is None else moment.delta.added
+        for runs in FileSet.of(new).groups.values():
+            for one, following in (pair for run in runs for pair in pairwise(run)):
+                if one.overlaps(following):
+                    yield Finding(following.file, f"its keys overlap those of {one.file}")
+        delta = moment.delta
+        if moment.before and (other := change.second_run_of_level(moment.live, delta.added, delta.removed)):
+            found = f"its keys overlap those of a file of level {other.level} in {moment.one.name}"
+            yield Finding(other.file, found)
+
+
 RULES: Final[tuple[Rule, ...]] = (
     table_can_be_read,
-    *check_history.RULES,
+    snapshot_can_be_read,
+    parent_is_the_snapshot_before,
+    numbers_never_fall,
+    manifest_can_be_read,
+    totals_fit_the_files,
+    states_are_counted,
+    manifests_fit_the_commits,
+    removed_file_is_live,
+    added_file_is_new,
+    file_was_begun_after_the_fence,
+    bucket_is_known,
+    files_of_a_run_are_disjoint,
     data_file_is_whole,
     index_file_is_there,
     tag_can_be_read,
@@ -192,7 +342,273 @@ RULES: Final[tuple[Rule, ...]] = (
     held_version_can_be_read,
     log_can_be_read,
 )
-"""The rules that every table keeps."""
+"""The rules that every table keeps, but for those of definitions."""
+
+
+def definition_can_be_read(state: DiskState) -> Iterator[Finding]:
+    """Every version that a snapshot or a data file names has a whole file of this table with its checksum."""
+    infos = [one.info for one in (*state.tagged, *state.published)]
+    stated = {info.definition: info.definition_checksum for info in infos}
+    for version in sorted(_named(state)):
+        try:
+            found = state.history.definition_at(version).checksum
+        except StorageError as reason:
+            state.unread[paths.definition_file(version)] = str(reason)
+            continue
+        except CorruptTableError as reason:
+            yield Finding(paths.definition_file(version), str(reason))
+            continue
+        if version and stated.get(version, 0) not in (0, found):
+            named = f"a snapshot names the checksum {stated[version]:016x}, got {found:016x}"
+            yield Finding(paths.definition_file(version), named)
+
+
+def file_is_of_a_published_definition(state: DiskState) -> Iterator[Finding]:
+    """A data file was written under a definition that holds by its commit."""
+    for moment in state.walk():
+        present = moment.one.info.definition
+        entries = moment.live.values() if moment.before is None else moment.delta.added
+        for entry in entries:
+            if entry.definition > present:
+                must = f"its definition must be at most version {present}, as {moment.one.name} says"
+                yield Finding(entry.file, f"{must}, got {entry.definition}")
+
+
+def field_id_is_given_once(state: DiskState) -> Iterator[Finding]:
+    """An id belongs to one column for ever, which keeps its values: its type at most becomes wider."""
+    for old, new in _in_order(state):
+        before = {column.id: column for column in old.schema.columns}
+        for column in new.schema.columns:
+            known, must = before.get(column.id), ""
+            if known is None and column.id <= old.last_id:
+                must = f"have an id above {old.last_id}, got {column.id}"
+            elif known and known.type != column.type and not types.widens(known.type, column.type):
+                was, now = types.sql_name(known.type), types.sql_name(column.type)
+                must = f"stay {was} or become wider, got {now}"
+            if must:
+                yield Finding(paths.definition_file(new.version), f"column {column.name!r} must {must}")
+
+
+def place_of_rows_is_kept(state: DiskState) -> Iterator[Finding]:
+    """Primary key, partitions and buckets, by which rows are stored, are those of the first version."""
+    for old, new in _in_order(state):
+        after = _places(new)
+        for what, before in _places(old).items():
+            if before != after[what]:
+                yield Finding(paths.definition_file(new.version), f"{what} must not change")
+
+
+DEFINITION_RULES: Final[tuple[Rule, ...]] = (
+    definition_can_be_read,
+    file_is_of_a_published_definition,
+    field_id_is_given_once,
+    place_of_rows_is_kept,
+)
+"""The rules that ask for definitions."""
+
+
+def _places(definition: Definition) -> dict[str, object]:
+    ids = {column.name: column.id for column in definition.schema.columns}
+    schema, layout = definition.schema, definition.layout
+    return {
+        "the primary key": [ids[name] for name in schema.primary_key],
+        "PARTITIONED BY": [ids[name] for name in schema.partitioned_by],
+        "the number of buckets": layout.buckets,
+        "the bucket key": [ids.get(name) for name in layout.bucket_key],
+    }
+
+
+def _named(state: DiskState) -> set[int]:
+    found = {one.info.definition for one in (*state.published, *state.tagged)}
+    return found | {entry.definition for entry in state.entries if entry.definition <= max(found, default=0)}
+
+
+def _in_order(state: DiskState) -> Iterator[tuple[Definition, Definition]]:
+    """Each version that can be read and the next such one."""
+    readable = []
+    for version in sorted({0, *_named(state)}):
+        try:
+            readable.append(state.history.definition_at(version))
+        except (CorruptTableError, StorageError):
+            continue  # ``definition_can_be_read`` says so
+    yield from pairwise(readable)
+
+
+def bytes_have_their_checksum(state: DiskState) -> Iterator[Finding]:
+    """The bytes of a file and of its indexes are those that were written; else no more is asked of it."""
+    forget_open_files()
+    for entry in state.entries:
+        index = paths.index_file(entry.file)
+        for name, stated in ((entry.file, entry.checksum), (index, entry.index_checksum)):
+            try:
+                check_bytes(paths.resolve(state.history.root, name), stated)
+            except FileNotFoundError:
+                state.misfits.add(entry.file)  # rules that read no data have said so
+            except StorageError as reason:
+                state.misfits.add(entry.file)
+                state.unread[name] = str(reason)
+            except CorruptTableError as reason:
+                state.misfits.add(entry.file)
+                yield Finding(name, str(reason))
+
+
+def data_can_be_read(state: DiskState) -> Iterator[Finding]:
+    """Every file and its indexes are whole files of their format, with the columns and rows as stated."""
+    for entry in state.entries:
+        try:
+            _open(state, entry)
+        except StorageError as reason:
+            state.misfits.add(entry.file)
+            state.unread[entry.file] = str(reason)
+        except CorruptTableError as reason:
+            if entry.file not in state.misfits:  # else another rule has said so
+                state.misfits.add(entry.file)
+                yield Finding(entry.file, str(reason))
+
+
+def keys_ascend(state: DiskState) -> Iterator[Finding]:
+    """A file is sorted by key, and has each key once."""
+    for entry, file in _opened(state):
+        order = order_by([file.column(name) for name in state.history.layout.key])
+        if not order.is_first.all() or (np.diff(order.rows) < 0).any():
+            yield Finding(entry.file, "its rows must ascend by key, each key once")
+
+
+def entry_fits_the_rows(state: DiskState) -> Iterator[Finding]:
+    """Deletions, bounds, first and last key of a file are what the manifest says."""
+    for entry, file in _opened(state):
+        layout = state.history.layout
+        deletes = 0 if file.kinds is None else int(np.count_nonzero(file.kinds))
+        if deletes != entry.deletes:
+            yield Finding(entry.file, f"it must have {entry.deletes} deletions, got {deletes}")
+        if entry.definition != layout.version:
+            continue  # bounds and keys are of the rows as they were written
+        low, high = bounds(layout, file.select(layout.stored.names))
+        for column in low:
+            stated = entry.min.get(column), entry.max.get(column)
+            if stated != (low[column], high[column]):
+                found = f"got {low[column]!r} to {high[column]!r}"
+                must = f"column {column!r} must go from {stated[0]!r} to {stated[1]!r}"
+                yield Finding(entry.file, f"{must}, {found}")
+        rows = file.select(layout.key)
+        first, last = key_of_row(rows, layout.key, 0), key_of_row(rows, layout.key, -1)
+        # a bound is cut where a key is long
+        if not (lower_bound(first) <= entry.first_key <= first):
+            yield Finding(entry.file, "its first key is not the one that the manifest says")
+        if not (last <= entry.last_key <= upper_bound(last)):
+            yield Finding(entry.file, "its last key is not the one that the manifest says")
+
+
+def index_fits_the_rows(state: DiskState) -> Iterator[Finding]:
+    """A lookup index has the hash of every row, once, in order, and leads to each of them."""
+    for entry, file in _opened(state):
+        for index in state.history.layout.indexes:
+            found = file.index(index.name)
+            rows = found.rows.astype(np.int64)
+            is_whole = np.array_equal(np.sort(rows), np.arange(entry.rows))
+            hashes = hash_columns([file.column(name) for name in index.columns], entry.rows)
+            if not is_whole or not np.array_equal(hashes[rows], found.hashes):
+                yield Finding(entry.file, f"its index {index.label} does not have the hashes of its rows")
+            elif (found.hashes[1:] < found.hashes[:-1]).any():
+                yield Finding(entry.file, f"its index {index.label} is not in order")
+            elif not _leads_to_all(found):
+                yield Finding(entry.file, f"its index {index.label} does not lead to all of its hashes")
+
+
+def _leads_to_all(index: HashIndex) -> bool:
+    right = HashIndex.of(index.hashes, index.rows)
+    return np.array_equal(index.starts, right.starts) and np.array_equal(index.filled, right.filled)
+
+
+def rows_lie_in_their_bucket(state: DiskState) -> Iterator[Finding]:
+    """The bucket and the partition of a file are those of its rows."""
+    for entry, file in _opened(state):
+        layout = state.history.layout
+        buckets = {portion.bucket_id for portion in split(layout, file.table, None)}
+        if buckets != {entry.bucket_id}:
+            found = f"its rows belong to {sorted(buckets)}, it lies in bucket {entry.bucket}"
+            yield Finding(entry.file, found)
+
+
+def identity_is_that_of_the_row(state: DiskState) -> Iterator[Finding]:
+    """Without a primary key a row's key is the hash of all its columns."""
+    for entry, file in _opened(state):
+        layout = state.history.layout
+        if layout.is_counted and entry.definition == layout.version:
+            hashes = row_hashes([file.column(name) for name in layout.schema.names], entry.rows)
+            if not hashes.equals(file.column(ROW_HASH_COLUMN)):
+                yield Finding(entry.file, "a row's identity is not the hash of its columns")
+            if 0 in file.column(COUNT_COLUMN).to_pylist():
+                yield Finding(entry.file, "a row counts 0 times")
+
+
+def no_count_is_negative(state: DiskState) -> Iterator[Finding]:
+    """Without a primary key no row is there less than 0 times."""
+    for name, snapshot in _snapshots(state):
+        if snapshot.layout.is_counted:
+            try:
+                snapshot.scan([])
+            except ChangelogError as reason:
+                yield Finding(name, str(reason))
+
+
+def unique_index_has_one_row_a_key(state: DiskState) -> Iterator[Finding]:
+    """No two rows of the latest snapshot have one key of a UNIQUE INDEX, unless a part of it is NULL."""
+    for name, snapshot in _snapshots(state):
+        for index in snapshot.layout.indexes[1:]:
+            if index.is_unique:
+                rows = snapshot.scan(list(index.columns)).drop_null()
+                counts = rows.group_by(list(index.columns)).aggregate([([], "count_all")])
+                twice = counts.filter(pc.greater(counts["count_all"], 1)).drop_columns(["count_all"])
+                if twice.num_rows:
+                    key = twice.slice(0, 1).to_pylist()[0]
+                    yield Finding(name, f"{index.label} has several rows with {key!r}")
+
+
+DATA_RULES: Final[tuple[Rule, ...]] = (
+    bytes_have_their_checksum,
+    data_can_be_read,
+    keys_ascend,
+    entry_fits_the_rows,
+    index_fits_the_rows,
+    rows_lie_in_their_bucket,
+    identity_is_that_of_the_row,
+    no_count_is_negative,
+    unique_index_has_one_row_a_key,
+)
+"""The rules that ask for data."""
+
+
+def _open(state: DiskState, entry: FileEntry) -> DataFile:
+    if entry.file in state.misfits:
+        raise CorruptTableError(f"data file {entry.file!r} is not what was written; restore it from a copy")
+    file = DataFile.open(state.history.root, state.history.layout, entry)
+    if not file.is_mapped:
+        file.table  # noqa: B018 - what is compressed shows its damage when it is decoded
+    return file
+
+
+def _opened(state: DiskState) -> Iterator[tuple[FileEntry, DataFile]]:
+    for entry in state.entries:
+        try:
+            file = _open(state, entry)
+        except CorruptTableError:
+            continue  # ``data_can_be_read`` says so
+        yield entry, file
+
+
+def _snapshots(state: DiskState) -> Iterator[tuple[str, Snapshot]]:
+    """The latest snapshot, if all of its files can be opened."""
+    if state.head is None or (files := state.files_of(state.head)) is None:
+        return
+    try:
+        for entry in files.values():
+            _open(state, entry)
+    except CorruptTableError:
+        return
+    history = state.history
+    name = f"snapshot {state.head.id}"
+    yield name, Snapshot(history.root, history.layout, FileSet.of(files.values()), state.head)
 
 
 def file_is_needed(state: DiskState) -> Iterator[Finding]:
@@ -221,10 +637,8 @@ def lease_goes_on(state: DiskState) -> Iterator[Finding]:
     """A consumer has renewed its lease in time."""
     for consumer in state.consumers:
         if consumer.is_lapsed(state.now_ms):
-            yield Finding(
-                paths.consumer_file(consumer.name),
-                f"its lease is over since {consumer.until_ms} ms; the next expiry removes it",
-            )
+            found = f"its lease is over since {consumer.until_ms} ms; the next expiry removes it"
+            yield Finding(paths.consumer_file(consumer.name), found)
 
 
 INFORMATION: Final[tuple[Rule, ...]] = (

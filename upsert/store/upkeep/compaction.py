@@ -1,18 +1,31 @@
 """Compaction: merge some runs of some buckets and publish the result in their place.
 
-The ladder: a *policy* (``policies``) says which of a bucket's runs to merge next (``Chosen``); ``plan`` makes
-a *job* of it; ``execute`` runs jobs in this process, ``write`` a part of one anywhere; ``publish`` commits
-what they wrote.
-
+The ladder: a *policy* says which of a bucket's runs to merge next (``Chosen``); ``plan`` makes a *job* of it;
+``execute`` runs jobs in this process, ``write`` a part of one anywhere; ``publish`` commits what they wrote.
 Readers and change streams do not notice: the rows stay the same. Appends never wait for it, for their files
 are none of its inputs. If an overwrite or another compaction has taken the inputs away meanwhile, the files
 it wrote are dropped and nothing is published; that is no error.
+
+The policies are those of RocksDB and Paimon. *Universal*: runs are ordered from the newest to the oldest, and
+what is merged are always the newest ones, so the result keeps its place in that order. Three rules, the first
+that applies decides:
+
+1. *size amplification*: the runs above the oldest one have grown too large beside it; merge all;
+2. *size ratio*: beginning with the newest, merge as long as the next run is not much larger;
+3. *number of runs*: there are more than the trigger; merge so many that it is met again, then go on as in 2.
+
+The result goes to the level just above the next older run; to the highest one if there is none.
+
+*Leveled* (FLIP-188) picks files of one level and those of the next whose keys overlap theirs. Sections are
+groups of files whose keys overlap, with nothing in common between groups: only files of one section have to
+be merged with each other, and what is alone in its section needs no rewriting.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from typing import Final
 
@@ -20,7 +33,7 @@ from upsert.errors import CommitConflictError, StaleWriterError, UnknownOutcomeE
 from upsert.failpoints import reach
 from upsert.schema import TableSchema
 from upsert.store.commit import append
-from upsert.store.commit.change import Change
+from upsert.store.commit.change import Change, removed_file_that_is_not_live
 from upsert.store.commit.committer import Committer
 from upsert.store.commit.staging import StagedFiles
 from upsert.store.files.data_file import rows_of_file
@@ -33,7 +46,177 @@ from upsert.store.rows.layout import Layout
 from upsert.store.rows.merge import SortedRows, key_ranges, merge_runs, present
 from upsert.store.rows.partitions import is_within, specified
 from upsert.store.table_options import TARGET_BYTES, TableOptions
-from upsert.store.upkeep.policies import Chosen, Leveled, Policy, Universal, overlapping, sections
+
+
+def sections(files: Iterable[FileEntry]) -> list[tuple[FileEntry, ...]]:
+    """The files by section, ascending by key; files that share just one key are in one section."""
+    found: list[list[FileEntry]] = []
+    last = b""
+    for entry in sorted(files, key=lambda entry: (entry.first_key, entry.last_key)):
+        if found and entry.first_key <= last:
+            found[-1].append(entry)
+            last = max(last, entry.last_key)
+        else:
+            found.append([entry])
+            last = entry.last_key
+    return [tuple(section) for section in found]
+
+
+def overlapping(files: Iterable[FileEntry], others: Sequence[FileEntry]) -> list[FileEntry]:
+    """Of ``files`` those whose keys may lie between the first and the last key of all ``others``."""
+    if not others:
+        return []
+    first = min(entry.first_key for entry in others)
+    last = max(entry.last_key for entry in others)
+    return [entry for entry in files if entry.first_key <= last and first <= entry.last_key]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Files to merge with each other, and the level where the result goes."""
+
+    files: tuple[FileEntry, ...]
+    output_level: int
+
+
+@dataclass(frozen=True)
+class RunSize:
+    """What the policy needs to know about a sorted run."""
+
+    level: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Pick:
+    """Merge the newest ``runs`` runs and put the result on ``output_level``."""
+
+    runs: int
+    output_level: int
+
+
+@dataclass(frozen=True)
+class Universal:
+    """The universal policy with its three settings, see ``table_options``."""
+
+    trigger: int = 5
+    max_size_amplification_percent: int = 200
+    size_ratio: int = 1
+
+    @property
+    def max_level(self) -> int:
+        """The highest level; there are enough levels for as many runs as the trigger allows."""
+        return self.trigger
+
+    def choose(self, runs: Sequence[Run]) -> Chosen | None:
+        """What to merge now, of the runs of a bucket, newest first; None if it is in good shape."""
+        pick = self.pick([RunSize(run[0].level, sum(entry.bytes for entry in run)) for run in runs])
+        if pick is None:
+            return None
+        return Chosen(tuple(entry for run in runs[: pick.runs] for entry in run), pick.output_level)
+
+    def pick(self, runs: Sequence[RunSize]) -> Pick | None:
+        """What to merge now, newest run first; None if the bucket is in good shape.
+
+        >>> Universal(trigger=3).pick([RunSize(0, 1), RunSize(1, 1), RunSize(2, 1), RunSize(3, 50)])
+        Pick(runs=3, output_level=2)
+        """
+        if len(runs) < self.trigger:
+            return None
+        count = (
+            self.by_size_amplification(runs)
+            or self.by_size_ratio(runs, 1, is_forced=False)
+            or self.by_number_of_runs(runs)
+        )
+        if count is None:
+            return None
+        found = self.with_output_level(runs, count)
+        is_done = found.runs == 1 and runs[0].level == found.output_level
+        return None if is_done else found
+
+    def by_size_amplification(self, runs: Sequence[RunSize]) -> int | None:
+        """All runs, if those above the oldest are too large beside it."""
+        above = sum(run.bytes for run in runs[:-1])
+        is_due = above * 100 > self.max_size_amplification_percent * runs[-1].bytes
+        return len(runs) if is_due else None
+
+    def by_size_ratio(self, runs: Sequence[RunSize], count: int, *, is_forced: bool) -> int | None:
+        """The newest ``count`` runs and those after them that are not much larger than what is there.
+
+        None if that is only the newest one and nothing forces a merge. Once something will be merged, runs
+        up to level 1 are taken along whatever their size: a result cannot stay on level 0.
+        """
+        size = sum(run.bytes for run in runs[:count])
+        for run in runs[count:]:
+            is_triggered = is_forced or count > 1
+            is_larger = size * (100 + self.size_ratio) < run.bytes * 100
+            if is_larger and (not is_triggered or run.level > 1):
+                break
+            size += run.bytes
+            count += 1
+        return count if is_forced or count > 1 else None
+
+    def by_number_of_runs(self, runs: Sequence[RunSize]) -> int | None:
+        """So many of the newest runs that the trigger is met again, if there are more than it allows."""
+        if len(runs) <= self.trigger:
+            return None
+        return self.by_size_ratio(runs, len(runs) - self.trigger + 1, is_forced=True)
+
+    def with_output_level(self, runs: Sequence[RunSize], count: int) -> Pick:
+        """Where the newest ``count`` runs go; takes along more if they had to stay on level 0."""
+        level = self.max_level if count == len(runs) else max(0, runs[count].level - 1)
+        while level == 0 and count < len(runs):
+            level = runs[count].level
+            count += 1
+        return Pick(count, self.max_level if count == len(runs) else level)
+
+
+MAX_LEVEL: Final = 6
+"""The lowest level, of any size."""
+
+
+@dataclass(frozen=True)
+class Leveled:
+    """The leveled policy with its three settings, see ``table_options``."""
+
+    trigger: int = 4
+    base_bytes: int = 256 << 20
+    multiplier: int = 10
+
+    max_level = MAX_LEVEL
+
+    def choose(self, runs: Sequence[Run]) -> Chosen | None:
+        """What to merge now, of the runs of a bucket, newest first; None if it is in good shape.
+
+        >>> Leveled().choose([]) is None
+        True
+        """
+        flushed = [entry for run in runs for entry in run if entry.level == 0]
+        levels = {run[0].level: run for run in runs if run[0].level}
+        if sum(run[0].level == 0 for run in runs) >= self.trigger:
+            return Chosen((*flushed, *overlapping(levels.get(1, ()), flushed)), 1)
+        for level in sorted(levels):
+            size = sum(entry.bytes for entry in levels[level])
+            if level < MAX_LEVEL and size > self.largest(level):
+                below = levels.get(level + 1, ())
+                entry = min(levels[level], key=partial(_cost, below))
+                return Chosen((entry, *overlapping(below, [entry])), level + 1)
+        return None
+
+    def largest(self, level: int) -> int:
+        """Bytes that a level from 1 on may have.
+
+        >>> Leveled(base_bytes=1000, multiplier=5).largest(3)
+        25000
+        """
+        largest: int = self.base_bytes * self.multiplier ** (level - 1)
+        return largest
+
+
+def _cost(below: Run, entry: FileEntry) -> float:
+    """Bytes of the next level that have to be rewritten for each byte that leaves this one."""
+    return sum(other.bytes for other in overlapping(below, [entry])) / max(1, entry.bytes)
+
 
 _MAX_ROWS_PER_COMMIT: Final = 2_000_000
 """A full compaction publishes after about so many rows, so that a conflict costs little."""
@@ -54,12 +237,7 @@ class Group:
 class CompactionJob:
     """What is to be done with some files of a bucket, so that they come to one level.
 
-    Attributes:
-        bucket_id: partition and bucket.
-        groups: files to merge, group by group; keys of different groups do not overlap.
-        moved: files that only change their level.
-        output_level: the level of the result.
-        target_bytes: size of the files to write.
+    Keys of different ``groups`` do not overlap; files of ``moved`` only change their level.
     """
 
     bucket_id: BucketId
@@ -79,7 +257,7 @@ class CompactionJob:
         return sum(entry.rows for group in self.groups for entry in group.files)
 
 
-def policy_of(options: TableOptions) -> Policy:
+def policy_of(options: TableOptions) -> Universal | Leveled:
     """The policy that a table's options ask for."""
     if options.compaction_policy == "leveled":
         return Leveled(options.level0_trigger, options.level_base_bytes, options.level_multiplier)
@@ -145,9 +323,9 @@ def plan(bucket_id: BucketId, runs: Sequence[Run], chosen: Chosen, target_bytes:
 def execute(committer: Committer, jobs: Sequence[CompactionJob]) -> SnapshotInfo | None:
     """Merge and publish, as one snapshot; None if all inputs were taken away meanwhile."""
     history = committer.history
-    base = history.latest().id
+    root, layout, base = history.root, history.layout, history.latest().id
     written = [
-        [entry for group in merge.groups for entry in write(history.root, history.layout, base, merge, group)]
+        [entry for group in merge.groups for entry in write(root, layout, base, merge, group)]
         for merge in jobs
     ]
     reach("compact.after-write")
@@ -163,20 +341,9 @@ def publish(
 ) -> SnapshotInfo | None:
     """Put the files written for each merge in the place of its inputs, as one snapshot.
 
-    A job of which an input has gone meanwhile is a no-op; its files are deleted.
-
-    Args:
-        committer: that of the table.
-        jobs: what was merged.
-        written: for each job the files that ``write`` gave for its groups.
-        yields: whether jobs may be no-ops.
-
-    Returns:
-        The snapshot; None if all were no-ops.
-
-    Raises:
-        CommitConflictError: some were, and that is not wanted; the message names the commit that came in
-            between. The others are published.
+    A job of which an input has gone meanwhile is a no-op, and its files are deleted; None if all were no-ops.
+    Unless it ``yields``, that is a ``CommitConflictError`` that names the commit in between, when the others
+    are published. ``written`` has for each job the files that ``write`` gave for its groups.
     """
     proposed: list[list[int]] = [[]]
 
@@ -188,7 +355,8 @@ def publish(
 
     def propose(latest: SnapshotInfo) -> Change | None:
         live = committer.history.live(latest)
-        proposed[0] = [n for n, merge in enumerate(jobs) if all(_is_live(live, e) for e in merge.inputs)]
+        gone = [removed_file_that_is_not_live(live, job.inputs) for job in jobs]
+        proposed[0] = [n for n, entry in enumerate(gone) if entry is None]
         return change(proposed[0]) if proposed[0] else None
 
     info: SnapshotInfo | None
@@ -211,10 +379,6 @@ def publish(
         # once more without looking: the check that every commit must pass says what came in between
         committer.commit(lambda _: change([n for n in range(len(jobs)) if n not in proposed[0]]))
     return info if proposed[0] else None
-
-
-def _is_live(live: Mapping[str, FileEntry], entry: FileEntry) -> bool:
-    return entry.file in live and live[entry.file].level == entry.level
 
 
 def write(root: str, layout: Layout, base: int, merge: CompactionJob, group: Group) -> list[FileEntry]:

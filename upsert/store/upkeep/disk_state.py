@@ -35,13 +35,10 @@ class Published:
 
 @dataclass(frozen=True)
 class Moment:
-    """A snapshot on its way through a history.
+    """A snapshot on its way through a history, and what its commit did to the files before it.
 
-    Attributes:
-        before: the snapshot before it; None where the way begins.
-        live: the files before its commit; where the way begins its own. Changes as the way goes on.
-        one: the snapshot.
-        delta: what its commit did; nothing where the way begins.
+    Where the way begins there is none ``before``, ``live`` are its own files, and ``delta`` is nothing.
+    ``live`` changes as the way goes on.
     """
 
     before: SnapshotInfo | None
@@ -52,23 +49,15 @@ class Moment:
 
 @dataclass
 class DiskState:
-    """What was found, by a history that remembers nothing from before.
+    """What was found, by a history that remembers nothing from before; what cannot be read, with the reason.
 
     Attributes:
-        history: reads from the disk.
-        now_ms: when the table was looked at.
         head: the latest snapshot, if it can be read.
         published: the retained snapshots that can be read, oldest first.
-        unreadable: ids of those that cannot, and why.
+        unreadable: ids of those that cannot.
         expired: ids below the boundary whose files exist.
-        bad_manifests: names of manifests that cannot be read, and why.
-        tags: those that can be read.
-        tagged: their snapshots that have expired.
-        bad_tags: names of the others, and why.
-        consumers: those that can be read.
-        bad_consumers: names of the others, and why.
-        unread: files and folders that the disk or the store did not give, and why; nothing says that they are
-            damaged.
+        tagged: the snapshots of tags that have expired.
+        unread: files and folders that the disk or the store did not give: nothing says that they are damaged.
         misfits: data files that are not what was written, or cannot be opened; found by the rules of data.
     """
 
@@ -96,10 +85,8 @@ class DiskState:
             history.latest()  # files are read in the form of the newest definition
         state._read_snapshots()
         state._read_tags()
-        for name in state._listed(
-            paths.CONSUMER_FOLDER,
-            lambda: paths.named_files(history.root, paths.CONSUMER_FOLDER, "consumer-"),
-        ):
+        folder = paths.CONSUMER_FOLDER
+        for name in state._listed(folder, lambda: paths.named_files(history.root, folder, "consumer-")):
             read = partial(consumers.read, history.root, history.uuid, name)
             found = state._tried(paths.consumer_file(name), read, state.bad_consumers, name)
             state.consumers += [found] if found else []
@@ -127,18 +114,17 @@ class DiskState:
 
     def _read_snapshots(self) -> None:
         ids = self._listed(paths.SNAPSHOT_FOLDER, self.history.listed_ids)
-        found = {
-            id: self._tried(paths.snapshot_file(id), partial(self.history.content, id), self.unreadable, id)
-            for id in ids
-        }
-        infos = {id: info for id, info in found.items() if info is not None}
+        infos: dict[int, SnapshotInfo] = {}
+        for id in ids:
+            read = partial(self.history.content, id)
+            if info := self._tried(paths.snapshot_file(id), read, self.unreadable, id):
+                infos[id] = info
         if not ids or ids[-1] not in infos:
             return
         self.head = infos[ids[-1]]
         first = max(self.head.oldest, 1)
         self.expired = [id for id in ids if id < first]
-        for id in [id for id in self.unreadable if id < first]:
-            del self.unreadable[id]
+        self.unreadable = {id: reason for id, reason in self.unreadable.items() if id >= first}
         for id in range(first, self.head.id + 1):
             if id in infos:
                 self.published.append(self._published(infos[id], f"snapshot {id}"))

@@ -4,8 +4,7 @@ A snapshot is published *before* anything is deleted. It carries the lowest base
 (``fence``), so a writer that is still at work on files as old as those loses an ordinary race for the next
 id, looks again, and sees that it came too late; see docs/decisions/0003. What is needed is looked at twice,
 before the fence and after it. If a snapshot, a tag or a manifest that should exist does not, nothing is
-deleted. In an object store ``sweep`` also deletes folders that lie under a table's name and belong to no
-table: of dropped ones, of dead queries.
+deleted.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 from upsert.errors import (
@@ -62,9 +60,9 @@ def clean(committer: Committer, older_than_s: float = DEFAULT_AGE_S) -> int:
         raise ConfigurationError(f"clean: older_than_s must be at least 0, got {older_than_s!r}")
     history = committer.history
     limit = committer.environment.now() - older_than_s
-    found = list(_based_files(history.root, limit))
-    needed = Needed.now(history)
-    waste = {name: base for name, base in found if name not in needed.files and base <= needed.head.id}
+    found = [(file.name, base) for file, base in based_files(history.root) if _is_old(file.stat(), limit)]
+    head, needed = _needed(history)
+    waste = {name: base for name, base in found if name not in needed and base <= head.id}
     reach("clean.after-list")
     fence = 1 + max(waste.values(), default=-1)
 
@@ -74,34 +72,23 @@ def clean(committer: Committer, older_than_s: float = DEFAULT_AGE_S) -> int:
     committer.commit(propose)
     reach("clean.after-publish")
     # nothing below the fence can be adopted any more: what is still not needed never will be
-    needed = Needed.now(history)
-    gone = [*_leftover_snapshots(history, needed.head, limit), *_temporary_files(history.root, limit)]
-    gone += sorted(name for name in waste if name not in needed.files)
-    return sum(_delete(history.root, name) for name in gone)
+    head, needed = _needed(history)
+    root, stat = history.root, storage_of(history.root).stat
+    gone = list(_leftover_snapshots(history, head, limit))
+    gone += [name for name in temporary_files(root) if _is_old(stat(os.path.join(root, name)), limit)]
+    gone += sorted(waste.keys() - needed)
+    return sum(_delete(root, name) for name in gone)
 
 
-@dataclass(frozen=True)
-class Needed:
-    """Names of the manifests, data files and indexes that retained snapshots and tags need.
-
-    Attributes:
-        head: the latest snapshot that was looked at.
-        files: the names.
-    """
-
-    head: SnapshotInfo
-    files: frozenset[str]
-
-    @classmethod
-    def now(cls, history: History) -> Needed:
-        """What is needed at this moment."""
-        while True:
-            head = history.latest()
-            history.check_kept(head)
-            try:
-                return cls(head, _needed_by(history, head))
-            except SnapshotExpiredError:
-                continue  # one expired while it was being looked at, so there is a newer boundary
+def _needed(history: History) -> tuple[SnapshotInfo, frozenset[str]]:
+    """The latest snapshot, and the names of all that retained snapshots and tags need at this moment."""
+    while True:
+        head = history.latest()
+        history.check_kept(head)
+        try:
+            return head, _needed_by(history, head)
+        except SnapshotExpiredError:
+            continue  # one expired while it was being looked at, so there is a newer boundary
 
 
 def _needed_by(history: History, head: SnapshotInfo) -> frozenset[str]:
@@ -112,13 +99,6 @@ def _needed_by(history: History, head: SnapshotInfo) -> frozenset[str]:
     data = history.files_since(0, head).union(*(history.live(info) for info in tagged))
     manifests = {ref.name for info in (*history.retained(head), *tagged) for ref in refs_of(info)}
     return frozenset({*manifests, *data, *(paths.index_file(name) for name in data)})
-
-
-def _based_files(root: str, limit: float) -> Iterator[tuple[str, int]]:
-    """Manifest, staging, data and index files not younger than ``limit``, and what they were based on."""
-    for found, base in based_files(root):
-        if _is_old(found.stat(), limit):
-            yield found.name, base
 
 
 def based_files(root: str) -> Iterator[tuple[Found, int]]:
@@ -138,11 +118,6 @@ def _leftover_snapshots(history: History, head: SnapshotInfo, limit: float) -> I
         if number >= head.oldest or not _is_old(stat(os.path.join(history.root, name)), limit):
             return
         yield name
-
-
-def _temporary_files(root: str, limit: float) -> Iterator[str]:
-    stat = storage_of(root).stat
-    return (name for name in temporary_files(root) if _is_old(stat(os.path.join(root, name)), limit))
 
 
 def temporary_files(root: str) -> Iterator[str]:

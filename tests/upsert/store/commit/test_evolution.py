@@ -33,7 +33,7 @@ from upsert.store.alterations import (
 )
 from upsert.store.commit.committer import Committer, Environment
 from upsert.store.files.data_file import forget_open_files
-from upsert.store.storage.resolve import put_if_absent
+from upsert.store.storage import put_if_absent
 
 FAMILIES: tuple[tuple[pa.DataType, ...], ...] = (
     (pa.int8(), pa.int16(), pa.int32(), pa.int64()),

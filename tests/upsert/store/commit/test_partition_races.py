@@ -15,7 +15,7 @@ from tests.upsert.store.disk import assert_nothing_is_left_over, finish, start
 from upsert.schema import TableSchema
 from upsert.store import Table
 from upsert.store.commit.committer import Committer, Environment
-from upsert.store.storage.resolve import put_if_absent
+from upsert.store.storage import put_if_absent
 from upsert.store.upkeep.background import CompactionWarning
 from upsert.store.version import Version
 

@@ -15,7 +15,7 @@ from upsert.store.commit import committer
 from upsert.store.commit.change import Change
 from upsert.store.commit.committer import Committer, Environment
 from upsert.store.metadata.snapshot import SnapshotInfo
-from upsert.store.storage.resolve import put_if_absent
+from upsert.store.storage import put_if_absent
 
 SCHEMA = TableSchema.of({"id": pa.int64(), "value": pa.int64()}, primary_key=["id"])
 PROCESSES = 6

@@ -23,7 +23,7 @@ from upsert.store.commit import constraints
 from upsert.store.commit.committer import Committer, Environment
 from upsert.store.files import lookup_index
 from upsert.store.read import lookup
-from upsert.store.storage.resolve import put_if_absent
+from upsert.store.storage import put_if_absent
 
 USERS = TableSchema.of(
     {"id": pa.int64(), "email": pa.string(), "town": pa.int64()}, primary_key=["id"]

@@ -25,7 +25,7 @@ from upsert.store.files.data_file import forget_open_files
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.paths import BucketId
 from upsert.store.read.snapshot import Snapshot
-from upsert.store.storage.resolve import put_if_absent
+from upsert.store.storage import put_if_absent
 from upsert.store.version import Version
 
 SCHEMA = TableSchema.of(

@@ -31,7 +31,7 @@ from upsert.schema import TableSchema
 from upsert.store import Table, Version
 from upsert.store.commit.committer import Committer, Environment
 from upsert.store.retention import consumers
-from upsert.store.storage.resolve import put_if_absent
+from upsert.store.storage import put_if_absent
 
 # The table's clock runs ahead of that of child processes, which say so when it is more than an hour.
 pytestmark = pytest.mark.filterwarnings("ignore:table .* a snapshot must have the time of its commit")

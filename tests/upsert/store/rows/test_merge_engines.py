@@ -22,7 +22,7 @@ from upsert.store.alterations import AddColumn, SetOptions
 from upsert.store.commit import append
 from upsert.store.commit.committer import Committer, Environment
 from upsert.store.rows.partitions import Overwrite
-from upsert.store.storage.resolve import put_if_absent
+from upsert.store.storage import put_if_absent
 
 Row = dict[str, Any]
 EXAMPLES = max(10, settings.default.max_examples // 2)

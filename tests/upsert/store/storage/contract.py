@@ -10,8 +10,7 @@ from tests.upsert.store.disk import assert_nothing_is_left_over
 from upsert.errors import TableExistsError, TableNotFoundError
 from upsert.schema import TableSchema
 from upsert.store import Table, paths
-from upsert.store.storage import storage_of
-from upsert.store.storage.resolve import put_if_absent
+from upsert.store.storage import put_if_absent, storage_of
 
 SCHEMA = TableSchema.of({"id": pa.int64(), "name": pa.string()}, primary_key=["id"])
 WRITERS = 8

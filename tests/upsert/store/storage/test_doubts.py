@@ -13,8 +13,7 @@ from upsert.errors import ConfigurationError, UnknownOutcomeError
 from upsert.schema import TableSchema
 from upsert.store import Table
 from upsert.store.storage import locked
-from upsert.store.storage.locations import S3Location
-from upsert.store.storage.s3 import S3Storage, UnansweredError
+from upsert.store.storage.s3 import S3Location, S3Storage, UnansweredError
 
 SCHEMA = TableSchema.of({"id": pa.int64()}, primary_key=["id"])
 

@@ -22,10 +22,10 @@ from upsert.errors import CommitConflictError, ConfigurationError
 from upsert.schema import TableSchema
 from upsert.store import Table, paths
 from upsert.store.retention import lock
-from upsert.store.storage import hdfs_names, lease, storage_of
+from upsert.store.storage import lease, put_if_absent, storage_of, swapping
+from upsert.store.storage.hdfs import POINTS
 from upsert.store.storage.hdfs_client import USER_VARIABLE
 from upsert.store.storage.lease import Lease
-from upsert.store.storage.resolve import put_if_absent, swapping
 from upsert.store.version import Version
 
 pytestmark = pytest.mark.long
@@ -228,7 +228,7 @@ def test_of_many_who_replace_what_they_saw_nobody_is_lost(hdfs: Hdfs) -> None:
     assert storage_of(path).names(path.rpartition("/")[0]) == ["name"]
 
 
-@pytest.mark.parametrize("point", hdfs_names.POINTS)
+@pytest.mark.parametrize("point", POINTS)
 def test_who_is_killed_while_it_replaces_keeps_nobody_off(hdfs: Hdfs, point: str) -> None:
     path = f"{paths.table_folder(hdfs.folder())}/name"
     assert put_if_absent(path, b"")

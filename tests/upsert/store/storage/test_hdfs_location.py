@@ -2,7 +2,7 @@ import pytest
 
 from upsert.errors import ConfigurationError
 from upsert.store.paths import table_folder
-from upsert.store.storage.locations import HdfsLocation, hdfs_folder_uri, hdfs_split
+from upsert.store.storage.hdfs_client import HdfsLocation, folder_uri, split
 
 
 @pytest.mark.parametrize(
@@ -24,8 +24,8 @@ def test_a_path_is_kept_with_its_setting_beside_the_host(given: str, kept: str) 
 
 
 def test_a_name_is_joined_to_a_path_as_to_a_folder() -> None:
-    path = hdfs_folder_uri("hdfs://cluster/wh?endpoint=http://nn:9870") + "/orders/table.json"
-    assert hdfs_split(path) == (HdfsLocation("hdfs", "cluster", ("http://nn:9870",)), "/wh/orders/table.json")
+    path = folder_uri("hdfs://cluster/wh?endpoint=http://nn:9870") + "/orders/table.json"
+    assert split(path) == (HdfsLocation("hdfs", "cluster", ("http://nn:9870",)), "/wh/orders/table.json")
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_a_name_is_joined_to_a_path_as_to_a_folder() -> None:
     ],
 )
 def test_where_the_name_nodes_answer(path: str, configured: str | None, addresses: tuple[str, ...]) -> None:
-    assert hdfs_split(path)[0].addresses(configured) == addresses
+    assert split(path)[0].addresses(configured) == addresses
 
 
 def test_a_configured_address_that_is_none_is_refused() -> None:

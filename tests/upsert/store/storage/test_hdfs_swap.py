@@ -11,7 +11,7 @@ from tests.scripted_webhdfs import ScriptedHdfs, Trouble, scripted_hdfs
 from upsert.errors import UnknownOutcomeError
 from upsert.store.storage import hdfs_client
 from upsert.store.storage.hdfs import HdfsStorage
-from upsert.store.storage.locations import hdfs_folder_uri, hdfs_split
+from upsert.store.storage.hdfs_client import folder_uri, split
 
 
 @pytest.fixture(scope="module")
@@ -29,13 +29,13 @@ def hdfs(server: ScriptedHdfs) -> ScriptedHdfs:
 @pytest.fixture
 def path(hdfs: ScriptedHdfs) -> str:
     """A file to which everybody appends."""
-    path = f"{hdfs_folder_uri(hdfs.folder())}/name"
+    path = f"{folder_uri(hdfs.folder())}/name"
     assert storage_at(path).put_if_absent(path, b"")
     return path
 
 
 def storage_at(path: str) -> HdfsStorage:
-    storage = HdfsStorage(hdfs_split(path)[0], sleep=lambda _: None)
+    storage = HdfsStorage(split(path)[0], sleep=lambda _: None)
     storage._is_sound = True
     return storage
 
@@ -153,7 +153,6 @@ def test_whoever_stalls_before_the_move_does_not_undo_what_came_after(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another one moves its proposal, and goes on; then it moves, and it has done so already."""
-    from upsert.store.storage import hdfs_names
 
     def others_go_on(point: str) -> None:
         if point == "swap.before-move" and threading.current_thread() is threading.main_thread():
@@ -166,7 +165,7 @@ def test_whoever_stalls_before_the_move_does_not_undo_what_came_after(
             while not append(path, mark):
                 pass
 
-    monkeypatch.setattr(hdfs_names, "reach", others_go_on)
+    monkeypatch.setattr("upsert.store.storage.hdfs.reach", others_go_on)
     assert append(path, b"(a)")
     assert storage_at(path).read(path) == b"(a)(b)(c)"
     assert left_over(path) == []
@@ -176,13 +175,13 @@ def test_whoever_claims_what_is_no_more_has_lost(path: str, monkeypatch: pytest.
     storage = storage_at(path)
     seen = storage.versioned(path)
     assert seen is not None
-    claim = storage._names.claim
+    claim = storage._claim
 
     def claim_late(*arguments: Any) -> bool:
         assert append(path, b"(b)")
         return claim(*arguments)
 
-    monkeypatch.setattr(storage._names, "claim", claim_late)
+    monkeypatch.setattr(storage, "_claim", claim_late)
     assert not storage.swap(path, b"(a)", seen)
     assert storage.read(path) == b"(b)"
     assert left_over(path) == []

@@ -14,8 +14,7 @@ from tests.upsert.store.storage.contract import (
 from upsert.errors import ConfigurationError, StorageError
 from upsert.schema import TableSchema
 from upsert.store import Table
-from upsert.store.storage import locked, storage_of
-from upsert.store.storage.resolve import swapping
+from upsert.store.storage import locked, storage_of, swapping
 
 SCHEMA = TableSchema.of({"id": pa.int64()}, primary_key=["id"])
 

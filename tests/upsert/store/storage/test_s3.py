@@ -35,13 +35,11 @@ from upsert.store.alterations import AddColumn
 from upsert.store.checksums import content_of
 from upsert.store.files.data_file import forget_open_files
 from upsert.store.retention import consumers, lock
-from upsert.store.storage import lease, s3, storage_of
+from upsert.store.storage import lease, put_if_absent, s3, storage_of, swapping
 from upsert.store.storage.base import Versioned
 from upsert.store.storage.cache import BYTES_VARIABLE, FOLDER_VARIABLE
 from upsert.store.storage.lease import Lease
-from upsert.store.storage.locations import s3_split
-from upsert.store.storage.resolve import put_if_absent, swapping
-from upsert.store.storage.s3 import S3Storage
+from upsert.store.storage.s3 import S3Storage, split
 from upsert.store.version import Version
 
 
@@ -119,7 +117,7 @@ def test_a_server_that_replaces_whatever_is_there_is_found_out(s3: ObjectStore) 
             return super()._call(path, operation, **arguments)
 
     folder = paths.table_folder(s3.folder())
-    storage = Ignorant(s3_split(folder)[0])
+    storage = Ignorant(split(folder)[0])
     storage.put_if_absent(f"{folder}/name", b"first")
     seen = storage.versioned(f"{folder}/name")
     assert seen is not None

@@ -12,10 +12,9 @@ from tests.upsert.store.disk import assert_nothing_is_left_over
 from upsert.errors import ConfigurationError, UnknownOutcomeError
 from upsert.schema import TableSchema
 from upsert.store import Table, paths
-from upsert.store.storage import Storage, hdfs_client, storage_of
+from upsert.store.storage import Storage, hdfs_client, put_if_absent, storage_of
 from upsert.store.storage.hdfs import HdfsStorage
-from upsert.store.storage.locations import hdfs_folder_uri, hdfs_split
-from upsert.store.storage.resolve import put_if_absent
+from upsert.store.storage.hdfs_client import folder_uri, split
 
 SCHEMA = TableSchema.of({"id": pa.int64()}, primary_key=["id"])
 
@@ -36,7 +35,7 @@ def hdfs(server: ScriptedHdfs) -> ScriptedHdfs:
 
 @pytest.fixture
 def folder(hdfs: ScriptedHdfs) -> str:
-    return hdfs_folder_uri(hdfs.folder())
+    return folder_uri(hdfs.folder())
 
 
 @pytest.fixture
@@ -46,11 +45,11 @@ def pauses() -> list[float]:
 
 @pytest.fixture
 def storage(folder: str, pauses: list[float]) -> Storage:
-    return HdfsStorage(hdfs_split(folder)[0], sleep=pauses.append)
+    return HdfsStorage(split(folder)[0], sleep=pauses.append)
 
 
 def inside(folder: str, name: str) -> str:
-    return f"{hdfs_split(folder)[1]}/{name}"
+    return f"{split(folder)[1]}/{name}"
 
 
 def temporaries(hdfs: ScriptedHdfs) -> list[str]:
@@ -117,8 +116,8 @@ def test_a_replacement_whose_answer_is_lost_is_made_once(
 def test_a_file_that_another_replaced_in_between_stays(hdfs: ScriptedHdfs, folder: str) -> None:
     """A replacement happened, its answer is lost, another one follows: the first is not made again."""
     hdfs.troubles["RENAME"] = ["lost answer", None]
-    other = HdfsStorage(hdfs_split(folder)[0])
-    storage = HdfsStorage(hdfs_split(folder)[0], sleep=lambda _: other.replace(f"{folder}/name", b"newer"))
+    other = HdfsStorage(split(folder)[0])
+    storage = HdfsStorage(split(folder)[0], sleep=lambda _: other.replace(f"{folder}/name", b"newer"))
     storage.replace(f"{folder}/name", b"new")
     assert storage.read(f"{folder}/name") == b"newer"
 

@@ -24,7 +24,7 @@ from upsert.store.checksums import checksum_of
 from upsert.store.log import lifecycle
 from upsert.store.metadata import manifest
 from upsert.store.retention import consumers
-from upsert.store.upkeep import check, check_data
+from upsert.store.upkeep import check
 
 SCHEMA = TableSchema.of({"id": pa.int64(), "value": pa.int64()}, primary_key=["id"])
 UNIQUE = SCHEMA.index("value", unique=True)
@@ -347,7 +347,7 @@ def test_waste_is_information(table: Table) -> None:
 def test_every_rule_has_a_damage() -> None:
     tested = {rule for rule, _ in DAMAGES}
     assert tested == {rule.__name__ for rule in check.RULES}
-    assert len({rule.__name__ for rule in check_data.RULES}) == 9
+    assert len({rule.__name__ for rule in check.DATA_RULES}) == 9
 
 
 def test_what_a_process_remembers_is_not_believed(table: Table) -> None:

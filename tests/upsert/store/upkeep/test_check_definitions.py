@@ -12,7 +12,7 @@ from tests.upsert.store.upkeep.damage import rewrite_json, rewrite_last_delta, r
 from upsert.schema import Column, TableSchema
 from upsert.store import Table, paths
 from upsert.store.alterations import AddColumn, DropColumn, SetOptions
-from upsert.store.upkeep import check_history
+from upsert.store.upkeep import check
 
 SCHEMA = TableSchema.of({"id": pa.int64(), "value": pa.int64()}, primary_key=["id"])
 OPTIONS = {"bucket": "2", "write-only": "true"}
@@ -104,4 +104,4 @@ def test_a_damage_is_named_by_its_rule(table: Table, rule: str, damage: Callable
 
 
 def test_every_rule_has_a_damage() -> None:
-    assert {rule for rule, _ in DAMAGES} == {rule.__name__ for rule in check_history.DEFINITION_RULES}
+    assert {rule for rule, _ in DAMAGES} == {rule.__name__ for rule in check.DEFINITION_RULES}

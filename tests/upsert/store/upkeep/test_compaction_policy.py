@@ -7,8 +7,16 @@ from hypothesis import strategies as st
 from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.metadata.manifest import FileSet, Run
 from upsert.store.upkeep import compaction
-from upsert.store.upkeep.compaction import CompactionJob
-from upsert.store.upkeep.policies import MAX_LEVEL, Chosen, Leveled, Pick, RunSize, Universal, sections
+from upsert.store.upkeep.compaction import (
+    MAX_LEVEL,
+    Chosen,
+    CompactionJob,
+    Leveled,
+    Pick,
+    RunSize,
+    Universal,
+    sections,
+)
 
 
 def runs(*levels_and_sizes: tuple[int, int]) -> list[RunSize]:

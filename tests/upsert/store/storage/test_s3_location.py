@@ -2,7 +2,7 @@ import pytest
 
 from upsert.errors import ConfigurationError
 from upsert.store.paths import table_folder
-from upsert.store.storage.locations import S3Location, s3_folder_uri, s3_split
+from upsert.store.storage.s3 import S3Location, folder_uri, split
 
 
 @pytest.mark.parametrize(
@@ -27,10 +27,8 @@ def test_a_path_is_kept_with_its_settings_beside_the_bucket(given: str, kept: st
 
 
 def test_a_name_is_joined_to_a_path_as_to_a_folder() -> None:
-    path = (
-        s3_folder_uri("s3://bucket/wh?endpoint=http://127.0.0.1:9000&region=eu-west-1") + "/orders/table.json"
-    )
-    assert s3_split(path) == (
+    path = folder_uri("s3://bucket/wh?endpoint=http://127.0.0.1:9000&region=eu-west-1") + "/orders/table.json"
+    assert split(path) == (
         S3Location("bucket", "http://127.0.0.1:9000", "eu-west-1"),
         "wh/orders/table.json",
     )
