@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 from upsert import options
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.formats import avro
-from upsert.formats.avro_codec import AvroCodec, shared_codec
 from upsert.formats.base import BadMessage, Decoded, Format, FormatContext
 from upsert.formats.schema_registry import RegistryConfig, SchemaRegistry, shared_registry
 from upsert.metadata_columns import MetadataKey
@@ -175,13 +174,13 @@ class AvroConfluentDecoder:
             rows = rows.append_column(key, pa.repeat(pa.scalar(value, type_), rows.num_rows))
         return rows, places, bad
 
-    def _codec(self, header: bytes, id: int) -> tuple[str, AvroCodec]:
+    def _codec(self, header: bytes, id: int) -> tuple[str, avro.AvroCodec]:
         if len(header) < _HEADER_BYTES or not header.startswith(_MAGIC):
             raise SchemaError(f"a message must begin with a zero byte and a schema's id, got {header!r}")
         text = self._registry.schema(id)
         if text is None:
             raise SchemaError(f"schema {id} is not in the registry")
-        codec = shared_codec(text, self._fields)
+        codec = avro.shared_codec(text, self._fields)
         if reason := codec.misfit(writing=False):
             raise SchemaError(f"schema {id} does not fit the columns: {reason}")
         return text, codec

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -32,10 +32,10 @@ from upsert.formats.cdc import (
     INSERT,
     NO_ROW,
     UPDATE_BEFORE,
-    Around,
     CdcTool,
     ChangedRows,
     Envelopes,
+    Images,
     cdc_format,
 )
 from upsert.formats.json_reader import JsonReader
@@ -107,13 +107,13 @@ class CanalReader:
         unnamed: list[BadMessage] = []
         if self._included:
             messages, unnamed = self._of_tables(messages)
-        envelopes = Envelopes(self._reader.read(messages), messages, unnamed)
+        envelopes = Envelopes(self._reader.decode(messages), messages, unnamed)
         envelopes.refuse(is_null(envelopes.columns["type"]), "field 'type' is missing")
         return envelopes
 
     def _of_tables(self, messages: pa.Array) -> tuple[pa.Array, list[BadMessage]]:
         """The messages of the tables asked for, NULL for others; and those that name none."""
-        envelopes = Envelopes(self._names.read(messages), messages)
+        envelopes = Envelopes(self._names.decode(messages), messages)
         is_kept = np.ones(len(envelopes.positions), dtype=np.bool_)
         for name, pattern in self._included.items():
             names = envelopes.columns[name]
@@ -125,15 +125,14 @@ class CanalReader:
         is_asked_for[envelopes.positions[is_kept & envelopes.is_good]] = True
         return pc.if_else(pa.array(is_asked_for), messages, pa.scalar(None, pa.binary())), envelopes.bad
 
-    def images(self, envelopes: Envelopes, first_kinds: Positions) -> _Images:
+    def images(self, envelopes: Envelopes, first_kinds: Positions) -> Images:
         """The rows in ``data``, and what they were before as ``old`` says."""
         is_update = first_kinds == UPDATE_BEFORE
         data = _RowLists(envelopes, "data", first_kinds != NO_ROW)
         old = _RowLists(envelopes, "old", is_update)
-        envelopes.refuse(
-            is_update & (data.lengths != old.lengths), "fields 'data' and 'old' differ in length"
-        )
-        return _Images(data, old, self._is_in_old(envelopes, is_update, old))
+        differs = is_update & (data.lengths != old.lengths)
+        envelopes.refuse(differs, "fields 'data' and 'old' differ in length")
+        return Images(data.lengths, partial(_columns, data, old, self._is_in_old(envelopes, is_update, old)))
 
     def _is_in_old(self, envelopes: Envelopes, is_update: Mask, old: _RowLists) -> list[Mask]:
         """For each field, which images before have it: those where it is NULL need a look at the text.
@@ -163,13 +162,7 @@ class CanalReader:
 
 
 class _RowLists:
-    """The rows in ``data`` or ``old`` of all envelopes.
-
-    Attributes:
-        columns: the fields of all rows of all envelopes.
-        starts: where the rows of each envelope begin in the columns.
-        lengths: how many rows each envelope has.
-    """
+    """The rows in ``data`` or ``old`` of all envelopes: their columns, where each's rows start, how many."""
 
     def __init__(self, envelopes: Envelopes, name: str, is_needed: Mask) -> None:
         lists = envelopes.columns[name]
@@ -183,30 +176,17 @@ class _RowLists:
             envelopes.refuse(has_hole & is_needed, f"field {name!r} has a NULL among its rows")
 
 
-@dataclass(frozen=True)
-class _Images:
-    """The rows in ``data``; before an update each field is as in ``old``, where ``old`` has it."""
-
-    data: _RowLists
-    old: _RowLists
-    is_in_old: list[Mask]
-
-    @property
-    def lengths(self) -> Positions:
-        """How many images each envelope has."""
-        return self.data.lengths
-
-    def columns(self, rows: ChangedRows) -> list[pa.Array]:
-        """The columns of the changed rows."""
-        is_before = rows.kinds == UPDATE_BEFORE
-        positions = self.data.starts[rows.envelope] + rows.within
-        before = self.old.starts[rows.envelope[is_before]] + rows.within[is_before]
-        found = []
-        for now, then, is_there in zip(self.data.columns, self.old.columns, self.is_in_old, strict=True):
-            where = positions.copy()
-            where[is_before] = np.where(is_there[before], before + len(now), positions[is_before])
-            found.append(pa.concat_arrays([now, then]).take(pa.array(where)))
-        return found
+def _columns(data: _RowLists, old: _RowLists, is_in_old: list[Mask], rows: ChangedRows) -> list[pa.Array]:
+    """The columns of the changed rows; before an update a field is as in ``old``, where ``old`` has it."""
+    is_before = rows.kinds == UPDATE_BEFORE
+    positions = data.starts[rows.envelope] + rows.within
+    before = old.starts[rows.envelope[is_before]] + rows.within[is_before]
+    found = []
+    for now, then, is_there in zip(data.columns, old.columns, is_in_old, strict=True):
+        where = positions.copy()
+        where[is_before] = np.where(is_there[before], before + len(now), positions[is_before])
+        found.append(pa.concat_arrays([now, then]).take(pa.array(where)))
+    return found
 
 
 TOOL: Final = CdcTool(
@@ -219,8 +199,8 @@ TOOL: Final = CdcTool(
     operation="type",
     first_kinds={"INSERT": INSERT, "UPDATE": UPDATE_BEFORE, "DELETE": DELETE, "CREATE": NO_ROW},
     reader=CanalReader,
-    added=Around('{"data":[', '],"type":"INSERT"}'),
-    removed=Around('{"data":[', '],"type":"DELETE"}'),
+    added=('{"data":[', '],"type":"INSERT"}'),
+    removed=('{"data":[', '],"type":"DELETE"}'),
 )
 
 FORMAT: Final = cdc_format(TOOL)

@@ -13,7 +13,7 @@ format ``json``. Written are ``+I`` and ``+U`` as ``c``, ``-U`` and ``-D`` as ``
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -28,10 +28,10 @@ from upsert.formats.cdc import (
     INSERT,
     UPDATE_AFTER,
     UPDATE_BEFORE,
-    Around,
     CdcTool,
     ChangedRows,
     Envelopes,
+    Images,
     cdc_format,
 )
 from upsert.formats.json_reader import JsonReader
@@ -92,7 +92,7 @@ class DebeziumReader:
 
     def read(self, messages: pa.Array) -> Envelopes:
         """The envelopes of all messages."""
-        envelopes = Envelopes(self._reader.read(messages), messages)
+        envelopes = Envelopes(self._reader.decode(messages), messages)
         missing = "field 'op' is missing"
         if self._has_schema:
             payload = envelopes.columns.pop("payload")
@@ -104,7 +104,7 @@ class DebeziumReader:
         envelopes.refuse(is_null(envelopes.columns["op"]), missing)
         return envelopes
 
-    def images(self, envelopes: Envelopes, first_kinds: Positions) -> _Images:
+    def images(self, envelopes: Envelopes, first_kinds: Positions) -> Images:
         """The rows before and after each change."""
         before, after = envelopes.columns["before"], envelopes.columns["after"]
         is_update = first_kinds == UPDATE_BEFORE
@@ -113,7 +113,7 @@ class DebeziumReader:
             (is_update | (first_kinds == INSERT)) & is_null(after),
             "field 'after' is NULL in an insert or update",
         )
-        return _Images(before, after)
+        return Images(None, partial(_columns, before, after))
 
     def metadata(self, key: str, envelopes: Envelopes) -> pa.Array:
         """The values of a metadata key, one for each envelope."""
@@ -144,22 +144,12 @@ def _of_source(source: pa.Array, name: str) -> pa.Array:
     return source.flatten()[source.type.get_field_index(name)]
 
 
-@dataclass(frozen=True)
-class _Images:
-    """The rows before and after changes, one of each for an envelope."""
-
-    before: pa.Array
-    after: pa.Array
-    lengths: Positions | None = None
-
-    def columns(self, rows: ChangedRows) -> list[pa.Array]:
-        """The columns of the changed rows."""
-        is_after = (rows.kinds == INSERT) | (rows.kinds == UPDATE_AFTER)
-        positions = pa.array(rows.envelope + np.where(is_after, len(self.before), 0))
-        return [
-            pa.concat_arrays(both).take(positions)
-            for both in zip(self.before.flatten(), self.after.flatten(), strict=True)
-        ]
+def _columns(before: pa.Array, after: pa.Array, rows: ChangedRows) -> list[pa.Array]:
+    is_after = (rows.kinds == INSERT) | (rows.kinds == UPDATE_AFTER)
+    positions = pa.array(rows.envelope + np.where(is_after, len(before), 0))
+    return [
+        pa.concat_arrays(both).take(positions) for both in zip(before.flatten(), after.flatten(), strict=True)
+    ]
 
 
 TOOL: Final = CdcTool(
@@ -171,8 +161,8 @@ TOOL: Final = CdcTool(
     operation="op",
     first_kinds={"c": INSERT, "r": INSERT, "u": UPDATE_BEFORE, "d": DELETE},
     reader=DebeziumReader,
-    added=Around('{"before":null,"after":', ',"op":"c"}'),
-    removed=Around('{"before":', ',"after":null,"op":"d"}'),
+    added=('{"before":null,"after":', ',"op":"c"}'),
+    removed=('{"before":', ',"after":null,"op":"d"}'),
     read_only=("schema-include", "messages are written without a schema"),
 )
 

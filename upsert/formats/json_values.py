@@ -34,44 +34,36 @@ from upsert.formats.text_values import BadValueError, integer_range, scalar_read
 from upsert.formats.timestamps import TimestampStandard
 from upsert.options import Option
 
-FAIL_ON_MISSING_FIELD: Final = Option(
-    "fail-on-missing-field", options.boolean, "whether a message without one of the fields is bad", False
+SHARED_OPTIONS: Final = (
+    Option(
+        "ignore-parse-errors",
+        options.boolean,
+        "whether bad values become NULL and unreadable messages are passed over",
+        False,
+    ),
+    Option(
+        "timestamp-format.standard",
+        options.one_of(*TimestampStandard),
+        "how times are written: SQL, ISO-8601 or ISO-8601-WITH-OFFSET",
+        TimestampStandard.SQL.value,
+    ),
+    # A NULL key is no part of an Arrow or Spark map. The next two are known so that a table definition that
+    # Flink takes is taken here; no value that they speak of ever arrives.
+    Option(
+        "map-null-key.mode",
+        options.one_of("fail", "drop", "literal"),
+        "what is written for a map's NULL key: FAIL, DROP or LITERAL",
+        "fail",
+    ),
+    Option("map-null-key.literal", options.text, "the name written for a NULL key in mode LITERAL", "null"),
+    Option(
+        "encode.decimal-as-plain-number",
+        options.boolean,
+        "whether 0.00000001 is never written as 1E-8",
+        False,
+    ),
 )
-
-IGNORE_PARSE_ERRORS: Final = Option(
-    "ignore-parse-errors",
-    options.boolean,
-    "whether bad values become NULL and unreadable messages are passed over",
-    False,
-)
-
-TIMESTAMP_STANDARD: Final = Option(
-    "timestamp-format.standard",
-    options.one_of(*TimestampStandard),
-    "how times are written: SQL, ISO-8601 or ISO-8601-WITH-OFFSET",
-    TimestampStandard.SQL.value,
-)
-
-# A NULL key is no part of an Arrow or Spark map. The two options are known so that a table definition that
-# Flink takes is taken here; no value that they speak of ever arrives.
-MAP_NULL_KEY_MODE: Final = Option(
-    "map-null-key.mode",
-    options.one_of("fail", "drop", "literal"),
-    "what is written for a map's NULL key: FAIL, DROP or LITERAL",
-    "fail",
-)
-
-MAP_NULL_KEY_LITERAL: Final = Option(
-    "map-null-key.literal", options.text, "the name written for a NULL key in mode LITERAL", "null"
-)
-
-DECIMAL_AS_PLAIN_NUMBER: Final = Option(
-    "encode.decimal-as-plain-number", options.boolean, "whether 0.00000001 is never written as 1E-8", False
-)
-
-IGNORE_NULL_FIELDS: Final = Option(
-    "encode.ignore-null-fields", options.boolean, "whether NULLs are left out of what is written", False
-)
+"""Options of all JSON formats."""
 
 
 @dataclass(frozen=True)
@@ -87,33 +79,25 @@ class JsonDialect:
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
         """The dialect that the options of a format ask for; a format without some option has its default."""
-        keys = {
-            "timestamp-format.standard": "timestamps",
-            "fail-on-missing-field": "fail_on_missing_field",
-            "ignore-parse-errors": "ignore_parse_errors",
-            "encode.decimal-as-plain-number": "decimal_as_plain_number",
-            "encode.ignore-null-fields": "ignore_null_fields",
-        }
-        found = {name: options[key] for key, name in keys.items() if key in options}
-        if "timestamps" in found:
-            found["timestamps"] = TimestampStandard(found["timestamps"])
-        return cls(**found)
+        return cls(
+            TimestampStandard(options.get("timestamp-format.standard", TimestampStandard.SQL)),
+            options.get("fail-on-missing-field", False),
+            options.get("ignore-parse-errors", False),
+            options.get("encode.decimal-as-plain-number", False),
+            options.get("encode.ignore-null-fields", False),
+        )
 
 
 MAX_DEPTH: Final = 200
 """How deep arrays and objects may lie in each other; a message that goes deeper is bad."""
 
-SPACES: Final = " \t\r\n"
-"""What JSON takes as space between tokens."""
-
+_SPACES: Final = " \t\r\n"
 _PLAIN_DIGITS: Final = 19
 _MAX_DIGITS: Final = 40
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 _STEPS: Final = np.zeros(256, dtype=np.int8)
-
 _STEPS[list(b"[{")] = 1
-
 _STEPS[list(b"]}")] = -1
 
 Converter = Callable[[Any], Any]
@@ -158,7 +142,7 @@ def parse(message: bytes) -> Any:
     try:
         return _DECODER.decode(text)
     except json.JSONDecodeError as cause:
-        if not text.strip(SPACES):
+        if not text.strip(_SPACES):
             return None
         raise BadValueError(f"not valid JSON: {cause.msg} at character {cause.pos}") from None
 

@@ -159,7 +159,7 @@ DIALECTS = st.builds(
 
 def compare(fields: pa.Schema, dialect: JsonDialect, messages: list[bytes | None]) -> None:
     expected = one_by_one(fields, dialect, messages)
-    found = JsonReader(fields, dialect).read(pa.array(messages, pa.binary()))
+    found = JsonReader(fields, dialect).decode(pa.array(messages, pa.binary()))
     assert found.rows.schema == fields
     found.rows.validate(full=True)
     positions = range(len(messages)) if found.positions is None else found.positions.tolist()

@@ -18,7 +18,8 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from upsert import avro_types, types
+from upsert import types
+from upsert.formats import avro_schema as avro_types
 from upsert.store.files.formats.base import Compression, Output
 from upsert.store.files.formats.types import (
     batch_of,
