@@ -10,7 +10,7 @@ the options that the JSON formats share say.
 * A DECIMAL is a number or a string with one, rounded half up to the scale; too large is bad (Flink: NULL).
 * A STRING is a string, or the JSON text of anything else.
 * A BOOLEAN is one, or ``"true"`` or ``"false"`` in any case (Flink takes any other text as false).
-* BINARY is base64. DATE and times are texts in the standard chosen (``timestamps``).
+* BINARY is base64. DATE and times are texts in the standard chosen (``text_values``).
 * Of names that are given twice the last one counts. NULL stands for a field that is missing.
 * A NULL in a column, element or field declared NOT NULL is bad.
 """
@@ -30,8 +30,7 @@ import pyarrow as pa
 
 from upsert import options, types
 from upsert.errors import SchemaError
-from upsert.formats.text_values import BadValueError, integer_range, scalar_reader, shown
-from upsert.formats.timestamps import TimestampStandard
+from upsert.formats.text_values import BadValueError, TimestampStandard, integer_range, scalar_reader, shown
 from upsert.options import Option
 
 SHARED_OPTIONS: Final = (
@@ -198,10 +197,9 @@ def _check_type(type_: pa.DataType, of: str) -> None:
 
 
 def converter(field: pa.Field, dialect: JsonDialect) -> Converter:
-    """What turns a parsed JSON value into a value of a field; it raises ``BadValueError``.
+    """What turns a parsed JSON value into a value of a field, as ``pa.array`` takes it, or ``BadValueError``.
 
-    Values are what ``pa.array`` takes for the type: tuples for structs, lists of pairs for maps. With
-    ``ignore_parse_errors`` a bad value is NULL.
+    With ``ignore_parse_errors`` a bad value is NULL.
     """
     convert = _converter(field.type, dialect)
 
@@ -239,7 +237,7 @@ def _converter(type_: pa.DataType, dialect: JsonDialect) -> Converter:
     return lambda value: _read_text(value, type_, read)
 
 
-def _read_text(value: Any, type_: pa.DataType, read: Callable[[str], Any]) -> Any:
+def _read_text(value: Any, type_: pa.DataType, read: Converter) -> Any:
     if isinstance(value, Number) or not isinstance(value, str):
         _refuse(value, type_)
     return read(value)
@@ -260,7 +258,7 @@ def _kind(value: Any) -> str:
     return shown(value)
 
 
-def _integer_converter(type_: pa.DataType, read: Callable[[str], Any]) -> Converter:
+def _integer_converter(type_: pa.DataType, read: Converter) -> Converter:
     low, high = integer_range(type_)
 
     def convert(value: Any) -> int:

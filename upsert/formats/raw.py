@@ -53,11 +53,7 @@ OPTIONS: Final = (
 
 
 def check(context: FormatContext) -> None:
-    """Refuse all but one field of a type that has a plain form.
-
-    Raises:
-        SchemaError: there are several fields, or its type is another one.
-    """
+    """Refuse all but one field of a type that has a plain form."""
     fields = context.fields
     if len(fields) != 1:
         raise SchemaError(
@@ -135,11 +131,7 @@ class RawEncoder:
         self._dtype = _dtype(context)
 
     def encode(self, rows: pa.Table, kinds: pa.Array | None = None) -> pa.Array:  # noqa: ARG002
-        """The bytes of each value.
-
-        Raises:
-            SchemaError: a value is NULL, or the charset has no code for it.
-        """
+        """The bytes of each value."""
         column = rows.column(self._name)
         if column.null_count:
             raise SchemaError(f"raw: column {self._name!r} must not be NULL, for no bytes mean NULL")

@@ -12,8 +12,7 @@ from tests.upsert.formats.random_columns import SCALARS, TEXTS, nested, plain, s
 from upsert.formats.base import BadMessage, Decoded
 from upsert.formats.json_reader import BulkReader, JsonReader
 from upsert.formats.json_values import JsonDialect
-from upsert.formats.text_values import BadValueError
-from upsert.formats.timestamps import TimestampStandard
+from upsert.formats.text_values import BadValueError, TimestampStandard
 
 NUMBER_TEXTS = """
     0 -0 1 -7 01 1.0 1.5 1e2 1E-2 1e400 1e-400 9e308 1e39 -1 +1 .5 5. . - e5 1_0 0x10 1f
