@@ -1,4 +1,4 @@
-"""``ALTER TABLE`` to a statement object (pure).
+"""``ALTER TABLE`` and ``ALTER MATERIALIZED VIEW`` to statement objects (pure).
 
 Follows FLIP-188, and for columns the spelling of Spark and Flink. After ``ALTER TABLE name`` stands one of::
 
@@ -14,6 +14,8 @@ Follows FLIP-188, and for columns the spelling of Spark and Flink. After ``ALTER
     COMPACT [PARTITION (column = value, …)]
     PUBLISH LOG [ACCEPT GAP]
     PARTITION (column = value, …) { SET ('change-tracking' = 'true' | 'false') | COMPACT }
+
+After ``ALTER MATERIALIZED VIEW name`` stands ``SUSPEND``, ``RESUME``, or SET, RESET or COMMENT as above.
 """
 
 from __future__ import annotations
@@ -21,19 +23,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
-from upsert import options
 from upsert.errors import SchemaError
+from upsert.options import boolean
 from upsert.sql.columns import Elements
 from upsert.sql.statements import (
     AlterTable,
+    AlterView,
     CompactTable,
     DropPartition,
     PublishLog,
     RenameTable,
     Statement,
+    SuspendView,
     TrackPartitions,
 )
-from upsert.sql.tokens import Cursor, option, partition, table_name, unique
+from upsert.sql.tokens import Cursor, options, partition, table_name
 from upsert.sql.types import read_type
 from upsert.store.alterations import (
     AddColumn,
@@ -70,9 +74,6 @@ _REFUSALS: Final = {
 def alter_table(cursor: Cursor) -> Statement:
     """Read what follows ``ALTER TABLE``.
 
-    Raises:
-        SchemaError: it is none of the forms above; the message has the position.
-
     >>> alter_table(Cursor("t RENAME COLUMN a TO b")).changes
     (RenameColumn(old='a', new='b'),)
     """
@@ -107,13 +108,13 @@ def _of_partition(cursor: Cursor, name: str) -> Statement:
     if cursor.skip("COMPACT"):
         return CompactTable(name, spec)
     cursor.expect("SET")
-    given = unique(cursor, cursor.listed(lambda: option(cursor)))
+    given = options(cursor)
     if list(given) != [_TRACKING]:
         raise SchemaError(
             f"{cursor.subject}: a partition has the option {_TRACKING!r} alone, got {', '.join(given)}"
         )
     try:
-        return TrackPartitions(name, spec, options.boolean(given[_TRACKING]))
+        return TrackPartitions(name, spec, boolean(given[_TRACKING]))
     except ValueError as cause:
         raise SchemaError(
             f"{cursor.subject}: option {_TRACKING!r} must be {cause}, got {given[_TRACKING]!r}"
@@ -180,13 +181,11 @@ def _modify_watermark(cursor: Cursor) -> list[Alteration]:
     return [] if elements.watermark is None else [ModifyWatermark(elements.watermark)]
 
 
-def set_options(cursor: Cursor) -> SetOptions:
-    """Read what follows ``SET``: options and their values, in parentheses."""
-    return SetOptions(unique(cursor, cursor.listed(lambda: option(cursor))))
+def _set_options(cursor: Cursor) -> SetOptions:
+    return SetOptions(options(cursor))
 
 
-def reset_options(cursor: Cursor) -> ResetOptions:
-    """Read what follows ``RESET``: options, in parentheses."""
+def _reset_options(cursor: Cursor) -> ResetOptions:
     return ResetOptions(tuple(cursor.listed(lambda: cursor.string("the key of an option in quotes"))))
 
 
@@ -203,8 +202,25 @@ _CHANGES: Final[Mapping[tuple[str, ...], Callable[[Cursor], list[Alteration]]]] 
     ("MODIFY", "COLUMN"): _modify,
     ("MODIFY", "WATERMARK"): _modify_watermark,
     ("MODIFY",): _modify,
-    ("SET",): lambda cursor: [set_options(cursor)],
-    ("RESET",): lambda cursor: [reset_options(cursor)],
+    ("SET",): lambda cursor: [_set_options(cursor)],
+    ("RESET",): lambda cursor: [_reset_options(cursor)],
     ("COMMENT",): lambda cursor: [SetComment(None, cursor.string("a comment in quotes"))],
 }
 """The first words of each change of a definition, and what reads the rest of it."""
+
+
+def alter_view(cursor: Cursor) -> SuspendView | AlterView:
+    """Read what follows ``ALTER MATERIALIZED VIEW``."""
+    name = table_name(cursor)
+    cursor.subject = f"ALTER MATERIALIZED VIEW {name}"
+    if cursor.skip("SUSPEND"):
+        return SuspendView(name, is_suspended=True)
+    if cursor.skip("RESUME"):
+        return SuspendView(name, is_suspended=False)
+    if cursor.skip("SET"):
+        return AlterView(name, _set_options(cursor))
+    if cursor.skip("RESET"):
+        return AlterView(name, _reset_options(cursor))
+    if cursor.skip("COMMENT"):
+        return AlterView(name, SetComment(None, cursor.string("a comment in quotes")))
+    raise cursor.refusal("expected SUSPEND, RESUME, SET, RESET or COMMENT")

@@ -243,18 +243,18 @@ def _hint_between(text: str, after: int, before: int, subject: str) -> Hint | No
     if match is None or end < 0:
         return None
     try:
-        options = _options_of(Cursor(text[match.end() : end], subject))
+        found = _options_of(Cursor(text[match.end() : end], subject))
     except SchemaError:  # say where in the whole text
-        options = _options_of(Cursor(blanked(text, match.end(), end), subject))
-    return Hint(match.start(), end + 2, after, options)
+        found = _options_of(Cursor(blanked(text, match.end(), end), subject))
+    return Hint(match.start(), end + 2, after, found)
 
 
 def _options_of(cursor: Cursor) -> dict[str, str]:
     cursor.expect("OPTIONS")
-    options = unique(cursor, cursor.listed(lambda: option(cursor)))
+    found = options(cursor)
     if not cursor.at_end:
         raise cursor.refusal("expected nothing after OPTIONS(…)")
-    return options
+    return found
 
 
 def blanked(text: str, start: int, end: int) -> str:
@@ -266,17 +266,16 @@ def _white(text: str) -> str:
     return re.sub(r"[^\n]", " ", text)
 
 
-def option(cursor: Cursor) -> tuple[str, str]:
-    """Read ``'key' = 'value'``."""
-    key = cursor.string("the key of an option in quotes")
-    cursor.expect("=")
-    return key, cursor.string(f"the value of option {key!r} in quotes")
+def options(cursor: Cursor) -> dict[str, str]:
+    """Read ``('key' = 'value', …)``, no key twice."""
 
+    def read() -> tuple[str, str]:
+        key = cursor.string("the key of an option in quotes")
+        cursor.expect("=")
+        return key, cursor.string(f"the value of option {key!r} in quotes")
 
-def unique(cursor: Cursor, options: list[tuple[str, str]]) -> dict[str, str]:
-    """The options, none of them twice."""
     found: dict[str, str] = {}
-    for key, value in options:
+    for key, value in cursor.listed(read):
         if key in found:
             raise SchemaError(f"{cursor.subject}: option {key!r} is given twice")
         found[key] = value
@@ -295,19 +294,15 @@ def partition(cursor: Cursor) -> dict[str, Any]:
     >>> partition(Cursor("(day = DATE '2020-10-01', n = -3, region = 'Berlin', x = NULL)"))
     {'day': datetime.date(2020, 10, 1), 'n': -3, 'region': 'Berlin', 'x': None}
     """
-    return _partition(cursor, allow_names=False)[0]
+    return written_partition(cursor, allow_names=False)[0]
 
 
-def written_partition(cursor: Cursor) -> tuple[dict[str, Any], tuple[str, ...]]:
+def written_partition(cursor: Cursor, *, allow_names: bool = True) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Read ``(column = value, other, …)`` of INSERT: values, and the columns whose values the rows have.
 
     >>> written_partition(Cursor("(day = DATE '2020-10-01', hub)"))
     ({'day': datetime.date(2020, 10, 1)}, ('hub',))
     """
-    return _partition(cursor, allow_names=True)
-
-
-def _partition(cursor: Cursor, *, allow_names: bool) -> tuple[dict[str, Any], tuple[str, ...]]:
     values: dict[str, Any] = {}
     dynamic: list[str] = []
 
