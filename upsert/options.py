@@ -118,12 +118,9 @@ def one_of(*choices: str) -> Callable[[str], str]:
     return convert
 
 
-_MEASURE: Final = re.compile(r"(\d+)\s*([a-z]*)")
-
-
 def _measured(value: str, units: Mapping[str, int]) -> int | None:
     """A number with a unit in the smallest unit; None if the text is none."""
-    match = _MEASURE.fullmatch(value.strip().lower())
+    match = re.fullmatch(r"(\d+)\s*([a-z]*)", value.strip().lower())
     return None if match is None or match[2] not in units else int(match[1]) * units[match[2]]
 
 

@@ -75,12 +75,10 @@ class ComputedColumn(Jsonable):
     """``name AS expression``, or ``name type METADATA [FROM 'key']`` of a managed table.
 
     Attributes:
-        name: of the column.
         expression: as it was written, in Spark's SQL with a few words of Flink's; of a METADATA column the
             cast of the key's values, which stand under the column's name.
         uses: the table's columns that the expression names.
         place: how many columns of either kind stand before it.
-        comment: of the column.
         metadata: the key whose values a METADATA column has; None for others.
         type: of a METADATA column; None for others, whose expression says it.
     """

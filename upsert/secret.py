@@ -41,7 +41,6 @@ _SECRET_NAMES: Final = re.compile(
     r"|keystore\.key$|basic\.auth|user\.info|oauthbearer\.(config|extensions)",
     re.IGNORECASE,
 )
-"""Names of properties whose values are never shown."""
 
 
 def is_secret(name: str) -> bool:

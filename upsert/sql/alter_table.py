@@ -21,11 +21,11 @@ After ``ALTER MATERIALIZED VIEW name`` stands ``SUSPEND``, ``RESUME``, or SET, R
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, TypeVar
+from typing import Final
 
 from upsert.errors import SchemaError
 from upsert.options import boolean
-from upsert.sql.columns import Elements
+from upsert.sql.columns import Elements, read_type
 from upsert.sql.statements import (
     AlterTable,
     AlterView,
@@ -38,7 +38,6 @@ from upsert.sql.statements import (
     TrackPartitions,
 )
 from upsert.sql.tokens import Cursor, options, partition, table_name
-from upsert.sql.types import read_type
 from upsert.store.alterations import (
     AddColumn,
     AddComputed,
@@ -56,7 +55,6 @@ from upsert.store.alterations import (
     WidenColumn,
 )
 
-T = TypeVar("T")
 _TRACKING: Final = "change-tracking"
 
 _FORMS: Final = (
@@ -121,12 +119,8 @@ def _of_partition(cursor: Cursor, name: str) -> Statement:
         ) from None
 
 
-def _one_or_several(cursor: Cursor, read: Callable[[], T]) -> list[T]:
-    return cursor.listed(read) if cursor.ahead("(") else [read()]
-
-
 def _add(cursor: Cursor) -> list[Alteration]:
-    return _one_or_several(cursor, lambda: _added(cursor))
+    return cursor.listed(lambda: _added(cursor)) if cursor.ahead("(") else [_added(cursor)]
 
 
 def _added(cursor: Cursor) -> Alteration:
@@ -149,7 +143,10 @@ def _added(cursor: Cursor) -> Alteration:
 
 
 def _drop(cursor: Cursor) -> list[Alteration]:
-    return _one_or_several(cursor, lambda: DropColumn(cursor.name("the name of a column")))
+    def column() -> Alteration:
+        return DropColumn(cursor.name("the name of a column"))
+
+    return cursor.listed(column) if cursor.ahead("(") else [column()]
 
 
 def _rename(cursor: Cursor) -> list[Alteration]:
@@ -181,12 +178,8 @@ def _modify_watermark(cursor: Cursor) -> list[Alteration]:
     return [] if elements.watermark is None else [ModifyWatermark(elements.watermark)]
 
 
-def _set_options(cursor: Cursor) -> SetOptions:
-    return SetOptions(options(cursor))
-
-
-def _reset_options(cursor: Cursor) -> ResetOptions:
-    return ResetOptions(tuple(cursor.listed(lambda: cursor.string("the key of an option in quotes"))))
+def _reset(cursor: Cursor) -> list[Alteration]:
+    return [ResetOptions(tuple(cursor.listed(lambda: cursor.string("the key of an option in quotes"))))]
 
 
 _CHANGES: Final[Mapping[tuple[str, ...], Callable[[Cursor], list[Alteration]]]] = {
@@ -202,8 +195,8 @@ _CHANGES: Final[Mapping[tuple[str, ...], Callable[[Cursor], list[Alteration]]]] 
     ("MODIFY", "COLUMN"): _modify,
     ("MODIFY", "WATERMARK"): _modify_watermark,
     ("MODIFY",): _modify,
-    ("SET",): lambda cursor: [_set_options(cursor)],
-    ("RESET",): lambda cursor: [_reset_options(cursor)],
+    ("SET",): lambda cursor: [SetOptions(options(cursor))],
+    ("RESET",): _reset,
     ("COMMENT",): lambda cursor: [SetComment(None, cursor.string("a comment in quotes"))],
 }
 """The first words of each change of a definition, and what reads the rest of it."""
@@ -217,10 +210,8 @@ def alter_view(cursor: Cursor) -> SuspendView | AlterView:
         return SuspendView(name, is_suspended=True)
     if cursor.skip("RESUME"):
         return SuspendView(name, is_suspended=False)
-    if cursor.skip("SET"):
-        return AlterView(name, _set_options(cursor))
-    if cursor.skip("RESET"):
-        return AlterView(name, _reset_options(cursor))
-    if cursor.skip("COMMENT"):
-        return AlterView(name, SetComment(None, cursor.string("a comment in quotes")))
+    for head in ("SET", "RESET", "COMMENT"):
+        if cursor.skip(head):
+            (change,) = _CHANGES[head,](cursor)
+            return AlterView(name, change)
     raise cursor.refusal("expected SUSPEND, RESUME, SET, RESET or COMMENT")

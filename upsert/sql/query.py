@@ -75,14 +75,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class QueryText:
-    """The query in a statement.
-
-    Attributes:
-        statement: the whole text.
-        start: where in it the query begins.
-        end: where it ends.
-        subject: first word of every refusal.
-        edits: what makes a query of a statement that is none, such as UPDATE.
+    """The query that a part of a statement is; ``edits`` make one of a statement that is none, as UPDATE.
 
     >>> query = QueryText.of("SELECT o.id, name FROM orders o JOIN shop.products USING (product_id)")
     >>> [reference.name for reference in query.references]
@@ -140,21 +133,14 @@ class QueryText:
         check_no_sessions_of_a_table(self._white, self.subject)
 
     def over(self, views: Sequence[str | None]) -> Revision:
-        """The query with other names for its tables, each under its old one as an alias.
+        """The query with other names for its tables, each under its old one as an alias; None leaves it.
 
         All around it is white, so its lines and columns are those of the statement.
-
-        Args:
-            views: for each reference the other name; None leaves the table to Spark.
         """
         pairs = [(table, view) for table, view in zip(self._tables, views, strict=True) if view is not None]
         edits = [edit for table, view in pairs for edit in self._edits(table, view)]
         unqualified = {(table.db, table.name) for table, _ in pairs if table.db and not table.alias}
         return self._worded.edited([*edits, *_without_database(self.tree, unqualified)])
-
-    @cached_property
-    def _is_by_rows(self) -> bool:
-        return len(self._tables) == 1 and self.tree.find(*_DIGESTING) is None
 
     @cached_property
     def _white(self) -> str:
@@ -207,7 +193,7 @@ class QueryText:
             {} if hint is None else hint.options,
             _as_of(table, f"{self.subject}: table {table.name!r} at {where}"),
             _columns(table, select, self.tree),
-            self._is_by_rows,
+            len(self._tables) == 1 and self.tree.find(*_DIGESTING) is None,
             comparisons(table, select) if isinstance(select, exp.Select) else (),
         )
 
@@ -295,11 +281,7 @@ def _columns(table: exp.Table, select: exp.Expr | None, tree: exp.Expr) -> froze
 
 
 def query_at(cursor: Cursor) -> QueryText:
-    """Read the query that the rest of the statement is.
-
-    Raises:
-        SchemaError: it is none.
-    """
+    """Read the query that the rest of the statement is."""
     if cursor.at_end:
         raise cursor.refusal("expected a query")
     return QueryText.of(cursor.text, *cursor.rest(), cursor.subject)
