@@ -401,7 +401,7 @@ def writing_codec(context: FormatContext) -> AvroCodec:
     return codec
 
 
-class AvroDecoder:
+class _AvroDecoder:
     """Messages of one schema to rows."""
 
     def __init__(self, context: FormatContext) -> None:
@@ -417,14 +417,13 @@ class AvroDecoder:
         return Decoded.at(np.array(positions, np.int64), len(messages), rows, bad)
 
 
-class AvroEncoder:
+class _AvroEncoder:
     """Rows to messages of one schema."""
 
     def __init__(self, context: FormatContext) -> None:
         self._codec = writing_codec(context)
 
     def encode(self, rows: pa.Table, kinds: pa.Array | None = None) -> pa.Array:  # noqa: ARG002
-        """One message a row."""
         return self._codec.encode(rows)
 
 
@@ -432,8 +431,8 @@ FORMAT: Final = Format(
     "avro",
     (*SHARED_OPTIONS, Option("codec", _no_codec, "refused: compresses Avro files only", None)),
     check,
-    AvroDecoder,
-    AvroEncoder,
+    _AvroDecoder,
+    _AvroEncoder,
     metadata=(MetadataKey(SCHEMA_KEY, pa.string()),),
 )
 """Its metadata is the schema with which messages are read, as JSON text."""

@@ -21,8 +21,7 @@ from upsert.formats import avro
 from upsert.formats.base import BadMessage, Decoded, Format, FormatContext
 from upsert.formats.schema_registry import RegistryConfig, SchemaRegistry, shared_registry
 from upsert.metadata_columns import MetadataKey
-from upsert.options import Option
-from upsert.secret import Secret
+from upsert.options import Option, Secret
 
 _MAGIC: Final = b"\x00"
 _HEADER_BYTES: Final = 5

@@ -26,18 +26,8 @@ import pyarrow.compute as pc
 
 from upsert import types
 from upsert.arrays import Mask, Positions, is_null
+from upsert.formats import cdc
 from upsert.formats.base import BadMessage, FormatContext
-from upsert.formats.cdc import (
-    DELETE,
-    INSERT,
-    NO_ROW,
-    UPDATE_BEFORE,
-    CdcTool,
-    ChangedRows,
-    Envelopes,
-    Images,
-    cdc_format,
-)
 from upsert.formats.json_reader import JsonReader
 from upsert.formats.json_values import JsonDialect, parse
 from upsert.metadata_columns import MetadataKey
@@ -82,7 +72,7 @@ def regular_expression(text: str) -> str:
     return text
 
 
-class CanalReader:
+class _CanalReader:
     """Reads the envelopes of the tables asked for."""
 
     def __init__(self, context: FormatContext, dialect: JsonDialect) -> None:
@@ -102,18 +92,18 @@ class CanalReader:
         ]
         self._reader = JsonReader(pa.schema(envelope), dialect, takes_arrays=False)
 
-    def read(self, messages: pa.Array) -> Envelopes:
+    def read(self, messages: pa.Array) -> cdc.Envelopes:
         """The envelopes of all messages to the tables asked for."""
         unnamed: list[BadMessage] = []
         if self._included:
             messages, unnamed = self._of_tables(messages)
-        envelopes = Envelopes(self._reader.decode(messages), messages, unnamed)
+        envelopes = cdc.Envelopes(self._reader.decode(messages), messages, unnamed)
         envelopes.refuse(is_null(envelopes.columns["type"]), "field 'type' is missing")
         return envelopes
 
     def _of_tables(self, messages: pa.Array) -> tuple[pa.Array, list[BadMessage]]:
         """The messages of the tables asked for, NULL for others; and those that name none."""
-        envelopes = Envelopes(self._names.decode(messages), messages)
+        envelopes = cdc.Envelopes(self._names.decode(messages), messages)
         is_kept = np.ones(len(envelopes.positions), dtype=np.bool_)
         for name, pattern in self._included.items():
             names = envelopes.columns[name]
@@ -125,16 +115,18 @@ class CanalReader:
         is_asked_for[envelopes.positions[is_kept & envelopes.is_good]] = True
         return pc.if_else(pa.array(is_asked_for), messages, pa.scalar(None, pa.binary())), envelopes.bad
 
-    def images(self, envelopes: Envelopes, first_kinds: Positions) -> Images:
+    def images(self, envelopes: cdc.Envelopes, first_kinds: Positions) -> cdc.Images:
         """The rows in ``data``, and what they were before as ``old`` says."""
-        is_update = first_kinds == UPDATE_BEFORE
-        data = _RowLists(envelopes, "data", first_kinds != NO_ROW)
+        is_update = first_kinds == cdc.UPDATE_BEFORE
+        data = _RowLists(envelopes, "data", first_kinds != cdc.NO_ROW)
         old = _RowLists(envelopes, "old", is_update)
         differs = is_update & (data.lengths != old.lengths)
         envelopes.refuse(differs, "fields 'data' and 'old' differ in length")
-        return Images(data.lengths, partial(_columns, data, old, self._is_in_old(envelopes, is_update, old)))
+        return cdc.Images(
+            data.lengths, partial(_columns, data, old, self._is_in_old(envelopes, is_update, old))
+        )
 
-    def _is_in_old(self, envelopes: Envelopes, is_update: Mask, old: _RowLists) -> list[Mask]:
+    def _is_in_old(self, envelopes: cdc.Envelopes, is_update: Mask, old: _RowLists) -> list[Mask]:
         """For each field, which images before have it: those where it is NULL need a look at the text.
 
         A text without ``null`` says nothing of the kind, unless a bad value has been taken for NULL.
@@ -154,8 +146,7 @@ class CanalReader:
                             )
         return found
 
-    def metadata(self, key: str, envelopes: Envelopes) -> pa.Array:
-        """The values of a metadata key, one for each envelope."""
+    def metadata(self, key: str, envelopes: cdc.Envelopes) -> pa.Array:
         name = _MEMBERS[key].name
         values = envelopes.columns[name]
         return envelopes.times(values, name) if values.type == pa.int64() else values
@@ -164,7 +155,7 @@ class CanalReader:
 class _RowLists:
     """The rows in ``data`` or ``old`` of all envelopes: their columns, where each's rows start, how many."""
 
-    def __init__(self, envelopes: Envelopes, name: str, is_needed: Mask) -> None:
+    def __init__(self, envelopes: cdc.Envelopes, name: str, is_needed: Mask) -> None:
         lists = envelopes.columns[name]
         envelopes.refuse(is_null(lists) & is_needed, f"field {name!r} is missing")
         self.columns = lists.values.flatten()
@@ -176,9 +167,9 @@ class _RowLists:
             envelopes.refuse(has_hole & is_needed, f"field {name!r} has a NULL among its rows")
 
 
-def _columns(data: _RowLists, old: _RowLists, is_in_old: list[Mask], rows: ChangedRows) -> list[pa.Array]:
+def _columns(data: _RowLists, old: _RowLists, is_in_old: list[Mask], rows: cdc.ChangedRows) -> list[pa.Array]:
     """The columns of the changed rows; before an update a field is as in ``old``, where ``old`` has it."""
-    is_before = rows.kinds == UPDATE_BEFORE
+    is_before = rows.kinds == cdc.UPDATE_BEFORE
     positions = data.starts[rows.envelope] + rows.within
     before = old.starts[rows.envelope[is_before]] + rows.within[is_before]
     found = []
@@ -189,7 +180,7 @@ def _columns(data: _RowLists, old: _RowLists, is_in_old: list[Mask], rows: Chang
     return found
 
 
-TOOL: Final = CdcTool(
+TOOL: Final = cdc.CdcTool(
     name="canal-json",
     own_options=(
         Option("database.include", regular_expression, "which databases are read, all of the name", None),
@@ -197,10 +188,15 @@ TOOL: Final = CdcTool(
     ),
     metadata=METADATA,
     operation="type",
-    first_kinds={"INSERT": INSERT, "UPDATE": UPDATE_BEFORE, "DELETE": DELETE, "CREATE": NO_ROW},
-    reader=CanalReader,
+    first_kinds={
+        "INSERT": cdc.INSERT,
+        "UPDATE": cdc.UPDATE_BEFORE,
+        "DELETE": cdc.DELETE,
+        "CREATE": cdc.NO_ROW,
+    },
+    reader=_CanalReader,
     added=('{"data":[', '],"type":"INSERT"}'),
     removed=('{"data":[', '],"type":"DELETE"}'),
 )
 
-FORMAT: Final = cdc_format(TOOL)
+FORMAT: Final = cdc.cdc_format(TOOL)

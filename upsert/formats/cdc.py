@@ -153,8 +153,8 @@ def cdc_format(tool: CdcTool) -> Format:
         tool.name,
         (*tool.own_options, *SHARED_OPTIONS),
         check=partial(_check, tool.name),
-        decoder=partial(CdcDecoder, tool),
-        encoder=partial(CdcEncoder, tool),
+        decoder=partial(_CdcDecoder, tool),
+        encoder=partial(_CdcEncoder, tool),
         metadata=tool.metadata,
         is_insert_only=False,
     )
@@ -168,7 +168,7 @@ def _check(name: str, context: FormatContext) -> None:
     check_types(context.fields)
 
 
-class CdcDecoder:
+class _CdcDecoder:
     """Reads the envelopes as rows, then takes their images apart."""
 
     def __init__(self, tool: CdcTool, context: FormatContext) -> None:
@@ -183,7 +183,6 @@ class CdcDecoder:
         self._schema = pa.schema([*context.fields, *asked])
 
     def decode(self, messages: pa.Array) -> Decoded:
-        """The changes of all messages."""
         envelopes = self._reader.read(messages)
         first_kinds = self._kinds(envelopes)
         images = self._reader.images(envelopes, first_kinds)
@@ -211,7 +210,7 @@ class CdcDecoder:
         return kinds
 
 
-class CdcEncoder:
+class _CdcEncoder:
     """One row is one change: ``+I`` and ``+U`` add it, ``-U`` and ``-D`` remove it."""
 
     def __init__(self, tool: CdcTool, context: FormatContext) -> None:
@@ -225,7 +224,6 @@ class CdcEncoder:
         self._removed = tool.removed
 
     def encode(self, rows: pa.Table, kinds: pa.Array | None = None) -> pa.Array:
-        """The messages of all rows; rows without kinds are inserts."""
         images = self._rows.encode(rows).cast(pa.string())
         is_added = pa.array(np.ones(rows.num_rows, np.bool_) if kinds is None else signs(kinds) > 0)
         before = pc.if_else(is_added, self._added[0], self._removed[0])

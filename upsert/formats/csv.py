@@ -192,7 +192,7 @@ def _value_of(text: str, type_: pa.DataType, dialect: CsvDialect) -> Any:
     return tuple(value_of(part, field, dialect) for part, field in zip(padded, type_, strict=True))
 
 
-class CsvDecoder:
+class _CsvDecoder:
     """Lines to rows: values of scalar types column by column, arrays and structs one by one."""
 
     def __init__(self, context: FormatContext) -> None:
@@ -201,7 +201,6 @@ class CsvDecoder:
         self._lines = LineReader(self._dialect)
 
     def decode(self, messages: pa.Array) -> Decoded:
-        """The rows of all messages."""
         reasons: dict[int, str] = {}
         positions, texts = self._split(messages, reasons)
         is_good = np.ones(len(positions), dtype=np.bool_)
@@ -303,7 +302,7 @@ def _decoded(messages: pa.Array, reasons: dict[int, str]) -> pa.Array:
         return pa.array(texts, pa.string())
 
 
-class CsvEncoder:
+class _CsvEncoder:
     """Rows to lines."""
 
     def __init__(self, context: FormatContext) -> None:
@@ -314,7 +313,6 @@ class CsvEncoder:
         self._line_starts = f"^[{_BYTE_ORDER_MARK}{'#' if dialect.allows_comments else ''}]"
 
     def encode(self, rows: pa.Table, kinds: pa.Array | None = None) -> pa.Array:
-        """The messages of all rows, whatever their kinds."""
         del kinds
         return encoded(rows.select(self._fields.names), self._line_texts)
 
@@ -465,4 +463,4 @@ def _check_type(field: pa.Field) -> None:
         )
 
 
-FORMAT: Final = Format("csv", OPTIONS, check, CsvDecoder, CsvEncoder)
+FORMAT: Final = Format("csv", OPTIONS, check, _CsvDecoder, _CsvEncoder)

@@ -67,7 +67,7 @@ def check(context: FormatContext) -> None:
         )
 
 
-class RawDecoder:
+class _RawDecoder:
     """Bytes to values of one column."""
 
     def __init__(self, context: FormatContext) -> None:
@@ -121,7 +121,7 @@ class RawDecoder:
         return pa.array(values.astype(self._dtype.newbyteorder("=")), self._type), reasons
 
 
-class RawEncoder:
+class _RawEncoder:
     """Values of one column to bytes."""
 
     def __init__(self, context: FormatContext) -> None:
@@ -131,7 +131,6 @@ class RawEncoder:
         self._dtype = _dtype(context)
 
     def encode(self, rows: pa.Table, kinds: pa.Array | None = None) -> pa.Array:  # noqa: ARG002
-        """The bytes of each value."""
         column = rows.column(self._name)
         if column.null_count:
             raise SchemaError(f"raw: column {self._name!r} must not be NULL, for no bytes mean NULL")
@@ -161,4 +160,4 @@ def _dtype(context: FormatContext) -> np.dtype[Any]:
     return plain.newbyteorder(">" if context.options["endianness"] == _BIG else "<")
 
 
-FORMAT: Final = Format("raw", OPTIONS, check, RawDecoder, RawEncoder)
+FORMAT: Final = Format("raw", OPTIONS, check, _RawDecoder, _RawEncoder)

@@ -22,8 +22,8 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, OpenerDirector, Request, build_opener
 
 from upsert.errors import ConfigurationError, KafkaUnavailableError, SchemaError
+from upsert.options import Secret
 from upsert.retry import retried
-from upsert.secret import Secret
 
 _MAX_REPLY_BYTES: Final = 10_000_000
 _TIMEOUT_SECONDS: Final = 10.0

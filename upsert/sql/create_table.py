@@ -11,17 +11,8 @@ Follows the DDL of FLIP-188 (managed tables), FLIP-486 (``INDEX``), FLIP-107 (``
         | [UNIQUE] INDEX [n] (column, …) } [, …]
     ) [COMMENT 'text'] [PARTITIONED BY (column, …)] [WITH ('key' = 'value', …)]
 
-    CREATE [OR REPLACE] TABLE [IF NOT EXISTS] name [([PRIMARY KEY …] [, INDEX …])]
-    [COMMENT 'text'] [PARTITIONED BY (column, …)] [WITH ('key' = 'value', …)] AS query
-
-    CREATE TABLE [IF NOT EXISTS] name [(as above)] [clauses as above] LIKE source
-    [( { INCLUDING | EXCLUDING } { ALL | CONSTRAINTS | INDEXES | PARTITIONS }
-     | { INCLUDING | EXCLUDING | OVERWRITING } { ALL | GENERATED | METADATA | OPTIONS | WATERMARKS } … )]
-
-    CREATE [OR REPLACE] MATERIALIZED VIEW [IF NOT EXISTS] name [([PRIMARY KEY …] [, INDEX …])]
-    [PRIMARY KEY (column, …)] [clauses as above] AS query
-
-LIKE is Flink's, with INDEXES beside its features; without the list it is INCLUDING ALL OVERWRITING OPTIONS.
+A table AS a query, and a view, may have keys and indexes between the parentheses. LIKE is Flink's, with
+INDEXES beside its features; without the list it is INCLUDING ALL OVERWRITING OPTIONS.
 Stored columns are always taken over; columns and indexes of the statement come after them, its comment is the
 table's. Views are after Flink's materialized tables and the views of Databricks and RisingWave.
 No word is reserved: ``index INT`` is a column, ``INDEX (a)`` is an index. The name of a constraint is not
@@ -33,24 +24,15 @@ from __future__ import annotations
 from typing import Final
 
 from upsert.errors import SchemaError
+from upsert.sql import statements as s
 from upsert.sql.columns import Elements
 from upsert.sql.query import query_at
-from upsert.sql.statements import (
-    MERGED_ONCE,
-    CreateTable,
-    CreateTableAs,
-    CreateTableLike,
-    CreateView,
-    Declared,
-    Like,
-    Merging,
-)
 from upsert.sql.tokens import Cursor, names, options, table_name
 
 _MERGED: Final = ("GENERATED", "METADATA", "OPTIONS", "WATERMARKS")
 _DEFAULT: Final = {
-    **dict.fromkeys((*MERGED_ONCE, *_MERGED), Merging.INCLUDING),
-    "OPTIONS": Merging.OVERWRITING,
+    **dict.fromkeys((*s.MERGED_ONCE, *_MERGED), s.Merging.INCLUDING),
+    "OPTIONS": s.Merging.OVERWRITING,
 }
 _CLAUSE_REFUSALS: Final = {
     "USING": "USING is not supported: use WITH ('connector' = 'name'), or neither for a managed table",
@@ -63,7 +45,9 @@ _CLAUSE_REFUSALS: Final = {
 }
 
 
-def create_table(cursor: Cursor, *, replaces: bool = False) -> CreateTable | CreateTableAs | CreateTableLike:
+def create_table(
+    cursor: Cursor, *, replaces: bool = False
+) -> s.CreateTable | s.CreateTableAs | s.CreateTableLike:
     """Read what follows ``CREATE TABLE`` or, where it ``replaces`` one, ``CREATE OR REPLACE TABLE``."""
     if_not_exists = cursor.skip("IF", "NOT", "EXISTS")
     name = table_name(cursor)
@@ -73,7 +57,7 @@ def create_table(cursor: Cursor, *, replaces: bool = False) -> CreateTable | Cre
     if cursor.ahead("("):
         cursor.listed(elements.read)
     comment, partitioned_by, with_ = _clauses(cursor)
-    declared = Declared(
+    declared = s.Declared(
         tuple(elements.columns),
         elements.primary_key,
         tuple(elements.indexes),
@@ -86,17 +70,17 @@ def create_table(cursor: Cursor, *, replaces: bool = False) -> CreateTable | Cre
     if cursor.skip("AS"):
         return _create_as(cursor, name, declared, if_not_exists, replaces)
     if not replaces and cursor.skip("LIKE"):
-        return CreateTableLike(name, read_like(cursor, table_name(cursor)), declared, if_not_exists)
+        return s.CreateTableLike(name, read_like(cursor, table_name(cursor)), declared, if_not_exists)
     if replaces:
         raise cursor.refusal("expected AS and a query: only CREATE OR REPLACE TABLE … AS SELECT is supported")
     if not declared.columns and not declared.computed:
         raise cursor.refusal("expected ( and the table's columns, or AS and a query")
-    return CreateTable(name, declared.schema(cursor.subject), with_, if_not_exists)
+    return s.CreateTable(name, declared.schema(cursor.subject), with_, if_not_exists)
 
 
 def _create_as(
-    cursor: Cursor, name: str, declared: Declared, if_not_exists: bool, replaces: bool
-) -> CreateTableAs:
+    cursor: Cursor, name: str, declared: s.Declared, if_not_exists: bool, replaces: bool
+) -> s.CreateTableAs:
     """``… AS SELECT``: the columns are those of the query, so the parentheses may hold keys and indexes."""
     if declared.columns or declared.computed or declared.watermark:
         raise SchemaError(
@@ -107,7 +91,7 @@ def _create_as(
         raise SchemaError(
             f"{cursor.subject}: CREATE TABLE … AS SELECT has no {unique_index}; leave out UNIQUE"
         )
-    return CreateTableAs(
+    return s.CreateTableAs(
         name,
         query_at(cursor),
         declared.primary_key,
@@ -120,7 +104,7 @@ def _create_as(
     )
 
 
-def create_view(cursor: Cursor, *, replaces: bool = False) -> CreateView:
+def create_view(cursor: Cursor, *, replaces: bool = False) -> s.CreateView:
     """Read what follows ``CREATE [OR REPLACE] MATERIALIZED VIEW``."""
     if_not_exists = cursor.skip("IF", "NOT", "EXISTS")
     name = table_name(cursor)
@@ -142,7 +126,7 @@ def create_view(cursor: Cursor, *, replaces: bool = False) -> CreateView:
     comment, partitioned_by, with_ = _clauses(cursor)
     if not cursor.skip("AS"):
         raise cursor.refusal("expected AS and a query")
-    return CreateView(
+    return s.CreateView(
         name,
         query_at(cursor),
         key,
@@ -179,20 +163,20 @@ def _refuse_clauses(cursor: Cursor) -> None:
             raise cursor.refusal(reason)
 
 
-def read_like(cursor: Cursor, source: str) -> Like:
+def read_like(cursor: Cursor, source: str) -> s.Like:
     """Read what follows ``LIKE source``, which may be nothing.
 
     >>> read_like(Cursor("(INCLUDING ALL EXCLUDING OPTIONS)"), "t").features["OPTIONS"].value
     'EXCLUDING'
     """
-    given: dict[str, Merging] = {}
-    everything: Merging | None = None
+    given: dict[str, s.Merging] = {}
+    everything: s.Merging | None = None
     has_list = cursor.skip("(")
     while has_list and not cursor.skip(")"):
-        merging = next((merging for merging in Merging if cursor.skip(merging.value)), None)
+        merging = next((merging for merging in s.Merging if cursor.skip(merging.value)), None)
         if merging is None:
             raise cursor.refusal("expected INCLUDING, EXCLUDING or OVERWRITING, and a feature")
-        known = _MERGED if merging is Merging.OVERWRITING else (*MERGED_ONCE, *_MERGED)
+        known = _MERGED if merging is s.Merging.OVERWRITING else (*s.MERGED_ONCE, *_MERGED)
         feature = cursor.word(0)
         if feature == "ALL" and everything is None and not given:
             everything = merging
@@ -202,6 +186,6 @@ def read_like(cursor: Cursor, source: str) -> Like:
             raise cursor.refusal(f"expected ALL before all others, or one of {', '.join(known)}, each once")
         cursor.expect(feature)
     features = dict.fromkeys(_DEFAULT, everything) if everything else _DEFAULT
-    if everything is Merging.OVERWRITING:
-        features |= dict.fromkeys(MERGED_ONCE, Merging.INCLUDING)
-    return Like(source, {**features, **given})
+    if everything is s.Merging.OVERWRITING:
+        features |= dict.fromkeys(s.MERGED_ONCE, s.Merging.INCLUDING)
+    return s.Like(source, {**features, **given})

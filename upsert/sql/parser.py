@@ -2,15 +2,7 @@
 
 One statement a text: of two, the second could fail after the first was executed; `upsert.catalog.script`
 splits a file into statements. What follows CREATE and ALTER of tables and views is read in modules of their
-own, queries in `upsert.sql.query`. Of catalogs, databases and views there are::
-
-    CREATE CATALOG [IF NOT EXISTS] c WITH ('warehouse' = 'folder') | DROP CATALOG [IF EXISTS] c
-    USE CATALOG c | USE [DATABASE] [c.]db
-    CREATE DATABASE [IF NOT EXISTS] [c.]db | DROP DATABASE [IF EXISTS] [c.]db [RESTRICT | CASCADE]
-    SHOW CATALOGS | SHOW CURRENT CATALOG | SHOW DATABASES [{ FROM | IN } c] | SHOW CURRENT DATABASE
-    SHOW { TABLES | MATERIALIZED VIEWS } [{ FROM | IN } [c.]db] [LIKE 'pattern']
-    EXPLAIN { MATERIALIZED VIEW name | CREATE MATERIALIZED VIEW … }
-    REFRESH MATERIALIZED VIEW name | DROP MATERIALIZED VIEW [IF EXISTS] name
+own, queries in `upsert.sql.query`. docs/sql.md lists all statements.
 
 ``DELETE FROM`` and ``UPDATE`` have the query of the rows that they change, in the statement's own text: a few
 words of it are exchanged, so that Spark reads the user's expressions, and errors have their places::
@@ -26,41 +18,12 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from upsert.errors import SchemaError
+from upsert.sql import statements as s
 from upsert.sql.alter_table import alter_table, alter_view
 from upsert.sql.create_table import create_table, create_view
 from upsert.sql.dialect import Edit, expression_tree, too_deep
 from upsert.sql.query import QueryText, query_at
-from upsert.sql.statements import (
-    NEW_VALUE,
-    CreateCatalog,
-    CreateDatabase,
-    CreateTableAs,
-    CreateView,
-    Delete,
-    DescribeTable,
-    DropCatalog,
-    DropDatabase,
-    DropTable,
-    DropView,
-    Explain,
-    ExplainView,
-    Insert,
-    RefreshView,
-    ResetOption,
-    Select,
-    SetOption,
-    ShowCatalogs,
-    ShowCreateTable,
-    ShowDatabases,
-    ShowOptions,
-    ShowPartitions,
-    ShowTables,
-    ShowViews,
-    Statement,
-    Update,
-    UseCatalog,
-    UseDatabase,
-)
+from upsert.sql.statements import Statement
 from upsert.sql.tokens import (
     Cursor,
     blanked,
@@ -73,26 +36,26 @@ from upsert.sql.tokens import (
 )
 
 
-def _create_catalog(cursor: Cursor) -> CreateCatalog:
+def _create_catalog(cursor: Cursor) -> s.CreateCatalog:
     if_not_exists = cursor.skip("IF", "NOT", "EXISTS")
     name = _catalog(cursor)
     cursor.subject = f"CREATE CATALOG {name}"
     cursor.expect("WITH")
-    return CreateCatalog(name, options(cursor), if_not_exists)
+    return s.CreateCatalog(name, options(cursor), if_not_exists)
 
 
-def _create_database(cursor: Cursor) -> CreateDatabase:
+def _create_database(cursor: Cursor) -> s.CreateDatabase:
     if_not_exists = cursor.skip("IF", "NOT", "EXISTS")
-    return CreateDatabase(_database(cursor), if_not_exists)
+    return s.CreateDatabase(_database(cursor), if_not_exists)
 
 
-def _drop_database(cursor: Cursor) -> DropDatabase:
+def _drop_database(cursor: Cursor) -> s.DropDatabase:
     if_exists = cursor.skip("IF", "EXISTS")
     name = _database(cursor)
     cascade = cursor.skip("CASCADE")
     if not cascade:
         cursor.skip("RESTRICT")
-    return DropDatabase(name, if_exists, cascade)
+    return s.DropDatabase(name, if_exists, cascade)
 
 
 def _drop(
@@ -107,17 +70,17 @@ def _drop(
     return read
 
 
-def _use(cursor: Cursor) -> UseCatalog | UseDatabase:
+def _use(cursor: Cursor) -> s.UseCatalog | s.UseDatabase:
     if cursor.is_name(1):
         if cursor.skip("CATALOG"):
-            return UseCatalog(_catalog(cursor))
+            return s.UseCatalog(_catalog(cursor))
         cursor.skip("DATABASE")
-    return UseDatabase(_database(cursor))
+    return s.UseDatabase(_database(cursor))
 
 
-def _show_databases(cursor: Cursor) -> ShowDatabases:
+def _show_databases(cursor: Cursor) -> s.ShowDatabases:
     has_catalog = cursor.skip("FROM") or cursor.skip("IN")
-    return ShowDatabases(catalog=_catalog(cursor) if has_catalog else None)
+    return s.ShowDatabases(catalog=_catalog(cursor) if has_catalog else None)
 
 
 def _shown_of(cursor: Cursor) -> tuple[str | None, str | None]:
@@ -136,19 +99,19 @@ def _database(cursor: Cursor) -> str:
     return f"{first}.{cursor.name('the name of a database')}" if cursor.skip(".") else first
 
 
-def _delete(cursor: Cursor) -> Delete:
+def _delete(cursor: Cursor) -> s.Delete:
     head = Edit(cursor.first, cursor.reached, "SELECT * FROM")
     hints, name, _ = _target(cursor, "DELETE FROM")
     if cursor.at_end:
-        return Delete(name, None, hints)
+        return s.Delete(name, None, hints)
     cursor.expect("WHERE")
     start = cursor.offset
     cursor.raw("a condition", lambda: False)
     tree = expression_tree(blanked(cursor.text, start, cursor.reached), cursor.subject)
-    return Delete(name, tree, hints, _query_of_rows(cursor, [head]))
+    return s.Delete(name, tree, hints, _query_of_rows(cursor, [head]))
 
 
-def _update(cursor: Cursor) -> Update:
+def _update(cursor: Cursor) -> s.Update:
     hints, name, table = _target(cursor, "UPDATE")
     cursor.expect("SET")
     edits, columns = [Edit(cursor.first, cursor.reached, "SELECT *,")], list[str]()
@@ -160,7 +123,7 @@ def _update(cursor: Cursor) -> Update:
         begins = cursor.offset
         cursor.raw("an expression", lambda: cursor.ahead("WHERE"))
         expression_tree(blanked(cursor.text, begins, cursor.reached), cursor.subject)
-        alias = NEW_VALUE.format(len(columns) - 1)
+        alias = s.NEW_VALUE.format(len(columns) - 1)
         source = "" if cursor.ahead(",") else f" FROM {table} "
         edits.append(Edit(cursor.reached, cursor.reached, f" AS `{alias}`{source}"))
         if not cursor.skip(","):
@@ -170,7 +133,7 @@ def _update(cursor: Cursor) -> Update:
         cursor.raw("a condition", lambda: False)
     if repeated := next((column for column in columns if columns.count(column) > 1), None):
         raise SchemaError(f"{cursor.subject}: column {repeated!r} gets two values; give one")
-    return Update(name, tuple(columns), _query_of_rows(cursor, edits), hints)
+    return s.Update(name, tuple(columns), _query_of_rows(cursor, edits), hints)
 
 
 def _target(cursor: Cursor, what: str) -> tuple[dict[str, str], str, str]:
@@ -241,8 +204,8 @@ def _at(cursor: Cursor) -> Statement:
             return read(cursor)
     head = cursor.head(_HEAD_WORDS)
     if not head.replace(" ", "").isalpha():
-        raise cursor.refusal(f"expected a statement, one of {', '.join(_NAMES)}")
-    raise SchemaError(f"{head} is not supported: statements are {', '.join(_NAMES)}")
+        raise cursor.refusal(f"expected a statement, one of {_NAMES}")
+    raise SchemaError(f"{head} is not supported: statements are {_NAMES}")
 
 
 def _assignment(text: str) -> Statement | None:
@@ -254,7 +217,7 @@ def _assignment(text: str) -> Statement | None:
     rest = text[match.end() :].rstrip()
     rest = rest.removesuffix(";").rstrip()
     if not rest:
-        return ShowOptions() if word == "SET" else ResetOption()
+        return s.ShowOptions() if word == "SET" else s.ResetOption()
     found = _ASSIGNMENT.fullmatch(rest)
     if found is None:
         raise SchemaError(f"{word}: expected 'key' = 'value', found {_start_of(rest)!r}")
@@ -262,12 +225,12 @@ def _assignment(text: str) -> Statement | None:
     if word == "RESET":
         if "=" in rest:
             raise SchemaError(f"RESET: expected a key alone, found {_start_of(rest)!r}")
-        return ResetOption(key)
+        return s.ResetOption(key)
     if found["value"] is None:
         if "=" in rest:
             raise SchemaError(f"SET: expected a value of {key!r}; RESET {key} gives it its default back")
-        return ShowOptions(key)
-    return SetOption(key, _value(found["value"].strip()))
+        return s.ShowOptions(key)
+    return s.SetOption(key, _value(found["value"].strip()))
 
 
 def _value(text: str) -> str:
@@ -279,26 +242,26 @@ def _start_of(text: str) -> str:
     return text.partition("=")[0][:60].strip()
 
 
-def _drop_temporary(cursor: Cursor) -> DropTable:
+def _drop_temporary(cursor: Cursor) -> s.DropTable:
     raise cursor.refusal("a catalog has no temporary tables; use DROP TABLE, or spark.catalog.dropTempView")
 
 
-def _show_partitions(cursor: Cursor) -> ShowPartitions:
+def _show_partitions(cursor: Cursor) -> s.ShowPartitions:
     name = table_name(cursor)
-    return ShowPartitions(name, partition(cursor) if cursor.skip("PARTITION") else {})
+    return s.ShowPartitions(name, partition(cursor) if cursor.skip("PARTITION") else {})
 
 
-def _describe(cursor: Cursor) -> DescribeTable:
+def _describe(cursor: Cursor) -> s.DescribeTable:
     is_extended = cursor.skip("DETAIL")
     if cursor.is_name(1):
         cursor.skip("TABLE")
     if cursor.is_name(1):
         is_extended = cursor.skip("EXTENDED") or is_extended
     name = table_name(cursor)
-    return DescribeTable(name, is_extended, partition(cursor) if cursor.skip("PARTITION") else None)
+    return s.DescribeTable(name, is_extended, partition(cursor) if cursor.skip("PARTITION") else None)
 
 
-def _insert(cursor: Cursor) -> Insert:
+def _insert(cursor: Cursor) -> s.Insert:
     overwrite = cursor.skip("OVERWRITE")
     if not overwrite:
         cursor.expect("INTO")
@@ -311,7 +274,7 @@ def _insert(cursor: Cursor) -> Insert:
     values, dynamic = written_partition(cursor) if cursor.skip("PARTITION") else ({}, ())
     columns = names(cursor) if _columns_ahead(cursor) else None
     hints |= cursor.hint()
-    return Insert(name, query_at(cursor), columns, values, hints, overwrite, dynamic)
+    return s.Insert(name, query_at(cursor), columns, values, hints, overwrite, dynamic)
 
 
 def _columns_ahead(cursor: Cursor) -> bool:
@@ -320,12 +283,12 @@ def _columns_ahead(cursor: Cursor) -> bool:
     return cursor.ahead("(") and cursor.is_name(1) and not is_query
 
 
-def _select(cursor: Cursor) -> Select:
+def _select(cursor: Cursor) -> s.Select:
     cursor.subject = "query"
-    return Select(query_at(cursor))
+    return s.Select(query_at(cursor))
 
 
-def _explain(cursor: Cursor) -> Explain | ExplainView:
+def _explain(cursor: Cursor) -> s.Explain | s.ExplainView:
     """``EXPLAIN``, but of an existing view."""
     cursor.skip("PLAN", "FOR")
     is_json = False
@@ -337,10 +300,10 @@ def _explain(cursor: Cursor) -> Explain | ExplainView:
     head = "" if cursor.at_end else cursor.head(_HEAD_WORDS)
     explained = _at(cursor)
     match explained:
-        case CreateView() if not is_json:
-            return ExplainView(explained)
-        case Select() | Insert() | CreateTableAs():
-            return Explain(explained, is_json)
+        case s.CreateView() if not is_json:
+            return s.ExplainView(explained)
+        case s.Select() | s.Insert() | s.CreateTableAs():
+            return s.Explain(explained, is_json)
     views_too = "" if is_json else ", CREATE MATERIALIZED VIEW"
     raise SchemaError(
         f"EXPLAIN{' FORMAT JSON' if is_json else ''}: the statement must be SELECT, INSERT{views_too} or "
@@ -353,26 +316,26 @@ _STATEMENTS: Final[Mapping[tuple[str, ...], Callable[[Cursor], Statement]]] = {
     ("CREATE", "TABLE"): create_table,
     ("CREATE", "OR", "REPLACE", "MATERIALIZED", "VIEW"): lambda cursor: create_view(cursor, replaces=True),
     ("CREATE", "MATERIALIZED", "VIEW"): create_view,
-    ("EXPLAIN", "MATERIALIZED", "VIEW"): lambda cursor: ExplainView(table_name(cursor)),
+    ("EXPLAIN", "MATERIALIZED", "VIEW"): lambda cursor: s.ExplainView(table_name(cursor)),
     ("EXPLAIN",): _explain,
     ("ALTER", "MATERIALIZED", "VIEW"): alter_view,
-    ("REFRESH", "MATERIALIZED", "VIEW"): lambda cursor: RefreshView(table_name(cursor)),
-    ("DROP", "MATERIALIZED", "VIEW"): _drop(DropView, table_name),
-    ("SHOW", "MATERIALIZED", "VIEWS"): lambda cursor: ShowViews(*_shown_of(cursor)),
+    ("REFRESH", "MATERIALIZED", "VIEW"): lambda cursor: s.RefreshView(table_name(cursor)),
+    ("DROP", "MATERIALIZED", "VIEW"): _drop(s.DropView, table_name),
+    ("SHOW", "MATERIALIZED", "VIEWS"): lambda cursor: s.ShowViews(*_shown_of(cursor)),
     ("CREATE", "CATALOG"): _create_catalog,
-    ("DROP", "CATALOG"): _drop(DropCatalog, _catalog),
+    ("DROP", "CATALOG"): _drop(s.DropCatalog, _catalog),
     **{("CREATE", word): _create_database for word in _DATABASE_WORDS},
     **{("DROP", word): _drop_database for word in _DATABASE_WORDS},
     ("DROP", "TEMPORARY", "TABLE"): _drop_temporary,
-    ("DROP", "TABLE"): _drop(DropTable, table_name),
+    ("DROP", "TABLE"): _drop(s.DropTable, table_name),
     ("ALTER", "TABLE"): alter_table,
     ("USE",): _use,
-    ("SHOW", "CATALOGS"): lambda _: ShowCatalogs(),
-    ("SHOW", "CURRENT", "CATALOG"): lambda _: ShowCatalogs(only_current=True),
+    ("SHOW", "CATALOGS"): lambda _: s.ShowCatalogs(),
+    ("SHOW", "CURRENT", "CATALOG"): lambda _: s.ShowCatalogs(only_current=True),
     **{("SHOW", f"{word}S"): _show_databases for word in _DATABASE_WORDS},
-    **{("SHOW", "CURRENT", word): lambda _: ShowDatabases(only_current=True) for word in _DATABASE_WORDS},
-    ("SHOW", "CREATE", "TABLE"): lambda cursor: ShowCreateTable(table_name(cursor)),
-    ("SHOW", "TABLES"): lambda cursor: ShowTables(*_shown_of(cursor)),
+    **{("SHOW", "CURRENT", word): lambda _: s.ShowDatabases(only_current=True) for word in _DATABASE_WORDS},
+    ("SHOW", "CREATE", "TABLE"): lambda cursor: s.ShowCreateTable(table_name(cursor)),
+    ("SHOW", "TABLES"): lambda cursor: s.ShowTables(*_shown_of(cursor)),
     ("SHOW", "PARTITIONS"): _show_partitions,
     ("DESCRIBE",): _describe,
     ("DESC",): _describe,
@@ -384,25 +347,9 @@ _STATEMENTS: Final[Mapping[tuple[str, ...], Callable[[Cursor], Statement]]] = {
 """The first words of each statement, and what reads the rest of it."""
 
 _NAMES: Final = (
-    "CREATE TABLE",
-    "DROP TABLE",
-    "ALTER TABLE",
-    "CREATE MATERIALIZED VIEW",
-    "REFRESH MATERIALIZED VIEW",
-    "EXPLAIN",
-    "CREATE CATALOG",
-    "DROP CATALOG",
-    "CREATE DATABASE",
-    "DROP DATABASE",
-    "USE",
-    "SHOW",
-    "DESCRIBE",
-    "INSERT",
-    "DELETE FROM",
-    "UPDATE",
-    "SELECT",
-    "SET",
-    "RESET",
+    "CREATE TABLE, DROP TABLE, ALTER TABLE, CREATE MATERIALIZED VIEW, REFRESH MATERIALIZED VIEW, EXPLAIN, "
+    "CREATE CATALOG, DROP CATALOG, CREATE DATABASE, DROP DATABASE, USE, SHOW, DESCRIBE, INSERT, DELETE FROM, "
+    "UPDATE, SELECT, SET, RESET"
 )
 
 _HEAD_WORDS: Final = frozenset(

@@ -8,8 +8,8 @@ from typing import Final
 import pyarrow as pa
 
 from upsert import types
+from upsert.options import MASK, is_secret
 from upsert.schema import Column, ComputedColumn, TableSchema, Watermark
-from upsert.secret import MASK, is_secret
 from upsert.types import quoted
 
 _UNITS: Final = (("DAY", 86_400_000), ("HOUR", 3_600_000), ("MINUTE", 60_000), ("SECOND", 1_000))
