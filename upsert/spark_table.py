@@ -186,7 +186,10 @@ def from_spark(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if wanted == given.types:
             yield batch
             continue
-        columns = [_as(column, type_) for column, type_ in zip(batch.columns, wanted, strict=True)]
+        columns = [
+            column if column.type == type_ else cast_to(pa.chunked_array([column]), type_).combine_chunks()
+            for column, type_ in zip(batch.columns, wanted, strict=True)
+        ]
         fields = [field.with_type(type_) for field, type_ in zip(given, wanted, strict=True)]
         yield pa.record_batch(columns, schema=pa.schema(fields, given.metadata))
 
@@ -203,9 +206,3 @@ def _stored(type_: pa.DataType) -> pa.DataType:
         return types.canonical(type_, "a column")
     except SchemaError:
         return type_
-
-
-def _as(column: pa.Array, type_: pa.DataType) -> pa.Array:
-    if column.type == type_:
-        return column
-    return cast_to(pa.chunked_array([column]), type_).combine_chunks()

@@ -7,7 +7,7 @@ the schema of the columns (or the one given), which is registered in the subject
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -76,12 +76,7 @@ OPTIONS: Final = (
 def check(context: FormatContext) -> None:
     """Refuse fields and options that the format cannot serve; the registry is not asked."""
     avro.check(context)
-    _check_urls(context.options["url"])
-    _check_credentials(context.options)
-
-
-def _check_urls(urls: Sequence[Secret]) -> None:
-    for place, url in enumerate(urls, start=1):
+    for place, url in enumerate(context.options["url"], start=1):
         try:
             parts = urlsplit(url)
             is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -92,6 +87,7 @@ def _check_urls(urls: Sequence[Secret]) -> None:
                 "avro-confluent: option 'url' must be http: or https: addresses separated by commas, like "
                 f"http://registry:8081; address {place} is none"
             )
+    _check_credentials(context.options)
 
 
 def _check_credentials(given: Mapping[str, Any]) -> None:

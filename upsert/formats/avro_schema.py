@@ -235,15 +235,12 @@ def codec_schema(root: AvroType) -> Any:
     names: dict[str, str] = {}
 
     def bare(found: AvroType) -> Any:
-        plain = named(found) if found.name else unnamed(found)
+        plain: Any = named(found) if found.name else found.kind
+        if found.inner is not None:
+            plain = {"type": found.kind, "items" if found.kind == "array" else "values": bare(found.inner)}
         if not found.nullable:
             return plain
         return ["null", plain] if found.null_is_first else [plain, "null"]
-
-    def unnamed(found: AvroType) -> Any:
-        if found.inner is None:
-            return found.kind
-        return {"type": found.kind, "items" if found.kind == "array" else "values": bare(found.inner)}
 
     def named(found: AvroType) -> Any:
         if found.name in names:

@@ -450,17 +450,14 @@ def check(context: FormatContext) -> None:
             f"got {meanings}"
         )
     for field in context.fields:
-        _check_type(field)
-
-
-def _check_type(field: pa.Field) -> None:
-    type_ = field.type
-    inner = [type_.field(i).type for i in range(type_.num_fields)] if pa.types.is_nested(type_) else [type_]
-    if pa.types.is_map(type_) or not all(map(types.is_scalar, inner)):
-        raise SchemaError(
-            f"column {field.name!r}: in CSV it must be of a scalar type, or an ARRAY or STRUCT of them, "
-            f"got {types.sql_name(type_)}; write it as a STRING"
-        )
+        type_ = field.type
+        parts = range(type_.num_fields) if pa.types.is_nested(type_) else ()
+        inner = [type_.field(part).type for part in parts] or [type_]
+        if pa.types.is_map(type_) or not all(map(types.is_scalar, inner)):
+            raise SchemaError(
+                f"column {field.name!r}: in CSV it must be of a scalar type, or an ARRAY or STRUCT of them, "
+                f"got {types.sql_name(type_)}; write it as a STRING"
+            )
 
 
 FORMAT: Final = Format("csv", OPTIONS, check, _CsvDecoder, _CsvEncoder)

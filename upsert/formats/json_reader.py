@@ -230,9 +230,7 @@ def _good(positions: Positions, columns: list[pa.Array], doubtful: Mask) -> tupl
 
 
 def _taken(messages: pa.Array, positions: Positions) -> pa.Array:
-    if len(positions) == len(messages):
-        return messages
-    return messages.take(pa.array(positions))
+    return messages if len(positions) == len(messages) else messages.take(pa.array(positions))
 
 
 def _mark(doubtful: Mask, mask: Mask, rows: Positions | None) -> None:
@@ -331,7 +329,9 @@ class JsonReader:
             positions.append(where + start)
             start += len(chunk)
         found = np.concatenate(positions)
-        rows = pa.concat_tables(tables) if len(self._fields) else _without_columns(len(found))
+        rows = pa.concat_tables(tables)
+        if not len(self._fields):  # Arrow keeps the number of rows when the last column is taken away
+            rows = pa.table({"_": pa.nulls(len(found))}).select([])
         return Decoded.at(found, len(messages), rows, bad)
 
     def _read_chunk(
@@ -387,11 +387,6 @@ class JsonReader:
                 if not self._dialect.ignore_parse_errors:
                     raise
         return found
-
-
-def _without_columns(num_rows: int) -> pa.Table:
-    """A table of no columns: Arrow keeps the number of its rows when the last column is taken away."""
-    return pa.table({"_": pa.nulls(num_rows)}).select([])
 
 
 def _chunk(messages: pa.Array, start: int) -> pa.Array:

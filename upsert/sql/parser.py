@@ -214,8 +214,7 @@ def _assignment(text: str) -> Statement | None:
     if match is None:
         return None
     word = match[1].upper()
-    rest = text[match.end() :].rstrip()
-    rest = rest.removesuffix(";").rstrip()
+    rest = text[match.end() :].rstrip().removesuffix(";").rstrip()
     if not rest:
         return s.ShowOptions() if word == "SET" else s.ResetOption()
     found = _ASSIGNMENT.fullmatch(rest)
@@ -230,11 +229,9 @@ def _assignment(text: str) -> Statement | None:
         if "=" in rest:
             raise SchemaError(f"SET: expected a value of {key!r}; RESET {key} gives it its default back")
         return s.ShowOptions(key)
-    return s.SetOption(key, _value(found["value"].strip()))
-
-
-def _value(text: str) -> str:
-    return text[1:-1].replace("''", "'") if text.startswith("'") and len(text) > 1 else text
+    value = found["value"].strip()
+    is_quoted = value.startswith("'") and len(value) > 1
+    return s.SetOption(key, value[1:-1].replace("''", "'") if is_quoted else value)
 
 
 def _start_of(text: str) -> str:
