@@ -33,32 +33,21 @@ from upsert.formats.json_values import JsonDialect, parse
 from upsert.metadata_columns import MetadataKey
 from upsert.options import Option
 
-METADATA: Final = (
-    MetadataKey("database", pa.string()),
-    MetadataKey("table", pa.string()),
-    MetadataKey("sql-type", pa.map_(pa.string(), pa.int32())),
-    MetadataKey("pk-names", pa.list_(pa.field("element", pa.string()))),
-    MetadataKey("ingestion-timestamp", types.TIMESTAMP),
-    MetadataKey("event-timestamp", types.TIMESTAMP),
-)
 _MEMBERS: Final = {
     "database": pa.field("database", pa.string()),
     "table": pa.field("table", pa.string()),
-    "sql-type": pa.field("sqlType", METADATA[2].type),
-    "pk-names": pa.field("pkNames", METADATA[3].type),
+    "sql-type": pa.field("sqlType", pa.map_(pa.string(), pa.int32())),
+    "pk-names": pa.field("pkNames", pa.list_(pa.field("element", pa.string()))),
     "ingestion-timestamp": pa.field("ts", pa.int64()),
     "event-timestamp": pa.field("es", pa.int64()),
 }
-"""Metadata key -> the member of a message that it comes from."""
+"""Metadata key -> the member of a message that it comes from; a number is a time."""
 
 
-def regular_expression(text: str) -> str:
+def _regular_expression(text: str) -> str:
     """A pattern that means the same to Java and to Python.
 
-    Raises:
-        ValueError: Python cannot compile it, or may mean something else by it.
-
-    >>> regular_expression("[a-z&&[^x]]")
+    >>> _regular_expression("[a-z&&[^x]]")
     Traceback (most recent call last):
     ...
     ValueError: a regular expression that Python has as well (Possible set intersection at position 4)
@@ -183,10 +172,13 @@ def _columns(data: _RowLists, old: _RowLists, is_in_old: list[Mask], rows: cdc.C
 TOOL: Final = cdc.CdcTool(
     name="canal-json",
     own_options=(
-        Option("database.include", regular_expression, "which databases are read, all of the name", None),
-        Option("table.include", regular_expression, "which tables are read, all of the name", None),
+        Option("database.include", _regular_expression, "which databases are read, all of the name", None),
+        Option("table.include", _regular_expression, "which tables are read, all of the name", None),
     ),
-    metadata=METADATA,
+    metadata=tuple(
+        MetadataKey(key, types.TIMESTAMP if member.type == pa.int64() else member.type)
+        for key, member in _MEMBERS.items()
+    ),
     operation="type",
     first_kinds={
         "INSERT": cdc.INSERT,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from upsert.errors import SchemaError
 from upsert.schema import Column, ComputedColumn, Index, TableSchema, Watermark
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from upsert.sql.query import QueryText
     from upsert.store.alterations import Alteration
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -163,28 +165,19 @@ class Like:
             self._one("PARTITIONS", own.partitioned_by, schema.partitioned_by, "PARTITIONED BY", of),
             own.comment,
             computed,
-            self._watermark(own, schema, of),
+            self._one("WATERMARKS", own.watermark, schema.watermark, "WATERMARK", of),
         )
         return found.schema(of), self._options(own.options, options, of)
 
     def _has(self, feature: str) -> bool:
         return self.features.get(feature) is not Merging.EXCLUDING
 
-    def _one(
-        self, feature: str, own: tuple[str, ...], theirs: tuple[str, ...], clause: str, of: str
-    ) -> tuple[str, ...]:
-        if own and theirs and self._has(feature):
+    def _one(self, feature: str, own: T, theirs: T, clause: str, of: str) -> T:
+        if not theirs or not self._has(feature):
+            return own
+        if own and self.features[feature] is not Merging.OVERWRITING:
             raise self._twice(feature, clause, of)
-        return theirs if theirs and self._has(feature) else own
-
-    def _watermark(self, own: Declared, schema: TableSchema, of: str) -> Watermark | None:
-        if not self._has("WATERMARKS") or schema.watermark is None:
-            return own.watermark
-        if own.watermark is None:
-            return schema.watermark
-        if self.features["WATERMARKS"] is not Merging.OVERWRITING:
-            raise self._twice("WATERMARKS", "WATERMARK", of)
-        return own.watermark
+        return own or theirs
 
     def _options(self, own: Mapping[str, str], theirs: Mapping[str, str], of: str) -> dict[str, str]:
         if not self._has("OPTIONS"):
