@@ -306,8 +306,9 @@ class AvroCodec:
         columns = fields_to_arrow(data, self._root, list(self._fields), is_null)
         return pa.table(columns, schema=self._fields)
 
-    def encode(self, rows: pa.Table, before: bytes = b"") -> pa.Array:
-        """One message for each row, with the same bytes before each."""
+    def encode(self, rows: pa.Table, kinds: pa.Array | None = None, *, before: bytes = b"") -> pa.Array:
+        """One message for each row, whatever its kind, with the same bytes before each."""
+        del kinds
         write, codec = fastavro().schemaless_writer, self._codec
         columns = {name: one_array(rows.column(name)) for name in rows.column_names}
         if self._is_record:
@@ -417,22 +418,12 @@ class _AvroDecoder:
         return Decoded.at(np.array(positions, np.int64), len(messages), rows, bad)
 
 
-class _AvroEncoder:
-    """Rows to messages of one schema."""
-
-    def __init__(self, context: FormatContext) -> None:
-        self._codec = writing_codec(context)
-
-    def encode(self, rows: pa.Table, kinds: pa.Array | None = None) -> pa.Array:  # noqa: ARG002
-        return self._codec.encode(rows)
-
-
 FORMAT: Final = Format(
     "avro",
     (*SHARED_OPTIONS, Option("codec", _no_codec, "refused: compresses Avro files only", None)),
     check,
     _AvroDecoder,
-    _AvroEncoder,
+    writing_codec,
     metadata=(MetadataKey(SCHEMA_KEY, pa.string()),),
 )
 """Its metadata is the schema with which messages are read, as JSON text."""

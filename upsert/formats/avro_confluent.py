@@ -203,7 +203,7 @@ class AvroConfluentEncoder:
         if not rows.num_rows:
             return pa.array([], pa.binary())
         id = self._registry.id_of(self._subject, self._schema)
-        return self._codec.encode(rows, _MAGIC + id.to_bytes(4, "big"))
+        return self._codec.encode(rows, before=_MAGIC + id.to_bytes(4, "big"))
 
 
 FORMAT: Final = Format(

@@ -40,12 +40,7 @@ _MAX_MILLIS: Final = (2**63 - 1) // 1000
 class Envelopes:
     """The envelopes that were read from some messages, one of a message at most.
 
-    Attributes:
-        messages: the messages.
-        columns: the members of the envelopes by name, a value for each envelope.
-        positions: the position of each envelope's message.
-        is_good: which envelopes have not been refused.
-        bad: the bad messages, in any order.
+    Their members are ``columns``; ``positions`` are those of their messages; ``bad`` is in any order.
     """
 
     def __init__(self, read: Decoded, messages: pa.Array, bad: Sequence[BadMessage] = ()) -> None:
@@ -125,12 +120,9 @@ class CdcTool:
     """What a tool that captures changes writes.
 
     Attributes:
-        name: the name of its format.
         own_options: the options that other JSON formats do not have.
-        metadata: the origin and the times of a change.
         operation: the member of an envelope that names the kind of change.
         first_kinds: for each of its texts the kind of the first row.
-        reader: makes the reader of envelopes.
         added: what is written before and after a row that is added, with ``+I`` or ``+U``.
         removed: what is written before and after a row that is removed, with ``-U`` or ``-D``.
         read_only: an option with which messages can only be read, and why.

@@ -132,12 +132,11 @@ def _offset_minutes(text: str) -> int:
 def parse_column(texts: pa.Array, type_: pa.DataType) -> pa.Array:
     """Values of texts that all match the ``pattern`` of the type."""
     if type_ == pa.date32():
-        return _within_years(texts.cast(type_), _FIRST_DAY, _LAST_DAY)
+        return _within_years(texts.cast(type_))
     micros_only = pc.replace_substring_regex(texts, r"(\.[0-9]{6})[0-9]+", r"\1")
     if type_ == types.TIMESTAMP_NTZ:
         micros_only = _without_zone(micros_only)
-    values = micros_only.cast(type_)
-    return _within_years(values, _FIRST_DAY * _DAY, (_LAST_DAY + 1) * _DAY - 1)
+    return _within_years(micros_only.cast(type_))
 
 
 def _without_zone(texts: pa.Array) -> pa.Array:
@@ -149,10 +148,10 @@ def _without_zone(texts: pa.Array) -> pa.Array:
     return pc.replace_substring_regex(local.cast(pa.string()), "Z$", "")
 
 
-def _within_years(values: pa.Array, first: int, last: int) -> pa.Array:
-    numbers = values.view(pa.int32() if values.type == pa.date32() else pa.int64())
-    bounds = pc.min_max(numbers)
-    if bounds["min"].is_valid and not (first <= bounds["min"].as_py() and bounds["max"].as_py() <= last):
+def _within_years(values: pa.Array) -> pa.Array:
+    unit, number = (1, pa.int32()) if values.type == pa.date32() else (_DAY, pa.int64())
+    first, last = pc.min_max(values.view(number)).as_py().values()
+    if first is not None and not (_FIRST_DAY * unit <= first and last < (_LAST_DAY + 1) * unit):
         raise pa.ArrowInvalid("a year is not within 0001 to 9999")
     return values
 
@@ -166,13 +165,11 @@ def format_column(values: pa.Array, standard: TimestampStandard) -> pa.Array:
     >>> format_column(pa.array([1_500_000], types.TIMESTAMP), TimestampStandard.ISO).to_pylist()
     ['1970-01-01T00:00:01.5Z']
     """
-    is_date = values.type == pa.date32()
-    unit = 1 if is_date else _DAY
     try:
-        _within_years(values, _FIRST_DAY * unit, (_LAST_DAY + 1) * unit - 1)
+        _within_years(values)
     except pa.ArrowInvalid:
         raise SchemaError(f"a {types.sql_name(values.type)} must be within the years 0001 to 9999") from None
-    if is_date:
+    if values.type == pa.date32():
         return values.cast(pa.string())
     texts = values.cast(pa.int64()).cast(types.TIMESTAMP_NTZ).cast(pa.string())
     texts = pc.replace_substring_regex(texts, r"\.?0+$", "") if len(texts) else texts

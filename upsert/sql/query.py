@@ -56,9 +56,7 @@ class Reference:
 
     Attributes:
         name: as written, parts separated by dots, without quotes.
-        position: line and column, for messages.
         options: of the hint ``/*+ OPTIONS(…) */``.
-        as_of: the state that is asked for; None for none.
         columns: every name in lower case that may be one of the table's columns; None: all are read.
         is_alone: whether the query takes the table row by row: it joins, counts and unites nothing.
         where: comparisons of the query's own WHERE; rows that fail them need not be read.
@@ -150,9 +148,11 @@ class QueryText:
     def _worded(self) -> Revision:
         """The query with Spark's words, hints left out."""
         hints = [Edit(hint.start, hint.end, "") for hint in self._hints]
-        words = spark_words(self._white, self.subject)
-        short = _short_select(self._white, self.subject)
-        return Revision(self._white).edited([*hints, *words, *short, *self.edits])
+        edits = [*hints, *spark_words(self._white, self.subject), *self.edits]
+        tokens = tokens_of(self._white, self.subject)
+        if len(tokens) > 1 and tokens[0].text.upper() == "TABLE" and tokens[1].text != "(":
+            edits.append(Edit(tokens[0].start, tokens[0].end + 1, "SELECT * FROM"))  # it is short for that
+        return Revision(self._white).edited(edits)
 
     @cached_property
     def _hints(self) -> tuple[Hint, ...]:
@@ -207,13 +207,6 @@ def _span(table: exp.Table) -> tuple[int, int]:
     """Where a table's name begins and ends, with its database."""
     parts = table.parts
     return parts[0].meta[START], parts[-1].meta[END] + 1
-
-
-def _short_select(text: str, subject: str) -> list[Edit]:
-    """``TABLE t`` is short for ``SELECT * FROM t``."""
-    tokens = tokens_of(text, subject)
-    is_short = len(tokens) > 1 and tokens[0].text.upper() == "TABLE" and tokens[1].text != "("
-    return [Edit(tokens[0].start, tokens[0].end + 1, "SELECT * FROM")] if is_short else []
 
 
 def _is_named_query(table: exp.Table) -> bool:
