@@ -451,8 +451,10 @@ def check(context: FormatContext) -> None:
         )
     for field in context.fields:
         type_ = field.type
-        parts = range(type_.num_fields) if pa.types.is_nested(type_) else ()
-        inner = [type_.field(part).type for part in parts] or [type_]
+        parts = (
+            [type_.field(part) for part in range(type_.num_fields)] if pa.types.is_nested(type_) else [field]
+        )
+        inner = [part.type for part in parts]
         if pa.types.is_map(type_) or not all(map(types.is_scalar, inner)):
             raise SchemaError(
                 f"column {field.name!r}: in CSV it must be of a scalar type, or an ARRAY or STRUCT of them, "

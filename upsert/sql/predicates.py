@@ -86,9 +86,12 @@ def pushed(comparisons: Iterable[Comparison], schema: TableSchema, zone: str) ->
     >>> pushed(comparisons(tree.find(sqlglot.exp.Table), tree), schema, "UTC")
     [('a', '=', 1), ('b', '>', 'x')]
     """
+    by_name: dict[str, list[str]] = {}
+    for name in schema.names:
+        by_name.setdefault(name.lower(), []).append(name)
     found = []
     for comparison in comparisons:
-        names = [name for name in schema.names if name.lower() == comparison.column.lower()]
+        names = by_name.get(comparison.column.lower(), [])
         if len(names) == 1 and (own := _of_column(comparison, names[0], schema, zone)) is not None:
             found.append(own)
     return found
