@@ -29,12 +29,9 @@ _ABOUT: Final = b"upsert"
 
 
 def to_blobs(rows: pa.Table, about: Mapping[str, Any], *, blob_bytes: int = BLOB_BYTES) -> Iterator[bytes]:
-    """The rows as blobs of about ``blob_bytes`` at most, in order; a single row may exceed it.
+    """The rows, if any, as blobs of about ``blob_bytes`` at most, in order; each carries ``about`` as JSON.
 
-    Args:
-        rows: any rows; none give no blob.
-        about: JSON values that every blob carries.
-        blob_bytes: where to cut.
+    A single row may exceed ``blob_bytes``.
 
     >>> (blob,) = to_blobs(pa.table({"k": [1, 2]}), {"side": 1})
     >>> rows, about = from_blob(blob)
@@ -99,7 +96,6 @@ def by_number(rows: pa.Table, numbers: npt.NDArray[np.integer], count: int) -> I
         start += size
 
 
-_SEED = 42
 _LOW_32_BITS = np.uint64(0xFFFFFFFF)
 
 
@@ -127,7 +123,7 @@ def murmur3(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     [933211791, -559580957]
     """
     mixed = _times(_rotated(_times(numbers.astype(np.uint64) & _LOW_32_BITS, 0xCC9E2D51), 15), 0x1B873593)
-    hashed = _rotated(np.uint64(_SEED) ^ mixed, 13)
+    hashed = _rotated(np.uint64(42) ^ mixed, 13)
     hashed = (_times(hashed, 5) + np.uint64(0xE6546B64)) & _LOW_32_BITS
     hashed ^= np.uint64(4)  # bytes of an INT
     hashed = _times(hashed ^ (hashed >> np.uint64(16)), 0x85EBCA6B)

@@ -165,7 +165,8 @@ def own_error(error: BaseException) -> UpsertError | None:
             return cause
         if found := _RAISED.findall(str(cause)):
             name, sentence = found[-1]  # an error that was raised from another one stands behind it
-            return _error(name, sentence.strip())
+            known = {cls.__name__: cls for cls in _subclasses(UpsertError) if _takes_a_sentence(cls)}
+            return known.get(name, UpsertError)(sentence.strip())
         if _OTHER_STATE.search(str(cause)):
             return MissingStateError(
                 "the query's checkpoint: expected state with the fields that this query keeps, found others: "
@@ -187,11 +188,6 @@ def own_errors_first() -> Iterator[None]:
         if (own := own_error(error)) is not None:
             raise own from error
         raise
-
-
-def _error(name: str, sentence: str) -> UpsertError:
-    known = {cls.__name__: cls for cls in _subclasses(UpsertError) if _takes_a_sentence(cls)}
-    return known.get(name, UpsertError)(sentence)
 
 
 def _takes_a_sentence(cls: type[UpsertError]) -> bool:

@@ -14,12 +14,9 @@ from typing import Any
 def imported_on_use(
     package: str, modules: Mapping[str, str], namespace: dict[str, Any]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """``__getattr__`` and ``__dir__`` of a package.
+    """``__getattr__`` and ``__dir__`` of a package whose names each come from one of ``modules``.
 
-    Args:
-        package: its name.
-        modules: for each name the module that defines it.
-        namespace: the package's ``globals()``, which keeps what was imported.
+    Its ``globals()``, the ``namespace``, keep what was imported.
 
     >>> get, names = imported_on_use("numbers", {"sqrt": "math"}, {})
     >>> get("sqrt")(4.0), names()

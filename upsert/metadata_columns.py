@@ -54,14 +54,14 @@ def resolve(
     of: str,
     writing: bool,
 ) -> tuple[MetadataColumn, ...]:
-    """The metadata columns of a table with the keys that they hold.
+    """The metadata columns of a table with the keys that they hold; VIRTUAL ones only where it is read.
 
     Args:
         columns: the table's columns; physical ones are ignored.
         offered: all keys that the connector and its formats have.
         aliases: other spellings of keys.
         of: the table, for messages.
-        writing: whether a query writes into the table; VIRTUAL columns take no part in that.
+        writing: whether a query writes into the table.
 
     Raises:
         SchemaError: a key is unknown, its type cannot be cast to the column's, or it cannot be written.
@@ -77,10 +77,8 @@ def resolve(
             continue
         key = offered.get(aliases.get(column.metadata, column.metadata))
         if key is None:
-            raise SchemaError(
-                f"{of}: column {column.name!r}: unknown metadata key {column.metadata!r}"
-                f"{_suggestion(column.metadata, offered)}"
-            )
+            hint = _suggestion(column.metadata, offered)
+            raise SchemaError(f"{of}: column {column.name!r}: unknown metadata key {column.metadata!r}{hint}")
         _check(column, key, of, writing)
         found.append(MetadataColumn(column, key))
     return tuple(found)
@@ -95,11 +93,11 @@ def _suggestion(key: str, offered: Mapping[str, MetadataKey]) -> str:
 
 
 def _check(column: Column, key: MetadataKey, of: str, writing: bool) -> None:
+    own, held = types.sql_name(column.type), types.sql_name(key.type)
     if not is_castable(key.type, column.type):
         raise SchemaError(
-            f"{of}: column {column.name!r} holds the metadata {key.key!r} of type "
-            f"{types.sql_name(key.type)}, which cannot be cast to {types.sql_name(column.type)}; "
-            f"declare it as {types.sql_name(key.type)}"
+            f"{of}: column {column.name!r} holds the metadata {key.key!r} of type {held}, which cannot be "
+            f"cast to {own}; declare it as {held}"
         )
     if not writing:
         return
@@ -110,9 +108,8 @@ def _check(column: Column, key: MetadataKey, of: str, writing: bool) -> None:
         )
     if not is_castable(column.type, key.type):
         raise SchemaError(
-            f"{of}: column {column.name!r} of type {types.sql_name(column.type)} cannot be cast to the "
-            f"metadata {key.key!r} of type {types.sql_name(key.type)}; declare it as "
-            f"{types.sql_name(key.type)}, or VIRTUAL"
+            f"{of}: column {column.name!r} of type {own} cannot be cast to the metadata {key.key!r} of type "
+            f"{held}; declare it as {held}, or VIRTUAL"
         )
 
 

@@ -1,4 +1,4 @@
-"""Options declared as data, and one parser that converts all of them or refuses (pure).
+"""Options declared as data, one parser that converts all of them or refuses, and secrets (pure).
 
 Keys are lower case with dots and hyphens: Spark lower-cases the option map of a data source.
 """
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Final
+from urllib.parse import urlsplit, urlunsplit
 
 from upsert.errors import ConfigurationError
 
@@ -118,12 +119,9 @@ def one_of(*choices: str) -> Callable[[str], str]:
     return convert
 
 
-_MEASURE: Final = re.compile(r"(\d+)\s*([a-z]*)")
-
-
 def _measured(value: str, units: Mapping[str, int]) -> int | None:
     """A number with a unit in the smallest unit; None if the text is none."""
-    match = _MEASURE.fullmatch(value.strip().lower())
+    match = re.fullmatch(r"(\d+)\s*([a-z]*)", value.strip().lower())
     return None if match is None or match[2] not in units else int(match[1]) * units[match[2]]
 
 
@@ -206,3 +204,48 @@ def json_object(value: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError("a JSON object")
     return found
+
+
+class Secret(str):
+    """A text that does not show itself.
+
+    >>> Secret("user:password")
+    '***'
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'***'"
+
+
+def shown_url(url: str) -> str:
+    """A URL without what may be secret: user, password, query.
+
+    >>> shown_url("https://user:secret@example.com/users?token=x"), shown_url("http://[oops")
+    ('https://example.com/users', '***')
+    """
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "***"
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+MASK: Final = "***"
+"""What is shown instead of a secret."""
+
+_SECRET_NAMES: Final = re.compile(
+    r"password|passwd|secret|jaas|private|credential|token(?!\.endpoint)|ssl\.key(?!\.location)|\.pem$"
+    r"|keystore\.key$|basic\.auth|user\.info|oauthbearer\.(config|extensions)",
+    re.IGNORECASE,
+)
+
+
+def is_secret(name: str) -> bool:
+    """Whether the value of a property must not be shown.
+
+    >>> is_secret("sasl.password"), is_secret("ssl.ca.location")
+    (True, False)
+    """
+    return _SECRET_NAMES.search(name) is not None

@@ -70,11 +70,6 @@ def retried(
             on_failure(failure)
 
     retrying = Retrying(
-        retry=retry_if_exception(is_passing),
-        wait=pause,
-        stop=is_over,
-        after=after,
-        sleep=sleep,
-        reraise=True,
+        retry=retry_if_exception(is_passing), wait=pause, stop=is_over, after=after, sleep=sleep, reraise=True
     )
     return retrying(call)

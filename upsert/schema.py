@@ -6,7 +6,7 @@ columns and the watermark are not stored: rows are written without them, and eve
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, Self
@@ -75,12 +75,10 @@ class ComputedColumn(Jsonable):
     """``name AS expression``, or ``name type METADATA [FROM 'key']`` of a managed table.
 
     Attributes:
-        name: of the column.
         expression: as it was written, in Spark's SQL with a few words of Flink's; of a METADATA column the
             cast of the key's values, which stand under the column's name.
         uses: the table's columns that the expression names.
         place: how many columns of either kind stand before it.
-        comment: of the column.
         metadata: the key whose values a METADATA column has; None for others.
         type: of a METADATA column; None for others, whose expression says it.
     """
@@ -155,56 +153,51 @@ class TableSchema(Jsonable):
         self._check()
 
     def _check(self) -> None:
+        problem = next(self._problems(), None)
+        if problem is not None:
+            raise SchemaError(problem)
+
+    def _problems(self) -> Iterator[str]:
+        reserved = f"column name {ROW_KIND_COLUMN!r} is reserved for the kind of a change; choose another"
         if not self.columns:
-            raise SchemaError("a table needs at least one column")
+            yield "a table needs at least one column"
         if not self.physical:
-            raise SchemaError("a table needs at least one column that is no METADATA column")
+            yield "a table needs at least one column that is no METADATA column"
         if repeated := _repeated(c.name for c in self.columns):
-            raise SchemaError(f"column {repeated!r} is declared twice")
+            yield f"column {repeated!r} is declared twice"
         if repeated := _repeated(str(c.id) for c in self.columns):
-            raise SchemaError(f"columns must have different ids, got {repeated} twice")
+            yield f"columns must have different ids, got {repeated} twice"
         if negative := [c.id for c in self.columns if c.id < 0]:
-            raise SchemaError(f"ids of columns must be at least 0, got {negative[0]}")
+            yield f"ids of columns must be at least 0, got {negative[0]}"
         if ROW_KIND_COLUMN in self._types:
-            raise SchemaError(
-                f"column name {ROW_KIND_COLUMN!r} is reserved for the kind of a change; choose another"
-            )
+            yield reserved
         self._check_hashable("PRIMARY KEY", self.primary_key)
         self._check_hashable("PARTITIONED BY", self.partitioned_by)
         for index in self.indexes:
             if not index.columns:
-                raise SchemaError(f"index {index.name!r} needs at least one column")
+                yield f"index {index.name!r} needs at least one column"
             self._check_hashable(f"index {index.name!r}", index.columns)
             if index.unique and not self.primary_key:
-                raise SchemaError(
-                    f"{index} needs a PRIMARY KEY, by which rows are told apart; declare one, or leave out "
-                    "UNIQUE"
-                )
+                remedy = "declare one, or leave out UNIQUE"
+                yield f"{index} needs a PRIMARY KEY, by which rows are told apart; {remedy}"
         if repeated := _repeated(index.name for index in self.indexes):
-            raise SchemaError(f"index {repeated!r} is declared twice; name one of them: INDEX name (columns)")
-        self._check_computed()
-        missing = [c for c in self.partitioned_by if c not in self.primary_key]
-        if self.primary_key and missing:
-            raise SchemaError(
-                f"PRIMARY KEY must contain every partition column; it lacks {', '.join(missing)}"
-            )
-
-    def _check_computed(self) -> None:
-        declared = (*self.names, *(c.name for c in self.computed))
-        if repeated := _repeated(declared):
-            raise SchemaError(f"column {repeated!r} is declared twice")
+            yield f"index {repeated!r} is declared twice; name one of them: INDEX name (columns)"
+        computed = tuple(c.name for c in self.computed)
+        if repeated := _repeated((*self.names, *computed)):
+            yield f"column {repeated!r} is declared twice"
         for column in self.computed:
             if column.name == ROW_KIND_COLUMN:
-                raise SchemaError(
-                    f"column name {ROW_KIND_COLUMN!r} is reserved for the kind of a change; choose another"
-                )
+                yield reserved
             for name in column.uses:
                 self.type_of(name, f"column {column.name!r} AS {column.expression}")
-        if (watermark := self.watermark) is None or watermark.column in declared[len(self.columns) :]:
-            return
-        if self.type_of(watermark.column, "WATERMARK") not in (types.TIMESTAMP, types.TIMESTAMP_NTZ):
-            found = types.sql_name(self._types[watermark.column])
-            raise SchemaError(f"WATERMARK: column {watermark.column!r} must be a TIMESTAMP, got {found}")
+        if (watermark := self.watermark) is not None and watermark.column not in computed:
+            type_ = self.type_of(watermark.column, "WATERMARK")
+            if type_ not in (types.TIMESTAMP, types.TIMESTAMP_NTZ):
+                found = types.sql_name(type_)
+                yield f"WATERMARK: column {watermark.column!r} must be a TIMESTAMP, got {found}"
+        missing = [c for c in self.partitioned_by if c not in self.primary_key]
+        if self.primary_key and missing:
+            yield f"PRIMARY KEY must contain every partition column; it lacks {', '.join(missing)}"
 
     def _check_hashable(self, what: str, names: Sequence[str]) -> None:
         for name in names:

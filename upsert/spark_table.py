@@ -10,7 +10,7 @@ Spark takes them through `from_spark`, so that nothing behind it depends on the 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -28,13 +28,6 @@ FORMAT: Final = "upsert-table"
 
 BATCH_ROWS: Final = 65_536
 """Rows of an Arrow batch that goes to the JVM: large enough for speed, small beside a task's memory."""
-
-_KIND_FIELD: Final[dict[str, Any]] = {
-    "name": ROW_KIND_COLUMN,
-    "type": "string",
-    "nullable": False,
-    "metadata": {},
-}
 
 
 def spark_schema(schema: TableSchema, *, row_kind: bool, upserts: bool = False) -> StructType:
@@ -58,17 +51,16 @@ def spark_schema(schema: TableSchema, *, row_kind: bool, upserts: bool = False) 
     if row_kind:
         names = tuple((name,) for name in schema.primary_key)
         key = UpsertKey(names, of="a stream with 'changelog' = 'upsert'", is_append=True)
-        fields.append(_KIND_FIELD | {"metadata": {UPSERTS_MARK: key.to_text()} if upserts else {}})
+        mark = {UPSERTS_MARK: key.to_text()} if upserts else {}
+        kind = {"name": ROW_KIND_COLUMN, "type": "string", "nullable": False, "metadata": mark}
+        fields.append(kind)
     return StructType.fromJson({"type": "struct", "fields": fields})
 
 
 def read_columns(asked: StructType, schema: TableSchema, *, of: str) -> tuple[str, ...]:
     """Names of the table's columns that a read gives: any of the table's, in any order, of its types.
 
-    Args:
-        asked: the schema of the read: the table's own, or what the user gave with ``.schema(…)``.
-        schema: the table's schema.
-        of: the table, for messages.
+    What is ``asked`` for is the table's own schema, or what the user gave with ``.schema(…)``.
 
     Raises:
         SchemaError: a column is unknown or repeated, has another type, or is NOT NULL where NULL may be.
@@ -159,11 +151,7 @@ def bucket_expression(table: Table) -> str | None:
 
 
 def stored_type(field: StructField, of: str) -> pa.DataType:
-    """The type in which a table stores a column of Spark's.
-
-    Raises:
-        SchemaError: no table can have a column of such a type.
-    """
+    """The type in which a table stores a column of Spark's; a ``SchemaError`` where no table can have it."""
     try:
         return types.from_json(field.dataType.jsonValue())
     except CorruptTableError:
@@ -198,7 +186,10 @@ def from_spark(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if wanted == given.types:
             yield batch
             continue
-        columns = [_as(column, type_) for column, type_ in zip(batch.columns, wanted, strict=True)]
+        columns = [
+            column if column.type == type_ else cast_to(pa.chunked_array([column]), type_).combine_chunks()
+            for column, type_ in zip(batch.columns, wanted, strict=True)
+        ]
         fields = [field.with_type(type_) for field, type_ in zip(given, wanted, strict=True)]
         yield pa.record_batch(columns, schema=pa.schema(fields, given.metadata))
 
@@ -215,9 +206,3 @@ def _stored(type_: pa.DataType) -> pa.DataType:
         return types.canonical(type_, "a column")
     except SchemaError:
         return type_
-
-
-def _as(column: pa.Array, type_: pa.DataType) -> pa.Array:
-    if column.type == type_:
-        return column
-    return cast_to(pa.chunked_array([column]), type_).combine_chunks()

@@ -179,22 +179,19 @@ def from_json(value: Any) -> pa.DataType:
             return pa.decimal128(int(match[1]), int(match[2]))
     if isinstance(value, dict):
         try:
-            return _nested_from_json(value)
+            match value["type"]:
+                case "array":
+                    element = from_json(value["elementType"])
+                    return pa.list_(pa.field("element", element, nullable=value["containsNull"]))
+                case "map":
+                    item = from_json(value["valueType"])
+                    nullable = value["valueContainsNull"]
+                    return pa.map_(from_json(value["keyType"]), pa.field("value", item, nullable=nullable))
+                case "struct":
+                    parts = ((f["name"], from_json(f["type"]), f["nullable"]) for f in value["fields"])
+                    return pa.struct([pa.field(*part) for part in parts])
+                case other:
+                    raise CorruptTableError(f"a nested type must be array, map or struct, got {other!r}")
         except KeyError as missing:
             raise CorruptTableError(f"a type must have {missing}, got {value!r}") from None
     raise CorruptTableError(f"a type must be one of {', '.join(SCALARS)} or nested, got {value!r}")
-
-
-def _nested_from_json(value: dict[str, Any]) -> pa.DataType:
-    match value["type"]:
-        case "array":
-            element = from_json(value["elementType"])
-            return pa.list_(pa.field("element", element, nullable=value["containsNull"]))
-        case "map":
-            item = pa.field("value", from_json(value["valueType"]), nullable=value["valueContainsNull"])
-            return pa.map_(from_json(value["keyType"]), item)
-        case "struct":
-            return pa.struct(
-                [pa.field(f["name"], from_json(f["type"]), nullable=f["nullable"]) for f in value["fields"]]
-            )
-    raise CorruptTableError(f"a nested type must be array, map or struct, got {value['type']!r}")

@@ -11,7 +11,7 @@ from prompt_toolkit import PromptSession
 from prompt_toolkit.completion import WordCompleter
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 
-from upsert.secret import is_secret
+from upsert.options import is_secret
 
 # fmt: off
 WORDS: Final = (

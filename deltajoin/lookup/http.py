@@ -16,7 +16,7 @@ from deltajoin.lookup.checks import check_columns
 from deltajoin.lookup.http_json import JsonExchange
 from deltajoin.lookup.protocol import LookupClient, RequestLimits
 from upsert.errors import ConfigurationError
-from upsert.secret import Secret, shown_url
+from upsert.options import Secret, shown_url
 
 MAX_REPLY_BYTES: Final = 64 << 20
 

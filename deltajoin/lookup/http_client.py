@@ -18,7 +18,7 @@ from deltajoin.errors import LookupFailedError, LookupUnavailableError
 from deltajoin.lookup.http_json import JsonExchange
 from deltajoin.lookup.protocol import Answer, RequestLimits
 from upsert.errors import ConfigurationError
-from upsert.secret import shown_url
+from upsert.options import shown_url
 
 _BUSY: Final = (408, 425, 429)
 _IDLE_S: Final = 60.0

@@ -21,10 +21,9 @@ import pyarrow as pa
 from deltajoin.errors import LookupFailedError, LookupUnavailableError
 from deltajoin.lookup.protocol import Answer, ReplyRows, as_table
 from upsert.arrays import one_array
+from upsert.formats.json import row_texts
 from upsert.formats.json_values import JsonDialect, check_types, parse, struct_converter, to_text
-from upsert.formats.json_writer import row_texts
-from upsert.formats.text_values import BadValueError, integer_range, shown
-from upsert.formats.timestamps import TimestampStandard
+from upsert.formats.text_values import BadValueError, TimestampStandard, integer_range, shown
 
 _KINDS: Final[dict[pa.DataType, frozenset[type]]] = {
     pa.int8(): frozenset({int}),

@@ -12,7 +12,7 @@ from deltajoin.lookup.checks import check_columns
 from deltajoin.lookup.postgres_types import check_column_types
 from deltajoin.lookup.protocol import LookupClient, RequestLimits
 from upsert.errors import ConfigurationError
-from upsert.secret import Secret
+from upsert.options import Secret
 
 
 @dataclass(frozen=True, repr=False)

@@ -137,12 +137,12 @@ class Catalog:
         # Every task of a query imports this module; the parser behind it is for the few that read SQL.
         from upsert.catalog.run.dispatch import execute
         from upsert.sql.parser import parse
-        from upsert.sql.statements import CHANGES_TABLES
+        from upsert.sql.statements import OtherTables
 
         with own_errors_first():
             statement = parse(text)
             result = execute(self.context, statement, spark)
-            if isinstance(statement, CHANGES_TABLES):
+            if isinstance(statement, OtherTables):
                 self._follow()
             return result
 

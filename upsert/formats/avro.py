@@ -4,29 +4,340 @@ The schema follows from the columns, as Flink derives it: a record with a field 
 null where the column is nullable. ``TIMESTAMP`` is ``timestamp-micros`` and ``TIMESTAMP_NTZ`` is
 ``local-timestamp-micros``, which Flink has with ``timestamp_mapping.legacy = false``. Messages carry no
 schema: one they were written with otherwise must be given as option ``schema``, or they mean something else.
+
+A message is the plain binary encoding of one record (or of one value, for a table with one column), without
+a header. Bad messages are told apart from good ones whatever bytes they hold. The codec, fastavro, knows no
+logical types: a time is a number, a decimal its bytes, a record a dict of ``f<i>``. What they mean is settled
+here, in Arrow, for a whole column at once. Times without a zone are UTC.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from io import BytesIO
+from itertools import pairwise
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from upsert import options
+from upsert import options, types
+from upsert.arrays import floor_divided, one_array
 from upsert.errors import ConfigurationError, SchemaError
-from upsert.formats.avro_codec import AvroCodec, fastavro, shared_codec
-from upsert.formats.avro_schema import derived, parse
-from upsert.formats.base import Decoded, Format, FormatContext
+from upsert.formats import avro_schema
+from upsert.formats.avro_schema import (
+    AvroType,
+    codec_schema,
+    derived,
+    mismatch,
+    parse,
+    record_mismatch,
+    ticks,
+)
+from upsert.formats.base import BadMessage, Decoded, Format, FormatContext
 from upsert.metadata_columns import MetadataKey
 from upsert.options import Option
+
+_INTEGERS: Final = ("int", "long")
+_TEXTS: Final = ("string", "enum")
+_TIMES: Final = (types.TIMESTAMP, types.TIMESTAMP_NTZ)
+_MICROS: Final = 1_000_000
+
+
+class UnfitError(ValueError):
+    """A value does not fit its column; the text says which in a few words."""
+
+
+def to_arrow(values: Sequence[Any], avro: AvroType, field: pa.Field) -> pa.Array:
+    """Values of the codec as a column, which may be of an inner field; raises `UnfitError`."""
+    is_null = np.fromiter((value is None for value in values), bool, len(values))
+    if not field.nullable and is_null.any():
+        raise UnfitError(f"field {field.name!r} must not be null")
+    try:
+        return _converted(values, avro, field.type, is_null)
+    except (pa.ArrowInvalid, OverflowError) as cause:
+        raise UnfitError(f"field {field.name!r} does not fit {types.sql_name(field.type)}: {cause}") from None
+
+
+def _converted(values: Sequence[Any], avro: AvroType, type_: pa.DataType, is_null: Any) -> pa.Array:
+    if avro.inner is not None:
+        return _nested(values, avro, avro.inner, type_, is_null)
+    if avro.kind == "record":
+        children = fields_to_arrow(values, avro, list(type_), is_null)
+        return pa.StructArray.from_arrays(children, fields=list(type_), mask=pa.array(is_null))
+    if avro.logical == "decimal":
+        return _decimals(values, avro, type_)
+    if (per_second := ticks(avro)) is not None and type_ in _TIMES:
+        return _times(pa.array(values, pa.int64()), per_second).cast(type_)
+    if avro.kind in _INTEGERS:
+        numbers = pa.array(values, pa.int64())
+        if type_ == pa.date32():
+            return numbers.cast(pa.int32()).cast(type_)
+        return numbers.cast(type_, safe=not pa.types.is_floating(type_))
+    if avro.kind in ("bytes", "fixed"):
+        return pa.array(values, pa.binary()).cast(type_)
+    return pa.array(values, pa.string() if avro.kind in _TEXTS else type_).cast(type_)
+
+
+def fields_to_arrow(
+    values: Sequence[Mapping[str, Any] | None], avro: AvroType, fields: Sequence[pa.Field], is_null: Any
+) -> list[pa.Array]:
+    """The columns of records; NULL where the whole record is, also in a column that is NOT NULL."""
+    known = {name: (f"f{i}", inner) for i, (name, inner) in enumerate(avro.fields)}
+    children = []
+    for field in fields:
+        if field.name not in known:
+            children.append(pa.nulls(len(values), field.type))
+            continue
+        key, inner = known[field.name]
+        if not is_null.any():
+            children.append(to_arrow([value[key] for value in values], inner, field))  # type: ignore[index]
+            continue
+        present = to_arrow([value[key] for value in values if value is not None], inner, field)
+        positions = np.cumsum(~is_null) - 1
+        children.append(present.take(pa.array(positions, mask=is_null)))
+    return children
+
+
+def _nested(
+    values: Sequence[Any], avro: AvroType, inner: AvroType, type_: pa.DataType, is_null: Any
+) -> pa.Array:
+    lengths = [0 if value is None else len(value) for value in values]
+    offsets = pa.array(np.concatenate(([0], np.cumsum(lengths))), pa.int32())
+    mask = pa.array(is_null)
+    if avro.kind == "array":
+        items = to_arrow([item for value in values if value for item in value], inner, type_.value_field)
+        return pa.ListArray.from_arrays(offsets, items, type=type_, mask=mask)
+    keys = pa.array([key for value in values if value for key in value], type_.key_type)
+    items = to_arrow([item for value in values if value for item in value.values()], inner, type_.item_field)
+    return pa.MapArray.from_arrays(offsets, keys, items, type=type_, mask=mask)
+
+
+def _times(numbers: pa.Array, per_second: int) -> pa.Array:
+    """Microseconds, rounded down."""
+    if per_second <= _MICROS:
+        return pc.multiply_checked(numbers, pa.scalar(_MICROS // per_second, pa.int64()))
+    return floor_divided(numbers, per_second // _MICROS)
+
+
+def _decimals(values: Iterable[bytes | None], avro: AvroType, type_: pa.DataType) -> pa.Array:
+    limit = 10**type_.precision
+    unscaled = [None if value is None else int.from_bytes(value, "big", signed=True) for value in values]
+    rescaled = [_rescaled(number, type_.scale - avro.scale) for number in unscaled]
+    if any(number is not None and abs(number) >= limit for number in rescaled):
+        raise UnfitError(f"a decimal has more digits than {types.sql_name(type_)}")
+    data = b"".join((number or 0).to_bytes(16, "little", signed=True) for number in rescaled)
+    is_valid = pa.array([number is not None for number in rescaled], pa.bool_()).buffers()[1]
+    return pa.Array.from_buffers(type_, len(rescaled), [is_valid, pa.py_buffer(data)])
+
+
+def _rescaled(number: int | None, digits: int) -> int | None:
+    """An unscaled number with so many more digits after the point; fewer only where nothing is lost."""
+    if number is None or digits == 0:
+        return number
+    factor: int = 10 ** abs(digits)
+    if digits > 0:
+        return number * factor
+    shortened, rest = divmod(number, factor)
+    if rest:
+        raise UnfitError("a decimal has more digits after the point than its column")
+    return shortened
+
+
+def from_arrow(column: pa.Array, avro: AvroType) -> list[Any]:
+    """A column as values for the codec."""
+    if avro.inner is not None:
+        return _collections(column, avro, avro.inner)
+    if avro.kind == "record":
+        records = records_from_arrow(dict(zip(column.type.names, column.flatten(), strict=True)), avro)
+        valid = column.is_valid().to_pylist()
+        return [record if is_valid else None for record, is_valid in zip(records, valid, strict=True)]
+    if avro.logical == "decimal":
+        return _decimal_bytes(column, avro)
+    if column.type in _TIMES:
+        return _from_times(column.cast(pa.int64()), ticks(avro) or _MICROS)
+    if column.type == pa.date32():
+        column = column.cast(pa.int32())
+    found: list[Any] = column.to_pylist()
+    return found
+
+
+def records_from_arrow(columns: Mapping[str, pa.Array], avro: AvroType) -> list[dict[str, Any]]:
+    """Records of columns, of which there is at least one; a field that has no column is null."""
+    length = len(next(iter(columns.values())))
+    lists = [
+        from_arrow(columns[name], inner) if name in columns else [None] * length
+        for name, inner in avro.fields
+    ]
+    keys = [f"f{i}" for i in range(len(lists))]
+    return [dict(zip(keys, values, strict=True)) for values in zip(*lists, strict=True)]
+
+
+def _collections(column: pa.Array, avro: AvroType, inner: AvroType) -> list[Any]:
+    offsets = column.offsets.to_pylist()
+    start, end = offsets[0], offsets[-1]
+    spans = [(begin - start, stop - start) for begin, stop in pairwise(offsets)]
+    valid = column.is_valid().to_pylist()
+    if avro.kind == "array":
+        items = from_arrow(column.values.slice(start, end - start), inner)
+        return [items[a:b] if ok else None for (a, b), ok in zip(spans, valid, strict=True)]
+    keys = column.keys.slice(start, end - start).to_pylist()
+    items = from_arrow(column.items.slice(start, end - start), inner)
+    return [
+        dict(zip(keys[a:b], items[a:b], strict=True)) if ok else None
+        for (a, b), ok in zip(spans, valid, strict=True)
+    ]
+
+
+def _from_times(micros: pa.Array, per_second: int) -> list[Any]:
+    if per_second <= _MICROS:
+        found: list[Any] = floor_divided(micros, _MICROS // per_second).to_pylist()
+        return found
+    try:
+        found = pc.multiply_checked(micros, pa.scalar(per_second // _MICROS, pa.int64())).to_pylist()
+    except pa.ArrowInvalid as cause:
+        raise SchemaError(f"avro: a time is out of the range of nanoseconds: {cause}") from cause
+    return found
+
+
+def _decimal_bytes(column: pa.Array, avro: AvroType) -> list[bytes | None]:
+    words = column.cast(pa.decimal128(38, column.type.scale))
+    plain = pa.Array.from_buffers(pa.binary(16), len(words), [None, words.buffers()[1]], offset=words.offset)
+    valid = column.is_valid().to_pylist()
+    return [
+        _two_complement(int.from_bytes(word, "little", signed=True), column.type.scale, avro) if ok else None
+        for word, ok in zip(plain.to_pylist(), valid, strict=True)
+    ]
+
+
+def _two_complement(number: int, scale: int, avro: AvroType) -> bytes:
+    """Big-endian bytes, as few as Java's ``BigInteger`` needs, or as many as a fixed has."""
+    try:
+        rescaled = _rescaled(number, avro.scale - scale) or 0
+        if abs(rescaled) >= 10**avro.precision:
+            raise UnfitError(f"a decimal has more than {avro.precision} digits")
+        bits = (rescaled if rescaled >= 0 else ~rescaled).bit_length()
+        return rescaled.to_bytes(avro.size or bits // 8 + 1, "big", signed=True)
+    except (UnfitError, OverflowError) as cause:
+        raise SchemaError(f"avro: a value does not fit the schema: {cause}") from None
+
+
+def fastavro() -> Any:
+    """The package ``fastavro``."""
+    return avro_schema.fastavro("an avro format", "kafka")
+
+
+class AvroCodec:
+    """One schema and the columns that its messages hold."""
+
+    def __init__(self, schema: str, fields: pa.Schema) -> None:
+        self._root = parse(schema)
+        self._is_record = self._root.kind == "record"
+        self._fields = fields
+        self._codec = fastavro().parse_schema(codec_schema(self._root))
+
+    def misfit(self, *, writing: bool) -> str | None:
+        """Why the schema does not serve the columns; None if it does."""
+        if self._is_record:
+            return record_mismatch(self._root, list(self._fields), writing=writing)
+        if len(self._fields) != 1:
+            return f"the schema is of one {self._root}, not of a record"
+        return mismatch(self._root, self._fields[0], writing=writing)
+
+    def decode(
+        self, messages: Sequence[bytes | None], start: int = 0
+    ) -> tuple[pa.Table, list[int], list[BadMessage]]:
+        """The rows of some messages, the position of each row's message, and the bad ones.
+
+        None gives no row; of each message ``start`` bytes come before its datum.
+        """
+        data, positions, bad = self._read(messages, start)
+        tables: list[pa.Table] = []
+        kept: list[int] = []
+
+        def convert(begin: int, end: int) -> None:
+            """Convert a stretch; where a value does not fit, halve the stretch until it is found."""
+            try:
+                tables.append(self._table(data[begin:end]))
+                kept.extend(positions[begin:end])
+            except UnfitError as cause:
+                if end - begin == 1:
+                    bad.append(BadMessage(positions[begin], str(cause)))
+                    return
+                middle = (begin + end) // 2
+                convert(begin, middle)
+                convert(middle, end)
+
+        convert(0, len(data))
+        return pa.concat_tables(tables or [self._fields.empty_table()]).combine_chunks(), kept, bad
+
+    def _read(
+        self, messages: Sequence[bytes | None], start: int
+    ) -> tuple[list[Any], list[int], list[BadMessage]]:
+        read, codec = fastavro().schemaless_reader, self._codec
+        data: list[Any] = []
+        positions: list[int] = []
+        bad: list[BadMessage] = []
+        for position, message in enumerate(messages):
+            if message is None:
+                continue
+            stream = BytesIO(message)
+            stream.seek(start)
+            try:
+                datum = read(stream, codec)
+            except (EOFError, ValueError, IndexError, OverflowError) as cause:  # what fastavro raises
+                bad.append(BadMessage(position, f"no datum of the schema: {type(cause).__name__}"))
+                continue
+            if (rest := len(message) - stream.tell()) != 0:
+                bad.append(BadMessage(position, f"{rest} bytes follow the datum"))
+                continue
+            data.append(datum)
+            positions.append(position)
+        return data, positions, bad
+
+    def _table(self, data: list[Any]) -> pa.Table:
+        is_null = np.fromiter((datum is None for datum in data), bool, len(data))
+        if not self._is_record:
+            return pa.table([to_arrow(data, self._root, self._fields[0])], schema=self._fields)
+        if is_null.any():
+            raise UnfitError("the record is null")
+        columns = fields_to_arrow(data, self._root, list(self._fields), is_null)
+        return pa.table(columns, schema=self._fields)
+
+    def encode(self, rows: pa.Table, kinds: pa.Array | None = None, *, before: bytes = b"") -> pa.Array:
+        """One message for each row, whatever its kind, with the same bytes before each."""
+        del kinds
+        write, codec = fastavro().schemaless_writer, self._codec
+        columns = {name: one_array(rows.column(name)) for name in rows.column_names}
+        if self._is_record:
+            data: list[Any] = records_from_arrow(columns, self._root)
+        else:
+            data = from_arrow(columns[self._fields[0].name], self._root)
+        messages = []
+        for datum in data:
+            stream = BytesIO()
+            stream.write(before)
+            try:
+                write(stream, codec, datum)
+            except (ValueError, TypeError, OverflowError) as cause:
+                raise SchemaError(f"avro: a row does not fit the schema: {cause}") from cause
+            messages.append(stream.getvalue())
+        return pa.array(messages, pa.binary())
+
+
+@lru_cache(maxsize=1_000)
+def shared_codec(schema: str, fields: pa.Schema) -> AvroCodec:
+    """The codec of a schema and columns; one for all tasks of a process."""
+    return AvroCodec(schema, fields)
+
 
 SCHEMA_KEY: Final = "schema"
 """Metadata key, and name of the option, of a schema's JSON text."""
 
 
-def schema_text(value: str) -> str:
-    """The JSON text of a schema that tables can have."""
+def _schema_text(value: str) -> str:
     try:
         parse(value)
     except SchemaError as cause:
@@ -44,7 +355,7 @@ def _no_codec(value: str) -> str:  # noqa: ARG001
 SHARED_OPTIONS: Final = (
     Option(
         SCHEMA_KEY,
-        schema_text,
+        _schema_text,
         "the schema of the messages as JSON; default: the one that follows from the columns",
         None,
     ),
@@ -57,11 +368,6 @@ SHARED_OPTIONS: Final = (
     Option("encoding", options.one_of("binary"), "of Avro's encodings the binary one", "binary"),
 )
 """Options of ``avro`` and ``avro-confluent``."""
-
-OPTIONS: Final = (
-    *SHARED_OPTIONS,
-    Option("codec", _no_codec, "refused: compresses Avro files only", None),
-)
 
 
 def schema_of(context: FormatContext) -> str:
@@ -89,18 +395,14 @@ def check(context: FormatContext) -> None:
 
 
 def writing_codec(context: FormatContext) -> AvroCodec:
-    """The codec of a table's own schema, with which its rows can be written.
-
-    Raises:
-        SchemaError: the given schema cannot hold every row.
-    """
+    """The codec of a table's own schema, with which its rows can be written."""
     codec = shared_codec(schema_of(context), context.fields)
     if reason := codec.misfit(writing=True):
         raise SchemaError(f"avro: option 'schema' must hold every row that is written: {reason}")
     return codec
 
 
-class AvroDecoder:
+class _AvroDecoder:
     """Messages of one schema to rows."""
 
     def __init__(self, context: FormatContext) -> None:
@@ -116,18 +418,12 @@ class AvroDecoder:
         return Decoded.at(np.array(positions, np.int64), len(messages), rows, bad)
 
 
-class AvroEncoder:
-    """Rows to messages of one schema."""
-
-    def __init__(self, context: FormatContext) -> None:
-        self._codec = writing_codec(context)
-
-    def encode(self, rows: pa.Table, kinds: pa.Array | None = None) -> pa.Array:  # noqa: ARG002
-        """One message a row."""
-        return self._codec.encode(rows)
-
-
 FORMAT: Final = Format(
-    "avro", OPTIONS, check, AvroDecoder, AvroEncoder, metadata=(MetadataKey(SCHEMA_KEY, pa.string()),)
+    "avro",
+    (*SHARED_OPTIONS, Option("codec", _no_codec, "refused: compresses Avro files only", None)),
+    check,
+    _AvroDecoder,
+    writing_codec,
+    metadata=(MetadataKey(SCHEMA_KEY, pa.string()),),
 )
 """Its metadata is the schema with which messages are read, as JSON text."""

@@ -7,7 +7,7 @@ the schema of the columns (or the one given), which is registered in the subject
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -18,12 +18,10 @@ import pyarrow.compute as pc
 from upsert import options
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.formats import avro
-from upsert.formats.avro_codec import AvroCodec, shared_codec
 from upsert.formats.base import BadMessage, Decoded, Format, FormatContext
 from upsert.formats.schema_registry import RegistryConfig, SchemaRegistry, shared_registry
 from upsert.metadata_columns import MetadataKey
-from upsert.options import Option
-from upsert.secret import Secret
+from upsert.options import Option, Secret
 
 _MAGIC: Final = b"\x00"
 _HEADER_BYTES: Final = 5
@@ -78,12 +76,7 @@ OPTIONS: Final = (
 def check(context: FormatContext) -> None:
     """Refuse fields and options that the format cannot serve; the registry is not asked."""
     avro.check(context)
-    _check_urls(context.options["url"])
-    _check_credentials(context.options)
-
-
-def _check_urls(urls: Sequence[Secret]) -> None:
-    for place, url in enumerate(urls, start=1):
+    for place, url in enumerate(context.options["url"], start=1):
         try:
             parts = urlsplit(url)
             is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -94,6 +87,7 @@ def _check_urls(urls: Sequence[Secret]) -> None:
                 "avro-confluent: option 'url' must be http: or https: addresses separated by commas, like "
                 f"http://registry:8081; address {place} is none"
             )
+    _check_credentials(context.options)
 
 
 def _check_credentials(given: Mapping[str, Any]) -> None:
@@ -175,13 +169,13 @@ class AvroConfluentDecoder:
             rows = rows.append_column(key, pa.repeat(pa.scalar(value, type_), rows.num_rows))
         return rows, places, bad
 
-    def _codec(self, header: bytes, id: int) -> tuple[str, AvroCodec]:
+    def _codec(self, header: bytes, id: int) -> tuple[str, avro.AvroCodec]:
         if len(header) < _HEADER_BYTES or not header.startswith(_MAGIC):
             raise SchemaError(f"a message must begin with a zero byte and a schema's id, got {header!r}")
         text = self._registry.schema(id)
         if text is None:
             raise SchemaError(f"schema {id} is not in the registry")
-        codec = shared_codec(text, self._fields)
+        codec = avro.shared_codec(text, self._fields)
         if reason := codec.misfit(writing=False):
             raise SchemaError(f"schema {id} does not fit the columns: {reason}")
         return text, codec
@@ -209,7 +203,7 @@ class AvroConfluentEncoder:
         if not rows.num_rows:
             return pa.array([], pa.binary())
         id = self._registry.id_of(self._subject, self._schema)
-        return self._codec.encode(rows, _MAGIC + id.to_bytes(4, "big"))
+        return self._codec.encode(rows, before=_MAGIC + id.to_bytes(4, "big"))
 
 
 FORMAT: Final = Format(

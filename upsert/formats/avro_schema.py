@@ -7,26 +7,74 @@ one type and null. What is left needs no more memory than its messages, times a 
 Which types of schemas and of columns go together: reading is generous where nothing is lost (whole numbers of
 other widths, enums as texts, times of any unit and either kind); writing takes what the schema's readers get
 back unchanged.
+
+Names and scalar types are those of tables' Avro files too; what these do with lists, structs, maps and NULL
+differs, for a topic follows Flink and a data file gives everything back.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
 
-from upsert import avro_types, types
-from upsert.errors import SchemaError
+from upsert import types
+from upsert.errors import ConfigurationError, SchemaError
+
+NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+"""What Avro takes for the name of a field."""
+
+_SCALARS: Final[Mapping[pa.DataType, Any]] = {
+    pa.bool_(): "boolean",
+    pa.int8(): "int",
+    pa.int16(): "int",
+    pa.int32(): "int",
+    pa.int64(): "long",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.string(): "string",
+    pa.binary(): "bytes",
+    pa.date32(): {"type": "int", "logicalType": "date"},
+    types.TIMESTAMP: {"type": "long", "logicalType": "timestamp-micros"},
+    types.TIMESTAMP_NTZ: {"type": "long", "logicalType": "local-timestamp-micros"},
+}
+
+
+def scalar(type_: pa.DataType) -> Any | None:
+    """The Avro type of a scalar's values; None if the type is no scalar that has one without a name.
+
+    >>> scalar(pa.int16()), scalar(pa.list_(pa.int16()))
+    ('int', None)
+    """
+    if pa.types.is_decimal128(type_):
+        return {"type": "bytes", "logicalType": "decimal", "precision": type_.precision, "scale": type_.scale}
+    return _SCALARS.get(type_)
+
+
+def fastavro(user: str, extra: str) -> Any:
+    """The package ``fastavro``, which ``user`` needs and an extra of the distribution installs.
+
+    Raises:
+        ConfigurationError: it is not installed.
+    """
+    try:
+        import fastavro as package
+    except ImportError as cause:
+        raise ConfigurationError(
+            f"{user} needs the package fastavro, which is missing; pip install 'deltajoin[{extra}]'"
+        ) from cause
+    return package
+
 
 _PRIMITIVES: Final = ("boolean", "int", "long", "float", "double", "bytes", "string")
 _MAX_DEPTH: Final = 64
-_RECORD: Final = "record"
 
 _NAMESPACE: Final = "org.apache.flink.avro.generated"
-"""Name and namespace that Flink gives the record of a table; a registry compares them."""
+"""Namespace that Flink gives the record of a table, whose name is ``record``; a registry compares them."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +87,6 @@ class AvroType:
         nullable: whether it is in a union with null.
         null_is_first: whether null is the first of the two.
         inner: type of the items of an array, or of the values of a map.
-        fields: names and types of a record's fields.
         size: of a fixed, in bytes.
         depth: how deep the types in it are nested.
     """
@@ -73,13 +120,9 @@ def parse(text: str) -> AvroType:
     try:
         return _Parser().read(json.loads(text), "")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as cause:
-        raise SchemaError(f"avro schema cannot be read: {_reason(cause)}") from cause
-
-
-def _reason(cause: Exception) -> str:
-    if isinstance(cause, KeyError):
-        return f"{cause} is missing"
-    return "it is nested too deeply" if isinstance(cause, RecursionError) else str(cause)
+        reason = "it is nested too deeply" if isinstance(cause, RecursionError) else str(cause)
+        missing = " is missing" if isinstance(cause, KeyError) else ""
+        raise SchemaError(f"avro schema cannot be read: {reason}{missing}") from cause
 
 
 class _Parser:
@@ -192,15 +235,12 @@ def codec_schema(root: AvroType) -> Any:
     names: dict[str, str] = {}
 
     def bare(found: AvroType) -> Any:
-        plain = named(found) if found.name else unnamed(found)
+        plain: Any = named(found) if found.name else found.kind
+        if found.inner is not None:
+            plain = {"type": found.kind, "items" if found.kind == "array" else "values": bare(found.inner)}
         if not found.nullable:
             return plain
         return ["null", plain] if found.null_is_first else [plain, "null"]
-
-    def unnamed(found: AvroType) -> Any:
-        if found.inner is None:
-            return found.kind
-        return {"type": found.kind, "items" if found.kind == "array" else "values": bare(found.inner)}
 
     def named(found: AvroType) -> Any:
         if found.name in names:
@@ -222,13 +262,13 @@ def derived(fields: pa.Schema, *, legacy_times: bool = False) -> str:
     >>> derived(pa.schema([pa.field("n", pa.int64(), nullable=False)]))
     '{"type":"record","name":"record",...,"fields":[{"name":"n","type":"long"}]}'
     """
-    own = [_field(field, _RECORD, legacy_times) for field in fields]
-    value = {"type": "record", "name": _RECORD, "namespace": _NAMESPACE, "fields": own}
+    own = [_field(field, "record", legacy_times) for field in fields]
+    value = {"type": "record", "name": "record", "namespace": _NAMESPACE, "fields": own}
     return json.dumps(value, separators=(",", ":"))
 
 
 def _field(field: pa.Field, parent: str, legacy_times: bool) -> dict[str, Any]:
-    if not avro_types.NAME.fullmatch(field.name):
+    if not NAME.fullmatch(field.name):
         raise SchemaError(
             f"avro: the name of a column must be letters, digits and _, the first no digit, got "
             f"{field.name!r}; rename the column"
@@ -242,15 +282,12 @@ def _type(field: pa.Field, name: str, legacy_times: bool) -> Any:
     return ["null", plain] if field.nullable else plain
 
 
-_LEGACY_TIME: Final = {"type": "long", "logicalType": "timestamp-millis"}
-
-
 def _plain_type(field: pa.Field, name: str, legacy_times: bool) -> Any:
     type_ = field.type
-    if legacy_times and type_ in (types.TIMESTAMP, types.TIMESTAMP_NTZ):
-        return _LEGACY_TIME
-    if (scalar := avro_types.scalar(type_)) is not None:
-        return scalar
+    if legacy_times and type_ in _TIMES:
+        return {"type": "long", "logicalType": "timestamp-millis"}
+    if (found := scalar(type_)) is not None:
+        return found
     if pa.types.is_list(type_):
         return {"type": "array", "items": _type(type_.value_field, name, legacy_times)}
     if pa.types.is_struct(type_):

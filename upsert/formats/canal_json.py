@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -26,49 +26,28 @@ import pyarrow.compute as pc
 
 from upsert import types
 from upsert.arrays import Mask, Positions, is_null
+from upsert.formats import cdc
 from upsert.formats.base import BadMessage, FormatContext
-from upsert.formats.cdc import (
-    DELETE,
-    INSERT,
-    NO_ROW,
-    UPDATE_BEFORE,
-    Around,
-    CdcTool,
-    ChangedRows,
-    Envelopes,
-    cdc_format,
-)
 from upsert.formats.json_reader import JsonReader
 from upsert.formats.json_values import JsonDialect, parse
 from upsert.metadata_columns import MetadataKey
 from upsert.options import Option
 
-METADATA: Final = (
-    MetadataKey("database", pa.string()),
-    MetadataKey("table", pa.string()),
-    MetadataKey("sql-type", pa.map_(pa.string(), pa.int32())),
-    MetadataKey("pk-names", pa.list_(pa.field("element", pa.string()))),
-    MetadataKey("ingestion-timestamp", types.TIMESTAMP),
-    MetadataKey("event-timestamp", types.TIMESTAMP),
-)
 _MEMBERS: Final = {
     "database": pa.field("database", pa.string()),
     "table": pa.field("table", pa.string()),
-    "sql-type": pa.field("sqlType", METADATA[2].type),
-    "pk-names": pa.field("pkNames", METADATA[3].type),
+    "sql-type": pa.field("sqlType", pa.map_(pa.string(), pa.int32())),
+    "pk-names": pa.field("pkNames", pa.list_(pa.field("element", pa.string()))),
     "ingestion-timestamp": pa.field("ts", pa.int64()),
     "event-timestamp": pa.field("es", pa.int64()),
 }
-"""Metadata key -> the member of a message that it comes from."""
+"""Metadata key -> the member of a message that it comes from; a number is a time."""
 
 
-def regular_expression(text: str) -> str:
+def _regular_expression(text: str) -> str:
     """A pattern that means the same to Java and to Python.
 
-    Raises:
-        ValueError: Python cannot compile it, or may mean something else by it.
-
-    >>> regular_expression("[a-z&&[^x]]")
+    >>> _regular_expression("[a-z&&[^x]]")
     Traceback (most recent call last):
     ...
     ValueError: a regular expression that Python has as well (Possible set intersection at position 4)
@@ -82,7 +61,7 @@ def regular_expression(text: str) -> str:
     return text
 
 
-class CanalReader:
+class _CanalReader:
     """Reads the envelopes of the tables asked for."""
 
     def __init__(self, context: FormatContext, dialect: JsonDialect) -> None:
@@ -102,18 +81,18 @@ class CanalReader:
         ]
         self._reader = JsonReader(pa.schema(envelope), dialect, takes_arrays=False)
 
-    def read(self, messages: pa.Array) -> Envelopes:
+    def read(self, messages: pa.Array) -> cdc.Envelopes:
         """The envelopes of all messages to the tables asked for."""
         unnamed: list[BadMessage] = []
         if self._included:
             messages, unnamed = self._of_tables(messages)
-        envelopes = Envelopes(self._reader.read(messages), messages, unnamed)
+        envelopes = cdc.Envelopes(self._reader.decode(messages), messages, unnamed)
         envelopes.refuse(is_null(envelopes.columns["type"]), "field 'type' is missing")
         return envelopes
 
     def _of_tables(self, messages: pa.Array) -> tuple[pa.Array, list[BadMessage]]:
         """The messages of the tables asked for, NULL for others; and those that name none."""
-        envelopes = Envelopes(self._names.read(messages), messages)
+        envelopes = cdc.Envelopes(self._names.decode(messages), messages)
         is_kept = np.ones(len(envelopes.positions), dtype=np.bool_)
         for name, pattern in self._included.items():
             names = envelopes.columns[name]
@@ -125,17 +104,18 @@ class CanalReader:
         is_asked_for[envelopes.positions[is_kept & envelopes.is_good]] = True
         return pc.if_else(pa.array(is_asked_for), messages, pa.scalar(None, pa.binary())), envelopes.bad
 
-    def images(self, envelopes: Envelopes, first_kinds: Positions) -> _Images:
+    def images(self, envelopes: cdc.Envelopes, first_kinds: Positions) -> cdc.Images:
         """The rows in ``data``, and what they were before as ``old`` says."""
-        is_update = first_kinds == UPDATE_BEFORE
-        data = _RowLists(envelopes, "data", first_kinds != NO_ROW)
+        is_update = first_kinds == cdc.UPDATE_BEFORE
+        data = _RowLists(envelopes, "data", first_kinds != cdc.NO_ROW)
         old = _RowLists(envelopes, "old", is_update)
-        envelopes.refuse(
-            is_update & (data.lengths != old.lengths), "fields 'data' and 'old' differ in length"
+        differs = is_update & (data.lengths != old.lengths)
+        envelopes.refuse(differs, "fields 'data' and 'old' differ in length")
+        return cdc.Images(
+            data.lengths, partial(_columns, data, old, self._is_in_old(envelopes, is_update, old))
         )
-        return _Images(data, old, self._is_in_old(envelopes, is_update, old))
 
-    def _is_in_old(self, envelopes: Envelopes, is_update: Mask, old: _RowLists) -> list[Mask]:
+    def _is_in_old(self, envelopes: cdc.Envelopes, is_update: Mask, old: _RowLists) -> list[Mask]:
         """For each field, which images before have it: those where it is NULL need a look at the text.
 
         A text without ``null`` says nothing of the kind, unless a bad value has been taken for NULL.
@@ -155,23 +135,16 @@ class CanalReader:
                             )
         return found
 
-    def metadata(self, key: str, envelopes: Envelopes) -> pa.Array:
-        """The values of a metadata key, one for each envelope."""
+    def metadata(self, key: str, envelopes: cdc.Envelopes) -> pa.Array:
         name = _MEMBERS[key].name
         values = envelopes.columns[name]
         return envelopes.times(values, name) if values.type == pa.int64() else values
 
 
 class _RowLists:
-    """The rows in ``data`` or ``old`` of all envelopes.
+    """The rows in ``data`` or ``old`` of all envelopes: their columns, where each's rows start, how many."""
 
-    Attributes:
-        columns: the fields of all rows of all envelopes.
-        starts: where the rows of each envelope begin in the columns.
-        lengths: how many rows each envelope has.
-    """
-
-    def __init__(self, envelopes: Envelopes, name: str, is_needed: Mask) -> None:
+    def __init__(self, envelopes: cdc.Envelopes, name: str, is_needed: Mask) -> None:
         lists = envelopes.columns[name]
         envelopes.refuse(is_null(lists) & is_needed, f"field {name!r} is missing")
         self.columns = lists.values.flatten()
@@ -183,44 +156,39 @@ class _RowLists:
             envelopes.refuse(has_hole & is_needed, f"field {name!r} has a NULL among its rows")
 
 
-@dataclass(frozen=True)
-class _Images:
-    """The rows in ``data``; before an update each field is as in ``old``, where ``old`` has it."""
-
-    data: _RowLists
-    old: _RowLists
-    is_in_old: list[Mask]
-
-    @property
-    def lengths(self) -> Positions:
-        """How many images each envelope has."""
-        return self.data.lengths
-
-    def columns(self, rows: ChangedRows) -> list[pa.Array]:
-        """The columns of the changed rows."""
-        is_before = rows.kinds == UPDATE_BEFORE
-        positions = self.data.starts[rows.envelope] + rows.within
-        before = self.old.starts[rows.envelope[is_before]] + rows.within[is_before]
-        found = []
-        for now, then, is_there in zip(self.data.columns, self.old.columns, self.is_in_old, strict=True):
-            where = positions.copy()
-            where[is_before] = np.where(is_there[before], before + len(now), positions[is_before])
-            found.append(pa.concat_arrays([now, then]).take(pa.array(where)))
-        return found
+def _columns(data: _RowLists, old: _RowLists, is_in_old: list[Mask], rows: cdc.ChangedRows) -> list[pa.Array]:
+    """The columns of the changed rows; before an update a field is as in ``old``, where ``old`` has it."""
+    is_before = rows.kinds == cdc.UPDATE_BEFORE
+    positions = data.starts[rows.envelope] + rows.within
+    before = old.starts[rows.envelope[is_before]] + rows.within[is_before]
+    found = []
+    for now, then, is_there in zip(data.columns, old.columns, is_in_old, strict=True):
+        where = positions.copy()
+        where[is_before] = np.where(is_there[before], before + len(now), positions[is_before])
+        found.append(pa.concat_arrays([now, then]).take(pa.array(where)))
+    return found
 
 
-TOOL: Final = CdcTool(
+TOOL: Final = cdc.CdcTool(
     name="canal-json",
     own_options=(
-        Option("database.include", regular_expression, "which databases are read, all of the name", None),
-        Option("table.include", regular_expression, "which tables are read, all of the name", None),
+        Option("database.include", _regular_expression, "which databases are read, all of the name", None),
+        Option("table.include", _regular_expression, "which tables are read, all of the name", None),
     ),
-    metadata=METADATA,
+    metadata=tuple(
+        MetadataKey(key, types.TIMESTAMP if member.type == pa.int64() else member.type)
+        for key, member in _MEMBERS.items()
+    ),
     operation="type",
-    first_kinds={"INSERT": INSERT, "UPDATE": UPDATE_BEFORE, "DELETE": DELETE, "CREATE": NO_ROW},
-    reader=CanalReader,
-    added=Around('{"data":[', '],"type":"INSERT"}'),
-    removed=Around('{"data":[', '],"type":"DELETE"}'),
+    first_kinds={
+        "INSERT": cdc.INSERT,
+        "UPDATE": cdc.UPDATE_BEFORE,
+        "DELETE": cdc.DELETE,
+        "CREATE": cdc.NO_ROW,
+    },
+    reader=_CanalReader,
+    added=('{"data":[', '],"type":"INSERT"}'),
+    removed=('{"data":[', '],"type":"DELETE"}'),
 )
 
-FORMAT: Final = cdc_format(TOOL)
+FORMAT: Final = cdc.cdc_format(TOOL)

@@ -25,15 +25,7 @@ from upsert.arrays import Mask, Positions, is_null, one_array
 from upsert.errors import ConfigurationError
 from upsert.formats.base import BadMessage, Decoded, Format, FormatContext, Side
 from upsert.formats.json import JsonEncoder
-from upsert.formats.json_values import (
-    DECIMAL_AS_PLAIN_NUMBER,
-    IGNORE_PARSE_ERRORS,
-    MAP_NULL_KEY_LITERAL,
-    MAP_NULL_KEY_MODE,
-    TIMESTAMP_STANDARD,
-    JsonDialect,
-    check_types,
-)
+from upsert.formats.json_values import SHARED_OPTIONS, JsonDialect, check_types
 from upsert.formats.text_values import shown
 from upsert.metadata_columns import MetadataKey
 from upsert.options import Option
@@ -48,12 +40,7 @@ _MAX_MILLIS: Final = (2**63 - 1) // 1000
 class Envelopes:
     """The envelopes that were read from some messages, one of a message at most.
 
-    Attributes:
-        messages: the messages.
-        columns: the members of the envelopes by name, a value for each envelope.
-        positions: the position of each envelope's message.
-        is_good: which envelopes have not been refused.
-        bad: the bad messages, in any order.
+    Their members are ``columns``; ``positions`` are those of their messages; ``bad`` is in any order.
     """
 
     def __init__(self, read: Decoded, messages: pa.Array, bad: Sequence[BadMessage] = ()) -> None:
@@ -78,21 +65,14 @@ class Envelopes:
         """Times of milliseconds since 1970; refuses the envelopes whose time is out of range."""
         # The smallest number of all has no absolute value.
         outside = pc.or_(pc.greater(millis, _MAX_MILLIS), pc.less(millis, -_MAX_MILLIS)).fill_null(False)
-        self.refuse(
-            outside.to_numpy(zero_copy_only=False), f"field {name!r} is out of range for milliseconds"
-        )
+        is_bad = outside.to_numpy(zero_copy_only=False)
+        self.refuse(is_bad, f"field {name!r} is out of range for milliseconds")
         kept = pc.if_else(outside, pa.scalar(None, pa.int64()), millis)
         return pc.multiply(kept, 1000).cast(types.TIMESTAMP)
 
 
 class ChangedRows(NamedTuple):
-    """The rows that the good envelopes give.
-
-    Attributes:
-        envelope: the number of each row's envelope, ascending.
-        within: which image of its envelope it is.
-        kinds: its kind.
-    """
+    """The rows that the good envelopes give: of each its envelope, ascending, image within it, and kind."""
 
     envelope: Positions
     within: Positions
@@ -100,13 +80,7 @@ class ChangedRows(NamedTuple):
 
     @classmethod
     def of(cls, is_good: Mask, first_kinds: Positions, lengths: Positions | None) -> ChangedRows:
-        """All rows; an update has two of each image.
-
-        Args:
-            is_good: which envelopes give rows at all.
-            first_kinds: the kind of each envelope's first row.
-            lengths: how many images each envelope has; None for one.
-        """
+        """All rows; an update has two of each image, of which envelopes have ``lengths``, or one each."""
         changed = np.flatnonzero(is_good & (first_kinds != NO_ROW))
         of_image, within = changed, np.zeros(len(changed), np.int64)
         if lengths is not None:
@@ -121,15 +95,11 @@ class ChangedRows(NamedTuple):
         return cls(envelope, within[image], np.where(is_second, UPDATE_AFTER, first_kinds[envelope]))
 
 
-class Images(Protocol):
-    """The images in some envelopes."""
+class Images(NamedTuple):
+    """How many images each envelope has, None for one; and what gives the columns of changed rows."""
 
-    @property
-    def lengths(self) -> Positions | None:
-        """How many images each envelope has; None for one."""
-
-    def columns(self, rows: ChangedRows) -> list[pa.Array]:
-        """The columns of the changed rows."""
+    lengths: Positions | None
+    columns: Callable[[ChangedRows], list[pa.Array]]
 
 
 class EnvelopeReader(Protocol):
@@ -145,26 +115,16 @@ class EnvelopeReader(Protocol):
         """The values of a metadata key, one for each envelope."""
 
 
-class Around(NamedTuple):
-    """The texts before and after the image of a row."""
-
-    before: str
-    after: str
-
-
 @dataclass(frozen=True)
 class CdcTool:
     """What a tool that captures changes writes.
 
     Attributes:
-        name: the name of its format.
         own_options: the options that other JSON formats do not have.
-        metadata: the origin and the times of a change.
         operation: the member of an envelope that names the kind of change.
         first_kinds: for each of its texts the kind of the first row.
-        reader: makes the reader of envelopes.
-        added: what is written around a row that is added, with ``+I`` or ``+U``.
-        removed: what is written around a row that is removed, with ``-U`` or ``-D``.
+        added: what is written before and after a row that is added, with ``+I`` or ``+U``.
+        removed: what is written before and after a row that is removed, with ``-U`` or ``-D``.
         read_only: an option with which messages can only be read, and why.
     """
 
@@ -174,33 +134,25 @@ class CdcTool:
     operation: str
     first_kinds: Mapping[str, int]
     reader: Callable[[FormatContext, JsonDialect], EnvelopeReader]
-    added: Around
-    removed: Around
+    added: tuple[str, str]
+    removed: tuple[str, str]
     read_only: tuple[str, str] | None = None
 
 
 def cdc_format(tool: CdcTool) -> Format:
     """The format of a tool's messages."""
-    shared = (
-        IGNORE_PARSE_ERRORS,
-        TIMESTAMP_STANDARD,
-        MAP_NULL_KEY_MODE,
-        MAP_NULL_KEY_LITERAL,
-        DECIMAL_AS_PLAIN_NUMBER,
-    )
     return Format(
         tool.name,
-        (*tool.own_options, *shared),
+        (*tool.own_options, *SHARED_OPTIONS),
         check=partial(_check, tool.name),
-        decoder=partial(CdcDecoder, tool),
-        encoder=partial(CdcEncoder, tool),
+        decoder=partial(_CdcDecoder, tool),
+        encoder=partial(_CdcEncoder, tool),
         metadata=tool.metadata,
         is_insert_only=False,
     )
 
 
 def _check(name: str, context: FormatContext) -> None:
-    """Refuse MAPs whose key is no STRING, and use as the format of a key."""
     if context.side is Side.KEY:
         raise ConfigurationError(
             f"{name}: must be the format of values, got that of keys; a key is no change, use json for it"
@@ -208,7 +160,7 @@ def _check(name: str, context: FormatContext) -> None:
     check_types(context.fields)
 
 
-class CdcDecoder:
+class _CdcDecoder:
     """Reads the envelopes as rows, then takes their images apart."""
 
     def __init__(self, tool: CdcTool, context: FormatContext) -> None:
@@ -223,7 +175,6 @@ class CdcDecoder:
         self._schema = pa.schema([*context.fields, *asked])
 
     def decode(self, messages: pa.Array) -> Decoded:
-        """The changes of all messages."""
         envelopes = self._reader.read(messages)
         first_kinds = self._kinds(envelopes)
         images = self._reader.images(envelopes, first_kinds)
@@ -251,12 +202,8 @@ class CdcDecoder:
         return kinds
 
 
-class CdcEncoder:
-    """One row is one change: ``+I`` and ``+U`` add it, ``-U`` and ``-D`` remove it.
-
-    Raises:
-        ConfigurationError: an option is set that is for reading only.
-    """
+class _CdcEncoder:
+    """One row is one change: ``+I`` and ``+U`` add it, ``-U`` and ``-D`` remove it."""
 
     def __init__(self, tool: CdcTool, context: FormatContext) -> None:
         if tool.read_only is not None and context.options.get(tool.read_only[0]):
@@ -269,9 +216,8 @@ class CdcEncoder:
         self._removed = tool.removed
 
     def encode(self, rows: pa.Table, kinds: pa.Array | None = None) -> pa.Array:
-        """The messages of all rows; rows without kinds are inserts."""
         images = self._rows.encode(rows).cast(pa.string())
         is_added = pa.array(np.ones(rows.num_rows, np.bool_) if kinds is None else signs(kinds) > 0)
-        before = pc.if_else(is_added, self._added.before, self._removed.before)
-        after = pc.if_else(is_added, self._added.after, self._removed.after)
+        before = pc.if_else(is_added, self._added[0], self._removed[0])
+        after = pc.if_else(is_added, self._added[1], self._removed[1])
         return pc.binary_join_element_wise(before, images, after, "").cast(pa.binary())

@@ -43,6 +43,7 @@ from upsert.errors import ConfigurationError, SchemaError
 from upsert.formats.base import BadMessage, Decoded, Format, FormatContext
 from upsert.formats.text_values import (
     BadValueError,
+    TimestampStandard,
     encoded,
     joined_lists,
     read_column,
@@ -50,12 +51,11 @@ from upsert.formats.text_values import (
     scalar_texts,
     shown,
 )
-from upsert.formats.timestamps import TimestampStandard
 from upsert.options import Option
 
 _CONTROLS: Final = {"n": "\n", "r": "\r", "t": "\t", "0": "\0"}
 _MAX_BULK_FIELDS: Final = 200
-BREAKS: Final = "\r\n"
+_BREAKS: Final = "\r\n"
 
 
 @dataclass(frozen=True)
@@ -97,12 +97,8 @@ class LineReader:
         self._plain_field = f"(?:{quote}{in_quotes}{quote}|{self._plain_field})"
 
     def fields_of(self, line: str) -> list[str]:
-        """The texts of a line's fields.
-
-        Raises:
-            BadValueError: a quote is left open or followed by text, or there is more than one line.
-        """
-        line = line.rstrip(BREAKS)
+        """The texts of a line's fields; raises ``BadValueError``."""
+        line = line.rstrip(_BREAKS)
         quote = self._dialect.quote
         found = []
         position = 0
@@ -123,22 +119,16 @@ class LineReader:
         return escapes.sub(lambda m: _CONTROLS.get(m[1], m[1]) or self._dialect.quote or "", text)
 
     def columns(self, lines: pa.Array, count: int) -> tuple[Positions, list[pa.Array]]:
-        """The positions of lines, ascending, and the texts of their fields, a column for each field.
+        """The positions of lines, ascending, and the texts of their ``count`` fields, a column for each.
 
-        Args:
-            lines: strings.
-            count: how many fields a line must have.
-
-        Returns:
-            Only lines that are plain enough to be read together; the others are left to ``fields_of``.
+        They are the lines that are plain enough to be read together; the others are left to ``fields_of``.
         """
         field, delimiter = self._plain_field, re.escape(self._dialect.delimiter)
         positions = np.zeros(0, np.int64)
         if 0 < count <= _MAX_BULK_FIELDS and self._dialect.delimiter.isascii():
-            lines = pc.utf8_rtrim(lines, BREAKS)
-            is_plain = pc.match_substring_regex(
-                lines, pattern=f"^{field}(?:{delimiter}{field}){{{count - 1}}}$"
-            )
+            lines = pc.utf8_rtrim(lines, _BREAKS)
+            pattern = f"^{field}(?:{delimiter}{field}){{{count - 1}}}$"
+            is_plain = pc.match_substring_regex(lines, pattern=pattern)
             # An empty line would be no row for this reader, a byte order mark no text, a comment a row.
             odd_start = f"^(?:$|[\ufeff{'#' if self._dialect.allows_comments else ''}])"
             is_plain = pc.and_not(is_plain, pc.match_substring_regex(lines, pattern=odd_start))
@@ -167,10 +157,7 @@ _NULL: Final = pa.scalar(None, pa.string())
 
 
 def value_of(text: str | None, field: pa.Field, dialect: CsvDialect) -> Any:
-    """The value that a field's text means, as ``pa.array`` takes it: the reference.
-
-    Raises:
-        BadValueError: the text is no value of the field's type.
+    """The value that a field's text means, as ``pa.array`` takes it, or ``BadValueError``: the reference.
 
     >>> value_of("1;2", pa.field("a", pa.list_(pa.int64())), CsvDialect())
     [1, 2]
@@ -205,7 +192,7 @@ def _value_of(text: str, type_: pa.DataType, dialect: CsvDialect) -> Any:
     return tuple(value_of(part, field, dialect) for part, field in zip(padded, type_, strict=True))
 
 
-class CsvDecoder:
+class _CsvDecoder:
     """Lines to rows: values of scalar types column by column, arrays and structs one by one."""
 
     def __init__(self, context: FormatContext) -> None:
@@ -214,7 +201,6 @@ class CsvDecoder:
         self._lines = LineReader(self._dialect)
 
     def decode(self, messages: pa.Array) -> Decoded:
-        """The rows of all messages."""
         reasons: dict[int, str] = {}
         positions, texts = self._split(messages, reasons)
         is_good = np.ones(len(positions), dtype=np.bool_)
@@ -267,7 +253,7 @@ class CsvDecoder:
     def _fields_of(self, line: str) -> list[str | None] | None:
         """The texts of a line's fields; None when the line is no row."""
         line = line.removeprefix(_BYTE_ORDER_MARK)
-        if not line.rstrip(BREAKS) or (self._dialect.allows_comments and line.startswith("#")):
+        if not line.rstrip(_BREAKS) or (self._dialect.allows_comments and line.startswith("#")):
             return None
         found: list[str | None] = [*self._lines.fields_of(line)]
         missing = len(self._fields) - len(found)
@@ -316,7 +302,7 @@ def _decoded(messages: pa.Array, reasons: dict[int, str]) -> pa.Array:
         return pa.array(texts, pa.string())
 
 
-class CsvEncoder:
+class _CsvEncoder:
     """Rows to lines."""
 
     def __init__(self, context: FormatContext) -> None:
@@ -327,7 +313,6 @@ class CsvEncoder:
         self._line_starts = f"^[{_BYTE_ORDER_MARK}{'#' if dialect.allows_comments else ''}]"
 
     def encode(self, rows: pa.Table, kinds: pa.Array | None = None) -> pa.Array:
-        """The messages of all rows, whatever their kinds."""
         del kinds
         return encoded(rows.select(self._fields.names), self._line_texts)
 
@@ -348,12 +333,12 @@ class CsvEncoder:
         if pa.types.is_struct(column.type):
             parts = [self._without_delimiter(self._cells(child)) for child in column.flatten()]
             texts = pc.binary_join_element_wise(*parts, self._dialect.array_delimiter)
-            return pc.if_else(column.is_valid(), texts, null)
-        if pa.types.is_list(column.type):
+        elif pa.types.is_list(column.type):
             parts = self._without_delimiter(self._cells(column.flatten()))
             texts = joined_lists(column, parts, self._dialect.array_delimiter)
-            return pc.if_else(column.is_valid(), texts, null)
-        return scalar_texts(column, _STANDARD).fill_null(null)
+        else:
+            return scalar_texts(column, _STANDARD).fill_null(null)
+        return pc.if_else(column.is_valid(), texts, null)
 
     def _without_delimiter(self, parts: pa.Array) -> pa.Array:
         has_one = pc.match_substring(parts, self._dialect.array_delimiter)
@@ -415,7 +400,7 @@ def character(text: str) -> str:
             text = chr(int(text[2:], 16))
         except ValueError:
             raise ValueError(_ONE_CHARACTER) from None
-    if len(text) != 1 or text in BREAKS or text.isalnum() or "\ud800" <= text <= "\udfff":
+    if len(text) != 1 or text in _BREAKS or text.isalnum() or "\ud800" <= text <= "\udfff":
         raise ValueError(_ONE_CHARACTER)
     return text
 
@@ -465,17 +450,16 @@ def check(context: FormatContext) -> None:
             f"got {meanings}"
         )
     for field in context.fields:
-        _check_type(field)
-
-
-def _check_type(field: pa.Field) -> None:
-    type_ = field.type
-    inner = [type_.field(i).type for i in range(type_.num_fields)] if pa.types.is_nested(type_) else [type_]
-    if pa.types.is_map(type_) or not all(map(types.is_scalar, inner)):
-        raise SchemaError(
-            f"column {field.name!r}: in CSV it must be of a scalar type, or an ARRAY or STRUCT of them, "
-            f"got {types.sql_name(type_)}; write it as a STRING"
+        type_ = field.type
+        parts = (
+            [type_.field(part) for part in range(type_.num_fields)] if pa.types.is_nested(type_) else [field]
         )
+        inner = [part.type for part in parts]
+        if pa.types.is_map(type_) or not all(map(types.is_scalar, inner)):
+            raise SchemaError(
+                f"column {field.name!r}: in CSV it must be of a scalar type, or an ARRAY or STRUCT of them, "
+                f"got {types.sql_name(type_)}; write it as a STRING"
+            )
 
 
-FORMAT: Final = Format("csv", OPTIONS, check, CsvDecoder, CsvEncoder)
+FORMAT: Final = Format("csv", OPTIONS, check, _CsvDecoder, _CsvEncoder)

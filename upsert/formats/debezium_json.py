@@ -13,7 +13,7 @@ format ``json``. Written are ``+I`` and ``+U`` as ``c``, ``-U`` and ``-D`` as ``
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -22,18 +22,8 @@ import pyarrow.compute as pc
 
 from upsert import options, types
 from upsert.arrays import Positions, is_null
+from upsert.formats import cdc
 from upsert.formats.base import FormatContext
-from upsert.formats.cdc import (
-    DELETE,
-    INSERT,
-    UPDATE_AFTER,
-    UPDATE_BEFORE,
-    Around,
-    CdcTool,
-    ChangedRows,
-    Envelopes,
-    cdc_format,
-)
 from upsert.formats.json_reader import JsonReader
 from upsert.formats.json_values import JsonDialect
 from upsert.formats.text_values import read_column
@@ -65,7 +55,7 @@ _NO_IMAGE_BEFORE: Final = (
 )
 
 
-class DebeziumReader:
+class _DebeziumReader:
     """Reads envelopes, with a schema around each of them or without."""
 
     def __init__(self, context: FormatContext, dialect: JsonDialect) -> None:
@@ -90,9 +80,8 @@ class DebeziumReader:
             fields.append(pa.field("schema", pa.string()))
         return pa.schema(fields)
 
-    def read(self, messages: pa.Array) -> Envelopes:
-        """The envelopes of all messages."""
-        envelopes = Envelopes(self._reader.read(messages), messages)
+    def read(self, messages: pa.Array) -> cdc.Envelopes:
+        envelopes = cdc.Envelopes(self._reader.decode(messages), messages)
         missing = "field 'op' is missing"
         if self._has_schema:
             payload = envelopes.columns.pop("payload")
@@ -104,19 +93,18 @@ class DebeziumReader:
         envelopes.refuse(is_null(envelopes.columns["op"]), missing)
         return envelopes
 
-    def images(self, envelopes: Envelopes, first_kinds: Positions) -> _Images:
+    def images(self, envelopes: cdc.Envelopes, first_kinds: Positions) -> cdc.Images:
         """The rows before and after each change."""
         before, after = envelopes.columns["before"], envelopes.columns["after"]
-        is_update = first_kinds == UPDATE_BEFORE
-        envelopes.refuse((is_update | (first_kinds == DELETE)) & is_null(before), _NO_IMAGE_BEFORE)
+        is_update = first_kinds == cdc.UPDATE_BEFORE
+        envelopes.refuse((is_update | (first_kinds == cdc.DELETE)) & is_null(before), _NO_IMAGE_BEFORE)
         envelopes.refuse(
-            (is_update | (first_kinds == INSERT)) & is_null(after),
+            (is_update | (first_kinds == cdc.INSERT)) & is_null(after),
             "field 'after' is NULL in an insert or update",
         )
-        return _Images(before, after)
+        return cdc.Images(None, partial(_columns, before, after))
 
-    def metadata(self, key: str, envelopes: Envelopes) -> pa.Array:
-        """The values of a metadata key, one for each envelope."""
+    def metadata(self, key: str, envelopes: cdc.Envelopes) -> pa.Array:
         columns = envelopes.columns
         match key:
             case "schema":
@@ -130,7 +118,7 @@ class DebeziumReader:
             return self._times(found[0], "source.ts_ms", envelopes)
         return pc.coalesce(*found)
 
-    def _times(self, millis: pa.Array, name: str, envelopes: Envelopes) -> pa.Array:
+    def _times(self, millis: pa.Array, name: str, envelopes: cdc.Envelopes) -> pa.Array:
         if millis.type == pa.string():
             millis, bad = read_column(millis, pa.int64(), self._dialect.timestamps)
             if bad is not None:
@@ -144,36 +132,26 @@ def _of_source(source: pa.Array, name: str) -> pa.Array:
     return source.flatten()[source.type.get_field_index(name)]
 
 
-@dataclass(frozen=True)
-class _Images:
-    """The rows before and after changes, one of each for an envelope."""
-
-    before: pa.Array
-    after: pa.Array
-    lengths: Positions | None = None
-
-    def columns(self, rows: ChangedRows) -> list[pa.Array]:
-        """The columns of the changed rows."""
-        is_after = (rows.kinds == INSERT) | (rows.kinds == UPDATE_AFTER)
-        positions = pa.array(rows.envelope + np.where(is_after, len(self.before), 0))
-        return [
-            pa.concat_arrays(both).take(positions)
-            for both in zip(self.before.flatten(), self.after.flatten(), strict=True)
-        ]
+def _columns(before: pa.Array, after: pa.Array, rows: cdc.ChangedRows) -> list[pa.Array]:
+    is_after = (rows.kinds == cdc.INSERT) | (rows.kinds == cdc.UPDATE_AFTER)
+    positions = pa.array(rows.envelope + np.where(is_after, len(before), 0))
+    return [
+        pa.concat_arrays(both).take(positions) for both in zip(before.flatten(), after.flatten(), strict=True)
+    ]
 
 
-TOOL: Final = CdcTool(
+TOOL: Final = cdc.CdcTool(
     name="debezium-json",
     own_options=(
         Option("schema-include", options.boolean, "whether each message carries its schema", False),
     ),
     metadata=METADATA,
     operation="op",
-    first_kinds={"c": INSERT, "r": INSERT, "u": UPDATE_BEFORE, "d": DELETE},
-    reader=DebeziumReader,
-    added=Around('{"before":null,"after":', ',"op":"c"}'),
-    removed=Around('{"before":', ',"after":null,"op":"d"}'),
+    first_kinds={"c": cdc.INSERT, "r": cdc.INSERT, "u": cdc.UPDATE_BEFORE, "d": cdc.DELETE},
+    reader=_DebeziumReader,
+    added=('{"before":null,"after":', ',"op":"c"}'),
+    removed=('{"before":', ',"after":null,"op":"d"}'),
     read_only=("schema-include", "messages are written without a schema"),
 )
 
-FORMAT: Final = cdc_format(TOOL)
+FORMAT: Final = cdc.cdc_format(TOOL)

@@ -4,7 +4,7 @@ All JSON formats read through this; the CDC formats read their envelope as a row
 
 ``pyarrow.json`` reads 2 million messages a second, and is another reader than the reference. So
 
-* only messages that `candidates` lets pass come to it: each of them is one row for it;
+* only messages that `_candidates` lets pass come to it: each of them is one row for it;
 * only numbers in columns of numbers are read by it; all texts become values through ``text_values``;
 * a value that it cannot read fails the whole call. Then pieces of it are tried, and the messages of the
   pieces that fail again are left to the reference.
@@ -40,7 +40,7 @@ _NO_JSON: Final = (b"\x00", b"NaN", b"Inf")
 _ODD_DECIMAL: Final = rf'[:,\["]{_SPACE}*[-+]?[0-9]*\.?[0-9]*[eE][-+]?[0-9]{{3}}'
 
 
-def candidates(messages: pa.Array, *, has_decimal: bool) -> Positions:
+def _candidates(messages: pa.Array, *, has_decimal: bool) -> Positions:
     """Positions, ascending, of the messages whose rows that reader surely finds, if it can read them."""
     is_candidate = _is_text(messages) & _is_object(messages)
     if has_decimal:
@@ -118,7 +118,7 @@ class BulkReader:
         """
         if not self._is_able:
             return
-        positions = candidates(messages, has_decimal=self._has_decimal)
+        positions = _candidates(messages, has_decimal=self._has_decimal)
         if not len(positions):
             return
         columns = self._columns(_taken(messages, positions))
@@ -230,9 +230,7 @@ def _good(positions: Positions, columns: list[pa.Array], doubtful: Mask) -> tupl
 
 
 def _taken(messages: pa.Array, positions: Positions) -> pa.Array:
-    if len(positions) == len(messages):
-        return messages
-    return messages.take(pa.array(positions))
+    return messages if len(positions) == len(messages) else messages.take(pa.array(positions))
 
 
 def _mark(doubtful: Mask, mask: Mask, rows: Positions | None) -> None:
@@ -306,7 +304,7 @@ class JsonReader:
     message, an empty one, ``null`` and a ``null`` element give no row.
 
     >>> reader = JsonReader(pa.schema([("n", pa.int64())]), JsonDialect())
-    >>> found = reader.read(pa.array([b'[{"n": 1}, {"n": 2}]', b"", b'{"n": "x"}']))
+    >>> found = reader.decode(pa.array([b'[{"n": 1}, {"n": 2}]', b"", b'{"n": "x"}']))
     >>> found.rows.to_pylist(), found.positions.tolist(), found.bad
     ([{'n': 1}, {'n': 2}], [0, 0], (BadMessage(position=2, reason="field 'n': 'x' is no BIGINT"),))
     """
@@ -318,7 +316,7 @@ class JsonReader:
         self._bulk = BulkReader(fields, dialect)
         self._convert = struct_converter(list(fields), dialect)
 
-    def read(self, messages: pa.Array) -> Decoded:
+    def decode(self, messages: pa.Array) -> Decoded:
         """The rows of all messages, in their order; bad messages give none, and no exception."""
         tables = [self._fields.empty_table()]
         positions = [np.zeros(0, np.int64)]
@@ -331,7 +329,9 @@ class JsonReader:
             positions.append(where + start)
             start += len(chunk)
         found = np.concatenate(positions)
-        rows = pa.concat_tables(tables) if len(self._fields) else _without_columns(len(found))
+        rows = pa.concat_tables(tables)
+        if not len(self._fields):  # Arrow keeps the number of rows when the last column is taken away
+            rows = pa.table({"_": pa.nulls(len(found))}).select([])
         return Decoded.at(found, len(messages), rows, bad)
 
     def _read_chunk(
@@ -375,11 +375,7 @@ class JsonReader:
         return np.array(where, dtype=np.int64), pa.Table.from_arrays(columns, schema=self._fields)
 
     def rows_of(self, message: bytes) -> list[tuple[Any, ...]]:
-        """The rows of one message as tuples, read by the reference.
-
-        Raises:
-            BadValueError: the message is bad.
-        """
+        """The rows of one message as tuples, read by the reference; raises ``BadValueError``."""
         value = parse(message)
         items = value if isinstance(value, list) and self._takes_arrays else [value]
         found = []
@@ -391,11 +387,6 @@ class JsonReader:
                 if not self._dialect.ignore_parse_errors:
                     raise
         return found
-
-
-def _without_columns(num_rows: int) -> pa.Table:
-    """A table of no columns: Arrow keeps the number of its rows when the last column is taken away."""
-    return pa.table({"_": pa.nulls(num_rows)}).select([])
 
 
 def _chunk(messages: pa.Array, start: int) -> pa.Array:

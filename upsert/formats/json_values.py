@@ -10,7 +10,7 @@ the options that the JSON formats share say.
 * A DECIMAL is a number or a string with one, rounded half up to the scale; too large is bad (Flink: NULL).
 * A STRING is a string, or the JSON text of anything else.
 * A BOOLEAN is one, or ``"true"`` or ``"false"`` in any case (Flink takes any other text as false).
-* BINARY is base64. DATE and times are texts in the standard chosen (``timestamps``).
+* BINARY is base64. DATE and times are texts in the standard chosen (``text_values``).
 * Of names that are given twice the last one counts. NULL stands for a field that is missing.
 * A NULL in a column, element or field declared NOT NULL is bad.
 """
@@ -30,48 +30,39 @@ import pyarrow as pa
 
 from upsert import options, types
 from upsert.errors import SchemaError
-from upsert.formats.text_values import BadValueError, integer_range, scalar_reader, shown
-from upsert.formats.timestamps import TimestampStandard
+from upsert.formats.text_values import BadValueError, TimestampStandard, integer_range, scalar_reader, shown
 from upsert.options import Option
 
-FAIL_ON_MISSING_FIELD: Final = Option(
-    "fail-on-missing-field", options.boolean, "whether a message without one of the fields is bad", False
+SHARED_OPTIONS: Final = (
+    Option(
+        "ignore-parse-errors",
+        options.boolean,
+        "whether bad values become NULL and unreadable messages are passed over",
+        False,
+    ),
+    Option(
+        "timestamp-format.standard",
+        options.one_of(*TimestampStandard),
+        "how times are written: SQL, ISO-8601 or ISO-8601-WITH-OFFSET",
+        TimestampStandard.SQL.value,
+    ),
+    # A NULL key is no part of an Arrow or Spark map. The next two are known so that a table definition that
+    # Flink takes is taken here; no value that they speak of ever arrives.
+    Option(
+        "map-null-key.mode",
+        options.one_of("fail", "drop", "literal"),
+        "what is written for a map's NULL key: FAIL, DROP or LITERAL",
+        "fail",
+    ),
+    Option("map-null-key.literal", options.text, "the name written for a NULL key in mode LITERAL", "null"),
+    Option(
+        "encode.decimal-as-plain-number",
+        options.boolean,
+        "whether 0.00000001 is never written as 1E-8",
+        False,
+    ),
 )
-
-IGNORE_PARSE_ERRORS: Final = Option(
-    "ignore-parse-errors",
-    options.boolean,
-    "whether bad values become NULL and unreadable messages are passed over",
-    False,
-)
-
-TIMESTAMP_STANDARD: Final = Option(
-    "timestamp-format.standard",
-    options.one_of(*TimestampStandard),
-    "how times are written: SQL, ISO-8601 or ISO-8601-WITH-OFFSET",
-    TimestampStandard.SQL.value,
-)
-
-# A NULL key is no part of an Arrow or Spark map. The two options are known so that a table definition that
-# Flink takes is taken here; no value that they speak of ever arrives.
-MAP_NULL_KEY_MODE: Final = Option(
-    "map-null-key.mode",
-    options.one_of("fail", "drop", "literal"),
-    "what is written for a map's NULL key: FAIL, DROP or LITERAL",
-    "fail",
-)
-
-MAP_NULL_KEY_LITERAL: Final = Option(
-    "map-null-key.literal", options.text, "the name written for a NULL key in mode LITERAL", "null"
-)
-
-DECIMAL_AS_PLAIN_NUMBER: Final = Option(
-    "encode.decimal-as-plain-number", options.boolean, "whether 0.00000001 is never written as 1E-8", False
-)
-
-IGNORE_NULL_FIELDS: Final = Option(
-    "encode.ignore-null-fields", options.boolean, "whether NULLs are left out of what is written", False
-)
+"""Options of all JSON formats."""
 
 
 @dataclass(frozen=True)
@@ -87,33 +78,25 @@ class JsonDialect:
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
         """The dialect that the options of a format ask for; a format without some option has its default."""
-        keys = {
-            "timestamp-format.standard": "timestamps",
-            "fail-on-missing-field": "fail_on_missing_field",
-            "ignore-parse-errors": "ignore_parse_errors",
-            "encode.decimal-as-plain-number": "decimal_as_plain_number",
-            "encode.ignore-null-fields": "ignore_null_fields",
-        }
-        found = {name: options[key] for key, name in keys.items() if key in options}
-        if "timestamps" in found:
-            found["timestamps"] = TimestampStandard(found["timestamps"])
-        return cls(**found)
+        return cls(
+            TimestampStandard(options.get("timestamp-format.standard", TimestampStandard.SQL)),
+            options.get("fail-on-missing-field", False),
+            options.get("ignore-parse-errors", False),
+            options.get("encode.decimal-as-plain-number", False),
+            options.get("encode.ignore-null-fields", False),
+        )
 
 
 MAX_DEPTH: Final = 200
 """How deep arrays and objects may lie in each other; a message that goes deeper is bad."""
 
-SPACES: Final = " \t\r\n"
-"""What JSON takes as space between tokens."""
-
+_SPACES: Final = " \t\r\n"
 _PLAIN_DIGITS: Final = 19
 _MAX_DIGITS: Final = 40
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 _STEPS: Final = np.zeros(256, dtype=np.int8)
-
 _STEPS[list(b"[{")] = 1
-
 _STEPS[list(b"]}")] = -1
 
 Converter = Callable[[Any], Any]
@@ -158,7 +141,7 @@ def parse(message: bytes) -> Any:
     try:
         return _DECODER.decode(text)
     except json.JSONDecodeError as cause:
-        if not text.strip(SPACES):
+        if not text.strip(_SPACES):
             return None
         raise BadValueError(f"not valid JSON: {cause.msg} at character {cause.pos}") from None
 
@@ -214,10 +197,9 @@ def _check_type(type_: pa.DataType, of: str) -> None:
 
 
 def converter(field: pa.Field, dialect: JsonDialect) -> Converter:
-    """What turns a parsed JSON value into a value of a field; it raises ``BadValueError``.
+    """What turns a parsed JSON value into a value of a field, as ``pa.array`` takes it, or ``BadValueError``.
 
-    Values are what ``pa.array`` takes for the type: tuples for structs, lists of pairs for maps. With
-    ``ignore_parse_errors`` a bad value is NULL.
+    With ``ignore_parse_errors`` a bad value is NULL.
     """
     convert = _converter(field.type, dialect)
 
@@ -255,7 +237,7 @@ def _converter(type_: pa.DataType, dialect: JsonDialect) -> Converter:
     return lambda value: _read_text(value, type_, read)
 
 
-def _read_text(value: Any, type_: pa.DataType, read: Callable[[str], Any]) -> Any:
+def _read_text(value: Any, type_: pa.DataType, read: Converter) -> Any:
     if isinstance(value, Number) or not isinstance(value, str):
         _refuse(value, type_)
     return read(value)
@@ -276,7 +258,7 @@ def _kind(value: Any) -> str:
     return shown(value)
 
 
-def _integer_converter(type_: pa.DataType, read: Callable[[str], Any]) -> Converter:
+def _integer_converter(type_: pa.DataType, read: Converter) -> Converter:
     low, high = integer_range(type_)
 
     def convert(value: Any) -> int:

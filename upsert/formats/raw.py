@@ -53,11 +53,7 @@ OPTIONS: Final = (
 
 
 def check(context: FormatContext) -> None:
-    """Refuse all but one field of a type that has a plain form.
-
-    Raises:
-        SchemaError: there are several fields, or its type is another one.
-    """
+    """Refuse all but one field of a type that has a plain form."""
     fields = context.fields
     if len(fields) != 1:
         raise SchemaError(
@@ -71,7 +67,7 @@ def check(context: FormatContext) -> None:
         )
 
 
-class RawDecoder:
+class _RawDecoder:
     """Bytes to values of one column."""
 
     def __init__(self, context: FormatContext) -> None:
@@ -125,7 +121,7 @@ class RawDecoder:
         return pa.array(values.astype(self._dtype.newbyteorder("=")), self._type), reasons
 
 
-class RawEncoder:
+class _RawEncoder:
     """Values of one column to bytes."""
 
     def __init__(self, context: FormatContext) -> None:
@@ -135,11 +131,6 @@ class RawEncoder:
         self._dtype = _dtype(context)
 
     def encode(self, rows: pa.Table, kinds: pa.Array | None = None) -> pa.Array:  # noqa: ARG002
-        """The bytes of each value.
-
-        Raises:
-            SchemaError: a value is NULL, or the charset has no code for it.
-        """
         column = rows.column(self._name)
         if column.null_count:
             raise SchemaError(f"raw: column {self._name!r} must not be NULL, for no bytes mean NULL")
@@ -169,4 +160,4 @@ def _dtype(context: FormatContext) -> np.dtype[Any]:
     return plain.newbyteorder(">" if context.options["endianness"] == _BIG else "<")
 
 
-FORMAT: Final = Format("raw", OPTIONS, check, RawDecoder, RawEncoder)
+FORMAT: Final = Format("raw", OPTIONS, check, _RawDecoder, _RawEncoder)

@@ -22,8 +22,8 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, OpenerDirector, Request, build_opener
 
 from upsert.errors import ConfigurationError, KafkaUnavailableError, SchemaError
+from upsert.options import Secret
 from upsert.retry import retried
-from upsert.secret import Secret
 
 _MAX_REPLY_BYTES: Final = 10_000_000
 _TIMEOUT_SECONDS: Final = 10.0
@@ -36,16 +36,7 @@ _MAX_ID: Final = 2**31 - 1
 
 @dataclass(frozen=True)
 class RegistryConfig:
-    """How a registry is reached; can be sent to tasks.
-
-    Attributes:
-        urls: where it answers, in the order in which they are tried.
-        user_info: ``user:password`` for basic authentication.
-        token: for bearer authentication.
-        truststore: file of the trusted certificates, PEM; the system's where None.
-        keystore: file of the client's own certificate and key, PEM.
-        keystore_password: of the key in it.
-    """
+    """How a registry is reached: URLs, tried in order, credentials, and PEM files of certificates."""
 
     urls: tuple[Secret, ...]
     user_info: Secret | None = None
@@ -68,16 +59,7 @@ class RegistryConfig:
 
 
 class SchemaRegistry:
-    """A registry, and what it has said before: neither schemas nor ids ever change.
-
-    Args:
-        config: how it is reached.
-        patience_s: seconds without an answer after which a call gives up.
-        sleep: how to wait before another try.
-
-    Raises:
-        ConfigurationError: a file of certificates cannot be read.
-    """
+    """A registry, and what it has said before: neither schemas nor ids ever change."""
 
     def __init__(
         self,
@@ -99,7 +81,14 @@ class SchemaRegistry:
             reply = self._call(f"schemas/ids/{id}")
             if reply is None:
                 return None
-            self._schemas[id] = self._text_of(reply, id)
+            text = reply.get("schema") if isinstance(reply, dict) else None
+            if not isinstance(text, str):
+                raise self._no_registry("a schema", reply)
+            if (kind := reply.get("schemaType", "AVRO")) != "AVRO":
+                raise SchemaError(f"schema {id} must be an Avro schema, got {kind!r}")
+            if reply.get("references"):
+                raise SchemaError(f"schema {id} refers to schemas of other subjects, which is not supported")
+            self._schemas[id] = text
         return self._schemas[id]
 
     def version(self, id: int, subject: str) -> int | None:
@@ -119,16 +108,6 @@ class SchemaRegistry:
             found = reply.get("id") if isinstance(reply, dict) else None
             self._ids[subject, schema] = self._number(found, "an id")
         return self._ids[subject, schema]
-
-    def _text_of(self, reply: Any, id: int) -> str:
-        text = reply.get("schema") if isinstance(reply, dict) else None
-        if not isinstance(text, str):
-            raise self._no_registry("a schema", reply)
-        if (kind := reply.get("schemaType", "AVRO")) != "AVRO":
-            raise SchemaError(f"schema {id} must be an Avro schema, got {kind!r}")
-        if reply.get("references"):
-            raise SchemaError(f"schema {id} refers to schemas of other subjects, which is not supported")
-        return text
 
     def _number(self, value: Any, what: str) -> int:
         if not isinstance(value, int) or not 0 <= value <= _MAX_ID:

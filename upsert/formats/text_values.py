@@ -4,6 +4,19 @@
 which a regular expression picks, are cast by Arrow at once, the others are read one by one. ``scalar_texts``
 writes a column. Base64 is made for all values of a column in one call: their texts, whose lengths are
 multiples of four, are one run of groups of four characters.
+
+Times are written in one of the three standards that Flink's formats know:
+
+====================== ============================ ================================
+standard               TIMESTAMP (an instant)       TIMESTAMP_NTZ
+====================== ============================ ================================
+SQL                    2020-12-30 12:13:14.123Z     2020-12-30 12:13:14.123
+ISO-8601               2020-12-30T12:13:14.123Z     2020-12-30T12:13:14.123
+ISO-8601-WITH-OFFSET   2020-12-30T14:13:14.123+02:00, of both types; UTC is what it means without a zone
+====================== ============================ ================================
+
+A fraction has up to nine digits, of which the microseconds are kept; ISO-8601 lets the seconds out.
+Years run from 0001 to 9999. What one value gives and what a column gives is the same.
 """
 
 from __future__ import annotations
@@ -13,7 +26,9 @@ import binascii
 import math
 import re
 from collections.abc import Callable, Mapping
+from datetime import date
 from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
+from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Final
 
@@ -24,19 +39,153 @@ import pyarrow.compute as pc
 
 from upsert import types
 from upsert.arrays import Mask, Positions
-from upsert.formats.timestamps import (
-    TimestampStandard,
-    example,
-    format_column,
-    parse_column,
-    parse_date,
-    parse_timestamp,
-    pattern,
-)
+from upsert.errors import SchemaError
+
+
+class TimestampStandard(StrEnum):
+    """How a time is written."""
+
+    SQL = "sql"
+    ISO = "iso-8601"
+    ISO_WITH_OFFSET = "iso-8601-with-offset"
+
+
+_DATE: Final = "([0-9]{4})-([0-9]{2})-([0-9]{2})"
+_SECONDS: Final = r":([0-9]{2})(?:\.([0-9]{1,9}))?"
+_HOURS: Final = "([0-9]{2}):([0-9]{2})"
+_OFFSET: Final = "(Z|[+-](?:0[0-9]|1[0-8]):[0-5][0-9])"
+_DATE_PATTERN: Final = re.compile(_DATE)
+_DAY: Final = 86_400_000_000
+_EPOCH: Final = date(1970, 1, 1).toordinal()
+_FIRST_DAY: Final = 1 - _EPOCH
+_LAST_DAY: Final = date.max.toordinal() - _EPOCH
+
+
+def pattern(type_: pa.DataType, standard: TimestampStandard) -> str:
+    """The regular expression, without anchors, of all texts that may be a value of the type."""
+    if type_ == pa.date32():
+        return _DATE
+    if standard is TimestampStandard.SQL:
+        return f"{_DATE} {_HOURS}{_SECONDS}{'Z' if type_ == types.TIMESTAMP else ''}"
+    iso = f"{_DATE}T{_HOURS}(?:{_SECONDS})?"
+    if standard is TimestampStandard.ISO_WITH_OFFSET:
+        return iso + _OFFSET
+    return f"{iso}{'Z' if type_ == types.TIMESTAMP else ''}"
+
+
+def example(type_: pa.DataType, standard: TimestampStandard) -> str:
+    """A text that is a value of the type, for messages.
+
+    >>> example(types.TIMESTAMP, TimestampStandard.SQL)
+    '2020-12-30 12:13:14.123Z'
+    """
+    if type_ == pa.date32():
+        return "2020-12-30"
+    between = " " if standard is TimestampStandard.SQL else "T"
+    return f"2020-12-30{between}12:13:14.123{_zone(type_, standard)}"
+
+
+def parse_date(text: str) -> int | None:
+    """Days since 1970, or None when the text is no date.
+
+    >>> parse_date("1970-01-02"), parse_date("1970-02-30")
+    (1, None)
+    """
+    found = _DATE_PATTERN.fullmatch(text)
+    return _day(found) if found else None
+
+
+def _day(found: re.Match[str]) -> int | None:
+    try:
+        return date(int(found[1]), int(found[2]), int(found[3])).toordinal() - _EPOCH
+    except ValueError:
+        return None
+
+
+def parse_timestamp(text: str, compiled: re.Pattern[str]) -> int | None:
+    """Microseconds since 1970, or None when the text is no time.
+
+    >>> sql = re.compile(pattern(types.TIMESTAMP_NTZ, TimestampStandard.SQL))
+    >>> parse_timestamp("1970-01-01 00:00:01.5", sql), parse_timestamp("1970-01-01 24:00:00", sql)
+    (1500000, None)
+    """
+    found = compiled.fullmatch(text)
+    day = _day(found) if found else None
+    if found is None or day is None:
+        return None
+    hour, minute, second = int(found[4]), int(found[5]), int(found[6] or 0)
+    if hour > 23 or minute > 59 or second > 59:
+        return None
+    micros = int((found[7] or "0").ljust(6, "0")[:6])
+    offset = _offset_minutes(found[8]) if compiled.groups == 8 else 0
+    value = day * _DAY + ((hour * 60 + minute - offset) * 60 + second) * 1_000_000 + micros
+    return value if _FIRST_DAY * _DAY <= value < (_LAST_DAY + 1) * _DAY else None
+
+
+def _offset_minutes(text: str) -> int:
+    if text == "Z":
+        return 0
+    minutes = int(text[1:3]) * 60 + int(text[4:6])
+    return -minutes if text[0] == "-" else minutes
+
+
+def parse_column(texts: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Values of texts that all match the ``pattern`` of the type."""
+    if type_ == pa.date32():
+        return _within_years(texts.cast(type_))
+    micros_only = pc.replace_substring_regex(texts, r"(\.[0-9]{6})[0-9]+", r"\1")
+    if type_ == types.TIMESTAMP_NTZ:
+        micros_only = _without_zone(micros_only)
+    return _within_years(micros_only.cast(type_))
+
+
+def _without_zone(texts: pa.Array) -> pa.Array:
+    """Local times from local times, UTC times from times with an offset."""
+    zoned = pc.match_substring_regex(texts, pattern=f"{_OFFSET}$")
+    if not pc.any(zoned).as_py():
+        return texts
+    local = texts.cast(types.TIMESTAMP).cast(pa.int64()).cast(types.TIMESTAMP_NTZ)
+    return pc.replace_substring_regex(local.cast(pa.string()), "Z$", "")
+
+
+def _within_years(values: pa.Array) -> pa.Array:
+    unit, number = (1, pa.int32()) if values.type == pa.date32() else (_DAY, pa.int64())
+    first, last = pc.min_max(values.view(number)).as_py().values()
+    if first is not None and not (_FIRST_DAY * unit <= first and last < (_LAST_DAY + 1) * unit):
+        raise pa.ArrowInvalid("a year is not within 0001 to 9999")
+    return values
+
+
+def format_column(values: pa.Array, standard: TimestampStandard) -> pa.Array:
+    """Dates or times as texts, NULL for NULL; fractions without trailing zeros.
+
+    Raises:
+        SchemaError: a year is not within 0001 to 9999.
+
+    >>> format_column(pa.array([1_500_000], types.TIMESTAMP), TimestampStandard.ISO).to_pylist()
+    ['1970-01-01T00:00:01.5Z']
+    """
+    try:
+        _within_years(values)
+    except pa.ArrowInvalid:
+        raise SchemaError(f"a {types.sql_name(values.type)} must be within the years 0001 to 9999") from None
+    if values.type == pa.date32():
+        return values.cast(pa.string())
+    texts = values.cast(pa.int64()).cast(types.TIMESTAMP_NTZ).cast(pa.string())
+    texts = pc.replace_substring_regex(texts, r"\.?0+$", "") if len(texts) else texts
+    if standard is not TimestampStandard.SQL:
+        texts = pc.replace_substring(texts, " ", "T", max_replacements=1)
+    zone = _zone(values.type, standard)
+    return pc.binary_join_element_wise(texts, zone, "") if zone else texts
+
+
+def _zone(type_: pa.DataType, standard: TimestampStandard) -> str:
+    if standard is TimestampStandard.ISO_WITH_OFFSET:
+        return "+00:00"
+    return "Z" if type_ == types.TIMESTAMP else ""
+
 
 _BASE64: Final = "(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
-"""What a base64 text looks like, as a regular expression without anchors."""
-
 _PAD: Final = ord("=")
 _ZERO_BITS: Final = ord("A")
 
@@ -86,7 +235,7 @@ def flat_bytes(values: pa.Array) -> tuple[npt.NDArray[np.uint8], Positions]:
         return np.zeros(0, np.uint8), np.zeros(0, np.int64)
     offsets = np.frombuffer(filled.buffers()[1], dtype=np.int32)[filled.offset :][: len(filled) + 1]
     buffer = filled.buffers()[2]
-    data = np.frombuffer(buffer, dtype=np.uint8) if buffer is not None else np.zeros(0, np.uint8)
+    data = np.frombuffer(buffer if buffer is not None else b"", dtype=np.uint8)
     return data[offsets[0] : offsets[-1]], np.diff(offsets).astype(np.int64)
 
 
@@ -97,7 +246,7 @@ def _binary_array(
     found = pa.Array.from_buffers(type_, len(like), buffers)
     if like.null_count == 0:
         return found
-    return pa.compute.if_else(like.is_valid(), found, pa.scalar(None, type_))
+    return pc.if_else(like.is_valid(), found, pa.scalar(None, type_))
 
 
 _SPACES: Final = "".join(map(chr, range(33)))
@@ -107,8 +256,6 @@ _INTEGER: Final = re.compile("[+-]?[0-9]{1,40}")
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "+Infinity": math.inf, "-Infinity": -math.inf}
 _MAX_SHOWN: Final = 80
-
-Reader = Callable[[str], Any]
 
 
 class BadValueError(ValueError):
@@ -144,7 +291,7 @@ def integer_range(type_: pa.DataType) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=256)
-def scalar_reader(type_: pa.DataType, standard: TimestampStandard) -> Reader:
+def scalar_reader(type_: pa.DataType, standard: TimestampStandard) -> Callable[[str], Any]:
     """What reads one text as a value of a scalar type; it raises ``BadValueError``.
 
     Days since 1970 stand for a date and microseconds since 1970 for a time. Spaces around are no part
@@ -169,9 +316,9 @@ def scalar_reader(type_: pa.DataType, standard: TimestampStandard) -> Reader:
     return trimmed
 
 
-def _reader(type_: pa.DataType, standard: TimestampStandard) -> Reader:
+def _reader(type_: pa.DataType, standard: TimestampStandard) -> Callable[[str], Any]:
     if type_ == pa.bool_():
-        return _read_boolean
+        return lambda text: {"true": True, "false": False}.get(text.lower())
     if pa.types.is_integer(type_):
         return _integer_reader(type_)
     if pa.types.is_floating(type_):
@@ -195,11 +342,7 @@ def _read_string(text: str) -> str:
     return text
 
 
-def _read_boolean(text: str) -> bool | None:
-    return {"true": True, "false": False}.get(text.lower())
-
-
-def _integer_reader(type_: pa.DataType) -> Reader:
+def _integer_reader(type_: pa.DataType) -> Callable[[str], Any]:
     low, high = integer_range(type_)
 
     def read(text: str) -> int | None:
@@ -211,7 +354,7 @@ def _integer_reader(type_: pa.DataType) -> Reader:
     return read
 
 
-def _float_reader(type_: pa.DataType) -> Reader:
+def _float_reader(type_: pa.DataType) -> Callable[[str], Any]:
     def read(text: str) -> float | None:
         if not _NUMBER.fullmatch(text):
             return _NOT_FINITE.get(text)
@@ -225,7 +368,7 @@ def _float_reader(type_: pa.DataType) -> Reader:
     return read
 
 
-def _decimal_reader(type_: pa.DataType) -> Reader:
+def _decimal_reader(type_: pa.DataType) -> Callable[[str], Any]:
     unit = Decimal(1).scaleb(-type_.scale)
     context = Context(prec=type_.precision, rounding=ROUND_HALF_UP)
 
@@ -250,10 +393,7 @@ def _read_base64(text: str) -> bytes | None:
 def read_column(
     texts: pa.Array, type_: pa.DataType, standard: TimestampStandard
 ) -> tuple[pa.Array, Mask | None]:
-    """The values of a column of texts, and which of them are none of the type: these are NULL.
-
-    Returns:
-        The values, and a mask of the bad ones or None when all are good.
+    """The values of a column of texts; which of them are none of the type, and so NULL, or None for none.
 
     >>> values, bad = read_column(pa.array(["1", " 2", "x"]), pa.int32(), TimestampStandard.SQL)
     >>> values.to_pylist(), bad.tolist()
@@ -322,19 +462,10 @@ def _cast(texts: pa.Array, type_: pa.DataType) -> pa.Array:
     return texts.cast(type_)
 
 
-_ROWS_AT_ONCE: Final = 16_384
-"""How many rows are written at once: few enough that their texts stay in the processor's cache."""
-
-
 def scalar_texts(
     column: pa.Array, standard: TimestampStandard = TimestampStandard.SQL, *, is_plain: bool = False
 ) -> pa.Array:
-    """The texts of a column's values, NULL for NULL; ``text_values`` reads them back.
-
-    Args:
-        column: values of a scalar type.
-        standard: how times are written.
-        is_plain: whether a small DECIMAL is never written like ``1E-8``.
+    """The texts of a column's values, NULL for NULL; ``is_plain``: a small DECIMAL is never like ``1E-8``.
 
     >>> scalar_texts(pa.array([1.5, float("inf"), None])).to_pylist()
     ['1.5', 'Infinity', None]
@@ -380,13 +511,11 @@ def _float_texts(column: pa.Array) -> pa.Array:
     if pc.all(is_finite).as_py() is not False:
         return texts
     texts = pc.if_else(pc.is_nan(column), "NaN", texts)
-    texts = pc.if_else(pc.equal(column, _INFINITY), "Infinity", texts)
-    return pc.if_else(pc.equal(column, -_INFINITY), "-Infinity", texts)
+    texts = pc.if_else(pc.equal(column, math.inf), "Infinity", texts)
+    return pc.if_else(pc.equal(column, -math.inf), "-Infinity", texts)
 
 
-_INFINITY: Final = float("inf")
 _SMALLEST: Final = 1e-3
-
 _LARGEST: Final = 1e7
 """Java writes what lies between without an exponent."""
 
@@ -458,7 +587,7 @@ def joined_lists(column: pa.Array, elements: pa.Array, separator: str) -> pa.Arr
 
 def encoded(rows: pa.Table, texts: Callable[[pa.RecordBatch], pa.Array]) -> pa.Array:
     """The messages of all rows as a binary array, their texts made from some thousand rows at a time."""
-    batches = rows.to_batches(max_chunksize=_ROWS_AT_ONCE)
+    batches = rows.to_batches(max_chunksize=16_384)  # their texts stay in the processor's cache
     return pa.concat_arrays(
         [pa.array([], pa.binary()), *(texts(batch).cast(pa.binary()) for batch in batches)]
     )

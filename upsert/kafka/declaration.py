@@ -12,9 +12,9 @@ from pyspark.sql.types import StringType, StructField, StructType
 from upsert.errors import ConfigurationError, CorruptTableError, SchemaError
 from upsert.kafka.options import SECRET_PREFIX
 from upsert.kafka.table import SPARK_FORMATS, KafkaTable
+from upsert.options import is_secret
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
-from upsert.secret import is_secret
 from upsert.spark_table import read_columns, spark_schema, stored_type
 
 COLUMNS: Final = "columns"

@@ -1,58 +1,22 @@
-"""``ALTER TABLE`` to a statement object (pure).
+"""``ALTER TABLE`` and ``ALTER MATERIALIZED VIEW`` to statement objects (pure).
 
-Follows FLIP-188, and for columns the spelling of Spark and Flink. After ``ALTER TABLE name`` stands one of::
-
-    ADD [COLUMN[S]] column type [NOT NULL] [COMMENT 'text'] [FIRST | AFTER column]     or several in ( )
-    DROP COLUMN[S] column                                                              or several in ( )
-    RENAME COLUMN old TO new
-    ALTER COLUMN column { TYPE type | COMMENT 'text' }                  MODIFY column type [COMMENT 'text']
-    SET ('key' = 'value', …) | RESET ('key', …) | COMMENT 'text'
-    RENAME TO name
-    ADD { [UNIQUE] INDEX [name] (column, …) | WATERMARK FOR … | column AS expression }
-    MODIFY WATERMARK FOR … | DROP WATERMARK | DROP INDEX name
-    DROP [IF EXISTS] PARTITION (column = value, …)
-    COMPACT [PARTITION (column = value, …)]
-    PUBLISH LOG [ACCEPT GAP]
-    PARTITION (column = value, …) { SET ('change-tracking' = 'true' | 'false') | COMPACT }
+Follows FLIP-188, and for columns the spelling of Spark and Flink; docs/sql.md lists the forms.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, TypeVar
+from typing import Final
 
-from upsert import options
 from upsert.errors import SchemaError
-from upsert.sql.columns import Elements
-from upsert.sql.statements import (
-    AlterTable,
-    CompactTable,
-    DropPartition,
-    PublishLog,
-    RenameTable,
-    Statement,
-    TrackPartitions,
-)
-from upsert.sql.tokens import Cursor, option, partition, table_name, unique
-from upsert.sql.types import read_type
-from upsert.store.alterations import (
-    AddColumn,
-    AddComputed,
-    AddIndex,
-    AddWatermark,
-    Alteration,
-    DropColumn,
-    DropIndex,
-    DropWatermark,
-    ModifyWatermark,
-    RenameColumn,
-    ResetOptions,
-    SetComment,
-    SetOptions,
-    WidenColumn,
-)
+from upsert.options import boolean
+from upsert.sql import statements as s
+from upsert.sql.columns import Elements, read_type
+from upsert.sql.statements import Statement
+from upsert.sql.tokens import Cursor, options, partition, table_name
+from upsert.store import alterations
+from upsert.store.alterations import Alteration
 
-T = TypeVar("T")
 _TRACKING: Final = "change-tracking"
 
 _FORMS: Final = (
@@ -70,9 +34,6 @@ _REFUSALS: Final = {
 def alter_table(cursor: Cursor) -> Statement:
     """Read what follows ``ALTER TABLE``.
 
-    Raises:
-        SchemaError: it is none of the forms above; the message has the position.
-
     >>> alter_table(Cursor("t RENAME COLUMN a TO b")).changes
     (RenameColumn(old='a', new='b'),)
     """
@@ -82,50 +43,46 @@ def alter_table(cursor: Cursor) -> Statement:
         if cursor.ahead(*words):
             raise cursor.refusal(reason)
     if cursor.skip("RENAME", "TO"):
-        return RenameTable(name, table_name(cursor))
+        return s.RenameTable(name, table_name(cursor))
     if cursor.skip("COMPACT"):
-        return CompactTable(name, partition(cursor) if cursor.skip("PARTITION") else None)
+        return s.CompactTable(name, partition(cursor) if cursor.skip("PARTITION") else None)
     if cursor.skip("PUBLISH", "LOG"):
-        return PublishLog(name, accept_gap=cursor.skip("ACCEPT", "GAP"))
+        return s.PublishLog(name, accept_gap=cursor.skip("ACCEPT", "GAP"))
     if cursor.skip("PARTITION"):
         return _of_partition(cursor, name)
     if cursor.ahead("DROP", "PARTITION") or cursor.ahead("DROP", "IF", "EXISTS", "PARTITION"):
         cursor.expect("DROP")
         if_exists = cursor.skip("IF", "EXISTS")
         cursor.expect("PARTITION")
-        return DropPartition(name, partition(cursor), if_exists)
+        return s.DropPartition(name, partition(cursor), if_exists)
     for head, read in _CHANGES.items():
         if cursor.ahead(*head):
             # what follows MODIFY in this form is read as in CREATE TABLE, its first word too
             cursor.skip(*(head[:1] if read is _modify_watermark else head))
-            return AlterTable(name, tuple(read(cursor)))
+            return s.AlterTable(name, tuple(read(cursor)))
     raise cursor.refusal(f"expected {_FORMS}")
 
 
 def _of_partition(cursor: Cursor, name: str) -> Statement:
     spec = partition(cursor)
     if cursor.skip("COMPACT"):
-        return CompactTable(name, spec)
+        return s.CompactTable(name, spec)
     cursor.expect("SET")
-    given = unique(cursor, cursor.listed(lambda: option(cursor)))
+    given = options(cursor)
     if list(given) != [_TRACKING]:
         raise SchemaError(
             f"{cursor.subject}: a partition has the option {_TRACKING!r} alone, got {', '.join(given)}"
         )
     try:
-        return TrackPartitions(name, spec, options.boolean(given[_TRACKING]))
+        return s.TrackPartitions(name, spec, boolean(given[_TRACKING]))
     except ValueError as cause:
         raise SchemaError(
             f"{cursor.subject}: option {_TRACKING!r} must be {cause}, got {given[_TRACKING]!r}"
         ) from None
 
 
-def _one_or_several(cursor: Cursor, read: Callable[[], T]) -> list[T]:
-    return cursor.listed(read) if cursor.ahead("(") else [read()]
-
-
 def _add(cursor: Cursor) -> list[Alteration]:
-    return _one_or_several(cursor, lambda: _added(cursor))
+    return cursor.listed(lambda: _added(cursor)) if cursor.ahead("(") else [_added(cursor)]
 
 
 def _added(cursor: Cursor) -> Alteration:
@@ -134,68 +91,69 @@ def _added(cursor: Cursor) -> Alteration:
     if elements.primary_key:
         raise SchemaError(f"{cursor.subject}: {_REFUSALS['ADD', 'PRIMARY']}")
     if elements.watermark is not None:
-        return AddWatermark(elements.watermark)
+        return alterations.AddWatermark(elements.watermark)
     if elements.indexes:
-        return AddIndex(elements.indexes[0])
+        return alterations.AddIndex(elements.indexes[0])
     if elements.computed:
-        return AddComputed(elements.computed[0])
+        return alterations.AddComputed(elements.computed[0])
     if elements.columns[0].metadata is not None:
-        return AddComputed(elements.columns[0])
+        return alterations.AddComputed(elements.columns[0])
     if cursor.skip("FIRST"):
-        return AddColumn(elements.columns[0], "")
+        return alterations.AddColumn(elements.columns[0], "")
     after = cursor.name("the name of a column") if cursor.skip("AFTER") else None
-    return AddColumn(elements.columns[0], after)
+    return alterations.AddColumn(elements.columns[0], after)
 
 
 def _drop(cursor: Cursor) -> list[Alteration]:
-    return _one_or_several(cursor, lambda: DropColumn(cursor.name("the name of a column")))
+    def column() -> Alteration:
+        return alterations.DropColumn(cursor.name("the name of a column"))
+
+    return cursor.listed(column) if cursor.ahead("(") else [column()]
 
 
 def _rename(cursor: Cursor) -> list[Alteration]:
     old = cursor.name("the name of a column")
     cursor.expect("TO")
-    return [RenameColumn(old, cursor.name("the new name"))]
+    return [alterations.RenameColumn(old, cursor.name("the new name"))]
 
 
 def _alter(cursor: Cursor) -> list[Alteration]:
     name = cursor.name("the name of a column")
     if cursor.skip("COMMENT"):
-        return [SetComment(name, cursor.string("a comment in quotes"))]
+        return [alterations.SetComment(name, cursor.string("a comment in quotes"))]
     if not cursor.skip("TYPE"):
         raise cursor.refusal("expected TYPE or COMMENT")
-    return [WidenColumn(name, read_type(cursor))]
+    return [alterations.WidenColumn(name, read_type(cursor))]
 
 
 def _modify(cursor: Cursor) -> list[Alteration]:
     name = cursor.name("the name of a column")
-    found: list[Alteration] = [WidenColumn(name, read_type(cursor))]
+    found: list[Alteration] = [alterations.WidenColumn(name, read_type(cursor))]
     if cursor.skip("COMMENT"):
-        found.append(SetComment(name, cursor.string("a comment in quotes")))
+        found.append(alterations.SetComment(name, cursor.string("a comment in quotes")))
     return found
 
 
 def _modify_watermark(cursor: Cursor) -> list[Alteration]:
     elements = Elements(cursor)
     elements.read()
-    return [] if elements.watermark is None else [ModifyWatermark(elements.watermark)]
+    return [] if elements.watermark is None else [alterations.ModifyWatermark(elements.watermark)]
 
 
-def set_options(cursor: Cursor) -> SetOptions:
-    """Read what follows ``SET``: options and their values, in parentheses."""
-    return SetOptions(unique(cursor, cursor.listed(lambda: option(cursor))))
-
-
-def reset_options(cursor: Cursor) -> ResetOptions:
-    """Read what follows ``RESET``: options, in parentheses."""
-    return ResetOptions(tuple(cursor.listed(lambda: cursor.string("the key of an option in quotes"))))
+def _reset(cursor: Cursor) -> list[Alteration]:
+    return [
+        alterations.ResetOptions(
+            tuple(cursor.listed(lambda: cursor.string("the key of an option in quotes")))
+        )
+    ]
 
 
 _CHANGES: Final[Mapping[tuple[str, ...], Callable[[Cursor], list[Alteration]]]] = {
     ("ADD", "COLUMNS"): _add,
     ("ADD", "COLUMN"): _add,
     ("ADD",): _add,
-    ("DROP", "WATERMARK"): lambda _: [DropWatermark()],
-    ("DROP", "INDEX"): lambda cursor: [DropIndex(cursor.name("the name of an index"))],
+    ("DROP", "WATERMARK"): lambda _: [alterations.DropWatermark()],
+    ("DROP", "INDEX"): lambda cursor: [alterations.DropIndex(cursor.name("the name of an index"))],
     ("DROP", "COLUMNS"): _drop,
     ("DROP", "COLUMN"): _drop,
     ("RENAME", "COLUMN"): _rename,
@@ -203,8 +161,23 @@ _CHANGES: Final[Mapping[tuple[str, ...], Callable[[Cursor], list[Alteration]]]] 
     ("MODIFY", "COLUMN"): _modify,
     ("MODIFY", "WATERMARK"): _modify_watermark,
     ("MODIFY",): _modify,
-    ("SET",): lambda cursor: [set_options(cursor)],
-    ("RESET",): lambda cursor: [reset_options(cursor)],
-    ("COMMENT",): lambda cursor: [SetComment(None, cursor.string("a comment in quotes"))],
+    ("SET",): lambda cursor: [alterations.SetOptions(options(cursor))],
+    ("RESET",): _reset,
+    ("COMMENT",): lambda cursor: [alterations.SetComment(None, cursor.string("a comment in quotes"))],
 }
 """The first words of each change of a definition, and what reads the rest of it."""
+
+
+def alter_view(cursor: Cursor) -> s.SuspendView | s.AlterView:
+    """Read what follows ``ALTER MATERIALIZED VIEW``."""
+    name = table_name(cursor)
+    cursor.subject = f"ALTER MATERIALIZED VIEW {name}"
+    if cursor.skip("SUSPEND"):
+        return s.SuspendView(name, is_suspended=True)
+    if cursor.skip("RESUME"):
+        return s.SuspendView(name, is_suspended=False)
+    for head in ("SET", "RESET", "COMMENT"):
+        if cursor.skip(head):
+            (change,) = _CHANGES[head,](cursor)
+            return s.AlterView(name, change)
+    raise cursor.refusal("expected SUSPEND, RESUME, SET, RESET or COMMENT")

@@ -1,6 +1,14 @@
-"""The columns, keys and indexes between the parentheses of CREATE TABLE (pure).
+"""The columns, keys and indexes between the parentheses of CREATE TABLE, and the types of columns (pure).
 
 Connectors read such a list by itself (``parse_columns``), so this lies below them and the catalog.
+
+A bare ``TIMESTAMP`` is Spark's: an instant, whatever the session's ``spark.sql.timestampType``. A spelling
+that only Flink has means what it means there: ``TIMESTAMP(p)`` and ``TIMESTAMP[(p)] WITHOUT TIME ZONE`` are
+wall-clock times (``TIMESTAMP_NTZ``), ``TIMESTAMP_LTZ(p)`` and ``TIMESTAMP[(p)] WITH LOCAL TIME ZONE`` are
+instants. Every time is stored in microseconds: ``p`` may be 0 to 6, and values are not cut to it.
+
+``VARCHAR(n)`` and ``VARBINARY(n)`` are ``STRING`` and ``BINARY``: as in Flink by default, lengths are not
+enforced. ``CHAR(n)`` is refused, for nothing here would pad its values.
 """
 
 from __future__ import annotations
@@ -14,19 +22,149 @@ from typing import Final
 import pyarrow as pa
 from sqlglot import exp
 
+from upsert import types
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.schema import Column, ComputedColumn, Index, TableSchema, Watermark
 from upsert.sql.dialect import expression_tree, position
 from upsert.sql.flink_words import UNITS
 from upsert.sql.tokens import Cursor, blanked, names
-from upsert.sql.types import read_type
+
+_SCALAR_NAMES: Final[dict[str, pa.DataType]] = {
+    "BOOLEAN": pa.bool_(),
+    "TINYINT": pa.int8(),
+    "BYTE": pa.int8(),
+    "SMALLINT": pa.int16(),
+    "SHORT": pa.int16(),
+    "INT": pa.int32(),
+    "INTEGER": pa.int32(),
+    "BIGINT": pa.int64(),
+    "LONG": pa.int64(),
+    "FLOAT": pa.float32(),
+    "REAL": pa.float32(),
+    "DOUBLE": pa.float64(),
+    "STRING": pa.string(),
+    "BINARY": pa.binary(),
+    "BYTES": pa.binary(),
+    "DATE": pa.date32(),
+    "TIMESTAMP": types.TIMESTAMP,
+    "TIMESTAMP_LTZ": types.TIMESTAMP,
+    "TIMESTAMP_NTZ": types.TIMESTAMP_NTZ,
+}
+_DECIMAL_NAMES: Final = ("DECIMAL", "DEC", "NUMERIC")
+_SIZED: Final = {"VARCHAR": pa.string(), "VARBINARY": pa.binary()}
+_ZONES: Final = {
+    ("WITH", "LOCAL", "TIME", "ZONE"): types.TIMESTAMP,
+    ("WITHOUT", "TIME", "ZONE"): types.TIMESTAMP_NTZ,
+}
+
+_REMEDIES: Final = {
+    "CHAR": "lengths are not checked here; use STRING",
+    "CHARACTER": "lengths are not checked here; use STRING",
+    "TEXT": "use STRING",
+    "DATETIME": "use TIMESTAMP_NTZ",
+    "MULTISET": "use MAP<element, INT>",
+    "INTERVAL": "use a number of a stated unit",
+    "TIME": "use a number of a stated unit",
+}
+
+
+def read_type(cursor: Cursor) -> pa.DataType:
+    """Read a column type.
+
+    >>> read_type(Cursor("ARRAY<DECIMAL(10, 2)>"))
+    ListType(list<element: decimal128(10, 2)>)
+    """
+    if type_ := _scalar(cursor) or _nested(cursor):
+        return type_
+    for name, remedy in _REMEDIES.items():
+        if cursor.ahead(name):
+            raise cursor.refusal(f"expected a type that tables can hold ({remedy})")
+    nested = ("DECIMAL(p,s)", "VARCHAR(n)", "ARRAY<…>", "MAP<…>", "STRUCT<…>", "ROW<…>")
+    raise cursor.refusal(f"expected a column type, one of {', '.join((*_SCALAR_NAMES, *nested))}")
+
+
+def _scalar(cursor: Cursor) -> pa.DataType | None:
+    if cursor.ahead("TIMESTAMP") or cursor.ahead("TIMESTAMP_LTZ"):
+        return _time(cursor)
+    for name, type_ in _SCALAR_NAMES.items():
+        if cursor.skip(name):
+            if cursor.ahead("("):
+                raise cursor.refusal(f"type {name} has no parameters")
+            return type_
+    for name, type_ in _SIZED.items():
+        if cursor.skip(name):
+            _parameters(cursor, f"{name}(length)", most=1)
+            return type_
+    if any(cursor.skip(name) for name in _DECIMAL_NAMES):
+        return _decimal(cursor)
+    return None
+
+
+def _nested(cursor: Cursor) -> pa.DataType | None:
+    if cursor.skip("ARRAY"):
+        element = cursor.listed(lambda: read_type(cursor), opened="<", closed=">")
+        if len(element) != 1:
+            raise cursor.refusal("ARRAY<element> has one type")
+        return pa.list_(pa.field("element", element[0]))
+    if cursor.skip("MAP"):
+        pair = cursor.listed(lambda: read_type(cursor), opened="<", closed=">")
+        if len(pair) != 2:
+            raise cursor.refusal("MAP<key, value> has two types")
+        return pa.map_(pair[0], pa.field("value", pair[1]))
+    if cursor.skip("ROW"):
+        opened, closed = ("(", ")") if cursor.ahead("(") else ("<", ">")
+        return pa.struct(cursor.listed(lambda: _field(cursor), opened=opened, closed=closed))
+    if cursor.skip("STRUCT"):
+        return pa.struct(cursor.listed(lambda: _field(cursor), opened="<", closed=">"))
+    return None
+
+
+def _parameters(cursor: Cursor, form: str, most: int) -> list[int]:
+    """The numbers in parentheses after a type's name; none where there are no parentheses."""
+    found = cursor.listed(lambda: cursor.number("a number")) if cursor.ahead("(") else []
+    if len(found) > most:
+        raise cursor.refusal(f"expected {form}, no more numbers")
+    return found
+
+
+def _time(cursor: Cursor) -> pa.DataType:
+    is_instant = cursor.skip("TIMESTAMP_LTZ")
+    if not is_instant:
+        cursor.expect("TIMESTAMP")
+    precision = _parameters(cursor, "TIMESTAMP(precision)", most=1)
+    if precision and precision[0] > 6:
+        raise cursor.refusal(
+            f"a precision of {precision[0]} cannot be stored: times have microseconds; use 6"
+        )
+    for words, type_ in _ZONES.items():
+        if not is_instant and cursor.skip(*words):
+            return type_
+    if cursor.ahead("WITH", "TIME", "ZONE"):
+        raise cursor.refusal("a time with its own zone cannot be stored; use TIMESTAMP WITH LOCAL TIME ZONE")
+    return types.TIMESTAMP_NTZ if precision and not is_instant else types.TIMESTAMP
+
+
+def _decimal(cursor: Cursor) -> pa.DataType:
+    precision, *rest = _parameters(cursor, "DECIMAL(precision, scale)", most=2) or (10,)
+    scale = rest[0] if rest else 0
+    if not 1 <= precision <= types.MAX_DECIMAL_PRECISION or scale > precision:
+        limit = types.MAX_DECIMAL_PRECISION
+        raise cursor.refusal(f"DECIMAL(precision, scale) needs 1 ≤ precision ≤ {limit} and scale ≤ precision")
+    return pa.decimal128(precision, scale)
+
+
+def _field(cursor: Cursor) -> pa.Field:
+    name = cursor.name("the name of a struct field")
+    cursor.skip(":")
+    type_ = read_type(cursor)
+    nullable = not cursor.skip("NOT", "NULL")
+    if cursor.ahead("COMMENT"):
+        raise cursor.refusal("comments of struct fields are not kept; comment the column")
+    return pa.field(name, type_, nullable=nullable)
 
 
 def columns_of(text: str, start: int, end: int, subject: str) -> tuple[str, ...]:
-    """The columns that an expression names, each once.
-
-    Raises:
-        SchemaError: it is no expression of one row; the message has the position.
+    """The columns that an expression of one row names, each once.
 
     >>> columns_of("price * (1 + vat) - price", 0, 25, "column 'gross'")
     ('price', 'vat')
@@ -43,7 +181,7 @@ def columns_of(text: str, start: int, end: int, subject: str) -> tuple[str, ...]
     return tuple(dict.fromkeys(found))
 
 
-def read_delay(cursor: Cursor) -> int:
+def _delay(cursor: Cursor) -> int:
     """Read ``INTERVAL 'number' unit``; in milliseconds."""
     cursor.expect("INTERVAL")
     start = cursor.refusal("expected a number of seconds, minutes, hours or days")
@@ -78,9 +216,7 @@ _CONSTRAINT_REFUSALS: Final = {
 class Elements:
     """Columns, the primary key and indexes, gathered one at a time by ``read``.
 
-    Args:
-        cursor: where they are read.
-        ends: words that end a column, beside a comma and a closing bracket.
+    A column ends with one of the words ``ends``, beside a comma and a closing bracket.
     """
 
     def __init__(self, cursor: Cursor, *, ends: tuple[str, ...] = ()) -> None:
@@ -97,7 +233,10 @@ class Elements:
         cursor = self._cursor
         self._refuse_constraints()
         if cursor.ahead("CONSTRAINT") and cursor.word(2) == "PRIMARY" and cursor.word(4) == "(":
-            self._constraint()
+            cursor.expect("CONSTRAINT")
+            cursor.name("the name of a constraint")
+            cursor.expect("PRIMARY", "KEY")
+            self._table_key()
         elif cursor.skip("PRIMARY", "KEY"):
             self._table_key()
         elif self._index_ahead():
@@ -115,13 +254,6 @@ class Elements:
         word, next_word = cursor.word(2 if is_named else 0), cursor.word(3 if is_named else 1)
         if word in _CONSTRAINT_REFUSALS and next_word in ("(", "KEY"):
             raise cursor.refusal(_CONSTRAINT_REFUSALS[word])
-
-    def _constraint(self) -> None:
-        cursor = self._cursor
-        cursor.expect("CONSTRAINT")
-        cursor.name("the name of a constraint")
-        cursor.expect("PRIMARY", "KEY")
-        self._table_key()
 
     def _table_key(self) -> None:
         columns = names(self._cursor)
@@ -161,16 +293,19 @@ class Elements:
 
     def _column(self) -> None:
         cursor = self._cursor
-        column = Column(cursor.name("a column, PRIMARY KEY or INDEX"), self._type())
+        name = cursor.name("a column, PRIMARY KEY or INDEX")
+        self._refuse_column_features()
+        column = Column(name, read_type(cursor))
         while not (cursor.at_end or any(map(cursor.ahead, (",", ")", *self._ends)))):
             if cursor.skip("NOT", "NULL"):
                 column = replace(column, nullable=False)
             elif column.comment is None and cursor.skip("COMMENT"):
                 column = replace(column, comment=cursor.string("a comment in quotes"))
             elif column.metadata is None and cursor.skip("METADATA"):
-                column = self._metadata(column)
+                key = cursor.string("a metadata key in quotes") if cursor.skip("FROM") else name
+                column = replace(column, metadata=key, virtual=cursor.skip("VIRTUAL"))
             else:
-                self._column_key(column.name)
+                self._column_key(name)
         self.columns.append(column)
 
     def _computed_column(self) -> None:
@@ -197,17 +332,7 @@ class Elements:
                 f"{cursor.subject}: WATERMARK FOR {column} must be {column} or {column} - INTERVAL 'number' "
                 "unit, found another column; compute a column, and declare the watermark for it"
             )
-        self.watermark = Watermark(column, read_delay(cursor) if cursor.skip("-") else 0)
-
-    def _type(self) -> pa.DataType:
-        self._refuse_column_features()
-        return read_type(self._cursor)
-
-    def _metadata(self, column: Column) -> Column:
-        """``METADATA [FROM 'key'] [VIRTUAL]``: the key is the column's name unless it is given."""
-        cursor = self._cursor
-        key = cursor.string("a metadata key in quotes") if cursor.skip("FROM") else column.name
-        return replace(column, metadata=key, virtual=cursor.skip("VIRTUAL"))
+        self.watermark = Watermark(column, _delay(cursor) if cursor.skip("-") else 0)
 
     def _column_key(self, name: str) -> None:
         cursor = self._cursor
@@ -278,14 +403,8 @@ _ATTEMPT: Final = re.compile(r"METADATA\s+(FROM|VIRTUAL)\b.*", re.DOTALL)
 def metadata_from_comment(text: str) -> tuple[str | None, bool] | None:
     """The metadata key and whether the column is VIRTUAL, of a comment that declares a METADATA column.
 
-    Spark's own schemas cannot hold FLIP-107's declaration, but their comments reach a source.
-
-    Args:
-        text: the comment of a column.
-
-    Returns:
-        The key, None where it is the column's name, and whether the column is VIRTUAL; or None for a comment
-        that is only a comment.
+    Spark's own schemas cannot hold FLIP-107's declaration, but their comments reach a source. The key is None
+    where it is the column's name; all is None for a comment that is only a comment.
 
     Raises:
         SchemaError: the comment begins like a declaration and is none.
@@ -294,8 +413,7 @@ def metadata_from_comment(text: str) -> tuple[str | None, bool] | None:
     (('timestamp', True), None)
     """
     if match := _DECLARATION.fullmatch(text.strip()):
-        key = match[1].replace("''", "'") if match[1] is not None else None
-        return key, match[2] is not None
+        return match[1] and match[1].replace("''", "'"), match[2] is not None
     if _ATTEMPT.fullmatch(text.strip()):
         raise SchemaError(f"a column's comment must read METADATA [FROM 'key'] [VIRTUAL], got {text!r}")
     return None

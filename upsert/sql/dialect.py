@@ -83,7 +83,6 @@ class Revision:
 
 
 START: Final = "start"
-
 END: Final = "end"
 """Keys of a node's ``meta``: offsets in the text, the end exclusive for nodes that this dialect makes."""
 
@@ -130,11 +129,7 @@ class QueryDialect(Spark):
 
 
 def tokens_of(text: str, subject: str) -> list[Token]:
-    """The words of a text.
-
-    Raises:
-        SchemaError: a quote or comment is not closed.
-    """
+    """The words of a text."""
     try:
         return CatalogDialect().tokenize(text)
     except TokenError as cause:
@@ -150,12 +145,7 @@ def refusal(subject: str, why: str, text: str, token: Token | None) -> SchemaErr
 
 
 def query_tree(text: str, subject: str, revision: Revision | None = None) -> exp.Expr:
-    """The tree of a query.
-
-    Args:
-        text: the query.
-        subject: first word of every refusal.
-        revision: how the text came from the one that the user wrote, for the places in refusals.
+    """The tree of a query; ``revision`` tells how its text came from the user's, for places in refusals.
 
     >>> type(query_tree("SELECT a FROM t FOR SYSTEM_VERSION AS OF 3 AS u", "query")).__name__
     'Select'
@@ -201,17 +191,12 @@ def too_deep(subject: str) -> SchemaError:
 def _described(error: ParseError, revision: Revision) -> str:
     first = error.errors[0]
     what = str(first["description"]).partition(" but got ")[0].rstrip(".")
-    what = (
-        "the expression is incomplete" if "required keyword" in what.lower() else what[:1].lower() + what[1:]
-    )
-    if (found := first["highlight"]) is None or not found:
+    what = what[:1].lower() + what[1:]
+    if "required keyword" in what.lower():
+        what = "the expression is incomplete"
+    if not (found := first["highlight"]):
         return f"{what}, found the end of the text"
-    ends_at = _offset_of(revision.text, int(first["line"] or 1), int(first["col"] or 1))
+    lines = revision.text.split("\n")[: int(first["line"] or 1) - 1]
+    ends_at = sum(len(line) + 1 for line in lines) + int(first["col"] or 1) - 1
     begins_at = revision.original(max(0, ends_at - len(found) + 1))
     return f"{what}, found {found!r} at {position(revision.first, begins_at)}"
-
-
-def _offset_of(text: str, line: int, column: int) -> int:
-    """The offset of a line and column, both counted from 1."""
-    lines = text.split("\n")
-    return sum(len(one) + 1 for one in lines[: line - 1]) + column - 1

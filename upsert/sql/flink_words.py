@@ -30,7 +30,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 from upsert.errors import SchemaError
 from upsert.sql.dialect import Edit, Revision, refusal, tokens_of
 
-SIZES: Final = {
+_SIZES: Final = {
     "TUMBLE": ("size",),
     "HOP": ("slide", "size"),
     "CUMULATE": ("step", "size"),
@@ -76,14 +76,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class WindowTable:
-    """``TUMBLE(TABLE t, DESCRIPTOR(column), …)`` without its table.
-
-    Attributes:
-        name: which windows.
-        column: the time of a row, as written.
-        sizes: the intervals, in Flink's order.
-        offset: by which windows are moved.
-        keys: of SESSION, the columns of PARTITION BY, as written.
+    """``TUMBLE(TABLE t, DESCRIPTOR(column), …)`` without its table; ``keys`` are a session's PARTITION BY.
 
     >>> before, after = WindowTable("TUMBLE", "ts", (Interval(1, "DAY"),)).around()
     >>> before[-55:], after
@@ -112,7 +105,7 @@ class WindowTable:
             return self._sessions()
         if self.name == "CUMULATE":
             return self._cumulated()
-        window = _call("`window`", self.column, spark_sizes(self.sizes, self.offset))
+        window = _call("`window`", self.column, _spark_sizes(self.sizes, self.offset))
         return (
             f"(SELECT * EXCEPT ({_WINDOW}), {_bounds(_WINDOW)} FROM (SELECT *, {window} AS {_WINDOW} FROM",
             "))",
@@ -120,8 +113,8 @@ class WindowTable:
 
     def _cumulated(self) -> tuple[str, str]:
         step, size = self.sizes
-        largest = _call("`window`", self.column, spark_sizes((size,), _within(self.offset, size)))
-        hops = _call("`window`", self.column, spark_sizes((step, size), _within(self.offset, step)))
+        largest = _call("`window`", self.column, _spark_sizes((size,), _within(self.offset, size)))
+        hops = _call("`window`", self.column, _spark_sizes((step, size), _within(self.offset, step)))
         before = (
             f"(SELECT * EXCEPT ({_WINDOW}, {_HOP}), {_bounds(_WINDOW, _HOP)} "
             f"FROM (SELECT *, {hops} AS {_HOP} FROM (SELECT *, {largest} AS {_WINDOW} FROM"
@@ -139,7 +132,7 @@ class WindowTable:
         return before, f") GROUP BY {groups})))"
 
 
-def spark_sizes(sizes: Sequence[Interval], offset: Interval | None = None) -> list[str]:
+def _spark_sizes(sizes: Sequence[Interval], offset: Interval | None = None) -> list[str]:
     """The arguments of Spark's window behind its column: size, slide, offset."""
     found = [str(size) for size in reversed(sizes)]
     if offset is None:
@@ -164,32 +157,22 @@ def _bounds(start: str, end: str | None = None) -> str:
     )
 
 
-PROCESSING_TIME: Final = "current_timestamp()"
-"""What Spark calls ``PROCTIME()``: the time of the micro-batch."""
-
-_PARTS: Final = {
-    "": "",
-    "_START": ".start",
-    "_END": ".end",
-    "_ROWTIME": ".end - INTERVAL '0.001' SECOND",
-}
+_PARTS: Final = {"": "", "_START": ".start", "_END": ".end", "_ROWTIME": ".end - INTERVAL '0.001' SECOND"}
 """What follows the name of a window -> what follows Spark's function instead."""
 
 _GROUPING: Final = ("TUMBLE", "HOP", "SESSION")
 """Windows that stand in GROUP BY too."""
 
 _OF_WINDOW: Final = {f"{name}{part}": (name, suffix) for name in _GROUPING for part, suffix in _PARTS.items()}
-_CUMULATE: Final = tuple(f"CUMULATE{part}" for part in _PARTS)
-_PROCTIMES: Final = tuple(f"{name}_PROCTIME" for name in SIZES)
-
 _REFUSED: Final = {
     **dict.fromkeys(
-        _CUMULATE,
+        (f"CUMULATE{part}" for part in _PARTS),
         "a row has several such windows, so they are a table; write FROM TABLE(CUMULATE(TABLE name, "
         "DESCRIPTOR(column), INTERVAL of the step, INTERVAL of the size)) GROUP BY window_start, window_end",
     ),
     **dict.fromkeys(
-        _PROCTIMES, "a window's processing time is no column of Spark; take _ROWTIME, or PROCTIME() itself"
+        (f"{name}_PROCTIME" for name in _SIZES),
+        "a window's processing time is no column of Spark; take _ROWTIME, or PROCTIME() itself",
     ),
 }
 
@@ -227,7 +210,7 @@ class _Words:
             elif self._is_windowed(number) and not self._ahead(number - 2, "TABLE", "("):
                 found += self._windowed(number, number, self._closing(number + 1))
             elif self._is_call(number, "PROCTIME") and self._word(number + 2) == ")":
-                found.append(Edit(token.start, self._tokens[number + 2].end + 1, PROCESSING_TIME))
+                found.append(Edit(token.start, self._tokens[number + 2].end + 1, "current_timestamp()"))
             elif self._is_call(number, "WINDOW"):
                 # after GROUP BY the parser would take it for the clause WINDOW
                 found.append(Edit(token.start, token.end + 1, f"`{token.text}`"))
@@ -247,19 +230,19 @@ class _Words:
 
     def _is_windowed(self, number: int) -> bool:
         """``TUMBLE(TABLE …``: the function that gives a table."""
-        return self._word(number) in SIZES and self._ahead(number + 1, "(", "TABLE")
+        return self._word(number) in _SIZES and self._ahead(number + 1, "(", "TABLE")
 
     def _group_function(self, number: int) -> list[Edit]:
         token, closing = self._tokens[number], self._closing(number + 1)
         name, suffix = _OF_WINDOW[token.text.upper()]
         commas = self._commas(number + 1, closing)
-        if len(commas) != len(SIZES[name]):
+        if len(commas) != len(_SIZES[name]):
             raise self._refusal(
                 number, f"{token.text} has a column and {_sizes(name)}, with commas in between"
             )
         function = "session_window" if name == "SESSION" else "`window`"
         end = self._tokens[closing].end + 1
-        text = ", ".join(spark_sizes(self._intervals(commas, closing)))
+        text = ", ".join(_spark_sizes(self._intervals(commas, closing)))
         sizes = Edit(self._tokens[commas[0] + 1].start, self._tokens[closing].start, text)
         found = [Edit(token.start, token.end + 1, function), sizes]
         return [*found, Edit(end, end, suffix)] if suffix else found
@@ -272,7 +255,7 @@ class _Words:
         commas = [comma for comma in self._commas(number + 1, closing) if comma >= begin]
         parted = next((at for at in range(number + 3, begin) if self._ahead(at, "PARTITION", "BY")), begin)
         if not (
-            len(commas) in (1 + len(SIZES[name]), 2 + len(SIZES[name]))
+            len(commas) in (1 + len(_SIZES[name]), 2 + len(_SIZES[name]))
             and self._closing(begin + 2) == begin + 4 == commas[1] - 1
             and (name == "SESSION" or parted == begin)
         ):
@@ -283,8 +266,8 @@ class _Words:
         table = WindowTable(
             name,
             self._slice(begin + 3, begin + 4),
-            tuple(given[: len(SIZES[name])]),
-            given[-1] if len(given) > len(SIZES[name]) else None,
+            tuple(given[: len(_SIZES[name])]),
+            given[-1] if len(given) > len(_SIZES[name]) else None,
             self._keys(parted, begin),
         )
         if reason := table.why_impossible():
@@ -368,7 +351,7 @@ class _Words:
 
 
 def _sizes(name: str) -> str:
-    return ", ".join(f"INTERVAL of the {size}" for size in SIZES[name])
+    return ", ".join(f"INTERVAL of the {size}" for size in _SIZES[name])
 
 
 def spark_expression(text: str) -> str:

@@ -1,14 +1,8 @@
 """SQL text to a statement object (pure).
 
 One statement a text: of two, the second could fail after the first was executed; `upsert.catalog.script`
-splits a file into statements. What follows CREATE TABLE and ALTER TABLE, and what is said of views, is read
-in modules of their own, queries in `upsert.sql.query`. Of catalogs and databases there are::
-
-    CREATE CATALOG [IF NOT EXISTS] c WITH ('warehouse' = 'folder') | DROP CATALOG [IF EXISTS] c
-    USE CATALOG c | USE [DATABASE] [c.]db
-    CREATE DATABASE [IF NOT EXISTS] [c.]db | DROP DATABASE [IF EXISTS] [c.]db [RESTRICT | CASCADE]
-    SHOW CATALOGS | SHOW CURRENT CATALOG | SHOW DATABASES [{ FROM | IN } c] | SHOW CURRENT DATABASE
-    SHOW TABLES [{ FROM | IN } [c.]db] [LIKE 'pattern']
+splits a file into statements. What follows CREATE and ALTER of tables and views is read in modules of their
+own, queries in `upsert.sql.query`. docs/sql.md lists all statements.
 
 ``DELETE FROM`` and ``UPDATE`` have the query of the rows that they change, in the statement's own text: a few
 words of it are exchanged, so that Spark reads the user's expressions, and errors have their places::
@@ -21,113 +15,76 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Final
 
 from upsert.errors import SchemaError
-from upsert.sql import alter_table, views
-from upsert.sql.create_table import create_table
+from upsert.sql import statements as s
+from upsert.sql.alter_table import alter_table, alter_view
+from upsert.sql.create_table import create_table, create_view
 from upsert.sql.dialect import Edit, expression_tree, too_deep
 from upsert.sql.query import QueryText, query_at
-from upsert.sql.statements import (
-    NEW_VALUE,
-    CreateCatalog,
-    CreateDatabase,
-    CreateTableAs,
-    CreateView,
-    Delete,
-    DescribeTable,
-    DropCatalog,
-    DropDatabase,
-    DropTable,
-    Explain,
-    ExplainView,
-    Insert,
-    ResetOption,
-    Select,
-    SetOption,
-    ShowCatalogs,
-    ShowCreateTable,
-    ShowDatabases,
-    ShowOptions,
-    ShowPartitions,
-    ShowTables,
-    ShowViews,
-    Statement,
-    Update,
-    UseCatalog,
-    UseDatabase,
-)
+from upsert.sql.statements import Statement
 from upsert.sql.tokens import (
     Cursor,
     blanked,
     names,
-    option,
+    options,
     partition,
     table_name,
-    unique,
     without_hints,
     written_partition,
 )
 
 
-def _create_catalog(cursor: Cursor) -> CreateCatalog:
-    """``CREATE CATALOG``."""
+def _create_catalog(cursor: Cursor) -> s.CreateCatalog:
     if_not_exists = cursor.skip("IF", "NOT", "EXISTS")
     name = _catalog(cursor)
     cursor.subject = f"CREATE CATALOG {name}"
     cursor.expect("WITH")
-    return CreateCatalog(name, unique(cursor, cursor.listed(lambda: option(cursor))), if_not_exists)
+    return s.CreateCatalog(name, options(cursor), if_not_exists)
 
 
-def _drop_catalog(cursor: Cursor) -> DropCatalog:
-    """``DROP CATALOG``."""
-    if_exists = cursor.skip("IF", "EXISTS")
-    return DropCatalog(_catalog(cursor), if_exists)
-
-
-def _create_database(cursor: Cursor) -> CreateDatabase:
-    """``CREATE DATABASE``."""
+def _create_database(cursor: Cursor) -> s.CreateDatabase:
     if_not_exists = cursor.skip("IF", "NOT", "EXISTS")
-    return CreateDatabase(_database(cursor), if_not_exists)
+    return s.CreateDatabase(_database(cursor), if_not_exists)
 
 
-def _drop_database(cursor: Cursor) -> DropDatabase:
-    """``DROP DATABASE``."""
+def _drop_database(cursor: Cursor) -> s.DropDatabase:
     if_exists = cursor.skip("IF", "EXISTS")
     name = _database(cursor)
     cascade = cursor.skip("CASCADE")
     if not cascade:
         cursor.skip("RESTRICT")
-    return DropDatabase(name, if_exists, cascade)
+    return s.DropDatabase(name, if_exists, cascade)
 
 
-def _use(cursor: Cursor) -> UseCatalog | UseDatabase:
-    """``USE``."""
+def _drop(
+    statement: Callable[[str, bool], Statement], read_name: Callable[[Cursor], str]
+) -> Callable[[Cursor], Statement]:
+    """What reads ``[IF EXISTS] name``."""
+
+    def read(cursor: Cursor) -> Statement:
+        if_exists = cursor.skip("IF", "EXISTS")
+        return statement(read_name(cursor), if_exists)
+
+    return read
+
+
+def _use(cursor: Cursor) -> s.UseCatalog | s.UseDatabase:
     if cursor.is_name(1):
         if cursor.skip("CATALOG"):
-            return UseCatalog(_catalog(cursor))
+            return s.UseCatalog(_catalog(cursor))
         cursor.skip("DATABASE")
-    return UseDatabase(_database(cursor))
+    return s.UseDatabase(_database(cursor))
 
 
-def _show_databases(cursor: Cursor) -> ShowDatabases:
-    """``SHOW DATABASES``."""
+def _show_databases(cursor: Cursor) -> s.ShowDatabases:
     has_catalog = cursor.skip("FROM") or cursor.skip("IN")
-    return ShowDatabases(catalog=_catalog(cursor) if has_catalog else None)
-
-
-def _show_tables(cursor: Cursor) -> ShowTables:
-    """``SHOW TABLES``."""
-    return ShowTables(*_shown_of(cursor))
-
-
-def _show_views(cursor: Cursor) -> ShowViews:
-    """``SHOW MATERIALIZED VIEWS``."""
-    return ShowViews(*_shown_of(cursor))
+    return s.ShowDatabases(catalog=_catalog(cursor) if has_catalog else None)
 
 
 def _shown_of(cursor: Cursor) -> tuple[str | None, str | None]:
+    """The database and the pattern of SHOW TABLES."""
     has_database = cursor.skip("FROM") or cursor.skip("IN")
     database = _database(cursor) if has_database else None
     return database, cursor.string("a pattern in quotes") if cursor.skip("LIKE") else None
@@ -142,26 +99,20 @@ def _database(cursor: Cursor) -> str:
     return f"{first}.{cursor.name('the name of a database')}" if cursor.skip(".") else first
 
 
-def _delete(cursor: Cursor) -> Delete:
-    """Read what follows ``DELETE FROM``."""
+def _delete(cursor: Cursor) -> s.Delete:
     head = Edit(cursor.first, cursor.reached, "SELECT * FROM")
-    options, name, _ = _target(cursor, "DELETE FROM")
+    hints, name, _ = _target(cursor, "DELETE FROM")
     if cursor.at_end:
-        return Delete(name, None, options)
+        return s.Delete(name, None, hints)
     cursor.expect("WHERE")
     start = cursor.offset
     cursor.raw("a condition", lambda: False)
     tree = expression_tree(blanked(cursor.text, start, cursor.reached), cursor.subject)
-    return Delete(name, tree, options, _query_of_rows(cursor, [head]))
+    return s.Delete(name, tree, hints, _query_of_rows(cursor, [head]))
 
 
-def _update(cursor: Cursor) -> Update:
-    """Read what follows ``UPDATE``.
-
-    Raises:
-        SchemaError: it is no such statement; the message has the position.
-    """
-    options, name, table = _target(cursor, "UPDATE")
+def _update(cursor: Cursor) -> s.Update:
+    hints, name, table = _target(cursor, "UPDATE")
     cursor.expect("SET")
     edits, columns = [Edit(cursor.first, cursor.reached, "SELECT *,")], list[str]()
     while True:
@@ -172,7 +123,7 @@ def _update(cursor: Cursor) -> Update:
         begins = cursor.offset
         cursor.raw("an expression", lambda: cursor.ahead("WHERE"))
         expression_tree(blanked(cursor.text, begins, cursor.reached), cursor.subject)
-        alias = NEW_VALUE.format(len(columns) - 1)
+        alias = s.NEW_VALUE.format(len(columns) - 1)
         source = "" if cursor.ahead(",") else f" FROM {table} "
         edits.append(Edit(cursor.reached, cursor.reached, f" AS `{alias}`{source}"))
         if not cursor.skip(","):
@@ -182,17 +133,17 @@ def _update(cursor: Cursor) -> Update:
         cursor.raw("a condition", lambda: False)
     if repeated := next((column for column in columns if columns.count(column) > 1), None):
         raise SchemaError(f"{cursor.subject}: column {repeated!r} gets two values; give one")
-    return Update(name, tuple(columns), _query_of_rows(cursor, edits), options)
+    return s.Update(name, tuple(columns), _query_of_rows(cursor, edits), hints)
 
 
 def _target(cursor: Cursor, what: str) -> tuple[dict[str, str], str, str]:
     """Options of the hint, the table's name, and the name as it is written."""
-    options = cursor.hint()
+    before = cursor.hint()
     start = cursor.offset
     name = table_name(cursor)
     written = cursor.text[start : cursor.reached]
     cursor.subject = f"{what} {name}"
-    return options | cursor.hint(), name, written
+    return before | cursor.hint(), name, written
 
 
 def _query_of_rows(cursor: Cursor, edits: list[Edit]) -> QueryText:
@@ -213,6 +164,9 @@ _ASSIGNMENT: Final = re.compile(
 
 _DATABASE_WORDS: Final = ("DATABASE", "SCHEMA")
 
+_QUERY_WORDS: Final = ("SELECT", "WITH", "VALUES", "FROM", "TABLE", "(")
+"""The first word of a query, which is a part of it."""
+
 
 def parse(text: str) -> Statement:
     """The one statement of a text.
@@ -231,14 +185,10 @@ def parse(text: str) -> Statement:
     if (assignment := _assignment(text)) is not None:
         return assignment
     try:
-        return _statement(text)
+        cursor = Cursor(text)
+        statement = _at(cursor)
     except RecursionError:
         raise too_deep("statement") from None
-
-
-def _statement(text: str) -> Statement:
-    cursor = Cursor(text)
-    statement = _at(cursor)
     if not cursor.at_end:
         raise cursor.refusal("expected the end of the statement")
     return statement
@@ -249,13 +199,13 @@ def _at(cursor: Cursor) -> Statement:
     for words, read in _STATEMENTS.items():
         if cursor.ahead(*words):
             cursor.subject = " ".join(words)
-            if words not in _READ_BY_THEMSELVES:
+            if words[0] not in _QUERY_WORDS:
                 cursor.skip(*words)
             return read(cursor)
     head = cursor.head(_HEAD_WORDS)
     if not head.replace(" ", "").isalpha():
-        raise cursor.refusal(f"expected a statement, one of {', '.join(_NAMES)}")
-    raise SchemaError(f"{head} is not supported: statements are {', '.join(_NAMES)}")
+        raise cursor.refusal(f"expected a statement, one of {_NAMES}")
+    raise SchemaError(f"{head} is not supported: statements are {_NAMES}")
 
 
 def _assignment(text: str) -> Statement | None:
@@ -264,10 +214,9 @@ def _assignment(text: str) -> Statement | None:
     if match is None:
         return None
     word = match[1].upper()
-    rest = text[match.end() :].rstrip()
-    rest = rest.removesuffix(";").rstrip()
+    rest = text[match.end() :].rstrip().removesuffix(";").rstrip()
     if not rest:
-        return ShowOptions() if word == "SET" else ResetOption()
+        return s.ShowOptions() if word == "SET" else s.ResetOption()
     found = _ASSIGNMENT.fullmatch(rest)
     if found is None:
         raise SchemaError(f"{word}: expected 'key' = 'value', found {_start_of(rest)!r}")
@@ -275,16 +224,14 @@ def _assignment(text: str) -> Statement | None:
     if word == "RESET":
         if "=" in rest:
             raise SchemaError(f"RESET: expected a key alone, found {_start_of(rest)!r}")
-        return ResetOption(key)
+        return s.ResetOption(key)
     if found["value"] is None:
         if "=" in rest:
             raise SchemaError(f"SET: expected a value of {key!r}; RESET {key} gives it its default back")
-        return ShowOptions(key)
-    return SetOption(key, _value(found["value"].strip()))
-
-
-def _value(text: str) -> str:
-    return text[1:-1].replace("''", "'") if text.startswith("'") and len(text) > 1 else text
+        return s.ShowOptions(key)
+    value = found["value"].strip()
+    is_quoted = value.startswith("'") and len(value) > 1
+    return s.SetOption(key, value[1:-1].replace("''", "'") if is_quoted else value)
 
 
 def _start_of(text: str) -> str:
@@ -292,62 +239,54 @@ def _start_of(text: str) -> str:
     return text.partition("=")[0][:60].strip()
 
 
-def _drop_table(cursor: Cursor) -> DropTable:
-    if_exists = cursor.skip("IF", "EXISTS")
-    return DropTable(table_name(cursor), if_exists)
-
-
-def _drop_temporary(cursor: Cursor) -> DropTable:
+def _drop_temporary(cursor: Cursor) -> s.DropTable:
     raise cursor.refusal("a catalog has no temporary tables; use DROP TABLE, or spark.catalog.dropTempView")
 
 
-def _show_partitions(cursor: Cursor) -> ShowPartitions:
+def _show_partitions(cursor: Cursor) -> s.ShowPartitions:
     name = table_name(cursor)
-    return ShowPartitions(name, partition(cursor) if cursor.skip("PARTITION") else {})
+    return s.ShowPartitions(name, partition(cursor) if cursor.skip("PARTITION") else {})
 
 
-def _describe(cursor: Cursor) -> DescribeTable:
+def _describe(cursor: Cursor) -> s.DescribeTable:
     is_extended = cursor.skip("DETAIL")
     if cursor.is_name(1):
         cursor.skip("TABLE")
     if cursor.is_name(1):
         is_extended = cursor.skip("EXTENDED") or is_extended
     name = table_name(cursor)
-    return DescribeTable(name, is_extended, partition(cursor) if cursor.skip("PARTITION") else None)
+    return s.DescribeTable(name, is_extended, partition(cursor) if cursor.skip("PARTITION") else None)
 
 
-def _insert(cursor: Cursor) -> Insert:
+def _insert(cursor: Cursor) -> s.Insert:
     overwrite = cursor.skip("OVERWRITE")
     if not overwrite:
         cursor.expect("INTO")
-    options = cursor.hint()
+    hints = cursor.hint()
     if cursor.is_name(1):
         cursor.skip("TABLE")
     name = table_name(cursor)
     cursor.subject = f"INSERT {'OVERWRITE' if overwrite else 'INTO'} {name}"
-    options |= cursor.hint()
+    hints |= cursor.hint()
     values, dynamic = written_partition(cursor) if cursor.skip("PARTITION") else ({}, ())
     columns = names(cursor) if _columns_ahead(cursor) else None
-    options |= cursor.hint()
-    return Insert(name, query_at(cursor), columns, values, options, overwrite, dynamic)
+    hints |= cursor.hint()
+    return s.Insert(name, query_at(cursor), columns, values, hints, overwrite, dynamic)
 
 
 def _columns_ahead(cursor: Cursor) -> bool:
     """``(a, b) SELECT …``; but ``(SELECT …)`` is a query."""
-    is_query = cursor.word(1) in ("SELECT", "WITH", "VALUES", "FROM", "TABLE") and cursor.word(2) not in (
-        ",",
-        ")",
-    )
+    is_query = cursor.word(1) in _QUERY_WORDS and cursor.word(2) not in (",", ")")
     return cursor.ahead("(") and cursor.is_name(1) and not is_query
 
 
-def _select(cursor: Cursor) -> Select:
+def _select(cursor: Cursor) -> s.Select:
     cursor.subject = "query"
-    return Select(query_at(cursor))
+    return s.Select(query_at(cursor))
 
 
-def _explain(cursor: Cursor) -> Explain | ExplainView:
-    """``EXPLAIN``, but of a view that is there."""
+def _explain(cursor: Cursor) -> s.Explain | s.ExplainView:
+    """``EXPLAIN``, but of an existing view."""
     cursor.skip("PLAN", "FOR")
     is_json = False
     if cursor.skip("FORMAT"):
@@ -358,10 +297,10 @@ def _explain(cursor: Cursor) -> Explain | ExplainView:
     head = "" if cursor.at_end else cursor.head(_HEAD_WORDS)
     explained = _at(cursor)
     match explained:
-        case CreateView() if not is_json:
-            return ExplainView(explained)
-        case Select() | Insert() | CreateTableAs():
-            return Explain(explained, is_json)
+        case s.CreateView() if not is_json:
+            return s.ExplainView(explained)
+        case s.Select() | s.Insert() | s.CreateTableAs():
+            return s.Explain(explained, is_json)
     views_too = "" if is_json else ", CREATE MATERIALIZED VIEW"
     raise SchemaError(
         f"EXPLAIN{' FORMAT JSON' if is_json else ''}: the statement must be SELECT, INSERT{views_too} or "
@@ -372,60 +311,42 @@ def _explain(cursor: Cursor) -> Explain | ExplainView:
 _STATEMENTS: Final[Mapping[tuple[str, ...], Callable[[Cursor], Statement]]] = {
     ("CREATE", "OR", "REPLACE", "TABLE"): lambda cursor: create_table(cursor, replaces=True),
     ("CREATE", "TABLE"): create_table,
-    ("CREATE", "OR", "REPLACE", "MATERIALIZED", "VIEW"): partial(views.create_view, replaces=True),
-    ("CREATE", "MATERIALIZED", "VIEW"): views.create_view,
-    ("EXPLAIN", "MATERIALIZED", "VIEW"): views.explain_view,
+    ("CREATE", "OR", "REPLACE", "MATERIALIZED", "VIEW"): lambda cursor: create_view(cursor, replaces=True),
+    ("CREATE", "MATERIALIZED", "VIEW"): create_view,
+    ("EXPLAIN", "MATERIALIZED", "VIEW"): lambda cursor: s.ExplainView(table_name(cursor)),
     ("EXPLAIN",): _explain,
-    ("ALTER", "MATERIALIZED", "VIEW"): views.alter_view,
-    ("REFRESH", "MATERIALIZED", "VIEW"): views.refresh_view,
-    ("DROP", "MATERIALIZED", "VIEW"): views.drop_view,
-    ("SHOW", "MATERIALIZED", "VIEWS"): _show_views,
+    ("ALTER", "MATERIALIZED", "VIEW"): alter_view,
+    ("REFRESH", "MATERIALIZED", "VIEW"): lambda cursor: s.RefreshView(table_name(cursor)),
+    ("DROP", "MATERIALIZED", "VIEW"): _drop(s.DropView, table_name),
+    ("SHOW", "MATERIALIZED", "VIEWS"): lambda cursor: s.ShowViews(*_shown_of(cursor)),
     ("CREATE", "CATALOG"): _create_catalog,
-    ("DROP", "CATALOG"): _drop_catalog,
+    ("DROP", "CATALOG"): _drop(s.DropCatalog, _catalog),
     **{("CREATE", word): _create_database for word in _DATABASE_WORDS},
     **{("DROP", word): _drop_database for word in _DATABASE_WORDS},
     ("DROP", "TEMPORARY", "TABLE"): _drop_temporary,
-    ("DROP", "TABLE"): _drop_table,
-    ("ALTER", "TABLE"): alter_table.alter_table,
+    ("DROP", "TABLE"): _drop(s.DropTable, table_name),
+    ("ALTER", "TABLE"): alter_table,
     ("USE",): _use,
-    ("SHOW", "CATALOGS"): lambda _: ShowCatalogs(),
-    ("SHOW", "CURRENT", "CATALOG"): lambda _: ShowCatalogs(only_current=True),
+    ("SHOW", "CATALOGS"): lambda _: s.ShowCatalogs(),
+    ("SHOW", "CURRENT", "CATALOG"): lambda _: s.ShowCatalogs(only_current=True),
     **{("SHOW", f"{word}S"): _show_databases for word in _DATABASE_WORDS},
-    **{("SHOW", "CURRENT", word): lambda _: ShowDatabases(only_current=True) for word in _DATABASE_WORDS},
-    ("SHOW", "CREATE", "TABLE"): lambda cursor: ShowCreateTable(table_name(cursor)),
-    ("SHOW", "TABLES"): _show_tables,
+    **{("SHOW", "CURRENT", word): lambda _: s.ShowDatabases(only_current=True) for word in _DATABASE_WORDS},
+    ("SHOW", "CREATE", "TABLE"): lambda cursor: s.ShowCreateTable(table_name(cursor)),
+    ("SHOW", "TABLES"): lambda cursor: s.ShowTables(*_shown_of(cursor)),
     ("SHOW", "PARTITIONS"): _show_partitions,
     ("DESCRIBE",): _describe,
     ("DESC",): _describe,
     ("INSERT",): _insert,
     ("DELETE", "FROM"): _delete,
     ("UPDATE",): _update,
-    **{(word,): _select for word in ("SELECT", "WITH", "VALUES", "FROM", "TABLE", "(")},
+    **{(word,): _select for word in _QUERY_WORDS},
 }
 """The first words of each statement, and what reads the rest of it."""
 
-_READ_BY_THEMSELVES: Final = frozenset((word,) for word in ("SELECT", "WITH", "VALUES", "FROM", "TABLE", "("))
-
 _NAMES: Final = (
-    "CREATE TABLE",
-    "DROP TABLE",
-    "ALTER TABLE",
-    "CREATE MATERIALIZED VIEW",
-    "REFRESH MATERIALIZED VIEW",
-    "EXPLAIN",
-    "CREATE CATALOG",
-    "DROP CATALOG",
-    "CREATE DATABASE",
-    "DROP DATABASE",
-    "USE",
-    "SHOW",
-    "DESCRIBE",
-    "INSERT",
-    "DELETE FROM",
-    "UPDATE",
-    "SELECT",
-    "SET",
-    "RESET",
+    "CREATE TABLE, DROP TABLE, ALTER TABLE, CREATE MATERIALIZED VIEW, REFRESH MATERIALIZED VIEW, EXPLAIN, "
+    "CREATE CATALOG, DROP CATALOG, CREATE DATABASE, DROP DATABASE, USE, SHOW, DESCRIBE, INSERT, DELETE FROM, "
+    "UPDATE, SELECT, SET, RESET"
 )
 
 _HEAD_WORDS: Final = frozenset(

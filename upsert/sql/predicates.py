@@ -31,29 +31,15 @@ _OPERATORS: Final[dict[type[exp.Expr], str]] = {
 
 _MIRRORED: Final = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
-_NEGATED: Final = {
-    "=": "!=",
-    "!=": "=",
-    "<": ">=",
-    "<=": ">",
-    ">": "<=",
-    ">=": "<",
-    "in": "not in",
-    "not in": "in",
-    "is null": "is not null",
-    "is not null": "is null",
-}
-
-_TIMES: Final = frozenset(
-    {exp.DType.DATE, exp.DType.TIMESTAMP, exp.DType.TIMESTAMPTZ, exp.DType.TIMESTAMPNTZ}
-)
+_OPPOSITES: Final = {"=": "!=", "<": ">=", ">": "<=", "in": "not in", "is null": "is not null"}
+_NEGATED: Final = _OPPOSITES | {other: one for one, other in _OPPOSITES.items()}
+_TIMES: Final = (exp.DType.DATE, exp.DType.TIMESTAMP, exp.DType.TIMESTAMPTZ, exp.DType.TIMESTAMPNTZ)
 
 
 class Comparison(NamedTuple):
     """A column compared with literals, before it is known what table the column is of.
 
     Attributes:
-        column: as written.
         operator: one of ``upsert.store.predicate.OPERATORS``.
         values: none for a test for NULL, else one or, for a list, several literals.
         table: what stands before the column; empty for nothing.
@@ -180,11 +166,10 @@ def _conjuncts(condition: exp.Expr) -> Iterator[exp.Expr]:
 
 def _bounds(condition: exp.Between) -> tuple[exp.Expr, exp.Expr]:
     """``a BETWEEN b AND c`` as two comparisons."""
-    low, high = condition.args["low"].copy(), condition.args["high"].copy()
-    column = condition.this
+    low, high = (condition.args[end].copy() for end in ("low", "high"))
     return (
-        exp.GTE(this=column.copy(), expression=low),
-        exp.LTE(this=column.copy(), expression=high),
+        exp.GTE(this=condition.this.copy(), expression=low),
+        exp.LTE(this=condition.this.copy(), expression=high),
     )
 
 
@@ -217,9 +202,7 @@ def _is_list(condition: exp.Expr) -> bool:
 
 def _is_literal(node: exp.Expr) -> bool:
     match node:
-        case exp.Literal() | exp.Boolean():
-            return True
-        case exp.Neg(this=exp.Literal()):
+        case exp.Literal() | exp.Boolean() | exp.Neg(this=exp.Literal()):
             return True
         case exp.Cast(this=exp.Literal()):
             return node.to.this in _TIMES

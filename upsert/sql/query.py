@@ -56,9 +56,7 @@ class Reference:
 
     Attributes:
         name: as written, parts separated by dots, without quotes.
-        position: line and column, for messages.
         options: of the hint ``/*+ OPTIONS(…) */``.
-        as_of: the state that is asked for; None for none.
         columns: every name in lower case that may be one of the table's columns; None: all are read.
         is_alone: whether the query takes the table row by row: it joins, counts and unites nothing.
         where: comparisons of the query's own WHERE; rows that fail them need not be read.
@@ -75,14 +73,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class QueryText:
-    """The query in a statement.
-
-    Attributes:
-        statement: the whole text.
-        start: where in it the query begins.
-        end: where it ends.
-        subject: first word of every refusal.
-        edits: what makes a query of a statement that is none, such as UPDATE.
+    """The query that a part of a statement is; ``edits`` make one of a statement that is none, as UPDATE.
 
     >>> query = QueryText.of("SELECT o.id, name FROM orders o JOIN shop.products USING (product_id)")
     >>> [reference.name for reference in query.references]
@@ -140,21 +131,14 @@ class QueryText:
         check_no_sessions_of_a_table(self._white, self.subject)
 
     def over(self, views: Sequence[str | None]) -> Revision:
-        """The query with other names for its tables, each under its old one as an alias.
+        """The query with other names for its tables, each under its old one as an alias; None leaves it.
 
         All around it is white, so its lines and columns are those of the statement.
-
-        Args:
-            views: for each reference the other name; None leaves the table to Spark.
         """
         pairs = [(table, view) for table, view in zip(self._tables, views, strict=True) if view is not None]
         edits = [edit for table, view in pairs for edit in self._edits(table, view)]
         unqualified = {(table.db, table.name) for table, _ in pairs if table.db and not table.alias}
         return self._worded.edited([*edits, *_without_database(self.tree, unqualified)])
-
-    @cached_property
-    def _is_by_rows(self) -> bool:
-        return len(self._tables) == 1 and self.tree.find(*_DIGESTING) is None
 
     @cached_property
     def _white(self) -> str:
@@ -164,9 +148,11 @@ class QueryText:
     def _worded(self) -> Revision:
         """The query with Spark's words, hints left out."""
         hints = [Edit(hint.start, hint.end, "") for hint in self._hints]
-        words = spark_words(self._white, self.subject)
-        short = _short_select(self._white, self.subject)
-        return Revision(self._white).edited([*hints, *words, *short, *self.edits])
+        edits = [*hints, *spark_words(self._white, self.subject), *self.edits]
+        tokens = tokens_of(self._white, self.subject)
+        if len(tokens) > 1 and tokens[0].text.upper() == "TABLE" and tokens[1].text != "(":
+            edits.append(Edit(tokens[0].start, tokens[0].end + 1, "SELECT * FROM"))  # it is short for that
+        return Revision(self._white).edited(edits)
 
     @cached_property
     def _hints(self) -> tuple[Hint, ...]:
@@ -207,7 +193,7 @@ class QueryText:
             {} if hint is None else hint.options,
             _as_of(table, f"{self.subject}: table {table.name!r} at {where}"),
             _columns(table, select, self.tree),
-            self._is_by_rows,
+            len(self._tables) == 1 and self.tree.find(*_DIGESTING) is None,
             comparisons(table, select) if isinstance(select, exp.Select) else (),
         )
 
@@ -221,13 +207,6 @@ def _span(table: exp.Table) -> tuple[int, int]:
     """Where a table's name begins and ends, with its database."""
     parts = table.parts
     return parts[0].meta[START], parts[-1].meta[END] + 1
-
-
-def _short_select(text: str, subject: str) -> list[Edit]:
-    """``TABLE t`` is short for ``SELECT * FROM t``."""
-    tokens = tokens_of(text, subject)
-    is_short = len(tokens) > 1 and tokens[0].text.upper() == "TABLE" and tokens[1].text != "("
-    return [Edit(tokens[0].start, tokens[0].end + 1, "SELECT * FROM")] if is_short else []
 
 
 def _is_named_query(table: exp.Table) -> bool:
@@ -295,11 +274,7 @@ def _columns(table: exp.Table, select: exp.Expr | None, tree: exp.Expr) -> froze
 
 
 def query_at(cursor: Cursor) -> QueryText:
-    """Read the query that the rest of the statement is.
-
-    Raises:
-        SchemaError: it is none.
-    """
+    """Read the query that the rest of the statement is."""
     if cursor.at_end:
         raise cursor.refusal("expected a query")
     return QueryText.of(cursor.text, *cursor.rest(), cursor.subject)

@@ -8,8 +8,8 @@ from typing import Final
 import pyarrow as pa
 
 from upsert import types
-from upsert.schema import Column, ComputedColumn, Index, TableSchema, Watermark
-from upsert.secret import MASK, is_secret
+from upsert.options import MASK, is_secret
+from upsert.schema import Column, ComputedColumn, TableSchema, Watermark
 from upsert.types import quoted
 
 _UNITS: Final = (("DAY", 86_400_000), ("HOUR", 3_600_000), ("MINUTE", 60_000), ("SECOND", 1_000))
@@ -121,7 +121,11 @@ def _elements(schema: TableSchema) -> list[str]:
 
 def _keys(schema: TableSchema) -> list[str]:
     key = [f"PRIMARY KEY ({_names(schema.primary_key)}) NOT ENFORCED"] if schema.primary_key else []
-    return [*key, *map(_index, schema.indexes)]
+    indexes = (
+        f"{'UNIQUE ' if index.unique else ''}INDEX {quoted(index.name)} ({_names(index.columns)})"
+        for index in schema.indexes
+    )
+    return [*key, *indexes]
 
 
 def _column(column: Column) -> str:
@@ -133,10 +137,10 @@ def _column(column: Column) -> str:
 
 
 def _computed(column: ComputedColumn) -> str:
+    declared = f"AS {column.expression}"
     if column.metadata is not None and column.type is not None:
         declared = f"{type_text(column.type)} METADATA FROM {text(column.metadata)} VIRTUAL"
-        return " ".join([quoted(column.name), declared, *_comment(column.comment)])
-    return " ".join([quoted(column.name), "AS", column.expression, *_comment(column.comment)])
+    return " ".join([quoted(column.name), declared, *_comment(column.comment)])
 
 
 def _comment(comment: str | None) -> list[str]:
@@ -150,11 +154,6 @@ def _watermark(watermark: Watermark) -> str:
         return f"WATERMARK FOR {name} AS {name}"
     unit, size = next(((unit, size) for unit, size in _UNITS if delay % size == 0), ("MILLISECOND", 1))
     return f"WATERMARK FOR {name} AS {name} - INTERVAL '{delay // size}' {unit}"
-
-
-def _index(index: Index) -> str:
-    unique = "UNIQUE " if index.unique else ""
-    return f"{unique}INDEX {quoted(index.name)} ({_names(index.columns)})"
 
 
 def _names(names: tuple[str, ...]) -> str:

@@ -37,14 +37,11 @@ class Cursor:
     Args:
         text: one statement, or a part of one; a semicolon may end it.
         subject: what is read, the first word of every refusal.
-
-    Raises:
-        SchemaError: the text has no tokens, an open quote, or more than one statement.
     """
 
     def __init__(self, text: str, subject: str = "statement") -> None:
         self.subject = subject
-        self._text = text
+        self.text = text
         self._next = 0
         tokens = tokens_of(text, subject)
         self._end = len(text)
@@ -57,11 +54,6 @@ class Cursor:
             if token.token_type is TokenType.SEMICOLON:
                 self._next = number + 1
                 raise self.refusal("expected one statement at a time, so that none is left half done")
-
-    @property
-    def text(self) -> str:
-        """The whole text."""
-        return self._text
 
     @property
     def at_end(self) -> bool:
@@ -92,16 +84,19 @@ class Cursor:
 
     def name(self, what: str) -> str:
         """Read a name: one word, or anything in backquotes."""
-        token = self._token(0)
-        if token is None or not _is_name(token):
+        if not self.is_name(0):
             raise self.refusal(f"expected {what}")
         self._next += 1
-        return token.text
+        return str(self._tokens[self._next - 1].text)
 
     def is_name(self, offset: int) -> bool:
         """Whether the token at this distance can be a name."""
         token = self._token(offset)
-        return token is not None and _is_name(token)
+        if token is None:
+            return False
+        if token.token_type is TokenType.IDENTIFIER:
+            return bool(token.text.strip())
+        return token.token_type not in _VALUES and token.text.isidentifier()
 
     def is_string(self, offset: int) -> bool:
         """Whether the token at this distance is a text in quotes."""
@@ -117,7 +112,7 @@ class Cursor:
         token = self._token(0)
         if token is None or not token.text.isdecimal() or len(token.text) > _MAX_DIGITS:
             raise self.refusal(f"expected {what}")
-        return int(self._read(TokenType.NUMBER, what))
+        return int(self.numeral(what))
 
     def numeral(self, what: str) -> str:
         """Read a number without a sign, as it is written."""
@@ -137,7 +132,7 @@ class Cursor:
     def offset(self) -> int:
         """Where in the text the next token begins; the text's length at the end."""
         token = self._token(0)
-        return len(self._text) if token is None else token.start
+        return len(self.text) if token is None else token.start
 
     @property
     def first(self) -> int:
@@ -152,9 +147,7 @@ class Cursor:
     def raw(self, what: str, until: Callable[[], bool]) -> str:
         """Read at least one token, as it is written, up to a comma or closing sign outside of all brackets.
 
-        Args:
-            what: is expected here.
-            until: whether the text ends at the next token; asked outside of all brackets.
+        There ``until`` is asked too, whether the text ends at the next token.
         """
         start, depth = self.offset, 0
         while not self.at_end:
@@ -165,7 +158,7 @@ class Cursor:
             self._next += 1
         if self.reached <= start:
             raise self.refusal(f"expected {what}")
-        return self._text[start : self.reached]
+        return self.text[start : self.reached]
 
     def rest(self) -> tuple[int, int]:
         """Read all that is left: where it begins and ends in the text, a semicolon at the end left out."""
@@ -175,12 +168,12 @@ class Cursor:
 
     def hint(self) -> dict[str, str]:
         """The options of a hint ``/*+ OPTIONS(…) */`` right before the next token; empty for none."""
-        found = _hint_between(self._text, self.reached, self.offset, self.subject)
+        found = _hint_between(self.text, self.reached, self.offset, self.subject)
         return {} if found is None else dict(found.options)
 
     def refusal(self, why: str) -> SchemaError:
         """The error that says why, what was found here instead, and where."""
-        return refusal(self.subject, why, self._text, self._token(0))
+        return refusal(self.subject, why, self.text, self._token(0))
 
     def _read(self, kind: TokenType, what: str) -> str:
         token = self._token(0)
@@ -243,18 +236,18 @@ def _hint_between(text: str, after: int, before: int, subject: str) -> Hint | No
     if match is None or end < 0:
         return None
     try:
-        options = _options_of(Cursor(text[match.end() : end], subject))
+        found = _options_of(Cursor(text[match.end() : end], subject))
     except SchemaError:  # say where in the whole text
-        options = _options_of(Cursor(blanked(text, match.end(), end), subject))
-    return Hint(match.start(), end + 2, after, options)
+        found = _options_of(Cursor(blanked(text, match.end(), end), subject))
+    return Hint(match.start(), end + 2, after, found)
 
 
 def _options_of(cursor: Cursor) -> dict[str, str]:
     cursor.expect("OPTIONS")
-    options = unique(cursor, cursor.listed(lambda: option(cursor)))
+    found = options(cursor)
     if not cursor.at_end:
         raise cursor.refusal("expected nothing after OPTIONS(…)")
-    return options
+    return found
 
 
 def blanked(text: str, start: int, end: int) -> str:
@@ -266,27 +259,20 @@ def _white(text: str) -> str:
     return re.sub(r"[^\n]", " ", text)
 
 
-def option(cursor: Cursor) -> tuple[str, str]:
-    """Read ``'key' = 'value'``."""
-    key = cursor.string("the key of an option in quotes")
-    cursor.expect("=")
-    return key, cursor.string(f"the value of option {key!r} in quotes")
+def options(cursor: Cursor) -> dict[str, str]:
+    """Read ``('key' = 'value', …)``, no key twice."""
 
+    def read() -> tuple[str, str]:
+        key = cursor.string("the key of an option in quotes")
+        cursor.expect("=")
+        return key, cursor.string(f"the value of option {key!r} in quotes")
 
-def unique(cursor: Cursor, options: list[tuple[str, str]]) -> dict[str, str]:
-    """The options, none of them twice."""
     found: dict[str, str] = {}
-    for key, value in options:
+    for key, value in cursor.listed(read):
         if key in found:
             raise SchemaError(f"{cursor.subject}: option {key!r} is given twice")
         found[key] = value
     return found
-
-
-def _is_name(token: Token) -> bool:
-    if token.token_type is TokenType.IDENTIFIER:
-        return bool(token.text.strip())
-    return token.token_type not in _VALUES and token.text.isidentifier()
 
 
 def partition(cursor: Cursor) -> dict[str, Any]:
@@ -295,19 +281,15 @@ def partition(cursor: Cursor) -> dict[str, Any]:
     >>> partition(Cursor("(day = DATE '2020-10-01', n = -3, region = 'Berlin', x = NULL)"))
     {'day': datetime.date(2020, 10, 1), 'n': -3, 'region': 'Berlin', 'x': None}
     """
-    return _partition(cursor, allow_names=False)[0]
+    return written_partition(cursor, allow_names=False)[0]
 
 
-def written_partition(cursor: Cursor) -> tuple[dict[str, Any], tuple[str, ...]]:
+def written_partition(cursor: Cursor, *, allow_names: bool = True) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Read ``(column = value, other, …)`` of INSERT: values, and the columns whose values the rows have.
 
     >>> written_partition(Cursor("(day = DATE '2020-10-01', hub)"))
     ({'day': datetime.date(2020, 10, 1)}, ('hub',))
     """
-    return _partition(cursor, allow_names=True)
-
-
-def _partition(cursor: Cursor, *, allow_names: bool) -> tuple[dict[str, Any], tuple[str, ...]]:
     values: dict[str, Any] = {}
     dynamic: list[str] = []
 
@@ -326,11 +308,7 @@ def _partition(cursor: Cursor, *, allow_names: bool) -> tuple[dict[str, Any], tu
 
 
 def literal(cursor: Cursor) -> Any:
-    """Read one literal.
-
-    Raises:
-        SchemaError: there is none.
-    """
+    """Read one literal."""
     for word, value in (("TRUE", True), ("FALSE", False), ("NULL", None)):
         if cursor.skip(word):
             return value

@@ -16,9 +16,8 @@ import pyarrow as pa
 from upsert import options
 from upsert.errors import ConfigurationError
 from upsert.formats.base import Format, FormatContext, Side, format_named
-from upsert.options import Option
+from upsert.options import Option, is_secret
 from upsert.schema import Column, TableSchema
-from upsert.secret import is_secret
 from upsert.store.rows.merge_rules import MergeRules
 
 NONE: Final = "none"

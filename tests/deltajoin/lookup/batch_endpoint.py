@@ -21,7 +21,7 @@ from deltajoin.lookup.keys import comparable
 from tests.helpers import REPOSITORY
 from upsert.formats.base import FormatContext
 from upsert.formats.json import FORMAT
-from upsert.formats.timestamps import TimestampStandard
+from upsert.formats.text_values import TimestampStandard
 
 JSON = {"timestamp-format.standard": TimestampStandard.ISO, "encode.decimal-as-plain-number": True}
 

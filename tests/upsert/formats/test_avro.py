@@ -17,7 +17,7 @@ from tests.upsert.formats import random_columns
 from upsert import types
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.formats.avro import FORMAT
-from upsert.formats.avro_codec import fastavro as installed_fastavro
+from upsert.formats.avro import fastavro as installed_fastavro
 from upsert.formats.avro_schema import codec_schema, derived, parse
 from upsert.formats.base import BadMessage, Decoded, FormatContext, format_named
 from upsert.options import parse as parse_options

@@ -17,8 +17,8 @@ from upsert.formats.avro_confluent import FORMAT, AvroConfluentDecoder, AvroConf
 from upsert.formats.avro_schema import derived
 from upsert.formats.base import BadMessage, FormatContext, Side, format_named
 from upsert.formats.schema_registry import RegistryConfig, SchemaRegistry
+from upsert.options import Secret
 from upsert.options import parse as parse_options
-from upsert.secret import Secret
 
 URL = "http://registry.invalid:8081"
 

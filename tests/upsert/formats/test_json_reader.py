@@ -12,8 +12,7 @@ from tests.upsert.formats.random_columns import SCALARS, TEXTS, nested, plain, s
 from upsert.formats.base import BadMessage, Decoded
 from upsert.formats.json_reader import BulkReader, JsonReader
 from upsert.formats.json_values import JsonDialect
-from upsert.formats.text_values import BadValueError
-from upsert.formats.timestamps import TimestampStandard
+from upsert.formats.text_values import BadValueError, TimestampStandard
 
 NUMBER_TEXTS = """
     0 -0 1 -7 01 1.0 1.5 1e2 1E-2 1e400 1e-400 9e308 1e39 -1 +1 .5 5. . - e5 1_0 0x10 1f
@@ -159,7 +158,7 @@ DIALECTS = st.builds(
 
 def compare(fields: pa.Schema, dialect: JsonDialect, messages: list[bytes | None]) -> None:
     expected = one_by_one(fields, dialect, messages)
-    found = JsonReader(fields, dialect).read(pa.array(messages, pa.binary()))
+    found = JsonReader(fields, dialect).decode(pa.array(messages, pa.binary()))
     assert found.rows.schema == fields
     found.rows.validate(full=True)
     positions = range(len(messages)) if found.positions is None else found.positions.tolist()

@@ -15,7 +15,7 @@ from tests.upsert.formats.real_registry import real_registry
 from tests.upsert.formats.registry_double import Double, registry_double
 from upsert.errors import ConfigurationError, KafkaUnavailableError, SchemaError
 from upsert.formats.schema_registry import RegistryConfig, SchemaRegistry
-from upsert.secret import Secret
+from upsert.options import Secret
 
 INT, LONG = '"int"', '"long"'
 

@@ -14,8 +14,15 @@ from tests.upsert.formats.test_json_reader import NUMBERS, STRINGS, TIMES
 from upsert import types
 from upsert.errors import SchemaError
 from upsert.formats import text_values
-from upsert.formats.text_values import BadValueError, read_column, scalar_reader, scalar_texts, shown
-from upsert.formats.timestamps import TimestampStandard, format_column
+from upsert.formats.text_values import (
+    BadValueError,
+    TimestampStandard,
+    format_column,
+    read_column,
+    scalar_reader,
+    scalar_texts,
+    shown,
+)
 
 STANDARDS = st.sampled_from(TimestampStandard)
 

@@ -28,7 +28,7 @@ from weakref import WeakSet
 from cachetools import LRUCache
 
 from upsert.errors import ConfigurationError
-from upsert.secret import MASK, is_secret
+from upsert.options import MASK, is_secret
 
 ALLOWED_VARIABLE: Final = "UPSERT_KAFKA_ALLOWED_PROPERTIES"
 """Environment variable: names of properties, separated by commas, that any table may set in this process."""

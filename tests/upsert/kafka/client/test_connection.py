@@ -12,7 +12,7 @@ from upsert.kafka.client.admin import topics
 from upsert.kafka.client.connection import ClientCache, Connection
 from upsert.kafka.client.offsets import latest_offsets
 from upsert.kafka.client.records import TopicPartition
-from upsert.secret import is_secret
+from upsert.options import is_secret
 
 SECURE = Connection(
     {

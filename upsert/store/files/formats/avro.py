@@ -18,7 +18,8 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from upsert import avro_types, types
+from upsert import types
+from upsert.formats import avro_schema
 from upsert.store.checksums import ChecksummedFile
 from upsert.store.files.formats.base import (
     Compression,
@@ -72,7 +73,7 @@ class AvroFormat:
     def refusal(self, field: pa.Field) -> str | None:
         """Names that Avro does not have, and decimals with a negative scale."""
         for name in (field.name, *field_names(field.type)):
-            if not avro_types.NAME.fullmatch(name):
+            if not avro_schema.NAME.fullmatch(name):
                 reason = f"a name in Avro has letters, digits and _ only, got {name!r}"
                 return refusal(field, reason, "rename it")
         return refuse_negative_scale(field, "Avro")
@@ -146,7 +147,7 @@ class AvroRows:
 
 
 def _fastavro() -> Any:
-    return avro_types.fastavro("file.format 'avro'", "avro")
+    return avro_schema.fastavro("file.format 'avro'", "avro")
 
 
 class _Front:
@@ -217,7 +218,7 @@ def _avro_type(field: pa.Field, within: str) -> Any:
 
 
 def _not_null(type_: pa.DataType, path: str) -> Any:
-    if (scalar := avro_types.scalar(type_)) is not None:
+    if (scalar := avro_schema.scalar(type_)) is not None:
         return scalar
     if pa.types.is_fixed_size_binary(type_):
         return {"type": "fixed", "name": path, "size": type_.byte_width}
