@@ -35,20 +35,186 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from upsert.arrays import Kinds, Mask, is_null, one_array
-from upsert.changelog.equality import equal_pairs
-from upsert.changelog.rules import DELETED_COLUMN, Expiry, Rules
-from upsert.errors import SchemaError
+from upsert import types
+from upsert.arrays import Kinds, Mask, Positions, is_null, one_array
+from upsert.errors import ConfigurationError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind, every_kind, signs
-from upsert.store.rows.hashing import fixed_width
-from upsert.store.rows.keys import order_by
+from upsert.store.rows.hashing import canonical_bytes, fixed_width
+from upsert.store.rows.keys import as_values, equal_rows, order_by
 from upsert.store.rows.merge import gather
+
+
+def equal_pairs(rows: pa.Table, left: Positions, right: Positions, columns: Sequence[str]) -> Positions:
+    """Which pairs (row ``left[i]``, row ``right[i]``) agree in all columns, ascending.
+
+    Equal are NULL and NULL, NaN and NaN, maps with the same entries in any order; not -0.0 and 0.0. A column
+    is looked at only where all before it were equal, the cheap ones first: rows that differ mostly do so
+    soon.
+
+    >>> rows = pa.table({"a": [1, 1, None, None]})
+    >>> equal_pairs(rows, np.array([0, 1, 2]), np.array([1, 2, 3]), ["a"]).tolist()
+    [0, 2]
+    """
+    pairs = np.arange(len(left))
+    for name in sorted(columns, key=lambda name: _cost(rows.schema.field(name).type)):
+        if not len(pairs):
+            break
+        column = rows.select([name])
+        sides = [one_array(gather(column, side[pairs]).column(0)) for side in (left, right)]
+        pairs = pairs[same_values(*sides)]
+    return pairs
+
+
+def _cost(type_: pa.DataType) -> int:
+    if not types.is_scalar(type_):
+        return 2
+    return int(pa.types.is_string(type_) or pa.types.is_binary(type_))
+
+
+def same_values(left: pa.Array, right: pa.Array) -> Mask:
+    """Where two arrays of one type hold the same value, or NULL both; -0.0 is not 0.0.
+
+    >>> nan = float("nan")
+    >>> same_values(pa.array([nan, 0.0, None, 1.0]), pa.array([nan, -0.0, None, None])).tolist()
+    [True, False, True, False]
+    """
+    return same_keys(as_values(left), as_values(right))
+
+
+def same_keys(left: pa.Array, right: pa.Array) -> Mask:
+    """Where two arrays of one type hold equal keys, or NULL both; -0.0 equals 0.0.
+
+    >>> same_keys(pa.array([0.0, None]), pa.array([-0.0, 1.0])).tolist()
+    [True, False]
+    """
+    if not types.is_scalar(left.type):
+        pairs = zip(canonical_bytes(left), canonical_bytes(right), strict=True)
+        return np.fromiter((one == other for one, other in pairs), np.bool_, len(left))
+    same: npt.NDArray[Any] = equal_rows([left], [right])
+    if left.null_count and right.null_count:
+        same = same | (is_null(left) & is_null(right))
+    return same
+
+
+DELETED_COLUMN: Final = "_is_deleted"
+"""Of the images of ordered rows: whether the key is deleted, so that only its order is remembered."""
+
+
+@dataclass(frozen=True)
+class Expiry:
+    """How long an image counts: it is absent for a record that is more than ``ttl_ms`` younger.
+
+    As in Flink, a record that equals its image then gives ``-U`` and ``+U``, and makes it younger. An image
+    that counts as absent is not taken back: the next record is ``+I``.
+
+    Attributes:
+        time: a column of the rows: TIMESTAMP, or BIGINT milliseconds; a row without a time never expires.
+        ttl_ms: milliseconds, at least 1.
+
+    Raises:
+        ConfigurationError: ``ttl_ms`` is below 1.
+    """
+
+    time: str
+    ttl_ms: int
+
+    def __post_init__(self) -> None:
+        """Refuse what no row can follow."""
+        if self.ttl_ms < 1:
+            raise ConfigurationError(f"normalize: ttl must be at least 1 ms, got {self.ttl_ms!r}")
+
+    def ticks(self, time: pa.DataType) -> int:
+        """``ttl_ms`` in the unit of a time column."""
+        return self.ttl_ms * (1000 if pa.types.is_timestamp(time) else 1)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the normalizer has to know about rows.
+
+    Attributes:
+        key: columns that identify a row, of scalar types, never NULL.
+        compare: columns in which two rows of a key differ; rows that agree in them are duplicates.
+        order_by: columns whose highest value is the newest, never NULL; empty: the order of the rows.
+        expiry: when an image counts as absent; None: never.
+
+    Raises:
+        SchemaError: there is no key.
+    """
+
+    key: tuple[str, ...]
+    compare: tuple[str, ...]
+    order_by: tuple[str, ...] = ()
+    expiry: Expiry | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what no row can follow."""
+        if not self.key:
+            raise SchemaError("normalize: key must name at least one column, got none")
+
+    @property
+    def orders(self) -> tuple[str, ...]:
+        """Columns of an image that hold the order of the newest row of its key, swallowed ones included."""
+        return tuple(f"_order_{number}" for number in range(len(self.order_by)))
+
+    @property
+    def remembered(self) -> tuple[str, ...]:
+        """Columns that an image has beside those of the row."""
+        return (*self.orders, DELETED_COLUMN) if self.order_by else ()
+
+    @property
+    def kept_of_deleted(self) -> tuple[str, ...]:
+        """Columns of the row that the image of a deleted key still has; the others are NULL."""
+        return self.key if self.expiry is None else tuple(dict.fromkeys((*self.key, self.expiry.time)))
+
+    def image_schema(self, rows: pa.Schema) -> pa.Schema:
+        """Columns of the images of such rows, without ``_row_kind``; all may be NULL."""
+        self.check(rows)
+        fields = [pa.field(field.name, field.type) for field in rows if field.name != ROW_KIND_COLUMN]
+        if self.order_by:
+            pairs = zip(self.orders, self.order_by, strict=True)
+            fields += [pa.field(order, rows.field(name).type) for order, name in pairs]
+            fields.append(pa.field(DELETED_COLUMN, pa.bool_()))
+        return pa.schema(fields)
+
+    def check(self, rows: pa.Schema) -> None:
+        """Refuse rows that these rules do not fit.
+
+        Raises:
+            SchemaError: a column is missing, has a type that cannot serve, or a name that images need.
+        """
+        for what, names in (("key", self.key), ("order_by", self.order_by), ("compare", self.compare)):
+            for name in names:
+                if name not in rows.names or name == ROW_KIND_COLUMN:
+                    known = ", ".join(known for known in rows.names if known != ROW_KIND_COLUMN)
+                    raise SchemaError(f"normalize: {what} has unknown column {name!r}; columns are {known}")
+                if what != "compare" and not types.is_scalar(rows.field(name).type):
+                    raise SchemaError(
+                        f"normalize: {what} column {name!r} must be of a scalar type, got "
+                        f"{types.sql_name(rows.field(name).type)}"
+                    )
+        for name in self.remembered:
+            if name in rows.names:
+                raise SchemaError(f"normalize: column name {name!r} is used in its state; rename the column")
+        if self.expiry is not None:
+            _check_time(self.expiry.time, rows)
+
+
+def _check_time(name: str, rows: pa.Schema) -> None:
+    found = rows.field(name).type if name in rows.names else None
+    if found is None or not (pa.types.is_timestamp(found) or pa.types.is_int64(found)):
+        what = "no such column" if found is None else types.sql_name(found)
+        raise SchemaError(
+            f"normalize: the time column of a ttl, {name!r}, must be TIMESTAMP or BIGINT milliseconds, "
+            f"got {what}"
+        )
+
 
 TRANSITIONS: Final[Mapping[tuple[bool, bool], tuple[RowKind, ...]]] = MappingProxyType(
     {

@@ -12,6 +12,7 @@ commit and Spark's, the batch starts from the same position and finds its images
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,10 +26,16 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from upsert import types
 from upsert.blobs import BLOB_BYTES, bucket_ids, by_number, from_blob, gathered, to_blobs
-from upsert.changelog.image_log import ImageLog
-from upsert.changelog.newest import NewestImages
-from upsert.changelog.normalizer import Keyed, check_not_null, normalize_keyed, split_kinds, with_kinds
-from upsert.changelog.rules import MAX_STATE_BYTES, Expiry, NormalizeSpec, Rules
+from upsert.changelog.image_log import KEEP, ImageLog, NewestImages
+from upsert.changelog.normalizer import (
+    Expiry,
+    Keyed,
+    Rules,
+    check_not_null,
+    normalize_keyed,
+    split_kinds,
+    with_kinds,
+)
 from upsert.errors import ConfigurationError
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
@@ -38,6 +45,67 @@ from upsert.store.rows.conform import conform
 from upsert.store.rows.hashing import bucket_of, hash_columns
 from upsert.store.rows.layout import Layout
 from upsert.streaming_query import query_of_task, task_number
+
+MAX_STATE_BYTES: Final = 32 << 20
+"""Images of one bucket that are kept in Spark's state store, which writes all of them in every batch."""
+
+
+@dataclass(frozen=True)
+class NormalizeSpec:
+    """The operator's arguments, checked.
+
+    Attributes:
+        schema: the rows' columns, with the key as primary key.
+        rules: the key and the order of rows.
+        buckets: number of groups of keys.
+        state_path: absolute folder for images in tables; None: in the state store.
+        max_state_bytes: limit for a bucket's images in the state store.
+        keep: batches that can still be run again from images in tables.
+
+    Raises:
+        ConfigurationError: a number is below 1.
+        SchemaError: rules do not fit the columns.
+    """
+
+    schema: TableSchema
+    rules: Rules
+    buckets: int
+    state_path: str | None = None
+    max_state_bytes: int = MAX_STATE_BYTES
+    keep: int = KEEP
+
+    def __post_init__(self) -> None:
+        """Check at the driver what every task relies on."""
+        for name in ("buckets", "max_state_bytes", "keep"):
+            number = getattr(self, name)
+            if number < 1:
+                raise ConfigurationError(f"normalize: {name} must be a positive integer, got {number!r}")
+        self.rules.check(self.schema.arrow)
+
+    @property
+    def label(self) -> str:
+        """What must stay the same as long as a checkpoint is used; kept with the state of each bucket."""
+        columns = [[column.name, str(column.type)] for column in self.schema.columns]
+        kept = {
+            "buckets": self.buckets,
+            "key": self.rules.key,
+            "order_by": self.rules.order_by,
+            "columns": columns,
+        }
+        return json.dumps(kept)
+
+    def check_label(self, found: str) -> None:
+        """Refuse state that was written under another label.
+
+        Raises:
+            ConfigurationError: it was; the message has both.
+        """
+        if found != self.label:
+            raise ConfigurationError(
+                f"normalize: a query must continue with the arguments of its checkpoint, {found}, got "
+                f"{self.label}; restore them, or start with a new checkpoint"
+            )
+
 
 _DROP_EVERY = 64
 """Batches of a bucket after which expired images in its table are looked for."""

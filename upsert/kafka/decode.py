@@ -16,11 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert.arrays import Mask, Positions, is_null, one_array
-from upsert.changelog.equality import same_keys
+from upsert.changelog.normalizer import same_keys
 from upsert.errors import SchemaError
 from upsert.formats.base import BadMessage, Decoded, Decoder, Side
-from upsert.kafka.client.records import ALWAYS
-from upsert.kafka.metadata import record_column, record_values
+from upsert.kafka.client.records import ALWAYS, record_column, record_values
 from upsert.kafka.table import KafkaTable, RecordPart
 from upsert.metadata_columns import MetadataColumn
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind

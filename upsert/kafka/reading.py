@@ -19,20 +19,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert.arrays import one_array
-from upsert.changelog.equality import same_keys
 from upsert.changelog.image_log import ImageLog
-from upsert.changelog.normalizer import folded
-from upsert.changelog.rules import Expiry
+from upsert.changelog.normalizer import Expiry, folded, same_keys
 from upsert.errors import ConfigurationError, RecordsExpiredError, SchemaError
 from upsert.formats.base import BadMessage
 from upsert.kafka.client import offsets
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.consumer import read_range
 from upsert.kafka.client.producer import produce
-from upsert.kafka.client.records import HEADERS, TopicPartition
+from upsert.kafka.client.records import HEADERS, TopicPartition, record_metadata
 from upsert.kafka.decode import DecodedRecords, RecordDecoder
-from upsert.kafka.metadata import record_metadata
-from upsert.kafka.offsets import Range
+from upsert.kafka.planning import Range
 from upsert.kafka.table import KafkaTable
 from upsert.metadata_columns import MetadataColumn
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind

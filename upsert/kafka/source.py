@@ -26,9 +26,8 @@ from pyspark.sql.types import StructType
 from upsert.errors import ConfigurationError
 from upsert.kafka.client.records import TopicPartition
 from upsert.kafka.declaration import check_asked, declared, struct_of
-from upsert.kafka.offsets import Offset, Range, ranges, split
 from upsert.kafka.options import PLAIN, UPSERT
-from upsert.kafka.planning import Planner
+from upsert.kafka.planning import Offset, Planner, Range, ranges, split
 from upsert.kafka.reading import ReadMode, mode_of_stream, rows_of
 from upsert.kafka.sink import BatchWriter, StreamWriter, declared_for_write
 from upsert.kafka.table import SPARK_FORMATS, KafkaTable

@@ -18,7 +18,7 @@ from upsert import options as option_parser
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.formats.base import FORMATS, Format, FormatContext, Side, format_named
 from upsert.kafka.client.connection import Connection, check_allowed
-from upsert.kafka.metadata import record_metadata
+from upsert.kafka.client.records import record_metadata
 from upsert.kafka.options import CONNECTOR_ALIASES, PLAIN, UPSERT, parse
 from upsert.metadata_columns import MetadataColumn, MetadataKey, resolve
 from upsert.schema import TableSchema

@@ -31,15 +31,17 @@ import pyarrow as pa
 from upsert.errors import ConfigurationError, FencedError, KafkaUnavailableError, SnapshotExpiredError
 from upsert.failpoints import reach
 from upsert.flock import FileLock
+from upsert.kafka.client import admin, offsets
+from upsert.kafka.client.connection import PATIENCE_SECONDS, Connection
 from upsert.kafka.client.consumer import read_range
-from upsert.kafka.client.offsets import earliest_offsets
+from upsert.kafka.client.records import TopicPartition
 from upsert.kafka.client.transactions import Marker, produce_once, read_marker, settled_marker
 from upsert.log.messages import LogDecoder, LogEncoder, marks
-from upsert.log.topics import LogTopic
 from upsert.retry import retried
 from upsert.store.commit.committer import note_ends
 from upsert.store.log.beginnings import beginning_of, hold
 from upsert.store.log.protocol import LoggedTable
+from upsert.store.log_options import LogOptions
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.read.changes import Scope, changes_between, data_commits, has_gap
 from upsert.store.read.steps import cut
@@ -47,6 +49,59 @@ from upsert.store.retention import consumers
 from upsert.store.retention.expiry import CONSUMER
 from upsert.store.rows.partitions import partition_name
 from upsert.store.version import Version, step_between
+
+
+@dataclass(frozen=True)
+class LogTopic:
+    """The topic of one table.
+
+    Attributes:
+        connection: its cluster.
+        name: its name.
+        buckets: how many buckets the table has, and partitions the topic.
+    """
+
+    connection: Connection
+    name: str
+    buckets: int
+
+    @classmethod
+    def of(cls, log: LogOptions, buckets: int, owner: str, patience_s: float = PATIENCE_SECONDS) -> LogTopic:
+        """The topic of an existing table's log.
+
+        Raises:
+            ConfigurationError: the table has no log.
+        """
+        if not log.is_kafka or log.topic is None:
+            raise ConfigurationError(
+                f"{owner}: a table with a log is needed, got 'log.system' = {log.system!r}; "
+                "ALTER TABLE … SET ('log.system' = 'kafka') gives it one"
+            )
+        return cls(Connection(log.properties, patience_s), log.topic, buckets)
+
+    @property
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        """Its partitions, that of bucket 0 first."""
+        return tuple(TopicPartition(self.name, bucket) for bucket in range(self.buckets))
+
+    def ends(self) -> dict[int, int]:
+        """Of each partition the offset behind the last committed record."""
+        found = offsets.latest_offsets(self.connection, self.partitions)
+        return {one.partition: offset for one, offset in found.items()}
+
+    def named_ends(self) -> dict[str, int]:
+        """The same by the partition's number as text, as a snapshot names them."""
+        return {str(partition): offset for partition, offset in self.ends().items()}
+
+    def id(self) -> str | None:
+        """What tells the topic from another one of its name; None where the brokers have no ids."""
+        return admin.existing_topic(self.connection, self.name).id
+
+    def ends_of_all(self) -> dict[int, int]:
+        """The same of all records, also those of transactions that are open; errors as for ``ends``."""
+        properties = {**self.connection.properties, "isolation.level": "read_uncommitted"}
+        return replace(self, connection=replace(self.connection, properties=properties)).ends()
+
 
 _LOCK_PAUSE_S: Final = 0.002
 _LONGEST_LOCK_PAUSE_S: Final = 0.1
@@ -132,7 +187,7 @@ def _newest_mark(table: LoggedTable, topic: LogTopic) -> int:
     """The snapshot of the newest mark in partition 0; 0 if there is none."""
     partition = topic.partitions[0]
     end = topic.ends()[0]
-    begin = earliest_offsets(topic.connection, [partition])[partition] if end else 0
+    begin = offsets.earliest_offsets(topic.connection, [partition])[partition] if end else 0
     decoder = LogDecoder(table.definition.schema, table.log, table.uuid)
     look = _FIRST_LOOK
     while begin < end:
@@ -238,8 +293,7 @@ def _publish(table: LoggedTable, topic: LogTopic, accept_gap: bool, wait_s: floa
     if sent:
         hold(table.published, position)
         reach("log.after-hold")
-        ends = {str(partition): offset for partition, offset in topic.ends().items()}
-        note_ends(table.uuid, topic.name, ends)
+        note_ends(table.uuid, topic.name, topic.named_ends())
     return sent
 
 

@@ -17,8 +17,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
 from upsert.errors import ConfigurationError
-from upsert.managed.metadata import RowMetadata
 from upsert.managed.options import METADATA_COLUMNS, READ_OPTIONS, WriteOptions
+from upsert.managed.reader import RowMetadata
 from upsert.managed.writer import hidden_table, sink_of
 from upsert.materializer.choice import Changes, choose
 from upsert.materializer.micro_batch import WriteBatch, by_bucket, write_in_update_mode, write_materialized

@@ -19,10 +19,9 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from upsert.errors import ConfigurationError, SnapshotExpiredError
-from upsert.log.changes import log_ended
 from upsert.log.offset import LOG, LogOffset, LogRange, ranges
-from upsert.log.reading import LogPlanner, LogRead, Output, output_of
-from upsert.log.topics import LogTopic
+from upsert.log.publisher import LogTopic
+from upsert.log.reading import LogPlanner, LogRead, Output, log_ended, output_of
 from upsert.managed.options import ReadOptions
 from upsert.managed.reader import ChangesPartition, ChangesReader, version_of
 from upsert.managed.stepping import Offset

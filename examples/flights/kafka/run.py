@@ -36,7 +36,7 @@ from upsert.kafka.client.admin import create_topic, delete_topic, topics
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.offsets import latest_offsets
 from upsert.kafka.client.records import TopicPartition
-from upsert.kafka.offsets import Offset
+from upsert.kafka.planning import Offset
 from upsert.testing import LocalKafka
 
 _PARTITIONS: Final = {FLIGHTS_LOG: 2, WEATHER_LOG: 1}

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from tests.helpers import changelog
 from tests.upsert.changelog.model import Log, Model, by_key, logs
-from upsert.changelog.normalizer import fold, normalize
-from upsert.changelog.rules import Expiry, Rules
+from upsert.changelog.normalizer import Expiry, Rules, fold, normalize
 from upsert.errors import ChangelogError, ConfigurationError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from upsert.errors import ChangelogError, ConfigurationError
-from upsert.kafka.fold import KindedRows, check_task, one_row_per_key
+from upsert.kafka.encode import KindedRows, check_task, one_row_per_key
 from upsert.schema import TableSchema
 from upsert.store.rows.hashing import bucket_of, hash_columns
 from upsert.store.rows.layout import Layout

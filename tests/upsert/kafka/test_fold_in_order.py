@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from upsert.kafka import fold
-from upsert.kafka.fold import Effects, KindedRows, last_in_windows, without_befores
+from upsert.kafka import encode
+from upsert.kafka.encode import Effects, KindedRows, last_in_windows, without_befores
 
 Change = tuple[str, int, int]
 """Kind, key and value."""
@@ -76,7 +76,7 @@ def test_rows_without_kinds_are_not_copied() -> None:
 
 def test_before_images_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest of too many become tombstones early; a value that comes later still wins."""
-    monkeypatch.setattr(fold, "_MOST_HELD", 2)
+    monkeypatch.setattr(encode, "_MOST_HELD", 2)
     rows = [("-U", 1, 1), ("-U", 2, 2), ("-U", 3, 3), ("+U", 1, 4), ("+U", 2, 5)]
     assert written(list(without_befores(chunks(rows, [3, 2]), ("k",)))) == [
         (1, None),
