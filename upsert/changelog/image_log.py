@@ -61,7 +61,7 @@ KEEP: Final = 100
 
 
 class NewestImages:
-    """Images as of a position within a batch.
+    """Images as of a position within a batch: those that it has changed so far, above those at its start.
 
     Attributes:
         base: the images at the start of the batch; None if all of them are in ``changed``.
@@ -161,14 +161,7 @@ _SLACK: Final = 64
 
 @dataclass(frozen=True)
 class Positions:
-    """The states of one log.
-
-    Attributes:
-        table: the table of images.
-        log: the log's name.
-        beginning: the position at which there are no images.
-        keep: how many states stay.
-    """
+    """The states of one log in a table of images: none at ``beginning``; ``keep`` of them stay."""
 
     table: Table
     log: str
@@ -176,11 +169,7 @@ class Positions:
     keep: int
 
     def at(self, position: int) -> Snapshot:
-        """The images as of a position.
-
-        Raises:
-            MissingStateError: there are none.
-        """
+        """The images as of a position; ``MissingStateError`` if there are none."""
         if position == self.beginning:
             return self.table.snapshot(0)
         found = self._found(position)
@@ -193,15 +182,10 @@ class Positions:
         return self._reached(self.table.published.latest()) >= position
 
     def record(self, start: int, end: int, images: pa.Table) -> bool:
-        """Commit new images as the state at ``end``; False if another attempt has done so before.
-
-        Args:
-            start: the position that the images continue from; the log must be there.
-            end: the position that they lead to.
-            images: columns of the table and ``_row_kind``; may be empty.
+        """Commit images, with ``_row_kind``, as the state at ``end``; False if that was done before.
 
         Raises:
-            MissingStateError: the log is at neither of the two positions.
+            MissingStateError: the log is neither at ``start``, from which they continue, nor at ``end``.
         """
         reached = self._reached(self.table.published.latest())
         if start != reached < end:
@@ -270,7 +254,7 @@ class Positions:
 def alignment(
     base: Snapshot, own: NewestImages, committed: pa.Table, rules: Rules, schema: pa.Schema
 ) -> pa.Table:
-    """Changes that lead from a replay's images to the committed ones.
+    """Changes, mostly none, that lead from a replay's images to the committed ones.
 
     Args:
         base: the images at the start of the batch.
@@ -278,9 +262,6 @@ def alignment(
         committed: consolidated changes of the images by the attempt that has committed, with ``_row_kind``.
         rules: how rows are told apart.
         schema: the rows' own columns.
-
-    Returns:
-        The rows' columns and ``_row_kind``; mostly no row.
     """
     is_after = pc.not_equal(committed.column(ROW_KIND_COLUMN), RowKind.UPDATE_BEFORE.value)
     rows, is_there = split_kinds(committed.filter(is_after))

@@ -111,14 +111,8 @@ class Expiry:
     """How long an image counts: it is absent for a record that is more than ``ttl_ms`` younger.
 
     As in Flink, a record that equals its image then gives ``-U`` and ``+U``, and makes it younger. An image
-    that counts as absent is not taken back: the next record is ``+I``.
-
-    Attributes:
-        time: a column of the rows: TIMESTAMP, or BIGINT milliseconds; a row without a time never expires.
-        ttl_ms: milliseconds, at least 1.
-
-    Raises:
-        ConfigurationError: ``ttl_ms`` is below 1.
+    that counts as absent is not taken back: the next record is ``+I``. ``time`` is a column of the rows:
+    TIMESTAMP, or BIGINT milliseconds; a row without a time never expires.
     """
 
     time: str
@@ -139,13 +133,10 @@ class Rules:
     """What the normalizer has to know about rows.
 
     Attributes:
-        key: columns that identify a row, of scalar types, never NULL.
+        key: columns that identify a row, of scalar types, never NULL; there must be one.
         compare: columns in which two rows of a key differ; rows that agree in them are duplicates.
         order_by: columns whose highest value is the newest, never NULL; empty: the order of the rows.
         expiry: when an image counts as absent; None: never.
-
-    Raises:
-        SchemaError: there is no key.
     """
 
     key: tuple[str, ...]
@@ -184,11 +175,7 @@ class Rules:
         return pa.schema(fields)
 
     def check(self, rows: pa.Schema) -> None:
-        """Refuse rows that these rules do not fit.
-
-        Raises:
-            SchemaError: a column is missing, has a type that cannot serve, or a name that images need.
-        """
+        """Refuse rows without such columns, or with types that cannot serve, or a name that images need."""
         for what, names in (("key", self.key), ("order_by", self.order_by), ("compare", self.compare)):
             for name in names:
                 if name not in rows.names or name == ROW_KIND_COLUMN:
@@ -455,11 +442,7 @@ def group_by_key(rows: pa.Table, key: Sequence[str]) -> KeyGroups:
 
 
 def check_not_null(rows: pa.Table, names: Sequence[str], what: str) -> None:
-    """Refuse NULL where it can mean nothing.
-
-    Raises:
-        SchemaError: there is one; the message says where.
-    """
+    """Refuse NULL where it can mean nothing."""
     for name in names:
         column = rows.column(name)
         if column.null_count:
@@ -536,10 +519,6 @@ def fold(records: pa.Table, key: Sequence[str]) -> pa.Table:
     """The newest row of each key, ``+U`` or ``-D``, in the order of these rows: ``changelog = upsert``.
 
     Nothing is remembered. Only a sink keyed by ``key``, or ``normalize``, knows what to do with the result.
-
-    Args:
-        records: as for ``normalize``, the newest row of a key last.
-        key: columns that identify a row.
 
     >>> fold(pa.table({"k": [1, 2, 1], "_row_kind": ["+I", "+U", "-D"]}), ["k"]).to_pydict()
     {'k': [2, 1], '_row_kind': ['+U', '-D']}

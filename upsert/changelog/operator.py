@@ -56,15 +56,9 @@ class NormalizeSpec:
 
     Attributes:
         schema: the rows' columns, with the key as primary key.
-        rules: the key and the order of rows.
-        buckets: number of groups of keys.
         state_path: absolute folder for images in tables; None: in the state store.
         max_state_bytes: limit for a bucket's images in the state store.
         keep: batches that can still be run again from images in tables.
-
-    Raises:
-        ConfigurationError: a number is below 1.
-        SchemaError: rules do not fit the columns.
     """
 
     schema: TableSchema
@@ -95,11 +89,7 @@ class NormalizeSpec:
         return json.dumps(kept)
 
     def check_label(self, found: str) -> None:
-        """Refuse state that was written under another label.
-
-        Raises:
-            ConfigurationError: it was; the message has both.
-        """
+        """Refuse state that was written under another label."""
         if found != self.label:
             raise ConfigurationError(
                 f"normalize: a query must continue with the arguments of its checkpoint, {found}, got "
@@ -297,11 +287,7 @@ def _names(given: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def table_schema(given: StructType, key: Sequence[str]) -> TableSchema:
-    """The columns of a DataFrame, without ``_row_kind``, as those of a table.
-
-    Raises:
-        SchemaError: no table can have a column of such a type, or there is no such key.
-    """
+    """The columns of a DataFrame, without ``_row_kind``, as those of a table."""
     columns = tuple(
         Column(field.name, stored_type(field, "normalize"), field.nullable)
         for field in given.fields

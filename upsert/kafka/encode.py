@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -50,28 +50,28 @@ class KindedRows(NamedTuple):
 
 
 class Effects(NamedTuple):
-    """Rows to write and which of them are deletions; None if none is."""
+    """Rows to write and which of them are deletions."""
 
     rows: pa.Table
-    is_deleted: Mask | None
+    is_deleted: Mask
+
+    def at(self, positions: Positions) -> Effects:
+        """Those of some rows."""
+        return Effects(gather(self.rows, positions), self.is_deleted[positions])
 
 
 def without_befores(chunks: Iterable[KindedRows], key: tuple[str, ...]) -> Iterator[Effects]:
-    """Every row, but no ``-U`` whose key has a row of sign +1 next.
+    """Every row of a task, in order of each key, but no ``-U`` whose key has a row of sign +1 next.
 
     A ``-U`` at the end of a chunk waits for the next chunk. Without such a row it is a deletion: a filter may
     have taken its ``+U`` away.
-
-    Args:
-        chunks: the rows of a task; of each key in order.
-        key: the columns of the key.
     """
     held: pa.Table | None = None
     for chunk in chunks:
         is_deleted = _are(chunk.kinds, chunk.rows.num_rows, RowKind.UPDATE_BEFORE, RowKind.DELETE)
         is_before = _are(chunk.kinds, chunk.rows.num_rows, RowKind.UPDATE_BEFORE)
         if held is None and not is_before.any():
-            yield Effects(chunk.rows, is_deleted if is_deleted.any() else None)
+            yield Effects(chunk.rows, is_deleted)
             continue
         rows = chunk.rows
         if held is not None:
@@ -85,7 +85,7 @@ def without_befores(chunks: Iterable[KindedRows], key: tuple[str, ...]) -> Itera
         is_kept = ~is_replaced
         is_kept[waits] = False
         if is_kept.any():
-            yield Effects(gather(rows, np.flatnonzero(is_kept)), is_deleted[is_kept])
+            yield Effects(rows, is_deleted).at(np.flatnonzero(is_kept))
     if held is not None:
         yield Effects(held, np.ones(held.num_rows, np.bool_))
 
@@ -113,31 +113,27 @@ def last_in_windows(
     max_seconds: float,
     now: Callable[[], float],
 ) -> Iterator[Effects]:
-    """Of each key the last row in each window, in the rows' order.
+    """Of each key the last row in each window, in the rows' order; the rows of each key come in order.
 
     A window ends with the row that makes its keys ``max_keys``, with the chunk at whose end it is
-    ``max_seconds`` old, and with the task.
-
-    Args:
-        effects: the rows of a task; of each key in order.
-        key: the columns of the key.
-        max_keys: distinct keys of a window at most.
-        max_seconds: age of a window, looked at between chunks.
-        now: seconds of a clock that never goes back.
+    ``max_seconds`` old, and with the task. ``now`` gives the seconds of a clock that never goes back.
     """
     pending: Effects | None = None
     since = now()
     for chunk in effects:
-        joined = chunk if pending is None else _concat(pending, chunk)
+        joined = chunk
+        if pending is not None:
+            rows = pa.concat_tables([pending.rows, chunk.rows])
+            joined = Effects(rows, np.append(pending.is_deleted, chunk.is_deleted))
         order = order_by([joined.rows.column(name) for name in key])
         winners, begin = _windows(order, max_keys)
         if now() - since >= max_seconds:
             winners, begin = np.append(winners, _lasts(order, begin)), joined.rows.num_rows
         if len(winners):
             since = now()
-            yield _chosen(joined, winners)
+            yield joined.at(winners)
         rest = _lasts(order, begin)
-        pending = _chosen(joined, rest) if len(rest) else None
+        pending = joined.at(rest) if len(rest) else None
     if pending is not None:
         yield pending
 
@@ -175,18 +171,6 @@ def _lasts(order: KeyOrder, begin: int) -> Positions:
     return lasts[lasts >= begin]
 
 
-def _chosen(effects: Effects, positions: Positions) -> Effects:
-    is_deleted = None if effects.is_deleted is None else effects.is_deleted[positions]
-    return Effects(gather(effects.rows, positions), is_deleted)
-
-
-def _concat(one: Effects, other: Effects) -> Effects:
-    flags = [
-        np.zeros(e.rows.num_rows, np.bool_) if e.is_deleted is None else e.is_deleted for e in (one, other)
-    ]
-    return Effects(pa.concat_tables([one.rows, other.rows]), np.concatenate(flags))
-
-
 def one_row_per_key(
     chunks: Iterable[KindedRows], layout: Layout, sequence: str | None, of: str
 ) -> Effects | None:
@@ -209,16 +193,14 @@ def one_row_per_key(
         raise ChangelogError(
             f"{of}: {cause}; a stream of changes may keep all rows of each key: 'sink.materialize' = 'force'"
         ) from None
-    return Effects(folded.rows, None if folded.kinds is None else folded.kinds == 1)
+    is_deleted = np.zeros(folded.rows.num_rows, np.bool_) if folded.kinds is None else folded.kinds == 1
+    return Effects(folded.rows, is_deleted)
 
 
 def check_task(rows: pa.Table, key: tuple[str, ...], tasks: int, task: int, of: str) -> None:
     """Refuse rows whose key belongs to another task.
 
     A key has one task, ``pmod(xxhash64(key), tasks)``; so a replay finds each key where it was before.
-
-    Raises:
-        ConfigurationError: the rows were not distributed so.
     """
     owners = bucket_of(hash_columns([rows.column(name) for name in key]), tasks)
     if (strangers := np.flatnonzero(owners != task)).size:
@@ -275,8 +257,14 @@ def sink_key(table: KafkaTable) -> tuple[str, ...]:
     """
     if not table.is_upsert:
         return ()
+    topic = _topic_column(table)
+    return table.primary_key if topic is None else (*table.primary_key, topic)
+
+
+def _topic_column(table: KafkaTable) -> str | None:
+    """The column that names the topic of each row, if one does."""
     written = table.metadata(writing=True)
-    return (*table.primary_key, *(c.column.name for c in written if c.key.key == "topic"))
+    return next((c.column.name for c in written if c.key.key == "topic"), None)
 
 
 def sink_of(table: KafkaTable) -> Sink:
@@ -307,13 +295,7 @@ class RecordEncoder:
     def encode(
         self, rows: pa.Table, *, is_deleted: Mask | None = None, kinds: pa.Array | None = None
     ) -> pa.Table:
-        """One record for each row, in their order.
-
-        Args:
-            rows: conforming rows of the columns that are written.
-            is_deleted: which rows become tombstones; None if none does.
-            kinds: the kind of each row, for formats of changes.
-        """
+        """One record for each row, in their order: a tombstone where it is deleted."""
         columns: dict[str, pa.Array] = {}
         if self._key is not None and self._key_encoder is not None:
             columns["key"] = self._key_encoder.encode(_fields(rows, self._key))
@@ -338,43 +320,32 @@ class RecordEncoder:
                 return header_lists(values)
             case "header-list":
                 return named_headers(values)
-            case "partition":
-                _check_partitions(self._table, values)
+            case "partition" if (lowest := pc.min(values).as_py()) is not None and lowest < 0:
+                raise SchemaError(
+                    f"{self._table.name}: metadata 'partition' must be 0 or more, or NULL, got {lowest}"
+                )
         return values
 
 
 def _fields(rows: pa.Table, part: RecordPart) -> pa.Table:
-    """The columns of a part by the names that its format sees."""
     return rows.select(part.columns).rename_columns(part.fields.names)
 
 
-def check_topics(table: KafkaTable, rows: pa.Table, column: str) -> None:
-    """Refuse rows for topics that the table does not have.
-
-    Raises:
-        SchemaError: with the first such topic, or NULL.
-    """
-    for topic in pc.unique(rows.column(column)).to_pylist():
-        if topic is None or not _is_topic_of(table.values, topic):
-            allowed = table.values["topic-pattern"] or ";".join(table.topics or ())
+def _check_topics(table: KafkaTable, topics: pa.ChunkedArray) -> None:
+    """Refuse rows for topics that the table does not have."""
+    pattern = table.values["topic-pattern"]
+    for topic in pc.unique(topics).to_pylist():
+        is_known = topic is not None and (
+            bool(re.fullmatch(pattern, topic)) if table.topics is None else topic in table.topics
+        )
+        if not is_known:
+            allowed = pattern or ";".join(table.topics or ())
             raise SchemaError(
                 f"{table.name}: metadata 'topic' must be one of the table's topics {allowed!r}, got {topic!r}"
             )
 
 
-def _is_topic_of(values: Mapping[str, object], topic: str) -> bool:
-    topics, pattern = values["topic"], values["topic-pattern"]
-    return topic in topics if isinstance(topics, tuple) else bool(re.fullmatch(str(pattern), topic))
-
-
-def _check_partitions(table: KafkaTable, partitions: pa.Array) -> None:
-    lowest = pc.min(partitions).as_py()
-    if lowest is not None and lowest < 0:
-        raise SchemaError(f"{table.name}: metadata 'partition' must be 0 or more, or NULL, got {lowest}")
-
-
 _MOST_ROWS: Final = 16_384
-
 _MOST_BYTES: Final = 64 << 20
 """Records are made in pieces of so many rows and bytes: what is made is still in the processor's cache when
 it is sent, and in memory twice."""
@@ -428,20 +399,23 @@ class RecordMaker:
                 yield encoder.encode(rows, kinds=kinds)
             return
         for effects in self._effects(chunks):
-            for piece in _pieces(effects):
-                yield encoder.encode(piece.rows, is_deleted=piece.is_deleted)
+            rows = effects.rows
+            count = max(1, min(_MOST_ROWS, _MOST_BYTES * rows.num_rows // max(1, rows.nbytes)))
+            for start in range(0, rows.num_rows, count):
+                is_deleted = effects.is_deleted[start : start + count]
+                yield encoder.encode(rows.slice(start, count), is_deleted=is_deleted)
 
     def _chunks(
         self, batches: Iterable[pa.RecordBatch], task: int, seen: Seen | None
     ) -> Iterator[KindedRows]:
-        layout = self._layout()
+        layout, topic = self._layout(), _topic_column(self.table)
         for batch in batches:
             if not batch.num_rows:
                 continue
             given = pa.Table.from_batches([batch])
             rows, _ = conform(layout, given, self.table.name)
-            if self._topic is not None:
-                check_topics(self.table, rows, self._topic)
+            if topic is not None:
+                _check_topics(self.table, rows.column(topic))
             chunk = KindedRows(rows, self._kinds(given))
             if seen is not None:
                 seen.add(chunk)
@@ -465,7 +439,7 @@ class RecordMaker:
         return None
 
     def _effects(self, chunks: Iterator[KindedRows]) -> Iterator[Effects]:
-        values, key = self.table.values, self._key
+        values, key = self.table.values, sink_key(self.table)
         if self.is_unordered:
             folded = one_row_per_key(chunks, self._layout(), values["sequence.field"], self.table.name)
             return iter(() if folded is None else (folded,))
@@ -476,26 +450,7 @@ class RecordMaker:
         seconds = values["sink.buffer-flush.interval"] / 1000
         return last_in_windows(effects, key, max_keys, seconds, time.monotonic)
 
-    @property
-    def _topic(self) -> str | None:
-        """The column that names the topic of each row, if one does."""
-        written = self.table.metadata(writing=True)
-        return next((c.column.name for c in written if c.key.key == "topic"), None)
-
-    @property
-    def _key(self) -> tuple[str, ...]:
-        """The columns by which a record replaces another: the primary key, and the topic of the record."""
-        return self.table.primary_key if self._topic is None else (*self.table.primary_key, self._topic)
-
     def _layout(self) -> Layout:
-        key = self._key if self.table.is_upsert else ()
+        key = sink_key(self.table)
         nullable = pa.schema([field.with_nullable(True) for field in self.schema.arrow])
         return Layout(self.schema, 1, key, key, False, nullable, ())
-
-
-def _pieces(effects: Effects) -> Iterator[Effects]:
-    rows = effects.rows
-    count = max(1, min(_MOST_ROWS, _MOST_BYTES * rows.num_rows // max(1, rows.nbytes)))
-    for start in range(0, rows.num_rows, count):
-        flags = None if effects.is_deleted is None else effects.is_deleted[start : start + count]
-        yield Effects(rows.slice(start, count), flags)

@@ -30,6 +30,8 @@ from upsert.store.paths import table_folder
 from upsert.stream_keys import UpsertKey
 from upsert.streaming_query import query_of_micro_batch
 
+__all__ = ["read", "read_changes", "write", "write_changes", "write_upsert"]
+
 _OWN = ("sink.parallelism", "sink.row-order", "sink.micro-batch", "sink.materialize")
 
 
@@ -38,8 +40,7 @@ class Distribution:
     """How the rows of a query are shared among tasks, and the format and options that write them so.
 
     Attributes:
-        format: name of the Spark format.
-        options: all of its options; may hold secrets.
+        options: all of the format's; may hold secrets.
         tasks: how many tasks there are; None: as many as the query has.
         task: Spark SQL for the task of a row; None where any will do.
     """
@@ -77,16 +78,12 @@ def distribution_of(table: KafkaTable, df: DataFrame) -> Distribution:
     task = None
     if table.is_upsert:
         tasks = tasks or max(partitions.values())
-        task = _task_of_key(table, tasks)
+        # Spark hashes an INT otherwise than a BIGINT: the table's type counts, in which tasks check it
+        columns = (table.schema.column(name) for name in table.primary_key)
+        casts = (f"CAST({types.quoted(c.name)} AS {types.sql_name(c.type)})" for c in columns)
+        task = f"CAST(pmod(xxhash64({', '.join(casts)}), {tasks}L) AS INT)"
         options |= {"sink.parallelism": str(tasks), "sink.row-order": "none", "sink.materialize": "none"}
     return Distribution(SPARK_FORMATS[table.connector], options, tasks, task)
-
-
-def _task_of_key(table: KafkaTable, tasks: int) -> str:
-    # Spark hashes an INT otherwise than a BIGINT: what counts is the table's type, in which tasks check it
-    columns = (table.schema.column(name) for name in table.primary_key)
-    casts = (f"CAST({types.quoted(c.name)} AS {types.sql_name(c.type)})" for c in columns)
-    return f"CAST(pmod(xxhash64({', '.join(casts)}), {tasks}L) AS INT)"
 
 
 def write_upsert(df: DataFrame, table: KafkaTable | Mapping[str, str]) -> DataStreamWriter:
@@ -167,9 +164,6 @@ class WriteBatch:
         writer.options(**options).mode("append").save()
 
 
-__all__ = ["read", "read_changes", "write", "write_changes", "write_upsert"]
-
-
 def read_changes(spark: SparkSession, table: KafkaTable, **options: object) -> DataFrame:
     """A table as a streaming DataFrame: its columns, then ``_row_kind`` where its rows are changes.
 
@@ -193,7 +187,11 @@ def read_changes(spark: SparkSession, table: KafkaTable, **options: object) -> D
         >>> read_changes(spark, table, changelog="upsert").columns
         ['word', 'n', '_row_kind']
     """
-    changed = _changed(table, options)
+    changed = table
+    if options:
+        new = {key_of(keyword): str(value) for keyword, value in options.items()}
+        given = {name: text for name, text in table.given.items() if key_of(name) not in new}
+        changed = KafkaTable.called(table.name, table.connector, table.schema, given | new)
     if warning := cleanup_warning(changed):
         warnings.warn(warning, stacklevel=4)  # as the catalog calls this
     if changed.is_changelog and changed.values["scan.parallelism"] is not None:
@@ -257,11 +255,3 @@ def write(df: DataFrame, table: KafkaTable) -> None:
     distribution = distribution_of(table, df)
     writer = distribution.of(df).write.format(distribution.format).options(**distribution.options)
     writer.mode("append").save()
-
-
-def _changed(table: KafkaTable, options: dict[str, object]) -> KafkaTable:
-    if not options:
-        return table
-    new = {key_of(keyword): str(value) for keyword, value in options.items()}
-    given = {name: text for name, text in table.given.items() if key_of(name) not in new}
-    return KafkaTable.called(table.name, table.connector, table.schema, given | new)

@@ -54,7 +54,6 @@ class Offset:
     """Where a stream stands in all its partitions.
 
     Attributes:
-        partitions: how far each is read.
         ids: the uuid of each topic, by which one that was deleted and created again is told; None from
             brokers that have none.
         stream: a name of its own for every stream, given with its first step: what it remembers is kept under
@@ -114,9 +113,7 @@ class Offset:
 
     def moved(self, at: Mapping[TopicPartition, int]) -> Self:
         """This offset with some partitions read further."""
-        moved = {
-            partition: replace(self.partitions[partition], at=offset) for partition, offset in at.items()
-        }
+        moved = {p: replace(self.partitions[p], at=offset) for p, offset in at.items()}
         return replace(self, partitions={**self.partitions, **moved})
 
     def without(self, topics: Iterable[str]) -> Self:
@@ -149,16 +146,7 @@ class _Topics(Jsonable):
 
 @dataclass(frozen=True)
 class Range:
-    """Offsets of one partition that one step reads.
-
-    Attributes:
-        partition: topic and number.
-        topic_id: the topic's uuid.
-        stream: the stream that reads it.
-        begin: where the query began in this partition.
-        start: first offset.
-        end: offset after the last one.
-    """
+    """Offsets of one partition that one step reads; ``begin`` is where the query began in it."""
 
     partition: TopicPartition
     topic_id: str | None
@@ -176,8 +164,8 @@ def ranges(start: Offset, end: Offset) -> list[Range]:
         is_same = known is not None and start.ids[partition.topic] == end.ids[partition.topic]
         first = known.at if known is not None and is_same else progress.begin
         if first < progress.at:
-            topic_id = end.ids[partition.topic]
-            found.append(Range(partition, topic_id, end.stream, progress.begin, first, progress.at))
+            id_ = end.ids[partition.topic]
+            found.append(Range(partition, id_, end.stream, progress.begin, first, progress.at))
     return found
 
 
@@ -204,15 +192,10 @@ _Offsets = dict[TopicPartition, int]
 
 @dataclass(frozen=True)
 class PartitionBounds:
-    """Looks up begins and ends for one table."""
+    """Where the read of each partition begins and ends, by the startup and bounded modes and the filters."""
 
     _table: KafkaTable
     _connection: Connection
-
-    @property
-    def are_bounded(self) -> bool:
-        """Whether the read ends somewhere."""
-        return bool(self._table.values["scan.bounded.mode"] != "unbounded")
 
     def at_start(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, PartitionProgress]:
         """The progress of a query that begins now; partitions that it does not read are left out."""
@@ -282,7 +265,7 @@ class PartitionBounds:
         group = self._table.properties["group.id"]
         found = offsets.group_offsets(self._connection, group, partitions)
         missing = [partition for partition in partitions if partition not in found]
-        reset = self._table.properties.get("auto.offset.reset", "none") if earliest is not None else "none"
+        reset = None if earliest is None else self._table.properties.get("auto.offset.reset")
         if missing and reset == "earliest" and earliest is not None:
             return found | {partition: earliest[partition] for partition in missing}
         if missing and reset == "latest":
@@ -315,7 +298,6 @@ class PartitionBounds:
 
 
 LOG: Final = logging.getLogger("upsert.kafka")
-_GO_ON: Final = "set 'fail-on-data-loss' = 'false' to go on with what is left, or choose another checkpoint"
 
 
 class Planner:
@@ -339,10 +321,7 @@ class Planner:
     ) -> Offset:
         """Where a step ends that begins at ``start``; ``start`` itself where nothing is new.
 
-        Args:
-            start: an earlier answer; the empty offset at first.
-            max_rows: about how many records the step may read; None: all.
-            until: read no further than this, and no partition that it lacks; None: no such limit.
+        It reads about ``max_rows`` records, and nothing beyond ``until``, nor partitions that this lacks.
         """
         known = self._with_discovered(start)
         latest = self._latest_of(known)
@@ -390,10 +369,14 @@ class Planner:
         if self._looked_s is None:
             self._look_first()
         self._looked_s = now
-        self._check_all_there(infos)
+        if missing := [name for name in self._table.topics or () if name not in infos]:
+            raise ConfigurationError(
+                f"{self._table.name}: topic {missing[0]!r} must exist, and the brokers do not know it; "
+                "create it, or correct the option 'topic'"
+            )
         kept = self._check_same_topics(start, infos)
         bounds = PartitionBounds(self._table, self._connection)
-        if start.stream is not None and bounds.are_bounded:
+        if start.stream is not None and self._table.values["scan.bounded.mode"] != "unbounded":
             return kept  # the bounds were fixed when the query began, and nothing else belongs to it
         found = [p for info in infos.values() for p in _partitions(info) if p not in kept.partitions]
         self._check_no_new_partitions(kept, found)
@@ -427,14 +410,6 @@ class Planner:
                 f"{self._table.name}: option 'bad-records.topic' must name an existing topic, and the "
                 f"brokers do not know {copies[0]!r}; create it"
             )
-
-    def _check_all_there(self, infos: Mapping[str, admin.TopicInfo]) -> None:
-        for name in self._table.topics or ():
-            if name not in infos:
-                raise ConfigurationError(
-                    f"{self._table.name}: topic {name!r} must exist, and the brokers do not know it; create "
-                    "it, or correct the option 'topic'"
-                )
 
     def _check_same_topics(self, start: Offset, infos: Mapping[str, admin.TopicInfo]) -> Offset:
         """The offset without topics that are gone, or that have been replaced by others of their name."""
@@ -489,7 +464,10 @@ class Planner:
 
     def _lost(self, what: str) -> None:
         if self._table.values["fail-on-data-loss"]:
-            raise RecordsExpiredError(f"{self._table.name}: {what}; {_GO_ON}")
+            raise RecordsExpiredError(
+                f"{self._table.name}: {what}; set 'fail-on-data-loss' = 'false' to go on with what is left, "
+                "or choose another checkpoint"
+            )
         LOG.warning("%s: %s; going on, as 'fail-on-data-loss' = 'false' says", self._table.name, what)
 
 

@@ -48,12 +48,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads topics step by step; where it stands is in Spark's checkpoint alone."""
 
     def __init__(self, table: KafkaTable, asked: StructType) -> None:
-        """Check what is asked of the table.
-
-        Raises:
-            SchemaError: ``asked`` does not fit the table.
-            ConfigurationError: ``_row_kind`` or ``state.path`` is missing.
-        """
+        """Check what is asked of the table."""
         check_asked(asked, table)
         if table.is_changelog and ROW_KIND_COLUMN not in asked.names:
             raise ConfigurationError(
@@ -115,12 +110,7 @@ class BatchReader(DataSourceReader):
     """Reads what is in topics when the query is planned: of an upsert topic the rows that are not deleted."""
 
     def __init__(self, table: KafkaTable, asked: StructType) -> None:
-        """Check what is asked of the table.
-
-        Raises:
-            SchemaError: ``asked`` does not fit the table.
-            ConfigurationError: rows that are changes are asked for without ``_row_kind``.
-        """
+        """Check what is asked of the table."""
         check_asked(asked, table)
         if table.is_changelog and not table.is_upsert and ROW_KIND_COLUMN not in asked.names:
             raise ConfigurationError(

@@ -53,13 +53,7 @@ from upsert.store.version import Version, step_between
 
 @dataclass(frozen=True)
 class LogTopic:
-    """The topic of one table.
-
-    Attributes:
-        connection: its cluster.
-        name: its name.
-        buckets: how many buckets the table has, and partitions the topic.
-    """
+    """The topic of one table: its cluster, its name, and of how many buckets, which are its partitions."""
 
     connection: Connection
     name: str
@@ -67,11 +61,7 @@ class LogTopic:
 
     @classmethod
     def of(cls, log: LogOptions, buckets: int, owner: str, patience_s: float = PATIENCE_SECONDS) -> LogTopic:
-        """The topic of an existing table's log.
-
-        Raises:
-            ConfigurationError: the table has no log.
-        """
+        """The topic of an existing table's log; ``ConfigurationError`` if it has none."""
         if not log.is_kafka or log.topic is None:
             raise ConfigurationError(
                 f"{owner}: a table with a log is needed, got 'log.system' = {log.system!r}; "
@@ -103,17 +93,9 @@ class LogTopic:
         return replace(self, connection=replace(self.connection, properties=properties)).ends()
 
 
-_LOCK_PAUSE_S: Final = 0.002
-_LONGEST_LOCK_PAUSE_S: Final = 0.1
-
-
 @contextmanager
 def turn(uuid: str, patience_s: float) -> Iterator[None]:
-    """Hold the lock of a table's log; wait for it if necessary.
-
-    Raises:
-        KafkaUnavailableError: another process has held it for so long.
-    """
+    """Hold the lock of a table's log; wait for it, but not for ever where another process sends to it."""
     path = os.path.join(tempfile.gettempdir(), f"deltajoin-log-{os.getuid()}-{uuid}.lock")
 
     def taken() -> FileLock:
@@ -127,8 +109,8 @@ def turn(uuid: str, patience_s: float) -> Iterator[None]:
     with retried(
         taken,
         is_passing=lambda failure: isinstance(failure, KafkaUnavailableError),
-        first_pause_s=_LOCK_PAUSE_S,
-        longest_pause_s=_LONGEST_LOCK_PAUSE_S,
+        first_pause_s=0.002,
+        longest_pause_s=0.1,
         patience_s=patience_s,
     ):
         yield
@@ -164,23 +146,21 @@ def taken_over(table: LoggedTable, topic: LogTopic, wait_s: float) -> int:
 def _position(table: LoggedTable, topic: LogTopic, marker: Marker | None) -> int:
     if marker is None:
         begun = beginning_of(table.published.root, table.published.uuid, topic.name).data_version
-        return max(_newest_mark(table, topic), _held(table), begun)
-    _check_lineage(table, topic, marker.batch, marker.fingerprint)
-    return marker.batch
-
-
-def _check_lineage(table: LoggedTable, topic: LogTopic, published: int, uuid: str) -> None:
-    """Refuse a log into which a copy of the table has written, or the table before it was restored."""
-    head = table.published.latest()
+        newest = _newest_mark(table, topic)
+        held = consumers.read(table.published.root, table.published.uuid, CONSUMER)
+        return max(newest, 0 if held is None else held.version.base, begun)
+    # a copy of the table may have written into the log, or the table before it was restored
+    published, head = marker.batch, table.published.latest()
     is_other = published > head.id
     if head.oldest <= published <= head.id:
-        is_other = table.published.info(published, head).uuid != uuid
+        is_other = table.published.info(published, head).uuid != marker.fingerprint
     if is_other:
         raise ConfigurationError(
             f"{table.owner}: its log {topic.name!r} must hold the table's own snapshots, it holds snapshot "
             f"{published} of another history, as if the table was copied or restored; create a table with a "
             "log of its own, and copy the rows"
         )
+    return published
 
 
 def _newest_mark(table: LoggedTable, topic: LogTopic) -> int:
@@ -201,14 +181,6 @@ def _newest_mark(table: LoggedTable, topic: LogTopic) -> int:
         look *= 10
     return 0
 
-
-def _held(table: LoggedTable) -> int:
-    found = consumers.read(table.published.root, table.published.uuid, CONSUMER)
-    return 0 if found is None else found.version.base
-
-
-_FIRST_PAUSE_S: Final = 0.05
-_LONGEST_PAUSE_S: Final = 1.0
 
 DEAD_AFTER_S: Final = 2.0
 """A transaction of the log that stays open for longer is that of a publisher that died, or that is locked out
@@ -251,10 +223,7 @@ class Step:
 def publish(table: LoggedTable, topic: LogTopic, *, accept_gap: bool = False) -> int:
     """Send what the log lacks of the existing snapshots; how many transactions that took.
 
-    Args:
-        table: the table.
-        topic: its log.
-        accept_gap: if changes have expired that the log lacks, continue behind them; readers stop there.
+    If changes have expired that the log lacks, ``accept_gap`` continues behind them; readers stop there.
 
     Raises:
         SnapshotExpiredError: they have, and ``accept_gap`` is not set.
@@ -268,8 +237,8 @@ def publish(table: LoggedTable, topic: LogTopic, *, accept_gap: bool = False) ->
             lambda: _publish(table, topic, accept_gap, next(waits_s)),
             # another one has taken over, and has not sent anything yet
             is_passing=lambda failure: isinstance(failure, FencedError),
-            first_pause_s=_FIRST_PAUSE_S,
-            longest_pause_s=_LONGEST_PAUSE_S,
+            first_pause_s=0.05,
+            longest_pause_s=1.0,
             patience_s=patience_s,
             jitter=random.uniform,
         )
@@ -340,12 +309,7 @@ def _pieces(
 
 
 def next_step(table: LoggedTable, position: int, accept_gap: bool = False) -> Step | None:
-    """What the log gets next; None if it lacks nothing.
-
-    Raises:
-        SnapshotExpiredError: the snapshot up to which it is complete has expired, and ``accept_gap`` is not
-            set.
-    """
+    """What the log gets next; None if it lacks nothing. What it lacks may have expired, see `publish`."""
     head = table.published.latest()
     if head.data_version <= position:
         return None

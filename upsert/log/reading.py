@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from itertools import pairwise
 from typing import Final, assert_never
 
@@ -83,19 +84,16 @@ class Changes:
 
 
 class ChangesOfRange:
-    """Reads ranges of a table's log in one task.
+    """Reads ranges of a table's log in one task, in the form of the table as it is given.
 
-    Args:
-        table: the table, as of its latest snapshot.
-        log: its log.
-        scope: what the reader wants; commits that are not tracked stop it if they have changed any of that.
+    Commits that are not tracked stop it if they have changed anything of its ``scope``.
     """
 
-    def __init__(self, table: Table, log: LogOptions, scope: Scope) -> None:
+    def __init__(self, table: Table, scope: Scope) -> None:
         self.definition: Definition = table.definition
         self.pinned = table.as_logged().rows
         self._uuid = table.uuid
-        self._log = log
+        self._log = table.options.log
         self._scope = scope
         self._decoders: dict[int, LogDecoder] = {}
         self._looked_up: dict[tuple[int, int], int] = {}
@@ -103,10 +101,8 @@ class ChangesOfRange:
     def read(self, part: LogRange, *, needs_bases: bool = False) -> Iterator[Changes]:
         """The changes of a range, without those that the reader has from elsewhere.
 
-        Args:
-            part: the range.
-            needs_bases: whether the reader looks up what the changes replace; else ``bases`` may be too high
-                where the mark of a snapshot is not among the records that are decoded with it.
+        ``needs_bases`` if the reader looks up what the changes replace; else ``bases`` may be too high
+        where the mark of a snapshot is not among the records that are decoded with it.
         """
         through = 0
         for records in self._records(part):
@@ -154,14 +150,12 @@ class ChangesOfRange:
 
     def _records(self, part: LogRange) -> Iterator[pa.Table]:
         partition, connection = self._partition(part)
+        end = part.behind_records
         try:
-            yield from read_range(
-                connection, partition, part.start, part.behind_records, {"headers"}, max_rows=CHUNK_ROWS
-            )
+            yield from read_range(connection, partition, part.start, end, {"headers"}, CHUNK_ROWS)
         except RecordsExpiredError as cause:
-            raise expired(
-                self.pinned.name, f"offsets {part.start} to {part.end - 1} of {partition}"
-            ) from cause
+            what = f"offsets {part.start} to {part.end - 1} of {partition}"
+            raise expired(self.pinned.name, what) from cause
 
     def _decoder(self, definition: int) -> LogDecoder:
         if definition not in self._decoders:
@@ -176,15 +170,12 @@ class ChangesOfRange:
         if through and mark.since > through:
             raise expired(self.pinned.name, f"the changes of snapshots {through + 1} to {mark.since}")
         if mark.untracked is not None and not self._scope.skips_untracked:
-            self._check_tracked(mark)
+            # a mark without names says that the log has nothing of its snapshot, wherever the reader looks
+            if not mark.untracked or mark.since + 1 < self.pinned.published.latest().oldest:
+                raise not_tracked(self.pinned, mark.snapshot, "")
+            for commit in data_commits(self.pinned, mark.since, mark.snapshot):
+                check_tracked(self.pinned, commit, self._scope)
         return max(through, mark.snapshot)
-
-    def _check_tracked(self, mark: Mark) -> None:
-        # a mark without names says that the log has nothing of its snapshot, wherever the reader looks
-        if not mark.untracked or mark.since + 1 < self.pinned.published.latest().oldest:
-            raise not_tracked(self.pinned, mark.snapshot, "")
-        for commit in data_commits(self.pinned, mark.since, mark.snapshot):
-            check_tracked(self.pinned, commit, self._scope)
 
 
 def expired(name: str, what: str) -> RecordsExpiredError:
@@ -267,13 +258,7 @@ _PAUSE_S: Final = 0.02
 
 
 class LogPlanner:
-    """Plans the steps of one reader; lives in one process, and keeps nothing that matters.
-
-    Args:
-        topic: the table's log.
-        is_eventual: whether changes come into it before they are committed.
-        now: seconds on a clock that never goes back.
-    """
+    """Plans the steps of one reader; lives in one process, and keeps nothing that matters."""
 
     def __init__(
         self, topic: LogTopic, *, is_eventual: bool, now: Callable[[], float] = time.monotonic
@@ -403,11 +388,9 @@ def with_images_before(
 ) -> Iterator[pa.Table]:
     """The changes of one bucket with ``-U`` before each ``+U``, all columns and ``_row_kind``.
 
-    Args:
-        changes: upserts and deletions, those of a range in its order.
-        table: the table, in the form that the changes have.
-        compare: columns that make two rows different; an update that changes none of them gives nothing.
-        begins_whole: whether all changes of their first snapshot are among them.
+    ``changes`` are upserts and deletions, those of a range in its order, in the form of ``table``. An update
+    that changes none of the columns of ``compare`` gives nothing. ``begins_whole``: all changes of their
+    first snapshot are among them.
     """
     rules = Rules(table.layout.key, tuple(compare))
     images: NewestImages | None = None
@@ -420,7 +403,11 @@ def with_images_before(
             elif first > 0 and snapshot > first:
                 # a range may begin in the middle of a snapshot: from its end on all keys are there
                 images, first = _images_at(table, first), -1
-            yield _normalized(part.rows, images, rules)
+            values, is_value = split_kinds(part.rows)
+            found, groups = images.meet(values)
+            normalized, changed = normalize_keyed(found, Keyed(values, is_value, groups), rules)
+            images.put(changed)
+            yield normalized
 
 
 def _first_apart(chunk: Changes, first: int) -> list[Changes]:
@@ -443,14 +430,6 @@ def _images_at(table: PinnedTable, snapshot: int) -> NewestImages:
         ) from cause
 
 
-def _normalized(rows: pa.Table, images: NewestImages, rules: Rules) -> pa.Table:
-    values, is_value = split_kinds(rows)
-    found, groups = images.meet(values)
-    changes, changed = normalize_keyed(found, Keyed(values, np.asarray(is_value), groups), rules)
-    images.put(changed)
-    return changes
-
-
 class Output(StrEnum):
     """What a read gives of the records of a log."""
 
@@ -461,11 +440,7 @@ class Output(StrEnum):
 
 
 def output_of(name: str, log: LogOptions, changelog: str, state_path: str | None) -> Output:
-    """What a stream gives of a table's log.
-
-    Raises:
-        ConfigurationError: rows must be remembered, and 'state.path' is missing.
-    """
+    """What a stream gives of a table's log; refuses what its options cannot have."""
     if log.changelog_mode == ALL:
         if changelog == "upsert":
             raise ConfigurationError(
@@ -490,14 +465,7 @@ def output_of(name: str, log: LogOptions, changelog: str, state_path: str | None
 
 @dataclass(frozen=True)
 class LogRead:
-    """One read of a table's log, for its tasks.
-
-    Attributes:
-        path: folder of the table.
-        output: what it gives of them.
-        skips_untracked: whether commits that are not tracked are skipped.
-        state_path: where rows are remembered.
-    """
+    """One read of a table's log, for its tasks."""
 
     path: str
     uuid: str
@@ -514,10 +482,10 @@ class LogRead:
         if table.options.log.topic != self.topic:
             raise log_ended(table.name, self.topic)
         where = parse_where(self.where.now(table.schema), table.schema)
-        source = ChangesOfRange(table, table.options.log, Scope(where, self.skips_untracked))
+        source = ChangesOfRange(table, Scope(where, self.skips_untracked))
         for rows in self._output(source, part, where, query_id):
             if rows.num_rows:
-                yield self.columns.read(source, _columns_of(rows))
+                yield self.columns.read(source, partial(_selected, rows))
 
     def _output(
         self, source: ChangesOfRange, part: LogRange, where: Filter, query_id: str | None
@@ -547,7 +515,7 @@ class LogRead:
     def settle(self, part: LogRange, snapshot: int, query_id: str | None) -> None:
         """Remember the rows of a snapshot as those at the start of a range; a second call changes nothing."""
         table = Table.open(self.path, self.uuid)
-        pinned = ChangesOfRange(table, table.options.log, Scope()).pinned
+        pinned = table.as_logged().rows
         found = pinned.snapshot(snapshot)
         buckets = [bucket for bucket in found.files.groups if bucket[1] == part.partition]
         rows = found.scan(places=buckets)
@@ -564,8 +532,8 @@ class LogRead:
         return ImageLog.open(folder, table.layout.schema, f"{table.name}-{part.partition}", beginning=0)
 
 
-def _columns_of(rows: pa.Table) -> Callable[[tuple[str, ...]], pa.Table]:
-    return lambda names: rows.select([*names, ROW_KIND_COLUMN])
+def _selected(rows: pa.Table, names: tuple[str, ...]) -> pa.Table:
+    return rows.select([*names, ROW_KIND_COLUMN])
 
 
 def _left(rows: pa.Table, where: Filter) -> pa.Table:

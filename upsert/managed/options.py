@@ -196,11 +196,7 @@ class ReadOptions:
         )
 
     def reads_log_of(self, table: Table) -> bool:
-        """Whether a stream reads the log of a table, rather than its files.
-
-        Raises:
-            ConfigurationError: it is to read the log, and the table has none, or not all that is asked for.
-        """
+        """Whether a stream reads the log of a table, not its files; refuses a log that is not there."""
         has_log = table.options.log.is_kafka
         if self.source != "log":
             return self.source == "auto" and has_log and not self.metadata
@@ -342,11 +338,7 @@ class WriteOptions:
     materialize: str | None = None
 
     def check_for_a_stream(self) -> None:
-        """Refuse an overwrite mode for a write that adds rows.
-
-        Raises:
-            ConfigurationError: an option says it.
-        """
+        """Refuse an overwrite mode for a write that adds rows."""
         if self.overwrite_mode is not None:
             raise ConfigurationError(
                 f"{FORMAT}: option 'partition-overwrite-mode' must go with a batch write of mode overwrite, "

@@ -47,7 +47,7 @@ from upsert.store.version import Version, step_between
 
 @dataclass(frozen=True)
 class Commit:
-    """A commit that changed rows: its id, and when it was published in ms since 1970, where that is asked."""
+    """A commit that changed rows: its id, and when it was published in ms, where that is asked; else 0."""
 
     id: int
     time_ms: int
@@ -55,11 +55,10 @@ class Commit:
 
 @dataclass(frozen=True)
 class RowMetadata:
-    """The METADATA columns of one read.
+    """The METADATA columns of one read of the table ``of``: the key of each, by its name.
 
-    Attributes:
-        keys: the key of each column, by its name.
-        of: the table, for messages.
+    Of a batch ``snapshot-id`` is the state that is read, by the commit that made it; of a stream it is the
+    commit of the change, so the stream goes from commit to commit. Compaction's own snapshots are not seen.
     """
 
     keys: Mapping[str, MetadataKey]
@@ -91,11 +90,7 @@ class RowMetadata:
         return any(key.key in keys for key in self.keys.values())
 
     def commit(self, history: History, version: int) -> Commit:
-        """The commit that made a state.
-
-        Raises:
-            SnapshotExpiredError: its time is asked for, and it has expired; only compactions of it are left.
-        """
+        """The commit that made a state; it may have expired with its time, where that is asked for."""
         if not version or not self.needs(COMMIT_TIMESTAMP):
             return Commit(version, 0)
         try:
@@ -150,8 +145,6 @@ class RowMetadata:
             column = pa.repeat(value, rows.num_rows) if isinstance(value, pa.Scalar) else value
             rows = rows.append_column(name, column)
         return rows
-
-    # --- a stream --------------------------------------------------------------------------------------
 
     def until(self, table: PinnedTable, version: Version, until: int | None) -> int | None:
         """How far the next step may go: over one commit where the columns tell which one it is.
@@ -242,12 +235,7 @@ class SnapshotReader(DataSourceReader):
     """Reads one snapshot, chosen when the query is planned; tasks share its buckets."""
 
     def __init__(self, options: ReadOptions, asked: StructType) -> None:
-        """Check what is asked of the table.
-
-        Raises:
-            SchemaError: ``asked`` does not fit the table.
-            ConfigurationError: an option is one of streams.
-        """
+        """Check what is asked of the table, and that no option is one of streams."""
         if options.consumer_id is not None:
             raise ConfigurationError(
                 f"{FORMAT}: option 'consumer-id' must go with a stream, got {options.consumer_id!r} for a "
@@ -317,12 +305,7 @@ class ChangesReader(SteppingReader[Table]):
     """Reads a table's changes step by step; the first step of ``scan.mode = full`` is a snapshot."""
 
     def __init__(self, options: ReadOptions, asked: StructType) -> None:
-        """Check what is asked of the table.
-
-        Raises:
-            SchemaError: ``asked`` does not fit the table.
-            ConfigurationError: ``_row_kind`` is missing: deletions would look like rows.
-        """
+        """Check what is asked of the table; ``_row_kind`` must be in it: deletions would look like rows."""
         super().__init__(options.consumer_id, options.lease_ms)
         self._options = options
         self._asked = asked

@@ -158,9 +158,8 @@ class Holding:
         except PermissionError as cause:
             raise ConfigurationError(
                 f"table {table.name!r}: a stream must be able to write into the table's folder to hold what "
-                "a restart "
-                f"reads again, got {cause}; let it, or set the option 'consumer.lease' = '0 s' to hold "
-                "nothing"
+                f"a restart reads again, got {cause}; let it, or set the option 'consumer.lease' = '0 s' to "
+                "hold nothing"
             ) from cause
         is_fence = table.published.latest().oldest <= needed(version)[0]
         self._written[table.path] = _Hold(consumer, version, now, is_fence)
@@ -185,14 +184,7 @@ def _with_target(version: Version, ahead: Version) -> Version:
 
 
 class _Hold(NamedTuple):
-    """What was written last of a table, and when.
-
-    Attributes:
-        consumer: the reader's id.
-        version: what is held.
-        written: when that was said.
-        is_fence: whether nothing that follows can expire either.
-    """
+    """What was written last of a table, and when; ``is_fence``: nothing that follows can expire either."""
 
     consumer: str
     version: Version
@@ -250,13 +242,7 @@ class SteppingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generi
     def ends(
         self, opened: Opened, versions: tuple[Version | None, ...], max_rows: int | None
     ) -> tuple[Version, ...]:
-        """Where the step that starts at these versions ends, not beyond ``_until``.
-
-        Args:
-            opened: the tables.
-            versions: where it starts.
-            max_rows: about how many changes of each table it may read; None for all.
-        """
+        """Where a step from these versions with about ``max_rows`` changes a table ends, up to ``_until``."""
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Read no further than the present versions."""
@@ -365,11 +351,7 @@ class StepReader(DataSourceReader):
     """Reads what lies between two states of a stream's tables."""
 
     def __init__(self, reader: SteppingReader[Any], versions: Mapping[str, Any]) -> None:
-        """The step of a stream's reader.
-
-        Raises:
-            ConfigurationError: the step does not say where a table is.
-        """
+        """The step of a stream's reader; refuses a step that does not say where a table is."""
         self._reader = reader
         opened = reader.opened()
         uuids = [table.uuid for table in reader.tables_of(opened)]

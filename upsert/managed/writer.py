@@ -5,9 +5,6 @@ micro-batch, both kept by Spark's checkpoint; the store takes a transaction once
 replayed. Tasks get the query's id from Spark and send it along, because ``commit`` runs in a process that
 knows no query. What a failed or a superseded attempt has staged is in no snapshot; ``Table.clean`` removes
 it.
-
-`sink_of` describes a managed table as a sink of changes: its key, and whether it combines the rows of a key
-itself.
 """
 
 from __future__ import annotations
@@ -38,12 +35,7 @@ from upsert.streaming_query import QUERY_ID, task_property
 
 
 def sink_of(table: Table, materialize: str | None = None) -> Sink:
-    """A table as a sink.
-
-    Args:
-        table: the table.
-        materialize: ``sink.materialize`` of one write; None: the table's own.
-    """
+    """A table as a sink; ``materialize`` is the ``sink.materialize`` of one write, None: the table's own."""
     return described_sink(table.name, table.schema, table.options, materialize)
 
 
@@ -81,12 +73,7 @@ class _Writer:
     is_batch: ClassVar[bool]
 
     def __init__(self, options: WriteOptions, given: StructType, overwrite: bool) -> None:
-        """Check the query's columns before any task runs.
-
-        Raises:
-            SchemaError: the query's columns or the partition do not fit the table.
-            ConfigurationError: how to overwrite is said of a write that does not.
-        """
+        """Check the query's columns before any task runs."""
         table = Table.open(options.path)
         began = options.definition
         definition = table.definition if began is None else table.published.definition_at(began)
@@ -165,11 +152,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
     is_batch = True
 
     def __init__(self, options: WriteOptions, given: StructType, overwrite: bool) -> None:
-        """See `_Writer`; a batch has no rows to keep for later.
-
-        Raises:
-            ConfigurationError: ``sink.materialize`` says that it shall.
-        """
+        """See `_Writer`; a batch keeps no rows for later, so ``sink.materialize`` may not force that."""
         super().__init__(options, given, overwrite)
         if options.materialize == "force":
             raise ConfigurationError(

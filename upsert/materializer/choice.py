@@ -35,7 +35,6 @@ class Sink:
     """What counts of a table that changes go into.
 
     Attributes:
-        name: the table, for messages.
         key: the columns by which a row replaces an older one; () for none.
         mode: its ``sink.materialize``.
         combined_by: the option by which the table itself makes one row of several of a key; None for none.
@@ -70,13 +69,7 @@ class Changes:
 
 @dataclass(frozen=True)
 class Choice:
-    """The answer.
-
-    Attributes:
-        is_materialized: whether the sink keeps the rows of each key.
-        reason: why, or why not.
-        is_unproven: whether it keeps none although it is not known whether it should.
-    """
+    """Whether the sink keeps the rows of each key, and why; ``is_unproven``: not, but perhaps it should."""
 
     is_materialized: bool
     reason: str
@@ -113,11 +106,7 @@ def choose(sink: Sink, changes: Changes) -> Choice:
 
 
 def check_raw(sink: Sink, schema: dict[str, Any]) -> None:
-    """Refuse to write a stream with a Spark format alone where the sink must keep the rows of each key.
-
-    Raises:
-        ConfigurationError: it must, or ``force`` is asked of a sink or a stream that cannot do it.
-    """
+    """Refuse to write a stream with a Spark format alone where the sink must keep the rows of each key."""
     choice = choose(sink, Changes.of_schema(schema))
     if choice.is_materialized:
         raise ConfigurationError(

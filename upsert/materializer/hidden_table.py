@@ -86,28 +86,17 @@ class KeptRows:
         return TableSchema(tuple(columns), (*self.kept_key, IDENTITY))
 
     def conformed(self, given: pa.Table, of: str) -> tuple[pa.Table, Signs | None]:
-        """Rows in the sink's types, and the sign of each; errors use the sink's names.
-
-        Args:
-            given: the columns under the names that are kept, and perhaps ``_row_kind``.
-            of: the sink, for messages.
-        """
+        """Rows named as they are kept, in the sink's types, and their signs; errors use the sink's names."""
         others = given.column_names[len(self.names) :]
         layout = Layout.of(TableSchema(self.schema.columns, self.key))
         rows, weights = conform(layout, given.rename_columns([*self.schema.names, *others]), of)
         return rows.rename_columns(list(self.names)), weights
 
     def entries(self, base: Snapshot, rows: pa.Table, weights: Signs | None, batch: int) -> pa.Table:
-        """What changes make of the entries.
+        """What changes make of the entries: those to write, ``+U``, and to delete, ``-D``.
 
-        Args:
-            base: the hidden table before the micro-batch.
-            rows: all rows of some keys in the micro-batch, in the columns that are kept.
-            weights: the sign of each; None if all are positive.
-            batch: the number of the micro-batch.
-
-        Returns:
-            Entries to write, ``+U``, and to delete, ``-D``.
+        ``base`` is the hidden table before the micro-batch, ``rows`` all rows of some keys in it, in the
+        columns that are kept, ``weights`` their signs (None if all are positive), ``batch`` its number.
         """
         identity = row_hashes(rows.columns, rows.num_rows).cast(pa.binary())
         order = order_by([identity])
@@ -130,16 +119,10 @@ class KeptRows:
         return gather(with_kinds(found, after > 0), np.flatnonzero((after > 0) | (before > 0)))
 
     def written(self, base: Snapshot, target: Snapshot, keys: pa.Table) -> pa.Table:
-        """What the sink is to write of some keys: the newest row, or that none is left.
+        """What the sink is to write of keys that a micro-batch touched, each once, as they are kept.
 
-        Args:
-            base: the hidden table before the micro-batch.
-            target: after it.
-            keys: the keys that the micro-batch has touched, under the names that are kept; each once.
-
-        Returns:
-            The sink's columns and ``_row_kind``: ``+U`` with another row than before, or ``-D`` with the last
-            one that there was.
+        It gives the sink's columns and ``_row_kind``: ``+U`` with another row than before, or ``-D`` with the
+        last one that there was. ``base`` and ``target`` are the table before and after the micro-batch.
         """
         before, after = (self._newest(snapshot, keys) for snapshot in (base, target))
         both = pa.concat_tables([before, after])
@@ -191,12 +174,7 @@ class HiddenTable:
     bucket_key: tuple[str, ...]
 
     def opened(self, query: str, batch: int) -> Table:
-        """The table of a query at one of its micro-batches; the first one makes it.
-
-        Raises:
-            MissingStateError: it is not there, and the query has had micro-batches.
-            ConfigurationError: the query writes other columns than before.
-        """
+        """The table of a query at one of its micro-batches; the first one makes it, and no other."""
         path = os.path.join(self.folder, query)
         try:
             table = Table.open(path)
@@ -224,11 +202,7 @@ class HiddenTable:
         return Table.create(path, self.rows.table_schema(), options, if_not_exists=True)
 
     def base(self, table: Table, query: str, batch: int) -> SnapshotInfo:
-        """The newest snapshot before a micro-batch.
-
-        Raises:
-            MissingStateError: it has expired, or the query was further on: its checkpoint was set back.
-        """
+        """The newest snapshot before a micro-batch; it may have expired, or the checkpoint was set back."""
         published = table.published
         head = published.latest()
         if head.writers.get(query, -1) > batch:

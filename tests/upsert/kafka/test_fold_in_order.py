@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -32,8 +31,7 @@ def chunks(rows: Sequence[Change], sizes: Sequence[int] = (1_000,)) -> Iterator[
 def written(effects: Sequence[Effects]) -> list[tuple[int, int | None]]:
     """Key and value of each record, None for a tombstone."""
     found = []
-    for rows, is_deleted in effects:
-        flags = np.zeros(rows.num_rows, bool) if is_deleted is None else is_deleted
+    for rows, flags in effects:
         assert len(flags) == rows.num_rows > 0
         pairs = zip(rows["k"].to_pylist(), rows["v"].to_pylist(), flags, strict=True)
         found += [(key, None if gone else value) for key, value, gone in pairs]

@@ -1,4 +1,4 @@
-"""Topics and their settings, by the admin client: one a process, asked again while the cluster is away.
+"""Topics and their settings, by the admin client of the process.
 
 Every function answers from the cluster at the time of the call, and tries again while the cluster is away,
 for as long as the connection has patience.
@@ -33,7 +33,6 @@ BLOCKING_SECONDS: Final = 5.0
 """The same of requests that block: what their client meets is seen only afterwards."""
 
 _LISTEN_SECONDS: Final = 0.1
-"""How often a request that is waited for looks what its client has met."""
 
 _admins: ClientCache[tuple[Any, Reports]] = ClientCache(4, close=lambda _: None)
 
@@ -43,26 +42,24 @@ def blocking_seconds(connection: Connection) -> float:
     return min(BLOCKING_SECONDS, connection.patience_s)
 
 
-_FAIL: Final = object()
-
-
 def answers(
     connection: Connection,
     subject: str,
     ask: Callable[[Any, float], Mapping[Any, Any]],
-    missing: object = _FAIL,
+    *,
+    skips_missing: bool = False,
     on_failure: Callable[[Any], None] = lambda _: None,
 ) -> dict[Any, Any]:
-    """The results of a request's futures.
+    """The results of a request's futures, without topics that are not there where ``skips_missing``.
 
     Args:
         connection: the cluster.
         subject: what is asked, for messages.
         ask: gives the futures of a client's request, which may take so many seconds.
-        missing: the result of topics that are not there; without it they are an error.
+        skips_missing: whether a missing topic is left out; else it is an error.
         on_failure: is called with the ``KafkaError`` of each try that failed, and may raise another error.
     """
-    gone = codes("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC") if missing is not _FAIL else frozenset()
+    gone = codes("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC") if skips_missing else frozenset()
 
     def read(admin: Any, reports: Reports) -> dict[Any, Any]:
         results = {}
@@ -78,14 +75,12 @@ def answers(
                 if failure.args[0].code() not in gone:
                     on_failure(failure.args[0])
                     raise
-                results[key] = missing
         return results
 
     return _with_admin(connection, subject, read)
 
 
 def _listen(connection: Connection, subject: str, admin: Any, reports: Reports, begun: float) -> None:
-    """Look what a client has met while a request is under way."""
     admin.poll(0)
     if (failure := reports.broker_failure) is not None:
         if is_lasting(failure):
@@ -105,13 +100,7 @@ def _with_admin(connection: Connection, subject: str, call: Callable[[Any, Repor
 
 @dataclass(frozen=True)
 class TopicInfo:
-    """A topic as the cluster has it.
-
-    Attributes:
-        name: its name.
-        id: changes when a topic is deleted and created again; None when the brokers have no ids (before 2.8).
-        partitions: how many there are.
-    """
+    """A topic as the cluster has it; its ``id`` is never used again, and None from brokers before 2.8."""
 
     name: str
     id: str | None
@@ -133,21 +122,19 @@ def topics(
     """
     if names is None:
         names = _listed(connection, re.compile(pattern or ""))
-    described: dict[str, TopicInfo] = {}
-    if names:
-        subject = f"describing topics {', '.join(map(repr, sorted(names)))}"
-        asked = library().TopicCollection(sorted(names))
-        found_topics = answers(
-            connection,
-            subject,
-            lambda admin, seconds: admin.describe_topics(asked, request_timeout=seconds),
-            missing=None,
-        )
-        for name, found in found_topics.items():
-            if found is not None:
-                id_ = None if found.topic_id is None else str(found.topic_id)
-                described[name] = TopicInfo(name, id_, len(found.partitions))
-    return described
+    if not names:
+        return {}
+    asked = library().TopicCollection(sorted(names))
+    found = answers(
+        connection,
+        f"describing topics {', '.join(map(repr, sorted(names)))}",
+        lambda admin, seconds: admin.describe_topics(asked, request_timeout=seconds),
+        skips_missing=True,
+    )
+    return {
+        name: TopicInfo(name, None if one.topic_id is None else str(one.topic_id), len(one.partitions))
+        for name, one in found.items()
+    }
 
 
 def _listed(connection: Connection, pattern: re.Pattern[str]) -> list[str]:
@@ -170,36 +157,22 @@ def create_topic(
     config: Mapping[str, str] = {},
     replication_factor: int = -1,
 ) -> None:
-    """Create a topic, and return when it can be written to.
-
-    Args:
-        connection: the cluster.
-        name: of the new topic.
-        partitions: how many.
-        config: settings of the topic, such as ``{"cleanup.policy": "compact"}``.
-        replication_factor: how many brokers keep each record; -1 is what the brokers do by default.
-    """
+    """Create a topic, and return when it can be written to; -1 replicas: as many as the brokers make."""
     new = admin_library().NewTopic(name, partitions, replication_factor, config=dict(config))
     subject = f"creating topic {name!r}"
-    answers(
-        connection,
-        subject,
-        lambda admin, seconds: admin.create_topics([new], request_timeout=seconds),
-    )
-    _wait(connection, subject, lambda: topics(connection, [name]).get(name, _NONE).partitions == partitions)
+    answers(connection, subject, lambda admin, seconds: admin.create_topics([new], request_timeout=seconds))
 
+    def is_there() -> bool:
+        found = topics(connection, [name]).get(name)
+        return found is not None and found.partitions == partitions
 
-_NONE: Final = TopicInfo("", None, 0)
+    _wait(connection, subject, is_there)
 
 
 def delete_topic(connection: Connection, name: str) -> None:
     """Delete a topic with all its records, and return when it is gone."""
     subject = f"deleting topic {name!r}"
-    answers(
-        connection,
-        subject,
-        lambda admin, seconds: admin.delete_topics([name], request_timeout=seconds),
-    )
+    answers(connection, subject, lambda admin, seconds: admin.delete_topics([name], request_timeout=seconds))
     _wait(connection, subject, lambda: name not in topics(connection, [name]))
 
 
@@ -228,15 +201,11 @@ def existing_topic(connection: Connection, name: str) -> TopicInfo:
 
 
 def change_settings(connection: Connection, name: str, changed: Mapping[str, str | None]) -> None:
-    """Change some settings of a topic; the others stay. The brokers show the new values a moment later.
+    """Change some settings of a topic, to the brokers' own for None; the others stay.
 
-    Args:
-        connection: the cluster.
-        name: of the topic.
-        changed: settings and their values, such as ``{"retention.ms": "60000"}``; None for the brokers' own.
+    The brokers show the new values a moment later.
 
     Example:
-        >>> from upsert.kafka.client.admin import create_topic
         >>> connection = Connection({"bootstrap.servers": kafka.bootstrap_servers})
         >>> create_topic(connection, "settings-example", partitions=1)
         >>> change_settings(connection, "settings-example", {"retention.ms": "60000"})
@@ -245,14 +214,9 @@ def change_settings(connection: Connection, name: str, changed: Mapping[str, str
     """
     existing_topic(connection, name)  # Kafka says something else of one that is not there
     kafka = admin_library()
+    to_do = kafka.AlterConfigOpType
     entries = [
-        kafka.ConfigEntry(
-            key,
-            value,
-            incremental_operation=kafka.AlterConfigOpType.DELETE
-            if value is None
-            else kafka.AlterConfigOpType.SET,
-        )
+        kafka.ConfigEntry(key, value, incremental_operation=to_do.DELETE if value is None else to_do.SET)
         for key, value in changed.items()
     ]
     asked = [kafka.ConfigResource(kafka.ConfigResource.Type.TOPIC, name, incremental_configs=entries)]
@@ -269,7 +233,6 @@ def settings(connection: Connection, name: str) -> dict[str, str | None]:
 
 
 def _settings(connection: Connection, names: Collection[str]) -> dict[str, Mapping[str, Any]]:
-    """The entries of topics' settings, by topic and key."""
     resource_of = admin_library().ConfigResource
     asked = [resource_of(resource_of.Type.TOPIC, name) for name in sorted(names)]
     found = answers(

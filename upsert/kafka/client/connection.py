@@ -19,7 +19,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
 from typing import Any, Final, Generic, TypeVar
@@ -185,10 +185,7 @@ PATIENCE_SECONDS: Final = 120.0
 LOGGER: Final = logging.getLogger("upsert.kafka.client")
 """Where the client library's own messages go; silent until the application sets logging up."""
 
-
 LOGGER.addHandler(logging.NullHandler())
-
-
 # Left out: properties that are for another kind of client, as one set serves all kinds; and each of some
 # thirty tries a second to reach a broker that is away, as our own error tells of the last one.
 LOGGER.addFilter(lambda record: not record.getMessage().startswith(("CONFWARN", "FAIL")))
@@ -210,7 +207,7 @@ class Connection:
     """
 
     properties: Mapping[str, str]
-    patience_s: float = field(default=PATIENCE_SECONDS)
+    patience_s: float = PATIENCE_SECONDS
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "properties", dict(self.properties))
@@ -310,7 +307,6 @@ def client_properties(
 C = TypeVar("C")
 
 _caches: WeakSet[ClientCache[object]] = WeakSet()
-
 _of_parent: list[object] = []
 """What a forked child got from its parent; giving it up would wait for threads that the child lacks."""
 

@@ -31,7 +31,6 @@ LONGEST_PAUSE_SECONDS: Final = 1.0
 
 TELL_SECONDS: Final = 3.0
 """How long Kafka is tried in silence; then the cause is logged, while it is tried again."""
-
 TELL_AGAIN_SECONDS: Final = 60.0
 LOG: Final = logging.getLogger("upsert.kafka")
 
@@ -188,13 +187,9 @@ def tell(connection: Connection, subject: str, error: Any, since: float) -> None
     if now < _told.get(key, -TELL_AGAIN_SECONDS) + TELL_AGAIN_SECONDS:
         return
     _told[key] = now
-    LOG.warning(
-        "%s: Kafka at %r cannot be reached: %s; trying again for %g s",
-        subject,
-        connection.bootstrap_servers,
-        connection.masked(error.str()),
-        max(0.0, since + connection.patience_s - now),
-    )
+    left_s = max(0.0, since + connection.patience_s - now)
+    text = "%s: Kafka at %r cannot be reached: %s; trying again for %g s"
+    LOG.warning(text, subject, connection.bootstrap_servers, connection.masked(error.str()), left_s)
 
 
 def made(connection: Connection, subject: str, make: Callable[[], T]) -> T:
@@ -218,8 +213,8 @@ def retried(connection: Connection, subject: str, call: Callable[[], T], reports
 
     def cause_of(failure: BaseException) -> Any:
         error = failure.args[0]
-        is_known = reports is not None and reports.broker_failure is not None and is_passing(error)
-        return reports.broker_failure if reports is not None and is_known else error
+        met = None if reports is None else reports.broker_failure
+        return met if met is not None and is_passing(error) else error
 
     try:
         return retry.retried(

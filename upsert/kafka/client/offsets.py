@@ -9,7 +9,7 @@ when the group's broker is just starting.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from upsert.errors import TableNotFoundError
 from upsert.kafka.client.admin import answers, blocking_seconds, existing_topic
@@ -23,14 +23,6 @@ from upsert.kafka.client.connection import (
 )
 from upsert.kafka.client.failures import Reports, codes, made, with_client
 from upsert.kafka.client.records import TopicPartition
-
-_GROUP_PROPERTIES: Final = {"enable.auto.commit": False, "max.poll.interval.ms": 86_400_000}
-
-_SETTLED: Final = "read_committed"
-"""Offsets of a transaction that is still open are waited for."""
-
-_AT_ONCE: Final = "read_uncommitted"
-"""They are passed over; what is committed is seen alone also then."""
 
 
 def group_markers(
@@ -62,16 +54,16 @@ def group_markers(
 
 
 def group_consumer(
-    connection: Connection,
-    group: str,
-    subject: str,
-    *,
-    settled: bool = True,
-    reports: Reports | None = None,
+    connection: Connection, group: str, subject: str, *, settled: bool = True, reports: Reports | None = None
 ) -> Any:
     """A consumer that can speak of a group, and does not join it; ``reports`` gets what it meets."""
-    isolation = _SETTLED if settled else _AT_ONCE
-    fixed: dict[str, Any] = {**_GROUP_PROPERTIES, "isolation.level": isolation, "group.id": group}
+    fixed: dict[str, Any] = {
+        "group.id": group,
+        "enable.auto.commit": False,
+        "max.poll.interval.ms": 86_400_000,
+        # uncommitted: those of an open transaction are passed over; what is committed is seen alone also then
+        "isolation.level": "read_committed" if settled else "read_uncommitted",
+    }
     if reports is not None:
         fixed["error_cb"] = reports.on_error
     properties = client_properties(connection, fixed=fixed)
@@ -153,11 +145,7 @@ def _named(partitions: Iterable[TopicPartition]) -> str:
 
 
 def whole(value: object) -> int:
-    """An offset in JSON.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """An offset in JSON; ``ValueError`` if it is none."""
     if type(value) is not int or value < 0:
         raise ValueError(value)
     return value
@@ -170,11 +158,8 @@ def share(
 
     Every partition that has something gets at least one record, so none waits for ever behind a longer one;
     a step may therefore exceed the limit by the number of partitions. Offsets are counted, and where
-    transactions or compaction left gaps there are fewer records than that.
-
-    Args:
-        available: the first offset not yet read, and the end.
-        max_rows: the limit; None for none.
+    transactions or compaction left gaps there are fewer records than that. ``available`` has of each
+    partition the first offset that is not yet read, and the end.
 
     >>> logs = {TopicPartition("words", 0): (0, 900), TopicPartition("words", 1): (0, 100)}
     >>> [share(logs, 100)[partition] for partition in logs]
