@@ -48,7 +48,6 @@ from upsert.changelog.normalizer import (
 from upsert.errors import ConfigurationError, MissingStateError, SnapshotExpiredError
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind, signs
 from upsert.schema import TableSchema
-from upsert.store.commit.staging import StagedFiles
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.rows.conform import conform
@@ -93,8 +92,7 @@ class NewestImages:
         Keys that this batch has not changed are looked up in the base, once each and all together.
         """
         count = self.changed.num_rows
-        columns = [part.select(self._key) for part in (self.changed, rows)]
-        keys = pa.concat_tables([pa.table(part.columns, names=self._key) for part in columns])
+        keys = pa.concat_tables([_columns(part, self._key) for part in (self.changed, rows)])
         groups = group_by_key(keys, self._key)
         is_met = np.zeros(len(groups.firsts), np.bool_)
         is_met[groups.of[count:]] = True
@@ -109,12 +107,15 @@ class NewestImages:
             numbers = np.concatenate([numbers, unchanged[positions]])
         return images_of(images, numbers), groups.of[count:]
 
-    def put(self, images: pa.Table) -> None:
-        """Take over new images, as ``normalize`` gives them."""
+    def normalize(self, rows: pa.Table, is_value: Mask, rules: Rules) -> pa.Table:
+        """The changes that records make; their new images are taken over."""
+        found, groups = self.meet(rows)
+        changes, images = normalize_keyed(found, Keyed(rows, is_value, groups), rules)
         images = pa.Table.from_arrays(images.columns, schema=self.changed.schema)
         if self.changed.num_rows:
             images = fold(pa.concat_tables([self.changed, images]), self._key)
         self.changed = images
+        return changes
 
     def drop_expired(self, expiry: Expiry) -> None:
         """Forget images that are too old for the newest row; reads the key of every image.
@@ -128,17 +129,16 @@ class NewestImages:
             self.changed = self.changed.filter(pa.array(~_is_before(self.changed, expiry, limit)))
             return
         rows = self.base.scan([*self._key, expiry.time])
-        expired = rows.filter(pa.array(_is_before(rows, expiry, limit))).select(self._key)
-        # what the batch itself says comes last and wins
-        self.changed = fold(pa.concat_tables([self._deletes(expired), self.changed]), self._key)
-
-    def _deletes(self, keys: pa.Table) -> pa.Table:
+        keys = rows.filter(pa.array(_is_before(rows, expiry, limit))).select(self._key)
+        schema = self.changed.drop_columns([ROW_KIND_COLUMN]).schema
         columns = [
             keys.column(field.name) if field.name in self._key else pa.nulls(keys.num_rows, field.type)
-            for field in self.changed.drop_columns([ROW_KIND_COLUMN]).schema
+            for field in schema
         ]
-        rows = pa.Table.from_arrays(columns, schema=self.changed.drop_columns([ROW_KIND_COLUMN]).schema)
-        return with_kinds(rows, np.zeros(keys.num_rows, np.bool_))
+        expired = pa.Table.from_arrays(columns, schema=schema)
+        deletes = with_kinds(expired, np.zeros(keys.num_rows, np.bool_))
+        # what the batch itself says comes last and wins
+        self.changed = fold(pa.concat_tables([deletes, self.changed]), self._key)
 
 
 def _limit(rows: pa.Table, expiry: Expiry) -> Ints | None:
@@ -193,23 +193,17 @@ class Positions:
         staged = [self.table.stage(images, order="rows")]
         with self.table.discarded_if_failed(staged):
             done = self.table.commit(staged, writer_id=self.log, transaction=end)
-        is_own = self._is_commit_of(done, staged, start)
+        # whether it was published for these files: without any, by the step that it makes
+        published, own = self.table.published, {entry.file for one in staged for entry in one.files}
+        is_own = own == {entry.file for entry in published.delta(done.info).added}
+        is_own = is_own and start == self._reached(published.info(done.info.id - 1))
         if not is_own:
             self.table.discard(staged)
         return is_own
 
-    def _is_commit_of(self, done: Snapshot, staged: Sequence[StagedFiles], start: int) -> bool:
-        """Whether a snapshot was published for these files: without any, by the step that it makes."""
-        published = self.table.published
-        own = {entry.file for one in staged for entry in one.files}
-        return own == {entry.file for entry in published.delta(done.info).added} and start == self._reached(
-            published.info(done.info.id - 1)
-        )
-
     def changes(self, base: Snapshot, end: int) -> pa.Table:
         """The consolidated changes of the images between a state and the one at ``end``."""
-        at_end = self.at(end)
-        return self.table.changes(base.id, at_end.id)
+        return self.table.changes(base.id, self.at(end).id)
 
     def expire(self) -> None:
         """Give up states that no replay needs, once there are many; also what crashed attempts have left."""
@@ -274,7 +268,10 @@ def alignment(
         _check_not_newer(own.changed, [rows, before.rows], rules)
     if rules.expiry is not None:
         is_touched = np.isin(groups.of[:count], groups.of[count:])
-        kept = is_there | is_touched | ~_is_expired(rows, rules.expiry, is_there)
+        limit = _limit(rows.filter(pa.array(is_there)), rules.expiry)
+        # deleted images may have been dropped for their age, with nothing to tell
+        is_young = True if limit is None else ~_is_before(rows, rules.expiry, limit)
+        kept = is_there | is_touched | is_young
         rows, is_there = rows.filter(pa.array(kept)), is_there[kept]
     is_gone = ~np.isin(numbers, before.groups)
     gone = undone.filter(pa.array(is_gone))
@@ -304,16 +301,6 @@ def _with_deletes_as_none(images: Keyed) -> Keyed:
     return images._replace(is_value=images.is_value & images_of(images.rows, images.groups).is_value)
 
 
-def _is_expired(rows: pa.Table, expiry: Expiry, is_there: Mask) -> Mask:
-    """Deleted images that were dropped for their age, with nothing to tell."""
-    ticks, is_known = ticks_of(rows.column(expiry.time))
-    if not (is_known & is_there).any():
-        return np.zeros(rows.num_rows, np.bool_)
-    newest = ticks[is_known & is_there].max()
-    limit = earlier(newest, expiry.ticks(rows.schema.field(expiry.time).type))
-    return is_known & (ticks < limit)
-
-
 def _check_not_newer(changed: pa.Table, ends: Sequence[pa.Table], rules: Rules) -> None:
     """Refuse a replay that knows newer rows than the images it should end with: later batches lack them."""
     own = changed.filter(pc.equal(changed.column(ROW_KIND_COLUMN), RowKind.UPDATE_AFTER.value))
@@ -337,7 +324,6 @@ DROP_EVERY: Final = 1 << 20
 """Positions after which expired images are looked for, among all of them."""
 
 _SEGMENT_ROWS: Final = 500_000
-
 _SEGMENT_BYTES: Final = 64 << 20
 """Records that are normalized at once."""
 
@@ -479,11 +465,8 @@ class ImageLog:
 
     def _normalize(self, segment: pa.Table, newest: NewestImages, rules: Rules) -> pa.Table:
         rows, weights = conform(self._layout, segment, f"log {self._positions.log!r}")
-        images, groups = newest.meet(rows)
         is_value = np.ones(rows.num_rows, np.bool_) if weights is None else weights > 0
-        changes, changed = normalize_keyed(images, Keyed(rows, is_value, groups), rules)
-        newest.put(changed)
-        return changes
+        return newest.normalize(rows, is_value, rules)
 
     def _commit(self, start: int, end: int, newest: NewestImages) -> bool:
         """Commit the batch's images; False if that was done before."""

@@ -1,33 +1,26 @@
 """From upserts and deletions by key to a full changelog with UPDATE_BEFORE (pure).
 
-An upsert stream says of a key only what holds from now on: a value, or nothing. A changelog says what
-changed: which row went, which row came. Between the two lies one bit of memory a key, "is there a row now?",
-and the row itself, its *image*. So everything that can happen is a pair
+An upsert stream says of a key only what holds from now on: a value, or nothing. A changelog says which row
+went, which row came. Between the two lies the row that the key has now, its *image*, if it has one. What is
+said follows from two laws:
 
-    (is there a row before?, does a value arrive?)
-
-and everything that is said about it follows from two laws:
-
-1. The signs of what is emitted are *row after* − *row before*: an earlier row is retracted once, the
-   present row is emitted once. Summed over any stretch of the log this telescopes, so at every
-   moment a key has no row or one, whatever a consumer does with kinds.
+1. The signs of what is emitted are *row after* − *row before*: an earlier row is retracted once, the present
+   row is emitted once. Summed over any stretch of the log this telescopes, so at every moment a key has no
+   row or one, whatever a consumer does with kinds.
 2. A kind says whether the other sign comes with it: ``-U`` and ``+U`` are a pair, in this order (a sink that
    applies rows in turn must not see two rows of a key), ``+I`` and ``-D`` stand alone.
 
-`TRANSITIONS` is that table. A negative row carries the image before, with all its columns (its metadata too,
-FLIP-149's normalizer), a positive one the row that arrived. A delete without a row before says nothing, for
-nothing changed; nor does a value that equals the image.
+A negative row carries the image before, with all its columns (its metadata too, as FLIP-149's normalizer), a
+positive one the row that arrived. A delete without a row before says nothing; nor does a value that equals
+the image. Then the image stays as it was, metadata included, so that the next ``-U`` retracts the very row
+that was emitted. Images are compared by the columns of ``Rules.compare`` only: NULL equals NULL, NaN equals
+NaN, -0.0 is not 0.0.
 
-Rows come in as Arrow and go out as Arrow, all keys at once. Images and records of many keys are brought into
-one *line*, key after key, each key's image first, then its records, oldest first, so that what a record meets
-is what stands before it: every question about a record and its predecessor is an array shifted by one.
-Without ``order_by`` the records are a log: the order is that of the rows. With it the highest value of these
-columns is the newest, wherever it stands, rows of equal order as they come; a record that is older than its
-key's image is *late* and not in the line.
-
-An image is compared by the columns of ``Rules.compare`` only: NULL equals NULL, NaN equals NaN, -0.0 is not
-0.0. A record that equals the image gives nothing and leaves the image as it was, metadata included, so that
-the next ``-U`` retracts the very row that was emitted.
+Images and records of many keys are brought into one *line*, key after key, each key's image first, then its
+records, oldest first: every question about a record and its predecessor is an array shifted by one. Without
+``order_by`` the order is that of the rows. With it the highest value of these columns is the newest, wherever
+it stands, rows of equal order as they come; a record that is older than its key's image is *late* and not in
+the line.
 """
 
 from __future__ import annotations
@@ -62,19 +55,19 @@ def equal_pairs(rows: pa.Table, left: Positions, right: Positions, columns: Sequ
     [0, 2]
     """
     pairs = np.arange(len(left))
-    for name in sorted(columns, key=lambda name: _cost(rows.schema.field(name).type)):
+
+    def cost(name: str) -> int:
+        type_ = rows.schema.field(name).type
+        is_text = pa.types.is_string(type_) or pa.types.is_binary(type_)
+        return int(is_text) if types.is_scalar(type_) else 2
+
+    for name in sorted(columns, key=cost):
         if not len(pairs):
             break
         column = rows.select([name])
         sides = [one_array(gather(column, side[pairs]).column(0)) for side in (left, right)]
         pairs = pairs[same_values(*sides)]
     return pairs
-
-
-def _cost(type_: pa.DataType) -> int:
-    if not types.is_scalar(type_):
-        return 2
-    return int(pa.types.is_string(type_) or pa.types.is_binary(type_))
 
 
 def same_values(left: pa.Array, right: pa.Array) -> Mask:
@@ -190,17 +183,14 @@ class Rules:
             if name in rows.names:
                 raise SchemaError(f"normalize: column name {name!r} is used in its state; rename the column")
         if self.expiry is not None:
-            _check_time(self.expiry.time, rows)
-
-
-def _check_time(name: str, rows: pa.Schema) -> None:
-    found = rows.field(name).type if name in rows.names else None
-    if found is None or not (pa.types.is_timestamp(found) or pa.types.is_int64(found)):
-        what = "no such column" if found is None else types.sql_name(found)
-        raise SchemaError(
-            f"normalize: the time column of a ttl, {name!r}, must be TIMESTAMP or BIGINT milliseconds, "
-            f"got {what}"
-        )
+            name = self.expiry.time
+            found = rows.field(name).type if name in rows.names else None
+            if found is None or not (pa.types.is_timestamp(found) or pa.types.is_int64(found)):
+                what = "no such column" if found is None else types.sql_name(found)
+                raise SchemaError(
+                    f"normalize: the time column of a ttl, {name!r}, must be TIMESTAMP or BIGINT "
+                    f"milliseconds, got {what}"
+                )
 
 
 TRANSITIONS: Final[Mapping[tuple[bool, bool], tuple[RowKind, ...]]] = MappingProxyType(
@@ -347,8 +337,6 @@ def earlier(ticks: Ints | np.int64, by: int) -> Ints:
     return np.where(ticks < lowest + by, lowest, ticks - by)
 
 
-__all__ = ["Expiry", "KeyGroups", "Normalized", "Rules", "fold", "group_by_key", "normalize"]
-
 _KIND_FIELD: Final = pa.field(ROW_KIND_COLUMN, pa.string(), nullable=False)
 _CODES: Final = {kind: code for code, kind in enumerate(RowKind)}
 _IS_POSITIVE: Final = np.array([kind.sign > 0 for kind in RowKind])
@@ -376,46 +364,6 @@ class KeyGroups(NamedTuple):
 
     of: Ints
     firsts: Ints
-
-
-def normalize(records: pa.Table, previous: pa.Table, rules: Rules) -> Normalized:
-    """The changelog of some records, and the images to remember.
-
-    Rows of one key come out in their order, ``-U`` directly before its ``+U``; several records of a key give
-    all the images in between. What is remembered is one image a key: without ``order_by`` until the key
-    is deleted, with it for ever, and with ``expiry`` at least as long as that says.
-
-    Args:
-        records: rows with all columns; with ``_row_kind`` a ``-U`` or ``-D`` deletes its key whatever its
-            other columns, without it every row is a value.
-        previous: the image of each of their keys that has one, and perhaps of others, in the columns of
-            ``Rules.image_schema``; no key twice.
-        rules: the key, the order and the expiry of rows.
-
-    Raises:
-        SchemaError: a key or an order is NULL, or a column is missing or has another type than its image.
-        ChangelogError: a kind is none of the four.
-
-    >>> rules = Rules(key=("word",), compare=("n",))
-    >>> none = rules.image_schema(pa.schema({"word": pa.string(), "n": pa.int64()})).empty_table()
-    >>> changes, images = normalize(pa.table({"word": ["a", "b", "a"], "n": [1, 5, 2]}), none, rules)
-    >>> [tuple(row.values()) for row in changes.to_pylist()]
-    [('a', 1, '+I'), ('b', 5, '+I'), ('a', 1, '-U'), ('a', 2, '+U')]
-    >>> images.to_pydict()
-    {'word': ['a', 'b'], 'n': [2, 5], '_row_kind': ['+U', '+U']}
-    """
-    rules.check(records.schema)
-    rows, comes = split_kinds(records)
-    check_not_null(rows, rules.key, "key")
-    if previous.schema.types != rules.image_schema(rows.schema).types:
-        raise SchemaError(
-            f"normalize: previous images must have the columns {rules.image_schema(rows.schema)}, got "
-            f"{previous.schema}"
-        )
-    keys = [pa.table(part.select(rules.key).columns, names=list(rules.key)) for part in (previous, rows)]
-    groups = group_by_key(pa.concat_tables(keys), rules.key).of
-    count = previous.num_rows
-    return normalize_keyed(images_of(previous, groups[:count]), Keyed(rows, comes, groups[count:]), rules)
 
 
 def split_kinds(records: pa.Table) -> tuple[pa.Table, Mask]:
@@ -454,7 +402,29 @@ def check_not_null(rows: pa.Table, names: Sequence[str], what: str) -> None:
 
 
 def normalize_keyed(images: Keyed, records: Keyed, rules: Rules) -> Normalized:
-    """``normalize`` for rows whose keys have numbers already."""
+    """The changelog of some records, and the images to remember.
+
+    Rows of one key come out in their order, ``-U`` directly before its ``+U``; several records of a key give
+    all the images in between. What is remembered is one image a key: without ``order_by`` until the key
+    is deleted, with it for ever, and with ``expiry`` at least as long as that says.
+
+    Args:
+        images: those of the records' keys that have one, and perhaps of others, in the columns of
+            ``Rules.image_schema``; no key twice.
+        records: whether each is a value, what else its other columns hold. Keys are not NULL.
+        rules: the order and the expiry of rows, and how they are compared.
+
+    Raises:
+        SchemaError: an order is NULL.
+
+    >>> rules, rows = Rules(("word",), compare=("n",)), pa.table({"word": ["a", "b", "a"], "n": [1, 5, 2]})
+    >>> none = images_of(rules.image_schema(rows.schema).empty_table(), np.array([], np.int64))
+    >>> changes, images = normalize_keyed(none, Keyed(rows, np.ones(3, bool), np.array([0, 1, 0])), rules)
+    >>> [tuple(row.values()) for row in changes.to_pylist()]
+    [('a', 1, '+I'), ('b', 5, '+I'), ('a', 1, '-U'), ('a', 2, '+U')]
+    >>> images.to_pydict()
+    {'word': ['a', 'b'], 'n': [2, 5], '_row_kind': ['+U', '+U']}
+    """
     check_not_null(records.rows, rules.order_by, "order_by")
     # the images' own fields allow NULL, and so does a record that deletes: nullability is the caller's matter
     columns = images.rows.select(records.rows.column_names), records.rows

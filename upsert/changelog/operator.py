@@ -29,10 +29,8 @@ from upsert.blobs import BLOB_BYTES, bucket_ids, by_number, from_blob, gathered,
 from upsert.changelog.image_log import KEEP, ImageLog, NewestImages
 from upsert.changelog.normalizer import (
     Expiry,
-    Keyed,
     Rules,
     check_not_null,
-    normalize_keyed,
     split_kinds,
     with_kinds,
 )
@@ -135,10 +133,7 @@ def _in_blob(
     spec: NormalizeSpec, bucket: int, known: Remembered, records: pa.Table
 ) -> tuple[Iterator[pa.Table], Remembered]:
     newest = NewestImages.all(_images(spec, known.images), spec.rules.key)
-    rows, is_value = split_kinds(records)
-    images, groups = newest.meet(rows)
-    changes, changed = normalize_keyed(images, Keyed(rows, is_value, groups), spec.rules)
-    newest.put(changed)
+    changes = newest.normalize(*split_kinds(records), spec.rules)
     if spec.rules.expiry is not None:
         newest.drop_expired(spec.rules.expiry)
     kept = newest.changed.drop_columns([ROW_KIND_COLUMN])
@@ -271,6 +266,8 @@ def normalize(
     expiry = None if ttl is None else _expiry(ttl, time, order, schema)
     rules = Rules(identity, tuple(columns if compare is None else compare), order, expiry)
     folder = None if state_path is None else paths.table_folder(state_path)
+    own = [field for field in df.schema.fields if field.name != ROW_KIND_COLUMN]
+    output = StructType([*own, StructField(ROW_KIND_COLUMN, StringType(), nullable=False)])
     spec = NormalizeSpec(schema, rules, buckets, folder, max_state_bytes, keep)
     return (
         df.mapInArrow(Pack(spec), _PACKED)
@@ -278,7 +275,7 @@ def normalize(
         .applyInPandasWithState(
             NormalizeBucket(spec), _marked(identity, order), _STATE, "append", GroupStateTimeout.NoTimeout
         )
-        .mapInArrow(Unpack(), _output_type(df.schema))
+        .mapInArrow(unpack, output)
     )
 
 
@@ -311,11 +308,6 @@ def _marked(key: Sequence[str], order: Sequence[str]) -> StructType:
     """The blobs of changes, with the mark by which a reader of Spark's plan knows the operator."""
     mark = {NORMALIZE_MARK: {"key": list(key), "order": list(order)}}
     return StructType([StructField(_BLOB, BinaryType(), nullable=True, metadata=mark)])
-
-
-def _output_type(given: StructType) -> StructType:
-    fields = [field for field in given.fields if field.name != ROW_KIND_COLUMN]
-    return StructType([*fields, StructField(ROW_KIND_COLUMN, StringType(), nullable=False)])
 
 
 @dataclass(frozen=True)
@@ -367,12 +359,8 @@ class NormalizeBucket:
             yield pd.DataFrame({_BLOB: [blob]})
 
 
-@dataclass(frozen=True)
-class Unpack:
-    """The rows of blobs."""
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Rows, in the order in which they are in the blobs."""
-        for batch in batches:
-            for blob in batch.column(_BLOB):
-                yield from from_blob(blob.as_buffer())[0].to_batches(max_chunksize=_ROWS_PER_BATCH)
+def unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows of blobs, in the order in which they are there."""
+    for batch in batches:
+        for blob in batch.column(_BLOB):
+            yield from from_blob(blob.as_buffer())[0].to_batches(max_chunksize=_ROWS_PER_BATCH)

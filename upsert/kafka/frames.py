@@ -24,7 +24,7 @@ from upsert.kafka.table import SPARK_FORMATS, KafkaTable
 from upsert.kafka.topics import cleanup_warning, partitions_of
 from upsert.materializer.choice import Changes, choose
 from upsert.materializer.hidden_table import FOLDER, HiddenTable, KeptRows
-from upsert.materializer.micro_batch import write_materialized
+from upsert.materializer.micro_batch import Materialize
 from upsert.spark_formats import register
 from upsert.store.paths import table_folder
 from upsert.stream_keys import UpsertKey
@@ -128,7 +128,7 @@ def write_upsert(df: DataFrame, table: KafkaTable | Mapping[str, str]) -> DataSt
     distribution = distribution_of(table, df)
     write = WriteBatch(table.name, distribution)
     if choose(sink_of(table), Changes.of_schema(df.schema.jsonValue())).is_materialized:
-        return write_materialized(df, _hidden_table(table, df, distribution), write)
+        return df.writeStream.foreachBatch(Materialize(_hidden_table(table, df, distribution), write))
     return df.writeStream.outputMode("update").foreachBatch(write)
 
 

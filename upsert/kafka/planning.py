@@ -314,7 +314,8 @@ class Planner:
         self._now = now
         self._new_name = new_name
         self._looked_s: float | None = None
-        self._latest: Offset | None = None
+        self.latest = Offset()
+        """Where the stream will be when it has read all that was there when the last step was planned."""
 
     def next(
         self, start: Offset, max_rows: int | None, until: Mapping[TopicPartition, int] | None = None
@@ -330,7 +331,7 @@ class Planner:
             return self.next(start, max_rows, until)
         self._check_not_shorter(known, latest)
         ends = {partition: self._end(known.partitions[partition], end) for partition, end in latest.items()}
-        self._latest = known.moved(ends)
+        self.latest = known.moved(ends)
         if until is not None:
             ends = {p: min(end, until.get(p, 0)) for p, end in ends.items()}
         ahead = {p: end for p, end in ends.items() if end > known.partitions[p].at}
@@ -340,10 +341,6 @@ class Planner:
         self._check_not_expired(known, earliest)
         available = {p: (min(end, max(known.partitions[p].at, earliest[p])), end) for p, end in ahead.items()}
         return known.moved(share(available, max_rows))
-
-    def latest(self, start: Offset) -> Offset:
-        """Where the stream will be when it has read all that was there when the last step was planned."""
-        return start if self._latest is None else self._latest
 
     def ends(self) -> dict[TopicPartition, int]:
         """The ends of all partitions that there are now."""

@@ -113,7 +113,12 @@ class _Writer:
                 "'complete'; append, or write aggregates that change with upsert.write_upsert"
             )
         self._maker = record_maker(table, given)
-        _check_distribution(table)
+        tasks, order = table.values["sink.parallelism"], table.values.get("sink.row-order", "arrival")
+        if (order == "none") != (tasks is not None):
+            raise ConfigurationError(
+                f"{table.name}: options 'sink.parallelism' and 'sink.row-order' = 'none' are for rows that "
+                "are distributed by their key; leave them out, or write with write_changes or write_upsert"
+            )
         partitions_of(table)
         _warn_once(table)
 
@@ -220,15 +225,6 @@ def _warn_once(table: KafkaTable) -> None:
         _warned.add(key)
         if warning := cleanup_warning(table):
             LOG.warning(warning)
-
-
-def _check_distribution(table: KafkaTable) -> None:
-    tasks, order = table.values["sink.parallelism"], table.values.get("sink.row-order", "arrival")
-    if (order == "none") != (tasks is not None):
-        raise ConfigurationError(
-            f"{table.name}: options 'sink.parallelism' and 'sink.row-order' = 'none' are for rows that are "
-            "distributed by their key; leave them out, or write with write_changes or write_upsert"
-        )
 
 
 def _refuse_without_batch(table: KafkaTable) -> NoReturn:

@@ -56,7 +56,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "would look like rows; leave out 'row-kind' = 'false', or name the column in .schema(…)"
             )
         self._output = mode_of_stream(table)
-        self._table = _with_absolute_state(table)
+        if (path := table.values["state.path"]) is not None:  # a task may run in another folder
+            table = replace(table, values={**table.values, "state.path": table_folder(path)})
+        self._table = table
         self._asked = asked
         self._planner: Planner | None = None
         self._until: dict[TopicPartition, int] | None = None
@@ -88,7 +90,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where the stream will be when it has read all: for the progress that Spark shows."""
-        return self._planning().latest(Offset()).to_json()
+        return self._planning().latest.to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[RangePartition]:
         """One range for each partition that the step reaches, or more where ``scan.parallelism`` says so."""
@@ -133,14 +135,6 @@ class BatchReader(DataSourceReader):
         output = ReadMode.TABLE if self._table.is_upsert else ReadMode.ROWS
         rows = rows_of(self._table, partition.part, output, None)
         return chain.from_iterable(to_spark(some, self._asked) for some in rows)
-
-
-def _with_absolute_state(table: KafkaTable) -> KafkaTable:
-    """The table with a state folder that does not depend on where a task runs."""
-    path = table.values["state.path"]
-    if path is None:
-        return table
-    return replace(table, values={**table.values, "state.path": table_folder(path)})
 
 
 def _partitions(table: KafkaTable, found: list[Range]) -> list[RangePartition]:

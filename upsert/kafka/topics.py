@@ -15,10 +15,6 @@ def partitions_of(table: KafkaTable) -> Mapping[str, int]:
 
     A missing topic is created where ``topic.partitions`` is given: compacted for ``upsert-kafka``. Several
     queries may do so at once.
-
-    Raises:
-        ConfigurationError: a topic is missing, or no topic matches the pattern.
-        KafkaUnavailableError: the brokers did not answer.
     """
     connection = table.connection
     pattern = table.values["topic-pattern"]

@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 
 from upsert.arrays import Mask, Positions, one_array
 from upsert.changelog.image_log import ImageLog, NewestImages
-from upsert.changelog.normalizer import Keyed, Rules, folded, normalize_keyed, split_kinds, with_kinds
+from upsert.changelog.normalizer import Rules, folded, split_kinds, with_kinds
 from upsert.errors import (
     ConfigurationError,
     CorruptTableError,
@@ -403,11 +403,7 @@ def with_images_before(
             elif first > 0 and snapshot > first:
                 # a range may begin in the middle of a snapshot: from its end on all keys are there
                 images, first = _images_at(table, first), -1
-            values, is_value = split_kinds(part.rows)
-            found, groups = images.meet(values)
-            normalized, changed = normalize_keyed(found, Keyed(values, is_value, groups), rules)
-            images.put(changed)
-            yield normalized
+            yield images.normalize(*split_kinds(part.rows), rules)
 
 
 def _first_apart(chunk: Changes, first: int) -> list[Changes]:

@@ -137,13 +137,8 @@ class LogReader(ChangesReader):
             except SnapshotExpiredError:
                 if version is not None or (at_ms := self._time_in_log) is None:
                     raise
-                position = LogOffset(
-                    table.uuid,
-                    Version.EMPTY,
-                    self._planning.offsets_at(table, at_ms),
-                    self._topic.name,
-                    topic_id=self._topic.id(),
-                )
+                at, id_ = self._planning.offsets_at(table, at_ms), self._topic.id()
+                position = LogOffset(table.uuid, Version.EMPTY, at, self._topic.name, topic_id=id_)
                 return self._offset(start, position)
         there = version_of(end, table)
         if there is None or not self._is_in_log(there):
@@ -199,20 +194,17 @@ class LogReader(ChangesReader):
         table = Table.open(self._options.path)
         last = self._position(end, table)
         if LOG not in start:
-            files = super().partitions(start, {name: end[name] for name in _OF_FILES if name in end})
-            return [*files, *self._remembered(last)]
+            found: list[InputPartition] = [
+                *super().partitions(start, {name: end[name] for name in _OF_FILES if name in end})
+            ]
+            if self._read.output is Output.REMEMBERED:
+                base = last.version.base
+                parts = (LogRange(number, at, at, base, stream=last.stream) for number, at in last.at.items())
+                found += [RememberedPartition(part, base) for part in parts]
+            return found
         first = self._position(start, table)
         self._keep(end, table, first)
         return [LogPartition(part) for part in ranges(first, last)]
-
-    def _remembered(self, begun: LogOffset) -> list[RememberedPartition]:
-        if self._read.output is not Output.REMEMBERED:
-            return []
-        base = begun.version.base
-        return [
-            RememberedPartition(LogRange(number, at, at, base, stream=begun.stream), base)
-            for number, at in begun.at.items()
-        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a bucket: of the snapshot, or of a range of the log."""

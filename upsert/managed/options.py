@@ -24,9 +24,6 @@ from upsert.store.table import Table
 from upsert.store.table_options import SINK_MATERIALIZE
 
 METADATA_COLUMNS: Final = "metadata.columns"
-SCAN_MODES: Final = ("full", "latest", "from-snapshot", "from-timestamp")
-SCAN_SOURCES: Final = ("auto", "log", "files")
-CHANGELOGS: Final = ("all", "upsert")
 DEFAULT_MAX_ROWS: Final = 1_000_000
 DEFAULT_LEASE_MS: Final = int(DEFAULT_LEASE_S * 1000)
 
@@ -49,7 +46,7 @@ READ_OPTIONS: Final = (
     PATH,
     Option(
         "scan.mode",
-        options.one_of(*SCAN_MODES),
+        options.one_of("full", "latest", "from-snapshot", "from-timestamp"),
         "where a stream starts: full = a snapshot, then changes; latest = changes from now on; from-snapshot "
         "and from-timestamp = changes after that state. A batch reads the state that the mode names",
         "full",
@@ -57,14 +54,14 @@ READ_OPTIONS: Final = (
     ),
     Option(
         "scan.source",
-        options.one_of(*SCAN_SOURCES),
+        options.one_of("auto", "log", "files"),
         "where a stream reads changes: log = the Kafka log of the table; files = the table's own files; "
         "auto = the log where the table has one",
         "auto",
     ),
     Option(
         "changelog",
-        options.one_of(*CHANGELOGS),
+        options.one_of("all", "upsert"),
         "what a stream gives of a log without UPDATE_BEFORE: all = every kind of change; upsert = the newest "
         "row of each key, +U or -D, for sinks with the same key",
         "all",
@@ -222,12 +219,11 @@ class ReadOptions:
     @property
     def of_log(self) -> str | None:
         """The first option that only the read of a log can follow; None if there is none."""
-        given = {
-            "scan.source": self.source == "log",
-            "changelog": self.changelog == "upsert",
-            "state.path": self.state_path is not None,
-        }
-        return next((key for key, is_given in given.items() if is_given), None)
+        if self.source == "log":
+            return "scan.source"
+        if self.changelog == "upsert":
+            return "changelog"
+        return None if self.state_path is None else "state.path"
 
     def where_of(self, schema: TableSchema) -> Where | None:
         """The rows to read of a table with this schema; None for all."""
@@ -258,7 +254,6 @@ def _check_consumer(values: Mapping[str, Any]) -> None:
 
 
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
-OVERWRITE_MODES: Final = ("static", "dynamic")
 
 
 def _stands_for(value: str) -> StandsFor:
@@ -279,7 +274,7 @@ WRITE_OPTIONS: Final = (
     ),
     Option(
         "partition-overwrite-mode",
-        options.one_of(*OVERWRITE_MODES),
+        options.one_of("static", "dynamic"),
         "what an overwrite replaces: static = the table, or what 'partition' says; dynamic = of these, the "
         "partitions in which there are rows",
         None,

@@ -7,7 +7,7 @@ often it runs. Every call opens the table again: a reader that outlived its tabl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -81,10 +81,6 @@ class RowMetadata:
         stored = own.fields[:-1] if has_kind else own.fields
         return StructType([*stored, *mine, *(own.fields[-1:] if has_kind else [])])
 
-    def left_out_of(self, asked: StructType) -> StructType:
-        """The read's columns without these ones."""
-        return StructType([field for field in asked.fields if field.name not in self.keys])
-
     def needs(self, *keys: str) -> bool:
         """Whether a column has one of these keys."""
         return any(key.key in keys for key in self.keys.values())
@@ -101,11 +97,6 @@ class RowMetadata:
                 "but has expired; leave the column out, or keep more states with 'snapshot.time-retained'"
             ) from cause
 
-    def check_commits_known(self, snapshot: Snapshot, buckets: Iterable[BucketId]) -> None:
-        """Refuse to read buckets for whose rows the last commit is no longer known."""
-        if self.needs(SEQUENCE_NUMBER):
-            check_not_compacted(snapshot, buckets)
-
     def scan(
         self,
         snapshot: Snapshot,
@@ -114,7 +105,7 @@ class RowMetadata:
         buckets: Sequence[BucketId],
         commit: Commit,
     ) -> pa.Table:
-        """Rows of some buckets of one state, as ``check_commits_known`` let pass, then these columns."""
+        """Rows of some buckets of one state, then these columns."""
         if not self.needs(BUCKET, SEQUENCE_NUMBER) or not buckets:
             rows = snapshot.scan(columns, where, places=buckets)
             return self.with_values(rows, commit, 0)
@@ -169,15 +160,9 @@ def state_named_by(options: ReadOptions, table: Table) -> int:
     """Data version of the snapshot that the scan options name."""
     if options.scan_mode == "from-snapshot":
         return table.snapshot(options.tag or options.snapshot_id).info.data_version
-    if options.scan_mode == "from-timestamp" and options.timestamp_ms is not None:
-        return _state_at(options.timestamp_ms, table)
-    if options.pinned is not None:
-        return table.snapshot(options.pinned[0]).info.data_version
-    return table.snapshot().info.data_version
-
-
-def _state_at(timestamp_ms: int, table: Table) -> int:
-    """Data version of the newest snapshot that was published at the time or before."""
+    timestamp_ms = options.timestamp_ms
+    if options.scan_mode != "from-timestamp" or timestamp_ms is None:
+        return table.snapshot(options.pinned and options.pinned[0]).info.data_version
     history = table.history()
     for info in reversed(history):
         if info.time_ms <= timestamp_ms:
@@ -226,7 +211,8 @@ def _wanted(options: ReadOptions, asked: StructType) -> tuple[RowMetadata, Pinne
     table = Table.open(options.path)
     of = f"table {table.name!r}"
     metadata = RowMetadata.asked(options.metadata, table.schema, asked, of)
-    names = read_columns(metadata.left_out_of(asked), table.schema, of=table.name)
+    own = StructType([field for field in asked.fields if field.name not in metadata.keys])
+    names = read_columns(own, table.schema, of=table.name)
     where = PinnedWhere(options.where_of(table.schema), table.schema, of)
     return metadata, PinnedColumns.named(table.schema, names, of), where
 
@@ -262,7 +248,8 @@ class SnapshotReader(DataSourceReader):
             bucket: sum(entry.bytes for run in snapshot.files.groups[bucket] for entry in run)
             for bucket in snapshot.places(parse_where(self._where.now(table.schema), table.schema))
         }
-        self._metadata.check_commits_known(snapshot, sizes)
+        if self._metadata.needs(SEQUENCE_NUMBER):
+            check_not_compacted(snapshot, sizes)
         commit = self._metadata.commit(table.published, chosen)
         # a source without partitions would be read by Spark as one of no name
         return [

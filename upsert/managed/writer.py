@@ -83,14 +83,9 @@ class _Writer:
         self._path = table.path
         self._uuid = table.uuid
         self._definition = definition.version
-        self._bucketed = options.bucketed
-        self._overwrite = (
-            Overwrite(self._partition, options.overwrite_mode == "dynamic") if overwrite else None
-        )
-        self._tracked = options.change_tracking
-        self._unchanged_since = options.unchanged_since
-        self._stands_for = options.stands_for
-        self._micro_batch = options.micro_batch
+        self._options = options
+        is_dynamic = options.overwrite_mode == "dynamic"
+        self._overwrite = Overwrite(self._partition, is_dynamic) if overwrite else None
         if not (overwrite and self.is_batch):
             options.check_for_a_stream()
 
@@ -107,7 +102,7 @@ class _Writer:
         schema = table.published.definition_at(began).schema
         batches = pa.RecordBatchReader.from_batches(first.schema, chain([first], given))
         rows = filled(schema, batches, self._partition)
-        if self._bucketed:
+        if self._options.bucketed:
             staged = table.stage(rows, order="none", definition=began)
         else:
             staged = table.stage_raw(rows, definition=began)
@@ -117,17 +112,17 @@ class _Writer:
     def _publish(
         self, results: Sequence[WriterCommitMessage | None], writer_id: str | None, transaction: int | None
     ) -> None:
-        staged = _staged(results)
+        staged, options = _staged(results), self._options
         # a batch without rows is no commit: replaying it writes nothing either
-        if staged or self._overwrite or self._stands_for:
+        if staged or self._overwrite or options.stands_for:
             self._table().commit(
                 staged,
                 writer_id=writer_id,
                 transaction=transaction,
                 overwrite=self._overwrite,
-                tracked=self._tracked,
-                unchanged_since=self._unchanged_since,
-                stands_for=self._stands_for,
+                tracked=options.change_tracking,
+                unchanged_since=options.unchanged_since,
+                stands_for=options.stands_for,
             )
             table_file.show_stream(self._path)
 
@@ -162,7 +157,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish what the tasks staged."""
-        self._publish(messages, *(self._micro_batch or (None, None)))
+        self._publish(messages, *(self._options.micro_batch or (None, None)))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Remove what the tasks staged, where it certainly was not published."""
@@ -195,5 +190,4 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
 
 
 def _staged(results: Sequence[WriterCommitMessage | None]) -> list[StagedFiles]:
-    done = [result for result in results if isinstance(result, TaskResult)]
-    return [result.staged for result in done if result.staged is not None]
+    return [one.staged for one in results if isinstance(one, TaskResult) and one.staged is not None]

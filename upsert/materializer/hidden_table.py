@@ -185,21 +185,16 @@ class HiddenTable:
                     f"{path!r} at micro-batch {batch}; begin with a new checkpoint, or continue without "
                     "them as before: 'sink.materialize' = 'none'"
                 ) from cause
-            table = self._created(path)
-        found, wanted = table.schema.arrow, self.rows.table_schema().arrow
-        if found != wanted or table.schema.primary_key != self.rows.table_schema().primary_key:
+            bucket_key = ",".join(map(self.rows.own, self.bucket_key))
+            options = {"bucket": str(self.buckets), "bucket-key": bucket_key}
+            table = Table.create(path, self.rows.table_schema(), options, if_not_exists=True)
+        wanted = self.rows.table_schema()
+        if table.schema.arrow != wanted.arrow or table.schema.primary_key != wanted.primary_key:
             raise ConfigurationError(
                 f"{self.sink}: a query must continue with the columns and the PRIMARY KEY of its start, "
                 "for the rows of its keys are kept with them, got others; begin with a new checkpoint"
             )
         return table
-
-    def _created(self, path: str) -> Table:
-        options = {
-            "bucket": str(self.buckets),
-            "bucket-key": ",".join(map(self.rows.own, self.bucket_key)),
-        }
-        return Table.create(path, self.rows.table_schema(), options, if_not_exists=True)
 
     def base(self, table: Table, query: str, batch: int) -> SnapshotInfo:
         """The newest snapshot before a micro-batch; it may have expired, or the checkpoint was set back."""

@@ -34,82 +34,47 @@ TELL_SECONDS: Final = 3.0
 TELL_AGAIN_SECONDS: Final = 60.0
 LOG: Final = logging.getLogger("upsert.kafka")
 
-_PASSING: Final = (
-    "_TRANSPORT",
-    "_ALL_BROKERS_DOWN",
-    "_TIMED_OUT",
-    "_TIMED_OUT_QUEUE",
-    "_MSG_TIMED_OUT",
-    "_RESOLVE",
-    "_SSL",
-    "_WAIT_COORD",
-    "_WAIT_CACHE",
-    "_RETRY",
-    "_NOENT",
-    "REQUEST_TIMED_OUT",
-    "LEADER_NOT_AVAILABLE",
-    "NOT_LEADER_FOR_PARTITION",
-    "BROKER_NOT_AVAILABLE",
-    "REPLICA_NOT_AVAILABLE",
-    "NETWORK_EXCEPTION",
-    "COORDINATOR_LOAD_IN_PROGRESS",
-    "COORDINATOR_NOT_AVAILABLE",
-    "NOT_COORDINATOR",
-    "NOT_CONTROLLER",
-    "UNSTABLE_OFFSET_COMMIT",
-    "CONCURRENT_TRANSACTIONS",
-    "OFFSET_NOT_AVAILABLE",
-    "FENCED_LEADER_EPOCH",
-    "UNKNOWN_LEADER_EPOCH",
-    "KAFKA_STORAGE_ERROR",
-    "NOT_ENOUGH_REPLICAS",
-)
+_PASSING: Final = """
+    _TRANSPORT _ALL_BROKERS_DOWN _TIMED_OUT _TIMED_OUT_QUEUE _MSG_TIMED_OUT _RESOLVE _SSL _WAIT_COORD
+    _WAIT_CACHE _RETRY _NOENT REQUEST_TIMED_OUT LEADER_NOT_AVAILABLE NOT_LEADER_FOR_PARTITION
+    BROKER_NOT_AVAILABLE REPLICA_NOT_AVAILABLE NETWORK_EXCEPTION COORDINATOR_LOAD_IN_PROGRESS
+    COORDINATOR_NOT_AVAILABLE NOT_COORDINATOR NOT_CONTROLLER UNSTABLE_OFFSET_COMMIT
+    CONCURRENT_TRANSACTIONS OFFSET_NOT_AVAILABLE FENCED_LEADER_EPOCH UNKNOWN_LEADER_EPOCH
+    KAFKA_STORAGE_ERROR NOT_ENOUGH_REPLICAS
+"""
 """Names of errors that may be gone when the call is made again."""
 
-_KINDS: Final[tuple[tuple[type[UpsertError], str, tuple[str, ...]], ...]] = (
+_KINDS: Final[tuple[tuple[type[UpsertError], str, str], ...]] = (
     (
         TableNotFoundError,
         "create the topic, or correct its name",
-        ("UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"),
+        "UNKNOWN_TOPIC_OR_PART UNKNOWN_TOPIC_ID _UNKNOWN_TOPIC _UNKNOWN_PARTITION",
     ),
-    (TableExistsError, "choose another name", ("TOPIC_ALREADY_EXISTS",)),
+    (TableExistsError, "choose another name", "TOPIC_ALREADY_EXISTS"),
     (
         RecordsExpiredError,
         "records were deleted before they were read; start over, or accept the gap",
-        ("OFFSET_OUT_OF_RANGE", "_AUTO_OFFSET_RESET"),
+        "OFFSET_OUT_OF_RANGE _AUTO_OFFSET_RESET",
     ),
     (
         ConfigurationError,
         "correct the user, the password or the rights in Kafka",
-        (
-            "_AUTHENTICATION",
-            "SASL_AUTHENTICATION_FAILED",
-            "UNSUPPORTED_SASL_MECHANISM",
-            "TOPIC_AUTHORIZATION_FAILED",
-            "GROUP_AUTHORIZATION_FAILED",
-            "CLUSTER_AUTHORIZATION_FAILED",
-            "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
-        ),
+        """_AUTHENTICATION SASL_AUTHENTICATION_FAILED UNSUPPORTED_SASL_MECHANISM TOPIC_AUTHORIZATION_FAILED
+        GROUP_AUTHORIZATION_FAILED CLUSTER_AUTHORIZATION_FAILED TRANSACTIONAL_ID_AUTHORIZATION_FAILED""",
     ),
     (
         ConfigurationError,
         "correct the option or property",
-        (
-            "_INVALID_ARG",
-            "INVALID_CONFIG",
-            "INVALID_REPLICATION_FACTOR",
-            "INVALID_PARTITIONS",
-            "INVALID_TRANSACTION_TIMEOUT",
-            "TOPIC_EXCEPTION",
-            "POLICY_VIOLATION",
-        ),
+        """_INVALID_ARG INVALID_CONFIG INVALID_REPLICATION_FACTOR INVALID_PARTITIONS
+        INVALID_TRANSACTION_TIMEOUT TOPIC_EXCEPTION POLICY_VIOLATION""",
     ),
     (
         FencedError,
         "another attempt has taken over, or the transaction was open for longer than transaction.timeout.ms",
-        ("_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "FENCED_INSTANCE_ID"),
+        "_FENCED PRODUCER_FENCED INVALID_PRODUCER_EPOCH FENCED_INSTANCE_ID",
     ),
 )
+"""What an error of such a name means, and what to do about it."""
 
 
 def codes(*names: str) -> frozenset[int]:
@@ -120,12 +85,12 @@ def codes(*names: str) -> frozenset[int]:
 
 def is_passing(error: Any) -> bool:
     """Whether a ``KafkaError`` may be gone when the call is made again."""
-    return not is_lasting(error) and (bool(error.retriable()) or error.code() in codes(*_PASSING))
+    return not is_lasting(error) and (bool(error.retriable()) or error.code() in codes(*_PASSING.split()))
 
 
 def is_lasting(error: Any) -> bool:
     """Whether a ``KafkaError`` has a cause that does not pass by itself."""
-    return error.code() in codes(*(name for _, _, names in _KINDS for name in names))
+    return error.code() in codes(*(name for _, _, names in _KINDS for name in names.split()))
 
 
 def translated(
@@ -137,7 +102,7 @@ def translated(
     """
     text = connection.masked(f"{error.str()} ({error.name()})")
     for kind, advice, names in _KINDS:
-        if error.code() in codes(*names):
+        if error.code() in codes(*names.split()):
             return kind(f"{subject}: Kafka at {connection.bootstrap_servers!r} said: {text}; {advice}")
     if is_passing(error):
         return unavailable(connection, subject, text)
