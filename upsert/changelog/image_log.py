@@ -2,10 +2,9 @@
 
 A log is a Kafka partition, or anything else with growing positions. Its images are one managed table. Each
 batch is one commit of the writer *log*, with the position that it leads to as its transaction; the store
-never forgets a writer's last transaction, so each snapshot says by itself at which position it is
-(`Positions`). Compaction, expiry and clean-up publish snapshots too, which hold the same images at the same
-position. So the state as of a position is a snapshot: cost follows the changed keys, a crash leaves a whole
-commit or none, and compaction continues in the background.
+never forgets a writer's last transaction, so each snapshot says by itself at which position it is, those of
+compaction, expiry and clean-up too. So the state as of a position is a snapshot: cost follows the changed
+keys, a crash leaves a whole commit or none, and compaction continues in the background.
 
 Batches are replayed after a crash. The first attempt may have committed its images, and Kafka's compaction
 may have removed records since: it removes a record once the key has a newer one, which may lie in a later
@@ -14,16 +13,13 @@ records give, and then *aligns*: where the images that it ends with are not thos
 emits the step from the ones to the others. So what was emitted always leads to the committed images, which
 the next batch takes back; compaction can only take intermediate rows away. Two attempts at once are the same
 case.
-
-What is remembered: the newest row of each key that is not deleted, for ever or as long as an ``Expiry`` says,
-and the states at the ends of the last batches.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from typing import Final, Self
 
 import numpy as np
@@ -159,103 +155,13 @@ _SLACK: Final = 64
 """Snapshots beyond twice the states to keep, before old ones are expired: it costs a commit and a listing."""
 
 
-@dataclass(frozen=True)
-class Positions:
-    """The states of one log in a table of images: none at ``beginning``; ``keep`` of them stay."""
-
-    table: Table
-    log: str
-    beginning: int
-    keep: int
-
-    def at(self, position: int) -> Snapshot:
-        """The images as of a position; ``MissingStateError`` if there are none."""
-        if position == self.beginning:
-            return self.table.snapshot(0)
-        found = self._found(position)
-        if found is None:
-            raise self._missing(position)
-        return self.table.snapshot(found.id)
-
-    def is_recorded(self, position: int) -> bool:
-        """Whether a batch has led to this position, or beyond."""
-        return self._reached(self.table.published.latest()) >= position
-
-    def record(self, start: int, end: int, images: pa.Table) -> bool:
-        """Commit images, with ``_row_kind``, as the state at ``end``; False if that was done before.
-
-        Raises:
-            MissingStateError: the log is neither at ``start``, from which they continue, nor at ``end``.
-        """
-        reached = self._reached(self.table.published.latest())
-        if start != reached < end:
-            raise self._diverged(start, end, reached)
-        staged = [self.table.stage(images, order="rows")]
-        with self.table.discarded_if_failed(staged):
-            done = self.table.commit(staged, writer_id=self.log, transaction=end)
-        # whether it was published for these files: without any, by the step that it makes
-        published, own = self.table.published, {entry.file for one in staged for entry in one.files}
-        is_own = own == {entry.file for entry in published.delta(done.info).added}
-        is_own = is_own and start == self._reached(published.info(done.info.id - 1))
-        if not is_own:
-            self.table.discard(staged)
-        return is_own
-
-    def changes(self, base: Snapshot, end: int) -> pa.Table:
-        """The consolidated changes of the images between a state and the one at ``end``."""
-        return self.table.changes(base.id, self.at(end).id)
-
-    def expire(self) -> None:
-        """Give up states that no replay needs, once there are many; also what crashed attempts have left."""
-        head = self.table.published.latest()
-        if head.id - head.oldest > 2 * self.keep + _SLACK:
-            self.table.expire(keep=self.keep)
-            self.table.clean()
-
-    def _reached(self, info: SnapshotInfo) -> int:
-        return info.writers.get(self.log, self.beginning)
-
-    def _found(self, position: int) -> SnapshotInfo | None:
-        """The newest snapshot at this position: it has the fewest files."""
-        published = self.table.published
-        head = published.latest()
-        try:
-            for id in range(head.id, max(head.oldest, 1) - 1, -1):
-                info = published.info(id, head)
-                reached = self._reached(info)
-                if reached <= position:
-                    return info if reached == position else None
-        except SnapshotExpiredError:
-            return None  # expired meanwhile, and with it whatever is older
-        return None
-
-    def _missing(self, position: int) -> MissingStateError:
-        reached = self._reached(self.table.published.latest())
-        return MissingStateError(
-            f"images of log {self.log!r} in {self.table.path!r}: a state at position {position} must be "
-            f"there, got states up to {reached} of which the newest {self.keep} are kept; restore the folder "
-            "together with the checkpoint it belongs to, or start the query with a new checkpoint"
-        )
-
-    def _diverged(self, start: int, end: int, reached: int) -> MissingStateError:
-        return MissingStateError(
-            f"images of log {self.log!r} in {self.table.path!r}: a batch from {start} to {end} must find "
-            f"them at {start}, got {reached}; the checkpoint is older than the images: restore both "
-            "together, or start the query with a new checkpoint"
-        )
-
-
 def alignment(
     base: Snapshot, own: NewestImages, committed: pa.Table, rules: Rules, schema: pa.Schema
 ) -> pa.Table:
     """Changes, mostly none, that lead from a replay's images to the committed ones.
 
-    Args:
-        base: the images at the start of the batch.
-        own: the images that the replay ends with.
-        committed: consolidated changes of the images by the attempt that has committed, with ``_row_kind``.
-        rules: how rows are told apart.
-        schema: the rows' own columns.
+    ``base`` are the images at the start of the batch, ``own`` those that the replay ends with, ``committed``
+    the consolidated changes of the images by the attempt that has committed, with ``_row_kind``.
     """
     is_after = pc.not_equal(committed.column(ROW_KIND_COLUMN), RowKind.UPDATE_BEFORE.value)
     rows, is_there = split_kinds(committed.filter(is_after))
@@ -347,11 +253,22 @@ class ImageLog:
     """
 
     def __init__(
-        self, positions: Positions, schema: TableSchema, order_by: tuple[str, ...], drop_every: int
+        self,
+        table: Table,
+        log: str,
+        schema: TableSchema,
+        *,
+        beginning: int,
+        keep: int,
+        order_by: tuple[str, ...],
+        drop_every: int,
     ) -> None:
         """Of an existing table; use ``ImageLog.open``."""
-        self._positions = positions
+        self._table = table
+        self._log = log
         self._layout = Layout.of(schema)
+        self._beginning = beginning
+        self._keep = keep
         self._order_by = order_by
         self._drop_every = drop_every
 
@@ -400,7 +317,15 @@ class ImageLog:
                 "checkpoint"
             )
         # one state more than there are batches to replay: the one at which the first of them starts
-        return cls(Positions(table, log, beginning, keep + 1), plain, tuple(order_by), drop_every)
+        return cls(
+            table,
+            log,
+            plain,
+            beginning=beginning,
+            keep=keep + 1,
+            order_by=tuple(order_by),
+            drop_every=drop_every,
+        )
 
     def advance(
         self,
@@ -431,19 +356,14 @@ class ImageLog:
         """
         if end <= start:
             raise ConfigurationError(
-                f"log {self._positions.log!r}: a batch must end after its start, got {start} to {end}"
+                f"log {self._log!r}: a batch must end after its start, got {start} to {end}"
             )
         rules = Rules(self._layout.key, tuple(compare), self._order_by, expiry)
         rules.check(self._layout.schema.arrow)
-        return self._advance(start, end, self._positions.at(start), records, rules)
+        return self._advance(start, end, self._at(start), records, rules)
 
     def _advance(
-        self,
-        start: int,
-        end: int,
-        base: Snapshot,
-        records: pa.Table | Iterable[pa.Table],
-        rules: Rules,
+        self, start: int, end: int, base: Snapshot, records: pa.Table | Iterable[pa.Table], rules: Rules
     ) -> Iterator[pa.Table]:
         newest = NewestImages.above(base, rules.key)
         held: list[pa.Table] = []
@@ -457,20 +377,16 @@ class ImageLog:
                 held = []
         if rules.expiry is not None and start // self._drop_every != end // self._drop_every:
             newest.drop_expired(rules.expiry)
-        if not self._commit(start, end, newest):
-            committed = self._positions.changes(base, end)
+        if self._is_recorded(end) or not self._record(start, end, newest.changed):
+            committed = self._changes(base, end)
             held.append(alignment(base, newest, committed, rules, self._layout.stored))
-        self._positions.expire()
+        self._expire()
         yield from (changes for changes in held if changes.num_rows)
 
     def _normalize(self, segment: pa.Table, newest: NewestImages, rules: Rules) -> pa.Table:
-        rows, weights = conform(self._layout, segment, f"log {self._positions.log!r}")
+        rows, weights = conform(self._layout, segment, f"log {self._log!r}")
         is_value = np.ones(rows.num_rows, np.bool_) if weights is None else weights > 0
         return newest.normalize(rows, is_value, rules)
-
-    def _commit(self, start: int, end: int, newest: NewestImages) -> bool:
-        """Commit the batch's images; False if that was done before."""
-        return not self._positions.is_recorded(end) and self._positions.record(start, end, newest.changed)
 
     def settle(self, start: int, end: int, records: pa.Table, *, compare: Sequence[str]) -> pa.Table | None:
         """The changelog of a batch that another attempt would not repeat; None if there has been one.
@@ -479,23 +395,80 @@ class ImageLog:
         what the batch is, any other asks ``settled``.
         """
         rules = Rules(self._layout.key, tuple(compare), self._order_by)
-        newest = NewestImages.above(self._positions.at(start), rules.key)
+        newest = NewestImages.above(self._at(start), rules.key)
         changes = [self._normalize(segment, newest, rules) for segment in [*segments(records)] or [records]]
-        if not self._commit(start, end, newest):
+        if self._is_recorded(end) or not self._record(start, end, newest.changed):
             return None
-        self._positions.expire()
+        self._expire()
         return pa.concat_tables(changes)
 
     def settled(self, start: int, end: int) -> pa.Table | None:
         """The consolidated changes of a batch that was committed, with ``_row_kind``; None if none was."""
-        if not self._positions.is_recorded(end):
+        if not self._is_recorded(end):
             return None
-        return self._positions.changes(self._positions.at(start), end)
+        return self._changes(self._at(start), end)
 
     def take_over(self, images: pa.Table, end: int) -> None:
         """Make images from elsewhere the state at ``end``, as the first batch; again, nothing happens."""
-        if not self._positions.is_recorded(end):
-            self._positions.record(self._positions.beginning, end, images)
+        if not self._is_recorded(end):
+            self._record(self._beginning, end, images)
+
+    def _at(self, position: int) -> Snapshot:
+        """The images as of a position: the newest snapshot there, which has the fewest files."""
+        if position == self._beginning:
+            return self._table.snapshot(0)
+        published = self._table.published
+        head = published.latest()
+        found: SnapshotInfo | None = None
+        with suppress(SnapshotExpiredError):  # expired meanwhile, and with it whatever is older
+            states = (published.info(id, head) for id in range(head.id, max(head.oldest, 1) - 1, -1))
+            found = next((info for info in states if self._reached(info) <= position), None)
+        if found is not None and self._reached(found) == position:
+            return self._table.snapshot(found.id)
+        reached = self._reached(published.latest())
+        raise MissingStateError(
+            f"images of log {self._log!r} in {self._table.path!r}: a state at position {position} must be "
+            f"there, got states up to {reached} of which the newest {self._keep} are kept; restore the "
+            "folder together with the checkpoint it belongs to, or start the query with a new checkpoint"
+        )
+
+    def _is_recorded(self, position: int) -> bool:
+        """Whether a batch has led to this position, or beyond."""
+        return self._reached(self._table.published.latest()) >= position
+
+    def _record(self, start: int, end: int, images: pa.Table) -> bool:
+        """Commit images, with ``_row_kind``, as the state at ``end``; False if that was done before."""
+        reached = self._reached(self._table.published.latest())
+        if start != reached < end:
+            raise MissingStateError(
+                f"images of log {self._log!r} in {self._table.path!r}: a batch from {start} to {end} must "
+                f"find them at {start}, got {reached}; the checkpoint is older than the images: restore both "
+                "together, or start the query with a new checkpoint"
+            )
+        staged = [self._table.stage(images, order="rows")]
+        with self._table.discarded_if_failed(staged):
+            done = self._table.commit(staged, writer_id=self._log, transaction=end)
+        # whether it was published for these files: without any, by the step that it makes
+        published, own = self._table.published, {entry.file for one in staged for entry in one.files}
+        is_own = own == {entry.file for entry in published.delta(done.info).added}
+        is_own = is_own and start == self._reached(published.info(done.info.id - 1))
+        if not is_own:
+            self._table.discard(staged)
+        return is_own
+
+    def _changes(self, base: Snapshot, end: int) -> pa.Table:
+        """The consolidated changes of the images between a state and the one at ``end``."""
+        return self._table.changes(base.id, self._at(end).id)
+
+    def _expire(self) -> None:
+        """Give up states that no replay needs, once there are many; also what crashed attempts have left."""
+        head = self._table.published.latest()
+        if head.id - head.oldest > 2 * self._keep + _SLACK:
+            self._table.expire(keep=self._keep)
+            self._table.clean()
+
+    def _reached(self, info: SnapshotInfo) -> int:
+        return info.writers.get(self._log, self._beginning)
 
 
 def segments(records: pa.Table | Iterable[pa.Table]) -> Iterator[pa.Table]:

@@ -27,13 +27,7 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 from upsert import types
 from upsert.blobs import BLOB_BYTES, bucket_ids, by_number, from_blob, gathered, to_blobs
 from upsert.changelog.image_log import KEEP, ImageLog, NewestImages
-from upsert.changelog.normalizer import (
-    Expiry,
-    Rules,
-    check_not_null,
-    split_kinds,
-    with_kinds,
-)
+from upsert.changelog.normalizer import Expiry, Rules, check_not_null, split_kinds, with_kinds
 from upsert.errors import ConfigurationError
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
@@ -78,21 +72,8 @@ class NormalizeSpec:
     def label(self) -> str:
         """What must stay the same as long as a checkpoint is used; kept with the state of each bucket."""
         columns = [[column.name, str(column.type)] for column in self.schema.columns]
-        kept = {
-            "buckets": self.buckets,
-            "key": self.rules.key,
-            "order_by": self.rules.order_by,
-            "columns": columns,
-        }
-        return json.dumps(kept)
-
-    def check_label(self, found: str) -> None:
-        """Refuse state that was written under another label."""
-        if found != self.label:
-            raise ConfigurationError(
-                f"normalize: a query must continue with the arguments of its checkpoint, {found}, got "
-                f"{self.label}; restore them, or start with a new checkpoint"
-            )
+        rules = {"key": self.rules.key, "order_by": self.rules.order_by}
+        return json.dumps({"buckets": self.buckets, **rules, "columns": columns})
 
 
 _DROP_EVERY = 64
@@ -118,7 +99,11 @@ def step(
     Tables of images belong to the query: its id is in its checkpoint, and those of another are never read.
     """
     known = remembered or Remembered(spec.label, b"", 0)
-    spec.check_label(known.label)
+    if known.label != spec.label:
+        raise ConfigurationError(
+            f"normalize: a query must continue with the arguments of its checkpoint, {known.label}, got "
+            f"{spec.label}; restore them, or start with a new checkpoint"
+        )
     if spec.state_path is not None:
         return _in_table(spec, spec.state_path, bucket, query, known, records)
     if known.position:
@@ -126,13 +111,7 @@ def step(
             f"normalize: the images of bucket {bucket} are in tables since an earlier run; give state_path "
             "as it was"
         )
-    return _in_blob(spec, bucket, known, records)
-
-
-def _in_blob(
-    spec: NormalizeSpec, bucket: int, known: Remembered, records: pa.Table
-) -> tuple[Iterator[pa.Table], Remembered]:
-    newest = NewestImages.all(_images(spec, known.images), spec.rules.key)
+    newest = _images(spec, known.images)
     changes = newest.normalize(*split_kinds(records), spec.rules)
     if spec.rules.expiry is not None:
         newest.drop_expired(spec.rules.expiry)
@@ -147,12 +126,10 @@ def _in_blob(
     return iter([changes]), Remembered(known.label, blob, 0)
 
 
-def _images(spec: NormalizeSpec, blob: bytes) -> pa.Table:
+def _images(spec: NormalizeSpec, blob: bytes) -> NewestImages:
     schema = spec.rules.image_schema(spec.schema.arrow)
-    if not blob:
-        return schema.empty_table()
-    rows, _ = from_blob(blob)
-    return pa.Table.from_arrays(rows.columns, schema=schema)
+    rows = pa.Table.from_arrays(from_blob(blob)[0].columns, schema=schema) if blob else schema.empty_table()
+    return NewestImages.all(rows, spec.rules.key)
 
 
 def _in_table(
@@ -168,19 +145,17 @@ def _in_table(
         order_by=spec.rules.order_by,
         drop_every=_DROP_EVERY,
     )
-    position = known.position
+    position, rules = known.position, spec.rules
     if known.images:
         # until now they were in the state store
         position = 1
-        log.take_over(NewestImages.all(_images(spec, known.images), spec.rules.key).changed, position)
-    changes = log.advance(
-        position, position + 1, records, compare=spec.rules.compare, expiry=spec.rules.expiry
-    )
+        log.take_over(_images(spec, known.images).changed, position)
+    changes = log.advance(position, position + 1, records, compare=rules.compare, expiry=rules.expiry)
     return changes, Remembered(known.label, b"", position + 1)
 
 
 NORMALIZE_MARK: Final = "upsert.normalize"
-"""Metadata of the column that the stateful step puts out: names of the key columns."""
+"""Metadata of the column that the stateful step puts out, by which a reader of Spark's plan knows it."""
 
 _BLOB: Final = "blob"
 _PACKED: Final = f"bucket INT, {_BLOB} BINARY"
@@ -268,13 +243,13 @@ def normalize(
     folder = None if state_path is None else paths.table_folder(state_path)
     own = [field for field in df.schema.fields if field.name != ROW_KIND_COLUMN]
     output = StructType([*own, StructField(ROW_KIND_COLUMN, StringType(), nullable=False)])
+    mark = {NORMALIZE_MARK: {"key": list(identity), "order": list(order)}}
+    blobs = StructType([StructField(_BLOB, BinaryType(), nullable=True, metadata=mark)])
     spec = NormalizeSpec(schema, rules, buckets, folder, max_state_bytes, keep)
     return (
         df.mapInArrow(Pack(spec), _PACKED)
         .groupBy("bucket")
-        .applyInPandasWithState(
-            NormalizeBucket(spec), _marked(identity, order), _STATE, "append", GroupStateTimeout.NoTimeout
-        )
+        .applyInPandasWithState(NormalizeBucket(spec), blobs, _STATE, "append", GroupStateTimeout.NoTimeout)
         .mapInArrow(unpack, output)
     )
 
@@ -304,12 +279,6 @@ def _expiry(ttl: timedelta, time: str | None, order_by: Sequence[str], schema: T
     return Expiry(time, ttl // timedelta(milliseconds=1))
 
 
-def _marked(key: Sequence[str], order: Sequence[str]) -> StructType:
-    """The blobs of changes, with the mark by which a reader of Spark's plan knows the operator."""
-    mark = {NORMALIZE_MARK: {"key": list(key), "order": list(order)}}
-    return StructType([StructField(_BLOB, BinaryType(), nullable=True, metadata=mark)])
-
-
 @dataclass(frozen=True)
 class Pack:
     """A task of the input: its rows as blobs, each of one bucket, numbered in the order of their arrival."""
@@ -320,20 +289,17 @@ class Pack:
         """Blobs with the number of their bucket."""
         ids, layout = bucket_ids(self.spec.buckets), Layout.of(self.spec.schema)
         number = 0
-        for rows in gathered(from_spark(batches)):
-            for bucket, own in self._by_bucket(layout, rows):
+        for given in gathered(from_spark(batches)):
+            rows, weights = conform(layout, given, "normalize")
+            check_not_null(rows, self.spec.rules.order_by, "order_by")
+            if weights is not None:
+                rows = with_kinds(rows, weights > 0)
+            key = [rows.column(name) for name in self.spec.rules.key]
+            buckets = bucket_of(hash_columns(key), self.spec.buckets)
+            for bucket, own in by_number(rows, buckets, self.spec.buckets):
                 for blob in to_blobs(own, {"task": task_number(), "number": number}):
                     number += 1
                     yield pa.record_batch({"bucket": ids[[bucket]], _BLOB: pa.array([blob], pa.binary())})
-
-    def _by_bucket(self, layout: Layout, batches: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-        rows, weights = conform(layout, batches, "normalize")
-        check_not_null(rows, self.spec.rules.order_by, "order_by")
-        if weights is not None:
-            rows = with_kinds(rows, weights > 0)
-        key = [rows.column(name) for name in self.spec.rules.key]
-        bucket = bucket_of(hash_columns(key), self.spec.buckets)
-        return by_number(rows, bucket, self.spec.buckets)
 
 
 @dataclass(frozen=True)

@@ -174,11 +174,7 @@ def _lasts(order: KeyOrder, begin: int) -> Positions:
 def one_row_per_key(
     chunks: Iterable[KindedRows], layout: Layout, sequence: str | None, of: str
 ) -> Effects | None:
-    """What all rows of a task do to each key, ascending by key; None without rows.
-
-    Raises:
-        ChangelogError: two different values are left for a key.
-    """
+    """What all rows of a task do to each key, ascending by key; None without rows."""
     found = list(chunks)
     if not found:
         return None

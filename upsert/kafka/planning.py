@@ -83,11 +83,7 @@ class Offset:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], of: str) -> Self:
-        """The offset of its JSON form.
-
-        Raises:
-            ConfigurationError: it is no offset of this source.
-        """
+        """The offset of its JSON form; refuses what is no offset of this source."""
         try:
             kept = _Topics.from_json(value)
             partitions = {

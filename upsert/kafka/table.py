@@ -60,9 +60,9 @@ class KafkaTable:
         connector: ``upsert-kafka`` or ``kafka``.
         schema: all columns, with its metadata columns.
         values: the connector's options by key, see ``upsert.kafka.options``.
-        properties: options of the client library; may hold secrets, so they are not in the repr.
         key: the key part, None where records have no key columns.
         value: the value part.
+        properties: options of the client library; may hold secrets, so they are not in the repr.
         given: the options as they were written, by which a Spark query declares the table again.
 
     >>> schema = TableSchema.of({"word": pa.string(), "n": pa.int64()}, primary_key=["word"])
@@ -125,7 +125,14 @@ class KafkaTable:
         is_left_out = set(key_columns) if values["value.fields-include"] == "except_key" else set()
         columns = tuple(c.name for c in schema.physical if c.name not in is_left_out)
         value = _record_part(Side.VALUE, values["value.format"], schema, columns, formats, of)
-        _refuse_options_of_other_formats(formats, key, value, of)
+        used = {f"value.{value.format_name}.", f"{value.format_name}."}
+        used |= {f"key.{key.format_name}."} if key else set()
+        for name in formats:
+            if not name.startswith(tuple(used)):
+                raise ConfigurationError(
+                    f"{of}: option {name!r} is for a format that the table does not use; used are "
+                    f"{', '.join(sorted(used))}"
+                )
         table = cls(of, connector, schema, values, key, value, sorted_out.properties, dict(given))
         table._check()
         return table
@@ -144,9 +151,6 @@ class KafkaTable:
                 f"{self.name}: option 'cdc-events-duplicate' is for formats of changes, got "
                 f"{self.value.format_name!r}; leave it out, or use the connector 'upsert-kafka'"
             )
-        self._check_written_metadata()
-
-    def _check_written_metadata(self) -> None:
         written = [c.key.key for c in self.metadata(writing=False) if not c.column.virtual]
         if "headers" in written and "header-list" in written:
             raise SchemaError(
@@ -198,13 +202,9 @@ class KafkaTable:
 
     def metadata(self, *, writing: bool) -> tuple[MetadataColumn, ...]:
         """The metadata columns with their keys, as they can be read, or written: without the VIRTUAL ones."""
-        prefix = f"{self.value.format_name}."
-        aliases = {
-            prefix + key.removeprefix("value."): key
-            for key in self.offered_metadata
-            if key.startswith("value.")
-        }
-        found = resolve(self.schema.columns, self.offered_metadata, aliases, of=self.name, writing=writing)
+        offered, prefix = self.offered_metadata, f"{self.value.format_name}."
+        aliases = {prefix + key.removeprefix("value."): key for key in offered if key.startswith("value.")}
+        found = resolve(self.schema.columns, offered, aliases, of=self.name, writing=writing)
         if writing and self.only_topic is None and "topic" not in {column.key.key for column in found}:
             raise SchemaError(
                 f"{self.name}: writing to several topics needs a column that names the topic of each row; "
@@ -237,29 +237,8 @@ def _record_part(
     return RecordPart(side, chosen.name, columns, pa.schema(fields), parsed)
 
 
-def _refuse_options_of_other_formats(
-    given: Mapping[str, str], key: RecordPart | None, value: RecordPart, of: str
-) -> None:
-    used = {f"value.{value.format_name}.", f"{value.format_name}."}
-    used |= {f"key.{key.format_name}."} if key else set()
-    for name in given:
-        if not any(name.startswith(prefix) for prefix in used):
-            raise ConfigurationError(
-                f"{of}: option {name!r} is for a format that the table does not use; used are "
-                f"{', '.join(sorted(used))}"
-            )
-
-
 SPARK_FORMATS: Final[Mapping[str, str]] = {UPSERT: "upsert-kafka", PLAIN: "kafka-changelog"}
 """Connector -> the Spark format of it."""
-
-_NEEDED_BY_MODE: Final = {
-    f"scan.{kind}.mode": {
-        "timestamp": f"scan.{kind}.timestamp-millis",
-        "specific-offsets": f"scan.{kind}.specific-offsets",
-    }
-    for kind in ("bounded", "startup")
-}
 
 
 def check_options(
@@ -353,10 +332,11 @@ def _check_upsert(schema: TableSchema, values: Mapping[str, Any], of: str) -> No
 
 
 def _of_modes(values: Mapping[str, Any]) -> Iterator[str]:
-    for mode_option, needed in _NEEDED_BY_MODE.items():
+    for kind in ("bounded", "startup"):
+        mode_option = f"scan.{kind}.mode"
         mode = values.get(mode_option)
-        kind = mode_option.split(".")[1]
-        for needing, option in needed.items():
+        for needing, needed in (("timestamp", "timestamp-millis"), ("specific-offsets", "specific-offsets")):
+            option = f"scan.{kind}.{needed}"
             given = values.get(option)
             if mode == needing and given is None:
                 yield f"option {option!r} is required in {mode!r} {kind} mode"

@@ -210,12 +210,7 @@ class LogDecoder:
         self._uuid = uuid
 
     def decode(self, records: pa.Table) -> LogChanges:
-        """What the records of one partition say, in its order.
-
-        Raises:
-            ConfigurationError: records are not of this table.
-            CorruptTableError: a record cannot be read.
-        """
+        """What records of one partition say, in its order; refuses records of others, and damaged ones."""
         known, is_mark, found = self._marks(records)
         decoded = self._decoder.decode(records.column("value").combine_chunks())
         if decoded.bad:

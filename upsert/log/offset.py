@@ -52,11 +52,7 @@ class LogOffset:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], of: str) -> Self:
-        """The offset of its JSON form.
-
-        Raises:
-            ConfigurationError: it is no offset of a log.
-        """
+        """The offset of its JSON form; refuses what is no offset of a log."""
         try:
             of_log = _Position.from_json(value[LOG])
             at = {int(partition): whole(offset) for partition, offset in of_log.at.items()}

@@ -1,4 +1,4 @@
-"""Sending the changes of committed snapshots to a table's log, each exactly once.
+"""The topic of a table's log, and the changes of committed snapshots on their way into it, each exactly once.
 
 One transaction a snapshot: its changes, then a mark in every partition, and the snapshot's id as the offset
 of a consumer group, by which the next publisher, wherever it runs, knows where to continue. What a publisher
@@ -11,8 +11,7 @@ tells, and where Kafka has deleted that too, what the table's own consumer holds
 low, and is so only if no reader can read any more what would be sent twice.
 
 One process of a host at a time publishes (`turn`): Kafka itself fences all but the last one that began and
-aborts their transactions, so the lock is not needed for correctness, but saves work. A process that dies
-releases it.
+aborts their transactions, so the lock only saves work. A process that dies releases it.
 """
 
 from __future__ import annotations

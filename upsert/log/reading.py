@@ -294,11 +294,7 @@ class LogPlanner:
         return offsets_of_snapshot(known, self.topic.buckets)
 
     def offsets_at(self, table: Table, timestamp_ms: int) -> dict[int, int]:
-        """The first records after a time from which no snapshot is left.
-
-        Raises:
-            RecordsExpiredError: no record of that time or before is left either, or the log began later.
-        """
+        """The first records after a time from which no snapshot is left; the log must reach back so far."""
         if timestamp_ms < beginning_of(table.root, table.uuid, self.topic.name).time_ms:
             raise expired(table.name, f"all changes after {timestamp_ms} ms")
         connection, partitions = self.topic.connection, self.topic.partitions
@@ -309,13 +305,9 @@ class LogPlanner:
         return {partition.partition: offset for partition, offset in found.items()}
 
     def next(self, table: Table, start: LogOffset, max_rows: int | None, *, moves: bool) -> LogOffset:
-        """Where a step ends; ``start`` itself when nothing is new.
+        """Where a step of about ``max_rows`` changes ends; ``start`` itself when nothing is new.
 
-        Args:
-            table: the table.
-            start: an earlier answer, or where the reader came into the log.
-            max_rows: about how many changes the step may read; None: all.
-            moves: whether the reader needs no snapshot before those that it has read.
+        ``moves``: whether the reader needs no snapshot before those that it has read.
         """
         ends = self.topic.ends()
         topic_id = start.topic_id

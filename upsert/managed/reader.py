@@ -138,11 +138,7 @@ class RowMetadata:
         return rows
 
     def until(self, table: PinnedTable, version: Version, until: int | None) -> int | None:
-        """How far the next step may go: over one commit where the columns tell which one it is.
-
-        Raises:
-            SnapshotExpiredError: the commits that follow a tag have expired, so they are no longer known.
-        """
+        """How far the next step may go: over one commit where the columns tell which one it is."""
         if not self.needs(SNAPSHOT_ID, COMMIT_TIMESTAMP, SEQUENCE_NUMBER) or not version.base:
             return until
         last = table.snapshot(until).info.data_version

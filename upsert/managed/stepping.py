@@ -10,13 +10,11 @@ held: a replay reads it. Both are held where a tag keeps the version, which keep
 
 Spark does not tell a source which checkpoint it belongs to, so a reader has a random id as a consumer, which
 travels in the offsets that Spark logs: a restart finds it there. A hold is written when the version changes,
-once a second at most, for an earlier version holds all that follows; and again when half of the lease is
-over.
+once a second at most, for an earlier version holds all that follows; and when half of the lease is over.
 
-A stream that has nothing to do asks an object store once a second, not as often as Spark asks the stream:
-each look costs some requests, which are counted, and Spark looks again as soon as it has an answer. So a
-second look from one offset waits, and asks then: what was written before it is always seen. A local disk is
-asked at once.
+A stream that has nothing to do asks an object store once a second, not as often as Spark asks the stream,
+which is as soon as it has an answer: each look costs some requests, which are counted. So a second look from
+one offset waits, and asks then: what was written before it is always seen. A local disk is asked at once.
 
 `StepSource` gives one step as a batch, read by the stream's own reader.
 """

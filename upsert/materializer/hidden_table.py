@@ -106,9 +106,7 @@ class KeptRows:
         sums, positions = sums[changed], order.firsts[changed]
         found = gather(rows, positions).append_column(IDENTITY, identity.take(pa.array(positions)))
         probes, there = base.match(
-            (*self.kept_key, IDENTITY),
-            found.select([*self.kept_key, IDENTITY]),
-            select=[COUNT, ARRIVAL],
+            (*self.kept_key, IDENTITY), found.select([*self.kept_key, IDENTITY]), select=[COUNT, ARRIVAL]
         )
         before, arrival = (np.zeros(found.num_rows, np.int64) for _ in range(2))
         before[probes] = one_array(there.column(COUNT)).to_numpy()
@@ -157,13 +155,11 @@ FOLDER: Final = "materialized"
 
 @dataclass(frozen=True)
 class HiddenTable:
-    """What one query keeps of the rows of a sink.
+    """What one query keeps of the rows of a sink, in a table below ``folder``, as other queries do.
 
     Attributes:
         sink: the sink, for messages.
-        folder: in which the tables of all queries lie.
-        rows: the form of its rows.
-        buckets: how many buckets it has: the sink's number.
+        buckets: how many buckets the table has: the sink's number.
         bucket_key: the sink's columns whose hash gives the bucket.
     """
 

@@ -39,8 +39,6 @@ class WriteBatch:
     """Writes one micro-batch; Spark calls it in the driver, for the same one again after a failure.
 
     Attributes:
-        path: folder of the table.
-        uuid: the table.
         buckets: how many tasks write, each the rows of one bucket.
         bucket: Spark SQL for the bucket of a row; None where Spark cannot compute it.
         definition: version of the table's definition that the rows' columns are of; None for the present.

@@ -2,9 +2,7 @@
 
 Clients are made where they are used, in the process that uses them. ``confluent_kafka`` is imported when the
 first one is made, so that everything else works without it. A process keeps its clients between calls
-(`ClientCache`), because making one costs a connection and a few threads. A client is taken out while it is
-used, so two threads never share one. It belongs to the process that made it: a forked child starts with an
-empty cache and never touches its parent's clients, whose threads it lacks.
+(`ClientCache`), because making one costs a connection and a few threads.
 
 A table's options may have been written by another person: in its ``table.json``, in a script, in a session's
 defaults. librdkafka has properties that load a library, run a shell command, or send the content of any file
@@ -163,11 +161,7 @@ def check_allowed(properties: Mapping[str, str], of: str = "a connection to Kafk
 
 
 def check_files(properties: Mapping[str, str]) -> None:
-    """Refuse what a client would open and is no file: a pipe, for instance, would be waited for for ever.
-
-    Raises:
-        ConfigurationError: a property of ``FILES`` does not name a file.
-    """
+    """Refuse what a client would open and is no file: a pipe, for instance, would be waited for for ever."""
     for name in FILES & properties.keys():
         path = properties[name]
         if name.endswith("ca.location") and (path == "probe" or os.path.isdir(path)):
@@ -261,11 +255,7 @@ class Connection:
 
 
 def library() -> Any:
-    """The module ``confluent_kafka``.
-
-    Raises:
-        ConfigurationError: it is not installed.
-    """
+    """The module ``confluent_kafka``; ``ConfigurationError`` if it is not installed."""
     try:
         import confluent_kafka
     except ImportError as missing:
@@ -312,7 +302,11 @@ _of_parent: list[object] = []
 
 
 class ClientCache(Generic[C]):
-    """At most ``size`` idle clients; the one that was idle longest is closed to make room."""
+    """At most ``size`` idle clients; the one that was idle longest is closed to make room.
+
+    A client is taken out while used, so two threads never share one. A forked child starts with an empty
+    cache and never touches its parent's clients, whose threads it lacks.
+    """
 
     def __init__(self, size: int, close: Callable[[C], None]) -> None:
         self._size = size

@@ -242,11 +242,9 @@ class DidNotReturnError(Exception):
 def bounded(call: Callable[[], object], seconds: float) -> None:
     """Make a call that should take so many seconds at most; what it raises is raised here.
 
-    It runs in a thread of its own, which cannot be ended: after a ``DidNotReturnError`` it goes on, holding
-    on to what it uses, until it returns or the process ends.
-
-    Raises:
-        DidNotReturnError: the call took `GRACE_SECONDS` longer.
+    It runs in a thread of its own, which cannot be ended: when it takes `GRACE_SECONDS` longer, a
+    ``DidNotReturnError`` is raised, and it goes on, holding on to what it uses, until it returns or the
+    process ends.
     """
     failures: list[BaseException] = []
 

@@ -234,10 +234,7 @@ Guarantee = Literal["none", "at-least-once"]
 
 
 def produce(
-    connection: Connection,
-    topic: str,
-    records: Iterable[pa.Table],
-    guarantee: Guarantee = "at-least-once",
+    connection: Connection, topic: str, records: Iterable[pa.Table], guarantee: Guarantee = "at-least-once"
 ) -> int:
     """Write records and give their number.
 

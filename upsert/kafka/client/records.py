@@ -78,10 +78,7 @@ def record_metadata(*, topic_is_writable: bool, partition_is_writable: bool) -> 
     """The keys, in the order in which Flink lists them.
 
     ``headers`` loses the order of headers and all but the last of equal names; ``header-list`` keeps both.
-
-    Args:
-        topic_is_writable: whether rows may name their topic: where several are configured.
-        partition_is_writable: whether rows may name their partition: where keys need not stay together.
+    Rows may name their topic where several are configured, their partition where keys need not stay together.
     """
     keys = (
         MetadataKey("topic", pa.string(), topic_is_writable),
@@ -110,12 +107,9 @@ def record_values(key: str, records: pa.Table) -> pa.Array:
         case "headers":
             return header_maps(column)
         case "header-list":
-            empty = pa.scalar([], column.type)
-            return (
-                pc.fill_null(column, empty).cast(HEADER_LIST)
-                if column.null_count
-                else column.cast(HEADER_LIST)
-            )
+            if column.null_count:
+                column = pc.fill_null(column, pa.scalar([], column.type))
+            return column.cast(HEADER_LIST)
     return column
 
 

@@ -91,11 +91,8 @@ def read_marker(
 ) -> Marker | None:
     """What the last committed transaction of this id has left behind; None before the first.
 
-    Without ``settled`` an open transaction is not waited for, see `group_markers`.
-
-    Raises:
-        ConfigurationError: the consumer group of this name holds something else.
-        KafkaUnavailableError: Kafka did not answer, or a transaction stayed open.
+    Without ``settled`` an open transaction is not waited for, see `group_markers`; with it, one that stays
+    open is a ``KafkaUnavailableError``.
     """
     partition = TopicPartition(topic, 0)
     found = group_markers(connection, transactional_id, [partition], settled=settled).get(partition)
