@@ -36,8 +36,8 @@ def given_options(table: KafkaTable) -> dict[str, str]:
     """
     given = {}
     for name, text in table.given.items():
-        is_masked = not is_secret(name) or name.lower().startswith(SECRET_PREFIX)
-        given[name if is_masked else SECRET_PREFIX + name] = text
+        is_shown = is_secret(name) and not name.lower().startswith(SECRET_PREFIX)
+        given[SECRET_PREFIX + name if is_shown else name] = text
     return given | {COLUMNS: json.dumps(table.schema.to_json() | {_NAME: table.name})}
 
 

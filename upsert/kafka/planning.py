@@ -17,10 +17,9 @@ from typing import Any, Final, Self
 
 from upsert.codec import Jsonable
 from upsert.errors import ConfigurationError, RecordsExpiredError, TableNotFoundError
-from upsert.kafka.client import admin, offsets
+from upsert.kafka.client import admin
 from upsert.kafka.client.connection import Connection
-from upsert.kafka.client.offsets import share, whole
-from upsert.kafka.client.records import TopicPartition
+from upsert.kafka.client.records import TopicPartition, share, whole
 from upsert.kafka.table import KafkaTable
 from upsert.kafka.topics import cleanup_warning
 
@@ -100,12 +99,6 @@ class Offset:
             raise ConfigurationError(
                 f"{of}: the checkpoint must hold offsets of Kafka topics, got {value!r}; choose another one"
             ) from None
-
-    def entering(
-        self, partitions: Mapping[TopicPartition, PartitionProgress], ids: Mapping[str, str | None]
-    ) -> Self:
-        """This offset with more partitions, or with progress that replaces what it has."""
-        return replace(self, partitions={**self.partitions, **partitions}, ids={**self.ids, **ids})
 
     def moved(self, at: Mapping[TopicPartition, int]) -> Self:
         """This offset with some partitions read further."""
@@ -206,7 +199,7 @@ class PartitionBounds:
     def of_discovered(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, PartitionProgress]:
         """The progress in partitions that appeared while the query ran: all of their records are read."""
         read = self._chosen(partitions)
-        return self._narrowed(offsets.earliest_offsets(self._connection, read), {}) if read else {}
+        return self._narrowed(admin.earliest_offsets(self._connection, read), {}) if read else {}
 
     def _chosen(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
         chosen = self._option("scan.filter.partitions")
@@ -215,7 +208,7 @@ class PartitionBounds:
     def _narrowed(self, begins: _Offsets, ends: _Offsets) -> dict[TopicPartition, PartitionProgress]:
         first = self._option("scan.filter.offset-from")
         time_ms = self._option("scan.filter.timestamp-from")
-        since = {} if time_ms is None else offsets.offsets_for_time(self._connection, list(begins), time_ms)
+        since = {} if time_ms is None else admin.offsets_for_time(self._connection, list(begins), time_ms)
         progress = {}
         for partition, offset in begins.items():
             begin = max(offset, first or 0, since.get(partition, 0))
@@ -224,13 +217,13 @@ class PartitionBounds:
         return progress
 
     def _begins(self, partitions: list[TopicPartition]) -> _Offsets:
-        earliest = offsets.earliest_offsets(self._connection, partitions)
+        earliest = admin.earliest_offsets(self._connection, partitions)
         match self._option("scan.startup.mode"):
             case "latest-offset":
-                return offsets.latest_offsets(self._connection, partitions)
+                return admin.latest_offsets(self._connection, partitions)
             case "timestamp":
                 time_ms = self._option("scan.startup.timestamp-millis")
-                return offsets.offsets_for_time(self._connection, partitions, time_ms)
+                return admin.offsets_for_time(self._connection, partitions, time_ms)
             case "specific-offsets":
                 listed = self._option("scan.startup.specific-offsets")
                 given = {p: listed[p.partition] for p in partitions if p.partition in listed}
@@ -246,10 +239,10 @@ class PartitionBounds:
         values = self._table.values
         match values["scan.bounded.mode"]:
             case "latest-offset":
-                return offsets.latest_offsets(self._connection, partitions)
+                return admin.latest_offsets(self._connection, partitions)
             case "timestamp":
                 time_ms = values["scan.bounded.timestamp-millis"]
-                return offsets.offsets_for_time(self._connection, partitions, time_ms)
+                return admin.offsets_for_time(self._connection, partitions, time_ms)
             case "specific-offsets":
                 return {p: values["scan.bounded.specific-offsets"][p.partition] for p in partitions}
             case "group-offsets":
@@ -259,13 +252,13 @@ class PartitionBounds:
     def _committed(self, partitions: list[TopicPartition], earliest: _Offsets | None) -> _Offsets:
         """The committed offsets of the group; for a start without one ``auto.offset.reset`` counts."""
         group = self._table.properties["group.id"]
-        found = offsets.group_offsets(self._connection, group, partitions)
+        found = admin.group_offsets(self._connection, group, partitions)
         missing = [partition for partition in partitions if partition not in found]
         reset = None if earliest is None else self._table.properties.get("auto.offset.reset")
         if missing and reset == "earliest" and earliest is not None:
             return found | {partition: earliest[partition] for partition in missing}
         if missing and reset == "latest":
-            return found | offsets.latest_offsets(self._connection, missing)
+            return found | admin.latest_offsets(self._connection, missing)
         if missing:
             raise ConfigurationError(
                 f"{self._table.name}: group {group!r} must have committed an offset of topic "
@@ -276,7 +269,7 @@ class PartitionBounds:
 
     def _check_within(self, given: _Offsets, earliest: _Offsets, what: str) -> None:
         """Refuse starts that a partition no longer has, or not yet; clamp them where loss is accepted."""
-        latest = offsets.latest_offsets(self._connection, list(given)) if given else {}
+        latest = admin.latest_offsets(self._connection, list(given)) if given else {}
         for partition, offset in given.items():
             if earliest[partition] <= offset <= latest[partition]:
                 continue
@@ -333,7 +326,7 @@ class Planner:
         ahead = {p: end for p, end in ends.items() if end > known.partitions[p].at}
         if not ahead:
             return known
-        earliest = offsets.earliest_offsets(self._connection, list(ahead))
+        earliest = admin.earliest_offsets(self._connection, list(ahead))
         self._check_not_expired(known, earliest)
         available = {p: (min(end, max(known.partitions[p].at, earliest[p])), end) for p, end in ahead.items()}
         return known.moved(share(available, max_rows))
@@ -341,7 +334,7 @@ class Planner:
     def ends(self) -> dict[TopicPartition, int]:
         """The ends of all partitions that there are now."""
         partitions = [p for info in self._topics().values() for p in _partitions(info)]
-        return offsets.latest_offsets(self._connection, partitions) if partitions else {}
+        return admin.latest_offsets(self._connection, partitions) if partitions else {}
 
     def _end(self, progress: PartitionProgress, latest: int) -> int:
         """How far a partition may be read now; a filter bounds the step alone: the query may drop it."""
@@ -374,14 +367,18 @@ class Planner:
         found = [p for info in infos.values() for p in _partitions(info) if p not in kept.partitions]
         self._check_no_new_partitions(kept, found)
         progress = bounds.at_start(found) if start.stream is None else bounds.of_discovered(found)
-        entered = kept.entering(progress, {name: info.id for name, info in infos.items()})
-        return replace(entered, stream=start.stream or self._new_name())
+        return replace(
+            kept,
+            partitions={**kept.partitions, **progress},
+            ids={**kept.ids, **{name: info.id for name, info in infos.items()}},
+            stream=start.stream or self._new_name(),
+        )
 
     def _latest_of(self, known: Offset) -> dict[TopicPartition, int] | None:
         """The ends of all partitions of which more may be read; None where a topic is no longer there."""
         unfinished = [partition for partition, progress in known.partitions.items() if not progress.is_at_end]
         try:
-            return offsets.latest_offsets(self._connection, unfinished) if unfinished else {}
+            return admin.latest_offsets(self._connection, unfinished) if unfinished else {}
         except TableNotFoundError:
             return None
 

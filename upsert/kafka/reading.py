@@ -23,7 +23,7 @@ from upsert.changelog.image_log import ImageLog
 from upsert.changelog.normalizer import Expiry, folded, same_keys
 from upsert.errors import ConfigurationError, RecordsExpiredError, SchemaError
 from upsert.formats.base import BadMessage
-from upsert.kafka.client import offsets
+from upsert.kafka.client import admin
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.consumer import read_range
 from upsert.kafka.client.producer import produce
@@ -64,7 +64,14 @@ class BadRecords:
         self._count += len(decoded.bad)
         match self._table.values["bad-records"]:
             case "fail":
-                raise self._failure(records, decoded.bad)
+                first = decoded.bad[0]
+                offset = records.column("offset")[first.position].as_py()
+                raise SchemaError(
+                    f"{self._table.name}: topic {self._partition.topic!r}, partition "
+                    f"{self._partition.partition}, offset {offset}: the record cannot be read: "
+                    f"{first.reason}; correct the format, or say 'bad-records' = 'skip' or 'dead-letter' to "
+                    "go on without such records"
+                )
             case "dead-letter":
                 (topic,) = self._table.values["bad-records.topic"]
                 copies = self._copies(records, decoded.bad)
@@ -79,15 +86,6 @@ class BadRecords:
             LOG.warning("%s: %d records could not be read and were %s", where, self._count, fate)
         if self._without_key:
             LOG.warning("%s: %d records have no key and gave no rows", where, self._without_key)
-
-    def _failure(self, records: pa.Table, bad: Sequence[BadMessage]) -> SchemaError:
-        first = bad[0]
-        offset = records.column("offset")[first.position].as_py()
-        return SchemaError(
-            f"{self._table.name}: topic {self._partition.topic!r}, partition {self._partition.partition}, "
-            f"offset {offset}: the record cannot be read: {first.reason}; correct the format, or say "
-            "'bad-records' = 'skip' or 'dead-letter' to go on without such records"
-        )
 
     def _copies(self, records: pa.Table, bad: Sequence[BadMessage]) -> pa.Table:
         chosen = records.take(pa.array([record.position for record in bad]))
@@ -188,7 +186,7 @@ def _records(
         except RecordsExpiredError:
             if table.values["fail-on-data-loss"]:
                 raise
-        earliest = offsets.earliest_offsets(connection, [part.partition])[part.partition]
+        earliest = admin.earliest_offsets(connection, [part.partition])[part.partition]
         if earliest <= start:
             return  # the log ends before the range does: it was shortened, and nothing more will come
         LOG.warning(

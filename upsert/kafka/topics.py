@@ -35,9 +35,8 @@ def create_missing(table: KafkaTable) -> tuple[str, ...]:
     """Create the table's topics that are not there; the names of those that this call has created."""
     connection = table.connection
     found = admin.topics(connection, table.topics) if table.topics else {}
-    return tuple(
-        name for name in table.topics or () if name not in found and _create(connection, table, name)
-    )
+    missing = [name for name in table.topics or () if name not in found]
+    return tuple(name for name in missing if _create(connection, table, name))
 
 
 def delete(table: KafkaTable, names: Iterable[str]) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final, Self
 
 from upsert.codec import Jsonable, written_with
 from upsert.errors import ConfigurationError
-from upsert.kafka.client.offsets import whole
+from upsert.kafka.client.records import whole
 from upsert.store.version import Version
 
 LOG: Final = "log"

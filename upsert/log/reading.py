@@ -38,11 +38,10 @@ from upsert.errors import (
     RecordsExpiredError,
     SnapshotExpiredError,
 )
-from upsert.kafka.client import offsets
+from upsert.kafka.client import admin
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.consumer import read_range
-from upsert.kafka.client.offsets import share
-from upsert.kafka.client.records import TopicPartition
+from upsert.kafka.client.records import TopicPartition, share
 from upsert.log.messages import DEFINITION_HEADER, Headers, LogChanges, LogDecoder, Mark
 from upsert.log.offset import LogOffset, LogRange, offsets_of_snapshot
 from upsert.log.publisher import LogTopic, last_published, published_at_least
@@ -134,7 +133,7 @@ class ChangesOfRange:
         if key not in self._looked_up:
             self._looked_up[key] = snapshot - 1
             partition, connection = self._partition(part)
-            end = offsets.latest_offsets(connection, [partition])[partition]
+            end = admin.latest_offsets(connection, [partition])[partition]
             marks = (
                 mark
                 for records in read_range(connection, partition, part.start, end, {"headers"}, CHUNK_ROWS)
@@ -298,8 +297,8 @@ class LogPlanner:
         if timestamp_ms < beginning_of(table.root, table.uuid, self.topic.name).time_ms:
             raise expired(table.name, f"all changes after {timestamp_ms} ms")
         connection, partitions = self.topic.connection, self.topic.partitions
-        earliest = offsets.earliest_offsets(connection, partitions)
-        found = offsets.offsets_for_time(connection, partitions, timestamp_ms + 1)
+        earliest = admin.earliest_offsets(connection, partitions)
+        found = admin.offsets_for_time(connection, partitions, timestamp_ms + 1)
         if any(0 < earliest[partition] == offset for partition, offset in found.items()):
             raise expired(table.name, f"all changes after {timestamp_ms} ms")
         return {partition.partition: offset for partition, offset in found.items()}
@@ -366,7 +365,7 @@ class LogPlanner:
                     table.name, f"offsets below {offset} of partition {number}, which ends at {ends[number]},"
                 )
         if not self._has_looked:  # once in the life of a process; later the clients of tasks notice
-            earliest = offsets.earliest_offsets(self.topic.connection, self.topic.partitions)
+            earliest = admin.earliest_offsets(self.topic.connection, self.topic.partitions)
             for partition, first in earliest.items():
                 if start.at[partition.partition] < first:
                     raise expired(

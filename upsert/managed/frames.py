@@ -169,7 +169,12 @@ def write_changes(df: DataFrame, path: str, options: Mapping[str, str] = {}) -> 
     if (key := UpsertKey.of_schema(schema)) is not None:
         key.check_is_key(table.schema.primary_key, of=f"table {table.name!r}")
         if not key.is_append:
-            _check_replaces(table)
+            if (engine := table.options.merge.engine) != DEDUPLICATE:
+                raise ConfigurationError(
+                    f"table {table.name!r}: an aggregate in update mode must go into a table with "
+                    f"'merge-engine' = {DEDUPLICATE!r}, for it gives each group's whole result again, got "
+                    f"{engine!r}; create one"
+                )
             return df.writeStream.outputMode("update").foreachBatch(write)
     tasks = int(str(df.sparkSession.conf.get("spark.sql.shuffle.partitions")))
     if table.options.bucket <= _FOLDED_BUCKETS and tasks <= _FOLDED_TASKS:
@@ -178,12 +183,3 @@ def write_changes(df: DataFrame, path: str, options: Mapping[str, str] = {}) -> 
     writer = grouped.writeStream.format(FORMAT).options(**others).option("path", table.path)
     writer = writer.option("definition", str(began)).option("sink.materialize", "none")
     return writer if expression is None else writer.option("bucketed", "true")
-
-
-def _check_replaces(table: Table) -> None:
-    """Refuse a table in which a row does not replace the one of its key: an aggregate gives whole rows."""
-    if (engine := table.options.merge.engine) != DEDUPLICATE:
-        raise ConfigurationError(
-            f"table {table.name!r}: an aggregate in update mode must go into a table with 'merge-engine' = "
-            f"{DEDUPLICATE!r}, for it gives each group's whole result again, got {engine!r}; create one"
-        )

@@ -135,7 +135,9 @@ class LogReader(ChangesReader):
             try:
                 end = super().latestOffset(start, limit)
             except SnapshotExpiredError:
-                if version is not None or (at_ms := self._time_in_log) is None:
+                # scan.mode = from-timestamp may begin in the log, if records alone are enough
+                at_ms, output = self._options.timestamp_ms, self._read.output
+                if version is not None or at_ms is None or output not in (Output.CHANGES, Output.NEWEST):
                     raise
                 at, id_ = self._planning.offsets_at(table, at_ms), self._topic.id()
                 position = LogOffset(table.uuid, Version.EMPTY, at, self._topic.name, topic_id=id_)
@@ -155,12 +157,6 @@ class LogReader(ChangesReader):
     def _is_in_log(self, version: Version) -> bool:
         """Whether the log has all that follows a version."""
         return version.is_complete and version.base >= self._begun
-
-    @property
-    def _time_in_log(self) -> int | None:
-        """Where ``scan.mode = from-timestamp`` begins if records alone are enough; None if they are not."""
-        has_all = self._read.output in (Output.CHANGES, Output.NEWEST)
-        return self._options.timestamp_ms if has_all else None
 
     def _offset(self, before: Offset, position: LogOffset) -> Offset:
         return self._holding.in_offset(self._holding.consumer_of(before)) | position.to_json()

@@ -170,7 +170,14 @@ class ReadOptions:
         values = options.parse(FORMAT, READ_OPTIONS, given)
         _check_goes_with_mode(values, ("scan.snapshot-id", "scan.tag-name"), "from-snapshot")
         _check_goes_with_mode(values, ("scan.timestamp-millis",), "from-timestamp")
-        _check_consumer(values)
+        consumer = values["consumer-id"]
+        if consumer is not None:
+            checked_name("consumer", consumer)
+            if not values["consumer.lease"]:
+                raise ConfigurationError(
+                    f"{FORMAT}: option 'consumer-id' = {consumer!r} needs a lease, got 'consumer.lease' = "
+                    "'0 s'; leave one of them out"
+                )
         return cls(
             path=table_folder(values["path"]),
             scan_mode=values["scan.mode"],
@@ -182,7 +189,7 @@ class ReadOptions:
             where=values["scan.where"],
             tag=values["scan.tag-name"],
             pinned=values["scan.pinned"],
-            consumer_id=values["consumer-id"],
+            consumer_id=consumer,
             lease_ms=values["consumer.lease"],
             skips_untracked=values["scan.untracked"] == "skip",
             source=values["scan.source"],
@@ -241,16 +248,6 @@ def _check_goes_with_mode(values: Mapping[str, Any], keys: tuple[str, ...], need
         raise ConfigurationError(
             f"{FORMAT}: option {given[0]!r} needs 'scan.mode' = {needed_by!r}, got 'scan.mode' = {mode!r}"
         )
-
-
-def _check_consumer(values: Mapping[str, Any]) -> None:
-    if values["consumer-id"] is not None:
-        checked_name("consumer", values["consumer-id"])
-        if not values["consumer.lease"]:
-            raise ConfigurationError(
-                f"{FORMAT}: option 'consumer-id' = {values['consumer-id']!r} needs a lease, got "
-                "'consumer.lease' = '0 s'; leave one of them out"
-            )
 
 
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})

@@ -1,14 +1,16 @@
-"""Topics and their settings, by the admin client of the process.
+"""Topics, their settings, and offsets of partitions: the first, the last, those at a time or of a group.
 
 Every function answers from the cluster at the time of the call, and tries again while the cluster is away,
-for as long as the connection has patience.
+for as long as the connection has patience. What a group has committed is asked for with a consumer of the
+group that never joins it: the admin client could ask too, but takes the whole process down (librdkafka 2.16)
+when the group's broker is just starting.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import wait
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -23,6 +25,7 @@ from upsert.kafka.client.connection import (
     library,
 )
 from upsert.kafka.client.failures import Reports, codes, is_lasting, made, tell, unavailable, with_client
+from upsert.kafka.client.records import TopicPartition
 
 T = TypeVar("T")
 
@@ -241,3 +244,122 @@ def _settings(connection: Connection, names: Collection[str]) -> dict[str, Mappi
         lambda admin, seconds: admin.describe_configs(asked, request_timeout=seconds),
     )
     return {resource.name: entries for resource, entries in found.items()}
+
+
+def group_markers(
+    connection: Connection, group: str, partitions: Iterable[TopicPartition], *, settled: bool = True
+) -> dict[TopicPartition, tuple[int, str]]:
+    """The offsets that a consumer group has committed, each with the text committed beside it.
+
+    With ``settled`` the end of an open transaction with such offsets is waited for; otherwise what was
+    committed before it is given at once, also for a moment after the transaction has been committed.
+    """
+    asked = [library().TopicPartition(*partition) for partition in partitions]
+    if not asked:
+        return {}
+    subject = f"offsets of the consumer group {group!r}"
+
+    def make(reports: Reports) -> Any:
+        return group_consumer(connection, group, subject, settled=settled, reports=reports)
+
+    def read(consumer: Any, _: Reports) -> dict[TopicPartition, tuple[int, str]]:
+        found = {}
+        for one in consumer.committed(asked, timeout=blocking_seconds(connection)):
+            if one.error is not None:
+                raise library().KafkaException(one.error)
+            if one.offset >= 0:
+                found[TopicPartition(one.topic, one.partition)] = (one.offset, one.metadata or "")
+        return found
+
+    return with_client(connection, subject, _consumers, (connection, group, settled), make, read)
+
+
+def group_consumer(
+    connection: Connection, group: str, subject: str, *, settled: bool = True, reports: Reports | None = None
+) -> Any:
+    """A consumer that can speak of a group, and does not join it; ``reports`` gets what it meets."""
+    fixed: dict[str, Any] = {
+        "group.id": group,
+        "enable.auto.commit": False,
+        "max.poll.interval.ms": 86_400_000,
+        # uncommitted: those of an open transaction are passed over; what is committed is seen alone also then
+        "isolation.level": "read_committed" if settled else "read_uncommitted",
+    }
+    if reports is not None:
+        fixed["error_cb"] = reports.on_error
+    properties = client_properties(connection, fixed=fixed)
+    return made(connection, subject, lambda: library().Consumer(properties, logger=LOGGER))
+
+
+_consumers: ClientCache[tuple[Any, Reports]] = ClientCache(16, close=lambda kept: kept[0].close())
+
+
+def earliest_offsets(
+    connection: Connection, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """The first offset of each partition that Kafka still has."""
+    return _offsets(connection, partitions, lambda spec: spec.earliest())
+
+
+def latest_offsets(connection: Connection, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """The offset after the last record of each partition that a reader of this connection can see.
+
+    With ``read_committed``, the default, that is the start of the oldest transaction still open.
+    """
+    return _offsets(connection, partitions, lambda spec: spec.latest())
+
+
+def offsets_for_time(
+    connection: Connection, partitions: Iterable[TopicPartition], timestamp_ms: int
+) -> dict[TopicPartition, int]:
+    """The first offset of each partition whose record is not older; the latest one where all are older."""
+    asked = list(partitions)
+    found = _offsets(connection, asked, lambda spec: spec.for_timestamp(timestamp_ms))
+    if older := [partition for partition in asked if found[partition] < 0]:
+        found.update(latest_offsets(connection, older))
+    return found
+
+
+def _offsets(
+    connection: Connection, partitions: Iterable[TopicPartition], spec: Callable[[Any], Any]
+) -> dict[TopicPartition, int]:
+    specs = admin_library().OffsetSpec
+    asked = {library().TopicPartition(*partition): spec(specs) for partition in partitions}
+    if not asked:
+        return {}
+    isolation = getattr(library().IsolationLevel, connection.isolation_level.upper())
+    known = [TopicPartition(key.topic, key.partition) for key in asked]
+
+    def ask(admin: Any, seconds: float) -> Any:
+        return admin.list_offsets(asked, isolation_level=isolation, request_timeout=seconds)
+
+    def on_failure(error: Any) -> None:
+        if error.code() in codes("_NOENT"):  # no leader, either for now or for ever
+            _check_existence(connection, known)
+
+    found = answers(connection, f"offsets of {_named(known)}", ask, on_failure=on_failure)
+    return {TopicPartition(key.topic, key.partition): result.offset for key, result in found.items()}
+
+
+def _check_existence(connection: Connection, partitions: Iterable[TopicPartition]) -> None:
+    for partition in partitions:
+        count = existing_topic(connection, partition.topic).partitions
+        if partition.partition >= count:
+            raise TableNotFoundError(
+                f"partition {partition} should exist at {connection.bootstrap_servers!r}, and "
+                f"{partition.topic!r} has only {count}; correct the partition"
+            )
+
+
+def group_offsets(
+    connection: Connection, group: str, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """The offsets that a consumer group has committed; partitions without one are left out."""
+    return {
+        partition: offset for partition, (offset, _) in group_markers(connection, group, partitions).items()
+    }
+
+
+def _named(partitions: Iterable[TopicPartition]) -> str:
+    names = sorted(map(str, partitions))
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

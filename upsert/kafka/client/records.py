@@ -155,3 +155,38 @@ def named_headers(lists: pa.ListArray) -> pa.ListArray:
         return lists
     before = np.concatenate([[0], np.cumsum(is_named)]).astype(np.int32)
     return _header_lists_of(before[lists.offsets.to_numpy()], entries.filter(pa.array(is_named)), lists)
+
+
+def whole(value: object) -> int:
+    """An offset in JSON; ``ValueError`` if it is none."""
+    if type(value) is not int or value < 0:
+        raise ValueError(value)
+    return value
+
+
+def share(
+    available: Mapping[TopicPartition, tuple[int, int]], max_rows: int | None
+) -> dict[TopicPartition, int]:
+    """How far each partition is read in a step of at most ``max_rows``: in proportion to what it has.
+
+    Every partition that has something gets at least one record, so none waits for ever behind a longer one;
+    a step may therefore exceed the limit by the number of partitions. Offsets are counted, and where
+    transactions or compaction left gaps there are fewer records than that. ``available`` has of each
+    partition the first offset that is not yet read, and the end.
+
+    >>> logs = {TopicPartition("words", 0): (0, 900), TopicPartition("words", 1): (0, 100)}
+    >>> [share(logs, 100)[partition] for partition in logs]
+    [90, 10]
+    """
+    sizes = {partition: max(0, end - first) for partition, (first, end) in available.items()}
+    total = sum(sizes.values())
+    if max_rows is None or total <= max_rows:
+        return {partition: first + sizes[partition] for partition, (first, _) in available.items()}
+    rows = {p: min(size, max(1, size * max_rows // total)) for p, size in sizes.items()}
+    # what rounding down left over goes to those that lost most by it
+    rounded = [p for p, size in sizes.items() if size * max_rows >= total]
+    for partition in sorted(rounded, key=lambda p: (-(sizes[p] * max_rows % total), p)):
+        if sum(rows.values()) >= max_rows:
+            break
+        rows[partition] += rows[partition] < sizes[partition]
+    return {partition: first + rows[partition] for partition, (first, _) in available.items()}

@@ -27,9 +27,9 @@ import pyarrow as pa
 from upsert.codec import Jsonable
 from upsert.errors import ConfigurationError, DeliveryError, KafkaUnavailableError
 from upsert.failpoints import reach
+from upsert.kafka.client.admin import group_consumer, group_markers
 from upsert.kafka.client.connection import ClientCache, Connection, library
 from upsert.kafka.client.failures import DidNotReturnError, bounded, is_passing, translated, unavailable
-from upsert.kafka.client.offsets import group_consumer, group_markers
 from upsert.kafka.client.producer import Sender
 from upsert.kafka.client.records import TopicPartition
 
@@ -149,7 +149,12 @@ class TransactionalWriter:
             patience = connection.patience_s
             self._call(lambda client: client.init_transactions(patience), patience)
             reach("transaction.after-open")
-            self._group = self._group_metadata()
+            # the name of the marker's consumer group, in the form that a transaction wants it
+            consumer = group_consumer(connection, transactional_id, self._subject)
+            try:
+                self._group = consumer.consumer_group_metadata()
+            finally:
+                consumer.close()
         except BaseException:
             self.discard()
             raise
@@ -221,14 +226,6 @@ class TransactionalWriter:
         except DidNotReturnError:
             self._is_stuck = True
             raise unavailable(self._connection, self._subject, None) from None
-
-    def _group_metadata(self) -> Any:
-        """The name of the marker's consumer group, in the form that a transaction wants it."""
-        consumer = group_consumer(self._connection, self._id, self._subject)
-        try:
-            return consumer.consumer_group_metadata()
-        finally:
-            consumer.close()
 
 
 @dataclass(frozen=True)
