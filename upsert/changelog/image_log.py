@@ -433,7 +433,6 @@ class ImageLog:
         )
 
     def _is_recorded(self, position: int) -> bool:
-        """Whether a batch has led to this position, or beyond."""
         return self._reached(self._table.published.latest()) >= position
 
     def _record(self, start: int, end: int, images: pa.Table) -> bool:

@@ -112,7 +112,6 @@ class Expiry:
     ttl_ms: int
 
     def __post_init__(self) -> None:
-        """Refuse what no row can follow."""
         if self.ttl_ms < 1:
             raise ConfigurationError(f"normalize: ttl must be at least 1 ms, got {self.ttl_ms!r}")
 
@@ -138,7 +137,6 @@ class Rules:
     expiry: Expiry | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what no row can follow."""
         if not self.key:
             raise SchemaError("normalize: key must name at least one column, got none")
 
@@ -408,14 +406,8 @@ def normalize_keyed(images: Keyed, records: Keyed, rules: Rules) -> Normalized:
     all the images in between. What is remembered is one image a key: without ``order_by`` until the key
     is deleted, with it for ever, and with ``expiry`` at least as long as that says.
 
-    Args:
-        images: those of the records' keys that have one, and perhaps of others, in the columns of
-            ``Rules.image_schema``; no key twice.
-        records: whether each is a value, what else its other columns hold. Keys are not NULL.
-        rules: the order and the expiry of rows, and how they are compared.
-
-    Raises:
-        SchemaError: an order is NULL.
+    ``images`` are those of the records' keys that have one, and perhaps of others, no key twice, in the
+    columns of ``Rules.image_schema``. Keys are not NULL; nor may an order be.
 
     >>> rules, rows = Rules(("word",), compare=("n",)), pa.table({"word": ["a", "b", "a"], "n": [1, 5, 2]})
     >>> none = images_of(rules.image_schema(rows.schema).empty_table(), np.array([], np.int64))

@@ -61,7 +61,6 @@ class NormalizeSpec:
     keep: int = KEEP
 
     def __post_init__(self) -> None:
-        """Check at the driver what every task relies on."""
         for name in ("buckets", "max_state_bytes", "keep"):
             number = getattr(self, name)
             if number < 1:

@@ -70,7 +70,6 @@ class RowSources:
 
 
 def _positions_of(decoded: Decoded) -> Positions:
-    """Of each decoded row the number of its message."""
     return np.arange(decoded.rows.num_rows) if decoded.positions is None else decoded.positions
 
 

@@ -91,7 +91,6 @@ def without_befores(chunks: Iterable[KindedRows], key: tuple[str, ...]) -> Itera
 
 
 def _are(kinds: pa.Array | None, count: int, *wanted: RowKind) -> Mask:
-    """Which rows are of one of these kinds."""
     if kinds is None:
         return np.zeros(count, np.bool_)
     found: Mask = pc.is_in(kinds, pa.array([kind.value for kind in wanted])).to_numpy(zero_copy_only=False)
@@ -258,7 +257,6 @@ def sink_key(table: KafkaTable) -> tuple[str, ...]:
 
 
 def _topic_column(table: KafkaTable) -> str | None:
-    """The column that names the topic of each row, if one does."""
     written = table.metadata(writing=True)
     return next((c.column.name for c in written if c.key.key == "topic"), None)
 
@@ -328,7 +326,6 @@ def _fields(rows: pa.Table, part: RecordPart) -> pa.Table:
 
 
 def _check_topics(table: KafkaTable, topics: pa.ChunkedArray) -> None:
-    """Refuse rows for topics that the table does not have."""
     pattern = table.values["topic-pattern"]
     for topic in pc.unique(topics).to_pylist():
         is_known = topic is not None and (

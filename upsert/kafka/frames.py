@@ -45,6 +45,7 @@ class Distribution:
         task: Spark SQL for the task of a row; None where any will do.
     """
 
+    table: str
     format: str
     options: dict[str, str] = field(repr=False)
     tasks: int | None
@@ -52,13 +53,19 @@ class Distribution:
 
     def of(self, df: DataFrame) -> DataFrame:
         """The rows, so shared."""
-        from pyspark.sql.functions import expr
-
         if self.tasks is None:
             return df
         if self.task is None:
             return df.coalesce(self.tasks)
+        from pyspark.sql.functions import expr
+
         return df.repartitionById(self.tasks, expr(self.task))
+
+    def write(self, rows: DataFrame, batch: int) -> None:
+        """Write one micro-batch; Spark calls it in the driver, for the same one again after a failure."""
+        query = query_of_micro_batch(rows, f"{self.table}: micro-batches of write_upsert")
+        writer = self.of(rows).write.format(self.format).options(**self.options)
+        writer.option("sink.micro-batch", f"{query}:{batch}").mode("append").save()
 
 
 def distribution_of(table: KafkaTable, df: DataFrame) -> Distribution:
@@ -83,7 +90,7 @@ def distribution_of(table: KafkaTable, df: DataFrame) -> Distribution:
         casts = (f"CAST({types.quoted(c.name)} AS {types.sql_name(c.type)})" for c in columns)
         task = f"CAST(pmod(xxhash64({', '.join(casts)}), {tasks}L) AS INT)"
         options |= {"sink.parallelism": str(tasks), "sink.row-order": "none", "sink.materialize": "none"}
-    return Distribution(SPARK_FORMATS[table.connector], options, tasks, task)
+    return Distribution(table.name, SPARK_FORMATS[table.connector], options, tasks, task)
 
 
 def write_upsert(df: DataFrame, table: KafkaTable | Mapping[str, str]) -> DataStreamWriter:
@@ -126,10 +133,10 @@ def write_upsert(df: DataFrame, table: KafkaTable | Mapping[str, str]) -> DataSt
             "write_changes"
         )
     distribution = distribution_of(table, df)
-    write = WriteBatch(table.name, distribution)
     if choose(sink_of(table), Changes.of_schema(df.schema.jsonValue())).is_materialized:
-        return df.writeStream.foreachBatch(Materialize(_hidden_table(table, df, distribution), write))
-    return df.writeStream.outputMode("update").foreachBatch(write)
+        hidden = _hidden_table(table, df, distribution)
+        return df.writeStream.foreachBatch(Materialize(hidden, distribution.write))
+    return df.writeStream.outputMode("update").foreachBatch(distribution.write)
 
 
 def _hidden_table(table: KafkaTable, df: DataFrame, distribution: Distribution) -> HiddenTable:
@@ -147,21 +154,6 @@ def _hidden_table(table: KafkaTable, df: DataFrame, distribution: Distribution) 
         distribution.tasks or 1,
         table.primary_key,
     )
-
-
-@dataclass(frozen=True)
-class WriteBatch:
-    """Writes one micro-batch; Spark calls it in the driver, for the same one again after a failure."""
-
-    table: str
-    distribution: Distribution
-
-    def __call__(self, rows: DataFrame, batch: int) -> None:
-        """Write the rows of a micro-batch."""
-        query = query_of_micro_batch(rows, f"{self.table}: micro-batches of write_upsert")
-        options = self.distribution.options | {"sink.micro-batch": f"{query}:{batch}"}
-        writer = self.distribution.of(rows).write.format(self.distribution.format)
-        writer.options(**options).mode("append").save()
 
 
 def read_changes(spark: SparkSession, table: KafkaTable, **options: object) -> DataFrame:

@@ -282,7 +282,6 @@ class PartitionBounds:
             given[partition] = min(max(offset, earliest[partition]), latest[partition])
 
     def _option(self, key: str) -> Any:
-        """The value of an option that only one of the connectors has."""
         return self._table.values.get(key)
 
 

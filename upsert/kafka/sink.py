@@ -106,7 +106,6 @@ class _Writer:
     """What batch and stream have in common."""
 
     def __init__(self, table: KafkaTable, given: StructType, overwrite: bool) -> None:
-        """Check the query's columns and the topics before any task runs."""
         if overwrite:
             raise ConfigurationError(
                 f"{table.name}: a topic cannot be overwritten, got mode 'overwrite' or output mode "
@@ -136,7 +135,6 @@ class _Writer:
         return TaskResult(produce(table.connection, topic, records, guarantee))
 
     def _micro_batch(self) -> tuple[str, int]:
-        """The id of the query and the number of the micro-batch that the task belongs to."""
         given = self._maker.table.values["sink.micro-batch"]
         if given is not None:
             return given[0], given[1]

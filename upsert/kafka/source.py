@@ -48,7 +48,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads topics step by step; where it stands is in Spark's checkpoint alone."""
 
     def __init__(self, table: KafkaTable, asked: StructType) -> None:
-        """Check what is asked of the table."""
         check_asked(asked, table)
         if table.is_changelog and ROW_KIND_COLUMN not in asked.names:
             raise ConfigurationError(
@@ -112,7 +111,6 @@ class BatchReader(DataSourceReader):
     """Reads what is in topics when the query is planned: of an upsert topic the rows that are not deleted."""
 
     def __init__(self, table: KafkaTable, asked: StructType) -> None:
-        """Check what is asked of the table."""
         check_asked(asked, table)
         if table.is_changelog and not table.is_upsert and ROW_KIND_COLUMN not in asked.names:
             raise ConfigurationError(

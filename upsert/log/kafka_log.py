@@ -131,7 +131,6 @@ def _taken(topic: LogTopic, owner: str) -> ConfigurationError:
 
 
 def _change_retention(topic: LogTopic, retention_ms: int | None) -> None:
-    """Another time for which the topic keeps records; None for the brokers' own."""
     value = None if retention_ms is None else str(retention_ms)
     admin.change_settings(topic.connection, topic.name, {"retention.ms": value})
 

@@ -226,7 +226,6 @@ class LogDecoder:
         return self._marks(records)[-1]
 
     def _marks(self, records: pa.Table) -> tuple[Headers, Mask, tuple[Mark, ...]]:
-        """The headers, which records are marks, and what these say."""
         known = Headers(records.column("headers").combine_chunks())
         owners = known.values(TABLE_HEADER)
         is_own = pc.equal(owners, self._uuid.encode()).fill_null(False).to_numpy(zero_copy_only=False)

@@ -341,7 +341,6 @@ def _first_step(table: LoggedTable, oldest: SnapshotInfo, head: SnapshotInfo) ->
 
 
 def _step_of(table: LoggedTable, position: int, commit: SnapshotInfo) -> Step:
-    """One commit."""
     hidden: tuple[str, ...] | None = ()
     if commit.tracked:
         hidden = tuple(partition_name(partition) for partition in commit.untracked) or None

@@ -67,7 +67,6 @@ class LogReader(ChangesReader):
     """Reads a table's log step by step; the first step of ``scan.mode = full`` is a snapshot."""
 
     def __init__(self, options: ReadOptions, asked: StructType) -> None:
-        """Check what is asked of the table."""
         super().__init__(options, asked)
         table = Table.open(options.path)
         log = table.options.log
@@ -218,7 +217,6 @@ class LogReader(ChangesReader):
                 yield from to_spark(rows, self._asked)
 
     def _position(self, offset: Offset, table: Table) -> LogOffset:
-        """The position in the log of an offset of this table."""
         version_of({name: offset.get(name) for name in _OF_FILES}, table)
         found = LogOffset.from_json(offset, f"table {table.name!r}")
         if found.topic != self._topic.name:

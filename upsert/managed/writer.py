@@ -73,7 +73,6 @@ class _Writer:
     is_batch: ClassVar[bool]
 
     def __init__(self, options: WriteOptions, given: StructType, overwrite: bool) -> None:
-        """Check the query's columns before any task runs."""
         table = Table.open(options.path)
         began = options.definition
         definition = table.definition if began is None else table.published.definition_at(began)

@@ -172,7 +172,6 @@ class Sender:
         self.check()
 
     def _poll(self, seconds: float) -> None:
-        """Let the client report, and raise for what it has reported."""
         with self.refusals():
             self.client.poll(seconds)
         self.check()

@@ -218,7 +218,6 @@ class TransactionalWriter:
         self._sender.discard()
 
     def _call(self, call: Callable[[Any], object], seconds: float) -> None:
-        """Make a call of the client that should return within so many seconds."""
         client = self._sender.client
         try:
             with self._sender.refusals():
