@@ -20,6 +20,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final, Self
 
 import numpy as np
@@ -55,6 +56,7 @@ KEEP: Final = 100
 """Spark's ``spark.sql.streaming.minBatchesToRetain``: so far back a query can be made to start again."""
 
 
+@dataclass
 class NewestImages:
     """Images as of a position within a batch: those that it has changed so far, above those at its start.
 
@@ -64,23 +66,21 @@ class NewestImages:
             ``_row_kind``, ``-D`` where the key has none any more.
     """
 
-    def __init__(self, base: Snapshot | None, changed: pa.Table, key: Sequence[str]) -> None:
-        """Of images that are as they should be; use ``above`` or ``all``."""
-        self.base = base
-        self.changed = changed
-        self._key = list(key)
+    base: Snapshot | None
+    changed: pa.Table
+    _key: list[str]
 
     @classmethod
     def above(cls, base: Snapshot, key: Sequence[str]) -> Self:
         """Those of a snapshot, before any change."""
         fields = [pa.field(field.name, field.type) for field in base.layout.schema.arrow]
         fields.append(pa.field(ROW_KIND_COLUMN, pa.string(), nullable=False))
-        return cls(base, pa.schema(fields).empty_table(), key)
+        return cls(base, pa.schema(fields).empty_table(), list(key))
 
     @classmethod
     def all(cls, images: pa.Table, key: Sequence[str]) -> Self:
         """These, and no others."""
-        return cls(None, with_kinds(images, np.ones(images.num_rows, np.bool_)), key)
+        return cls(None, with_kinds(images, np.ones(images.num_rows, np.bool_)), list(key))
 
     def meet(self, rows: pa.Table) -> tuple[Keyed, Ints]:
         """The images of the keys of some rows, and a number for the key of each row.
@@ -237,6 +237,7 @@ _HELD_BYTES: Final = 256 << 20
 """Changes that wait for the commit; what is beyond goes out before it."""
 
 
+@dataclass(frozen=True)
 class ImageLog:
     """Images of one log. Any process may open it; several attempts at one batch do no harm.
 
@@ -252,25 +253,13 @@ class ImageLog:
     [('a', 1, '-U'), ('a', 2, '+U')]
     """
 
-    def __init__(
-        self,
-        table: Table,
-        log: str,
-        schema: TableSchema,
-        *,
-        beginning: int,
-        keep: int,
-        order_by: tuple[str, ...],
-        drop_every: int,
-    ) -> None:
-        """Of an existing table; use ``ImageLog.open``."""
-        self._table = table
-        self._log = log
-        self._layout = Layout.of(schema)
-        self._beginning = beginning
-        self._keep = keep
-        self._order_by = order_by
-        self._drop_every = drop_every
+    _table: Table
+    _log: str
+    _layout: Layout
+    _beginning: int
+    _keep: int
+    _order_by: tuple[str, ...]
+    _drop_every: int
 
     @classmethod
     def open(
@@ -317,15 +306,8 @@ class ImageLog:
                 "checkpoint"
             )
         # one state more than there are batches to replay: the one at which the first of them starts
-        return cls(
-            table,
-            log,
-            plain,
-            beginning=beginning,
-            keep=keep + 1,
-            order_by=tuple(order_by),
-            drop_every=drop_every,
-        )
+        order = tuple(order_by)
+        return cls(table, log, Layout.of(plain), beginning, keep + 1, order, drop_every)
 
     def advance(
         self,

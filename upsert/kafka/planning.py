@@ -291,16 +291,10 @@ LOG: Final = logging.getLogger("upsert.kafka")
 class Planner:
     """Plans the steps of one query, or one batch read; lives in one process, keeps nothing that matters."""
 
-    def __init__(
-        self,
-        table: KafkaTable,
-        now: Callable[[], float] = time.monotonic,
-        new_name: Callable[[], str] = lambda: uuid.uuid4().hex,
-    ) -> None:
+    def __init__(self, table: KafkaTable, now: Callable[[], float] = time.monotonic) -> None:
         self._table = table
         self._connection = table.connection
         self._now = now
-        self._new_name = new_name
         self._looked_s: float | None = None
         self.latest = Offset()
         """Where the stream will be when it has read all that was there when the last step was planned."""
@@ -370,7 +364,7 @@ class Planner:
             kept,
             partitions={**kept.partitions, **progress},
             ids={**kept.ids, **{name: info.id for name, info in infos.items()}},
-            stream=start.stream or self._new_name(),
+            stream=start.stream or uuid.uuid4().hex,
         )
 
     def _latest_of(self, known: Offset) -> dict[TopicPartition, int] | None:

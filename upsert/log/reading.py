@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -256,18 +256,15 @@ SETTLE_S: Final = 1.0
 _PAUSE_S: Final = 0.02
 
 
+@dataclass
 class LogPlanner:
     """Plans the steps of one reader; lives in one process, and keeps nothing that matters."""
 
-    def __init__(
-        self, topic: LogTopic, *, is_eventual: bool, now: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.topic = topic
-        self._is_eventual = is_eventual
-        self._now = now
-        self._until: Mapping[int, int] | None = None
-        self._has_looked = False
-        self._asked_s: float | None = None
+    topic: LogTopic
+    is_eventual: bool
+    _until: Mapping[int, int] | None = None
+    _has_looked: bool = False
+    _asked_s: float | None = None
 
     def stop_here(self) -> None:
         """Read no further than the present end, which includes a commit that was just published."""
@@ -280,7 +277,7 @@ class LogPlanner:
         nothing follows.
         """
         # changes that come into a log before their commit say nothing of where the snapshot is
-        if not self._is_eventual:
+        if not self.is_eventual:
             ends = self.topic.ends()
             soon = replace(self.topic, connection=replace(self.topic.connection, patience_s=SETTLE_S))
             try:
@@ -326,22 +323,22 @@ class LogPlanner:
         at = {partition.partition: offset for partition, offset in share(ahead, max_rows).items()}
         if at == start.at:
             return start
-        is_whole = at == ends and not self._is_eventual
+        is_whole = at == ends and not self.is_eventual
         version = reached if is_whole else start.version
         return replace(start, at=at, version=version, is_whole=is_whole, topic_id=topic_id)
 
     def _settled_ends(self) -> tuple[dict[int, int], bool]:
         """The ends, and whether all that has been written lies below, which is waited for a moment."""
-        written, deadline = self.topic.ends_of_all(), self._now() + SETTLE_S
+        written, deadline = self.topic.ends_of_all(), time.monotonic() + SETTLE_S
         while True:
             ends = self.topic.ends()
             has_all = all(ends[partition] >= offset for partition, offset in written.items())
-            if has_all or self._now() >= deadline:
+            if has_all or time.monotonic() >= deadline:
                 return ends, has_all
             time.sleep(_PAUSE_S)
 
     def _is_due(self) -> bool:
-        now = self._now()
+        now = time.monotonic()
         if self._asked_s is not None and now < self._asked_s + MOVE_EVERY_S:
             return False
         self._asked_s = now
