@@ -366,6 +366,9 @@ def check_in_use(names: Iterable[str], *, writes: bool, of: str) -> None:
 
     Those of a table serve its readers and its writers, and are never asked here.
 
+    Raises:
+        ConfigurationError: a read has an option of writes, or a write one of reads.
+
     >>> check_in_use(["Sink.Parallelism"], writes=False, of="table 't'")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     upsert.errors.ConfigurationError: table 't': option 'sink.parallelism' is for writes, got ...

@@ -15,6 +15,9 @@ def partitions_of(table: KafkaTable) -> Mapping[str, int]:
 
     A missing topic is created where ``topic.partitions`` is given: compacted for ``upsert-kafka``. Several
     queries may do so at once.
+
+    Raises:
+        ConfigurationError: a topic is missing, or no topic matches the pattern.
     """
     connection = table.connection
     pattern = table.values["topic-pattern"]

@@ -240,7 +240,10 @@ class SteppingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generi
     def ends(
         self, opened: Opened, versions: tuple[Version | None, ...], max_rows: int | None
     ) -> tuple[Version, ...]:
-        """Where a step from these versions with about ``max_rows`` changes a table ends, up to ``_until``."""
+        """Where the step that starts at these versions ends, not beyond ``_until``.
+
+        It may read about ``max_rows`` changes of each table; None for all.
+        """
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Read no further than the present versions."""

@@ -69,7 +69,13 @@ class Changes:
 
 @dataclass(frozen=True)
 class Choice:
-    """Whether the sink keeps the rows of each key, and why; ``is_unproven``: not, but perhaps it should."""
+    """The answer.
+
+    Attributes:
+        is_materialized: whether the sink keeps the rows of each key.
+        reason: why, or why not.
+        is_unproven: whether it keeps none although it is not known whether it should.
+    """
 
     is_materialized: bool
     reason: str

@@ -160,7 +160,11 @@ def create_topic(
     config: Mapping[str, str] = {},
     replication_factor: int = -1,
 ) -> None:
-    """Create a topic, and return when it can be written to; -1 replicas: as many as the brokers make."""
+    """Create a topic, and return when it can be written to.
+
+    ``config`` are settings such as ``{"cleanup.policy": "compact"}``; with a replication factor of -1 as many
+    brokers keep each record as they do by default.
+    """
     new = admin_library().NewTopic(name, partitions, replication_factor, config=dict(config))
     subject = f"creating topic {name!r}"
     answers(connection, subject, lambda admin, seconds: admin.create_topics([new], request_timeout=seconds))
