@@ -30,7 +30,7 @@ import pyarrow as pa
 from upsert.errors import ConfigurationError, FencedError, KafkaUnavailableError, SnapshotExpiredError
 from upsert.failpoints import reach
 from upsert.flock import FileLock
-from upsert.kafka.client import admin
+from upsert.kafka.client.admin import earliest_offsets, existing_topic, latest_offsets
 from upsert.kafka.client.connection import PATIENCE_SECONDS, Connection
 from upsert.kafka.client.consumer import read_range
 from upsert.kafka.client.records import TopicPartition
@@ -75,7 +75,7 @@ class LogTopic:
 
     def ends(self) -> dict[int, int]:
         """Of each partition the offset behind the last committed record."""
-        found = admin.latest_offsets(self.connection, self.partitions)
+        found = latest_offsets(self.connection, self.partitions)
         return {one.partition: offset for one, offset in found.items()}
 
     def named_ends(self) -> dict[str, int]:
@@ -84,7 +84,7 @@ class LogTopic:
 
     def id(self) -> str | None:
         """What tells the topic from another one of its name; None where the brokers have no ids."""
-        return admin.existing_topic(self.connection, self.name).id
+        return existing_topic(self.connection, self.name).id
 
     def ends_of_all(self) -> dict[int, int]:
         """The same of all records, also those of transactions that are open; errors as for ``ends``."""
@@ -166,7 +166,7 @@ def _newest_mark(table: LoggedTable, topic: LogTopic) -> int:
     """The snapshot of the newest mark in partition 0; 0 if there is none."""
     partition = topic.partitions[0]
     end = topic.ends()[0]
-    begin = admin.earliest_offsets(topic.connection, [partition])[partition] if end else 0
+    begin = earliest_offsets(topic.connection, [partition])[partition] if end else 0
     decoder = LogDecoder(table.definition.schema, table.log, table.uuid)
     look = _FIRST_LOOK
     while begin < end:
