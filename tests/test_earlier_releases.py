@@ -19,7 +19,7 @@ from tests.fixtures.streams import (
     write_orders,
 )
 from upsert import Catalog
-from upsert.kafka.offsets import Offset
+from upsert.kafka.planning import Offset
 from upsert.log.offset import LogOffset
 
 WRITTEN = Path(__file__).parent / "fixtures" / "release_0_1"

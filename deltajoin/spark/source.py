@@ -30,8 +30,7 @@ from deltajoin.spark.options import FORMAT, SourceOptions
 from deltajoin.spark.reader import JoinStepReader
 from deltajoin.spark.tables import JoinedTables
 from deltajoin.spark.tasks import output_type, shard_changes
-from upsert.managed.step import StepSource
-from upsert.managed.stepping import Offset
+from upsert.managed.stepping import Offset, StepSource
 from upsert.spark_formats import make_known
 from upsert.spark_table import arrow_schema
 from upsert.store.read.changes import touched_rows

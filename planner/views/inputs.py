@@ -23,7 +23,7 @@ from planner.spark.catalyst import Catalyst, JavaObject
 from planner.spark.template import Template
 from planner.views.moves import Bases, Move, Versions, move_of
 from upsert.managed.datasource import TableStepSource, UpsertTableSource
-from upsert.managed.step import STEP, SUFFIX
+from upsert.managed.stepping import STEP, SUFFIX
 from upsert.spark_table import FORMAT, arrow_schema
 from upsert.store.metadata.stands_for import Costs
 from upsert.store.table import Table

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from planner.views.stages import Tables
 from upsert.errors import SnapshotExpiredError, UntrackedChangesError
-from upsert.managed.step import Step
+from upsert.managed.stepping import Step
 from upsert.store.metadata.stands_for import Costs, Refresh
 from upsert.store.read.changes import touched_rows
 from upsert.store.table import Table

@@ -19,7 +19,7 @@ from deltajoin.core.rows import Changes
 from deltajoin.enrichment import Enrichment
 from deltajoin.spark.consolidate import consolidate_rows
 from tests.deltajoin.spark.steps import FORMS, Steps
-from upsert.changelog.equality import same_keys, same_values
+from upsert.changelog.normalizer import same_keys, same_values
 from upsert.schema import TableSchema
 from upsert.store import Table
 from upsert.store.rows.keys import as_key, as_values

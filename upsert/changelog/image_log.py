@@ -2,10 +2,9 @@
 
 A log is a Kafka partition, or anything else with growing positions. Its images are one managed table. Each
 batch is one commit of the writer *log*, with the position that it leads to as its transaction; the store
-never forgets a writer's last transaction, so each snapshot says by itself at which position it is
-(`Positions`). Compaction, expiry and clean-up publish snapshots too, which hold the same images at the same
-position. So the state as of a position is a snapshot: cost follows the changed keys, a crash leaves a whole
-commit or none, and compaction continues in the background.
+never forgets a writer's last transaction, so each snapshot says by itself at which position it is, those of
+compaction, expiry and clean-up too. So the state as of a position is a snapshot: cost follows the changed
+keys, a crash leaves a whole commit or none, and compaction continues in the background.
 
 Batches are replayed after a crash. The first attempt may have committed its images, and Kafka's compaction
 may have removed records since: it removes a record once the key has a newer one, which may lie in a later
@@ -14,15 +13,13 @@ records give, and then *aligns*: where the images that it ends with are not thos
 emits the step from the ones to the others. So what was emitted always leads to the committed images, which
 the next batch takes back; compaction can only take intermediate rows away. Two attempts at once are the same
 case.
-
-What is remembered: the newest row of each key that is not deleted, for ever or as long as an ``Expiry`` says,
-and the states at the ends of the last batches.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -31,21 +28,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert.arrays import Mask
-from upsert.changelog.newest import NewestImages
 from upsert.changelog.normalizer import (
+    Expiry,
+    Ints,
     Keyed,
+    Rules,
     earlier,
+    fold,
     group_by_key,
     images_of,
     normalize_keyed,
     split_kinds,
     ticks_of,
+    with_kinds,
 )
-from upsert.changelog.rules import KEEP, Expiry, Rules
 from upsert.errors import ConfigurationError, MissingStateError, SnapshotExpiredError
-from upsert.rowkind import ROW_KIND_COLUMN, RowKind
+from upsert.rowkind import ROW_KIND_COLUMN, RowKind, signs
 from upsert.schema import TableSchema
-from upsert.store.commit.staging import StagedFiles
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.rows.conform import conform
@@ -53,132 +52,116 @@ from upsert.store.rows.keys import order_by
 from upsert.store.rows.layout import Layout
 from upsert.store.table import Table
 
-_SLACK: Final = 64
-"""Snapshots beyond twice the states to keep, before old ones are expired: it costs a commit and a listing."""
+KEEP: Final = 100
+"""Spark's ``spark.sql.streaming.minBatchesToRetain``: so far back a query can be made to start again."""
 
 
-@dataclass(frozen=True)
-class Positions:
-    """The states of one log.
+@dataclass
+class NewestImages:
+    """Images as of a position within a batch: those that it has changed so far, above those at its start.
 
     Attributes:
-        table: the table of images.
-        log: the log's name.
-        beginning: the position at which there are no images.
-        keep: how many states stay.
+        base: the images at the start of the batch; None if all of them are in ``changed``.
+        changed: the newest image of each key that the batch has changed: columns of the images and
+            ``_row_kind``, ``-D`` where the key has none any more.
     """
 
-    table: Table
-    log: str
-    beginning: int
-    keep: int
+    base: Snapshot | None
+    changed: pa.Table
+    _key: list[str]
 
-    def at(self, position: int) -> Snapshot:
-        """The images as of a position.
+    @classmethod
+    def above(cls, base: Snapshot, key: Sequence[str]) -> Self:
+        """Those of a snapshot, before any change."""
+        fields = [pa.field(field.name, field.type) for field in base.layout.schema.arrow]
+        fields.append(pa.field(ROW_KIND_COLUMN, pa.string(), nullable=False))
+        return cls(base, pa.schema(fields).empty_table(), list(key))
 
-        Raises:
-            MissingStateError: there are none.
+    @classmethod
+    def all(cls, images: pa.Table, key: Sequence[str]) -> Self:
+        """These, and no others."""
+        return cls(None, with_kinds(images, np.ones(images.num_rows, np.bool_)), list(key))
+
+    def meet(self, rows: pa.Table) -> tuple[Keyed, Ints]:
+        """The images of the keys of some rows, and a number for the key of each row.
+
+        Keys that this batch has not changed are looked up in the base, once each and all together.
         """
-        if position == self.beginning:
-            return self.table.snapshot(0)
-        found = self._found(position)
-        if found is None:
-            raise self._missing(position)
-        return self.table.snapshot(found.id)
+        count = self.changed.num_rows
+        keys = pa.concat_tables([_columns(part, self._key) for part in (self.changed, rows)])
+        groups = group_by_key(keys, self._key)
+        is_met = np.zeros(len(groups.firsts), np.bool_)
+        is_met[groups.of[count:]] = True
+        is_image = (signs(self.changed.column(ROW_KIND_COLUMN)) > 0) & is_met[groups.of[:count]]
+        images = self.changed.drop_columns([ROW_KIND_COLUMN]).filter(pa.array(is_image))
+        numbers = groups.of[:count][is_image]
+        unchanged = np.flatnonzero(groups.firsts >= count)
+        if self.base is not None and len(unchanged):
+            wanted = keys.take(pa.array(groups.firsts[unchanged]))
+            positions, found = self.base.match(self._key, wanted)
+            images = pa.concat_tables([images, pa.Table.from_arrays(found.columns, schema=images.schema)])
+            numbers = np.concatenate([numbers, unchanged[positions]])
+        return images_of(images, numbers), groups.of[count:]
 
-    def is_recorded(self, position: int) -> bool:
-        """Whether a batch has led to this position, or beyond."""
-        return self._reached(self.table.published.latest()) >= position
+    def normalize(self, rows: pa.Table, is_value: Mask, rules: Rules) -> pa.Table:
+        """The changes that records make; their new images are taken over."""
+        found, groups = self.meet(rows)
+        changes, images = normalize_keyed(found, Keyed(rows, is_value, groups), rules)
+        images = pa.Table.from_arrays(images.columns, schema=self.changed.schema)
+        if self.changed.num_rows:
+            images = fold(pa.concat_tables([self.changed, images]), self._key)
+        self.changed = images
+        return changes
 
-    def record(self, start: int, end: int, images: pa.Table) -> bool:
-        """Commit new images as the state at ``end``; False if another attempt has done so before.
+    def drop_expired(self, expiry: Expiry) -> None:
+        """Forget images that are too old for the newest row; reads the key of every image.
 
-        Args:
-            start: the position that the images continue from; the log must be there.
-            end: the position that they lead to.
-            images: columns of the table and ``_row_kind``; may be empty.
-
-        Raises:
-            MissingStateError: the log is at neither of the two positions.
+        No record that is as young as that one could still meet them.
         """
-        reached = self._reached(self.table.published.latest())
-        if start != reached < end:
-            raise self._diverged(start, end, reached)
-        staged = [self.table.stage(images, order="rows")]
-        with self.table.discarded_if_failed(staged):
-            done = self.table.commit(staged, writer_id=self.log, transaction=end)
-        is_own = self._is_commit_of(done, staged, start)
-        if not is_own:
-            self.table.discard(staged)
-        return is_own
+        limit = _limit(self.changed, expiry)
+        if limit is None:
+            return
+        if self.base is None:
+            self.changed = self.changed.filter(pa.array(~_is_before(self.changed, expiry, limit)))
+            return
+        rows = self.base.scan([*self._key, expiry.time])
+        keys = rows.filter(pa.array(_is_before(rows, expiry, limit))).select(self._key)
+        schema = self.changed.drop_columns([ROW_KIND_COLUMN]).schema
+        columns = [
+            keys.column(field.name) if field.name in self._key else pa.nulls(keys.num_rows, field.type)
+            for field in schema
+        ]
+        expired = pa.Table.from_arrays(columns, schema=schema)
+        deletes = with_kinds(expired, np.zeros(keys.num_rows, np.bool_))
+        # what the batch itself says comes last and wins
+        self.changed = fold(pa.concat_tables([deletes, self.changed]), self._key)
 
-    def _is_commit_of(self, done: Snapshot, staged: Sequence[StagedFiles], start: int) -> bool:
-        """Whether a snapshot was published for these files: without any, by the step that it makes."""
-        published = self.table.published
-        own = {entry.file for one in staged for entry in one.files}
-        return own == {entry.file for entry in published.delta(done.info).added} and start == self._reached(
-            published.info(done.info.id - 1)
-        )
 
-    def changes(self, base: Snapshot, end: int) -> pa.Table:
-        """The consolidated changes of the images between a state and the one at ``end``."""
-        at_end = self.at(end)
-        return self.table.changes(base.id, at_end.id)
-
-    def expire(self) -> None:
-        """Give up states that no replay needs, once there are many; also what crashed attempts have left."""
-        head = self.table.published.latest()
-        if head.id - head.oldest > 2 * self.keep + _SLACK:
-            self.table.expire(keep=self.keep)
-            self.table.clean()
-
-    def _reached(self, info: SnapshotInfo) -> int:
-        return info.writers.get(self.log, self.beginning)
-
-    def _found(self, position: int) -> SnapshotInfo | None:
-        """The newest snapshot at this position: it has the fewest files."""
-        published = self.table.published
-        head = published.latest()
-        try:
-            for id in range(head.id, max(head.oldest, 1) - 1, -1):
-                info = published.info(id, head)
-                reached = self._reached(info)
-                if reached <= position:
-                    return info if reached == position else None
-        except SnapshotExpiredError:
-            return None  # expired meanwhile, and with it whatever is older
+def _limit(rows: pa.Table, expiry: Expiry) -> Ints | None:
+    """The least time that counts beside the newest row; None if no row has a time."""
+    ticks, is_known = ticks_of(rows.column(expiry.time))
+    if not is_known.any():
         return None
+    return earlier(ticks[is_known].max(), expiry.ticks(rows.schema.field(expiry.time).type))
 
-    def _missing(self, position: int) -> MissingStateError:
-        reached = self._reached(self.table.published.latest())
-        return MissingStateError(
-            f"images of log {self.log!r} in {self.table.path!r}: a state at position {position} must be "
-            f"there, got states up to {reached} of which the newest {self.keep} are kept; restore the folder "
-            "together with the checkpoint it belongs to, or start the query with a new checkpoint"
-        )
 
-    def _diverged(self, start: int, end: int, reached: int) -> MissingStateError:
-        return MissingStateError(
-            f"images of log {self.log!r} in {self.table.path!r}: a batch from {start} to {end} must find "
-            f"them at {start}, got {reached}; the checkpoint is older than the images: restore both "
-            "together, or start the query with a new checkpoint"
-        )
+def _is_before(rows: pa.Table, expiry: Expiry, limit: Ints) -> Mask:
+    ticks, is_known = ticks_of(rows.column(expiry.time))
+    found: Mask = is_known & (ticks < limit)
+    return found
+
+
+_SLACK: Final = 64
+"""Snapshots beyond twice the states to keep, before old ones are expired: it costs a commit and a listing."""
 
 
 def alignment(
     base: Snapshot, own: NewestImages, committed: pa.Table, rules: Rules, schema: pa.Schema
 ) -> pa.Table:
-    """Changes that lead from a replay's images to the committed ones.
+    """Changes, mostly none, that lead from a replay's images to the committed ones.
 
-    Args:
-        base: the images at the start of the batch.
-        own: the images that the replay ends with.
-        committed: consolidated changes of the images by the attempt that has committed, with ``_row_kind``.
-        rules: how rows are told apart.
-        schema: the rows' own columns.
-
-    Returns:
-        The rows' columns and ``_row_kind``; mostly no row.
+    ``base`` are the images at the start of the batch, ``own`` those that the replay ends with, ``committed``
+    the consolidated changes of the images by the attempt that has committed, with ``_row_kind``.
     """
     is_after = pc.not_equal(committed.column(ROW_KIND_COLUMN), RowKind.UPDATE_BEFORE.value)
     rows, is_there = split_kinds(committed.filter(is_after))
@@ -191,7 +174,10 @@ def alignment(
         _check_not_newer(own.changed, [rows, before.rows], rules)
     if rules.expiry is not None:
         is_touched = np.isin(groups.of[:count], groups.of[count:])
-        kept = is_there | is_touched | ~_is_expired(rows, rules.expiry, is_there)
+        limit = _limit(rows.filter(pa.array(is_there)), rules.expiry)
+        # deleted images may have been dropped for their age, with nothing to tell
+        is_young = True if limit is None else ~_is_before(rows, rules.expiry, limit)
+        kept = is_there | is_touched | is_young
         rows, is_there = rows.filter(pa.array(kept)), is_there[kept]
     is_gone = ~np.isin(numbers, before.groups)
     gone = undone.filter(pa.array(is_gone))
@@ -221,16 +207,6 @@ def _with_deletes_as_none(images: Keyed) -> Keyed:
     return images._replace(is_value=images.is_value & images_of(images.rows, images.groups).is_value)
 
 
-def _is_expired(rows: pa.Table, expiry: Expiry, is_there: Mask) -> Mask:
-    """Deleted images that were dropped for their age, with nothing to tell."""
-    ticks, is_known = ticks_of(rows.column(expiry.time))
-    if not (is_known & is_there).any():
-        return np.zeros(rows.num_rows, np.bool_)
-    newest = ticks[is_known & is_there].max()
-    limit = earlier(newest, expiry.ticks(rows.schema.field(expiry.time).type))
-    return is_known & (ticks < limit)
-
-
 def _check_not_newer(changed: pa.Table, ends: Sequence[pa.Table], rules: Rules) -> None:
     """Refuse a replay that knows newer rows than the images it should end with: later batches lack them."""
     own = changed.filter(pc.equal(changed.column(ROW_KIND_COLUMN), RowKind.UPDATE_AFTER.value))
@@ -254,7 +230,6 @@ DROP_EVERY: Final = 1 << 20
 """Positions after which expired images are looked for, among all of them."""
 
 _SEGMENT_ROWS: Final = 500_000
-
 _SEGMENT_BYTES: Final = 64 << 20
 """Records that are normalized at once."""
 
@@ -262,6 +237,7 @@ _HELD_BYTES: Final = 256 << 20
 """Changes that wait for the commit; what is beyond goes out before it."""
 
 
+@dataclass(frozen=True)
 class ImageLog:
     """Images of one log. Any process may open it; several attempts at one batch do no harm.
 
@@ -277,14 +253,13 @@ class ImageLog:
     [('a', 1, '-U'), ('a', 2, '+U')]
     """
 
-    def __init__(
-        self, positions: Positions, schema: TableSchema, order_by: tuple[str, ...], drop_every: int
-    ) -> None:
-        """Of an existing table; use ``ImageLog.open``."""
-        self._positions = positions
-        self._layout = Layout.of(schema)
-        self._order_by = order_by
-        self._drop_every = drop_every
+    _table: Table
+    _log: str
+    _layout: Layout
+    _beginning: int
+    _keep: int
+    _order_by: tuple[str, ...]
+    _drop_every: int
 
     @classmethod
     def open(
@@ -331,7 +306,8 @@ class ImageLog:
                 "checkpoint"
             )
         # one state more than there are batches to replay: the one at which the first of them starts
-        return cls(Positions(table, log, beginning, keep + 1), plain, tuple(order_by), drop_every)
+        order = tuple(order_by)
+        return cls(table, log, Layout.of(plain), beginning, keep + 1, order, drop_every)
 
     def advance(
         self,
@@ -362,19 +338,14 @@ class ImageLog:
         """
         if end <= start:
             raise ConfigurationError(
-                f"log {self._positions.log!r}: a batch must end after its start, got {start} to {end}"
+                f"log {self._log!r}: a batch must end after its start, got {start} to {end}"
             )
         rules = Rules(self._layout.key, tuple(compare), self._order_by, expiry)
         rules.check(self._layout.schema.arrow)
-        return self._advance(start, end, self._positions.at(start), records, rules)
+        return self._advance(start, end, self._at(start), records, rules)
 
     def _advance(
-        self,
-        start: int,
-        end: int,
-        base: Snapshot,
-        records: pa.Table | Iterable[pa.Table],
-        rules: Rules,
+        self, start: int, end: int, base: Snapshot, records: pa.Table | Iterable[pa.Table], rules: Rules
     ) -> Iterator[pa.Table]:
         newest = NewestImages.above(base, rules.key)
         held: list[pa.Table] = []
@@ -388,23 +359,16 @@ class ImageLog:
                 held = []
         if rules.expiry is not None and start // self._drop_every != end // self._drop_every:
             newest.drop_expired(rules.expiry)
-        if not self._commit(start, end, newest):
-            committed = self._positions.changes(base, end)
+        if self._is_recorded(end) or not self._record(start, end, newest.changed):
+            committed = self._changes(base, end)
             held.append(alignment(base, newest, committed, rules, self._layout.stored))
-        self._positions.expire()
+        self._expire()
         yield from (changes for changes in held if changes.num_rows)
 
     def _normalize(self, segment: pa.Table, newest: NewestImages, rules: Rules) -> pa.Table:
-        rows, weights = conform(self._layout, segment, f"log {self._positions.log!r}")
-        images, groups = newest.meet(rows)
+        rows, weights = conform(self._layout, segment, f"log {self._log!r}")
         is_value = np.ones(rows.num_rows, np.bool_) if weights is None else weights > 0
-        changes, changed = normalize_keyed(images, Keyed(rows, is_value, groups), rules)
-        newest.put(changed)
-        return changes
-
-    def _commit(self, start: int, end: int, newest: NewestImages) -> bool:
-        """Commit the batch's images; False if that was done before."""
-        return not self._positions.is_recorded(end) and self._positions.record(start, end, newest.changed)
+        return newest.normalize(rows, is_value, rules)
 
     def settle(self, start: int, end: int, records: pa.Table, *, compare: Sequence[str]) -> pa.Table | None:
         """The changelog of a batch that another attempt would not repeat; None if there has been one.
@@ -413,23 +377,79 @@ class ImageLog:
         what the batch is, any other asks ``settled``.
         """
         rules = Rules(self._layout.key, tuple(compare), self._order_by)
-        newest = NewestImages.above(self._positions.at(start), rules.key)
+        newest = NewestImages.above(self._at(start), rules.key)
         changes = [self._normalize(segment, newest, rules) for segment in [*segments(records)] or [records]]
-        if not self._commit(start, end, newest):
+        if self._is_recorded(end) or not self._record(start, end, newest.changed):
             return None
-        self._positions.expire()
+        self._expire()
         return pa.concat_tables(changes)
 
     def settled(self, start: int, end: int) -> pa.Table | None:
         """The consolidated changes of a batch that was committed, with ``_row_kind``; None if none was."""
-        if not self._positions.is_recorded(end):
+        if not self._is_recorded(end):
             return None
-        return self._positions.changes(self._positions.at(start), end)
+        return self._changes(self._at(start), end)
 
     def take_over(self, images: pa.Table, end: int) -> None:
         """Make images from elsewhere the state at ``end``, as the first batch; again, nothing happens."""
-        if not self._positions.is_recorded(end):
-            self._positions.record(self._positions.beginning, end, images)
+        if not self._is_recorded(end):
+            self._record(self._beginning, end, images)
+
+    def _at(self, position: int) -> Snapshot:
+        """The images as of a position: the newest snapshot there, which has the fewest files."""
+        if position == self._beginning:
+            return self._table.snapshot(0)
+        published = self._table.published
+        head = published.latest()
+        found: SnapshotInfo | None = None
+        with suppress(SnapshotExpiredError):  # expired meanwhile, and with it whatever is older
+            states = (published.info(id, head) for id in range(head.id, max(head.oldest, 1) - 1, -1))
+            found = next((info for info in states if self._reached(info) <= position), None)
+        if found is not None and self._reached(found) == position:
+            return self._table.snapshot(found.id)
+        reached = self._reached(published.latest())
+        raise MissingStateError(
+            f"images of log {self._log!r} in {self._table.path!r}: a state at position {position} must be "
+            f"there, got states up to {reached} of which the newest {self._keep} are kept; restore the "
+            "folder together with the checkpoint it belongs to, or start the query with a new checkpoint"
+        )
+
+    def _is_recorded(self, position: int) -> bool:
+        return self._reached(self._table.published.latest()) >= position
+
+    def _record(self, start: int, end: int, images: pa.Table) -> bool:
+        """Commit images, with ``_row_kind``, as the state at ``end``; False if that was done before."""
+        reached = self._reached(self._table.published.latest())
+        if start != reached < end:
+            raise MissingStateError(
+                f"images of log {self._log!r} in {self._table.path!r}: a batch from {start} to {end} must "
+                f"find them at {start}, got {reached}; the checkpoint is older than the images: restore both "
+                "together, or start the query with a new checkpoint"
+            )
+        staged = [self._table.stage(images, order="rows")]
+        with self._table.discarded_if_failed(staged):
+            done = self._table.commit(staged, writer_id=self._log, transaction=end)
+        # whether it was published for these files: without any, by the step that it makes
+        published, own = self._table.published, {entry.file for one in staged for entry in one.files}
+        is_own = own == {entry.file for entry in published.delta(done.info).added}
+        is_own = is_own and start == self._reached(published.info(done.info.id - 1))
+        if not is_own:
+            self._table.discard(staged)
+        return is_own
+
+    def _changes(self, base: Snapshot, end: int) -> pa.Table:
+        """The consolidated changes of the images between a state and the one at ``end``."""
+        return self._table.changes(base.id, self._at(end).id)
+
+    def _expire(self) -> None:
+        """Give up states that no replay needs, once there are many; also what crashed attempts have left."""
+        head = self._table.published.latest()
+        if head.id - head.oldest > 2 * self._keep + _SLACK:
+            self._table.expire(keep=self._keep)
+            self._table.clean()
+
+    def _reached(self, info: SnapshotInfo) -> int:
+        return info.writers.get(self._log, self._beginning)
 
 
 def segments(records: pa.Table | Iterable[pa.Table]) -> Iterator[pa.Table]:

@@ -1,33 +1,26 @@
 """From upserts and deletions by key to a full changelog with UPDATE_BEFORE (pure).
 
-An upsert stream says of a key only what holds from now on: a value, or nothing. A changelog says what
-changed: which row went, which row came. Between the two lies one bit of memory a key, "is there a row now?",
-and the row itself, its *image*. So everything that can happen is a pair
+An upsert stream says of a key only what holds from now on: a value, or nothing. A changelog says which row
+went, which row came. Between the two lies the row that the key has now, its *image*, if it has one. What is
+said follows from two laws:
 
-    (is there a row before?, does a value arrive?)
-
-and everything that is said about it follows from two laws:
-
-1. The signs of what is emitted are *row after* − *row before*: an earlier row is retracted once, the
-   present row is emitted once. Summed over any stretch of the log this telescopes, so at every
-   moment a key has no row or one, whatever a consumer does with kinds.
+1. The signs of what is emitted are *row after* − *row before*: an earlier row is retracted once, the present
+   row is emitted once. Summed over any stretch of the log this telescopes, so at every moment a key has no
+   row or one, whatever a consumer does with kinds.
 2. A kind says whether the other sign comes with it: ``-U`` and ``+U`` are a pair, in this order (a sink that
    applies rows in turn must not see two rows of a key), ``+I`` and ``-D`` stand alone.
 
-`TRANSITIONS` is that table. A negative row carries the image before, with all its columns (its metadata too,
-FLIP-149's normalizer), a positive one the row that arrived. A delete without a row before says nothing, for
-nothing changed; nor does a value that equals the image.
+A negative row carries the image before, with all its columns (its metadata too, as FLIP-149's normalizer), a
+positive one the row that arrived. A delete without a row before says nothing; nor does a value that equals
+the image. Then the image stays as it was, metadata included, so that the next ``-U`` retracts the very row
+that was emitted. Images are compared by the columns of ``Rules.compare`` only: NULL equals NULL, NaN equals
+NaN, -0.0 is not 0.0.
 
-Rows come in as Arrow and go out as Arrow, all keys at once. Images and records of many keys are brought into
-one *line*, key after key, each key's image first, then its records, oldest first, so that what a record meets
-is what stands before it: every question about a record and its predecessor is an array shifted by one.
-Without ``order_by`` the records are a log: the order is that of the rows. With it the highest value of these
-columns is the newest, wherever it stands, rows of equal order as they come; a record that is older than its
-key's image is *late* and not in the line.
-
-An image is compared by the columns of ``Rules.compare`` only: NULL equals NULL, NaN equals NaN, -0.0 is not
-0.0. A record that equals the image gives nothing and leaves the image as it was, metadata included, so that
-the next ``-U`` retracts the very row that was emitted.
+Images and records of many keys are brought into one *line*, key after key, each key's image first, then its
+records, oldest first: every question about a record and its predecessor is an array shifted by one. Without
+``order_by`` the order is that of the rows. With it the highest value of these columns is the newest, wherever
+it stands, rows of equal order as they come; a record that is older than its key's image is *late* and not in
+the line.
 """
 
 from __future__ import annotations
@@ -35,20 +28,168 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from upsert.arrays import Kinds, Mask, is_null, one_array
-from upsert.changelog.equality import equal_pairs
-from upsert.changelog.rules import DELETED_COLUMN, Expiry, Rules
-from upsert.errors import SchemaError
+from upsert import types
+from upsert.arrays import Kinds, Mask, Positions, is_null, one_array
+from upsert.errors import ConfigurationError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind, every_kind, signs
-from upsert.store.rows.hashing import fixed_width
-from upsert.store.rows.keys import order_by
+from upsert.store.rows.hashing import canonical_bytes, fixed_width
+from upsert.store.rows.keys import as_values, equal_rows, order_by
 from upsert.store.rows.merge import gather
+
+
+def equal_pairs(rows: pa.Table, left: Positions, right: Positions, columns: Sequence[str]) -> Positions:
+    """Which pairs (row ``left[i]``, row ``right[i]``) agree in all columns, ascending.
+
+    Equal are NULL and NULL, NaN and NaN, maps with the same entries in any order; not -0.0 and 0.0. A column
+    is looked at only where all before it were equal, the cheap ones first: rows that differ mostly do so
+    soon.
+
+    >>> rows = pa.table({"a": [1, 1, None, None]})
+    >>> equal_pairs(rows, np.array([0, 1, 2]), np.array([1, 2, 3]), ["a"]).tolist()
+    [0, 2]
+    """
+    pairs = np.arange(len(left))
+
+    def cost(name: str) -> int:
+        type_ = rows.schema.field(name).type
+        is_text = pa.types.is_string(type_) or pa.types.is_binary(type_)
+        return int(is_text) if types.is_scalar(type_) else 2
+
+    for name in sorted(columns, key=cost):
+        if not len(pairs):
+            break
+        column = rows.select([name])
+        sides = [one_array(gather(column, side[pairs]).column(0)) for side in (left, right)]
+        pairs = pairs[same_values(*sides)]
+    return pairs
+
+
+def same_values(left: pa.Array, right: pa.Array) -> Mask:
+    """Where two arrays of one type hold the same value, or NULL both; -0.0 is not 0.0.
+
+    >>> nan = float("nan")
+    >>> same_values(pa.array([nan, 0.0, None, 1.0]), pa.array([nan, -0.0, None, None])).tolist()
+    [True, False, True, False]
+    """
+    return same_keys(as_values(left), as_values(right))
+
+
+def same_keys(left: pa.Array, right: pa.Array) -> Mask:
+    """Where two arrays of one type hold equal keys, or NULL both; -0.0 equals 0.0.
+
+    >>> same_keys(pa.array([0.0, None]), pa.array([-0.0, 1.0])).tolist()
+    [True, False]
+    """
+    if not types.is_scalar(left.type):
+        pairs = zip(canonical_bytes(left), canonical_bytes(right), strict=True)
+        return np.fromiter((one == other for one, other in pairs), np.bool_, len(left))
+    same: npt.NDArray[Any] = equal_rows([left], [right])
+    if left.null_count and right.null_count:
+        same = same | (is_null(left) & is_null(right))
+    return same
+
+
+DELETED_COLUMN: Final = "_is_deleted"
+"""Of the images of ordered rows: whether the key is deleted, so that only its order is remembered."""
+
+
+@dataclass(frozen=True)
+class Expiry:
+    """How long an image counts: it is absent for a record that is more than ``ttl_ms`` younger.
+
+    As in Flink, a record that equals its image then gives ``-U`` and ``+U``, and makes it younger. An image
+    that counts as absent is not taken back: the next record is ``+I``. ``time`` is a column of the rows:
+    TIMESTAMP, or BIGINT milliseconds; a row without a time never expires.
+    """
+
+    time: str
+    ttl_ms: int
+
+    def __post_init__(self) -> None:
+        if self.ttl_ms < 1:
+            raise ConfigurationError(f"normalize: ttl must be at least 1 ms, got {self.ttl_ms!r}")
+
+    def ticks(self, time: pa.DataType) -> int:
+        """``ttl_ms`` in the unit of a time column."""
+        return self.ttl_ms * (1000 if pa.types.is_timestamp(time) else 1)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the normalizer has to know about rows.
+
+    Attributes:
+        key: columns that identify a row, of scalar types, never NULL; there must be one.
+        compare: columns in which two rows of a key differ; rows that agree in them are duplicates.
+        order_by: columns whose highest value is the newest, never NULL; empty: the order of the rows.
+        expiry: when an image counts as absent; None: never.
+    """
+
+    key: tuple[str, ...]
+    compare: tuple[str, ...]
+    order_by: tuple[str, ...] = ()
+    expiry: Expiry | None = None
+
+    def __post_init__(self) -> None:
+        if not self.key:
+            raise SchemaError("normalize: key must name at least one column, got none")
+
+    @property
+    def orders(self) -> tuple[str, ...]:
+        """Columns of an image that hold the order of the newest row of its key, swallowed ones included."""
+        return tuple(f"_order_{number}" for number in range(len(self.order_by)))
+
+    @property
+    def remembered(self) -> tuple[str, ...]:
+        """Columns that an image has beside those of the row."""
+        return (*self.orders, DELETED_COLUMN) if self.order_by else ()
+
+    @property
+    def kept_of_deleted(self) -> tuple[str, ...]:
+        """Columns of the row that the image of a deleted key still has; the others are NULL."""
+        return self.key if self.expiry is None else tuple(dict.fromkeys((*self.key, self.expiry.time)))
+
+    def image_schema(self, rows: pa.Schema) -> pa.Schema:
+        """Columns of the images of such rows, without ``_row_kind``; all may be NULL."""
+        self.check(rows)
+        fields = [pa.field(field.name, field.type) for field in rows if field.name != ROW_KIND_COLUMN]
+        if self.order_by:
+            pairs = zip(self.orders, self.order_by, strict=True)
+            fields += [pa.field(order, rows.field(name).type) for order, name in pairs]
+            fields.append(pa.field(DELETED_COLUMN, pa.bool_()))
+        return pa.schema(fields)
+
+    def check(self, rows: pa.Schema) -> None:
+        """Refuse rows without such columns, or with types that cannot serve, or a name that images need."""
+        for what, names in (("key", self.key), ("order_by", self.order_by), ("compare", self.compare)):
+            for name in names:
+                if name not in rows.names or name == ROW_KIND_COLUMN:
+                    known = ", ".join(known for known in rows.names if known != ROW_KIND_COLUMN)
+                    raise SchemaError(f"normalize: {what} has unknown column {name!r}; columns are {known}")
+                if what != "compare" and not types.is_scalar(rows.field(name).type):
+                    raise SchemaError(
+                        f"normalize: {what} column {name!r} must be of a scalar type, got "
+                        f"{types.sql_name(rows.field(name).type)}"
+                    )
+        for name in self.remembered:
+            if name in rows.names:
+                raise SchemaError(f"normalize: column name {name!r} is used in its state; rename the column")
+        if self.expiry is not None:
+            name = self.expiry.time
+            found = rows.field(name).type if name in rows.names else None
+            if found is None or not (pa.types.is_timestamp(found) or pa.types.is_int64(found)):
+                what = "no such column" if found is None else types.sql_name(found)
+                raise SchemaError(
+                    f"normalize: the time column of a ttl, {name!r}, must be TIMESTAMP or BIGINT "
+                    f"milliseconds, got {what}"
+                )
+
 
 TRANSITIONS: Final[Mapping[tuple[bool, bool], tuple[RowKind, ...]]] = MappingProxyType(
     {
@@ -194,8 +335,6 @@ def earlier(ticks: Ints | np.int64, by: int) -> Ints:
     return np.where(ticks < lowest + by, lowest, ticks - by)
 
 
-__all__ = ["Expiry", "KeyGroups", "Normalized", "Rules", "fold", "group_by_key", "normalize"]
-
 _KIND_FIELD: Final = pa.field(ROW_KIND_COLUMN, pa.string(), nullable=False)
 _CODES: Final = {kind: code for code, kind in enumerate(RowKind)}
 _IS_POSITIVE: Final = np.array([kind.sign > 0 for kind in RowKind])
@@ -225,46 +364,6 @@ class KeyGroups(NamedTuple):
     firsts: Ints
 
 
-def normalize(records: pa.Table, previous: pa.Table, rules: Rules) -> Normalized:
-    """The changelog of some records, and the images to remember.
-
-    Rows of one key come out in their order, ``-U`` directly before its ``+U``; several records of a key give
-    all the images in between. What is remembered is one image a key: without ``order_by`` until the key
-    is deleted, with it for ever, and with ``expiry`` at least as long as that says.
-
-    Args:
-        records: rows with all columns; with ``_row_kind`` a ``-U`` or ``-D`` deletes its key whatever its
-            other columns, without it every row is a value.
-        previous: the image of each of their keys that has one, and perhaps of others, in the columns of
-            ``Rules.image_schema``; no key twice.
-        rules: the key, the order and the expiry of rows.
-
-    Raises:
-        SchemaError: a key or an order is NULL, or a column is missing or has another type than its image.
-        ChangelogError: a kind is none of the four.
-
-    >>> rules = Rules(key=("word",), compare=("n",))
-    >>> none = rules.image_schema(pa.schema({"word": pa.string(), "n": pa.int64()})).empty_table()
-    >>> changes, images = normalize(pa.table({"word": ["a", "b", "a"], "n": [1, 5, 2]}), none, rules)
-    >>> [tuple(row.values()) for row in changes.to_pylist()]
-    [('a', 1, '+I'), ('b', 5, '+I'), ('a', 1, '-U'), ('a', 2, '+U')]
-    >>> images.to_pydict()
-    {'word': ['a', 'b'], 'n': [2, 5], '_row_kind': ['+U', '+U']}
-    """
-    rules.check(records.schema)
-    rows, comes = split_kinds(records)
-    check_not_null(rows, rules.key, "key")
-    if previous.schema.types != rules.image_schema(rows.schema).types:
-        raise SchemaError(
-            f"normalize: previous images must have the columns {rules.image_schema(rows.schema)}, got "
-            f"{previous.schema}"
-        )
-    keys = [pa.table(part.select(rules.key).columns, names=list(rules.key)) for part in (previous, rows)]
-    groups = group_by_key(pa.concat_tables(keys), rules.key).of
-    count = previous.num_rows
-    return normalize_keyed(images_of(previous, groups[:count]), Keyed(rows, comes, groups[count:]), rules)
-
-
 def split_kinds(records: pa.Table) -> tuple[pa.Table, Mask]:
     """The rows without ``_row_kind``, and whether each is a value."""
     if ROW_KIND_COLUMN not in records.column_names:
@@ -289,11 +388,7 @@ def group_by_key(rows: pa.Table, key: Sequence[str]) -> KeyGroups:
 
 
 def check_not_null(rows: pa.Table, names: Sequence[str], what: str) -> None:
-    """Refuse NULL where it can mean nothing.
-
-    Raises:
-        SchemaError: there is one; the message says where.
-    """
+    """Refuse NULL where it can mean nothing."""
     for name in names:
         column = rows.column(name)
         if column.null_count:
@@ -305,7 +400,23 @@ def check_not_null(rows: pa.Table, names: Sequence[str], what: str) -> None:
 
 
 def normalize_keyed(images: Keyed, records: Keyed, rules: Rules) -> Normalized:
-    """``normalize`` for rows whose keys have numbers already."""
+    """The changelog of some records, and the images to remember.
+
+    Rows of one key come out in their order, ``-U`` directly before its ``+U``; several records of a key give
+    all the images in between. What is remembered is one image a key: without ``order_by`` until the key
+    is deleted, with it for ever, and with ``expiry`` at least as long as that says.
+
+    ``images`` are those of the records' keys that have one, and perhaps of others, no key twice, in the
+    columns of ``Rules.image_schema``. Keys are not NULL; nor may an order be.
+
+    >>> rules, rows = Rules(("word",), compare=("n",)), pa.table({"word": ["a", "b", "a"], "n": [1, 5, 2]})
+    >>> none = images_of(rules.image_schema(rows.schema).empty_table(), np.array([], np.int64))
+    >>> changes, images = normalize_keyed(none, Keyed(rows, np.ones(3, bool), np.array([0, 1, 0])), rules)
+    >>> [tuple(row.values()) for row in changes.to_pylist()]
+    [('a', 1, '+I'), ('b', 5, '+I'), ('a', 1, '-U'), ('a', 2, '+U')]
+    >>> images.to_pydict()
+    {'word': ['a', 'b'], 'n': [2, 5], '_row_kind': ['+U', '+U']}
+    """
     check_not_null(records.rows, rules.order_by, "order_by")
     # the images' own fields allow NULL, and so does a record that deletes: nullability is the caller's matter
     columns = images.rows.select(records.rows.column_names), records.rows
@@ -370,10 +481,6 @@ def fold(records: pa.Table, key: Sequence[str]) -> pa.Table:
     """The newest row of each key, ``+U`` or ``-D``, in the order of these rows: ``changelog = upsert``.
 
     Nothing is remembered. Only a sink keyed by ``key``, or ``normalize``, knows what to do with the result.
-
-    Args:
-        records: as for ``normalize``, the newest row of a key last.
-        key: columns that identify a row.
 
     >>> fold(pa.table({"k": [1, 2, 1], "_row_kind": ["+I", "+U", "-D"]}), ["k"]).to_pydict()
     {'k': [2, 1], '_row_kind': ['+U', '-D']}

@@ -12,6 +12,7 @@ commit and Spark's, the batch starts from the same position and finds its images
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,10 +26,8 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from upsert import types
 from upsert.blobs import BLOB_BYTES, bucket_ids, by_number, from_blob, gathered, to_blobs
-from upsert.changelog.image_log import ImageLog
-from upsert.changelog.newest import NewestImages
-from upsert.changelog.normalizer import Keyed, check_not_null, normalize_keyed, split_kinds, with_kinds
-from upsert.changelog.rules import MAX_STATE_BYTES, Expiry, NormalizeSpec, Rules
+from upsert.changelog.image_log import KEEP, ImageLog, NewestImages
+from upsert.changelog.normalizer import Expiry, Rules, check_not_null, split_kinds, with_kinds
 from upsert.errors import ConfigurationError
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
@@ -38,6 +37,43 @@ from upsert.store.rows.conform import conform
 from upsert.store.rows.hashing import bucket_of, hash_columns
 from upsert.store.rows.layout import Layout
 from upsert.streaming_query import query_of_task, task_number
+
+MAX_STATE_BYTES: Final = 32 << 20
+"""Images of one bucket that are kept in Spark's state store, which writes all of them in every batch."""
+
+
+@dataclass(frozen=True)
+class NormalizeSpec:
+    """The operator's arguments, checked.
+
+    Attributes:
+        schema: the rows' columns, with the key as primary key.
+        state_path: absolute folder for images in tables; None: in the state store.
+        max_state_bytes: limit for a bucket's images in the state store.
+        keep: batches that can still be run again from images in tables.
+    """
+
+    schema: TableSchema
+    rules: Rules
+    buckets: int
+    state_path: str | None = None
+    max_state_bytes: int = MAX_STATE_BYTES
+    keep: int = KEEP
+
+    def __post_init__(self) -> None:
+        for name in ("buckets", "max_state_bytes", "keep"):
+            number = getattr(self, name)
+            if number < 1:
+                raise ConfigurationError(f"normalize: {name} must be a positive integer, got {number!r}")
+        self.rules.check(self.schema.arrow)
+
+    @property
+    def label(self) -> str:
+        """What must stay the same as long as a checkpoint is used; kept with the state of each bucket."""
+        columns = [[column.name, str(column.type)] for column in self.schema.columns]
+        rules = {"key": self.rules.key, "order_by": self.rules.order_by}
+        return json.dumps({"buckets": self.buckets, **rules, "columns": columns})
+
 
 _DROP_EVERY = 64
 """Batches of a bucket after which expired images in its table are looked for."""
@@ -62,7 +98,11 @@ def step(
     Tables of images belong to the query: its id is in its checkpoint, and those of another are never read.
     """
     known = remembered or Remembered(spec.label, b"", 0)
-    spec.check_label(known.label)
+    if known.label != spec.label:
+        raise ConfigurationError(
+            f"normalize: a query must continue with the arguments of its checkpoint, {known.label}, got "
+            f"{spec.label}; restore them, or start with a new checkpoint"
+        )
     if spec.state_path is not None:
         return _in_table(spec, spec.state_path, bucket, query, known, records)
     if known.position:
@@ -70,17 +110,8 @@ def step(
             f"normalize: the images of bucket {bucket} are in tables since an earlier run; give state_path "
             "as it was"
         )
-    return _in_blob(spec, bucket, known, records)
-
-
-def _in_blob(
-    spec: NormalizeSpec, bucket: int, known: Remembered, records: pa.Table
-) -> tuple[Iterator[pa.Table], Remembered]:
-    newest = NewestImages.all(_images(spec, known.images), spec.rules.key)
-    rows, is_value = split_kinds(records)
-    images, groups = newest.meet(rows)
-    changes, changed = normalize_keyed(images, Keyed(rows, is_value, groups), spec.rules)
-    newest.put(changed)
+    newest = _images(spec, known.images)
+    changes = newest.normalize(*split_kinds(records), spec.rules)
     if spec.rules.expiry is not None:
         newest.drop_expired(spec.rules.expiry)
     kept = newest.changed.drop_columns([ROW_KIND_COLUMN])
@@ -94,12 +125,10 @@ def _in_blob(
     return iter([changes]), Remembered(known.label, blob, 0)
 
 
-def _images(spec: NormalizeSpec, blob: bytes) -> pa.Table:
+def _images(spec: NormalizeSpec, blob: bytes) -> NewestImages:
     schema = spec.rules.image_schema(spec.schema.arrow)
-    if not blob:
-        return schema.empty_table()
-    rows, _ = from_blob(blob)
-    return pa.Table.from_arrays(rows.columns, schema=schema)
+    rows = pa.Table.from_arrays(from_blob(blob)[0].columns, schema=schema) if blob else schema.empty_table()
+    return NewestImages.all(rows, spec.rules.key)
 
 
 def _in_table(
@@ -115,19 +144,17 @@ def _in_table(
         order_by=spec.rules.order_by,
         drop_every=_DROP_EVERY,
     )
-    position = known.position
+    position, rules = known.position, spec.rules
     if known.images:
         # until now they were in the state store
         position = 1
-        log.take_over(NewestImages.all(_images(spec, known.images), spec.rules.key).changed, position)
-    changes = log.advance(
-        position, position + 1, records, compare=spec.rules.compare, expiry=spec.rules.expiry
-    )
+        log.take_over(_images(spec, known.images).changed, position)
+    changes = log.advance(position, position + 1, records, compare=rules.compare, expiry=rules.expiry)
     return changes, Remembered(known.label, b"", position + 1)
 
 
 NORMALIZE_MARK: Final = "upsert.normalize"
-"""Metadata of the column that the stateful step puts out: names of the key columns."""
+"""Metadata of the column that the stateful step puts out, by which a reader of Spark's plan knows it."""
 
 _BLOB: Final = "blob"
 _PACKED: Final = f"bucket INT, {_BLOB} BINARY"
@@ -213,14 +240,16 @@ def normalize(
     expiry = None if ttl is None else _expiry(ttl, time, order, schema)
     rules = Rules(identity, tuple(columns if compare is None else compare), order, expiry)
     folder = None if state_path is None else paths.table_folder(state_path)
+    own = [field for field in df.schema.fields if field.name != ROW_KIND_COLUMN]
+    output = StructType([*own, StructField(ROW_KIND_COLUMN, StringType(), nullable=False)])
+    mark = {NORMALIZE_MARK: {"key": list(identity), "order": list(order)}}
+    blobs = StructType([StructField(_BLOB, BinaryType(), nullable=True, metadata=mark)])
     spec = NormalizeSpec(schema, rules, buckets, folder, max_state_bytes, keep)
     return (
         df.mapInArrow(Pack(spec), _PACKED)
         .groupBy("bucket")
-        .applyInPandasWithState(
-            NormalizeBucket(spec), _marked(identity, order), _STATE, "append", GroupStateTimeout.NoTimeout
-        )
-        .mapInArrow(Unpack(), _output_type(df.schema))
+        .applyInPandasWithState(NormalizeBucket(spec), blobs, _STATE, "append", GroupStateTimeout.NoTimeout)
+        .mapInArrow(unpack, output)
     )
 
 
@@ -229,11 +258,7 @@ def _names(given: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def table_schema(given: StructType, key: Sequence[str]) -> TableSchema:
-    """The columns of a DataFrame, without ``_row_kind``, as those of a table.
-
-    Raises:
-        SchemaError: no table can have a column of such a type, or there is no such key.
-    """
+    """The columns of a DataFrame, without ``_row_kind``, as those of a table."""
     columns = tuple(
         Column(field.name, stored_type(field, "normalize"), field.nullable)
         for field in given.fields
@@ -253,17 +278,6 @@ def _expiry(ttl: timedelta, time: str | None, order_by: Sequence[str], schema: T
     return Expiry(time, ttl // timedelta(milliseconds=1))
 
 
-def _marked(key: Sequence[str], order: Sequence[str]) -> StructType:
-    """The blobs of changes, with the mark by which a reader of Spark's plan knows the operator."""
-    mark = {NORMALIZE_MARK: {"key": list(key), "order": list(order)}}
-    return StructType([StructField(_BLOB, BinaryType(), nullable=True, metadata=mark)])
-
-
-def _output_type(given: StructType) -> StructType:
-    fields = [field for field in given.fields if field.name != ROW_KIND_COLUMN]
-    return StructType([*fields, StructField(ROW_KIND_COLUMN, StringType(), nullable=False)])
-
-
 @dataclass(frozen=True)
 class Pack:
     """A task of the input: its rows as blobs, each of one bucket, numbered in the order of their arrival."""
@@ -274,20 +288,17 @@ class Pack:
         """Blobs with the number of their bucket."""
         ids, layout = bucket_ids(self.spec.buckets), Layout.of(self.spec.schema)
         number = 0
-        for rows in gathered(from_spark(batches)):
-            for bucket, own in self._by_bucket(layout, rows):
+        for given in gathered(from_spark(batches)):
+            rows, weights = conform(layout, given, "normalize")
+            check_not_null(rows, self.spec.rules.order_by, "order_by")
+            if weights is not None:
+                rows = with_kinds(rows, weights > 0)
+            key = [rows.column(name) for name in self.spec.rules.key]
+            buckets = bucket_of(hash_columns(key), self.spec.buckets)
+            for bucket, own in by_number(rows, buckets, self.spec.buckets):
                 for blob in to_blobs(own, {"task": task_number(), "number": number}):
                     number += 1
                     yield pa.record_batch({"bucket": ids[[bucket]], _BLOB: pa.array([blob], pa.binary())})
-
-    def _by_bucket(self, layout: Layout, batches: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-        rows, weights = conform(layout, batches, "normalize")
-        check_not_null(rows, self.spec.rules.order_by, "order_by")
-        if weights is not None:
-            rows = with_kinds(rows, weights > 0)
-        key = [rows.column(name) for name in self.spec.rules.key]
-        bucket = bucket_of(hash_columns(key), self.spec.buckets)
-        return by_number(rows, bucket, self.spec.buckets)
 
 
 @dataclass(frozen=True)
@@ -313,12 +324,8 @@ class NormalizeBucket:
             yield pd.DataFrame({_BLOB: [blob]})
 
 
-@dataclass(frozen=True)
-class Unpack:
-    """The rows of blobs."""
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Rows, in the order in which they are in the blobs."""
-        for batch in batches:
-            for blob in batch.column(_BLOB):
-                yield from from_blob(blob.as_buffer())[0].to_batches(max_chunksize=_ROWS_PER_BATCH)
+def unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows of blobs, in the order in which they are there."""
+    for batch in batches:
+        for blob in batch.column(_BLOB):
+            yield from from_blob(blob.as_buffer())[0].to_batches(max_chunksize=_ROWS_PER_BATCH)

@@ -34,13 +34,11 @@ def given_options(table: KafkaTable) -> dict[str, str]:
 
     Those that hold secrets have names by which Spark knows it, and leaves them out of what it prints.
     """
-    given = {_masked_by_spark(name): text for name, text in table.given.items()}
+    given = {}
+    for name, text in table.given.items():
+        is_shown = is_secret(name) and not name.lower().startswith(SECRET_PREFIX)
+        given[SECRET_PREFIX + name if is_shown else name] = text
     return given | {COLUMNS: json.dumps(table.schema.to_json() | {_NAME: table.name})}
-
-
-def _masked_by_spark(name: str) -> str:
-    has_prefix = name.lower().startswith(SECRET_PREFIX)
-    return SECRET_PREFIX + name if is_secret(name) and not has_prefix else name
 
 
 def declared(connector: str, given: Mapping[str, str], asked: StructType | None = None) -> KafkaTable:
@@ -63,7 +61,8 @@ def declared(connector: str, given: Mapping[str, str], asked: StructType | None 
     of = SPARK_FORMATS[connector]
     own = {name: text for name, text in given.items() if name.lower() not in (COLUMNS, PRIMARY_KEY)}
     by_name = {name.lower(): text for name, text in given.items()}
-    columns, key = by_name.get(COLUMNS), _key(by_name.get(PRIMARY_KEY))
+    columns, names = by_name.get(COLUMNS), by_name.get(PRIMARY_KEY)
+    key = tuple(part.strip() for part in names.replace(";", ",").split(",")) if names else ()
     if columns is not None and columns.lstrip().startswith("{"):
         name, schema = _schema_of_json(columns, of)
         return KafkaTable.called(name, connector, schema, own)
@@ -82,21 +81,13 @@ def struct_of(table: KafkaTable, *, row_kind: bool = True) -> StructType:
 
 
 def check_asked(asked: StructType, table: KafkaTable) -> None:
-    """Refuse a read of columns that the table does not have, or not so.
-
-    Raises:
-        SchemaError: a column is unknown, repeated or of another type.
-    """
+    """Refuse a read of columns that the table does not have, or not so."""
     if ROW_KIND_COLUMN in asked.names and not table.is_changelog:
         raise SchemaError(
             f"{table.name}: .schema(…) must not name {ROW_KIND_COLUMN!r}: the format "
             f"{table.value.format_name!r} holds rows, not changes; leave the column out"
         )
     read_columns(asked, table.schema, of=table.name)
-
-
-def _key(text: str | None) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.replace(";", ",").split(",")) if text else ()
 
 
 def _schema_of_text(text: str, key: tuple[str, ...], of: str) -> TableSchema:

@@ -16,11 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert.arrays import Mask, Positions, is_null, one_array
-from upsert.changelog.equality import same_keys
+from upsert.changelog.normalizer import same_keys
 from upsert.errors import SchemaError
-from upsert.formats.base import BadMessage, Decoded, Decoder, Side
-from upsert.kafka.client.records import ALWAYS
-from upsert.kafka.metadata import record_column, record_values
+from upsert.formats.base import BadMessage, Decoded, Side
+from upsert.kafka.client.records import ALWAYS, record_column, record_values
 from upsert.kafka.table import KafkaTable, RecordPart
 from upsert.metadata_columns import MetadataColumn
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
@@ -32,14 +31,11 @@ Reasons = dict[int, str]
 
 @dataclass(frozen=True)
 class RowSources:
-    """What each row of a chunk is made of.
+    """What each row of a chunk is made of: a record, the row of its key, and the row of its value.
 
     Attributes:
-        records: the raw records.
         keys: rows of the keys; None where the table has no key columns.
-        values: rows of the values.
         record: of each row the number of its record.
-        key_row: of each row the row of the key.
         value_row: of each row the row of the value; -1 for a tombstone.
     """
 
@@ -73,25 +69,8 @@ class RowSources:
         return _take(found, self.value_row)
 
 
-def positions_of(decoded: Decoded) -> Positions:
-    """Of each decoded row the number of its message."""
+def _positions_of(decoded: Decoded) -> Positions:
     return np.arange(decoded.rows.num_rows) if decoded.positions is None else decoded.positions
-
-
-def with_tombstones(record: Positions, value_row: Positions, values: pa.Array) -> tuple[Positions, Positions]:
-    """The rows of values, and one for each record without a value, in log order."""
-    if not values.null_count:
-        return record, value_row
-    tombstones = np.flatnonzero(is_null(values))
-    both = np.concatenate([record, tombstones])
-    order = np.argsort(both, kind="stable")
-    return both[order], np.concatenate([value_row, np.full(len(tombstones), -1)])[order]
-
-
-def rows_of_records(positions: Positions, record: Positions) -> tuple[Positions, Positions]:
-    """Of each record its first row among the keys' rows, and how many it has."""
-    first = np.searchsorted(positions, record, side="left")
-    return first, np.searchsorted(positions, record, side="right") - first
 
 
 def _take(values: pa.Array, rows: Positions) -> pa.Array:
@@ -169,16 +148,23 @@ class RecordDecoder:
 
     def _parts(self, records: pa.Table, keys: Decoded | None, values: Decoded, bad: Reasons) -> RowSources:
         """Which record, which row of its key and which of its value make each row."""
-        record = positions_of(values)
+        record = _positions_of(values)
         value_row = np.arange(len(record))
-        if self._table.is_upsert:
-            record, value_row = with_tombstones(record, value_row, one_array(records.column("value")))
+        if self._table.is_upsert and records.column("value").null_count:
+            # a row for each record without a value, too, in log order
+            tombstones = np.flatnonzero(is_null(one_array(records.column("value"))))
+            record = np.concatenate([record, tombstones])
+            order = np.argsort(record, kind="stable")
+            record = record[order]
+            value_row = np.concatenate([value_row, np.full(len(tombstones), -1)])[order]
         if bad:
             is_good = ~np.isin(record, list(bad))
             record, value_row = record[is_good], value_row[is_good]
         if keys is None:
             return RowSources(records, None, values, record, None, value_row)
-        first, count = rows_of_records(positions_of(keys), record)
+        positions = _positions_of(keys)
+        first = np.searchsorted(positions, record, side="left")
+        count = np.searchsorted(positions, record, side="right") - first
         if (count != 1).any():
             which = np.repeat(np.arange(len(record)), count)
             within = np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count)
@@ -204,7 +190,7 @@ class RecordDecoder:
 
     def _check(self, parts: RowSources, columns: Sequence[pa.Array], bad: Reasons) -> None:
         """Find records whose rows break a promise of the schema, or of ``fields.verify-integrity``."""
-        key_columns = set(self._table.key.columns) if self._table.key is not None else set()
+        key_columns = () if self._table.key is None else self._table.key.columns
         for column, values in zip(self._columns, columns, strict=True):
             if not column.nullable and values.null_count:
                 broken = is_null(values)
@@ -213,23 +199,18 @@ class RecordDecoder:
                 reason = f"column {column.name!r} is NOT NULL, and the record has no value for it"
                 for position in parts.record[broken].tolist():
                     bad.setdefault(position, reason)
-        if self._table.values["fields.verify-integrity"] and self._key is not None:
-            for name in self._table.value.columns:
-                if name in key_columns:
-                    self._check_same(self._table.schema.column(name), parts, bad)
-
-    def _check_same(self, column: Column, parts: RowSources, bad: Reasons) -> None:
-        assert self._key is not None
-        in_key, in_value = self._key.index_of(column, None), self._value.index_of(column, None)
-        assert in_key is not None
-        assert in_value is not None
-        one, other = parts.of_key(in_key), parts.of_value(in_value)
-        for row in np.flatnonzero(~same_keys(one, other) & ~parts.is_tombstone).tolist():
-            reason = (
-                f"column {column.name!r} must be the same in key and value, got {one[row].as_py()!r} and "
-                f"{other[row].as_py()!r}"
-            )
-            bad.setdefault(int(parts.record[row]), reason)
+        if not self._table.values["fields.verify-integrity"]:
+            return
+        for in_value, name in enumerate(self._table.value.columns):
+            if name not in key_columns:
+                continue
+            one, other = parts.of_key(key_columns.index(name)), parts.of_value(in_value)
+            for row in np.flatnonzero(~same_keys(one, other) & ~parts.is_tombstone).tolist():
+                reason = (
+                    f"column {name!r} must be the same in key and value, got {one[row].as_py()!r} and "
+                    f"{other[row].as_py()!r}"
+                )
+                bad.setdefault(int(parts.record[row]), reason)
 
     def _kinds(self, parts: RowSources) -> pa.Array:
         if not self._table.is_upsert:
@@ -253,15 +234,11 @@ class _Side:
         asked = {column.key.key for column in metadata.values()}
         self.metadata = {prefix + key for key in sorted(offered) if prefix + key in asked}
         ordered = tuple(sorted(key.removeprefix(prefix) for key in self.metadata))
-        self._decoder: Decoder = part.format.decoder(part.context(topic, ordered))
+        self.decode: Callable[[pa.Array], Decoded] = part.format.decoder(part.context(topic, ordered)).decode
         self._indexes = {name: index for index, name in enumerate(part.columns)}
         self._metadata_indexes = {
             prefix + key: len(part.columns) + index for index, key in enumerate(ordered)
         }
-
-    def decode(self, messages: pa.Array) -> Decoded:
-        """The rows of the messages."""
-        return self._decoder.decode(messages)
 
     def index_of(self, column: Column, metadata: MetadataColumn | None) -> int | None:
         """Where the decoded rows have this column; None where they do not."""

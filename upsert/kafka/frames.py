@@ -24,11 +24,13 @@ from upsert.kafka.table import SPARK_FORMATS, KafkaTable
 from upsert.kafka.topics import cleanup_warning, partitions_of
 from upsert.materializer.choice import Changes, choose
 from upsert.materializer.hidden_table import FOLDER, HiddenTable, KeptRows
-from upsert.materializer.micro_batch import write_materialized
+from upsert.materializer.micro_batch import Materialize
 from upsert.spark_formats import register
 from upsert.store.paths import table_folder
 from upsert.stream_keys import UpsertKey
 from upsert.streaming_query import query_of_micro_batch
+
+__all__ = ["read", "read_changes", "write", "write_changes", "write_upsert"]
 
 _OWN = ("sink.parallelism", "sink.row-order", "sink.micro-batch", "sink.materialize")
 
@@ -38,12 +40,12 @@ class Distribution:
     """How the rows of a query are shared among tasks, and the format and options that write them so.
 
     Attributes:
-        format: name of the Spark format.
-        options: all of its options; may hold secrets.
+        options: all of the format's; may hold secrets.
         tasks: how many tasks there are; None: as many as the query has.
         task: Spark SQL for the task of a row; None where any will do.
     """
 
+    table: str
     format: str
     options: dict[str, str] = field(repr=False)
     tasks: int | None
@@ -51,13 +53,19 @@ class Distribution:
 
     def of(self, df: DataFrame) -> DataFrame:
         """The rows, so shared."""
-        from pyspark.sql.functions import expr
-
         if self.tasks is None:
             return df
         if self.task is None:
             return df.coalesce(self.tasks)
+        from pyspark.sql.functions import expr
+
         return df.repartitionById(self.tasks, expr(self.task))
+
+    def write(self, rows: DataFrame, batch: int) -> None:
+        """Write one micro-batch; Spark calls it in the driver, for the same one again after a failure."""
+        query = query_of_micro_batch(rows, f"{self.table}: micro-batches of write_upsert")
+        writer = self.of(rows).write.format(self.format).options(**self.options)
+        writer.option("sink.micro-batch", f"{query}:{batch}").mode("append").save()
 
 
 def distribution_of(table: KafkaTable, df: DataFrame) -> Distribution:
@@ -77,16 +85,12 @@ def distribution_of(table: KafkaTable, df: DataFrame) -> Distribution:
     task = None
     if table.is_upsert:
         tasks = tasks or max(partitions.values())
-        task = _task_of_key(table, tasks)
+        # Spark hashes an INT otherwise than a BIGINT: the table's type counts, in which tasks check it
+        columns = (table.schema.column(name) for name in table.primary_key)
+        casts = (f"CAST({types.quoted(c.name)} AS {types.sql_name(c.type)})" for c in columns)
+        task = f"CAST(pmod(xxhash64({', '.join(casts)}), {tasks}L) AS INT)"
         options |= {"sink.parallelism": str(tasks), "sink.row-order": "none", "sink.materialize": "none"}
-    return Distribution(SPARK_FORMATS[table.connector], options, tasks, task)
-
-
-def _task_of_key(table: KafkaTable, tasks: int) -> str:
-    # Spark hashes an INT otherwise than a BIGINT: what counts is the table's type, in which tasks check it
-    columns = (table.schema.column(name) for name in table.primary_key)
-    casts = (f"CAST({types.quoted(c.name)} AS {types.sql_name(c.type)})" for c in columns)
-    return f"CAST(pmod(xxhash64({', '.join(casts)}), {tasks}L) AS INT)"
+    return Distribution(table.name, SPARK_FORMATS[table.connector], options, tasks, task)
 
 
 def write_upsert(df: DataFrame, table: KafkaTable | Mapping[str, str]) -> DataStreamWriter:
@@ -129,10 +133,10 @@ def write_upsert(df: DataFrame, table: KafkaTable | Mapping[str, str]) -> DataSt
             "write_changes"
         )
     distribution = distribution_of(table, df)
-    write = WriteBatch(table.name, distribution)
     if choose(sink_of(table), Changes.of_schema(df.schema.jsonValue())).is_materialized:
-        return write_materialized(df, _hidden_table(table, df, distribution), write)
-    return df.writeStream.outputMode("update").foreachBatch(write)
+        hidden = _hidden_table(table, df, distribution)
+        return df.writeStream.foreachBatch(Materialize(hidden, distribution.write))
+    return df.writeStream.outputMode("update").foreachBatch(distribution.write)
 
 
 def _hidden_table(table: KafkaTable, df: DataFrame, distribution: Distribution) -> HiddenTable:
@@ -150,24 +154,6 @@ def _hidden_table(table: KafkaTable, df: DataFrame, distribution: Distribution) 
         distribution.tasks or 1,
         table.primary_key,
     )
-
-
-@dataclass(frozen=True)
-class WriteBatch:
-    """Writes one micro-batch; Spark calls it in the driver, for the same one again after a failure."""
-
-    table: str
-    distribution: Distribution
-
-    def __call__(self, rows: DataFrame, batch: int) -> None:
-        """Write the rows of a micro-batch."""
-        query = query_of_micro_batch(rows, f"{self.table}: micro-batches of write_upsert")
-        options = self.distribution.options | {"sink.micro-batch": f"{query}:{batch}"}
-        writer = self.distribution.of(rows).write.format(self.distribution.format)
-        writer.options(**options).mode("append").save()
-
-
-__all__ = ["read", "read_changes", "write", "write_changes", "write_upsert"]
 
 
 def read_changes(spark: SparkSession, table: KafkaTable, **options: object) -> DataFrame:
@@ -193,7 +179,11 @@ def read_changes(spark: SparkSession, table: KafkaTable, **options: object) -> D
         >>> read_changes(spark, table, changelog="upsert").columns
         ['word', 'n', '_row_kind']
     """
-    changed = _changed(table, options)
+    changed = table
+    if options:
+        new = {key_of(keyword): str(value) for keyword, value in options.items()}
+        given = {name: text for name, text in table.given.items() if key_of(name) not in new}
+        changed = KafkaTable.called(table.name, table.connector, table.schema, given | new)
     if warning := cleanup_warning(changed):
         warnings.warn(warning, stacklevel=4)  # as the catalog calls this
     if changed.is_changelog and changed.values["scan.parallelism"] is not None:
@@ -257,11 +247,3 @@ def write(df: DataFrame, table: KafkaTable) -> None:
     distribution = distribution_of(table, df)
     writer = distribution.of(df).write.format(distribution.format).options(**distribution.options)
     writer.mode("append").save()
-
-
-def _changed(table: KafkaTable, options: dict[str, object]) -> KafkaTable:
-    if not options:
-        return table
-    new = {key_of(keyword): str(value) for keyword, value in options.items()}
-    given = {name: text for name, text in table.given.items() if key_of(name) not in new}
-    return KafkaTable.called(table.name, table.connector, table.schema, given | new)

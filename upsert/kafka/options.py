@@ -69,10 +69,8 @@ def partition_numbers(value: str) -> tuple[int, ...]:
 
 UPSERT: Final = "upsert-kafka"
 """The connector of topics that hold the newest value of each key."""
-
 PLAIN: Final = "kafka"
 """The connector of all other topics; its Spark format is ``kafka-changelog``."""
-
 CONNECTOR_ALIASES: Final = {"ktable": UPSERT}
 """FLIP-149 called ``upsert-kafka`` so."""
 
@@ -319,13 +317,7 @@ _REFUSED: Final[Mapping[str, Mapping[str, str]]] = {
 
 @dataclass(frozen=True)
 class Given:
-    """Options of one table, sorted by who they are for.
-
-    Attributes:
-        values: the connector's own, converted, by key.
-        properties: those of the client library, without their prefix.
-        formats: the rest: those of formats, as they were written.
-    """
+    """A table's options: the connector's, converted; the client's properties; those of formats as written."""
 
     values: Mapping[str, Any]
     properties: Mapping[str, str]
@@ -333,14 +325,7 @@ class Given:
 
 
 def parse(connector: str, given: Mapping[str, str], *, formats: frozenset[str], of: str) -> Given:
-    """All options of a table of this connector, converted.
-
-    Args:
-        connector: ``UPSERT`` or ``PLAIN``.
-        given: as they were written, without ``connector``; Spark's own are passed over.
-        formats: names of all formats, by which their options are told from unknown ones.
-        of: the table or format, for messages.
-    """
+    """All options of a table of this connector, converted; those of ``formats`` begin with their name."""
     own: dict[str, str] = {}
     properties: dict[str, str] = {}
     of_formats: dict[str, str] = {}
@@ -350,11 +335,18 @@ def parse(connector: str, given: Mapping[str, str], *, formats: frozenset[str], 
         if key in _SPARKS_OWN:
             continue
         if prefix is not None:
-            _add_property(properties, key.removeprefix(prefix), value, of)
+            property_ = key.removeprefix(prefix)
+            if properties.setdefault(property_, value) != value:
+                raise ConfigurationError(
+                    f"{of}: 'properties.{property_}' and 'kafka.{property_}' mean the same, and their values "
+                    "differ; give one"
+                )
         elif key.removeprefix("key.").removeprefix("value.").split(".")[0] in formats and "." in key:
             of_formats[key] = value
         else:
-            _refuse(connector, key, of)
+            for refused, reason in _REFUSED[connector].items():
+                if key == refused or (refused.endswith(".") and key.startswith(refused)):
+                    raise ConfigurationError(f"{of}: {key!r}: {reason}")
             own[key] = value
     return Given(options.parse(of, OPTIONS[connector], own), properties, of_formats)
 
@@ -390,17 +382,3 @@ def check_in_use(names: Iterable[str], *, writes: bool, of: str) -> None:
                 f"{of}: option {key!r} is for {others}, got it for {here}; give it after the table {place}, "
                 "or in WITH (…) of the table"
             )
-
-
-def _add_property(properties: dict[str, str], name: str, value: str, of: str) -> None:
-    if properties.get(name, value) != value:
-        raise ConfigurationError(
-            f"{of}: 'properties.{name}' and 'kafka.{name}' mean the same, and their values differ; give one"
-        )
-    properties[name] = value
-
-
-def _refuse(connector: str, key: str, of: str) -> None:
-    for refused, reason in _REFUSED[connector].items():
-        if key == refused or (refused.endswith(".") and key.startswith(refused)):
-            raise ConfigurationError(f"{of}: {key!r}: {reason}")

@@ -1,7 +1,8 @@
-"""What a step of a stream reads: the topics as the brokers have them now, against the offset so far.
+"""How far a stream over Kafka has read, and what its next step reads of the topics as they are now.
 
-`PartitionBounds` finds where the read of a partition begins and ends: the startup and bounded modes, and
-filters of offsets.
+For each partition it is kept where the read began, where it is, and where it ends when it is bounded. Spark's
+checkpoint has it as JSON with sorted names, for Spark compares offsets as text. It says all that a replay
+needs, so a micro-batch reads the same records however often it runs.
 """
 
 from __future__ import annotations
@@ -10,32 +11,180 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, Final, Self
 
+from upsert.codec import Jsonable
 from upsert.errors import ConfigurationError, RecordsExpiredError, TableNotFoundError
-from upsert.kafka.client import admin, offsets
+from upsert.kafka.client import admin
 from upsert.kafka.client.connection import Connection
-from upsert.kafka.client.offsets import share
-from upsert.kafka.client.records import TopicPartition
-from upsert.kafka.offsets import Offset, PartitionProgress
+from upsert.kafka.client.records import TopicPartition, share, whole
 from upsert.kafka.table import KafkaTable
 from upsert.kafka.topics import cleanup_warning
+
+
+@dataclass(frozen=True)
+class PartitionProgress:
+    """Where the read of one partition stands.
+
+    Attributes:
+        begin: first offset that the query has read, or will.
+        at: next offset to read.
+        until: where the read ends, exclusive; None where it never does.
+    """
+
+    begin: int
+    at: int
+    until: int | None = None
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether nothing is left to read, now or later."""
+        return self.until is not None and self.at >= self.until
+
+    def capped(self, end: int) -> int:
+        """The end of the log, or where the read ends if that comes first; never before ``at``."""
+        return max(self.at, end if self.until is None else min(end, self.until))
+
+
+@dataclass(frozen=True)
+class Offset:
+    """Where a stream stands in all its partitions.
+
+    Attributes:
+        ids: the uuid of each topic, by which one that was deleted and created again is told; None from
+            brokers that have none.
+        stream: a name of its own for every stream, given with its first step: what it remembers is kept under
+            it, for one query may read a topic twice. None before that.
+
+    >>> one = Offset({TopicPartition("words", 0): PartitionProgress(0, 42)}, {"words": "x7"}, "s1")
+    >>> one.to_json()["topics"]
+    {'words': {'begin': {'0': 0}, 'id': 'x7', 'partitions': {'0': 42}, 'until': {}}}
+    >>> Offset.from_json(one.to_json(), "upsert-kafka") == one
+    True
+    """
+
+    partitions: Mapping[TopicPartition, PartitionProgress] = field(default_factory=dict)
+    ids: Mapping[str, str | None] = field(default_factory=dict)
+    stream: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The form that Spark keeps; equal offsets give equal text."""
+        topics = {name: _Topic({}, self.ids[name], {}, {}) for name in sorted(self.ids)}
+        for (topic, partition), progress in sorted(self.partitions.items()):
+            number, entry = str(partition), topics[topic]
+            entry.begin[number] = progress.begin
+            entry.partitions[number] = progress.at
+            if progress.until is not None:
+                entry.until[number] = progress.until
+        return _Topics(self.stream, topics).to_json()
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any], of: str) -> Self:
+        """The offset of its JSON form; refuses what is no offset of this source."""
+        try:
+            kept = _Topics.from_json(value)
+            partitions = {
+                TopicPartition(name, int(number)): PartitionProgress(
+                    whole(entry.begin[number]),
+                    whole(at),
+                    whole(entry.until[number]) if number in entry.until else None,
+                )
+                for name, entry in kept.topics.items()
+                for number, at in entry.partitions.items()
+            }
+            return cls(partitions, {name: entry.id for name, entry in kept.topics.items()}, kept.stream)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise ConfigurationError(
+                f"{of}: the checkpoint must hold offsets of Kafka topics, got {value!r}; choose another one"
+            ) from None
+
+    def moved(self, at: Mapping[TopicPartition, int]) -> Self:
+        """This offset with some partitions read further."""
+        moved = {p: replace(self.partitions[p], at=offset) for p, offset in at.items()}
+        return replace(self, partitions={**self.partitions, **moved})
+
+    def without(self, topics: Iterable[str]) -> Self:
+        """This offset without some topics."""
+        gone = set(topics)
+        return replace(
+            self,
+            partitions={p: progress for p, progress in self.partitions.items() if p.topic not in gone},
+            ids={name: id_ for name, id_ in self.ids.items() if name not in gone},
+        )
+
+
+@dataclass(frozen=True)
+class _Topic(Jsonable):
+    """A topic of an ``Offset``, as JSON has it: its partitions by number."""
+
+    begin: dict[str, int]
+    id: str | None
+    partitions: dict[str, int]
+    until: dict[str, int]
+
+
+@dataclass(frozen=True)
+class _Topics(Jsonable):
+    """An ``Offset``, as JSON has it."""
+
+    stream: str | None
+    topics: Mapping[str, _Topic]
+
+
+@dataclass(frozen=True)
+class Range:
+    """Offsets of one partition that one step reads; ``begin`` is where the query began in it."""
+
+    partition: TopicPartition
+    topic_id: str | None
+    stream: str | None
+    begin: int
+    start: int
+    end: int
+
+
+def ranges(start: Offset, end: Offset) -> list[Range]:
+    """What lies between two offsets; a partition that ``start`` lacks is read from its beginning."""
+    found = []
+    for partition, progress in sorted(end.partitions.items()):
+        known = start.partitions.get(partition)
+        is_same = known is not None and start.ids[partition.topic] == end.ids[partition.topic]
+        first = known.at if known is not None and is_same else progress.begin
+        if first < progress.at:
+            id_ = end.ids[partition.topic]
+            found.append(Range(partition, id_, end.stream, progress.begin, first, progress.at))
+    return found
+
+
+def split(found: Iterable[Range], tasks: int) -> list[Range]:
+    """The same offsets in at least ``tasks`` ranges of about equal size, where there are enough of them.
+
+    >>> whole = Range(TopicPartition("words", 0), None, None, 0, 10, 20)
+    >>> [(part.start, part.end) for part in split([whole], 2)]
+    [(10, 15), (15, 20)]
+    """
+    found = list(found)
+    total = sum(part.end - part.start for part in found)
+    pieces = []
+    for part in found:
+        size = part.end - part.start
+        count = max(1, min(size, -(-size * tasks // total))) if len(found) < tasks else 1
+        edges = [part.start + size * i // count for i in range(count + 1)]
+        pieces += [replace(part, start=low, end=high) for low, high in pairwise(edges)]
+    return pieces
+
 
 _Offsets = dict[TopicPartition, int]
 
 
 @dataclass(frozen=True)
 class PartitionBounds:
-    """Looks up begins and ends for one table."""
+    """Where the read of each partition begins and ends, by the startup and bounded modes and the filters."""
 
     _table: KafkaTable
     _connection: Connection
-
-    @property
-    def are_bounded(self) -> bool:
-        """Whether the read ends somewhere."""
-        return bool(self._table.values["scan.bounded.mode"] != "unbounded")
 
     def at_start(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, PartitionProgress]:
         """The progress of a query that begins now; partitions that it does not read are left out."""
@@ -50,7 +199,7 @@ class PartitionBounds:
     def of_discovered(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, PartitionProgress]:
         """The progress in partitions that appeared while the query ran: all of their records are read."""
         read = self._chosen(partitions)
-        return self._narrowed(offsets.earliest_offsets(self._connection, read), {}) if read else {}
+        return self._narrowed(admin.earliest_offsets(self._connection, read), {}) if read else {}
 
     def _chosen(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
         chosen = self._option("scan.filter.partitions")
@@ -59,7 +208,7 @@ class PartitionBounds:
     def _narrowed(self, begins: _Offsets, ends: _Offsets) -> dict[TopicPartition, PartitionProgress]:
         first = self._option("scan.filter.offset-from")
         time_ms = self._option("scan.filter.timestamp-from")
-        since = {} if time_ms is None else offsets.offsets_for_time(self._connection, list(begins), time_ms)
+        since = {} if time_ms is None else admin.offsets_for_time(self._connection, list(begins), time_ms)
         progress = {}
         for partition, offset in begins.items():
             begin = max(offset, first or 0, since.get(partition, 0))
@@ -68,13 +217,13 @@ class PartitionBounds:
         return progress
 
     def _begins(self, partitions: list[TopicPartition]) -> _Offsets:
-        earliest = offsets.earliest_offsets(self._connection, partitions)
+        earliest = admin.earliest_offsets(self._connection, partitions)
         match self._option("scan.startup.mode"):
             case "latest-offset":
-                return offsets.latest_offsets(self._connection, partitions)
+                return admin.latest_offsets(self._connection, partitions)
             case "timestamp":
                 time_ms = self._option("scan.startup.timestamp-millis")
-                return offsets.offsets_for_time(self._connection, partitions, time_ms)
+                return admin.offsets_for_time(self._connection, partitions, time_ms)
             case "specific-offsets":
                 listed = self._option("scan.startup.specific-offsets")
                 given = {p: listed[p.partition] for p in partitions if p.partition in listed}
@@ -90,10 +239,10 @@ class PartitionBounds:
         values = self._table.values
         match values["scan.bounded.mode"]:
             case "latest-offset":
-                return offsets.latest_offsets(self._connection, partitions)
+                return admin.latest_offsets(self._connection, partitions)
             case "timestamp":
                 time_ms = values["scan.bounded.timestamp-millis"]
-                return offsets.offsets_for_time(self._connection, partitions, time_ms)
+                return admin.offsets_for_time(self._connection, partitions, time_ms)
             case "specific-offsets":
                 return {p: values["scan.bounded.specific-offsets"][p.partition] for p in partitions}
             case "group-offsets":
@@ -103,13 +252,13 @@ class PartitionBounds:
     def _committed(self, partitions: list[TopicPartition], earliest: _Offsets | None) -> _Offsets:
         """The committed offsets of the group; for a start without one ``auto.offset.reset`` counts."""
         group = self._table.properties["group.id"]
-        found = offsets.group_offsets(self._connection, group, partitions)
+        found = admin.group_offsets(self._connection, group, partitions)
         missing = [partition for partition in partitions if partition not in found]
-        reset = self._table.properties.get("auto.offset.reset", "none") if earliest is not None else "none"
+        reset = None if earliest is None else self._table.properties.get("auto.offset.reset")
         if missing and reset == "earliest" and earliest is not None:
             return found | {partition: earliest[partition] for partition in missing}
         if missing and reset == "latest":
-            return found | offsets.latest_offsets(self._connection, missing)
+            return found | admin.latest_offsets(self._connection, missing)
         if missing:
             raise ConfigurationError(
                 f"{self._table.name}: group {group!r} must have committed an offset of topic "
@@ -120,7 +269,7 @@ class PartitionBounds:
 
     def _check_within(self, given: _Offsets, earliest: _Offsets, what: str) -> None:
         """Refuse starts that a partition no longer has, or not yet; clamp them where loss is accepted."""
-        latest = offsets.latest_offsets(self._connection, list(given)) if given else {}
+        latest = admin.latest_offsets(self._connection, list(given)) if given else {}
         for partition, offset in given.items():
             if earliest[partition] <= offset <= latest[partition]:
                 continue
@@ -133,39 +282,29 @@ class PartitionBounds:
             given[partition] = min(max(offset, earliest[partition]), latest[partition])
 
     def _option(self, key: str) -> Any:
-        """The value of an option that only one of the connectors has."""
         return self._table.values.get(key)
 
 
 LOG: Final = logging.getLogger("upsert.kafka")
-_GO_ON: Final = "set 'fail-on-data-loss' = 'false' to go on with what is left, or choose another checkpoint"
 
 
 class Planner:
     """Plans the steps of one query, or one batch read; lives in one process, keeps nothing that matters."""
 
-    def __init__(
-        self,
-        table: KafkaTable,
-        now: Callable[[], float] = time.monotonic,
-        new_name: Callable[[], str] = lambda: uuid.uuid4().hex,
-    ) -> None:
+    def __init__(self, table: KafkaTable, now: Callable[[], float] = time.monotonic) -> None:
         self._table = table
         self._connection = table.connection
         self._now = now
-        self._new_name = new_name
         self._looked_s: float | None = None
-        self._latest: Offset | None = None
+        self.latest = Offset()
+        """Where the stream will be when it has read all that was there when the last step was planned."""
 
     def next(
         self, start: Offset, max_rows: int | None, until: Mapping[TopicPartition, int] | None = None
     ) -> Offset:
         """Where a step ends that begins at ``start``; ``start`` itself where nothing is new.
 
-        Args:
-            start: an earlier answer; the empty offset at first.
-            max_rows: about how many records the step may read; None: all.
-            until: read no further than this, and no partition that it lacks; None: no such limit.
+        It reads about ``max_rows`` records, and nothing beyond ``until``, nor partitions that this lacks.
         """
         known = self._with_discovered(start)
         latest = self._latest_of(known)
@@ -174,25 +313,21 @@ class Planner:
             return self.next(start, max_rows, until)
         self._check_not_shorter(known, latest)
         ends = {partition: self._end(known.partitions[partition], end) for partition, end in latest.items()}
-        self._latest = known.moved(ends)
+        self.latest = known.moved(ends)
         if until is not None:
             ends = {p: min(end, until.get(p, 0)) for p, end in ends.items()}
         ahead = {p: end for p, end in ends.items() if end > known.partitions[p].at}
         if not ahead:
             return known
-        earliest = offsets.earliest_offsets(self._connection, list(ahead))
+        earliest = admin.earliest_offsets(self._connection, list(ahead))
         self._check_not_expired(known, earliest)
         available = {p: (min(end, max(known.partitions[p].at, earliest[p])), end) for p, end in ahead.items()}
         return known.moved(share(available, max_rows))
 
-    def latest(self, start: Offset) -> Offset:
-        """Where the stream will be when it has read all that was there when the last step was planned."""
-        return start if self._latest is None else self._latest
-
     def ends(self) -> dict[TopicPartition, int]:
         """The ends of all partitions that there are now."""
         partitions = [p for info in self._topics().values() for p in _partitions(info)]
-        return offsets.latest_offsets(self._connection, partitions) if partitions else {}
+        return admin.latest_offsets(self._connection, partitions) if partitions else {}
 
     def _end(self, progress: PartitionProgress, latest: int) -> int:
         """How far a partition may be read now; a filter bounds the step alone: the query may drop it."""
@@ -213,22 +348,30 @@ class Planner:
         if self._looked_s is None:
             self._look_first()
         self._looked_s = now
-        self._check_all_there(infos)
+        if missing := [name for name in self._table.topics or () if name not in infos]:
+            raise ConfigurationError(
+                f"{self._table.name}: topic {missing[0]!r} must exist, and the brokers do not know it; "
+                "create it, or correct the option 'topic'"
+            )
         kept = self._check_same_topics(start, infos)
         bounds = PartitionBounds(self._table, self._connection)
-        if start.stream is not None and bounds.are_bounded:
+        if start.stream is not None and self._table.values["scan.bounded.mode"] != "unbounded":
             return kept  # the bounds were fixed when the query began, and nothing else belongs to it
         found = [p for info in infos.values() for p in _partitions(info) if p not in kept.partitions]
         self._check_no_new_partitions(kept, found)
         progress = bounds.at_start(found) if start.stream is None else bounds.of_discovered(found)
-        entered = kept.entering(progress, {name: info.id for name, info in infos.items()})
-        return replace(entered, stream=start.stream or self._new_name())
+        return replace(
+            kept,
+            partitions={**kept.partitions, **progress},
+            ids={**kept.ids, **{name: info.id for name, info in infos.items()}},
+            stream=start.stream or uuid.uuid4().hex,
+        )
 
     def _latest_of(self, known: Offset) -> dict[TopicPartition, int] | None:
         """The ends of all partitions of which more may be read; None where a topic is no longer there."""
         unfinished = [partition for partition, progress in known.partitions.items() if not progress.is_at_end]
         try:
-            return offsets.latest_offsets(self._connection, unfinished) if unfinished else {}
+            return admin.latest_offsets(self._connection, unfinished) if unfinished else {}
         except TableNotFoundError:
             return None
 
@@ -250,14 +393,6 @@ class Planner:
                 f"{self._table.name}: option 'bad-records.topic' must name an existing topic, and the "
                 f"brokers do not know {copies[0]!r}; create it"
             )
-
-    def _check_all_there(self, infos: Mapping[str, admin.TopicInfo]) -> None:
-        for name in self._table.topics or ():
-            if name not in infos:
-                raise ConfigurationError(
-                    f"{self._table.name}: topic {name!r} must exist, and the brokers do not know it; create "
-                    "it, or correct the option 'topic'"
-                )
 
     def _check_same_topics(self, start: Offset, infos: Mapping[str, admin.TopicInfo]) -> Offset:
         """The offset without topics that are gone, or that have been replaced by others of their name."""
@@ -312,7 +447,10 @@ class Planner:
 
     def _lost(self, what: str) -> None:
         if self._table.values["fail-on-data-loss"]:
-            raise RecordsExpiredError(f"{self._table.name}: {what}; {_GO_ON}")
+            raise RecordsExpiredError(
+                f"{self._table.name}: {what}; set 'fail-on-data-loss' = 'false' to go on with what is left, "
+                "or choose another checkpoint"
+            )
         LOG.warning("%s: %s; going on, as 'fail-on-data-loss' = 'false' says", self._table.name, what)
 
 

@@ -19,32 +19,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert.arrays import one_array
-from upsert.changelog.equality import same_keys
 from upsert.changelog.image_log import ImageLog
-from upsert.changelog.normalizer import folded
-from upsert.changelog.rules import Expiry
+from upsert.changelog.normalizer import Expiry, folded, same_keys
 from upsert.errors import ConfigurationError, RecordsExpiredError, SchemaError
 from upsert.formats.base import BadMessage
-from upsert.kafka.client import offsets
+from upsert.kafka.client import admin
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.consumer import read_range
 from upsert.kafka.client.producer import produce
-from upsert.kafka.client.records import HEADERS, TopicPartition
+from upsert.kafka.client.records import HEADERS, TopicPartition, record_metadata
 from upsert.kafka.decode import DecodedRecords, RecordDecoder
-from upsert.kafka.metadata import record_metadata
-from upsert.kafka.offsets import Range
+from upsert.kafka.planning import Range
 from upsert.kafka.table import KafkaTable
 from upsert.metadata_columns import MetadataColumn
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import Column, TableSchema
 
 LOG: Final = logging.getLogger("upsert.kafka")
-REASON_HEADER: Final = "upsert.error.reason"
-TOPIC_HEADER: Final = "upsert.error.topic"
-PARTITION_HEADER: Final = "upsert.error.partition"
-
-OFFSET_HEADER: Final = "upsert.error.offset"
-"""Headers that a copy in the dead-letter topic has beside those of the record."""
 
 
 @dataclass
@@ -66,10 +57,6 @@ class BadRecords:
         """Do what the option says with the bad records of a chunk, before its rows are handed on.
 
         Copies are at least once: a batch that is read again copies its bad records again.
-
-        Raises:
-            SchemaError: ``bad-records = fail``, and there is one.
-            DeliveryError: the dead-letter topic did not take a copy.
         """
         self._without_key += decoded.without_key
         if not decoded.bad:
@@ -77,7 +64,14 @@ class BadRecords:
         self._count += len(decoded.bad)
         match self._table.values["bad-records"]:
             case "fail":
-                raise self._failure(records, decoded.bad)
+                first = decoded.bad[0]
+                offset = records.column("offset")[first.position].as_py()
+                raise SchemaError(
+                    f"{self._table.name}: topic {self._partition.topic!r}, partition "
+                    f"{self._partition.partition}, offset {offset}: the record cannot be read: "
+                    f"{first.reason}; correct the format, or say 'bad-records' = 'skip' or 'dead-letter' to "
+                    "go on without such records"
+                )
             case "dead-letter":
                 (topic,) = self._table.values["bad-records.topic"]
                 copies = self._copies(records, decoded.bad)
@@ -93,22 +87,17 @@ class BadRecords:
         if self._without_key:
             LOG.warning("%s: %d records have no key and gave no rows", where, self._without_key)
 
-    def _failure(self, records: pa.Table, bad: Sequence[BadMessage]) -> SchemaError:
-        first = bad[0]
-        offset = records.column("offset")[first.position].as_py()
-        return SchemaError(
-            f"{self._table.name}: topic {self._partition.topic!r}, partition {self._partition.partition}, "
-            f"offset {offset}: the record cannot be read: {first.reason}; correct the format, or say "
-            "'bad-records' = 'skip' or 'dead-letter' to go on without such records"
-        )
-
     def _copies(self, records: pa.Table, bad: Sequence[BadMessage]) -> pa.Table:
         chosen = records.take(pa.array([record.position for record in bad]))
-        origin = {TOPIC_HEADER: self._partition.topic, PARTITION_HEADER: str(self._partition.partition)}
         offsets = chosen.column("offset").to_pylist()
         headers = []
         for record, own, offset in zip(bad, chosen.column("headers").to_pylist(), offsets, strict=True):
-            added = {REASON_HEADER: record.reason, **origin, OFFSET_HEADER: str(offset)}
+            added = {
+                "upsert.error.reason": record.reason,
+                "upsert.error.topic": self._partition.topic,
+                "upsert.error.partition": str(self._partition.partition),
+                "upsert.error.offset": str(offset),
+            }
             entries = ({"key": name, "value": text.encode()} for name, text in added.items())
             headers.append([*(own or ()), *entries])
         columns = {name: chosen.column(name) for name in ("key", "value")}
@@ -127,8 +116,6 @@ _TIME: Final = MetadataColumn(
 )
 """The time of a record, where ``state.ttl`` needs it."""
 
-_UPDATE: Final = (RowKind.UPDATE_BEFORE.value, RowKind.UPDATE_AFTER.value)
-
 
 class ReadMode(StrEnum):
     """What a read gives of the records of a range."""
@@ -140,11 +127,7 @@ class ReadMode(StrEnum):
 
 
 def mode_of_stream(table: KafkaTable) -> ReadMode:
-    """What a stream of the table gives.
-
-    Raises:
-        ConfigurationError: images must be remembered, and no folder is given for them.
-    """
+    """What a stream of the table gives; refuses one that must remember images, and has no folder for them."""
     if table.is_upsert and table.values["changelog"] == "upsert":
         return ReadMode.NEWEST
     if not table.is_upsert and not table.values["cdc-events-duplicate"]:
@@ -203,7 +186,7 @@ def _records(
         except RecordsExpiredError:
             if table.values["fail-on-data-loss"]:
                 raise
-        earliest = offsets.earliest_offsets(connection, [part.partition])[part.partition]
+        earliest = admin.earliest_offsets(connection, [part.partition])[part.partition]
         if earliest <= start:
             return  # the log ends before the range does: it was shortened, and nothing more will come
         LOG.warning(
@@ -229,17 +212,19 @@ def _changes(table: KafkaTable, part: Range, query_id: str | None) -> Iterator[p
         raise ConfigurationError(f"{table.name}: a full changelog is read by a streaming query only")
     ttl_ms = table.values["state.ttl"]
     hidden = () if ttl_ms is None else (_TIME,)
-    log = ImageLog.open(
-        _state_folder(table, part, query_id),
-        _plain(table.schema, hidden),
-        str(part.partition),
-        beginning=part.begin,
-    )
+    # a folder for one partition of one stream; a topic that is created again has another one
+    name = str(part.partition) if part.topic_id is None else f"{part.partition}-{part.topic_id}"
+    folder = os.path.join(table.values["state.path"], query_id, part.stream or "", name)
+    columns = (*table.schema.columns, *(column.column for column in hidden))
+    images = TableSchema(tuple(c.as_data for c in columns), table.schema.primary_key)
+    log = ImageLog.open(folder, images, str(part.partition), beginning=part.begin)
+    varying = {c.column.name for c in table.metadata(writing=False) if c.key.key in _OF_RECORD_ALONE}
+    compared = [name for name in table.schema.names if name not in varying]
     expiry = None if ttl_ms is None else Expiry(_TIME.column.name, ttl_ms)
     records = _decoded(table, part, hidden)
     if not table.is_upsert:
         records = (_without_updates_before(rows, table.primary_key) for rows in records)
-    for rows in log.advance(part.start, part.end, records, compare=_compared(table), expiry=expiry):
+    for rows in log.advance(part.start, part.end, records, compare=compared, expiry=expiry):
         yield rows.drop_columns([column.column.name for column in hidden]) if hidden else rows
 
 
@@ -250,27 +235,13 @@ def _without_updates_before(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     ``+U`` has another key is the deletion of its own.
     """
     kinds = one_array(rows.column(ROW_KIND_COLUMN))
-    before, after = (pc.equal(kinds, kind).to_numpy(zero_copy_only=False) for kind in _UPDATE)
+    before, after = (
+        pc.equal(kinds, kind.value).to_numpy(zero_copy_only=False)
+        for kind in (RowKind.UPDATE_BEFORE, RowKind.UPDATE_AFTER)
+    )
     is_said_by_next = np.zeros(rows.num_rows, np.bool_)
     is_said_by_next[:-1] = before[:-1] & after[1:]
     for name in key:
         values = one_array(rows.column(name))
         is_said_by_next[:-1] &= same_keys(values[:-1], values[1:])
     return rows.filter(pa.array(~is_said_by_next)) if is_said_by_next.any() else rows
-
-
-def _state_folder(table: KafkaTable, part: Range, query_id: str) -> str:
-    """A folder for one partition of one stream; a topic that is created again has another one."""
-    name = str(part.partition) if part.topic_id is None else f"{part.partition}-{part.topic_id}"
-    return os.path.join(table.values["state.path"], query_id, part.stream or "", name)
-
-
-def _plain(schema: TableSchema, hidden: Sequence[MetadataColumn]) -> TableSchema:
-    """The columns of images: metadata is data here."""
-    own = (*schema.columns, *(column.column for column in hidden))
-    return TableSchema(tuple(c.as_data for c in own), schema.primary_key)
-
-
-def _compared(table: KafkaTable) -> list[str]:
-    varying = {c.column.name for c in table.metadata(writing=False) if c.key.key in _OF_RECORD_ALONE}
-    return [name for name in table.schema.names if name not in varying]

@@ -33,6 +33,9 @@ from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.spark_table import check_fits, from_spark
 from upsert.streaming_query import QUERY_ID, task_number, task_property
 
+LOG: Final = logging.getLogger("upsert.kafka")
+_BATCH_ID: Final = "streaming.sql.batchId"
+
 DEAD_AFTER_S: Final = 2.0
 """A transaction that stays open for longer while its task runs again is that of a task that died."""
 
@@ -57,27 +60,23 @@ def write_once(
     if maker.tasks is not None:
         _check_number_of_tasks(connection, topic, base, maker.tasks, table.name)
     first = next(records, None)
-    if first is None and not _needs_mark(maker, connection, topic, f"{base}-{task}", batch, task):
-        return Outcome(0, skipped=False)
-    fingerprint = f"{maker.tasks} tasks by key" if seen is None else seen.__str__
+    if first is None:
+        # a task without rows may have to leave a mark, or to be held against one
+        if maker.tasks is not None:
+            needs_mark = task == 0
+        else:
+            marker = settled_marker(connection, topic, f"{base}-{task}", DEAD_AFTER_S)
+            needs_mark = marker is not None and marker.batch >= batch
+        if not needs_mark:
+            return Outcome(0, skipped=False)
     return produce_once(
         connection,
         topic,
         records if first is None else chain((first,), records),
         transactional_id=f"{base}-{task}",
         batch=batch,
-        fingerprint=fingerprint,
+        fingerprint=f"{maker.tasks} tasks by key" if seen is None else seen.__str__,
     )
-
-
-def _needs_mark(
-    maker: RecordMaker, connection: Connection, topic: str, name: str, batch: int, task: int
-) -> bool:
-    """Whether a task without rows is written like others: to leave a mark, or to be held against one."""
-    if maker.tasks is not None:
-        return task == 0
-    marker = settled_marker(connection, topic, name, DEAD_AFTER_S)
-    return marker is not None and marker.batch >= batch
 
 
 @lru_cache(maxsize=64)
@@ -95,18 +94,9 @@ def _check_number_of_tasks(connection: Connection, topic: str, base: str, tasks:
         )
 
 
-LOG: Final = logging.getLogger("upsert.kafka")
-_BATCH_ID: Final = "streaming.sql.batchId"
-
-
 @dataclass(frozen=True)
 class TaskResult(WriterCommitMessage):
-    """What one task did.
-
-    Attributes:
-        records: how many records of the task are in Kafka.
-        skipped: whether an earlier attempt had written them.
-    """
+    """How many records of a task are in Kafka, and whether an earlier attempt had written them."""
 
     records: int
     skipped: bool = False
@@ -116,14 +106,18 @@ class _Writer:
     """What batch and stream have in common."""
 
     def __init__(self, table: KafkaTable, given: StructType, overwrite: bool) -> None:
-        """Check the query's columns and the topics before any task runs."""
         if overwrite:
             raise ConfigurationError(
                 f"{table.name}: a topic cannot be overwritten, got mode 'overwrite' or output mode "
                 "'complete'; append, or write aggregates that change with upsert.write_upsert"
             )
         self._maker = record_maker(table, given)
-        _check_distribution(table)
+        tasks, order = table.values["sink.parallelism"], table.values.get("sink.row-order", "arrival")
+        if (order == "none") != (tasks is not None):
+            raise ConfigurationError(
+                f"{table.name}: options 'sink.parallelism' and 'sink.row-order' = 'none' are for rows that "
+                "are distributed by their key; leave them out, or write with write_changes or write_upsert"
+            )
         partitions_of(table)
         _warn_once(table)
 
@@ -141,7 +135,6 @@ class _Writer:
         return TaskResult(produce(table.connection, topic, records, guarantee))
 
     def _micro_batch(self) -> tuple[str, int]:
-        """The id of the query and the number of the micro-batch that the task belongs to."""
         given = self._maker.table.values["sink.micro-batch"]
         if given is not None:
             return given[0], given[1]
@@ -208,12 +201,7 @@ def declared_for_write(connector: str, given: Mapping[str, str], columns: Struct
 
 
 def record_maker(table: KafkaTable, given: StructType) -> RecordMaker:
-    """How a query with these columns is written into the table.
-
-    Raises:
-        SchemaError: the columns do not fit the table.
-        ConfigurationError: ``sequence.field`` is not among them.
-    """
+    """How a query with these columns is written into the table; refuses columns that do not fit it."""
     schema = written_schema(table, given.names)
     check_fits(given, schema, of=table.name)
     sequence = table.values.get("sequence.field")
@@ -235,15 +223,6 @@ def _warn_once(table: KafkaTable) -> None:
         _warned.add(key)
         if warning := cleanup_warning(table):
             LOG.warning(warning)
-
-
-def _check_distribution(table: KafkaTable) -> None:
-    tasks, order = table.values["sink.parallelism"], table.values.get("sink.row-order", "arrival")
-    if (order == "none") != (tasks is not None):
-        raise ConfigurationError(
-            f"{table.name}: options 'sink.parallelism' and 'sink.row-order' = 'none' are for rows that are "
-            "distributed by their key; leave them out, or write with write_changes or write_upsert"
-        )
 
 
 def _refuse_without_batch(table: KafkaTable) -> NoReturn:

@@ -26,9 +26,8 @@ from pyspark.sql.types import StructType
 from upsert.errors import ConfigurationError
 from upsert.kafka.client.records import TopicPartition
 from upsert.kafka.declaration import check_asked, declared, struct_of
-from upsert.kafka.offsets import Offset, Range, ranges, split
 from upsert.kafka.options import PLAIN, UPSERT
-from upsert.kafka.planning import Planner
+from upsert.kafka.planning import Offset, Planner, Range, ranges, split
 from upsert.kafka.reading import ReadMode, mode_of_stream, rows_of
 from upsert.kafka.sink import BatchWriter, StreamWriter, declared_for_write
 from upsert.kafka.table import SPARK_FORMATS, KafkaTable
@@ -49,12 +48,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads topics step by step; where it stands is in Spark's checkpoint alone."""
 
     def __init__(self, table: KafkaTable, asked: StructType) -> None:
-        """Check what is asked of the table.
-
-        Raises:
-            SchemaError: ``asked`` does not fit the table.
-            ConfigurationError: ``_row_kind`` or ``state.path`` is missing.
-        """
         check_asked(asked, table)
         if table.is_changelog and ROW_KIND_COLUMN not in asked.names:
             raise ConfigurationError(
@@ -62,7 +55,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "would look like rows; leave out 'row-kind' = 'false', or name the column in .schema(…)"
             )
         self._output = mode_of_stream(table)
-        self._table = _with_absolute_state(table)
+        if (path := table.values["state.path"]) is not None:  # a task may run in another folder
+            table = replace(table, values={**table.values, "state.path": table_folder(path)})
+        self._table = table
         self._asked = asked
         self._planner: Planner | None = None
         self._until: dict[TopicPartition, int] | None = None
@@ -94,7 +89,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where the stream will be when it has read all: for the progress that Spark shows."""
-        return self._planning().latest(Offset()).to_json()
+        return self._planning().latest.to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[RangePartition]:
         """One range for each partition that the step reaches, or more where ``scan.parallelism`` says so."""
@@ -116,12 +111,6 @@ class BatchReader(DataSourceReader):
     """Reads what is in topics when the query is planned: of an upsert topic the rows that are not deleted."""
 
     def __init__(self, table: KafkaTable, asked: StructType) -> None:
-        """Check what is asked of the table.
-
-        Raises:
-            SchemaError: ``asked`` does not fit the table.
-            ConfigurationError: rows that are changes are asked for without ``_row_kind``.
-        """
         check_asked(asked, table)
         if table.is_changelog and not table.is_upsert and ROW_KIND_COLUMN not in asked.names:
             raise ConfigurationError(
@@ -144,14 +133,6 @@ class BatchReader(DataSourceReader):
         output = ReadMode.TABLE if self._table.is_upsert else ReadMode.ROWS
         rows = rows_of(self._table, partition.part, output, None)
         return chain.from_iterable(to_spark(some, self._asked) for some in rows)
-
-
-def _with_absolute_state(table: KafkaTable) -> KafkaTable:
-    """The table with a state folder that does not depend on where a task runs."""
-    path = table.values["state.path"]
-    if path is None:
-        return table
-    return replace(table, values={**table.values, "state.path": table_folder(path)})
 
 
 def _partitions(table: KafkaTable, found: list[Range]) -> list[RangePartition]:

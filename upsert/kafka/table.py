@@ -18,7 +18,7 @@ from upsert import options as option_parser
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.formats.base import FORMATS, Format, FormatContext, Side, format_named
 from upsert.kafka.client.connection import Connection, check_allowed
-from upsert.kafka.metadata import record_metadata
+from upsert.kafka.client.records import record_metadata
 from upsert.kafka.options import CONNECTOR_ALIASES, PLAIN, UPSERT, parse
 from upsert.metadata_columns import MetadataColumn, MetadataKey, resolve
 from upsert.schema import TableSchema
@@ -30,8 +30,6 @@ class RecordPart:
     """The key or the value of a record: which columns it holds, and in which format.
 
     Attributes:
-        side: key or value.
-        format_name: name of the format.
         columns: the table's names of the columns, in the order of the format's fields.
         fields: their names and types as the format sees them; a key prefix is gone.
         options: the format's options, by key.
@@ -62,9 +60,9 @@ class KafkaTable:
         connector: ``upsert-kafka`` or ``kafka``.
         schema: all columns, with its metadata columns.
         values: the connector's options by key, see ``upsert.kafka.options``.
-        properties: options of the client library; may hold secrets, so they are not in the repr.
         key: the key part, None where records have no key columns.
         value: the value part.
+        properties: options of the client library; may hold secrets, so they are not in the repr.
         given: the options as they were written, by which a Spark query declares the table again.
 
     >>> schema = TableSchema.of({"word": pa.string(), "n": pa.int64()}, primary_key=["word"])
@@ -120,18 +118,21 @@ class KafkaTable:
         check_options(connector, schema, values, sorted_out.properties, of)
         key_columns = schema.primary_key if connector == UPSERT else values["key.fields"]
         check_key_columns(schema, key_columns, values, of)
+        formats, prefix = sorted_out.formats, values["key.fields-prefix"]
         key = None
         if values["key.format"] is not None:
-            names = tuple(column.removeprefix(values["key.fields-prefix"]) for column in key_columns)
-            key = _record_part(
-                Side.KEY, values["key.format"], schema, key_columns, names, sorted_out.formats, of
-            )
+            key = _record_part(Side.KEY, values["key.format"], schema, key_columns, formats, of, prefix)
         is_left_out = set(key_columns) if values["value.fields-include"] == "except_key" else set()
         columns = tuple(c.name for c in schema.physical if c.name not in is_left_out)
-        value = _record_part(
-            Side.VALUE, values["value.format"], schema, columns, columns, sorted_out.formats, of
-        )
-        _refuse_options_of_other_formats(sorted_out.formats, key, value, of)
+        value = _record_part(Side.VALUE, values["value.format"], schema, columns, formats, of)
+        used = {f"value.{value.format_name}.", f"{value.format_name}."}
+        used |= {f"key.{key.format_name}."} if key else set()
+        for name in formats:
+            if not name.startswith(tuple(used)):
+                raise ConfigurationError(
+                    f"{of}: option {name!r} is for a format that the table does not use; used are "
+                    f"{', '.join(sorted(used))}"
+                )
         table = cls(of, connector, schema, values, key, value, sorted_out.properties, dict(given))
         table._check()
         return table
@@ -150,9 +151,6 @@ class KafkaTable:
                 f"{self.name}: option 'cdc-events-duplicate' is for formats of changes, got "
                 f"{self.value.format_name!r}; leave it out, or use the connector 'upsert-kafka'"
             )
-        self._check_written_metadata()
-
-    def _check_written_metadata(self) -> None:
         written = [c.key.key for c in self.metadata(writing=False) if not c.column.virtual]
         if "headers" in written and "header-list" in written:
             raise SchemaError(
@@ -203,18 +201,10 @@ class KafkaTable:
         return found | {key: value for key, value in own.items() if key not in found}
 
     def metadata(self, *, writing: bool) -> tuple[MetadataColumn, ...]:
-        """The metadata columns with their keys; for writing, without the VIRTUAL ones.
-
-        Raises:
-            SchemaError: a key is unknown, not castable, or cannot be written.
-        """
-        prefix = f"{self.value.format_name}."
-        aliases = {
-            prefix + key.removeprefix("value."): key
-            for key in self.offered_metadata
-            if key.startswith("value.")
-        }
-        found = resolve(self.schema.columns, self.offered_metadata, aliases, of=self.name, writing=writing)
+        """The metadata columns with their keys, as they can be read, or written: without the VIRTUAL ones."""
+        offered, prefix = self.offered_metadata, f"{self.value.format_name}."
+        aliases = {prefix + key.removeprefix("value."): key for key in offered if key.startswith("value.")}
+        found = resolve(self.schema.columns, offered, aliases, of=self.name, writing=writing)
         if writing and self.only_topic is None and "topic" not in {column.key.key for column in found}:
             raise SchemaError(
                 f"{self.name}: writing to several topics needs a column that names the topic of each row; "
@@ -228,9 +218,9 @@ def _record_part(
     format_name: str | None,
     schema: TableSchema,
     columns: tuple[str, ...],
-    names: tuple[str, ...],
     given: Mapping[str, str],
     of: str,
+    field_prefix: str = "",
 ) -> RecordPart:
     if format_name is None:
         raise ConfigurationError(
@@ -242,53 +232,28 @@ def _record_part(
     for start in (f"{chosen.name}.", prefix) if side is Side.VALUE else (prefix,):
         own |= {key.removeprefix(start): text for key, text in given.items() if key.startswith(start)}
     parsed = option_parser.parse(f"{of}: {prefix}*", chosen.options, own)
-    columns_by_name = {c.name: c for c in schema.columns}
-    fields = [
-        pa.field(name, columns_by_name[column].type, nullable=columns_by_name[column].nullable)
-        for name, column in zip(names, columns, strict=True)
-    ]
+    arrow = schema.arrow
+    fields = [arrow.field(name).with_name(name.removeprefix(field_prefix)) for name in columns]
     return RecordPart(side, chosen.name, columns, pa.schema(fields), parsed)
-
-
-def _refuse_options_of_other_formats(
-    given: Mapping[str, str], key: RecordPart | None, value: RecordPart, of: str
-) -> None:
-    used = {f"value.{value.format_name}.", f"{value.format_name}."}
-    used |= {f"key.{key.format_name}."} if key else set()
-    for name in given:
-        if not any(name.startswith(prefix) for prefix in used):
-            raise ConfigurationError(
-                f"{of}: option {name!r} is for a format that the table does not use; used are "
-                f"{', '.join(sorted(used))}"
-            )
 
 
 SPARK_FORMATS: Final[Mapping[str, str]] = {UPSERT: "upsert-kafka", PLAIN: "kafka-changelog"}
 """Connector -> the Spark format of it."""
 
-_NEEDED_BY_MODE: Final = {
-    f"scan.{kind}.mode": {
-        "timestamp": f"scan.{kind}.timestamp-millis",
-        "specific-offsets": f"scan.{kind}.specific-offsets",
-    }
-    for kind in ("bounded", "startup")
-}
-
 
 def check_options(
     connector: str, schema: TableSchema, values: Mapping[str, Any], properties: Mapping[str, str], of: str
 ) -> None:
-    """Refuse options that contradict each other or the schema.
-
-    Raises:
-        ConfigurationError: with the first condition that fails.
-        SchemaError: the connector needs a primary key.
-    """
+    """Refuse options that contradict each other or the schema."""
     _refuse_first(_missing(values, properties), of)
     check_allowed(properties, of)
     if connector == UPSERT:
         _check_upsert(schema, values, of)
-    _check_columns_named(schema, values, of)
+    sequence = values.get("sequence.field")
+    if sequence is not None and not is_scalar(schema.type_of(sequence, f"{of}: option 'sequence.field'")):
+        raise SchemaError(
+            f"{of}: option 'sequence.field' must name a column of a scalar type, got {sequence!r}"
+        )
     _refuse_first(_contradictions(schema, values, properties), of)
 
 
@@ -355,11 +320,8 @@ def _check_upsert(schema: TableSchema, values: Mapping[str, Any], of: str) -> No
         )
     if values["key.format"] is None:
         raise ConfigurationError(f"{of}: option 'key.format' is required: the format of the primary key")
-    if values["changelog"] == "upsert":
-        _check_nullable(schema, of)
-
-
-def _check_nullable(schema: TableSchema, of: str) -> None:
+    if values["changelog"] != "upsert":
+        return
     for column in schema.columns:
         is_of_value = column.metadata is None or ("." in column.metadata and column.metadata[:4] != "key.")
         if is_of_value and not column.nullable and column.name not in schema.primary_key:
@@ -370,10 +332,11 @@ def _check_nullable(schema: TableSchema, of: str) -> None:
 
 
 def _of_modes(values: Mapping[str, Any]) -> Iterator[str]:
-    for mode_option, needed in _NEEDED_BY_MODE.items():
+    for kind in ("bounded", "startup"):
+        mode_option = f"scan.{kind}.mode"
         mode = values.get(mode_option)
-        kind = mode_option.split(".")[1]
-        for needing, option in needed.items():
+        for needing, needed in (("timestamp", "timestamp-millis"), ("specific-offsets", "specific-offsets")):
+            option = f"scan.{kind}.{needed}"
             given = values.get(option)
             if mode == needing and given is None:
                 yield f"option {option!r} is required in {mode!r} {kind} mode"
@@ -386,23 +349,10 @@ def _of_modes(values: Mapping[str, Any]) -> Iterator[str]:
             )
 
 
-def _check_columns_named(schema: TableSchema, values: Mapping[str, Any], of: str) -> None:
-    sequence = values.get("sequence.field")
-    if sequence is not None and not is_scalar(schema.type_of(sequence, f"{of}: option 'sequence.field'")):
-        raise SchemaError(
-            f"{of}: option 'sequence.field' must name a column of a scalar type, got {sequence!r}"
-        )
-
-
 def check_key_columns(
     schema: TableSchema, columns: Sequence[str], values: Mapping[str, Any], of: str
 ) -> None:
-    """Refuse key columns that are unknown, metadata, or at odds with the options of the key.
-
-    Raises:
-        ConfigurationError: ``key.format``, ``key.fields`` and ``key.fields-prefix`` do not fit together.
-        SchemaError: there is no such column.
-    """
+    """Refuse key columns that are unknown, metadata, or at odds with the options of the key."""
     if bool(columns) != (values["key.format"] is not None):
         raise ConfigurationError(f"{of}: options 'key.format' and 'key.fields' must be given together")
     for name in columns:

@@ -18,7 +18,6 @@ def partitions_of(table: KafkaTable) -> Mapping[str, int]:
 
     Raises:
         ConfigurationError: a topic is missing, or no topic matches the pattern.
-        KafkaUnavailableError: the brokers did not answer.
     """
     connection = table.connection
     pattern = table.values["topic-pattern"]
@@ -38,17 +37,15 @@ def partitions_of(table: KafkaTable) -> Mapping[str, int]:
 def create_missing(table: KafkaTable) -> tuple[str, ...]:
     """Create the table's topics that are not there; the names of those that this call has created."""
     connection = table.connection
-    found = admin.topics(connection, table.topics, None) if table.topics else {}
+    found = admin.topics(connection, table.topics) if table.topics else {}
     missing = [name for name in table.topics or () if name not in found]
     return tuple(name for name in missing if _create(connection, table, name))
 
 
 def delete(table: KafkaTable, names: Iterable[str]) -> None:
     """Delete topics; those that do not exist are passed over."""
-    connection = table.connection
-    wanted = tuple(names)
-    for name in admin.topics(connection, wanted, None):
-        admin.delete_topic(connection, name)
+    for name in admin.topics(table.connection, tuple(names)):
+        admin.delete_topic(table.connection, name)
 
 
 def _create(connection: Connection, table: KafkaTable, name: str) -> bool:
@@ -76,10 +73,9 @@ def cleanup_warning(table: KafkaTable) -> str | None:
     """
     if not table.is_upsert:
         return None
-    connection = table.connection
-    names = admin.topics(connection, names=table.topics, pattern=table.values["topic-pattern"])
+    names = admin.topics(table.connection, names=table.topics, pattern=table.values["topic-pattern"])
     try:
-        policies = admin.cleanup_policies(connection, list(names))
+        policies = admin.cleanup_policies(table.connection, list(names))
     except ConfigurationError as refusal:  # reading a topic takes fewer rights than looking at its settings
         return f"{table.name}: whether its topics are compacted could not be found out: {refusal}"
     deleting = {name: policy for name, policy in sorted(policies.items()) if "delete" in policy}

@@ -117,10 +117,8 @@ class LogChanges:
     """What some records of one partition say, in their order.
 
     Attributes:
-        rows: the table's columns and ``_row_kind``.
         snapshots: the snapshot of each row; 0 for a change that was sent before its commit.
         records: for each row the position of its record, ascending.
-        marks: the marks among the records, in order.
     """
 
     rows: pa.Table
@@ -153,13 +151,7 @@ class LogEncoder:
         self._known = {TABLE_HEADER: uuid, DEFINITION_HEADER: str(definition)}
 
     def records(self, changes: pa.Table, partition: int, snapshot: int | None) -> Iterator[pa.Table]:
-        """The records of changes of one bucket, in their order, some at a time.
-
-        Args:
-            changes: the table's columns and ``_row_kind``.
-            partition: the bucket.
-            snapshot: the snapshot that holds them; None if they are not committed yet.
-        """
+        """The records of changes of one bucket, in their order; ``snapshot`` is None before their commit."""
         if self._is_upsert:
             kinds = changes.column(ROW_KIND_COLUMN)
             changes = changes.filter(pc.not_equal(kinds, RowKind.UPDATE_BEFORE.value))
@@ -169,19 +161,18 @@ class LogEncoder:
     def _encoded(self, changes: pa.Table, partition: int, snapshot: int | None) -> pa.Table:
         kinds = changes.column(ROW_KIND_COLUMN).combine_chunks()
         rows = changes.num_rows
-        known = dict(self._known)
-        if snapshot is not None:
-            known[SNAPSHOT_HEADER] = str(snapshot)
+        known = self._known if snapshot is None else {**self._known, SNAPSHOT_HEADER: str(snapshot)}
         key = pa.nulls(rows, pa.binary())
         if self._key is not None and self._key_encoder is not None:
             key = self._key_encoder.encode(changes.select(self._key.fields.names))
-        columns = {
-            "key": key,
-            "value": self._value_encoder.encode(changes.select(self._value.fields.names), kinds),
-            "partition": pa.repeat(pa.scalar(partition, pa.int32()), rows),
-            "headers": headers(known, rows, kinds),
-        }
-        return pa.table(columns)
+        return pa.table(
+            {
+                "key": key,
+                "value": self._value_encoder.encode(changes.select(self._value.fields.names), kinds),
+                "partition": pa.repeat(pa.scalar(partition, pa.int32()), rows),
+                "headers": headers(known, rows, kinds),
+            }
+        )
 
 
 def marks(uuid: str, partitions: int, snapshot: int, since: int, untracked: Sequence[str] | None) -> pa.Table:
@@ -214,21 +205,12 @@ class LogDecoder:
 
     def __init__(self, schema: TableSchema, log: LogOptions, uuid: str) -> None:
         value = format_named(log.format, "log.format")
-        self._value = value_context(schema, log, value)
-        self._decoder = value.decoder(self._value)
+        self._decoder = value.decoder(value_context(schema, log, value))
         self._of = f"log {log.topic!r}"
         self._uuid = uuid
 
     def decode(self, records: pa.Table) -> LogChanges:
-        """What the records say, see ``LogChanges``.
-
-        Args:
-            records: with the columns ``value`` and ``headers``, of one partition and in its order.
-
-        Raises:
-            ConfigurationError: records are not of this table.
-            CorruptTableError: a record cannot be read.
-        """
+        """What records of one partition say, in its order; refuses records of others, and damaged ones."""
         known, is_mark, found = self._marks(records)
         decoded = self._decoder.decode(records.column("value").combine_chunks())
         if decoded.bad:
@@ -244,9 +226,15 @@ class LogDecoder:
         return self._marks(records)[-1]
 
     def _marks(self, records: pa.Table) -> tuple[Headers, Mask, tuple[Mark, ...]]:
-        """The headers, which records are marks, and what these say."""
         known = Headers(records.column("headers").combine_chunks())
-        self._check_owner(known)
+        owners = known.values(TABLE_HEADER)
+        is_own = pc.equal(owners, self._uuid.encode()).fill_null(False).to_numpy(zero_copy_only=False)
+        if not is_own.all():
+            other = owners[int(np.argmin(is_own))].as_py()
+            raise ConfigurationError(
+                f"{self._of}: all records must be written by the table with the uuid {self._uuid!r}, got one "
+                f"of {other!r}; let nothing else write to the topic of a table"
+            )
         snapshots = self._numbers(known, SNAPSHOT_HEADER)
         since = self._numbers(known, SINCE_HEADER)
         is_mark = since >= 0
@@ -258,16 +246,6 @@ class LogDecoder:
             for at in np.flatnonzero(is_mark).tolist()
         )
         return known, is_mark, found
-
-    def _check_owner(self, known: Headers) -> None:
-        owners = known.values(TABLE_HEADER)
-        is_own = pc.equal(owners, self._uuid.encode()).fill_null(False).to_numpy(zero_copy_only=False)
-        if not is_own.all():
-            other = owners[int(np.argmin(is_own))].as_py()
-            raise ConfigurationError(
-                f"{self._of}: all records must be written by the table with the uuid {self._uuid!r}, got one "
-                f"of {other!r}; let nothing else write to the topic of a table"
-            )
 
     def _numbers(self, known: Headers, name: str) -> Positions:
         """The values of a header as numbers; -1 where a record does not have it."""

@@ -8,7 +8,7 @@ from typing import Any, Final, Self
 
 from upsert.codec import Jsonable, written_with
 from upsert.errors import ConfigurationError
-from upsert.kafka.client.offsets import whole
+from upsert.kafka.client.records import whole
 from upsert.store.version import Version
 
 LOG: Final = "log"
@@ -17,10 +17,9 @@ LOG: Final = "log"
 
 @dataclass(frozen=True)
 class LogOffset:
-    """A position in the log of a table.
+    """A position in the log of a table, given by its uuid.
 
     Attributes:
-        table: uuid of the table.
         version: a snapshot whose changes, and all before it, lie below ``at``, or were read from the files:
             messages of it and of earlier ones are skipped.
         at: of each partition, by number, the next offset to read.
@@ -53,11 +52,7 @@ class LogOffset:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], of: str) -> Self:
-        """The offset of its JSON form.
-
-        Raises:
-            ConfigurationError: it is no offset of a log.
-        """
+        """The offset of its JSON form; refuses what is no offset of a log."""
         try:
             of_log = _Position.from_json(value[LOG])
             at = {int(partition): whole(offset) for partition, offset in of_log.at.items()}
@@ -83,12 +78,9 @@ class _Position(Jsonable):
 
 @dataclass(frozen=True)
 class LogRange:
-    """Offsets of one partition of the log that one micro-batch reads.
+    """Offsets of one partition of the log, that of a bucket, that one micro-batch reads.
 
     Attributes:
-        partition: its number, which is that of the bucket.
-        start: first offset.
-        end: offset after the last one.
         skip: messages of this snapshot and of earlier ones are skipped.
         is_whole: whether it ends with the end of a transaction.
         stream: the read that remembers rows.
@@ -115,16 +107,9 @@ class LogRange:
 
 def ranges(start: LogOffset, end: LogOffset) -> list[LogRange]:
     """What lies between two offsets; a partition with nothing in it has none."""
+    skip = start.version.base
     return [
-        LogRange(
-            partition,
-            start.at[partition],
-            reached,
-            start.version.base,
-            end.is_whole,
-            end.stream,
-            start.is_whole,
-        )
+        LogRange(partition, start.at[partition], reached, skip, end.is_whole, end.stream, start.is_whole)
         for partition, reached in sorted(end.at.items())
         if start.at[partition] < reached
     ]
@@ -132,10 +117,6 @@ def ranges(start: LogOffset, end: LogOffset) -> list[LogRange]:
 
 def offsets_of_snapshot(log_offsets: Mapping[str, Any], partitions: int) -> dict[int, int]:
     """Of each partition where a reader of a snapshot continues; 0 where nothing was known at its commit.
-
-    Args:
-        log_offsets: as the snapshot has them.
-        partitions: how many there are.
 
     >>> offsets_of_snapshot({"0": 7, "1": 9}, 2), offsets_of_snapshot({}, 2)
     ({0: 7, 1: 9}, {0: 0, 1: 0})

@@ -1,4 +1,4 @@
-"""Sending the changes of committed snapshots to a table's log, each exactly once.
+"""The topic of a table's log, and the changes of committed snapshots on their way into it, each exactly once.
 
 One transaction a snapshot: its changes, then a mark in every partition, and the snapshot's id as the offset
 of a consumer group, by which the next publisher, wherever it runs, knows where to continue. What a publisher
@@ -11,8 +11,7 @@ tells, and where Kafka has deleted that too, what the table's own consumer holds
 low, and is so only if no reader can read any more what would be sent twice.
 
 One process of a host at a time publishes (`turn`): Kafka itself fences all but the last one that began and
-aborts their transactions, so the lock is not needed for correctness, but saves work. A process that dies
-releases it.
+aborts their transactions, so the lock only saves work. A process that dies releases it.
 """
 
 from __future__ import annotations
@@ -31,15 +30,17 @@ import pyarrow as pa
 from upsert.errors import ConfigurationError, FencedError, KafkaUnavailableError, SnapshotExpiredError
 from upsert.failpoints import reach
 from upsert.flock import FileLock
+from upsert.kafka.client.admin import earliest_offsets, existing_topic, latest_offsets
+from upsert.kafka.client.connection import PATIENCE_SECONDS, Connection
 from upsert.kafka.client.consumer import read_range
-from upsert.kafka.client.offsets import earliest_offsets
+from upsert.kafka.client.records import TopicPartition
 from upsert.kafka.client.transactions import Marker, produce_once, read_marker, settled_marker
 from upsert.log.messages import LogDecoder, LogEncoder, marks
-from upsert.log.topics import LogTopic
 from upsert.retry import retried
 from upsert.store.commit.committer import note_ends
 from upsert.store.log.lifecycle import beginning_of, hold
 from upsert.store.log.protocol import LoggedTable
+from upsert.store.log_options import LogOptions
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.read.changes import Scope, changes_between, cut, data_commits, has_gap
 from upsert.store.retention import consumers
@@ -47,17 +48,52 @@ from upsert.store.retention.expiry import CONSUMER
 from upsert.store.rows.partitions import partition_name
 from upsert.store.version import Version, step_between
 
-_LOCK_PAUSE_S: Final = 0.002
-_LONGEST_LOCK_PAUSE_S: Final = 0.1
+
+@dataclass(frozen=True)
+class LogTopic:
+    """The topic of one table: its cluster, its name, and of how many buckets, which are its partitions."""
+
+    connection: Connection
+    name: str
+    buckets: int
+
+    @classmethod
+    def of(cls, log: LogOptions, buckets: int, owner: str, patience_s: float = PATIENCE_SECONDS) -> LogTopic:
+        """The topic of an existing table's log; ``ConfigurationError`` if it has none."""
+        if not log.is_kafka or log.topic is None:
+            raise ConfigurationError(
+                f"{owner}: a table with a log is needed, got 'log.system' = {log.system!r}; "
+                "ALTER TABLE … SET ('log.system' = 'kafka') gives it one"
+            )
+        return cls(Connection(log.properties, patience_s), log.topic, buckets)
+
+    @property
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        """Its partitions, that of bucket 0 first."""
+        return tuple(TopicPartition(self.name, bucket) for bucket in range(self.buckets))
+
+    def ends(self) -> dict[int, int]:
+        """Of each partition the offset behind the last committed record."""
+        found = latest_offsets(self.connection, self.partitions)
+        return {one.partition: offset for one, offset in found.items()}
+
+    def named_ends(self) -> dict[str, int]:
+        """The same by the partition's number as text, as a snapshot names them."""
+        return {str(partition): offset for partition, offset in self.ends().items()}
+
+    def id(self) -> str | None:
+        """What tells the topic from another one of its name; None where the brokers have no ids."""
+        return existing_topic(self.connection, self.name).id
+
+    def ends_of_all(self) -> dict[int, int]:
+        """The same of all records, also those of transactions that are open; errors as for ``ends``."""
+        properties = {**self.connection.properties, "isolation.level": "read_uncommitted"}
+        return replace(self, connection=replace(self.connection, properties=properties)).ends()
 
 
 @contextmanager
 def turn(uuid: str, patience_s: float) -> Iterator[None]:
-    """Hold the lock of a table's log; wait for it if necessary.
-
-    Raises:
-        KafkaUnavailableError: another process has held it for so long.
-    """
+    """Hold the lock of a table's log; wait for it, but not for ever where another process sends to it."""
     path = os.path.join(tempfile.gettempdir(), f"deltajoin-log-{os.getuid()}-{uuid}.lock")
 
     def taken() -> FileLock:
@@ -71,8 +107,8 @@ def turn(uuid: str, patience_s: float) -> Iterator[None]:
     with retried(
         taken,
         is_passing=lambda failure: isinstance(failure, KafkaUnavailableError),
-        first_pause_s=_LOCK_PAUSE_S,
-        longest_pause_s=_LONGEST_LOCK_PAUSE_S,
+        first_pause_s=0.002,
+        longest_pause_s=0.1,
         patience_s=patience_s,
     ):
         yield
@@ -108,23 +144,21 @@ def taken_over(table: LoggedTable, topic: LogTopic, wait_s: float) -> int:
 def _position(table: LoggedTable, topic: LogTopic, marker: Marker | None) -> int:
     if marker is None:
         begun = beginning_of(table.published.root, table.published.uuid, topic.name).data_version
-        return max(_newest_mark(table, topic), _held(table), begun)
-    _check_lineage(table, topic, marker.batch, marker.fingerprint)
-    return marker.batch
-
-
-def _check_lineage(table: LoggedTable, topic: LogTopic, published: int, uuid: str) -> None:
-    """Refuse a log into which a copy of the table has written, or the table before it was restored."""
-    head = table.published.latest()
+        newest = _newest_mark(table, topic)
+        held = consumers.read(table.published.root, table.published.uuid, CONSUMER)
+        return max(newest, 0 if held is None else held.version.base, begun)
+    # a copy of the table may have written into the log, or the table before it was restored
+    published, head = marker.batch, table.published.latest()
     is_other = published > head.id
     if head.oldest <= published <= head.id:
-        is_other = table.published.info(published, head).uuid != uuid
+        is_other = table.published.info(published, head).uuid != marker.fingerprint
     if is_other:
         raise ConfigurationError(
             f"{table.owner}: its log {topic.name!r} must hold the table's own snapshots, it holds snapshot "
             f"{published} of another history, as if the table was copied or restored; create a table with a "
             "log of its own, and copy the rows"
         )
+    return published
 
 
 def _newest_mark(table: LoggedTable, topic: LogTopic) -> int:
@@ -145,14 +179,6 @@ def _newest_mark(table: LoggedTable, topic: LogTopic) -> int:
         look *= 10
     return 0
 
-
-def _held(table: LoggedTable) -> int:
-    found = consumers.read(table.published.root, table.published.uuid, CONSUMER)
-    return 0 if found is None else found.version.base
-
-
-_FIRST_PAUSE_S: Final = 0.05
-_LONGEST_PAUSE_S: Final = 1.0
 
 DEAD_AFTER_S: Final = 2.0
 """A transaction of the log that stays open for longer is that of a publisher that died, or that is locked out
@@ -195,10 +221,7 @@ class Step:
 def publish(table: LoggedTable, topic: LogTopic, *, accept_gap: bool = False) -> int:
     """Send what the log lacks of the existing snapshots; how many transactions that took.
 
-    Args:
-        table: the table.
-        topic: its log.
-        accept_gap: if changes have expired that the log lacks, continue behind them; readers stop there.
+    If changes have expired that the log lacks, ``accept_gap`` continues behind them; readers stop there.
 
     Raises:
         SnapshotExpiredError: they have, and ``accept_gap`` is not set.
@@ -212,8 +235,8 @@ def publish(table: LoggedTable, topic: LogTopic, *, accept_gap: bool = False) ->
             lambda: _publish(table, topic, accept_gap, next(waits_s)),
             # another one has taken over, and has not sent anything yet
             is_passing=lambda failure: isinstance(failure, FencedError),
-            first_pause_s=_FIRST_PAUSE_S,
-            longest_pause_s=_LONGEST_PAUSE_S,
+            first_pause_s=0.05,
+            longest_pause_s=1.0,
             patience_s=patience_s,
             jitter=random.uniform,
         )
@@ -237,8 +260,7 @@ def _publish(table: LoggedTable, topic: LogTopic, accept_gap: bool, wait_s: floa
     if sent:
         hold(table.published, position)
         reach("log.after-hold")
-        ends = {str(partition): offset for partition, offset in topic.ends().items()}
-        note_ends(table.uuid, topic.name, ends)
+        note_ends(table.uuid, topic.name, topic.named_ends())
     return sent
 
 
@@ -285,12 +307,7 @@ def _pieces(
 
 
 def next_step(table: LoggedTable, position: int, accept_gap: bool = False) -> Step | None:
-    """What the log gets next; None if it lacks nothing.
-
-    Raises:
-        SnapshotExpiredError: the snapshot up to which it is complete has expired, and ``accept_gap`` is not
-            set.
-    """
+    """What the log gets next; None if it lacks nothing. What it lacks may have expired, see `publish`."""
     head = table.published.latest()
     if head.data_version <= position:
         return None
@@ -323,7 +340,6 @@ def _first_step(table: LoggedTable, oldest: SnapshotInfo, head: SnapshotInfo) ->
 
 
 def _step_of(table: LoggedTable, position: int, commit: SnapshotInfo) -> Step:
-    """One commit."""
     hidden: tuple[str, ...] | None = ()
     if commit.tracked:
         hidden = tuple(partition_name(partition) for partition in commit.untracked) or None

@@ -7,6 +7,9 @@ UPDATE_BEFORE for a log that lacks it comes from the snapshots of the table. A m
 change belongs to, and the table's files hold what was there before. So what a change replaces is looked up at
 the snapshot that it starts from, once for the keys of a range; what the range itself has changed since is
 kept beside that. Follows FLIP-188's normalize node, without its state.
+
+What is read once only is decided here too: messages of snapshots that were read from the files are skipped by
+their headers, and a mark that says that something is missing stops the reader.
 """
 
 from __future__ import annotations
@@ -14,35 +17,233 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
+from itertools import pairwise
 from typing import Final, assert_never
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from upsert.changelog.image_log import ImageLog
-from upsert.changelog.newest import NewestImages
-from upsert.changelog.normalizer import Keyed, folded, normalize_keyed, split_kinds, with_kinds
-from upsert.changelog.rules import Rules
-from upsert.errors import ConfigurationError, KafkaUnavailableError, SnapshotExpiredError
-from upsert.kafka.client import offsets
-from upsert.kafka.client.offsets import share
-from upsert.kafka.client.records import TopicPartition
-from upsert.log.changes import Changes, ChangesOfRange, expired, log_ended
+from upsert.arrays import Mask, Positions, one_array
+from upsert.changelog.image_log import ImageLog, NewestImages
+from upsert.changelog.normalizer import Rules, folded, split_kinds, with_kinds
+from upsert.errors import (
+    ConfigurationError,
+    CorruptTableError,
+    KafkaUnavailableError,
+    RecordsExpiredError,
+    SnapshotExpiredError,
+)
+from upsert.kafka.client import admin
+from upsert.kafka.client.connection import Connection
+from upsert.kafka.client.consumer import read_range
+from upsert.kafka.client.records import TopicPartition, share
+from upsert.log.messages import DEFINITION_HEADER, Headers, LogChanges, LogDecoder, Mark
 from upsert.log.offset import LogOffset, LogRange, offsets_of_snapshot
-from upsert.log.publisher import last_published, published_at_least
-from upsert.log.topics import LogTopic
+from upsert.log.publisher import LogTopic, last_published, published_at_least
 from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.schema import TableSchema
 from upsert.store.log.lifecycle import beginning_of
 from upsert.store.log_options import ALL, LogOptions
+from upsert.store.metadata.definition import Definition
 from upsert.store.predicate import Filter, parse_where
-from upsert.store.read.changes import Scope, halves_where
+from upsert.store.read.changes import Scope, check_tracked, data_commits, halves_where, not_tracked
 from upsert.store.read.pinned_columns import PinnedColumns, PinnedWhere
 from upsert.store.read.snapshot import PinnedTable
 from upsert.store.table import Table
 from upsert.store.version import Version
+
+CHUNK_ROWS: Final = 65_536
+"""Records that are read and decoded at once: many enough for speed, few beside a task's memory."""
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Some changes of one bucket, in the order of the log.
+
+    Attributes:
+        rows: all columns of the table and ``_row_kind``.
+        snapshots: the snapshot of each row, ascending; 0 for a change that was sent before its commit.
+        bases: of each row the snapshot that its change starts from; 0 as above.
+    """
+
+    rows: pa.Table
+    snapshots: Positions
+    bases: Positions
+
+    def where(self, mask: Mask) -> Changes:
+        """Those for which a mask is true."""
+        if mask.all():
+            return self
+        return Changes(self.rows.filter(pa.array(mask)), self.snapshots[mask], self.bases[mask])
+
+
+class ChangesOfRange:
+    """Reads ranges of a table's log in one task, in the form of the table as it is given.
+
+    Commits that are not tracked stop it if they have changed anything of its ``scope``.
+    """
+
+    def __init__(self, table: Table, scope: Scope) -> None:
+        self.definition: Definition = table.definition
+        self.pinned = table.as_logged().rows
+        self._uuid = table.uuid
+        self._log = table.options.log
+        self._scope = scope
+        self._decoders: dict[int, LogDecoder] = {}
+        self._looked_up: dict[tuple[int, int], int] = {}
+
+    def read(self, part: LogRange, *, needs_bases: bool = False) -> Iterator[Changes]:
+        """The changes of a range, without those that the reader has from elsewhere.
+
+        ``needs_bases`` if the reader looks up what the changes replace; else ``bases`` may be too high
+        where the mark of a snapshot is not among the records that are decoded with it.
+        """
+        through = 0
+        for records in self._records(part):
+            for definition, run in _by_definition(records, self.definition.version, self.pinned.name):
+                found = self._decoder(definition).decode(run)
+                for mark in found.marks:
+                    if mark.snapshot > part.skip:
+                        through = self._checked(mark, through)
+                rows = _in_form_of(found.rows, self._schema(definition), self.definition.schema)
+                is_new = (found.snapshots > part.skip) | (found.snapshots == 0)
+                bases, is_marked = _bases(found)
+                changes = Changes(rows, found.snapshots, bases).where(is_new)
+                if needs_bases and not is_marked.all():
+                    changes = self._with_bases(part, changes)
+                yield changes
+
+    def _with_bases(self, part: LogRange, changes: Changes) -> Changes:
+        """The changes of snapshots over expired ones, with the base that the mark further on says."""
+        oldest = self.pinned.published.latest().oldest
+        bases = changes.bases.copy()
+        for snapshot in np.unique(changes.snapshots[(changes.snapshots > 0) & (bases < oldest)]).tolist():
+            is_own = changes.snapshots == snapshot
+            bases[is_own] = np.minimum(bases[is_own], self._since(part, snapshot))
+        return replace(changes, bases=bases)
+
+    def _since(self, part: LogRange, snapshot: int) -> int:
+        """Where the changes of a snapshot start; its mark may lie behind the range."""
+        key = part.partition, snapshot
+        if key not in self._looked_up:
+            self._looked_up[key] = snapshot - 1
+            partition, connection = self._partition(part)
+            end = admin.latest_offsets(connection, [partition])[partition]
+            marks = (
+                mark
+                for records in read_range(connection, partition, part.start, end, {"headers"}, CHUNK_ROWS)
+                for mark in self._decoder(self.definition.version).marks(records)
+            )
+            if (found := next((mark for mark in marks if mark.snapshot >= snapshot), None)) is not None:
+                self._looked_up[key] = found.since
+        return self._looked_up[key]
+
+    def _partition(self, part: LogRange) -> tuple[TopicPartition, Connection]:
+        assert self._log.topic is not None, "a table with a log has a topic"
+        return TopicPartition(self._log.topic, part.partition), Connection(self._log.properties)
+
+    def _records(self, part: LogRange) -> Iterator[pa.Table]:
+        partition, connection = self._partition(part)
+        end = part.behind_records
+        try:
+            yield from read_range(connection, partition, part.start, end, {"headers"}, CHUNK_ROWS)
+        except RecordsExpiredError as cause:
+            what = f"offsets {part.start} to {part.end - 1} of {partition}"
+            raise expired(self.pinned.name, what) from cause
+
+    def _decoder(self, definition: int) -> LogDecoder:
+        if definition not in self._decoders:
+            self._decoders[definition] = LogDecoder(self._schema(definition), self._log, self._uuid)
+        return self._decoders[definition]
+
+    def _schema(self, definition: int) -> TableSchema:
+        return self.pinned.published.definition_at(definition).schema
+
+    def _checked(self, mark: Mark, through: int) -> int:
+        """Make sure that nothing is missing before a mark; the snapshot up to which the range is complete."""
+        if through and mark.since > through:
+            raise expired(self.pinned.name, f"the changes of snapshots {through + 1} to {mark.since}")
+        if mark.untracked is not None and not self._scope.skips_untracked:
+            # a mark without names says that the log has nothing of its snapshot, wherever the reader looks
+            if not mark.untracked or mark.since + 1 < self.pinned.published.latest().oldest:
+                raise not_tracked(self.pinned, mark.snapshot, "")
+            for commit in data_commits(self.pinned, mark.since, mark.snapshot):
+                check_tracked(self.pinned, commit, self._scope)
+        return max(through, mark.snapshot)
+
+
+def expired(name: str, what: str) -> RecordsExpiredError:
+    """The error of a reader for which the log is too short."""
+    return RecordsExpiredError(
+        f"table {name!r}: the log must hold all that has not been read, {what} are no longer in it; begin "
+        "with a new checkpoint, which reads a snapshot first, or set 'scan.source' = 'files' with it; a "
+        "longer 'log.retention' keeps more"
+    )
+
+
+def log_ended(name: str, topic: str) -> RecordsExpiredError:
+    """The error of a reader whose log the table does not have any more."""
+    return RecordsExpiredError(
+        f"table {name!r}: a stream that reads a log can go on while the table has it, the log {topic!r} was "
+        "turned off; begin with a new checkpoint, which reads a snapshot first, and then the files, or the "
+        "table's next log"
+    )
+
+
+def _by_definition(records: pa.Table, present: int, name: str) -> Iterator[tuple[int, pa.Table]]:
+    """Neighbours whose columns are named as one version of the table's definition says.
+
+    A mark names none, and stays with the changes before it.
+    """
+    texts = Headers(one_array(records.column("headers"))).values(DEFINITION_HEADER)
+    is_number = pc.match_substring_regex(texts, "^[0-9]{1,18}$").fill_null(True)
+    if not pc.all(is_number).as_py():
+        other = texts.filter(pc.invert(is_number))[0].as_py()
+        raise CorruptTableError(
+            f"table {name!r}: every record of its log must name a version of the table's definition, got "
+            f"{other[:60]!r}; let nothing else write to the topic of a table"
+        )
+    known = pc.fill_null_forward(texts.cast(pa.string()).cast(pa.int64()))
+    versions = known.fill_null(present).to_numpy()
+    edges = [0, *(np.flatnonzero(np.diff(versions)) + 1).tolist(), len(versions)]
+    for low, high in pairwise(edges):
+        yield int(versions[low]), records.slice(low, high - low)
+
+
+def _in_form_of(rows: pa.Table, old: TableSchema, new: TableSchema) -> pa.Table:
+    """Rows of one definition in the columns of another, by field ids: NULL where a column was not there."""
+    if [(c.id, c.name, c.type) for c in old.physical] == [(c.id, c.name, c.type) for c in new.physical]:
+        return rows
+    names = {column.id: column.name for column in old.physical}
+    columns = [
+        rows.column(names[column.id]).cast(column.type)
+        if column.id in names
+        else pa.nulls(rows.num_rows, column.type)
+        for column in new.physical
+    ]
+    kinds = rows.column(ROW_KIND_COLUMN)
+    fields = [pa.field(column.name, column.type) for column in new.physical]
+    return pa.Table.from_arrays([*columns, kinds], schema=pa.schema([*fields, rows.field(ROW_KIND_COLUMN)]))
+
+
+def _bases(found: LogChanges) -> tuple[Positions, Mask]:
+    """Of each row where its change starts, as the mark behind it says, else at the snapshot before it.
+
+    And whether that was said, or is so for every row of an uncommitted change.
+    """
+    bases = np.maximum(found.snapshots - 1, 0)
+    ends = np.array([mark.record for mark in found.marks], np.int64)
+    since = np.array([mark.since for mark in found.marks], np.int64)
+    of_mark = np.searchsorted(ends, found.records)
+    is_marked = (of_mark < len(ends)) & (found.snapshots > 0)
+    bases[is_marked] = np.minimum(bases[is_marked], since[of_mark[is_marked]])
+    return bases, is_marked | (found.snapshots == 0)
+
 
 LOG: Final = logging.getLogger("upsert.log")
 
@@ -55,24 +256,15 @@ SETTLE_S: Final = 1.0
 _PAUSE_S: Final = 0.02
 
 
+@dataclass
 class LogPlanner:
-    """Plans the steps of one reader; lives in one process, and keeps nothing that matters.
+    """Plans the steps of one reader; lives in one process, and keeps nothing that matters."""
 
-    Args:
-        topic: the table's log.
-        is_eventual: whether changes come into it before they are committed.
-        now: seconds on a clock that never goes back.
-    """
-
-    def __init__(
-        self, topic: LogTopic, *, is_eventual: bool, now: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.topic = topic
-        self._is_eventual = is_eventual
-        self._now = now
-        self._until: Mapping[int, int] | None = None
-        self._has_looked = False
-        self._asked_s: float | None = None
+    topic: LogTopic
+    is_eventual: bool
+    _until: Mapping[int, int] | None = None
+    _has_looked: bool = False
+    _asked_s: float | None = None
 
     def stop_here(self) -> None:
         """Read no further than the present end, which includes a commit that was just published."""
@@ -85,7 +277,7 @@ class LogPlanner:
         nothing follows.
         """
         # changes that come into a log before their commit say nothing of where the snapshot is
-        if not self._is_eventual:
+        if not self.is_eventual:
             ends = self.topic.ends()
             soon = replace(self.topic, connection=replace(self.topic.connection, patience_s=SETTLE_S))
             try:
@@ -98,28 +290,20 @@ class LogPlanner:
         return offsets_of_snapshot(known, self.topic.buckets)
 
     def offsets_at(self, table: Table, timestamp_ms: int) -> dict[int, int]:
-        """The first records after a time from which no snapshot is left.
-
-        Raises:
-            RecordsExpiredError: no record of that time or before is left either, or the log began later.
-        """
+        """The first records after a time from which no snapshot is left; the log must reach back so far."""
         if timestamp_ms < beginning_of(table.root, table.uuid, self.topic.name).time_ms:
             raise expired(table.name, f"all changes after {timestamp_ms} ms")
         connection, partitions = self.topic.connection, self.topic.partitions
-        earliest = offsets.earliest_offsets(connection, partitions)
-        found = offsets.offsets_for_time(connection, partitions, timestamp_ms + 1)
+        earliest = admin.earliest_offsets(connection, partitions)
+        found = admin.offsets_for_time(connection, partitions, timestamp_ms + 1)
         if any(0 < earliest[partition] == offset for partition, offset in found.items()):
             raise expired(table.name, f"all changes after {timestamp_ms} ms")
         return {partition.partition: offset for partition, offset in found.items()}
 
     def next(self, table: Table, start: LogOffset, max_rows: int | None, *, moves: bool) -> LogOffset:
-        """Where a step ends; ``start`` itself when nothing is new.
+        """Where a step of about ``max_rows`` changes ends; ``start`` itself when nothing is new.
 
-        Args:
-            table: the table.
-            start: an earlier answer, or where the reader came into the log.
-            max_rows: about how many changes the step may read; None: all.
-            moves: whether the reader needs no snapshot before those that it has read.
+        ``moves``: whether the reader needs no snapshot before those that it has read.
         """
         ends = self.topic.ends()
         topic_id = start.topic_id
@@ -139,22 +323,22 @@ class LogPlanner:
         at = {partition.partition: offset for partition, offset in share(ahead, max_rows).items()}
         if at == start.at:
             return start
-        is_whole = at == ends and not self._is_eventual
+        is_whole = at == ends and not self.is_eventual
         version = reached if is_whole else start.version
         return replace(start, at=at, version=version, is_whole=is_whole, topic_id=topic_id)
 
     def _settled_ends(self) -> tuple[dict[int, int], bool]:
         """The ends, and whether all that has been written lies below, which is waited for a moment."""
-        written, deadline = self.topic.ends_of_all(), self._now() + SETTLE_S
+        written, deadline = self.topic.ends_of_all(), time.monotonic() + SETTLE_S
         while True:
             ends = self.topic.ends()
             has_all = all(ends[partition] >= offset for partition, offset in written.items())
-            if has_all or self._now() >= deadline:
+            if has_all or time.monotonic() >= deadline:
                 return ends, has_all
             time.sleep(_PAUSE_S)
 
     def _is_due(self) -> bool:
-        now = self._now()
+        now = time.monotonic()
         if self._asked_s is not None and now < self._asked_s + MOVE_EVERY_S:
             return False
         self._asked_s = now
@@ -178,7 +362,7 @@ class LogPlanner:
                     table.name, f"offsets below {offset} of partition {number}, which ends at {ends[number]},"
                 )
         if not self._has_looked:  # once in the life of a process; later the clients of tasks notice
-            earliest = offsets.earliest_offsets(self.topic.connection, self.topic.partitions)
+            earliest = admin.earliest_offsets(self.topic.connection, self.topic.partitions)
             for partition, first in earliest.items():
                 if start.at[partition.partition] < first:
                     raise expired(
@@ -192,11 +376,9 @@ def with_images_before(
 ) -> Iterator[pa.Table]:
     """The changes of one bucket with ``-U`` before each ``+U``, all columns and ``_row_kind``.
 
-    Args:
-        changes: upserts and deletions, those of a range in its order.
-        table: the table, in the form that the changes have.
-        compare: columns that make two rows different; an update that changes none of them gives nothing.
-        begins_whole: whether all changes of their first snapshot are among them.
+    ``changes`` are upserts and deletions, those of a range in its order, in the form of ``table``. An update
+    that changes none of the columns of ``compare`` gives nothing. ``begins_whole``: all changes of their
+    first snapshot are among them.
     """
     rules = Rules(table.layout.key, tuple(compare))
     images: NewestImages | None = None
@@ -209,7 +391,7 @@ def with_images_before(
             elif first > 0 and snapshot > first:
                 # a range may begin in the middle of a snapshot: from its end on all keys are there
                 images, first = _images_at(table, first), -1
-            yield _normalized(part.rows, images, rules)
+            yield images.normalize(*split_kinds(part.rows), rules)
 
 
 def _first_apart(chunk: Changes, first: int) -> list[Changes]:
@@ -232,14 +414,6 @@ def _images_at(table: PinnedTable, snapshot: int) -> NewestImages:
         ) from cause
 
 
-def _normalized(rows: pa.Table, images: NewestImages, rules: Rules) -> pa.Table:
-    values, is_value = split_kinds(rows)
-    found, groups = images.meet(values)
-    changes, changed = normalize_keyed(found, Keyed(values, np.asarray(is_value), groups), rules)
-    images.put(changed)
-    return changes
-
-
 class Output(StrEnum):
     """What a read gives of the records of a log."""
 
@@ -250,11 +424,7 @@ class Output(StrEnum):
 
 
 def output_of(name: str, log: LogOptions, changelog: str, state_path: str | None) -> Output:
-    """What a stream gives of a table's log.
-
-    Raises:
-        ConfigurationError: rows must be remembered, and 'state.path' is missing.
-    """
+    """What a stream gives of a table's log; refuses what its options cannot have."""
     if log.changelog_mode == ALL:
         if changelog == "upsert":
             raise ConfigurationError(
@@ -279,14 +449,7 @@ def output_of(name: str, log: LogOptions, changelog: str, state_path: str | None
 
 @dataclass(frozen=True)
 class LogRead:
-    """One read of a table's log, for its tasks.
-
-    Attributes:
-        path: folder of the table.
-        output: what it gives of them.
-        skips_untracked: whether commits that are not tracked are skipped.
-        state_path: where rows are remembered.
-    """
+    """One read of a table's log, for its tasks."""
 
     path: str
     uuid: str
@@ -303,10 +466,10 @@ class LogRead:
         if table.options.log.topic != self.topic:
             raise log_ended(table.name, self.topic)
         where = parse_where(self.where.now(table.schema), table.schema)
-        source = ChangesOfRange(table, table.options.log, Scope(where, self.skips_untracked))
+        source = ChangesOfRange(table, Scope(where, self.skips_untracked))
         for rows in self._output(source, part, where, query_id):
             if rows.num_rows:
-                yield self.columns.read(source, _columns_of(rows))
+                yield self.columns.read(source, partial(_selected, rows))
 
     def _output(
         self, source: ChangesOfRange, part: LogRange, where: Filter, query_id: str | None
@@ -336,7 +499,7 @@ class LogRead:
     def settle(self, part: LogRange, snapshot: int, query_id: str | None) -> None:
         """Remember the rows of a snapshot as those at the start of a range; a second call changes nothing."""
         table = Table.open(self.path, self.uuid)
-        pinned = ChangesOfRange(table, table.options.log, Scope()).pinned
+        pinned = table.as_logged().rows
         found = pinned.snapshot(snapshot)
         buckets = [bucket for bucket in found.files.groups if bucket[1] == part.partition]
         rows = found.scan(places=buckets)
@@ -353,8 +516,8 @@ class LogRead:
         return ImageLog.open(folder, table.layout.schema, f"{table.name}-{part.partition}", beginning=0)
 
 
-def _columns_of(rows: pa.Table) -> Callable[[tuple[str, ...]], pa.Table]:
-    return lambda names: rows.select([*names, ROW_KIND_COLUMN])
+def _selected(rows: pa.Table, names: tuple[str, ...]) -> pa.Table:
+    return rows.select([*names, ROW_KIND_COLUMN])
 
 
 def _left(rows: pa.Table, where: Filter) -> pa.Table:

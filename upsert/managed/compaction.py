@@ -87,7 +87,6 @@ class _Work:
 
 
 def _written(spark: SparkSession, work: _Work) -> Sequence[Sequence[FileEntry]]:
-    """For each merge the files that tasks have written."""
     found: list[list[FileEntry]] = [[] for _ in work.jobs]
     count = len(work.groups)
     if count:

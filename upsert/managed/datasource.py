@@ -12,10 +12,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from upsert.managed.log_reader import stream_reader
-from upsert.managed.metadata import RowMetadata
 from upsert.managed.options import ReadOptions, WriteOptions
-from upsert.managed.reader import SnapshotReader
-from upsert.managed.step import StepSource
+from upsert.managed.reader import RowMetadata, SnapshotReader
+from upsert.managed.stepping import StepSource
 from upsert.managed.writer import BatchWriter, StreamWriter
 from upsert.spark_table import FORMAT, spark_schema
 from upsert.store.table import Table

@@ -17,11 +17,11 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
 from upsert.errors import ConfigurationError
-from upsert.managed.metadata import RowMetadata
 from upsert.managed.options import METADATA_COLUMNS, READ_OPTIONS, WriteOptions
+from upsert.managed.reader import RowMetadata
 from upsert.managed.writer import hidden_table, sink_of
 from upsert.materializer.choice import Changes, choose
-from upsert.materializer.micro_batch import WriteBatch, by_bucket, write_in_update_mode, write_materialized
+from upsert.materializer.micro_batch import Materialize, WriteBatch, by_bucket
 from upsert.spark_formats import register
 from upsert.spark_table import FORMAT, bucket_expression, check_fits, collected, spark_schema
 from upsert.store.metadata import table_file
@@ -165,12 +165,17 @@ def write_changes(df: DataFrame, path: str, options: Mapping[str, str] = {}) -> 
     others = {key: text for key, text in options.items() if key.lower() != SINK_MATERIALIZE.key}
     write = WriteBatch(table.path, table.uuid, table.options.bucket, expression, began, others)
     if choose(sink_of(table, asked.materialize), Changes.of_schema(schema)).is_materialized:
-        return write_materialized(df, hidden_table(table), write.write)
+        return df.writeStream.foreachBatch(Materialize(hidden_table(table), write.write))
     if (key := UpsertKey.of_schema(schema)) is not None:
         key.check_is_key(table.schema.primary_key, of=f"table {table.name!r}")
         if not key.is_append:
-            _check_replaces(table)
-            return write_in_update_mode(df, write)
+            if (engine := table.options.merge.engine) != DEDUPLICATE:
+                raise ConfigurationError(
+                    f"table {table.name!r}: an aggregate in update mode must go into a table with "
+                    f"'merge-engine' = {DEDUPLICATE!r}, for it gives each group's whole result again, got "
+                    f"{engine!r}; create one"
+                )
+            return df.writeStream.outputMode("update").foreachBatch(write)
     tasks = int(str(df.sparkSession.conf.get("spark.sql.shuffle.partitions")))
     if table.options.bucket <= _FOLDED_BUCKETS and tasks <= _FOLDED_TASKS:
         expression = None
@@ -178,12 +183,3 @@ def write_changes(df: DataFrame, path: str, options: Mapping[str, str] = {}) -> 
     writer = grouped.writeStream.format(FORMAT).options(**others).option("path", table.path)
     writer = writer.option("definition", str(began)).option("sink.materialize", "none")
     return writer if expression is None else writer.option("bucketed", "true")
-
-
-def _check_replaces(table: Table) -> None:
-    """Refuse a table in which a row does not replace the one of its key: an aggregate gives whole rows."""
-    if (engine := table.options.merge.engine) != DEDUPLICATE:
-        raise ConfigurationError(
-            f"table {table.name!r}: an aggregate in update mode must go into a table with 'merge-engine' = "
-            f"{DEDUPLICATE!r}, for it gives each group's whole result again, got {engine!r}; create one"
-        )

@@ -19,10 +19,9 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from upsert.errors import ConfigurationError, SnapshotExpiredError
-from upsert.log.changes import log_ended
 from upsert.log.offset import LOG, LogOffset, LogRange, ranges
-from upsert.log.reading import LogPlanner, LogRead, Output, output_of
-from upsert.log.topics import LogTopic
+from upsert.log.publisher import LogTopic
+from upsert.log.reading import LogPlanner, LogRead, Output, log_ended, output_of
 from upsert.managed.options import ReadOptions
 from upsert.managed.reader import ChangesPartition, ChangesReader, version_of
 from upsert.managed.stepping import Offset
@@ -68,7 +67,6 @@ class LogReader(ChangesReader):
     """Reads a table's log step by step; the first step of ``scan.mode = full`` is a snapshot."""
 
     def __init__(self, options: ReadOptions, asked: StructType) -> None:
-        """Check what is asked of the table."""
         super().__init__(options, asked)
         table = Table.open(options.path)
         log = table.options.log
@@ -136,15 +134,12 @@ class LogReader(ChangesReader):
             try:
                 end = super().latestOffset(start, limit)
             except SnapshotExpiredError:
-                if version is not None or (at_ms := self._time_in_log) is None:
+                # scan.mode = from-timestamp may begin in the log, if records alone are enough
+                at_ms, output = self._options.timestamp_ms, self._read.output
+                if version is not None or at_ms is None or output not in (Output.CHANGES, Output.NEWEST):
                     raise
-                position = LogOffset(
-                    table.uuid,
-                    Version.EMPTY,
-                    self._planning.offsets_at(table, at_ms),
-                    self._topic.name,
-                    topic_id=self._topic.id(),
-                )
+                at, id_ = self._planning.offsets_at(table, at_ms), self._topic.id()
+                position = LogOffset(table.uuid, Version.EMPTY, at, self._topic.name, topic_id=id_)
                 return self._offset(start, position)
         there = version_of(end, table)
         if there is None or not self._is_in_log(there):
@@ -161,12 +156,6 @@ class LogReader(ChangesReader):
     def _is_in_log(self, version: Version) -> bool:
         """Whether the log has all that follows a version."""
         return version.is_complete and version.base >= self._begun
-
-    @property
-    def _time_in_log(self) -> int | None:
-        """Where ``scan.mode = from-timestamp`` begins if records alone are enough; None if they are not."""
-        has_all = self._read.output in (Output.CHANGES, Output.NEWEST)
-        return self._options.timestamp_ms if has_all else None
 
     def _offset(self, before: Offset, position: LogOffset) -> Offset:
         return self._holding.in_offset(self._holding.consumer_of(before)) | position.to_json()
@@ -200,20 +189,17 @@ class LogReader(ChangesReader):
         table = Table.open(self._options.path)
         last = self._position(end, table)
         if LOG not in start:
-            files = super().partitions(start, {name: end[name] for name in _OF_FILES if name in end})
-            return [*files, *self._remembered(last)]
+            found: list[InputPartition] = [
+                *super().partitions(start, {name: end[name] for name in _OF_FILES if name in end})
+            ]
+            if self._read.output is Output.REMEMBERED:
+                base = last.version.base
+                parts = (LogRange(number, at, at, base, stream=last.stream) for number, at in last.at.items())
+                found += [RememberedPartition(part, base) for part in parts]
+            return found
         first = self._position(start, table)
         self._keep(end, table, first)
         return [LogPartition(part) for part in ranges(first, last)]
-
-    def _remembered(self, begun: LogOffset) -> list[RememberedPartition]:
-        if self._read.output is not Output.REMEMBERED:
-            return []
-        base = begun.version.base
-        return [
-            RememberedPartition(LogRange(number, at, at, base, stream=begun.stream), base)
-            for number, at in begun.at.items()
-        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a bucket: of the snapshot, or of a range of the log."""
@@ -231,7 +217,6 @@ class LogReader(ChangesReader):
                 yield from to_spark(rows, self._asked)
 
     def _position(self, offset: Offset, table: Table) -> LogOffset:
-        """The position in the log of an offset of this table."""
         version_of({name: offset.get(name) for name in _OF_FILES}, table)
         found = LogOffset.from_json(offset, f"table {table.name!r}")
         if found.topic != self._topic.name:

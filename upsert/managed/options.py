@@ -24,9 +24,6 @@ from upsert.store.table import Table
 from upsert.store.table_options import SINK_MATERIALIZE
 
 METADATA_COLUMNS: Final = "metadata.columns"
-SCAN_MODES: Final = ("full", "latest", "from-snapshot", "from-timestamp")
-SCAN_SOURCES: Final = ("auto", "log", "files")
-CHANGELOGS: Final = ("all", "upsert")
 DEFAULT_MAX_ROWS: Final = 1_000_000
 DEFAULT_LEASE_MS: Final = int(DEFAULT_LEASE_S * 1000)
 
@@ -49,7 +46,7 @@ READ_OPTIONS: Final = (
     PATH,
     Option(
         "scan.mode",
-        options.one_of(*SCAN_MODES),
+        options.one_of("full", "latest", "from-snapshot", "from-timestamp"),
         "where a stream starts: full = a snapshot, then changes; latest = changes from now on; from-snapshot "
         "and from-timestamp = changes after that state. A batch reads the state that the mode names",
         "full",
@@ -57,14 +54,14 @@ READ_OPTIONS: Final = (
     ),
     Option(
         "scan.source",
-        options.one_of(*SCAN_SOURCES),
+        options.one_of("auto", "log", "files"),
         "where a stream reads changes: log = the Kafka log of the table; files = the table's own files; "
         "auto = the log where the table has one",
         "auto",
     ),
     Option(
         "changelog",
-        options.one_of(*CHANGELOGS),
+        options.one_of("all", "upsert"),
         "what a stream gives of a log without UPDATE_BEFORE: all = every kind of change; upsert = the newest "
         "row of each key, +U or -D, for sinks with the same key",
         "all",
@@ -173,7 +170,14 @@ class ReadOptions:
         values = options.parse(FORMAT, READ_OPTIONS, given)
         _check_goes_with_mode(values, ("scan.snapshot-id", "scan.tag-name"), "from-snapshot")
         _check_goes_with_mode(values, ("scan.timestamp-millis",), "from-timestamp")
-        _check_consumer(values)
+        consumer = values["consumer-id"]
+        if consumer is not None:
+            checked_name("consumer", consumer)
+            if not values["consumer.lease"]:
+                raise ConfigurationError(
+                    f"{FORMAT}: option 'consumer-id' = {consumer!r} needs a lease, got 'consumer.lease' = "
+                    "'0 s'; leave one of them out"
+                )
         return cls(
             path=table_folder(values["path"]),
             scan_mode=values["scan.mode"],
@@ -185,7 +189,7 @@ class ReadOptions:
             where=values["scan.where"],
             tag=values["scan.tag-name"],
             pinned=values["scan.pinned"],
-            consumer_id=values["consumer-id"],
+            consumer_id=consumer,
             lease_ms=values["consumer.lease"],
             skips_untracked=values["scan.untracked"] == "skip",
             source=values["scan.source"],
@@ -196,11 +200,7 @@ class ReadOptions:
         )
 
     def reads_log_of(self, table: Table) -> bool:
-        """Whether a stream reads the log of a table, rather than its files.
-
-        Raises:
-            ConfigurationError: it is to read the log, and the table has none, or not all that is asked for.
-        """
+        """Whether a stream reads the log of a table, not its files; refuses a log that is not there."""
         has_log = table.options.log.is_kafka
         if self.source != "log":
             return self.source == "auto" and has_log and not self.metadata
@@ -226,12 +226,11 @@ class ReadOptions:
     @property
     def of_log(self) -> str | None:
         """The first option that only the read of a log can follow; None if there is none."""
-        given = {
-            "scan.source": self.source == "log",
-            "changelog": self.changelog == "upsert",
-            "state.path": self.state_path is not None,
-        }
-        return next((key for key, is_given in given.items() if is_given), None)
+        if self.source == "log":
+            return "scan.source"
+        if self.changelog == "upsert":
+            return "changelog"
+        return None if self.state_path is None else "state.path"
 
     def where_of(self, schema: TableSchema) -> Where | None:
         """The rows to read of a table with this schema; None for all."""
@@ -251,18 +250,7 @@ def _check_goes_with_mode(values: Mapping[str, Any], keys: tuple[str, ...], need
         )
 
 
-def _check_consumer(values: Mapping[str, Any]) -> None:
-    if values["consumer-id"] is not None:
-        checked_name("consumer", values["consumer-id"])
-        if not values["consumer.lease"]:
-            raise ConfigurationError(
-                f"{FORMAT}: option 'consumer-id' = {values['consumer-id']!r} needs a lease, got "
-                "'consumer.lease' = '0 s'; leave one of them out"
-            )
-
-
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
-OVERWRITE_MODES: Final = ("static", "dynamic")
 
 
 def _stands_for(value: str) -> StandsFor:
@@ -283,7 +271,7 @@ WRITE_OPTIONS: Final = (
     ),
     Option(
         "partition-overwrite-mode",
-        options.one_of(*OVERWRITE_MODES),
+        options.one_of("static", "dynamic"),
         "what an overwrite replaces: static = the table, or what 'partition' says; dynamic = of these, the "
         "partitions in which there are rows",
         None,
@@ -342,11 +330,7 @@ class WriteOptions:
     materialize: str | None = None
 
     def check_for_a_stream(self) -> None:
-        """Refuse an overwrite mode for a write that adds rows.
-
-        Raises:
-            ConfigurationError: an option says it.
-        """
+        """Refuse an overwrite mode for a write that adds rows."""
         if self.overwrite_mode is not None:
             raise ConfigurationError(
                 f"{FORMAT}: option 'partition-overwrite-mode' must go with a batch write of mode overwrite, "

@@ -7,42 +7,158 @@ often it runs. Every call opens the table again: a reader that outlived its tabl
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
+from upsert import types
 from upsert.errors import ConfigurationError, SnapshotExpiredError
 from upsert.log.offset import LOG
-from upsert.managed.metadata import Commit, RowMetadata
 from upsert.managed.options import ReadOptions
 from upsert.managed.stepping import Offset, SteppingReader
+from upsert.metadata_columns import MetadataKey
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
+from upsert.schema import TableSchema
 from upsert.spark_table import FORMAT, read_columns, to_spark
+from upsert.store.metadata.history import History
 from upsert.store.paths import BucketId
-from upsert.store.predicate import parse_where
+from upsert.store.predicate import Where, parse_where
+from upsert.store.read.changes import data_commits, has_gap
 from upsert.store.read.pinned_columns import PinnedColumns, PinnedWhere, unaltered
+from upsert.store.read.row_metadata import (
+    BUCKET,
+    COMMIT_TIMESTAMP,
+    SEQUENCE_COLUMN,
+    SEQUENCE_NUMBER,
+    SNAPSHOT_ID,
+    check_not_compacted,
+    offered,
+    rows_with_sequence,
+)
+from upsert.store.read.snapshot import PinnedTable, Snapshot
 from upsert.store.table import Table
 from upsert.store.version import Version, step_between
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A commit that changed rows: its id, and when it was published in ms, where that is asked; else 0."""
+
+    id: int
+    time_ms: int
+
+
+@dataclass(frozen=True)
+class RowMetadata:
+    """The METADATA columns of one read of the table ``of``: the key of each, by its name.
+
+    Of a batch ``snapshot-id`` is the state that is read, by the commit that made it; of a stream it is the
+    commit of the change, so the stream goes from commit to commit. Compaction's own snapshots are not seen.
+    """
+
+    keys: Mapping[str, MetadataKey]
+    of: str
+
+    @classmethod
+    def asked(cls, given: Mapping[str, str], schema: TableSchema, asked: StructType | None, of: str) -> Self:
+        """The columns that the option ``metadata.columns`` names, and the read's schema has."""
+        found = offered(given, schema, of)
+        return cls({n: k for n, k in found.items() if asked is None or n in asked.names}, of)
+
+    def added_to(self, own: StructType) -> StructType:
+        """The table's columns, these ones, then ``_row_kind`` where it is there."""
+        fields = [
+            {"name": name, "type": types.to_json(key.type), "nullable": True, "metadata": {}}
+            for name, key in self.keys.items()
+        ]
+        mine = StructType.fromJson({"type": "struct", "fields": fields}).fields
+        has_kind = own.names[-1:] == [ROW_KIND_COLUMN]
+        stored = own.fields[:-1] if has_kind else own.fields
+        return StructType([*stored, *mine, *(own.fields[-1:] if has_kind else [])])
+
+    def needs(self, *keys: str) -> bool:
+        """Whether a column has one of these keys."""
+        return any(key.key in keys for key in self.keys.values())
+
+    def commit(self, history: History, version: int) -> Commit:
+        """The commit that made a state; it may have expired with its time, where that is asked for."""
+        if not version or not self.needs(COMMIT_TIMESTAMP):
+            return Commit(version, 0)
+        try:
+            return Commit(version, history.info(version).time_ms)
+        except SnapshotExpiredError as cause:
+            raise SnapshotExpiredError(
+                f"{self.of}: metadata {COMMIT_TIMESTAMP!r}: commit {version} must be there to tell its time, "
+                "but has expired; leave the column out, or keep more states with 'snapshot.time-retained'"
+            ) from cause
+
+    def scan(
+        self,
+        snapshot: Snapshot,
+        columns: tuple[str, ...],
+        where: Where | None,
+        buckets: Sequence[BucketId],
+        commit: Commit,
+    ) -> pa.Table:
+        """Rows of some buckets of one state, then these columns."""
+        if not self.needs(BUCKET, SEQUENCE_NUMBER) or not buckets:
+            rows = snapshot.scan(columns, where, places=buckets)
+            return self.with_values(rows, commit, 0)
+        left = snapshot.places(parse_where(where, snapshot.layout.schema))
+        pieces = {
+            one: rows_with_sequence(snapshot, one, left[one], columns)
+            if self.needs(SEQUENCE_NUMBER)
+            else snapshot.scan(columns, where, places=[one])
+            for one in buckets
+        }
+        whole = [self.with_values(rows, commit, bucket) for (_, bucket), rows in pieces.items()]
+        return pa.concat_tables(whole)
+
+    def with_values(self, rows: pa.Table, commit: Commit, bucket: int) -> pa.Table:
+        """Rows of one bucket and one commit, with these columns after the others but before ``_row_kind``."""
+        sequence = pa.scalar(commit.id, pa.int64())
+        if SEQUENCE_COLUMN in rows.column_names:
+            sequence = rows.column(SEQUENCE_COLUMN)
+            rows = rows.drop_columns([SEQUENCE_COLUMN])
+        values = {
+            SNAPSHOT_ID: pa.scalar(commit.id, pa.int64()),
+            COMMIT_TIMESTAMP: pa.scalar(commit.time_ms * 1000, pa.int64()).cast(types.TIMESTAMP),
+            BUCKET: pa.scalar(bucket, pa.int32()),
+            SEQUENCE_NUMBER: sequence,
+        }
+        for name, key in self.keys.items():
+            value = values[key.key]
+            column = pa.repeat(value, rows.num_rows) if isinstance(value, pa.Scalar) else value
+            rows = rows.append_column(name, column)
+        return rows
+
+    def until(self, table: PinnedTable, version: Version, until: int | None) -> int | None:
+        """How far the next step may go: over one commit where the columns tell which one it is."""
+        if not self.needs(SNAPSHOT_ID, COMMIT_TIMESTAMP, SEQUENCE_NUMBER) or not version.base:
+            return until
+        last = table.snapshot(until).info.data_version
+        if not version.is_complete or last <= version.base:
+            return until
+        if has_gap(table, table.snapshot(version.base), last):
+            raise SnapshotExpiredError(
+                f"{self.of}: METADATA columns of a change must be those of its commit, but the commits after "
+                f"{version.base} have expired; leave the columns out, or begin with 'scan.mode' = 'full'"
+            )
+        return data_commits(table, version.base, last)[0].id
 
 
 def state_named_by(options: ReadOptions, table: Table) -> int:
     """Data version of the snapshot that the scan options name."""
     if options.scan_mode == "from-snapshot":
         return table.snapshot(options.tag or options.snapshot_id).info.data_version
-    if options.scan_mode == "from-timestamp" and options.timestamp_ms is not None:
-        return _state_at(options.timestamp_ms, table)
-    if options.pinned is not None:
-        return table.snapshot(options.pinned[0]).info.data_version
-    return table.snapshot().info.data_version
-
-
-def _state_at(timestamp_ms: int, table: Table) -> int:
-    """Data version of the newest snapshot that was published at the time or before."""
+    timestamp_ms = options.timestamp_ms
+    if options.scan_mode != "from-timestamp" or timestamp_ms is None:
+        return table.snapshot(options.pinned and options.pinned[0]).info.data_version
     history = table.history()
     for info in reversed(history):
         if info.time_ms <= timestamp_ms:
@@ -91,7 +207,8 @@ def _wanted(options: ReadOptions, asked: StructType) -> tuple[RowMetadata, Pinne
     table = Table.open(options.path)
     of = f"table {table.name!r}"
     metadata = RowMetadata.asked(options.metadata, table.schema, asked, of)
-    names = read_columns(metadata.left_out_of(asked), table.schema, of=table.name)
+    own = StructType([field for field in asked.fields if field.name not in metadata.keys])
+    names = read_columns(own, table.schema, of=table.name)
     where = PinnedWhere(options.where_of(table.schema), table.schema, of)
     return metadata, PinnedColumns.named(table.schema, names, of), where
 
@@ -100,12 +217,7 @@ class SnapshotReader(DataSourceReader):
     """Reads one snapshot, chosen when the query is planned; tasks share its buckets."""
 
     def __init__(self, options: ReadOptions, asked: StructType) -> None:
-        """Check what is asked of the table.
-
-        Raises:
-            SchemaError: ``asked`` does not fit the table.
-            ConfigurationError: an option is one of streams.
-        """
+        """Check what is asked of the table, and that no option is one of streams."""
         if options.consumer_id is not None:
             raise ConfigurationError(
                 f"{FORMAT}: option 'consumer-id' must go with a stream, got {options.consumer_id!r} for a "
@@ -132,7 +244,8 @@ class SnapshotReader(DataSourceReader):
             bucket: sum(entry.bytes for run in snapshot.files.groups[bucket] for entry in run)
             for bucket in snapshot.places(parse_where(self._where.now(table.schema), table.schema))
         }
-        self._metadata.check_commits_known(snapshot, sizes)
+        if self._metadata.needs(SEQUENCE_NUMBER):
+            check_not_compacted(snapshot, sizes)
         commit = self._metadata.commit(table.published, chosen)
         # a source without partitions would be read by Spark as one of no name
         return [
@@ -175,12 +288,7 @@ class ChangesReader(SteppingReader[Table]):
     """Reads a table's changes step by step; the first step of ``scan.mode = full`` is a snapshot."""
 
     def __init__(self, options: ReadOptions, asked: StructType) -> None:
-        """Check what is asked of the table.
-
-        Raises:
-            SchemaError: ``asked`` does not fit the table.
-            ConfigurationError: ``_row_kind`` is missing: deletions would look like rows.
-        """
+        """Check what is asked of the table; ``_row_kind`` must be in it: deletions would look like rows."""
         super().__init__(options.consumer_id, options.lease_ms)
         self._options = options
         self._asked = asked

@@ -10,27 +10,33 @@ held: a replay reads it. Both are held where a tag keeps the version, which keep
 
 Spark does not tell a source which checkpoint it belongs to, so a reader has a random id as a consumer, which
 travels in the offsets that Spark logs: a restart finds it there. A hold is written when the version changes,
-once a second at most, for an earlier version holds all that follows; and again when half of the lease is
-over.
+once a second at most, for an earlier version holds all that follows; and when half of the lease is over.
 
-A stream that has nothing to do asks an object store once a second, not as often as Spark asks the stream:
-each look costs some requests, which are counted, and Spark looks again as soon as it has an answer. So a
-second look from one offset waits, and asks then: what was written before it is always seen. A local disk is
-asked at once.
+A stream that has nothing to do asks an object store once a second, not as often as Spark asks the stream,
+which is as soon as it has an answer: each look costs some requests, which are counted. So a second look from
+one offset waits, and asks then: what was written before it is always seen. A local disk is asked at once.
+
+`StepSource` gives one step as a batch, read by the stream's own reader.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 from uuid import uuid4
 
-from pyspark.sql.datasource import DataSourceStreamReader
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
 
+from upsert import options
 from upsert.errors import ConfigurationError, SnapshotExpiredError
+from upsert.options import Option
 from upsert.store.retention.consumers import needed
 from upsert.store.storage import storage_of
 from upsert.store.table import Table
@@ -150,9 +156,8 @@ class Holding:
         except PermissionError as cause:
             raise ConfigurationError(
                 f"table {table.name!r}: a stream must be able to write into the table's folder to hold what "
-                "a restart "
-                f"reads again, got {cause}; let it, or set the option 'consumer.lease' = '0 s' to hold "
-                "nothing"
+                f"a restart reads again, got {cause}; let it, or set the option 'consumer.lease' = '0 s' to "
+                "hold nothing"
             ) from cause
         is_fence = table.published.latest().oldest <= needed(version)[0]
         self._written[table.path] = _Hold(consumer, version, now, is_fence)
@@ -177,14 +182,7 @@ def _with_target(version: Version, ahead: Version) -> Version:
 
 
 class _Hold(NamedTuple):
-    """What was written last of a table, and when.
-
-    Attributes:
-        consumer: the reader's id.
-        version: what is held.
-        written: when that was said.
-        is_fence: whether nothing that follows can expire either.
-    """
+    """What was written last of a table, and when; ``is_fence``: nothing that follows can expire either."""
 
     consumer: str
     version: Version
@@ -244,10 +242,7 @@ class SteppingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generi
     ) -> tuple[Version, ...]:
         """Where the step that starts at these versions ends, not beyond ``_until``.
 
-        Args:
-            opened: the tables.
-            versions: where it starts.
-            max_rows: about how many changes of each table it may read; None for all.
+        It may read about ``max_rows`` changes of each table; None for all.
         """
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -302,3 +297,80 @@ class SteppingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generi
 
 def _reached(versions: Sequence[Version | None]) -> tuple[Version, ...]:
     return tuple(version or Version.EMPTY for version in versions)
+
+
+STEP: Final = Option(
+    "step", options.json_object, "data versions from and to, by the uuid of a table, as JSON"
+)
+
+SUFFIX: Final = "-step"
+"""What the name of a stream's format gets as a batch of one step."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """Between which data versions tables move, by their uuids; 0 is the empty table.
+
+    >>> Step({"a1": (0, 3)}).to_option()
+    '{"a1": [0, 3]}'
+    """
+
+    versions: Mapping[str, tuple[int, int]]
+
+    def to_option(self) -> str:
+        """The value of the option."""
+        return json.dumps(dict(self.versions))
+
+
+class StepSource(DataSource):
+    """A stream's format as a batch; a subclass says which."""
+
+    stream: ClassVar[type[DataSource]]
+
+    @classmethod
+    def name(cls) -> str:
+        """The stream's name, with a suffix."""
+        return cls.stream.name() + SUFFIX
+
+    def schema(self) -> StructType | str:
+        """The stream's."""
+        return self._opened().schema()
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """The reader of the step."""
+        step = {key: value for key, value in self.options.items() if key.lower() == STEP.key}
+        versions = options.parse(self.name(), [STEP], step)[STEP.key]
+        reader = self._opened().streamReader(schema)
+        assert isinstance(reader, SteppingReader)
+        return StepReader(reader, versions)
+
+    def _opened(self) -> DataSource:
+        return self.stream({key: value for key, value in self.options.items() if key.lower() != STEP.key})
+
+
+class StepReader(DataSourceReader):
+    """Reads what lies between two states of a stream's tables."""
+
+    def __init__(self, reader: SteppingReader[Any], versions: Mapping[str, Any]) -> None:
+        """The step of a stream's reader; refuses a step that does not say where a table is."""
+        self._reader = reader
+        opened = reader.opened()
+        uuids = [table.uuid for table in reader.tables_of(opened)]
+        if missing := [uuid for uuid in uuids if uuid not in versions]:
+            raise ConfigurationError(
+                f"option {STEP.key!r} must have the versions of all tables, those of {missing[0]} are missing"
+            )
+        self._start, self._end = (
+            reader.offset_at(opened, tuple(Version.complete(int(versions[uuid][end])) for uuid in uuids))
+            for end in (0, 1)
+        )
+
+    def partitions(self) -> list[InputPartition]:
+        """Those of the stream's micro-batch; a batch must have one."""
+        return [*self._reader.partitions(self._start, self._end)] or [InputPartition(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Its rows."""
+        if type(partition) is InputPartition:
+            return iter(())
+        return self._reader.read(partition)

@@ -5,9 +5,6 @@ micro-batch, both kept by Spark's checkpoint; the store takes a transaction once
 replayed. Tasks get the query's id from Spark and send it along, because ``commit`` runs in a process that
 knows no query. What a failed or a superseded attempt has staged is in no snapshot; ``Table.clean`` removes
 it.
-
-`sink_of` describes a managed table as a sink of changes: its key, and whether it combines the rows of a key
-itself.
 """
 
 from __future__ import annotations
@@ -38,12 +35,7 @@ from upsert.streaming_query import QUERY_ID, task_property
 
 
 def sink_of(table: Table, materialize: str | None = None) -> Sink:
-    """A table as a sink.
-
-    Args:
-        table: the table.
-        materialize: ``sink.materialize`` of one write; None: the table's own.
-    """
+    """A table as a sink; ``materialize`` is the ``sink.materialize`` of one write, None: the table's own."""
     return described_sink(table.name, table.schema, table.options, materialize)
 
 
@@ -81,12 +73,6 @@ class _Writer:
     is_batch: ClassVar[bool]
 
     def __init__(self, options: WriteOptions, given: StructType, overwrite: bool) -> None:
-        """Check the query's columns before any task runs.
-
-        Raises:
-            SchemaError: the query's columns or the partition do not fit the table.
-            ConfigurationError: how to overwrite is said of a write that does not.
-        """
         table = Table.open(options.path)
         began = options.definition
         definition = table.definition if began is None else table.published.definition_at(began)
@@ -96,14 +82,9 @@ class _Writer:
         self._path = table.path
         self._uuid = table.uuid
         self._definition = definition.version
-        self._bucketed = options.bucketed
-        self._overwrite = (
-            Overwrite(self._partition, options.overwrite_mode == "dynamic") if overwrite else None
-        )
-        self._tracked = options.change_tracking
-        self._unchanged_since = options.unchanged_since
-        self._stands_for = options.stands_for
-        self._micro_batch = options.micro_batch
+        self._options = options
+        is_dynamic = options.overwrite_mode == "dynamic"
+        self._overwrite = Overwrite(self._partition, is_dynamic) if overwrite else None
         if not (overwrite and self.is_batch):
             options.check_for_a_stream()
 
@@ -120,7 +101,7 @@ class _Writer:
         schema = table.published.definition_at(began).schema
         batches = pa.RecordBatchReader.from_batches(first.schema, chain([first], given))
         rows = filled(schema, batches, self._partition)
-        if self._bucketed:
+        if self._options.bucketed:
             staged = table.stage(rows, order="none", definition=began)
         else:
             staged = table.stage_raw(rows, definition=began)
@@ -130,17 +111,17 @@ class _Writer:
     def _publish(
         self, results: Sequence[WriterCommitMessage | None], writer_id: str | None, transaction: int | None
     ) -> None:
-        staged = _staged(results)
+        staged, options = _staged(results), self._options
         # a batch without rows is no commit: replaying it writes nothing either
-        if staged or self._overwrite or self._stands_for:
+        if staged or self._overwrite or options.stands_for:
             self._table().commit(
                 staged,
                 writer_id=writer_id,
                 transaction=transaction,
                 overwrite=self._overwrite,
-                tracked=self._tracked,
-                unchanged_since=self._unchanged_since,
-                stands_for=self._stands_for,
+                tracked=options.change_tracking,
+                unchanged_since=options.unchanged_since,
+                stands_for=options.stands_for,
             )
             table_file.show_stream(self._path)
 
@@ -165,11 +146,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
     is_batch = True
 
     def __init__(self, options: WriteOptions, given: StructType, overwrite: bool) -> None:
-        """See `_Writer`; a batch has no rows to keep for later.
-
-        Raises:
-            ConfigurationError: ``sink.materialize`` says that it shall.
-        """
+        """See `_Writer`; a batch keeps no rows for later, so ``sink.materialize`` may not force that."""
         super().__init__(options, given, overwrite)
         if options.materialize == "force":
             raise ConfigurationError(
@@ -179,7 +156,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish what the tasks staged."""
-        self._publish(messages, *(self._micro_batch or (None, None)))
+        self._publish(messages, *(self._options.micro_batch or (None, None)))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Remove what the tasks staged, where it certainly was not published."""
@@ -212,5 +189,4 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
 
 
 def _staged(results: Sequence[WriterCommitMessage | None]) -> list[StagedFiles]:
-    done = [result for result in results if isinstance(result, TaskResult)]
-    return [result.staged for result in done if result.staged is not None]
+    return [one.staged for one in results if isinstance(one, TaskResult) and one.staged is not None]

@@ -35,7 +35,6 @@ class Sink:
     """What counts of a table that changes go into.
 
     Attributes:
-        name: the table, for messages.
         key: the columns by which a row replaces an older one; () for none.
         mode: its ``sink.materialize``.
         combined_by: the option by which the table itself makes one row of several of a key; None for none.
@@ -113,11 +112,7 @@ def choose(sink: Sink, changes: Changes) -> Choice:
 
 
 def check_raw(sink: Sink, schema: dict[str, Any]) -> None:
-    """Refuse to write a stream with a Spark format alone where the sink must keep the rows of each key.
-
-    Raises:
-        ConfigurationError: it must, or ``force`` is asked of a sink or a stream that cannot do it.
-    """
+    """Refuse to write a stream with a Spark format alone where the sink must keep the rows of each key."""
     choice = choose(sink, Changes.of_schema(schema))
     if choice.is_materialized:
         raise ConfigurationError(

@@ -86,28 +86,17 @@ class KeptRows:
         return TableSchema(tuple(columns), (*self.kept_key, IDENTITY))
 
     def conformed(self, given: pa.Table, of: str) -> tuple[pa.Table, Signs | None]:
-        """Rows in the sink's types, and the sign of each; errors use the sink's names.
-
-        Args:
-            given: the columns under the names that are kept, and perhaps ``_row_kind``.
-            of: the sink, for messages.
-        """
+        """Rows named as they are kept, in the sink's types, and their signs; errors use the sink's names."""
         others = given.column_names[len(self.names) :]
         layout = Layout.of(TableSchema(self.schema.columns, self.key))
         rows, weights = conform(layout, given.rename_columns([*self.schema.names, *others]), of)
         return rows.rename_columns(list(self.names)), weights
 
     def entries(self, base: Snapshot, rows: pa.Table, weights: Signs | None, batch: int) -> pa.Table:
-        """What changes make of the entries.
+        """What changes make of the entries: those to write, ``+U``, and to delete, ``-D``.
 
-        Args:
-            base: the hidden table before the micro-batch.
-            rows: all rows of some keys in the micro-batch, in the columns that are kept.
-            weights: the sign of each; None if all are positive.
-            batch: the number of the micro-batch.
-
-        Returns:
-            Entries to write, ``+U``, and to delete, ``-D``.
+        ``base`` is the hidden table before the micro-batch, ``rows`` all rows of some keys in it, in the
+        columns that are kept, ``weights`` their signs (None if all are positive), ``batch`` its number.
         """
         identity = row_hashes(rows.columns, rows.num_rows).cast(pa.binary())
         order = order_by([identity])
@@ -117,9 +106,7 @@ class KeptRows:
         sums, positions = sums[changed], order.firsts[changed]
         found = gather(rows, positions).append_column(IDENTITY, identity.take(pa.array(positions)))
         probes, there = base.match(
-            (*self.kept_key, IDENTITY),
-            found.select([*self.kept_key, IDENTITY]),
-            select=[COUNT, ARRIVAL],
+            (*self.kept_key, IDENTITY), found.select([*self.kept_key, IDENTITY]), select=[COUNT, ARRIVAL]
         )
         before, arrival = (np.zeros(found.num_rows, np.int64) for _ in range(2))
         before[probes] = one_array(there.column(COUNT)).to_numpy()
@@ -130,16 +117,10 @@ class KeptRows:
         return gather(with_kinds(found, after > 0), np.flatnonzero((after > 0) | (before > 0)))
 
     def written(self, base: Snapshot, target: Snapshot, keys: pa.Table) -> pa.Table:
-        """What the sink is to write of some keys: the newest row, or that none is left.
+        """What the sink is to write of keys that a micro-batch touched, each once, as they are kept.
 
-        Args:
-            base: the hidden table before the micro-batch.
-            target: after it.
-            keys: the keys that the micro-batch has touched, under the names that are kept; each once.
-
-        Returns:
-            The sink's columns and ``_row_kind``: ``+U`` with another row than before, or ``-D`` with the last
-            one that there was.
+        It gives the sink's columns and ``_row_kind``: ``+U`` with another row than before, or ``-D`` with the
+        last one that there was. ``base`` and ``target`` are the table before and after the micro-batch.
         """
         before, after = (self._newest(snapshot, keys) for snapshot in (base, target))
         both = pa.concat_tables([before, after])
@@ -174,13 +155,11 @@ FOLDER: Final = "materialized"
 
 @dataclass(frozen=True)
 class HiddenTable:
-    """What one query keeps of the rows of a sink.
+    """What one query keeps of the rows of a sink, in a table below ``folder``, as other queries do.
 
     Attributes:
         sink: the sink, for messages.
-        folder: in which the tables of all queries lie.
-        rows: the form of its rows.
-        buckets: how many buckets it has: the sink's number.
+        buckets: how many buckets the table has: the sink's number.
         bucket_key: the sink's columns whose hash gives the bucket.
     """
 
@@ -191,12 +170,7 @@ class HiddenTable:
     bucket_key: tuple[str, ...]
 
     def opened(self, query: str, batch: int) -> Table:
-        """The table of a query at one of its micro-batches; the first one makes it.
-
-        Raises:
-            MissingStateError: it is not there, and the query has had micro-batches.
-            ConfigurationError: the query writes other columns than before.
-        """
+        """The table of a query at one of its micro-batches; the first one makes it, and no other."""
         path = os.path.join(self.folder, query)
         try:
             table = Table.open(path)
@@ -207,28 +181,19 @@ class HiddenTable:
                     f"{path!r} at micro-batch {batch}; begin with a new checkpoint, or continue without "
                     "them as before: 'sink.materialize' = 'none'"
                 ) from cause
-            table = self._created(path)
-        found, wanted = table.schema.arrow, self.rows.table_schema().arrow
-        if found != wanted or table.schema.primary_key != self.rows.table_schema().primary_key:
+            bucket_key = ",".join(map(self.rows.own, self.bucket_key))
+            options = {"bucket": str(self.buckets), "bucket-key": bucket_key}
+            table = Table.create(path, self.rows.table_schema(), options, if_not_exists=True)
+        wanted = self.rows.table_schema()
+        if table.schema.arrow != wanted.arrow or table.schema.primary_key != wanted.primary_key:
             raise ConfigurationError(
                 f"{self.sink}: a query must continue with the columns and the PRIMARY KEY of its start, "
                 "for the rows of its keys are kept with them, got others; begin with a new checkpoint"
             )
         return table
 
-    def _created(self, path: str) -> Table:
-        options = {
-            "bucket": str(self.buckets),
-            "bucket-key": ",".join(map(self.rows.own, self.bucket_key)),
-        }
-        return Table.create(path, self.rows.table_schema(), options, if_not_exists=True)
-
     def base(self, table: Table, query: str, batch: int) -> SnapshotInfo:
-        """The newest snapshot before a micro-batch.
-
-        Raises:
-            MissingStateError: it has expired, or the query was further on: its checkpoint was set back.
-        """
+        """The newest snapshot before a micro-batch; it may have expired, or the checkpoint was set back."""
         published = table.published
         head = published.latest()
         if head.writers.get(query, -1) > batch:

@@ -19,13 +19,12 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from upsert.failpoints import reach
 from upsert.materializer.hidden_table import ARRIVAL, COUNT, HiddenTable, KeptRows
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.spark_formats import register
-from upsert.spark_table import FORMAT, from_spark, spark_schema
+from upsert.spark_table import FORMAT, bucket_expression, from_spark, spark_schema
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.rows.keys import equal_rows, order_by
 from upsert.store.rows.merge import gather
@@ -40,8 +39,6 @@ class WriteBatch:
     """Writes one micro-batch; Spark calls it in the driver, for the same one again after a failure.
 
     Attributes:
-        path: folder of the table.
-        uuid: the table.
         buckets: how many tasks write, each the rows of one bucket.
         bucket: Spark SQL for the bucket of a row; None where Spark cannot compute it.
         definition: version of the table's definition that the rows' columns are of; None for the present.
@@ -57,14 +54,10 @@ class WriteBatch:
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
         """Write the rows of a micro-batch, unless an earlier call has."""
-        self.write(self.shared(rows), batch)
-
-    def shared(self, rows: DataFrame) -> DataFrame:
-        """The rows with those of a bucket in one task."""
-        return by_bucket(rows, self.buckets, self.bucket)
+        self.write(by_bucket(rows, self.buckets, self.bucket), batch)
 
     def write(self, rows: DataFrame, batch: int) -> None:
-        """Write rows that are so shared, unless an earlier call has."""
+        """Write rows of which those of a bucket are in one task, unless an earlier call has."""
         Table.open(self.path, self.uuid)
         query = query_of_micro_batch(rows, f"{FORMAT}: micro-batches of write_changes")
         writer = rows.write.format(FORMAT).option("path", self.path).option("micro-batch", f"{query}:{batch}")
@@ -74,11 +67,6 @@ class WriteBatch:
         if self.bucket is not None:
             writer = writer.option("bucketed", "true")
         writer.mode("append").save()
-
-
-def write_in_update_mode(df: DataFrame, write: WriteBatch) -> DataStreamWriter:
-    """A writer of a stream whose rows replace those of earlier micro-batches."""
-    return df.writeStream.outputMode("update").foreachBatch(write)
 
 
 def by_bucket(rows: DataFrame, buckets: int, bucket: str | None) -> DataFrame:
@@ -100,17 +88,9 @@ Write = Callable[[DataFrame, int], None]
 """Writes the rows of a micro-batch into the sink, as often as it is called for it; they count once."""
 
 
-def write_materialized(df: DataFrame, hidden: HiddenTable, write: Write) -> DataStreamWriter:
-    """A writer of a stream of changes into a keyed sink that keeps all rows of each key.
-
-    The caller adds at least ``option("checkpointLocation", …)`` and starts it.
-    """
-    return df.writeStream.foreachBatch(Materialize(hidden, write))
-
-
 @dataclass(frozen=True)
 class Materialize:
-    """Writes one micro-batch; Spark calls it in the driver, for the same one again after a failure."""
+    """Writes one micro-batch of a stream of changes into a sink that keeps all rows of each key."""
 
     hidden: HiddenTable
     write: Write
@@ -149,8 +129,6 @@ class Keep:
         """Commit the entries as the micro-batch of the query."""
         from pyspark.sql import functions as F
 
-        from upsert.spark_table import bucket_expression
-
         table = Table.open(self.path, self.uuid)
         kept = spark_schema(self.form.table_schema(), row_kind=True)
         named = [
@@ -158,10 +136,10 @@ class Keep:
             for name in self.form.schema.names
         ]
         kinds = [F.col(ROW_KIND_COLUMN)] if ROW_KIND_COLUMN in rows.columns else []
-        write = WriteBatch(table.path, table.uuid, table.options.bucket, bucket_expression(table))
-        shared = write.shared(rows.select(*named, *kinds))
+        buckets, bucket = table.options.bucket, bucket_expression(table)
+        shared = by_bucket(rows.select(*named, *kinds), buckets, bucket)
         entries = shared.sortWithinPartitions(*self.form.kept_key).mapInArrow(self, kept)
-        write.write(entries, self.batch)
+        WriteBatch(table.path, table.uuid, buckets, bucket).write(entries, self.batch)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The entries of a task, which has all rows of its keys, ascending by key."""
@@ -222,15 +200,12 @@ def whole_keys(
             continue
         table = pa.Table.from_batches([batch])
         held = table if held is None else pa.concat_tables([held, table])
-        if held.num_rows >= most_rows and (end := _begin_of_last_key(held, key)):
+        if held.num_rows < most_rows:
+            continue
+        last = pa.array(np.full(held.num_rows, held.num_rows - 1))
+        columns = [held.column(name) for name in key]
+        if end := int(np.argmax(equal_rows(columns, [column.take(last) for column in columns]))):
             yield held.slice(0, end)
             held = held.slice(end)
     if held is not None:
         yield held
-
-
-def _begin_of_last_key(rows: pa.Table, key: tuple[str, ...]) -> int:
-    last = pa.array(np.full(rows.num_rows, rows.num_rows - 1))
-    columns = [rows.column(name) for name in key]
-    is_last = equal_rows(columns, [column.take(last) for column in columns])
-    return int(np.argmax(is_last))

@@ -12,10 +12,9 @@ import duckdb
 import pyarrow as pa
 
 from examples.flights.compare import connect, sql_type
-from upsert.kafka.client.admin import existing_topic
+from upsert.kafka.client.admin import existing_topic, latest_offsets
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.consumer import read_range
-from upsert.kafka.client.offsets import latest_offsets
 from upsert.kafka.client.records import TopicPartition
 
 RECORDS: Final = pa.schema(

@@ -32,11 +32,10 @@ from examples.flights.stage import Settings, Stage
 from examples.flights.supervisor import Run
 from examples.flights.tables_run import versions_in
 from upsert import Catalog, Version
-from upsert.kafka.client.admin import create_topic, delete_topic, topics
+from upsert.kafka.client.admin import create_topic, delete_topic, latest_offsets, topics
 from upsert.kafka.client.connection import Connection
-from upsert.kafka.client.offsets import latest_offsets
 from upsert.kafka.client.records import TopicPartition
-from upsert.kafka.offsets import Offset
+from upsert.kafka.planning import Offset
 from upsert.testing import LocalKafka
 
 _PARTITIONS: Final = {FLIGHTS_LOG: 2, WEATHER_LOG: 1}

@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from tests.upsert.store.samples import KEY_VALUES, canonical
-from upsert.changelog.rules import Rules
+from upsert.changelog.normalizer import Rules
 from upsert.rowkind import ROW_KIND_COLUMN
 
 Row = dict[str, Any]

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from tests.helpers import changelog
 from tests.upsert.changelog.model import Log, Model, Row, by_key, logs
-from upsert.changelog.operator import Remembered, step
-from upsert.changelog.rules import Expiry, NormalizeSpec, Rules
+from upsert.changelog.normalizer import Expiry, Rules
+from upsert.changelog.operator import NormalizeSpec, Remembered, step
 from upsert.errors import BrokenPayloadError, ConfigurationError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema

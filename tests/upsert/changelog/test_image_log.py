@@ -19,7 +19,7 @@ from tests.upsert.changelog.model import Log, Model, Row, by_key, logs
 from tests.upsert.store.disk import KILLED, files_on_disk, run
 from upsert.changelog import image_log
 from upsert.changelog.image_log import ImageLog, segments
-from upsert.changelog.rules import Expiry, Rules
+from upsert.changelog.normalizer import Expiry, Rules
 from upsert.errors import ConfigurationError, MissingStateError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -13,8 +14,18 @@ from hypothesis import strategies as st
 
 from tests.helpers import changelog
 from tests.upsert.changelog.model import Log, Model, by_key, logs
-from upsert.changelog.normalizer import fold, normalize
-from upsert.changelog.rules import Expiry, Rules
+from upsert.changelog.normalizer import (
+    Expiry,
+    Keyed,
+    Normalized,
+    Rules,
+    check_not_null,
+    fold,
+    group_by_key,
+    images_of,
+    normalize_keyed,
+    split_kinds,
+)
 from upsert.errors import ChangelogError, ConfigurationError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
 
@@ -22,6 +33,15 @@ SCHEMA = pa.schema({"word": pa.string(), "n": pa.int64(), "offset": pa.int64()})
 RULES = Rules(key=("word",), compare=("n",))
 TTL = replace(RULES, expiry=Expiry("offset", 10))
 ORDERED = replace(RULES, order_by=("offset",))
+
+
+def normalize(records: pa.Table, previous: pa.Table, rules: Rules) -> Normalized:
+    rows, comes = split_kinds(records)
+    check_not_null(rows, rules.key, "key")
+    keys = [pa.table(part.select(rules.key).columns, names=list(rules.key)) for part in (previous, rows)]
+    groups = group_by_key(pa.concat_tables(keys), rules.key).of
+    images, count = images_of(previous, groups[: len(previous)]), len(previous)
+    return normalize_keyed(images, Keyed(rows, np.asarray(comes), groups[count:]), rules)
 
 
 class Memory:

@@ -16,8 +16,8 @@ import upsert
 from tests.helpers import LOCAL_CLUSTER, changelog, run_spark_script
 from tests.upsert.changelog.model import Model, Row, by_key
 from upsert.blobs import from_blob
-from upsert.changelog.operator import Pack, _expiry, table_schema
-from upsert.changelog.rules import NormalizeSpec, Rules
+from upsert.changelog.normalizer import Rules
+from upsert.changelog.operator import NormalizeSpec, Pack, _expiry, table_schema
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.schema import TableSchema
 from upsert.spark_table import spark_schema

@@ -10,9 +10,8 @@ import pytest
 from upsert.kafka.client import admin
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.producer import produce
-from upsert.kafka.offsets import Offset, ranges
 from upsert.kafka.options import PLAIN
-from upsert.kafka.planning import Planner
+from upsert.kafka.planning import Offset, Planner, ranges
 from upsert.kafka.reading import ReadMode, rows_of
 from upsert.kafka.table import KafkaTable
 from upsert.schema import TableSchema

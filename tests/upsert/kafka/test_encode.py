@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from upsert import types
 from upsert.errors import ChangelogError, ConfigurationError, SchemaError
-from upsert.kafka import encode, fold
+from upsert.kafka import encode
 from upsert.kafka.encode import RecordMaker, Seen, written_schema
 from upsert.kafka.table import KafkaTable
 from upsert.rowkind import ROW_KIND_COLUMN
@@ -285,7 +285,7 @@ def test_checksum_knows_rows_but_not_their_order() -> None:
         total = Seen()
         for start in range(0, len(order), by):
             some = pa.array(order[start : start + by])
-            total.add(fold.KindedRows(rows.take(some), kinds.take(some)))
+            total.add(encode.KindedRows(rows.take(some), kinds.take(some)))
         return str(total)
 
     assert seen([0, 1, 2], 3) == seen([2, 0, 1], 1)

@@ -16,9 +16,8 @@ from upsert.kafka.client import admin
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.producer import produce
 from upsert.kafka.client.records import TopicPartition
-from upsert.kafka.offsets import Offset, PartitionProgress, ranges
 from upsert.kafka.options import PLAIN, UPSERT
-from upsert.kafka.planning import Planner
+from upsert.kafka.planning import Offset, PartitionProgress, Planner, ranges
 from upsert.kafka.reading import ReadMode, rows_of
 from upsert.kafka.table import KafkaTable
 from upsert.schema import TableSchema

@@ -18,7 +18,7 @@ from upsert.errors import ConfigurationError, SchemaError
 from upsert.kafka.client.admin import topics
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.producer import produce
-from upsert.kafka.frames import WriteBatch, distribution_of, write_changes
+from upsert.kafka.frames import distribution_of, write_changes
 from upsert.kafka.sink import declared_for_write
 from upsert.kafka.table import KafkaTable
 
@@ -228,7 +228,7 @@ def test_writes_that_are_refused_before_a_query_starts(
         upsert.write_upsert(batch, to)
     distribution = distribution_of(declared_for_write("upsert-kafka", to, batch.schema), batch)
     with pytest.raises(ConfigurationError, match="must be run by their query"):
-        WriteBatch("t", distribution)(batch, 0)
+        distribution.write(batch, 0)
     with pytest.raises(ConfigurationError, match="got a stream into 'kafka'"):
         upsert.write_upsert(clicks.stream, append_table(connection, to["topic"]))
     with pytest.raises(

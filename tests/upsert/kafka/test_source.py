@@ -11,8 +11,8 @@ import pytest
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.kafka.client.records import TopicPartition
 from upsert.kafka.declaration import struct_of
-from upsert.kafka.offsets import Offset, PartitionProgress
 from upsert.kafka.options import PLAIN, UPSERT
+from upsert.kafka.planning import Offset, PartitionProgress
 from upsert.kafka.source import BatchReader, RangePartition, StreamReader
 from upsert.kafka.table import KafkaTable
 from upsert.schema import Column, TableSchema

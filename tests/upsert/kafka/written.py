@@ -4,10 +4,9 @@ import json
 import time
 from typing import Any
 
-from upsert.kafka.client.admin import topics
+from upsert.kafka.client.admin import latest_offsets, topics
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.consumer import read_range
-from upsert.kafka.client.offsets import latest_offsets
 from upsert.kafka.client.records import TopicPartition
 
 WANTED = frozenset({"timestamp", "timestamp-type", "headers", "partition"})

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from upsert.kafka.client import offsets
+from upsert.kafka.client import admin
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.consumer import read_range
 from upsert.kafka.client.records import TopicPartition
@@ -77,8 +77,8 @@ def settled_ends(connection: Connection, table: Table) -> dict[TopicPartition, i
     everything = Connection({**connection.properties, "isolation.level": "read_uncommitted"}, patience_s=60)
     deadline = time.monotonic() + 10
     while True:
-        ends = offsets.latest_offsets(connection, places)
-        if ends == offsets.latest_offsets(everything, places) or time.monotonic() > deadline:
+        ends = admin.latest_offsets(connection, places)
+        if ends == admin.latest_offsets(everything, places) or time.monotonic() > deadline:
             return ends
         time.sleep(0.02)
 

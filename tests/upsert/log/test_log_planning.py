@@ -47,7 +47,7 @@ def table(tmp_path: Path) -> Table:
 @pytest.fixture
 def planner(monkeypatch: pytest.MonkeyPatch) -> LogPlanner:
     monkeypatch.setattr(reading, "published_at_least", lambda *_: 3)
-    earliest = "upsert.kafka.client.offsets.earliest_offsets"
+    earliest = "upsert.kafka.client.admin.earliest_offsets"
     monkeypatch.setattr(earliest, lambda _, partitions: dict.fromkeys(partitions, 0))
     broker: Any = Broker()
     return LogPlanner(broker, is_eventual=False)

@@ -22,7 +22,7 @@ from upsert.errors import (
     SnapshotExpiredError,
     UntrackedChangesError,
 )
-from upsert.log import changes, kafka_log, reading
+from upsert.log import kafka_log, reading
 from upsert.managed import log_reader, stepping
 from upsert.schema import Column, TableSchema
 from upsert.store.alterations import AddColumn, RenameColumn, SetOptions
@@ -295,7 +295,7 @@ def test_a_step_over_expired_commits_is_read_however_many_rows_it_has(
     new_table: NewTable, kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch, max_rows: int | None
 ) -> None:
     """What tells where it starts lies behind its changes, many chunks or even micro-batches further on."""
-    monkeypatch.setattr(changes, "CHUNK_ROWS", 10)
+    monkeypatch.setattr(reading, "CHUNK_ROWS", 10)
     table = new_table()
     table.write(rows(*(("+I", key, "0") for key in range(60))))
     query = Followed(table)

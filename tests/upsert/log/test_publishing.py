@@ -20,7 +20,7 @@ from tests.upsert.log.log_content import (
     rows,
 )
 from upsert.errors import ConfigurationError, LogNotPublishedError, SnapshotExpiredError
-from upsert.log import kafka_log, publisher, topics
+from upsert.log import kafka_log, publisher
 from upsert.schema import Column, TableSchema
 from upsert.store.alterations import AddColumn, SetOptions
 from upsert.store.read import changes
@@ -306,5 +306,5 @@ def test_with_eventual_a_reader_has_the_table_in_the_end(make: NewTable) -> None
 
 
 def test_a_name_of_a_topic_is_one_that_kafka_takes() -> None:
-    assert topics.new_name("größe 1")[:8] == "gr--e-1-"
-    assert len(topics.new_name("x" * 300)) < 249
+    assert kafka_log.new_name("größe 1")[:8] == "gr--e-1-"
+    assert len(kafka_log.new_name("x" * 300)) < 249

@@ -1,14 +1,16 @@
-"""Topics and their settings, by the admin client: one a process, asked again while the cluster is away.
+"""Topics, their settings, and offsets of partitions: the first, the last, those at a time or of a group.
 
 Every function answers from the cluster at the time of the call, and tries again while the cluster is away,
-for as long as the connection has patience.
+for as long as the connection has patience. What a group has committed is asked for with a consumer of the
+group that never joins it: the admin client could ask too, but takes the whole process down (librdkafka 2.16)
+when the group's broker is just starting.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import wait
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -23,6 +25,7 @@ from upsert.kafka.client.connection import (
     library,
 )
 from upsert.kafka.client.failures import Reports, codes, is_lasting, made, tell, unavailable, with_client
+from upsert.kafka.client.records import TopicPartition
 
 T = TypeVar("T")
 
@@ -33,7 +36,6 @@ BLOCKING_SECONDS: Final = 5.0
 """The same of requests that block: what their client meets is seen only afterwards."""
 
 _LISTEN_SECONDS: Final = 0.1
-"""How often a request that is waited for looks what its client has met."""
 
 _admins: ClientCache[tuple[Any, Reports]] = ClientCache(4, close=lambda _: None)
 
@@ -43,26 +45,24 @@ def blocking_seconds(connection: Connection) -> float:
     return min(BLOCKING_SECONDS, connection.patience_s)
 
 
-_FAIL: Final = object()
-
-
 def answers(
     connection: Connection,
     subject: str,
     ask: Callable[[Any, float], Mapping[Any, Any]],
-    missing: object = _FAIL,
+    *,
+    skips_missing: bool = False,
     on_failure: Callable[[Any], None] = lambda _: None,
 ) -> dict[Any, Any]:
-    """The results of a request's futures.
+    """The results of a request's futures, without topics that are not there where ``skips_missing``.
 
     Args:
         connection: the cluster.
         subject: what is asked, for messages.
         ask: gives the futures of a client's request, which may take so many seconds.
-        missing: the result of topics that are not there; without it they are an error.
+        skips_missing: whether a missing topic is left out; else it is an error.
         on_failure: is called with the ``KafkaError`` of each try that failed, and may raise another error.
     """
-    gone = codes("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC") if missing is not _FAIL else frozenset()
+    gone = codes("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC") if skips_missing else frozenset()
 
     def read(admin: Any, reports: Reports) -> dict[Any, Any]:
         results = {}
@@ -78,14 +78,12 @@ def answers(
                 if failure.args[0].code() not in gone:
                     on_failure(failure.args[0])
                     raise
-                results[key] = missing
         return results
 
     return _with_admin(connection, subject, read)
 
 
 def _listen(connection: Connection, subject: str, admin: Any, reports: Reports, begun: float) -> None:
-    """Look what a client has met while a request is under way."""
     admin.poll(0)
     if (failure := reports.broker_failure) is not None:
         if is_lasting(failure):
@@ -105,13 +103,7 @@ def _with_admin(connection: Connection, subject: str, call: Callable[[Any, Repor
 
 @dataclass(frozen=True)
 class TopicInfo:
-    """A topic as the cluster has it.
-
-    Attributes:
-        name: its name.
-        id: changes when a topic is deleted and created again; None when the brokers have no ids (before 2.8).
-        partitions: how many there are.
-    """
+    """A topic as the cluster has it; its ``id`` is never used again, and None from brokers before 2.8."""
 
     name: str
     id: str | None
@@ -133,21 +125,19 @@ def topics(
     """
     if names is None:
         names = _listed(connection, re.compile(pattern or ""))
-    described: dict[str, TopicInfo] = {}
-    if names:
-        subject = f"describing topics {', '.join(map(repr, sorted(names)))}"
-        asked = library().TopicCollection(sorted(names))
-        found_topics = answers(
-            connection,
-            subject,
-            lambda admin, seconds: admin.describe_topics(asked, request_timeout=seconds),
-            missing=None,
-        )
-        for name, found in found_topics.items():
-            if found is not None:
-                id_ = None if found.topic_id is None else str(found.topic_id)
-                described[name] = TopicInfo(name, id_, len(found.partitions))
-    return described
+    if not names:
+        return {}
+    asked = library().TopicCollection(sorted(names))
+    found = answers(
+        connection,
+        f"describing topics {', '.join(map(repr, sorted(names)))}",
+        lambda admin, seconds: admin.describe_topics(asked, request_timeout=seconds),
+        skips_missing=True,
+    )
+    return {
+        name: TopicInfo(name, None if one.topic_id is None else str(one.topic_id), len(one.partitions))
+        for name, one in found.items()
+    }
 
 
 def _listed(connection: Connection, pattern: re.Pattern[str]) -> list[str]:
@@ -172,34 +162,24 @@ def create_topic(
 ) -> None:
     """Create a topic, and return when it can be written to.
 
-    Args:
-        connection: the cluster.
-        name: of the new topic.
-        partitions: how many.
-        config: settings of the topic, such as ``{"cleanup.policy": "compact"}``.
-        replication_factor: how many brokers keep each record; -1 is what the brokers do by default.
+    ``config`` are settings such as ``{"cleanup.policy": "compact"}``; with a replication factor of -1 as many
+    brokers keep each record as they do by default.
     """
     new = admin_library().NewTopic(name, partitions, replication_factor, config=dict(config))
     subject = f"creating topic {name!r}"
-    answers(
-        connection,
-        subject,
-        lambda admin, seconds: admin.create_topics([new], request_timeout=seconds),
-    )
-    _wait(connection, subject, lambda: topics(connection, [name]).get(name, _NONE).partitions == partitions)
+    answers(connection, subject, lambda admin, seconds: admin.create_topics([new], request_timeout=seconds))
 
+    def is_there() -> bool:
+        found = topics(connection, [name]).get(name)
+        return found is not None and found.partitions == partitions
 
-_NONE: Final = TopicInfo("", None, 0)
+    _wait(connection, subject, is_there)
 
 
 def delete_topic(connection: Connection, name: str) -> None:
     """Delete a topic with all its records, and return when it is gone."""
     subject = f"deleting topic {name!r}"
-    answers(
-        connection,
-        subject,
-        lambda admin, seconds: admin.delete_topics([name], request_timeout=seconds),
-    )
+    answers(connection, subject, lambda admin, seconds: admin.delete_topics([name], request_timeout=seconds))
     _wait(connection, subject, lambda: name not in topics(connection, [name]))
 
 
@@ -228,15 +208,11 @@ def existing_topic(connection: Connection, name: str) -> TopicInfo:
 
 
 def change_settings(connection: Connection, name: str, changed: Mapping[str, str | None]) -> None:
-    """Change some settings of a topic; the others stay. The brokers show the new values a moment later.
+    """Change some settings of a topic, to the brokers' own for None; the others stay.
 
-    Args:
-        connection: the cluster.
-        name: of the topic.
-        changed: settings and their values, such as ``{"retention.ms": "60000"}``; None for the brokers' own.
+    The brokers show the new values a moment later.
 
     Example:
-        >>> from upsert.kafka.client.admin import create_topic
         >>> connection = Connection({"bootstrap.servers": kafka.bootstrap_servers})
         >>> create_topic(connection, "settings-example", partitions=1)
         >>> change_settings(connection, "settings-example", {"retention.ms": "60000"})
@@ -245,14 +221,9 @@ def change_settings(connection: Connection, name: str, changed: Mapping[str, str
     """
     existing_topic(connection, name)  # Kafka says something else of one that is not there
     kafka = admin_library()
+    to_do = kafka.AlterConfigOpType
     entries = [
-        kafka.ConfigEntry(
-            key,
-            value,
-            incremental_operation=kafka.AlterConfigOpType.DELETE
-            if value is None
-            else kafka.AlterConfigOpType.SET,
-        )
+        kafka.ConfigEntry(key, value, incremental_operation=to_do.DELETE if value is None else to_do.SET)
         for key, value in changed.items()
     ]
     asked = [kafka.ConfigResource(kafka.ConfigResource.Type.TOPIC, name, incremental_configs=entries)]
@@ -269,7 +240,6 @@ def settings(connection: Connection, name: str) -> dict[str, str | None]:
 
 
 def _settings(connection: Connection, names: Collection[str]) -> dict[str, Mapping[str, Any]]:
-    """The entries of topics' settings, by topic and key."""
     resource_of = admin_library().ConfigResource
     asked = [resource_of(resource_of.Type.TOPIC, name) for name in sorted(names)]
     found = answers(
@@ -278,3 +248,122 @@ def _settings(connection: Connection, names: Collection[str]) -> dict[str, Mappi
         lambda admin, seconds: admin.describe_configs(asked, request_timeout=seconds),
     )
     return {resource.name: entries for resource, entries in found.items()}
+
+
+def group_markers(
+    connection: Connection, group: str, partitions: Iterable[TopicPartition], *, settled: bool = True
+) -> dict[TopicPartition, tuple[int, str]]:
+    """The offsets that a consumer group has committed, each with the text committed beside it.
+
+    With ``settled`` the end of an open transaction with such offsets is waited for; otherwise what was
+    committed before it is given at once, also for a moment after the transaction has been committed.
+    """
+    asked = [library().TopicPartition(*partition) for partition in partitions]
+    if not asked:
+        return {}
+    subject = f"offsets of the consumer group {group!r}"
+
+    def make(reports: Reports) -> Any:
+        return group_consumer(connection, group, subject, settled=settled, reports=reports)
+
+    def read(consumer: Any, _: Reports) -> dict[TopicPartition, tuple[int, str]]:
+        found = {}
+        for one in consumer.committed(asked, timeout=blocking_seconds(connection)):
+            if one.error is not None:
+                raise library().KafkaException(one.error)
+            if one.offset >= 0:
+                found[TopicPartition(one.topic, one.partition)] = (one.offset, one.metadata or "")
+        return found
+
+    return with_client(connection, subject, _consumers, (connection, group, settled), make, read)
+
+
+def group_consumer(
+    connection: Connection, group: str, subject: str, *, settled: bool = True, reports: Reports | None = None
+) -> Any:
+    """A consumer that can speak of a group, and does not join it; ``reports`` gets what it meets."""
+    fixed: dict[str, Any] = {
+        "group.id": group,
+        "enable.auto.commit": False,
+        "max.poll.interval.ms": 86_400_000,
+        # uncommitted: those of an open transaction are passed over; what is committed is seen alone also then
+        "isolation.level": "read_committed" if settled else "read_uncommitted",
+    }
+    if reports is not None:
+        fixed["error_cb"] = reports.on_error
+    properties = client_properties(connection, fixed=fixed)
+    return made(connection, subject, lambda: library().Consumer(properties, logger=LOGGER))
+
+
+_consumers: ClientCache[tuple[Any, Reports]] = ClientCache(16, close=lambda kept: kept[0].close())
+
+
+def earliest_offsets(
+    connection: Connection, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """The first offset of each partition that Kafka still has."""
+    return _offsets(connection, partitions, lambda spec: spec.earliest())
+
+
+def latest_offsets(connection: Connection, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """The offset after the last record of each partition that a reader of this connection can see.
+
+    With ``read_committed``, the default, that is the start of the oldest transaction still open.
+    """
+    return _offsets(connection, partitions, lambda spec: spec.latest())
+
+
+def offsets_for_time(
+    connection: Connection, partitions: Iterable[TopicPartition], timestamp_ms: int
+) -> dict[TopicPartition, int]:
+    """The first offset of each partition whose record is not older; the latest one where all are older."""
+    asked = list(partitions)
+    found = _offsets(connection, asked, lambda spec: spec.for_timestamp(timestamp_ms))
+    if older := [partition for partition in asked if found[partition] < 0]:
+        found.update(latest_offsets(connection, older))
+    return found
+
+
+def _offsets(
+    connection: Connection, partitions: Iterable[TopicPartition], spec: Callable[[Any], Any]
+) -> dict[TopicPartition, int]:
+    specs = admin_library().OffsetSpec
+    asked = {library().TopicPartition(*partition): spec(specs) for partition in partitions}
+    if not asked:
+        return {}
+    isolation = getattr(library().IsolationLevel, connection.isolation_level.upper())
+    known = [TopicPartition(key.topic, key.partition) for key in asked]
+
+    def ask(admin: Any, seconds: float) -> Any:
+        return admin.list_offsets(asked, isolation_level=isolation, request_timeout=seconds)
+
+    def on_failure(error: Any) -> None:
+        if error.code() in codes("_NOENT"):  # no leader, either for now or for ever
+            _check_existence(connection, known)
+
+    found = answers(connection, f"offsets of {_named(known)}", ask, on_failure=on_failure)
+    return {TopicPartition(key.topic, key.partition): result.offset for key, result in found.items()}
+
+
+def _check_existence(connection: Connection, partitions: Iterable[TopicPartition]) -> None:
+    for partition in partitions:
+        count = existing_topic(connection, partition.topic).partitions
+        if partition.partition >= count:
+            raise TableNotFoundError(
+                f"partition {partition} should exist at {connection.bootstrap_servers!r}, and "
+                f"{partition.topic!r} has only {count}; correct the partition"
+            )
+
+
+def group_offsets(
+    connection: Connection, group: str, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """The offsets that a consumer group has committed; partitions without one are left out."""
+    return {
+        partition: offset for partition, (offset, _) in group_markers(connection, group, partitions).items()
+    }
+
+
+def _named(partitions: Iterable[TopicPartition]) -> str:
+    names = sorted(map(str, partitions))
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

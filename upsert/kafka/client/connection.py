@@ -2,9 +2,7 @@
 
 Clients are made where they are used, in the process that uses them. ``confluent_kafka`` is imported when the
 first one is made, so that everything else works without it. A process keeps its clients between calls
-(`ClientCache`), because making one costs a connection and a few threads. A client is taken out while it is
-used, so two threads never share one. It belongs to the process that made it: a forked child starts with an
-empty cache and never touches its parent's clients, whose threads it lacks.
+(`ClientCache`), because making one costs a connection and a few threads.
 
 A table's options may have been written by another person: in its ``table.json``, in a script, in a session's
 defaults. librdkafka has properties that load a library, run a shell command, or send the content of any file
@@ -19,7 +17,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
 from typing import Any, Final, Generic, TypeVar
@@ -163,11 +161,7 @@ def check_allowed(properties: Mapping[str, str], of: str = "a connection to Kafk
 
 
 def check_files(properties: Mapping[str, str]) -> None:
-    """Refuse what a client would open and is no file: a pipe, for instance, would be waited for for ever.
-
-    Raises:
-        ConfigurationError: a property of ``FILES`` does not name a file.
-    """
+    """Refuse what a client would open and is no file: a pipe, for instance, would be waited for for ever."""
     for name in FILES & properties.keys():
         path = properties[name]
         if name.endswith("ca.location") and (path == "probe" or os.path.isdir(path)):
@@ -185,10 +179,7 @@ PATIENCE_SECONDS: Final = 120.0
 LOGGER: Final = logging.getLogger("upsert.kafka.client")
 """Where the client library's own messages go; silent until the application sets logging up."""
 
-
 LOGGER.addHandler(logging.NullHandler())
-
-
 # Left out: properties that are for another kind of client, as one set serves all kinds; and each of some
 # thirty tries a second to reach a broker that is away, as our own error tells of the last one.
 LOGGER.addFilter(lambda record: not record.getMessage().startswith(("CONFWARN", "FAIL")))
@@ -210,7 +201,7 @@ class Connection:
     """
 
     properties: Mapping[str, str]
-    patience_s: float = field(default=PATIENCE_SECONDS)
+    patience_s: float = PATIENCE_SECONDS
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "properties", dict(self.properties))
@@ -264,11 +255,7 @@ class Connection:
 
 
 def library() -> Any:
-    """The module ``confluent_kafka``.
-
-    Raises:
-        ConfigurationError: it is not installed.
-    """
+    """The module ``confluent_kafka``; ``ConfigurationError`` if it is not installed."""
     try:
         import confluent_kafka
     except ImportError as missing:
@@ -310,13 +297,16 @@ def client_properties(
 C = TypeVar("C")
 
 _caches: WeakSet[ClientCache[object]] = WeakSet()
-
 _of_parent: list[object] = []
 """What a forked child got from its parent; giving it up would wait for threads that the child lacks."""
 
 
 class ClientCache(Generic[C]):
-    """At most ``size`` idle clients; the one that was idle longest is closed to make room."""
+    """At most ``size`` idle clients; the one that was idle longest is closed to make room.
+
+    A client is taken out while used, so two threads never share one. A forked child starts with an empty
+    cache and never touches its parent's clients, whose threads it lacks.
+    """
 
     def __init__(self, size: int, close: Callable[[C], None]) -> None:
         self._size = size

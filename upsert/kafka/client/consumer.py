@@ -26,8 +26,7 @@ MAX_BYTES: Final = 64 << 20
 
 _AT_ONCE: Final = 10_000
 _NEAR: Final = 100
-"""Offsets between two ranges, such as the end of a transaction, that are read and left out: another request
-takes longer."""
+"""So many offsets between two ranges are read and left out: another request would take longer."""
 _WAIT_SECONDS: Final = 0.1
 
 _DEFAULTS: Final = {
@@ -147,8 +146,7 @@ class PartitionReader:
             self._pending = [message for message in self._pending if message.offset() >= start]
             self._fetched = max(self._fetched, start)
         else:
-            start_at = self._kafka.TopicPartition(*self._partition, start)
-            self._client.assign([start_at])
+            self._client.assign([self._kafka.TopicPartition(*self._partition, start)])
             self._pending = []
             self._fetched = start
         self._given = start
@@ -159,10 +157,7 @@ class PartitionReader:
             self._fetch(min(limit, end - self._fetched, _AT_ONCE))
         taken = [message for message in self._pending[:limit] if message.offset() < end]
         self._pending = self._pending[len(taken) :]
-        if self._pending:
-            self._given = min(end, self._pending[0].offset())
-        else:
-            self._given = min(end, self._fetched)
+        self._given = min(end, self._pending[0].offset() if self._pending else self._fetched)
         return taken
 
     def _fetch(self, limit: int) -> None:
@@ -192,8 +187,7 @@ class PartitionReader:
         return False
 
     def _failed(self, error: Any) -> UpsertError:
-        subject = f"{self._subject} from offset {self._fetched}"
-        return translated(self._connection, subject, error)
+        return translated(self._connection, f"{self._subject} from offset {self._fetched}", error)
 
     def _check_patience(self, last_progress: float, end: int) -> None:
         failure = self._reports.broker_failure

@@ -31,86 +31,50 @@ LONGEST_PAUSE_SECONDS: Final = 1.0
 
 TELL_SECONDS: Final = 3.0
 """How long Kafka is tried in silence; then the cause is logged, while it is tried again."""
-
 TELL_AGAIN_SECONDS: Final = 60.0
 LOG: Final = logging.getLogger("upsert.kafka")
 
-_PASSING: Final = (
-    "_TRANSPORT",
-    "_ALL_BROKERS_DOWN",
-    "_TIMED_OUT",
-    "_TIMED_OUT_QUEUE",
-    "_MSG_TIMED_OUT",
-    "_RESOLVE",
-    "_SSL",
-    "_WAIT_COORD",
-    "_WAIT_CACHE",
-    "_RETRY",
-    "_NOENT",
-    "REQUEST_TIMED_OUT",
-    "LEADER_NOT_AVAILABLE",
-    "NOT_LEADER_FOR_PARTITION",
-    "BROKER_NOT_AVAILABLE",
-    "REPLICA_NOT_AVAILABLE",
-    "NETWORK_EXCEPTION",
-    "COORDINATOR_LOAD_IN_PROGRESS",
-    "COORDINATOR_NOT_AVAILABLE",
-    "NOT_COORDINATOR",
-    "NOT_CONTROLLER",
-    "UNSTABLE_OFFSET_COMMIT",
-    "CONCURRENT_TRANSACTIONS",
-    "OFFSET_NOT_AVAILABLE",
-    "FENCED_LEADER_EPOCH",
-    "UNKNOWN_LEADER_EPOCH",
-    "KAFKA_STORAGE_ERROR",
-    "NOT_ENOUGH_REPLICAS",
-)
+_PASSING: Final = """
+    _TRANSPORT _ALL_BROKERS_DOWN _TIMED_OUT _TIMED_OUT_QUEUE _MSG_TIMED_OUT _RESOLVE _SSL _WAIT_COORD
+    _WAIT_CACHE _RETRY _NOENT REQUEST_TIMED_OUT LEADER_NOT_AVAILABLE NOT_LEADER_FOR_PARTITION
+    BROKER_NOT_AVAILABLE REPLICA_NOT_AVAILABLE NETWORK_EXCEPTION COORDINATOR_LOAD_IN_PROGRESS
+    COORDINATOR_NOT_AVAILABLE NOT_COORDINATOR NOT_CONTROLLER UNSTABLE_OFFSET_COMMIT
+    CONCURRENT_TRANSACTIONS OFFSET_NOT_AVAILABLE FENCED_LEADER_EPOCH UNKNOWN_LEADER_EPOCH
+    KAFKA_STORAGE_ERROR NOT_ENOUGH_REPLICAS
+"""
 """Names of errors that may be gone when the call is made again."""
 
-_KINDS: Final[tuple[tuple[type[UpsertError], str, tuple[str, ...]], ...]] = (
+_KINDS: Final[tuple[tuple[type[UpsertError], str, str], ...]] = (
     (
         TableNotFoundError,
         "create the topic, or correct its name",
-        ("UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"),
+        "UNKNOWN_TOPIC_OR_PART UNKNOWN_TOPIC_ID _UNKNOWN_TOPIC _UNKNOWN_PARTITION",
     ),
-    (TableExistsError, "choose another name", ("TOPIC_ALREADY_EXISTS",)),
+    (TableExistsError, "choose another name", "TOPIC_ALREADY_EXISTS"),
     (
         RecordsExpiredError,
         "records were deleted before they were read; start over, or accept the gap",
-        ("OFFSET_OUT_OF_RANGE", "_AUTO_OFFSET_RESET"),
+        "OFFSET_OUT_OF_RANGE _AUTO_OFFSET_RESET",
     ),
     (
         ConfigurationError,
         "correct the user, the password or the rights in Kafka",
-        (
-            "_AUTHENTICATION",
-            "SASL_AUTHENTICATION_FAILED",
-            "UNSUPPORTED_SASL_MECHANISM",
-            "TOPIC_AUTHORIZATION_FAILED",
-            "GROUP_AUTHORIZATION_FAILED",
-            "CLUSTER_AUTHORIZATION_FAILED",
-            "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
-        ),
+        """_AUTHENTICATION SASL_AUTHENTICATION_FAILED UNSUPPORTED_SASL_MECHANISM TOPIC_AUTHORIZATION_FAILED
+        GROUP_AUTHORIZATION_FAILED CLUSTER_AUTHORIZATION_FAILED TRANSACTIONAL_ID_AUTHORIZATION_FAILED""",
     ),
     (
         ConfigurationError,
         "correct the option or property",
-        (
-            "_INVALID_ARG",
-            "INVALID_CONFIG",
-            "INVALID_REPLICATION_FACTOR",
-            "INVALID_PARTITIONS",
-            "INVALID_TRANSACTION_TIMEOUT",
-            "TOPIC_EXCEPTION",
-            "POLICY_VIOLATION",
-        ),
+        """_INVALID_ARG INVALID_CONFIG INVALID_REPLICATION_FACTOR INVALID_PARTITIONS
+        INVALID_TRANSACTION_TIMEOUT TOPIC_EXCEPTION POLICY_VIOLATION""",
     ),
     (
         FencedError,
         "another attempt has taken over, or the transaction was open for longer than transaction.timeout.ms",
-        ("_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "FENCED_INSTANCE_ID"),
+        "_FENCED PRODUCER_FENCED INVALID_PRODUCER_EPOCH FENCED_INSTANCE_ID",
     ),
 )
+"""What an error of such a name means, and what to do about it."""
 
 
 def codes(*names: str) -> frozenset[int]:
@@ -121,12 +85,12 @@ def codes(*names: str) -> frozenset[int]:
 
 def is_passing(error: Any) -> bool:
     """Whether a ``KafkaError`` may be gone when the call is made again."""
-    return not is_lasting(error) and (bool(error.retriable()) or error.code() in codes(*_PASSING))
+    return not is_lasting(error) and (bool(error.retriable()) or error.code() in codes(*_PASSING.split()))
 
 
 def is_lasting(error: Any) -> bool:
     """Whether a ``KafkaError`` has a cause that does not pass by itself."""
-    return error.code() in codes(*(name for _, _, names in _KINDS for name in names))
+    return error.code() in codes(*(name for _, _, names in _KINDS for name in names.split()))
 
 
 def translated(
@@ -138,7 +102,7 @@ def translated(
     """
     text = connection.masked(f"{error.str()} ({error.name()})")
     for kind, advice, names in _KINDS:
-        if error.code() in codes(*names):
+        if error.code() in codes(*names.split()):
             return kind(f"{subject}: Kafka at {connection.bootstrap_servers!r} said: {text}; {advice}")
     if is_passing(error):
         return unavailable(connection, subject, text)
@@ -188,13 +152,9 @@ def tell(connection: Connection, subject: str, error: Any, since: float) -> None
     if now < _told.get(key, -TELL_AGAIN_SECONDS) + TELL_AGAIN_SECONDS:
         return
     _told[key] = now
-    LOG.warning(
-        "%s: Kafka at %r cannot be reached: %s; trying again for %g s",
-        subject,
-        connection.bootstrap_servers,
-        connection.masked(error.str()),
-        max(0.0, since + connection.patience_s - now),
-    )
+    left_s = max(0.0, since + connection.patience_s - now)
+    text = "%s: Kafka at %r cannot be reached: %s; trying again for %g s"
+    LOG.warning(text, subject, connection.bootstrap_servers, connection.masked(error.str()), left_s)
 
 
 def made(connection: Connection, subject: str, make: Callable[[], T]) -> T:
@@ -218,8 +178,8 @@ def retried(connection: Connection, subject: str, call: Callable[[], T], reports
 
     def cause_of(failure: BaseException) -> Any:
         error = failure.args[0]
-        is_known = reports is not None and reports.broker_failure is not None and is_passing(error)
-        return reports.broker_failure if reports is not None and is_known else error
+        met = None if reports is None else reports.broker_failure
+        return met if met is not None and is_passing(error) else error
 
     try:
         return retry.retried(
@@ -282,11 +242,9 @@ class DidNotReturnError(Exception):
 def bounded(call: Callable[[], object], seconds: float) -> None:
     """Make a call that should take so many seconds at most; what it raises is raised here.
 
-    It runs in a thread of its own, which cannot be ended: after a ``DidNotReturnError`` it goes on, holding
-    on to what it uses, until it returns or the process ends.
-
-    Raises:
-        DidNotReturnError: the call took `GRACE_SECONDS` longer.
+    It runs in a thread of its own, which cannot be ended: when it takes `GRACE_SECONDS` longer, a
+    ``DidNotReturnError`` is raised, and it goes on, holding on to what it uses, until it returns or the
+    process ends.
     """
     failures: list[BaseException] = []
 

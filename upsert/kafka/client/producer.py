@@ -33,7 +33,6 @@ _FLUSH_POLL_SECONDS: Final = 0.005
 _ROOM_POLL_SECONDS: Final = 0.05
 _ANY_PARTITION: Final = -1
 _NOW: Final = 0
-
 _DEFAULTS: Final = {
     "partitioner": "murmur2_random",
     "linger.ms": 5,
@@ -173,7 +172,6 @@ class Sender:
         self.check()
 
     def _poll(self, seconds: float) -> None:
-        """Let the client report, and raise for what it has reported."""
         with self.refusals():
             self.client.poll(seconds)
         self.check()
@@ -218,13 +216,8 @@ def _header_lists(batch: pa.RecordBatch) -> Iterable[list[tuple[str, bytes | Non
         return repeat([], batch.num_rows)
     lists = _as(batch, "headers", HEADERS)
     entries = lists.flatten()
-    flat = list(
-        zip(
-            pc.struct_field(entries, "key").to_pylist(),
-            pc.struct_field(entries, "value").to_pylist(),
-            strict=True,
-        )
-    )
+    names, values = (pc.struct_field(entries, part).to_pylist() for part in ("key", "value"))
+    flat = list(zip(names, values, strict=True))
     ends = np.cumsum(pc.list_value_length(lists).fill_null(0).to_numpy()).tolist()
     return [flat[start:end] for start, end in pairwise([0, *ends])]
 
@@ -240,10 +233,7 @@ Guarantee = Literal["none", "at-least-once"]
 
 
 def produce(
-    connection: Connection,
-    topic: str,
-    records: Iterable[pa.Table],
-    guarantee: Guarantee = "at-least-once",
+    connection: Connection, topic: str, records: Iterable[pa.Table], guarantee: Guarantee = "at-least-once"
 ) -> int:
     """Write records and give their number.
 
@@ -269,13 +259,13 @@ def produce(
     """
     key = (connection, guarantee)
     sender = _senders.take(key)
+    is_safe = guarantee == "at-least-once"
     if sender is None:
-        is_safe = guarantee == "at-least-once"
         sender = Sender(connection, f"writing to {topic}", {"enable.idempotence": True} if is_safe else {})
     sender.subject = f"writing to {topic}"
     try:
         rows = sum(sender.send(topic, table) for table in records)
-        if guarantee == "at-least-once":
+        if is_safe:
             sender.flush()
     except BaseException:
         sender.discard()

@@ -27,9 +27,9 @@ import pyarrow as pa
 from upsert.codec import Jsonable
 from upsert.errors import ConfigurationError, DeliveryError, KafkaUnavailableError
 from upsert.failpoints import reach
+from upsert.kafka.client.admin import group_consumer, group_markers
 from upsert.kafka.client.connection import ClientCache, Connection, library
 from upsert.kafka.client.failures import DidNotReturnError, bounded, is_passing, translated, unavailable
-from upsert.kafka.client.offsets import group_consumer, group_markers
 from upsert.kafka.client.producer import Sender
 from upsert.kafka.client.records import TopicPartition
 
@@ -42,6 +42,8 @@ MARKER_SECONDS: Final = 30.0
 FINGERPRINT_LENGTH: Final = 1000
 """Characters a fingerprint may have: Kafka keeps 4096 bytes beside an offset."""
 
+OWN_COMMIT_SECONDS: Final = 2.0
+"""How long a commit may take to be seen after it is answered: some milliseconds on a quiet broker."""
 _ABORT_SECONDS: Final = 5.0
 
 POINTS: Final = (
@@ -61,7 +63,6 @@ class Marker(Jsonable):
     """What a transaction leaves behind beside its records.
 
     Attributes:
-        batch: number of the batch that was written.
         fingerprint: the caller's word for what makes a replay the same batch.
         writer: the producer that wrote it.
     """
@@ -72,7 +73,10 @@ class Marker(Jsonable):
     writer: str
 
 
-def fingerprint_text(fingerprint: str | Callable[[], str]) -> str:
+Fingerprint = str | Callable[[], str]
+
+
+def fingerprint_text(fingerprint: Fingerprint) -> str:
     """The fingerprint, now that all records were taken."""
     text = fingerprint if isinstance(fingerprint, str) else fingerprint()
     if len(text) > FINGERPRINT_LENGTH:
@@ -87,11 +91,8 @@ def read_marker(
 ) -> Marker | None:
     """What the last committed transaction of this id has left behind; None before the first.
 
-    Without ``settled`` an open transaction is not waited for, see `group_markers`.
-
-    Raises:
-        ConfigurationError: the consumer group of this name holds something else.
-        KafkaUnavailableError: Kafka did not answer, or a transaction stayed open.
+    Without ``settled`` an open transaction is not waited for, see `group_markers`; with it, one that stays
+    open is a ``KafkaUnavailableError``.
     """
     partition = TopicPartition(topic, 0)
     found = group_markers(connection, transactional_id, [partition], settled=settled).get(partition)
@@ -100,10 +101,14 @@ def read_marker(
     offset, text = found
     try:
         marker = Marker.from_json(json.loads(text))
+        if marker.batch + 1 != offset:
+            raise ValueError(offset)
     except (ValueError, TypeError, KeyError) as foreign:
-        raise _foreign(transactional_id, offset, text) from foreign
-    if marker.batch + 1 != offset:
-        raise _foreign(transactional_id, offset, text)
+        raise ConfigurationError(
+            f"transactional id {transactional_id!r}: the consumer group of that name should hold the marker "
+            f"of the last batch, and holds offset {offset} with {text!r}; choose another "
+            "'sink.transactional-id-prefix'"
+        ) from foreign
     return marker
 
 
@@ -115,14 +120,6 @@ def settled_marker(connection: Connection, topic: str, transactional_id: str, wa
         # or Kafka is away, which this tells after the whole patience
         TransactionalWriter(connection, topic, transactional_id).discard()
         return read_marker(connection, topic, transactional_id)
-
-
-def _foreign(transactional_id: str, offset: int, text: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"transactional id {transactional_id!r}: the consumer group of that name should hold the marker of "
-        f"the last batch, and holds offset {offset} with {text!r}; choose another "
-        "'sink.transactional-id-prefix'"
-    )
 
 
 class TransactionalWriter:
@@ -152,16 +149,17 @@ class TransactionalWriter:
             patience = connection.patience_s
             self._call(lambda client: client.init_transactions(patience), patience)
             reach("transaction.after-open")
-            self._group = self._group_metadata()
+            # the name of the marker's consumer group, in the form that a transaction wants it
+            consumer = group_consumer(connection, transactional_id, self._subject)
+            try:
+                self._group = consumer.consumer_group_metadata()
+            finally:
+                consumer.close()
         except BaseException:
             self.discard()
             raise
 
-    @property
-    def _client(self) -> Any:
-        return self._sender.client
-
-    def write(self, records: Iterable[pa.Table], batch: int, fingerprint: str | Callable[[], str]) -> int:
+    def write(self, records: Iterable[pa.Table], batch: int, fingerprint: Fingerprint) -> int:
         """Write the records and the marker in one transaction and give the number of records.
 
         After any error, and when `is_sound` is no longer true, the writer must be discarded.
@@ -187,7 +185,7 @@ class TransactionalWriter:
 
     def _commit(self, marker: Marker) -> None:
         """Commit, and where the answer is lost find out whether it happened."""
-        client, patience = self._client, self._connection.patience_s
+        client, patience = self._sender.client, self._connection.patience_s
         try:
             bounded(lambda: client.commit_transaction(patience), patience)
             return
@@ -212,7 +210,7 @@ class TransactionalWriter:
         """
         if self._is_stuck:
             return
-        client = self._client
+        client = self._sender.client
         with suppress(library().KafkaException, DidNotReturnError):
             # Without an answer the broker gives the transaction up itself, at the latest when it times out.
             client.poll(0)  # raises when there is nothing left that could be given up
@@ -220,8 +218,7 @@ class TransactionalWriter:
         self._sender.discard()
 
     def _call(self, call: Callable[[Any], object], seconds: float) -> None:
-        """Make a call of the client that should return within so many seconds."""
-        client = self._client
+        client = self._sender.client
         try:
             with self._sender.refusals():
                 bounded(lambda: call(client), seconds)
@@ -229,27 +226,10 @@ class TransactionalWriter:
             self._is_stuck = True
             raise unavailable(self._connection, self._subject, None) from None
 
-    def _group_metadata(self) -> Any:
-        """The name of the marker's consumer group, in the form that a transaction wants it."""
-        consumer = group_consumer(self._connection, self._id, self._subject)
-        try:
-            return consumer.consumer_group_metadata()
-        finally:
-            consumer.close()
-
-
-OWN_COMMIT_SECONDS: Final = 2.0
-"""How long a commit may take to be seen after it is answered: some milliseconds on a quiet broker."""
-
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a batch.
-
-    Attributes:
-        rows: how many records the batch has in Kafka.
-        skipped: an earlier attempt had written it already.
-    """
+    """How many records a batch has in Kafka, and whether an earlier attempt had written it already."""
 
     rows: int
     skipped: bool
@@ -262,7 +242,7 @@ def produce_once(
     *,
     transactional_id: str,
     batch: int,
-    fingerprint: str | Callable[[], str],
+    fingerprint: Fingerprint,
 ) -> Outcome:
     """Write the records of a batch unless an earlier attempt has done so.
 
@@ -351,11 +331,7 @@ def _first_look(
 
 
 def _skip(
-    marker: Marker,
-    records: Iterable[pa.Table],
-    subject: str,
-    batch: int,
-    fingerprint: str | Callable[[], str],
+    marker: Marker, records: Iterable[pa.Table], subject: str, batch: int, fingerprint: Fingerprint
 ) -> Outcome:
     """Take the records of a batch that has been written, and compare what is known of them."""
     for _ in records:

@@ -1,7 +1,7 @@
 """What a managed table knows of its rows beside their columns: keys of METADATA columns.
 
 Follows FLIP-107 for the tables of FLIP-188. The values are not stored with the rows: every read computes
-them, see `upsert.managed.metadata`. All of them are read-only. A row's sequence number is the commit
+them, see `upsert.managed.reader`. All of them are read-only. A row's sequence number is the commit
 that last wrote it, as far as the files tell it.
 """
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from upsert.errors import ConfigurationError, TableExistsError, TableNotFoundError
-from upsert.kafka.client import admin, offsets
+from upsert.kafka.client import admin
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.producer import produce
 from upsert.kafka.client.records import TopicPartition
@@ -55,14 +55,14 @@ def test_a_setting_that_kafka_refuses_is_told(connection: Connection) -> None:
 
 def test_a_missing_partition_is_told(connection: Connection, new_topic: NewTopic) -> None:
     with pytest.raises(TableNotFoundError, match="has only 2"):
-        offsets.latest_offsets(connection, [TopicPartition(new_topic(2), 2)])
+        admin.latest_offsets(connection, [TopicPartition(new_topic(2), 2)])
 
 
 def test_a_missing_topic_is_told_by_name(connection: Connection) -> None:
     with pytest.raises(TableNotFoundError, match="'nowhere'"):
         admin.existing_topic(connection, "nowhere")
     with pytest.raises(TableNotFoundError, match="'nowhere'"):
-        offsets.latest_offsets(connection, [TopicPartition("nowhere", 0)])
+        admin.latest_offsets(connection, [TopicPartition("nowhere", 0)])
     with pytest.raises(TableNotFoundError, match="nowhere"):
         admin.delete_topic(connection, "nowhere")
 
@@ -70,23 +70,21 @@ def test_a_missing_topic_is_told_by_name(connection: Connection) -> None:
 def test_offsets_of_both_ends_and_of_a_time(connection: Connection, new_topic: NewTopic) -> None:
     place = TopicPartition(new_topic(), 0)
     assert (
-        offsets.earliest_offsets(connection, [place])
-        == offsets.latest_offsets(connection, [place])
-        == {place: 0}
+        admin.earliest_offsets(connection, [place]) == admin.latest_offsets(connection, [place]) == {place: 0}
     )
     produce(connection, place.topic, [rows(10)])
-    assert offsets.earliest_offsets(connection, [place]) == {place: 0}
-    assert offsets.latest_offsets(connection, [place]) == {place: 10}
-    assert offsets.offsets_for_time(connection, [place], 1004) == {place: 4}
-    assert offsets.offsets_for_time(connection, [place], 5000) == {place: 10}
-    assert offsets.latest_offsets(connection, []) == {}
+    assert admin.earliest_offsets(connection, [place]) == {place: 0}
+    assert admin.latest_offsets(connection, [place]) == {place: 10}
+    assert admin.offsets_for_time(connection, [place], 1004) == {place: 4}
+    assert admin.offsets_for_time(connection, [place], 5000) == {place: 10}
+    assert admin.latest_offsets(connection, []) == {}
 
 
 def test_group_offsets_leave_out_partitions_without_one(connection: Connection, new_topic: NewTopic) -> None:
     topic = new_topic(2)
     produce_once(connection, topic, [rows(1)], transactional_id=topic, batch=6, fingerprint="")
     places = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
-    assert offsets.group_offsets(connection, topic, places) == {places[0]: 7}
+    assert admin.group_offsets(connection, topic, places) == {places[0]: 7}
 
 
 def test_cleanup_policies_of_topics(connection: Connection, new_topic: NewTopic) -> None:

@@ -8,9 +8,8 @@ import sys
 import pytest
 
 from upsert.errors import ConfigurationError, KafkaUnavailableError
-from upsert.kafka.client.admin import topics
+from upsert.kafka.client.admin import latest_offsets, topics
 from upsert.kafka.client.connection import ClientCache, Connection
-from upsert.kafka.client.offsets import latest_offsets
 from upsert.kafka.client.records import TopicPartition
 from upsert.options import is_secret
 

@@ -9,10 +9,9 @@ import pytest
 
 from upsert.errors import KafkaUnavailableError, RecordsExpiredError, TableNotFoundError
 from upsert.kafka.client import consumer
-from upsert.kafka.client.admin import create_topic, delete_topic
+from upsert.kafka.client.admin import create_topic, delete_topic, latest_offsets
 from upsert.kafka.client.connection import Connection, client_properties, library
 from upsert.kafka.client.consumer import read_range
-from upsert.kafka.client.offsets import latest_offsets
 from upsert.kafka.client.producer import produce
 from upsert.kafka.client.records import RECORD_SCHEMA, TopicPartition, record_schema
 from upsert.kafka.client.transactions import produce_once

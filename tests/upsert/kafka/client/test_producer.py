@@ -7,10 +7,9 @@ import pyarrow as pa
 import pytest
 
 from upsert.errors import ConfigurationError, DeliveryError, KafkaUnavailableError, TableNotFoundError
-from upsert.kafka.client.admin import create_topic
+from upsert.kafka.client.admin import create_topic, latest_offsets
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.consumer import read_range
-from upsert.kafka.client.offsets import latest_offsets
 from upsert.kafka.client.producer import produce
 from upsert.kafka.client.records import RECORD_SCHEMA, TopicPartition
 from upsert.testing import LocalKafka

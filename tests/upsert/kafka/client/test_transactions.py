@@ -18,10 +18,9 @@ from tests.helpers import REPOSITORY
 from upsert import failpoints
 from upsert.errors import ConfigurationError, DeliveryError, FencedError, KafkaUnavailableError, UpsertError
 from upsert.kafka.client import transactions
-from upsert.kafka.client.admin import create_topic
+from upsert.kafka.client.admin import create_topic, latest_offsets
 from upsert.kafka.client.connection import Connection, library
 from upsert.kafka.client.consumer import read_range
-from upsert.kafka.client.offsets import latest_offsets
 from upsert.kafka.client.records import TopicPartition
 from upsert.kafka.client.transactions import (
     POINTS,

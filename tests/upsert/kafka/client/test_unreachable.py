@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from upsert.errors import ConfigurationError, KafkaUnavailableError
-from upsert.kafka.client import admin, failures, offsets
+from upsert.kafka.client import admin, failures
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.consumer import read_range
 from upsert.kafka.client.producer import produce
@@ -25,8 +25,8 @@ ROWS = pa.table({"key": [b"k"], "value": [b"v"]})
 CLIENTS: Mapping[str, Callable[[Connection], object]] = {
     "topics": lambda at: admin.topics(at, ["t"]),
     "pattern": lambda at: admin.topics(at, pattern="t"),
-    "offsets": lambda at: offsets.latest_offsets(at, [PLACE]),
-    "group": lambda at: offsets.group_markers(at, "g", [PLACE]),
+    "offsets": lambda at: admin.latest_offsets(at, [PLACE]),
+    "group": lambda at: admin.group_markers(at, "g", [PLACE]),
     "produce": lambda at: produce(at, "t", [ROWS]),
     "produce once": lambda at: produce_once(at, "t", [ROWS], transactional_id="i", batch=0, fingerprint=""),
     "read": lambda at: list(read_range(at, PLACE, 0, 1)),

@@ -6,8 +6,8 @@ import pytest
 from tests.upsert.log.log_content import KEYED, rows
 from upsert.errors import CorruptTableError
 from upsert.kafka.client.records import HEADERS
-from upsert.log.changes import _by_definition, _in_form_of
 from upsert.log.messages import DEFINITION_HEADER, LogEncoder, marks
+from upsert.log.reading import _by_definition, _in_form_of
 from upsert.schema import Column
 from upsert.store.alterations import AddColumn, Alteration, DropColumn, RenameColumn, altered
 from upsert.store.log_options import LogOptions

@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from upsert.kafka import fold
-from upsert.kafka.fold import Effects, KindedRows, last_in_windows, without_befores
+from upsert.kafka import encode
+from upsert.kafka.encode import Effects, KindedRows, last_in_windows, without_befores
 
 Change = tuple[str, int, int]
 """Kind, key and value."""
@@ -32,8 +31,7 @@ def chunks(rows: Sequence[Change], sizes: Sequence[int] = (1_000,)) -> Iterator[
 def written(effects: Sequence[Effects]) -> list[tuple[int, int | None]]:
     """Key and value of each record, None for a tombstone."""
     found = []
-    for rows, is_deleted in effects:
-        flags = np.zeros(rows.num_rows, bool) if is_deleted is None else is_deleted
+    for rows, flags in effects:
         assert len(flags) == rows.num_rows > 0
         pairs = zip(rows["k"].to_pylist(), rows["v"].to_pylist(), flags, strict=True)
         found += [(key, None if gone else value) for key, value, gone in pairs]
@@ -76,7 +74,7 @@ def test_rows_without_kinds_are_not_copied() -> None:
 
 def test_before_images_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest of too many become tombstones early; a value that comes later still wins."""
-    monkeypatch.setattr(fold, "_MOST_HELD", 2)
+    monkeypatch.setattr(encode, "_MOST_HELD", 2)
     rows = [("-U", 1, 1), ("-U", 2, 2), ("-U", 3, 3), ("+U", 1, 4), ("+U", 2, 5)]
     assert written(list(without_befores(chunks(rows, [3, 2]), ("k",)))) == [
         (1, None),

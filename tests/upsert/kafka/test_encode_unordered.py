@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from upsert.errors import ChangelogError, ConfigurationError
-from upsert.kafka.fold import KindedRows, check_task, one_row_per_key
+from upsert.kafka.encode import KindedRows, check_task, one_row_per_key
 from upsert.schema import TableSchema
 from upsert.store.rows.hashing import bucket_of, hash_columns
 from upsert.store.rows.layout import Layout
@@ -31,7 +31,7 @@ def folded(changes: Sequence[Change], sequence: str | None = None) -> dict[int, 
     effects = one_row_per_key(chunks, LAYOUT, sequence, "table 't'")
     if effects is None:
         return {}
-    gone = [False] * effects.rows.num_rows if effects.is_deleted is None else effects.is_deleted.tolist()
+    gone = effects.is_deleted.tolist()
     keys, values = effects.rows["k"].to_pylist(), effects.rows["v"].to_pylist()
     return {k: None if d else v for k, v, d in zip(keys, values, gone, strict=True)}
 
@@ -95,7 +95,7 @@ def test_rows_of_inserts_only_need_no_kinds() -> None:
     effects = one_row_per_key([KindedRows(rows, None)], LAYOUT, None, "t")
     assert effects is not None
     assert effects.rows["k"].to_pylist() == [1, 2]
-    assert effects.is_deleted is None
+    assert not effects.is_deleted.any()
 
 
 def test_nothing_folds_to_nothing() -> None:

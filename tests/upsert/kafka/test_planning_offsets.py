@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from upsert.errors import ConfigurationError
-from upsert.kafka.client.offsets import share
-from upsert.kafka.client.records import TopicPartition
-from upsert.kafka.offsets import Offset, PartitionProgress, Range, ranges, split
+from upsert.kafka.client.records import TopicPartition, share
+from upsert.kafka.planning import Offset, PartitionProgress, Range, ranges, split
 
 PARTITIONS = st.builds(TopicPartition, st.sampled_from(["a", "b"]), st.integers(0, 11))
 
