@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from hashlib import sha256
 from typing import Any, Final, Self
 
 from deltajoin import expressions, filters
 from deltajoin.expressions import Condition, Ref, refs_of
 from deltajoin.filters import Filters
-from deltajoin.fingerprint import part, renamed_condition, untyped
-from deltajoin.joined_table import columns_from_json
+from deltajoin.fingerprint import hash_of, part, renamed_condition, untyped
+from deltajoin.spec import columns_from_json
 from upsert.errors import ConfigurationError
 from upsert.schema import Column
 
@@ -151,7 +150,7 @@ class DeltaAggregateSpec:
             for key, value in self._values().items()
             if key in ("groups", "measures", "where", "rows")
         }
-        return _hash(meaning)
+        return hash_of(meaning)
 
     def fingerprint_by(self, id_of: Callable[[str], str]) -> str:
         """The fingerprint with columns that count by what ``id_of`` gives for them, whatever their types."""
@@ -159,7 +158,7 @@ class DeltaAggregateSpec:
         where = None if by_ids.where is None else untyped(by_ids.where)
         measures = [measure.meaning for measure in by_ids.measures]
         rows = {} if by_ids.rows is None else {"rows": filters.to_json(by_ids.rows)}
-        return _hash({"groups": list(by_ids.groups), "measures": measures, "where": where, **rows})
+        return hash_of({"groups": list(by_ids.groups), "measures": measures, "where": where, **rows})
 
     def renamed(self, name: Callable[[str], str]) -> Self:
         """The same aggregate with its columns under the names that ``name`` gives them."""
@@ -243,10 +242,6 @@ class DeltaAggregateSpec:
                 rows = filters.from_json(rest.get("rows"))
                 return cls(path, tuple(groups), parsed, condition, shards, max_rows, began, rows)
         raise ConfigurationError(f"the spec of an aggregate must be JSON text, got {text[:80]!r}")
-
-
-def _hash(meaning: Any) -> str:
-    return sha256(json.dumps(meaning, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _measure(value: Any) -> Measure:
