@@ -315,11 +315,7 @@ def to_json(node: Node) -> dict[str, Any]:
             sides = {"left": to_json(left), "right": to_json(right)}
             return {"node": "outer", "kind": kind, **sides, **_match_to_json(on, where)}
         case Where(child, condition):
-            return {
-                "node": "where",
-                "child": to_json(child),
-                "condition": expressions.to_json(condition),
-            }
+            return {"node": "where", "child": to_json(child), "condition": expressions.to_json(condition)}
 
 
 def from_json(value: Any, depth: int = MAX_DEPTH) -> Node:

@@ -240,8 +240,7 @@ def differences(
 ) -> Iterator[pa.RecordBatch]:
     """What becomes of the groups with these keys, each once, whose rows ``old`` and ``new`` look up.
 
-    Yields:
-        Batches of ``schema`` and ``_row_kind``; ``-U`` just before ``+U``.
+    Batches have ``schema`` and ``_row_kind``; ``-U`` is just before ``+U``.
     """
     before, was = _results(spec, schema, keys, old)
     after, is_there = _results(spec, schema, keys, new)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -137,10 +138,11 @@ class AggregateReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         table = Table.open(spec.path)
         self._spec = spec
         self._asked = asked
+        rows = None if spec.rows is None else where_to_json(_side(table, spec).where_now(spec.rows))
         options = ReadOptions(
             spec.path,
             max_rows=spec.max_rows_per_trigger,
-            where=_where_now(table, spec),
+            where=rows,
             consumer_id=consumer_id,
             lease_ms=lease_ms,
         )
@@ -198,11 +200,7 @@ class AggregateReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**inner, **own}
 
     def _inner(self, offset: Offset) -> Offset:
-        """The offset of the table in an offset of this aggregate.
-
-        Raises:
-            CheckpointMismatchError: it belongs to something else.
-        """
+        """The offset of the table in an offset, which must be one of this aggregate."""
         table, theirs = Table.open(self._spec.path), offset.get("fingerprint")
         side = _side(table, self._spec)
         if theirs != self._spec.fingerprint_by(side.id_of) and theirs not in _named(side, self._spec):
@@ -240,15 +238,9 @@ def changes_of(table: Table, spec: DeltaAggregateSpec, part: ShareOfGroups) -> I
         yield from differences(spec, schema, keys, lambda _: images.slice(0, 0), lambda _: images)
         return
     size = max(1, int(LOOKUP_ROWS / max(1.0, table.at(part.end).rows_per_key(side.names_now(spec.groups)))))
+    old, new = (partial(_rows_of, spec, side, version) for version in (part.start, part.end))
     for low in range(0, keys.num_rows, size):
-        some = keys.slice(low, size)
-        yield from differences(
-            spec,
-            schema,
-            some,
-            lambda wanted_keys: _rows_of(side, part.start, spec, wanted_keys),
-            lambda wanted_keys: _rows_of(side, part.end, spec, wanted_keys),
-        )
+        yield from differences(spec, schema, keys.slice(low, size), old, new)
 
 
 def _of_share(spec: DeltaAggregateSpec, images: pa.Table, part: ShareOfGroups) -> pa.Table:
@@ -258,34 +250,20 @@ def _of_share(spec: DeltaAggregateSpec, images: pa.Table, part: ShareOfGroups) -
     return images.take(pa.array(np.flatnonzero(bucket_of(hashes, part.shares) == part.share)))
 
 
-def _rows_of(side: PinnedSide, version: Version, spec: DeltaAggregateSpec, keys: pa.Table) -> pa.Table:
+def _rows_of(spec: DeltaAggregateSpec, side: PinnedSide, version: Version, keys: pa.Table) -> pa.Table:
     """All rows of some groups at a version. Groups with a NULL are not in an index: they take a scan."""
     is_known = have_values(keys, keys.column_names)
     known = keys.filter(pa.array(is_known))
     match = side.match(version, spec.rows, side.schema.arrow)
     found = [match(spec.groups, known, spec.read)[1]] if known.num_rows else []
     unknown = keys.filter(pa.array(~is_known))
-    found += [
-        _first_null_in(name, spec, side.scan(version, spec.read, _with_null_in(name, spec)))
-        for name in spec.groups
-        if unknown.column(name).null_count
-    ]
+    for number, name in enumerate(spec.groups):
+        if unknown.column(name).null_count:
+            where = [[*parts, (name, "is null", None)] for parts in spec.rows or ((),)]
+            rows = side.scan(version, spec.read, where)
+            # those whose first NULL among the group columns is in this one, so that none comes twice
+            found.append(rows.filter(pa.array(have_values(rows, spec.groups[:number]))))
     return pa.concat_tables(found) if found else side.schema.arrow.empty_table().select(list(spec.read))
-
-
-def _where_now(table: Table, spec: DeltaAggregateSpec) -> str | None:
-    """The filters of a spec with the present names of their columns, as the option of a reader."""
-    return None if spec.rows is None else where_to_json(_side(table, spec).where_now(spec.rows))
-
-
-def _with_null_in(name: str, spec: DeltaAggregateSpec) -> list[list[Any]]:
-    """The filters, of rows that have a NULL in a column."""
-    return [[*parts, (name, "is null", None)] for parts in spec.rows or ((),)]
-
-
-def _first_null_in(name: str, spec: DeltaAggregateSpec, rows: pa.Table) -> pa.Table:
-    """The rows whose first NULL among the group columns is in this one, so that none comes twice."""
-    return rows.filter(pa.array(have_values(rows, spec.groups[: spec.groups.index(name)])))
 
 
 def _spec(options: Any) -> DeltaAggregateSpec:

@@ -145,12 +145,8 @@ class DeltaAggregateSpec:
 
         Columns count by name, as in checkpoints of release 0.1; see `fingerprint_by`.
         """
-        meaning = {
-            key: value
-            for key, value in self._values().items()
-            if key in ("groups", "measures", "where", "rows")
-        }
-        return hash_of(meaning)
+        values = self._values()
+        return hash_of({key: values[key] for key in ("groups", "measures", "where", "rows") if key in values})
 
     def fingerprint_by(self, id_of: Callable[[str], str]) -> str:
         """The fingerprint with columns that count by what ``id_of`` gives for them, whatever their types."""
@@ -234,12 +230,8 @@ class DeltaAggregateSpec:
                 "max-rows-per-trigger": int(max_rows),
                 **rest,
             } if rest.keys() <= {"rows", "began"} and all(isinstance(name, str) for name in groups):
-                parsed = tuple(_measure(measure) for measure in measures)
-                condition, began = (
-                    expressions.from_json(where),
-                    columns_from_json(value.get("began", [])),
-                )
-                rows = filters.from_json(rest.get("rows"))
+                parsed, condition = tuple(map(_measure, measures)), expressions.from_json(where)
+                began, rows = columns_from_json(rest.get("began", [])), filters.from_json(rest.get("rows"))
                 return cls(path, tuple(groups), parsed, condition, shards, max_rows, began, rows)
         raise ConfigurationError(f"the spec of an aggregate must be JSON text, got {text[:80]!r}")
 

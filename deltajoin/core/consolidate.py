@@ -111,11 +111,6 @@ def opposes(marks: Marks, sign: Signs) -> Mask:
 def contested_keys(signs: Sequence[Signs], codes: Sequence[Ints], *, only_opposite: bool) -> Mask:
     """For each code of a key that all tables share, whether several tables changed rows with it.
 
-    Args:
-        signs: of each table's changes.
-        codes: of their keys.
-        only_opposite: whether only changes of opposite sign count.
-
     >>> one, other = np.array([1, 1], np.int8), np.array([-1], np.int8)
     >>> contested_keys([one, other], [np.array([0, 1]), np.array([1])], only_opposite=True).tolist()
     [False, True]
@@ -151,9 +146,7 @@ def _is_in(asked: Hashes, known: Hashes) -> Mask:
 def consolidate_bundles(bundles: Sequence[Bundle], tables: Sequence[int]) -> list[Bundle]:
     """What is left of the rows: of equal ones as many as their signs sum up to, each with its own kind.
 
-    Args:
-        bundles: rows of the join.
-        tables: those whose parts make up a row of the output.
+    The parts of ``tables`` make up a row of the output.
     """
     bundles = [rows for rows in bundles if len(rows)]
     if not bundles:

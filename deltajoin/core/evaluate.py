@@ -50,13 +50,9 @@ from upsert.rowkind import ROW_KIND_COLUMN, every_kind
 
 @dataclass(frozen=True)
 class Outgoing:
-    """How rows with all columns become those that come out.
+    """How rows with all columns become those that come out: which rows and columns do.
 
-    Args:
-        schema: of what comes out.
-        keep: which rows do; None for all.
-        is_all: whether all columns do.
-        must_net: whether different rows may be equal in what comes out of them.
+    ``must_net``: whether different rows may be equal in what comes out of them.
     """
 
     schema: pa.Schema
@@ -130,17 +126,10 @@ OUTPUT_ROWS: Final = 16_384
 
 @dataclass(frozen=True)
 class Join:
-    """A tree with all that follows from it, its tables' schemas and their indexes.
+    """A flattened tree with all that follows from it, its tables' schemas and their indexes.
 
-    Args:
-        tree: the flattened tree.
-        schemas: rows of each table as the join carries them.
-        visible: tables that come out.
-        present: tables with a flag.
-        rows: schema of the rows with all columns.
-        outgoing: what of them comes out.
-        plans: the plan of each table, in the order in which they move.
-        split: how the work is cut.
+    ``rows`` have all columns, ``outgoing`` is what of them comes out. The tables' plans are in the order in
+    which these move.
     """
 
     tree: Node
@@ -178,18 +167,11 @@ def evaluate(
     """Consolidated signed rows of the join for one step of all tables, in batches of bounded size.
 
     For one shard: pass the changes that ``join.split`` gives it, and lookups cut by ``Split.cut_lookup``.
+    Changes are those of each table, consolidated; lookups are in each table before the step and after it.
 
-    Args:
-        join: what to join.
-        changes: of each table, consolidated.
-        old: lookups in each table before the step.
-        new: lookups in each table after it.
-        output_rows: rows of a batch at most.
-
-    Yields:
-        Batches of exactly ``join.outgoing.schema``. The kind of a row is that of the changed row that drove
-        it, or ``+I`` and ``-D`` for rows that a change of others' matches brings. Over all batches, no row
-        comes with both signs.
+    Batches have exactly ``join.outgoing.schema``. The kind of a row is that of the changed row that drove it,
+    or ``+I`` and ``-D`` for rows that a change of others' matches brings. Over all batches, no row comes with
+    both signs.
     """
     moving = [table for table, _ in join.plans if changes[table].rows.num_rows]
     has_one_sign = join.is_inner and _have_one_sign([changes[table] for table in moving])

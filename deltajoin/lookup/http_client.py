@@ -59,12 +59,7 @@ class HttpClient:
         )
 
     async def lookup(self, keys: pa.Table) -> Answer:
-        """One request about these keys.
-
-        Raises:
-            LookupUnavailableError: no connection, no answer in time, or a status that says to come back.
-            LookupFailedError: any other status, or a reply that is not what it should be.
-        """
+        """One request about these keys."""
         reply = await self._reply(self._exchange.request(keys))
         try:
             if len(reply) > _LARGE:  # other requests must not wait, nor run out of time, meanwhile

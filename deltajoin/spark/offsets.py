@@ -27,14 +27,10 @@ Versions = tuple[Version, ...]
 
 @dataclass(frozen=True)
 class JoinIdentity:
-    """What an offset belongs to.
+    """What an offset belongs to: the join in words, a hash of what it means, the uuids of its tables.
 
-    Attributes:
-        join: the join in words.
-        fingerprint: a hash of what it means.
-        tables: the uuids of its tables.
-        parts: what it consists of, as `deltajoin.fingerprint.parts_of` gives it; () if that is not known.
-        others: gives fingerprints that older releases may have written for it.
+    ``parts`` say what it consists of, see `DeltaJoinSpec.parts`; () if that is not known. ``others`` gives
+    fingerprints that older releases may have written for it.
     """
 
     join: str
@@ -76,12 +72,7 @@ class JoinOffset:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """The offset of its JSON values.
-
-        Raises:
-            CheckpointMismatchError: the value is no offset of a delta join.
-            ConfigurationError: one of the versions is none.
-        """
+        """The offset of its JSON values, which must be one of a delta join."""
         match value:
             case {
                 "join": str(join),
@@ -102,17 +93,16 @@ class JoinOffset:
 
     @classmethod
     def of(cls, value: Mapping[str, Any], owner: JoinIdentity) -> Self:
-        """The offset of its JSON values, which must belong to this join.
-
-        Raises:
-            CheckpointMismatchError: it belongs to another join, or to other tables.
-        """
+        """The offset of its JSON values, which must belong to this join and its tables."""
         offset = cls.from_json(value)
         theirs = offset.identity
         if not owner.is_of(theirs.fingerprint):
+            differs = "keys, columns and filters must be the same"
+            if theirs.parts:
+                differs = what_differs(theirs.parts, owner.parts)
             raise CheckpointMismatchError(
                 f"delta join: the checkpoint belongs to the join {theirs.join} [{theirs.fingerprint}], "
-                f"this one is {owner.join} [{owner.fingerprint}]: {_difference(theirs, owner)}; {GO_ON}, or "
+                f"this one is {owner.join} [{owner.fingerprint}]: {differs}; {GO_ON}, or "
                 "restore what it was made with"
             )
         if theirs.tables != owner.tables:
@@ -122,12 +112,6 @@ class JoinOffset:
                 f"one was dropped and made again; {_MISMATCH}"
             )
         return offset
-
-
-def _difference(theirs: JoinIdentity, ours: JoinIdentity) -> str:
-    if not theirs.parts:
-        return "keys, columns and filters must be the same"
-    return what_differs(theirs.parts, ours.parts)
 
 
 @dataclass(frozen=True)
@@ -157,11 +141,7 @@ class JoinStep(Jsonable):
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """The step of its JSON values.
-
-        Raises:
-            ConfigurationError: the value is no step.
-        """
+        """The step of its JSON values."""
         with suppress(KeyError, TypeError):
             found = super().from_json(value)
             if found.old and len(found.old) == len(found.new):

@@ -121,15 +121,6 @@ class PinnedSide:
             self.table, lambda names: self.table.at(version).scan(names, self.where_now(where))
         )
 
-    def lookup(self, version: Version, by: Sequence[str], keys: pa.Table, columns: Sequence[str]) -> pa.Table:
-        """Each row that equals any of the keys once, as ``View.lookup`` gives them."""
-
-        def read(names: tuple[str, ...]) -> pa.Table:
-            view = self.table.at(version)
-            return view.lookup(self.names_now(by), self._keys_now(by, keys), select=names)
-
-        return self._pinned(columns).read(self.table, read)
-
     def match(self, version: Version, where: Any, images: pa.Schema) -> Match:
         """Lookups at a version, among the rows for which ``where`` is true, with the types of ``images``."""
 
@@ -411,19 +402,15 @@ class _Facts:
         self._estimate = cache(self._estimated)
 
     def name(self, table: int) -> str:
-        """Its name."""
         return self._joined.tables[table].name
 
     def index_for(self, table: int, columns: Sequence[str]) -> str | None:
-        """What serves a lookup by these columns."""
         return self._joined.sides[table].index_for(columns)
 
     def rows_per_key(self, table: int, columns: Sequence[str]) -> float:
-        """How many rows one key is expected to have."""
         return self._estimate(table, tuple(columns))
 
     def select(self, table: int) -> tuple[str, ...]:
-        """Columns that come out of the join."""
         return self._joined.spec.tables[table].select
 
     def _estimated(self, table: int, columns: tuple[str, ...]) -> float:
