@@ -61,7 +61,6 @@ class JoinedTable:
     began: tuple[Column, ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Bring the parts into their one form and check them."""
         object.__setattr__(self, "select", _names("select", self.select))
         object.__setattr__(self, "where", filters.normalized(self.where))
         if self.began and {column.name for column in self.began} != set(self.columns):
@@ -148,7 +147,6 @@ class Side:
     where: Sequence[Any] | None = None
 
     def __post_init__(self) -> None:
-        """Bring the parts into their one form and check them."""
         table = JoinedTable(self.path, self.select, self.where)
         object.__setattr__(self, "select", table.select)
         object.__setattr__(self, "where", table.where)
@@ -238,7 +236,6 @@ class DeltaJoinSpec:
     is_net: bool = True
 
     def __post_init__(self) -> None:
-        """Check what concerns several parts."""
         object.__setattr__(self, "tables", tuple(self.tables))
         object.__setattr__(self, "present", tuple(self.present))
         if not 1 <= len(self.tables) <= MAX_TABLES:

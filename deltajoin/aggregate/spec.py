@@ -46,7 +46,6 @@ class Measure:
     where: Condition | None = None
 
     def __post_init__(self) -> None:
-        """Check the parts against each other."""
         object.__setattr__(self, "columns", tuple(self.columns))
         takes = FUNCTIONS.get(self.function, -1)
         if takes is not None and takes != len(self.columns):
@@ -107,7 +106,6 @@ class DeltaAggregateSpec:
     rows: Filters | None = None
 
     def __post_init__(self) -> None:
-        """Check the parts against each other."""
         object.__setattr__(self, "groups", tuple(self.groups))
         object.__setattr__(self, "rows", filters.normalized(self.rows))
         object.__setattr__(self, "measures", tuple(self.measures))

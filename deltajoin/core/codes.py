@@ -243,7 +243,10 @@ def equal_pairs(left: Ints, right: Ints, *, at_most: int) -> Iterator[Pairs]:
     if not len(left) or not len(right):
         return
     codes = int(max(left.max(), right.max())) + 1
-    by_code, starts, counts = _grouped(right, codes)
+    counts = np.bincount(right, minlength=codes)
+    starts = np.cumsum(counts) - counts
+    is_sorted = bool(np.all(right[1:] >= right[:-1]))
+    by_code = np.arange(len(right)) if is_sorted else stable_order(right)
     partners = counts[left]
     ends = np.cumsum(partners)
     for low in range(0, int(ends[-1]), at_most):
@@ -255,11 +258,3 @@ def equal_pairs(left: Ints, right: Ints, *, at_most: int) -> Iterator[Pairs]:
         driver = np.repeat(some, length)
         nth = np.arange(low, high) - (ends[driver] - partners[driver])
         yield Pairs(driver, by_code[starts[left[driver]] + nth])
-
-
-def _grouped(codes: Ints, count: int) -> tuple[Ints, Ints, Ints]:
-    """Positions in order of their code, and for each code where its positions start and their number."""
-    counts = np.bincount(codes, minlength=count)
-    is_sorted = bool(np.all(codes[1:] >= codes[:-1]))
-    order = np.arange(len(codes)) if is_sorted else stable_order(codes)
-    return order, np.cumsum(counts) - counts, counts

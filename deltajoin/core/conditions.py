@@ -91,7 +91,13 @@ def type_of(condition: Condition, types_of: Types) -> pa.DataType:
         case Const(_, type_):
             return type_
         case Cast(value, type_):
-            return _cast_type(condition, type_of(value, types_of), type_)
+            of = type_of(value, types_of)
+            if of != type_ and not _is_widening(of, type_):
+                raise ConfigurationError(
+                    f"condition {condition}: a cast must lose nothing and depend on no time zone, "
+                    f"got {types.sql_name(of)} to {types.sql_name(type_)}; store the column with this type"
+                )
+            return type_
         case Call(_, args):
             return _type_of_call(condition, [type_of(arg, types_of) for arg in args])
 
@@ -167,15 +173,6 @@ def _text_with_constants(call: Call, args: list[pa.DataType]) -> pa.DataType:
     if call.op == "like" and constants[0] is not None:
         check_pattern(constants[0])
     return pa.bool_()
-
-
-def _cast_type(condition: Cast, of: pa.DataType, to: pa.DataType) -> pa.DataType:
-    if of != to and not _is_widening(of, to):
-        raise ConfigurationError(
-            f"condition {condition}: a cast must lose nothing and depend on no time zone, "
-            f"got {types.sql_name(of)} to {types.sql_name(to)}; store the column with this type"
-        )
-    return to
 
 
 def _is_widening(of: pa.DataType, to: pa.DataType) -> bool:

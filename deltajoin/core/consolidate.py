@@ -91,15 +91,12 @@ class ChangedKeys:
 
     def marks(self, by: Sequence[str], keys: pa.Table) -> Marks:
         """For each key whether rows with it came and went; the columns of ``keys`` are in order of ``by``."""
-        came, went = self._of(tuple(by))
-        asked = _hashes(keys)
-        return _is_in(asked, came) * np.uint8(PLUS) | _is_in(asked, went) * np.uint8(MINUS)
-
-    def _of(self, by: tuple[str, ...]) -> tuple[Hashes, Hashes]:
-        if by not in self._known:
+        columns = tuple(by)
+        if columns not in self._known:
             hashes = _hashes(self._changes.rows.select(list(by)))
-            self._known[by] = np.sort(hashes[self._signs > 0]), np.sort(hashes[self._signs < 0])
-        return self._known[by]
+            self._known[columns] = np.sort(hashes[self._signs > 0]), np.sort(hashes[self._signs < 0])
+        (came, went), asked = self._known[columns], _hashes(keys)
+        return _is_in(asked, came) * np.uint8(PLUS) | _is_in(asked, went) * np.uint8(MINUS)
 
 
 def opposes(marks: Marks, sign: Signs) -> Mask:

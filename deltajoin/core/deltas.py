@@ -37,7 +37,6 @@ from deltajoin.core.rows import (
     PROBE,
     Bundle,
     Changes,
-    Kinds,
     Marks,
     TablePart,
     concatenated,
@@ -130,7 +129,8 @@ class PathVersions:
         match plan:
             case LeafDelta(table):
                 if changes.rows.num_rows:
-                    yield Bundle.of({table: TablePart.all_of(changes.images)}, kinds_of(changes))
+                    kinds = pc.index_in(changes.kinds, every_kind()).to_numpy().astype(np.int8)
+                    yield Bundle.of({table: TablePart.all_of(changes.images)}, kinds)
             case WhereDelta(child, condition):
                 for rows in self.changes(child, changes):
                     yield rows.where(fulfilled(rows, (), condition))
@@ -284,12 +284,6 @@ class PathVersions:
             counts[chunk.positions] = chunk.counts(self.piece)
             marks[chunk.positions] |= chunk.rows.marks
         return counts, replace(rows, marks=marks)
-
-
-def kinds_of(changes: Changes) -> Kinds:
-    """Kinds of changes as positions in ``every_kind()``."""
-    kinds: Kinds = pc.index_in(changes.kinds, every_kind()).to_numpy().astype(np.int8)
-    return kinds
 
 
 def _tables(plan: Lookup) -> frozenset[int]:

@@ -388,13 +388,9 @@ class _Region:
             bound = [s for s in members if isinstance(s, int) or s.table in before]
             if own and not bound:
                 equal += [(own[0], another) for another in own[1:]]
-        return tuple(equal), self._now_bound()
-
-    def _now_bound(self) -> Condition | None:
-        """The conditions whose last missing columns have just been bound."""
         now = [c for c in self._conditions if {ref.table for ref in refs_of(c)} <= self._tables]
         self._conditions = [c for c in self._conditions if c not in now]
-        return conjunction(*now)
+        return tuple(equal), conjunction(*now)
 
     def steps(self) -> tuple[Attach, ...]:
         """The lookups of all children that are left, in a good order."""

@@ -98,7 +98,7 @@ class SideFinder:
         # all keys of the fresh rows are among the new ones, so their codes are positions among these
         codes = codes_of(pa.concat_tables([new, own_keys.filter(pa.array(is_new))]), new.column_names)
         self._cache.put(new, Answer(codes[new.num_rows :], fresh))
-        known = changes.take(~is_among(join_keys(self._join, self._side, changes.rows), new))
+        known = changes.where(~is_among(join_keys(self._join, self._side, changes.rows), new))
         if len(known):
             self._cache.update(known.rows.drop_columns([ROW_KIND_COLUMN]), (~known.is_value).tolist())
 

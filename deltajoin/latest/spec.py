@@ -91,7 +91,6 @@ class LatestJoin:
     settings: JoinSettings = field(default_factory=JoinSettings, compare=False)
 
     def __post_init__(self) -> None:
-        """Check the parts against each other."""
         if self.kind not in KINDS:
             raise ConfigurationError(f"a lookup join must be one of {', '.join(KINDS)}, got {self.kind!r}")
         if not self.on:

@@ -67,10 +67,9 @@ class Drivers:
     def __len__(self) -> int:
         return int(self.rows.num_rows)
 
-    def take(self, which: Ints | Mask) -> Drivers:
-        """Some of them: by position, or by mask."""
-        chosen = np.flatnonzero(which) if which.dtype == np.bool_ else which
-        return Drivers(self.rows.take(pa.array(chosen)), self.is_value[chosen])
+    def where(self, mask: Mask) -> Drivers:
+        """Those for which the mask is true."""
+        return Drivers(self.rows.filter(pa.array(mask)), self.is_value[mask])
 
 
 def change_schema(side: LookupSide) -> pa.Schema:
@@ -387,7 +386,7 @@ def _check_deletes(join: LatestJoin, side: int, own: Drivers) -> None:
     outside = [name for name in join.keys(side) if name not in join.sides[side].upsert_key]
     if not outside or own.is_value.all():
         return
-    deletes = own.take(~own.is_value).rows
+    deletes = own.where(~own.is_value).rows
     if not has_value(join_keys(join, side, deletes)).all():
         raise ChangelogError(
             f"lookup join: deletes of the {SIDES[side]} side must carry the join column(s) "
@@ -407,7 +406,7 @@ def _without(asked: pa.Table, failed: pa.Table) -> pa.Table:
 def _split(join: LatestJoin, side: int, own: Drivers, failed: pa.Table) -> tuple[Drivers, pa.Table | None]:
     """The changes whose join keys can go on, and those that wait."""
     is_late = is_among(join_keys(join, side, own.rows), failed)
-    return own.take(~is_late), own.rows.filter(pa.array(is_late)) if is_late.any() else None
+    return own.where(~is_late), own.rows.filter(pa.array(is_late)) if is_late.any() else None
 
 
 def _learn(
@@ -417,7 +416,7 @@ def _learn(
     names = join.sides[side].columns.names
     looked_up = found.rows.select(names)
     looked_up = looked_up.filter(pa.array(is_among(join_keys(join, side, looked_up), answered)))
-    changes = own.take(is_among(join_keys(join, side, own.rows), answered))
+    changes = own.where(is_among(join_keys(join, side, own.rows), answered))
     rows = _on_top(join, side, looked_up, changes)
     finder.learn(answered, rows, own)
     return rows

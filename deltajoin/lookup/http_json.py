@@ -195,11 +195,10 @@ class JsonExchange:
         counts: list[int] = []
         failures: dict[int, LookupFailedError] = {}
         for at, result in enumerate(results):
-            found_rows: list[tuple[Any, ...]] = []
             try:
                 found_rows = self._rows(result)
             except LookupFailedError as failure:
-                failures[at] = failure
+                failures[at], found_rows = failure, []
             rows += found_rows
             counts.append(len(found_rows))
         return Answer(np.repeat(np.arange(keys), counts), as_table(ReplyRows(self._schema, rows)), failures)

@@ -13,7 +13,6 @@ from upsert.codec import Jsonable
 from upsert.errors import ConfigurationError
 from upsert.store.version import Version
 
-_FIELDS: Final = ("fingerprint", "join", "tables", "versions")
 _MISMATCH: Final = "choose another checkpoint, or restore what it was made with"
 GO_ON: Final = (
     "choose a new checkpoint, which loads all rows again, or begins where this one has got to with "
@@ -87,7 +86,7 @@ class JoinOffset:
                 found = tuple(Version.from_json(version) for version in versions)
                 return cls(identity, found, consumer if isinstance(consumer, str) else None)
         raise CheckpointMismatchError(
-            f"delta join: the checkpoint must hold offsets with {', '.join(_FIELDS)}, "
+            "delta join: the checkpoint must hold offsets with fingerprint, join, tables, versions, "
             f"got {value!r}; {_MISMATCH}"
         )
 

@@ -272,7 +272,10 @@ class JoinedTables:
         """How a step is cut into shards."""
         known = determined(self.spec.tree, emitted(self.spec)) if self.spec.is_net else None
         parts = zip(self.spec.tables, self.sides, strict=True)
-        identities = [_identity_of(part.select, side.primary_key) for part, side in parts]
+        identities = [
+            key if (key := side.primary_key) and set(key) <= set(part.select) else part.select
+            for part, side in parts
+        ]
         return split_of(self.spec.tree, self.type_of, identities, known)
 
     def images(self, table: int) -> pa.Schema:
@@ -380,10 +383,6 @@ class JoinedTables:
         key = set(side.primary_key)
         is_consolidated = bool(key) and key <= set(part.select) and part.columns == part.select
         return Changes(rows) if is_consolidated else consolidate_changes(Changes(rows))
-
-
-def _identity_of(select: tuple[str, ...], key: tuple[str, ...]) -> tuple[str, ...]:
-    return key if key and set(key) <= set(select) else select
 
 
 def output_type(tables: JoinedTables) -> StructType:
