@@ -159,11 +159,10 @@ def register(spark: SparkSession) -> None:
     make_known(spark, JoinStepSource)
 
 
-class JoinStepReader(SteppingReader[JoinedTables]):
+class _JoinStepReader(SteppingReader[JoinedTables]):
     """Finds the end of each step of all tables of a join; a form of the join reads it."""
 
     def __init__(self, options: SourceOptions) -> None:
-        """Nothing is opened yet."""
         super().__init__(options.consumer_id, options.lease_ms)
         self._options = options
         self._spec = options.spec
@@ -184,26 +183,21 @@ class JoinStepReader(SteppingReader[JoinedTables]):
         return ReadMaxRows(self._spec.max_rows_per_trigger)
 
     def opened(self) -> JoinedTables:
-        """The tables of the join."""
         return JoinedTables.open(self._spec)
 
     def tables_of(self, opened: JoinedTables) -> tuple[Table, ...]:
-        """Each of them."""
         return opened.tables
 
     def versions_of(self, opened: JoinedTables, offset: Offset) -> Versions:
-        """Their versions."""
         return JoinOffset.of(offset, opened.identity).versions
 
     def offset_at(self, opened: JoinedTables, versions: Versions, consumer: str | None = None) -> Offset:
-        """The offset of their versions."""
         owner = self._holding.in_offset(consumer).get(CONSUMER)
         return JoinOffset(opened.identity, versions, owner).to_json()
 
     def ends(
         self, opened: JoinedTables, versions: tuple[Version | None, ...], max_rows: int | None
     ) -> Versions:
-        """The end of the next step of all tables."""
         old = tuple(version or Version.EMPTY for version in versions)
         if self.takes_all(opened, old):
             max_rows = None
@@ -236,7 +230,7 @@ class BucketChanges(InputPartition):
     step: JoinStep
 
 
-class ChangesReader(JoinStepReader):
+class ChangesReader(_JoinStepReader):
     """Reads the changes of each step as rows of (shard, payload)."""
 
     def partitions(self, start: Offset, end: Offset) -> list[BucketChanges]:
@@ -278,7 +272,7 @@ class ShardOfStep(InputPartition):
     shards: int = 1
 
 
-class JoiningReader(JoinStepReader):
+class JoiningReader(_JoinStepReader):
     """Reads the consolidated rows of the join itself."""
 
     def __init__(
