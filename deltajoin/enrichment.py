@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -107,17 +106,14 @@ class UpsertEnrichment:
     enrichment: Enrichment
     schema: TableSchema
 
-    @cached_property
-    def _layout(self) -> Layout:
-        return Layout.of(self.schema)
-
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """``+U`` with the new row and its match, or ``-D`` with the key alone."""
         given = [batch for batch in from_spark(batches) if batch.num_rows]
         if not given:
             return
-        rows, signs = conform(self._layout, pa.Table.from_batches(given), "lookup_join")
-        folded = fold(self._layout, rows, signs, "none")
+        layout = Layout.of(self.schema)
+        rows, signs = conform(layout, pa.Table.from_batches(given), "lookup_join")
+        folded = fold(layout, rows, signs, "none")
         gone = np.zeros(folded.rows.num_rows, np.bool_) if folded.kinds is None else folded.kinds == 1
         numbers = np.arange(folded.rows.num_rows)
         snapshot = self.enrichment.pinned()
