@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING
 
 from deltajoin import expressions, tree
 from deltajoin.errors import BrokenPayloadError, CheckpointMismatchError
-from deltajoin.joined_table import JoinedTable, Side
-from deltajoin.spec import DeltaJoinSpec
+from deltajoin.spec import DeltaJoinSpec, JoinedTable, Side
 from upsert.lazy_names import imported_on_use as _imported_on_use
 
 if TYPE_CHECKING:

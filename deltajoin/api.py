@@ -18,9 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 from deltajoin.errors import CheckpointMismatchError
 from deltajoin.settings import FIRST_LOADS, PHYSICAL
 from deltajoin.spark.offsets import JoinIdentity, JoinOffset, Versions
-from deltajoin.spark.options import FORMAT, SourceOptions
 from deltajoin.spark.shuffled import shuffled, stateful
-from deltajoin.spark.source import register
+from deltajoin.spark.source import FORMAT, SourceOptions, register
 from deltajoin.spark.tables import JoinedTables
 from deltajoin.spec import DeltaJoinSpec
 from upsert.errors import ConfigurationError

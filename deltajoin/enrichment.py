@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -38,14 +37,8 @@ HOWS: Final = ("inner", "left")
 class Enrichment:
     """The lookup of one stream in one table; a task calls it with its rows.
 
-    Attributes:
-        path: folder of the table.
-        uuid: tells the table from another one that came to lie there.
-        pairs: columns of the stream and of the table that must be equal.
-        selected: columns of the table that are added.
-        how: "inner" or "left".
-        where: which rows of the table may match.
-        snapshot: id of the snapshot to look up in, None for the latest.
+    ``uuid`` tells the table from another one that came to lie at its path. ``pairs`` are columns of stream
+    and table that must be equal; ``selected`` ones of the table are added.
     """
 
     path: str
@@ -64,12 +57,7 @@ class Enrichment:
                 yield from self.enriched(snapshot, pa.Table.from_batches([batch])).to_batches()
 
     def pinned(self) -> Newest:
-        """The snapshot that a task reads.
-
-        Raises:
-            ConfigurationError: another table lies in the folder by now.
-            SnapshotExpiredError: the snapshot that was asked for has expired.
-        """
+        """The snapshot that a task reads."""
         table = Table.open(self.path)
         if table.uuid != self.uuid:
             raise ConfigurationError(
@@ -89,11 +77,7 @@ class Enrichment:
         return pa.table(columns, names=[*rows.column_names, *self.selected])
 
     def check(self, table: Table, what: str) -> None:
-        """Refuse a lookup that would fail in every task.
-
-        Raises:
-            SchemaError: no index serves the columns, or ``where`` does not fit the table.
-        """
+        """Refuse a lookup that would fail in every task."""
         for own, name in self.pairs:
             table.schema.type_of(name, f"{what}: on {own!r}")
         if len(set(self._table_columns)) < len(self.pairs) or not self.pairs:
@@ -102,11 +86,7 @@ class Enrichment:
         parse_where(self.where, table.schema)
 
     def check_finds_one_row(self, what: str) -> None:
-        """Refuse a lookup that may find several rows for a key.
-
-        Raises:
-            ConfigurationError: its columns hold neither the primary key nor a unique index.
-        """
+        """Refuse a lookup that may find several rows for a key."""
         index = Table.open(self.path).layout.best_index(self._table_columns)
         if index is None or not index.is_unique:
             raise ConfigurationError(
@@ -126,17 +106,14 @@ class UpsertEnrichment:
     enrichment: Enrichment
     schema: TableSchema
 
-    @cached_property
-    def _layout(self) -> Layout:
-        return Layout.of(self.schema)
-
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """``+U`` with the new row and its match, or ``-D`` with the key alone."""
         given = [batch for batch in from_spark(batches) if batch.num_rows]
         if not given:
             return
-        rows, signs = conform(self._layout, pa.Table.from_batches(given), "lookup_join")
-        folded = fold(self._layout, rows, signs, "none")
+        layout = Layout.of(self.schema)
+        rows, signs = conform(layout, pa.Table.from_batches(given), "lookup_join")
+        folded = fold(layout, rows, signs, "none")
         gone = np.zeros(folded.rows.num_rows, np.bool_) if folded.kinds is None else folded.kinds == 1
         numbers = np.arange(folded.rows.num_rows)
         snapshot = self.enrichment.pinned()
@@ -146,9 +123,8 @@ class UpsertEnrichment:
         new = new.drop_columns([""])
         deleted = np.setdiff1d(numbers, matched)
         yield from _with_kind(new, "+U").to_batches()
-        yield from _with_kind(
-            self._keys_alone(folded.rows.take(pa.array(deleted)), new.schema), "-D"
-        ).to_batches()
+        gone_rows = self._keys_alone(folded.rows.take(pa.array(deleted)), new.schema)
+        yield from _with_kind(gone_rows, "-D").to_batches()
 
     def _keys_alone(self, rows: pa.Table, schema: pa.Schema) -> pa.Table:
         columns = [

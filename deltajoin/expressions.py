@@ -29,7 +29,6 @@ class Ref:
     column: str
 
     def __post_init__(self) -> None:
-        """Check the parts."""
         if not isinstance(self.table, int) or isinstance(self.table, bool) or self.table < 0:
             raise ConfigurationError(f"a column's table must be a number from 0, got {self.table!r}")
         if not isinstance(self.column, str) or not self.column:
@@ -83,7 +82,6 @@ class Call:
     args: tuple[Condition, ...]
 
     def __post_init__(self) -> None:
-        """Check operator and number of arguments."""
         object.__setattr__(self, "args", tuple(self.args))
         if self.op not in OPERATORS:
             raise ConfigurationError(

@@ -1,38 +1,24 @@
-"""What a join means, by which a checkpoint knows its own: a short hash, and the parts of it in words (pure).
+"""What a query means, by which a checkpoint knows its own: a short hash, and its parts in words (pure).
 
 Columns count by their field ids, so a renamed column is the same one; types have no part in it, so a column
-may become wider. So the hash is that of the join with each column under the name of its id, and of conditions
-without the types of their columns. Release 0.1 counted columns by name, see `named_fingerprint`.
+may become wider. So the hash is that of the query with each column under the name of its id, and of
+conditions without the types of their columns. Release 0.1 counted columns by name.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal, localcontext
 from math import isfinite
 from typing import Any, Final
 
 from deltajoin import expressions, filters, tree
 from deltajoin.expressions import Call, Cast, Condition, Const, Field, Ref
-from deltajoin.joined_table import JoinedTable
-from deltajoin.tree import Inner, Leaf, Node, On, Outer, Where, nodes
+from deltajoin.tree import Inner, Leaf, Node, On, Outer, Where
 
 Name = Callable[[Ref], str]
-
-
-def renamed_tables(tables: Sequence[JoinedTable], name: Name) -> tuple[JoinedTable, ...]:
-    """The tables with each column under the name that ``name`` gives it."""
-    return tuple(_renamed_table(number, table, name) for number, table in enumerate(tables))
-
-
-def _renamed_table(number: int, table: JoinedTable, name: Name) -> JoinedTable:
-    def of(column: str) -> str:
-        return name(Ref(number, column))
-
-    emit = None if table.emit is None else tuple(map(of, table.emit))
-    return JoinedTable(table.path, tuple(map(of, table.select)), filters.renamed(table.where, of), emit)
 
 
 def renamed_tree(node: Node, name: Name) -> Node:
@@ -88,15 +74,14 @@ def untyped(condition: Condition) -> Any:
     match condition:
         case Cast(value):
             return untyped(value)
-        case Const(value, _) if is_number(value):
+        case Const(value, _) if _is_number(value):
             return {"const": plain_number(value)}
         case Call(op, args) if not op.startswith("wrapping"):
             return {"call": op, "args": [untyped(arg) for arg in args]}
     return expressions.to_json(condition)
 
 
-def is_number(value: Any) -> bool:
-    """Whether a constant is a number that `plain_number` can write."""
+def _is_number(value: Any) -> bool:
     if isinstance(value, float):
         return isfinite(value)
     return isinstance(value, int | Decimal) and not isinstance(value, bool)
@@ -118,44 +103,6 @@ OFFSET_FORMAT: Final = 1
 
 _SHOWN: Final = 160
 """Characters of a part that an offset keeps: people read it."""
-
-
-def named_fingerprint(tables: Sequence[JoinedTable], node: Node, present: Sequence[int]) -> str:
-    """The hash of a join whose columns count by name; see `deltajoin.spec.DeltaJoinSpec.fingerprint`."""
-    meaning: dict[str, Any] = {
-        "format": OFFSET_FORMAT,
-        "select": [sorted(table.select) for table in tables],
-        "where": [_sorted_filters(filters.to_json(table.where)) for table in tables],
-    }
-    match _canonical(node, expressions.to_json):
-        case {"node": "inner", "children": [{"node": "leaf"}, {"node": "leaf"}], "on": on, "where": []}:
-            # In the words of release 0.1, which knew no other join: its checkpoints go on.
-            pairs = sorted((one[1], other[1]) for one, other in on)
-            meaning |= {"join": "inner", "keys": pairs}
-        case canonical:
-            meaning |= {"tree": canonical, "present": sorted(present)}
-    return _hash(meaning)
-
-
-def fingerprint_of(tables: Sequence[JoinedTable], node: Node, present: Sequence[int], id_of: Name) -> str:
-    """The hash of a join whose columns count by what ``id_of`` gives for them."""
-    tables, node = renamed_tables(tables, id_of), renamed_tree(node, id_of)
-    return _hash(
-        {
-            "format": OFFSET_FORMAT,
-            "select": [sorted(table.select) for table in tables],
-            "where": [_sorted_filters(_plain_filters(table)) for table in tables],
-            "tree": _canonical(node, untyped),
-            "present": sorted(present),
-        }
-    )
-
-
-def parts_of(
-    tables: Sequence[JoinedTable], node: Node, present: Sequence[int], id_of: Name
-) -> tuple[str, ...]:
-    """What a join consists of, for `what_differs`: kind and key of each part, then the part in words."""
-    return tuple(dict.fromkeys(part(*found) for found in _parts(tables, node, present, id_of)))
 
 
 def part(kind: str, key: str, words: str) -> str:
@@ -182,64 +129,25 @@ def _missing(parts: Sequence[str], others: Sequence[str]) -> list[str]:
     return [f"{kind} {words}" for kind, key, words in split if (kind, key) not in known]
 
 
-def _parts(
-    tables: Sequence[JoinedTable], node: Node, present: Sequence[int], id_of: Name
-) -> Iterator[tuple[str, str, str]]:
-    for number, table in enumerate(tables):
-        for column in table.columns:
-            yield "column", f"{number}.{id_of(Ref(number, column))}", f"{table.name}.{column}"
-        by_id = renamed_tables(tables, id_of)[number]
-        if table.where is not None:
-            words = " or ".join(
-                " and ".join(f"{column} {op} {value!r}" for column, op, value in parts)
-                for parts in table.where
-            )
-            key = json.dumps([number, _sorted_filters(_plain_filters(by_id))])
-            yield "filter", key, f"{table.name}: {words}"
-
-    def dotted(ref: Ref) -> str:
-        return f"{tables[ref.table].name}.{ref.column}"
-
-    for own, same in zip(nodes(node), nodes(renamed_tree(node, id_of)), strict=True):
-        if isinstance(own, Inner | Outer) and isinstance(same, Inner | Outer):
-            for pair, ids in zip(own.on, same.on, strict=True):
-                yield "key", str(sorted(map(str, ids))), " = ".join(map(dotted, pair))
-        conditions = (expressions.conjuncts(_condition_of(each)) for each in (own, same))
-        for condition, by_ids in zip(*conditions, strict=True):
-            yield "condition", json.dumps(untyped(by_ids)), str(condition)
-    shape = _shape(node, [table.name for table in tables])
-    yield "join", _shape(node, list(map(str, range(len(tables))))), shape
-    for number in present:
-        yield "flag", str(number), f"whether {tables[number].name} has a row"
-
-
-def _condition_of(node: Node) -> Condition | None:
-    match node:
-        case Leaf():
-            return None
-        case Where(_, condition):
-            return condition
-        case Inner() | Outer():
-            return node.where
-
-
-def _shape(node: Node, names: Sequence[str]) -> str:
+def shape(node: Node, names: Sequence[str]) -> str:
+    """How the tables are nested, in words; without keys and conditions."""
     match node:
         case Leaf(table):
             return names[table]
         case Inner(below):
-            return f"inner({', '.join(sorted(_shape(child, names) for child in below))})"
+            return f"inner({', '.join(sorted(shape(child, names) for child in below))})"
         case Outer(kind, left, right):
-            return f"{kind}({_shape(left, names)}, {_shape(right, names)})"
+            return f"{kind}({shape(left, names)}, {shape(right, names)})"
         case Where(child):
-            return _shape(child, names)
+            return shape(child, names)
 
 
-def _hash(meaning: Any) -> str:
+def hash_of(meaning: Any) -> str:
+    """A short hash of JSON values."""
     return hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _canonical(node: Node, to_json: Callable[[Condition], Any]) -> Any:
+def canonical(node: Node, to_json: Callable[[Condition], Any]) -> Any:
     """JSON values of a tree, equal for trees that differ only in the order of what has no order."""
 
     def conditions(where: Condition | None) -> list[str]:
@@ -249,30 +157,30 @@ def _canonical(node: Node, to_json: Callable[[Condition], Any]) -> Any:
         case Leaf():
             return tree.to_json(node)
         case Inner(children, on, where):
-            below = sorted((_canonical(child, to_json) for child in children), key=json.dumps)
+            below = sorted((canonical(child, to_json) for child in children), key=json.dumps)
             pairs = sorted(sorted([ref.table, ref.column] for ref in pair) for pair in on)
             return {"node": "inner", "children": below, "on": pairs, "where": conditions(where)}
         case Outer(kind, left, right, on, where):
-            sides = [_canonical(left, to_json), _canonical(right, to_json)]
+            sides = [canonical(left, to_json), canonical(right, to_json)]
             pairs = sorted([[ref.table, ref.column] for ref in pair] for pair in on)
             return {"node": kind, "sides": sides, "on": pairs, "where": conditions(where)}
         case Where(child, condition):
-            return {"node": "where", "child": _canonical(child, to_json), "where": conditions(condition)}
+            return {"node": "where", "child": canonical(child, to_json), "where": conditions(condition)}
 
 
-def _sorted_filters(where: Any) -> list[str]:
+def sorted_filters(where: Any) -> list[str]:
+    """JSON values of filters, equal for those that differ only in their order."""
     return sorted(json.dumps(sorted(json.dumps(part) for part in parts)) for parts in where or ())
 
 
-def _plain_filters(table: JoinedTable) -> Any:
-    """Filters whose numbers do not depend on the type of their column."""
+def plain_filters(where: Sequence[Any] | None) -> Any:
+    """JSON values of filters, whose numbers do not depend on the type of their column."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, tuple):
             return tuple(map(plain, value))
-        return ("number", plain_number(value)) if is_number(value) else value
+        return ("number", plain_number(value)) if _is_number(value) else value
 
-    where = table.where and tuple(
-        tuple((column, op, plain(value)) for column, op, value in parts) for parts in table.where
+    return filters.to_json(
+        where and tuple(tuple((column, op, plain(value)) for column, op, value in parts) for parts in where)
     )
-    return filters.to_json(where)

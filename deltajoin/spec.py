@@ -7,20 +7,159 @@ option, so its JSON form is not trusted.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, Self
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Self
 
-from deltajoin import expressions, tree
-from deltajoin.expressions import Condition, Ref, refs_of
-from deltajoin.fingerprint import named_fingerprint
-from deltajoin.joined_table import JoinedTable, Side, fields_of
-from deltajoin.tree import Inner, Leaf, Node, Outer
-from upsert.errors import ConfigurationError
+from deltajoin import expressions, filters, tree
+from deltajoin.expressions import Condition, Ref, conjuncts, refs_of
+from deltajoin.fingerprint import (
+    OFFSET_FORMAT,
+    Name,
+    canonical,
+    hash_of,
+    part,
+    plain_filters,
+    renamed_tree,
+    shape,
+    sorted_filters,
+    untyped,
+)
+from deltajoin.tree import Inner, Leaf, Node, Outer, Where, nodes
+from upsert.errors import ConfigurationError, CorruptTableError, SchemaError
+from upsert.schema import Column
 
 MAX_TABLES: Final = 8
 KINDS: Final = ("inner", "left", "right", "full", "semi", "anti")
 """Kinds of a join of two tables, as `DeltaJoinSpec.of` takes them."""
+
+
+@dataclass(frozen=True)
+class JoinedTable:
+    """One table of a join: where it lies, which columns to read of it, which rows to leave out.
+
+    Args:
+        path: folder of the managed table.
+        select: columns of the join's rows, those that the tree uses among them.
+        where: filters in the store's form. A row that fails them takes no part in the join, as if the
+            table did not have it. Kept as nested tuples.
+        emit: those of ``select`` that come out of the join; None for all. The rest is only compared.
+        began: all these columns as they were when the query began, so that it finds them again after ``ALTER
+            TABLE``; () for those that have the names now.
+
+    Raises:
+        ConfigurationError: a part is empty or repeated, or a column that is to come out is not selected.
+
+    >>> JoinedTable("/data/orders", ("order_id", "product_id"), [("amount", ">", 0)]).where
+    ((('amount', '>', 0),),)
+    """
+
+    path: str
+    select: tuple[str, ...]
+    where: Sequence[Any] | None = None
+    emit: tuple[str, ...] | None = None
+    began: tuple[Column, ...] = field(default=(), compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "select", _names("select", self.select))
+        object.__setattr__(self, "where", filters.normalized(self.where))
+        if self.began and {column.name for column in self.began} != set(self.columns):
+            raise ConfigurationError(
+                f"table {self.path!r}: began must have each column of select and where, "
+                f"got {[column.name for column in self.began]!r}"
+            )
+        if self.emit is not None:
+            object.__setattr__(self, "emit", () if self.emit in ((), []) else _names("emit", self.emit))
+            if missing := [name for name in self.emitted if name not in self.select]:
+                raise ConfigurationError(
+                    f"table {self.path!r}: select must contain what is emitted; add {', '.join(missing)}"
+                )
+        if not isinstance(self.path, str) or not self.path:
+            raise ConfigurationError(f"a table of a join needs the path of its folder, got {self.path!r}")
+
+    @property
+    def emitted(self) -> tuple[str, ...]:
+        """The columns that come out."""
+        return self.select if self.emit is None else self.emit
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Every column that must be read: the selected ones, then those that only the filters use."""
+        return tuple(dict.fromkeys((*self.select, *filters.columns_of(self.where))))
+
+    @property
+    def name(self) -> str:
+        """The last part of the path, for messages."""
+        return self.path.rstrip("/").rsplit("/", 1)[-1]
+
+    def renamed(self, number: int, name: Name) -> Self:
+        """This table, which has a number, with each column under the name that ``name`` gives it."""
+
+        def of(column: str) -> str:
+            return name(Ref(number, column))
+
+        emit = None if self.emit is None else tuple(map(of, self.emit))
+        return type(self)(self.path, tuple(map(of, self.select)), filters.renamed(self.where, of), emit)
+
+    def to_json(self) -> dict[str, Any]:
+        """This table as JSON values."""
+        return {
+            "path": self.path,
+            "select": list(self.select),
+            "where": filters.to_json(self.where),
+            "emit": None if self.emit is None else list(self.emit),
+            "began": [column.to_json() for column in self.began],
+        }
+
+    @classmethod
+    def from_json(cls, value: Any) -> Self:
+        """The table of its JSON values.
+
+        Raises:
+            ConfigurationError: the value is none.
+        """
+        given = {"began": [], **value} if isinstance(value, dict) else value
+        fields = _fields_of("a table of a join", given, ("path", "select", "where", "emit", "began"))
+        where, began = filters.from_json(fields["where"]), columns_from_json(fields["began"])
+        return cls(fields["path"], fields["select"], where, fields["emit"], began)
+
+
+@dataclass(frozen=True)
+class Side:
+    """One table of a join of two, with the columns to join by: what people write for `DeltaJoinSpec.of`.
+
+    Args:
+        path: folder of the managed table.
+        select: columns to emit, the keys among them.
+        keys: join columns, paired by position with the other side's.
+        where: rows to leave out, see `JoinedTable`.
+
+    Raises:
+        ConfigurationError: a part is empty, repeated, or a key is not selected.
+
+    >>> Side("/data/orders", ("order_id", "product_id"), ("product_id",)).keys
+    ('product_id',)
+    """
+
+    path: str
+    select: tuple[str, ...]
+    keys: tuple[str, ...]
+    where: Sequence[Any] | None = None
+
+    def __post_init__(self) -> None:
+        table = JoinedTable(self.path, self.select, self.where)
+        object.__setattr__(self, "select", table.select)
+        object.__setattr__(self, "where", table.where)
+        object.__setattr__(self, "keys", _names("keys", self.keys))
+        if missing := [key for key in self.keys if key not in self.select]:
+            raise ConfigurationError(
+                f"side {self.path!r}: select must contain the join keys; add {', '.join(missing)}"
+            )
+
+    @property
+    def table(self) -> JoinedTable:
+        """The side without its keys."""
+        return JoinedTable(self.path, self.select, self.where)
 
 
 def output_name(table: int, column: str) -> str:
@@ -97,7 +236,6 @@ class DeltaJoinSpec:
     is_net: bool = True
 
     def __post_init__(self) -> None:
-        """Check what concerns several parts."""
         object.__setattr__(self, "tables", tuple(self.tables))
         object.__setattr__(self, "present", tuple(self.present))
         if not 1 <= len(self.tables) <= MAX_TABLES:
@@ -116,9 +254,6 @@ class DeltaJoinSpec:
         for ref in sorted(refs_of(self.keep)):
             if ref.table not in self.visible or ref.column not in self.tables[ref.table].select:
                 raise ConfigurationError(f"keep must use selected columns of rows that come out, got {ref}")
-        self._check_numbers()
-
-    def _check_numbers(self) -> None:
         padded = tree.null_supplied(self.tree)
         if len(set(self.present)) != len(self.present) or not padded.issuperset(self.present):
             raise ConfigurationError(
@@ -193,9 +328,68 @@ class DeltaJoinSpec:
         Equal for specs that select the same rows, whatever their order of columns, of inner joins or of
         conditions, their shards, limits, or the folder that the tables have moved to: the tables themselves
         are known by their uuids. What of these rows comes out has no part in it, as no projection or filter
-        above the join has.
+        above the join has. Columns count by name, as in checkpoints of release 0.1; see `fingerprint_by`.
         """
-        return named_fingerprint(self.tables, self.tree, self.present)
+        meaning: dict[str, Any] = {
+            "format": OFFSET_FORMAT,
+            "select": [sorted(table.select) for table in self.tables],
+            "where": [sorted_filters(filters.to_json(table.where)) for table in self.tables],
+        }
+        match canonical(self.tree, expressions.to_json):
+            case {"node": "inner", "children": [{"node": "leaf"}, {"node": "leaf"}], "on": on, "where": []}:
+                # In the words of release 0.1, which knew no other join: its checkpoints go on.
+                pairs = sorted((one[1], other[1]) for one, other in on)
+                meaning |= {"join": "inner", "keys": pairs}
+            case joined:
+                meaning |= {"tree": joined, "present": sorted(self.present)}
+        return hash_of(meaning)
+
+    def fingerprint_by(self, id_of: Name) -> str:
+        """The fingerprint with columns that count by what ``id_of`` gives for them, whatever their types."""
+        by_ids = self.renamed(id_of)
+        return hash_of(
+            {
+                "format": OFFSET_FORMAT,
+                "select": [sorted(table.select) for table in by_ids.tables],
+                "where": [sorted_filters(plain_filters(table.where)) for table in by_ids.tables],
+                "tree": canonical(by_ids.tree, untyped),
+                "present": sorted(self.present),
+            }
+        )
+
+    def renamed(self, name: Name) -> Self:
+        """The same join, without ``keep``, with its columns under the names that ``name`` gives them."""
+        tables = tuple(table.renamed(number, name) for number, table in enumerate(self.tables))
+        return replace(self, tables=tables, tree=renamed_tree(self.tree, name), keep=None)
+
+    def parts(self, id_of: Name) -> tuple[str, ...]:
+        """What the join consists of, for `deltajoin.fingerprint.what_differs`."""
+        return tuple(dict.fromkeys(self._parts(self.renamed(id_of))))
+
+    def _parts(self, by_ids: Self) -> Iterator[str]:
+        names = [table.name for table in self.tables]
+        for number, (table, same) in enumerate(zip(self.tables, by_ids.tables, strict=True)):
+            for column, id_ in zip(table.columns, same.columns, strict=True):
+                yield part("column", f"{number}.{id_}", f"{table.name}.{column}")
+            if table.where is not None:
+                words = " or ".join(
+                    " and ".join(f"{column} {op} {value!r}" for column, op, value in parts)
+                    for parts in table.where
+                )
+                key = json.dumps([number, sorted_filters(plain_filters(same.where))])
+                yield part("filter", key, f"{table.name}: {words}")
+        for node, same_node in zip(nodes(self.tree), nodes(by_ids.tree), strict=True):
+            if isinstance(node, Inner | Outer) and isinstance(same_node, Inner | Outer):
+                for pair, ids in zip(node.on, same_node.on, strict=True):
+                    words = " = ".join(f"{names[ref.table]}.{ref.column}" for ref in pair)
+                    yield part("key", str(sorted(map(str, ids))), words)
+            conditions = (conjuncts(_condition_of(each)) for each in (node, same_node))
+            for condition, by_id in zip(*conditions, strict=True):
+                yield part("condition", json.dumps(untyped(by_id)), str(condition))
+        numbers = [str(number) for number in range(len(names))]
+        yield part("join", shape(self.tree, numbers), shape(self.tree, names))
+        for number in self.present:
+            yield part("flag", str(number), f"whether {names[number]} has a row")
 
     def __str__(self) -> str:
         """The join in the words that errors and checkpoints use."""
@@ -227,17 +421,56 @@ class DeltaJoinSpec:
         except (ValueError, RecursionError) as cause:
             raise ConfigurationError(f"a delta join's spec must be JSON, got {text[:80]!r}") from cause
         names = ("tables", "tree", "present", "shards", "max_rows_per_trigger", "keep", "is_net")
-        fields = fields_of("a delta join's spec", value, names)
-        tables, present = fields["tables"], fields["present"]
-        for name, part in (("tables", tables), ("present", present)):
-            if not isinstance(part, list):
-                raise ConfigurationError(f"a delta join's {name} must be a list, got {part!r}")
-        if bad := [number for number in present if type(number) is not int]:
+        fields = _fields_of("a delta join's spec", value, names)
+        for name in ("tables", "present"):
+            if not isinstance(fields[name], list):
+                raise ConfigurationError(f"a delta join's {name} must be a list, got {fields[name]!r}")
+        if bad := [number for number in fields["present"] if type(number) is not int]:
             raise ConfigurationError(f"a delta join's present must hold table numbers, got {bad[0]!r}")
         if not isinstance(fields["is_net"], bool):
             raise ConfigurationError(f"a delta join's is_net must be true or false, got {fields['is_net']!r}")
-        joined = tuple(JoinedTable.from_json(table) for table in tables)
-        node = tree.from_json(fields["tree"])
-        shards, limit = fields["shards"], fields["max_rows_per_trigger"]
-        keep = expressions.from_json(fields["keep"])
-        return cls(joined, node, tuple(present), shards, limit, keep, fields["is_net"])
+        return cls(
+            tuple(JoinedTable.from_json(table) for table in fields["tables"]),
+            tree.from_json(fields["tree"]),
+            tuple(fields["present"]),
+            fields["shards"],
+            fields["max_rows_per_trigger"],
+            expressions.from_json(fields["keep"]),
+            fields["is_net"],
+        )
+
+
+def _condition_of(node: Node) -> Condition | None:
+    match node:
+        case Leaf():
+            return None
+        case Where(_, condition):
+            return condition
+        case Inner() | Outer():
+            return node.where
+
+
+def _names(what: str, value: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Sequence) or not value:
+        raise ConfigurationError(f"a table of a join: {what} must be a list of column names, got {value!r}")
+    if bad := [name for name in value if not isinstance(name, str) or not name]:
+        raise ConfigurationError(f"a table of a join: {what} must hold column names, got {bad[0]!r}")
+    if len(set(value)) != len(value):
+        raise ConfigurationError(f"a table of a join: {what} names a column twice, got {list(value)!r}")
+    return tuple(value)
+
+
+def columns_from_json(value: Any) -> tuple[Column, ...]:
+    """Columns of their JSON values, which are not trusted."""
+    try:
+        return tuple(Column.from_json(column) for column in value)
+    except (KeyError, TypeError, ValueError, AttributeError, CorruptTableError, SchemaError) as cause:
+        raise ConfigurationError(f"columns of a query must be a list of columns, got {value!r}") from cause
+
+
+def _fields_of(what: str, value: Any, names: tuple[str, ...]) -> Mapping[str, Any]:
+    """The values of a JSON object that must have just these names."""
+    if not isinstance(value, dict) or sorted(value) != sorted(names):
+        found = sorted(value) if isinstance(value, dict) else value
+        raise ConfigurationError(f"{what} must have exactly {', '.join(names)}, got {found!r}")
+    return value

@@ -48,7 +48,6 @@ class Leaf:
     table: int
 
     def __post_init__(self) -> None:
-        """Check the number."""
         if not isinstance(self.table, int) or isinstance(self.table, bool) or self.table < 0:
             raise ConfigurationError(f"a leaf's table must be a number from 0, got {self.table!r}")
 
@@ -62,7 +61,6 @@ class Inner:
     where: Condition | None = None
 
     def __post_init__(self) -> None:
-        """Check the parts against each other."""
         object.__setattr__(self, "children", tuple(self.children))
         object.__setattr__(self, "on", _pairs(self.on))
         if len(self.children) < 2:
@@ -93,7 +91,6 @@ class Outer:
     where: Condition | None = None
 
     def __post_init__(self) -> None:
-        """Check the parts against each other."""
         object.__setattr__(self, "on", _pairs(self.on))
         if self.kind not in KINDS:
             raise ConfigurationError(f"an outer join's kind must be one of {KINDS}, got {self.kind!r}")
@@ -115,7 +112,6 @@ class Where:
     condition: Condition
 
     def __post_init__(self) -> None:
-        """Check that the child has the condition's columns."""
         _check_scope(self.condition, visible(self.child), "a filter")
 
 
@@ -315,11 +311,7 @@ def to_json(node: Node) -> dict[str, Any]:
             sides = {"left": to_json(left), "right": to_json(right)}
             return {"node": "outer", "kind": kind, **sides, **_match_to_json(on, where)}
         case Where(child, condition):
-            return {
-                "node": "where",
-                "child": to_json(child),
-                "condition": expressions.to_json(condition),
-            }
+            return {"node": "where", "child": to_json(child), "condition": expressions.to_json(condition)}
 
 
 def from_json(value: Any, depth: int = MAX_DEPTH) -> Node:
@@ -362,9 +354,8 @@ def _match_to_json(on: On, where: Condition | None) -> dict[str, Any]:
 
 
 def _on_from_json(value: Any) -> On:
-    match value:
-        case list():
-            return tuple(_pair_from_json(pair) for pair in value)
+    if isinstance(value, list):
+        return tuple(_pair_from_json(pair) for pair in value)
     raise ConfigurationError(f"join keys must be a list of pairs of columns, got {value!r}")
 
 

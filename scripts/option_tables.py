@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deltajoin import settings
-from deltajoin.spark import options as delta_join_source
+from deltajoin.spark import source as delta_join_source
 from upsert.catalog import namespace, session
 from upsert.formats.base import FORMATS, format_named
 from upsert.kafka.options import OPTIONS

@@ -18,7 +18,7 @@ from deltajoin.aggregate.spec import DeltaAggregateSpec, Measure
 from deltajoin.core.codes import Ints, codes_of_keys, codes_of_rows, first_of_each
 from deltajoin.core.conditions import mask
 from upsert import types
-from upsert.arrays import is_null, one_array
+from upsert.arrays import Mask, is_null, one_array
 from upsert.errors import SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import TableSchema
@@ -78,7 +78,7 @@ def computed(measure: Measure, rows: pa.Table, groups: Ints, count: int) -> pa.A
     at = np.flatnonzero(kept)
     values, groups = [value.take(pa.array(at)) for value in values], groups[at]
     if measure.is_distinct and len(groups):
-        once = _firsts(codes_of_keys([pa.array(groups), *values]))
+        once = first_of_each(codes_of_keys([pa.array(groups), *values]))
         values, groups = [value.take(pa.array(once)) for value in values], groups[once]
     match measure.function:
         case "count":
@@ -130,17 +130,11 @@ def _collected(value: pa.Array, groups: Ints, count: int, type_: pa.DataType, *,
     order = _order(groups, value)
     if is_set and len(order):
         codes = codes_of_keys([pa.array(groups), value])
-        order = order[np.sort(_firsts(codes[order]))]
+        order = order[np.sort(first_of_each(codes[order]))]
         value = as_key(value)
     lengths = np.bincount(groups[order], minlength=count)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(offsets), value.take(pa.array(order)), type=type_)
-
-
-def _firsts(codes: Ints) -> Ints:
-    """Position of the first of each code."""
-    found: Ints = np.unique(codes, return_index=True)[1].astype(np.int64)
-    return found
 
 
 def _sums(value: pa.Array, groups: Ints, count: int, type_: pa.DataType) -> pa.Array:
@@ -189,7 +183,7 @@ def _limbs(value: pa.Array) -> tuple[npt.NDArray[np.int64], ...]:
     return (*(half & 0xFFFFFFFF for half in lower), highest)
 
 
-def _in_type(exact: npt.NDArray[Any], is_empty: npt.NDArray[np.bool_], type_: pa.DataType) -> pa.Array:
+def _in_type(exact: npt.NDArray[Any], is_empty: Mask, type_: pa.DataType) -> pa.Array:
     is_decimal = pa.types.is_decimal(type_)
     bound = 10**type_.precision if is_decimal else 1 << 63
     outside = ((exact >= bound) | (exact < (1 - bound if is_decimal else -bound))) & ~is_empty
@@ -240,8 +234,7 @@ def differences(
 ) -> Iterator[pa.RecordBatch]:
     """What becomes of the groups with these keys, each once, whose rows ``old`` and ``new`` look up.
 
-    Yields:
-        Batches of ``schema`` and ``_row_kind``; ``-U`` just before ``+U``.
+    Batches have ``schema`` and ``_row_kind``; ``-U`` is just before ``+U``.
     """
     before, was = _results(spec, schema, keys, old)
     after, is_there = _results(spec, schema, keys, new)
@@ -263,7 +256,7 @@ def differences(
 
 def _results(
     spec: DeltaAggregateSpec, schema: pa.Schema, keys: pa.Table, lookup: Lookup
-) -> tuple[pa.Table, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
+) -> tuple[pa.Table, Mask]:
     """The aggregate of each group, and whether it has any row."""
     rows = wanted(spec, lookup(keys))
     count = keys.num_rows
@@ -280,6 +273,6 @@ def _results(
     return pa.table(columns, schema=schema), np.bincount(groups, minlength=count) > 0
 
 
-def _of_kind(rows: pa.Table, kinds: np.ndarray[tuple[int], np.dtype[np.object_]]) -> Iterator[pa.RecordBatch]:
+def _of_kind(rows: pa.Table, kinds: npt.NDArray[np.object_]) -> Iterator[pa.RecordBatch]:
     marked = rows.append_column(ROW_KIND_COLUMN, pa.array(kinds, pa.string()))
     yield from marked.combine_chunks().to_batches(max_chunksize=65_536)

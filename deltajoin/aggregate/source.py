@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from deltajoin.aggregate.evaluate import differences, output_schema, touched_groups, wanted
@@ -26,15 +27,16 @@ from deltajoin.fingerprint import what_differs
 from deltajoin.spark.tables import PinnedSide
 from upsert.arrays import one_array
 from upsert.errors import SchemaError
-from upsert.managed.options import DEFAULT_LEASE_MS, READ_OPTIONS, ReadOptions
-from upsert.managed.reader import ChangesReader, version_of
+from upsert.managed.options import DEFAULT_LEASE_MS, READ_OPTIONS
+from upsert.managed.reader import version_of
+from upsert.managed.stepping import Offset, SteppingReader
 from upsert.options import Option, parse, text
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
 from upsert.spark_formats import make_known
 from upsert.spark_table import arrow_schema, spark_schema
-from upsert.store.predicate import where_to_json
 from upsert.store.read.changes import touched_rows
+from upsert.store.read.pinned_columns import unaltered
 from upsert.store.rows.hashing import bucket_of, hash_columns
 from upsert.store.table import Table
 from upsert.store.version import Version
@@ -49,10 +51,6 @@ TASK_ROWS: Final = 50_000
 """Changed rows that are worth a task of their own."""
 LOOKUP_ROWS: Final = 500_000
 """Rows that are looked up at a time, about; a single group may have more."""
-
-Offset = dict[str, Any]
-_OWN: Final = ("aggregate", "fingerprint", "parts")
-"""What an offset has beside that of the table."""
 
 
 def read_aggregate(
@@ -123,7 +121,7 @@ class ShareOfGroups(InputPartition):
     shares: int
 
 
-class AggregateReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class AggregateReader(SteppingReader[Table]):
     """Reads the aggregate's consolidated changes, along the versions of the table."""
 
     def __init__(
@@ -133,50 +131,69 @@ class AggregateReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         consumer_id: str | None = None,
         lease_ms: int = DEFAULT_LEASE_MS,
     ) -> None:
-        """Check what is asked of the table."""
-        table = Table.open(spec.path)
+        super().__init__(consumer_id, lease_ms)
         self._spec = spec
         self._asked = asked
-        options = ReadOptions(
-            spec.path,
-            max_rows=spec.max_rows_per_trigger,
-            where=_where_now(table, spec),
-            consumer_id=consumer_id,
-            lease_ms=lease_ms,
-        )
-        self._versions = ChangesReader(options, spark_schema(table.schema, row_kind=True))
 
     def initialOffset(self) -> Offset:  # noqa: N802
         """The empty table."""
-        return self._own(self._versions.initialOffset())
+        return self.offset_at(self.opened(), (Version.EMPTY,))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """``max_rows_per_trigger`` of the spec."""
-        return self._versions.getDefaultReadLimit()
+        return ReadMaxRows(self._spec.max_rows_per_trigger)
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Stop at the present version."""
-        self._versions.prepareForTriggerAvailableNow()
+    def opened(self) -> Table:
+        """The table."""
+        return Table.open(self._spec.path)
 
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        """The version at the end of the next step; ``start`` itself when nothing is new."""
-        inner = self._inner(start)
-        end = self._versions.latestOffset(inner, limit)
-        return start if end == inner else self._own(end)
+    def tables_of(self, opened: Table) -> list[Table]:
+        """It alone."""
+        return [opened]
 
-    def commit(self, end: Offset) -> None:
-        """Nothing before ``end`` is read again."""
-        self._versions.commit(self._inner(end))
+    def versions_of(self, opened: Table, offset: Offset) -> tuple[Version | None]:
+        """The version in an offset, which must be one of this aggregate."""
+        spec, side, theirs = self._spec, _side(opened, self._spec), offset.get("fingerprint")
+        if theirs != spec.fingerprint_by(side.id_of) and theirs not in _named(side, spec):
+            found, parts = offset.get("aggregate", offset), offset.get("parts")
+            differs = what_differs(parts, spec.parts(side.id_of)) if isinstance(parts, list) else ""
+            raise CheckpointMismatchError(
+                f"{FORMAT}: the checkpoint belongs to {found!r}, this is {str(spec)!r}"
+                f"{differs and f': {differs}'}; choose another checkpoint, or restore what it was made with"
+            )
+        return (version_of(offset, opened),)
 
-    def reportLatestOffset(self) -> Offset:  # noqa: N802
-        """Where the stream will be when it has read all."""
-        return self._own(self._versions.reportLatestOffset())
+    def offset_at(self, opened: Table, versions: tuple[Version, ...], consumer: str | None = None) -> Offset:
+        """The offset of a version of the table, and what it belongs to."""
+        side = _side(opened, self._spec)
+        return {
+            **self._holding.in_offset(consumer),
+            "table": opened.uuid,
+            "version": versions[0].to_json(),
+            "aggregate": str(self._spec),
+            "fingerprint": self._spec.fingerprint_by(side.id_of),
+            "parts": list(self._spec.parts(side.id_of)),
+        }
+
+    def ends(
+        self, opened: Table, versions: tuple[Version | None, ...], max_rows: int | None
+    ) -> tuple[Version, ...]:
+        """The end of the next step."""
+        until = None if self._until is None else self._until[0]
+        version, side = versions[0] or Version.EMPTY, _side(opened, self._spec)
+        end = unaltered(
+            opened,
+            lambda _: opened.advance(
+                version, max_rows=max_rows, until=until, where=side.where_now(self._spec.rows)
+            ),
+        )
+        return (end,)
 
     def partitions(self, start: Offset, end: Offset) -> list[ShareOfGroups]:
         """As many as the changes are worth."""
-        table = Table.open(self._spec.path)
-        self._versions.keep(self._inner(start), self._inner(end))
-        first, last = (version_of(self._inner(offset), table) for offset in (start, end))
+        table = self.opened()
+        self.keep(start, end)
+        (first,), (last,) = (self.versions_of(table, offset) for offset in (start, end))
         if first is None or last is None or first == last:
             return []
         shares = max(1, min(self._spec.shards, -(-touched_rows(table.pinned(), first, last) // TASK_ROWS)))
@@ -187,32 +204,6 @@ class AggregateReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         schema = arrow_schema(self._asked)
         for batch in changes_of(Table.open(self._spec.path, partition.table), self._spec, partition):
             yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
-
-    def _own(self, inner: Offset) -> Offset:
-        side = _side(Table.open(self._spec.path), self._spec)
-        own = {
-            "aggregate": str(self._spec),
-            "fingerprint": self._spec.fingerprint_by(side.id_of),
-            "parts": list(self._spec.parts(side.id_of)),
-        }
-        return {**inner, **own}
-
-    def _inner(self, offset: Offset) -> Offset:
-        """The offset of the table in an offset of this aggregate.
-
-        Raises:
-            CheckpointMismatchError: it belongs to something else.
-        """
-        table, theirs = Table.open(self._spec.path), offset.get("fingerprint")
-        side = _side(table, self._spec)
-        if theirs != self._spec.fingerprint_by(side.id_of) and theirs not in _named(side, self._spec):
-            found, parts = offset.get("aggregate", offset), offset.get("parts")
-            differs = what_differs(parts, self._spec.parts(side.id_of)) if isinstance(parts, list) else ""
-            raise CheckpointMismatchError(
-                f"{FORMAT}: the checkpoint belongs to {found!r}, this is {str(self._spec)!r}"
-                f"{differs and f': {differs}'}; choose another checkpoint, or restore what it was made with"
-            )
-        return {name: value for name, value in offset.items() if name not in _OWN}
 
 
 def _side(table: Table, spec: DeltaAggregateSpec) -> PinnedSide:
@@ -240,15 +231,9 @@ def changes_of(table: Table, spec: DeltaAggregateSpec, part: ShareOfGroups) -> I
         yield from differences(spec, schema, keys, lambda _: images.slice(0, 0), lambda _: images)
         return
     size = max(1, int(LOOKUP_ROWS / max(1.0, table.at(part.end).rows_per_key(side.names_now(spec.groups)))))
+    old, new = (partial(_rows_of, spec, side, version) for version in (part.start, part.end))
     for low in range(0, keys.num_rows, size):
-        some = keys.slice(low, size)
-        yield from differences(
-            spec,
-            schema,
-            some,
-            lambda wanted_keys: _rows_of(side, part.start, spec, wanted_keys),
-            lambda wanted_keys: _rows_of(side, part.end, spec, wanted_keys),
-        )
+        yield from differences(spec, schema, keys.slice(low, size), old, new)
 
 
 def _of_share(spec: DeltaAggregateSpec, images: pa.Table, part: ShareOfGroups) -> pa.Table:
@@ -258,34 +243,20 @@ def _of_share(spec: DeltaAggregateSpec, images: pa.Table, part: ShareOfGroups) -
     return images.take(pa.array(np.flatnonzero(bucket_of(hashes, part.shares) == part.share)))
 
 
-def _rows_of(side: PinnedSide, version: Version, spec: DeltaAggregateSpec, keys: pa.Table) -> pa.Table:
+def _rows_of(spec: DeltaAggregateSpec, side: PinnedSide, version: Version, keys: pa.Table) -> pa.Table:
     """All rows of some groups at a version. Groups with a NULL are not in an index: they take a scan."""
     is_known = have_values(keys, keys.column_names)
     known = keys.filter(pa.array(is_known))
     match = side.match(version, spec.rows, side.schema.arrow)
     found = [match(spec.groups, known, spec.read)[1]] if known.num_rows else []
     unknown = keys.filter(pa.array(~is_known))
-    found += [
-        _first_null_in(name, spec, side.scan(version, spec.read, _with_null_in(name, spec)))
-        for name in spec.groups
-        if unknown.column(name).null_count
-    ]
+    for number, name in enumerate(spec.groups):
+        if unknown.column(name).null_count:
+            where = [[*parts, (name, "is null", None)] for parts in spec.rows or ((),)]
+            rows = side.scan(version, spec.read, where)
+            # those whose first NULL among the group columns is in this one, so that none comes twice
+            found.append(rows.filter(pa.array(have_values(rows, spec.groups[:number]))))
     return pa.concat_tables(found) if found else side.schema.arrow.empty_table().select(list(spec.read))
-
-
-def _where_now(table: Table, spec: DeltaAggregateSpec) -> str | None:
-    """The filters of a spec with the present names of their columns, as the option of a reader."""
-    return None if spec.rows is None else where_to_json(_side(table, spec).where_now(spec.rows))
-
-
-def _with_null_in(name: str, spec: DeltaAggregateSpec) -> list[list[Any]]:
-    """The filters, of rows that have a NULL in a column."""
-    return [[*parts, (name, "is null", None)] for parts in spec.rows or ((),)]
-
-
-def _first_null_in(name: str, spec: DeltaAggregateSpec, rows: pa.Table) -> pa.Table:
-    """The rows whose first NULL among the group columns is in this one, so that none comes twice."""
-    return rows.filter(pa.array(have_values(rows, spec.groups[: spec.groups.index(name)])))
 
 
 def _spec(options: Any) -> DeltaAggregateSpec:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from hashlib import sha256
 from typing import Any, Final, Self
 
 from deltajoin import expressions, filters
 from deltajoin.expressions import Condition, Ref, refs_of
 from deltajoin.filters import Filters
-from deltajoin.fingerprint import part, renamed_condition, untyped
-from deltajoin.joined_table import columns_from_json
+from deltajoin.fingerprint import hash_of, part, renamed_condition, untyped
+from deltajoin.spec import columns_from_json
 from upsert.errors import ConfigurationError
 from upsert.schema import Column
 
@@ -47,7 +46,6 @@ class Measure:
     where: Condition | None = None
 
     def __post_init__(self) -> None:
-        """Check the parts against each other."""
         object.__setattr__(self, "columns", tuple(self.columns))
         takes = FUNCTIONS.get(self.function, -1)
         if takes is not None and takes != len(self.columns):
@@ -108,7 +106,6 @@ class DeltaAggregateSpec:
     rows: Filters | None = None
 
     def __post_init__(self) -> None:
-        """Check the parts against each other."""
         object.__setattr__(self, "groups", tuple(self.groups))
         object.__setattr__(self, "rows", filters.normalized(self.rows))
         object.__setattr__(self, "measures", tuple(self.measures))
@@ -146,12 +143,8 @@ class DeltaAggregateSpec:
 
         Columns count by name, as in checkpoints of release 0.1; see `fingerprint_by`.
         """
-        meaning = {
-            key: value
-            for key, value in self._values().items()
-            if key in ("groups", "measures", "where", "rows")
-        }
-        return _hash(meaning)
+        values = self._values()
+        return hash_of({key: values[key] for key in ("groups", "measures", "where", "rows") if key in values})
 
     def fingerprint_by(self, id_of: Callable[[str], str]) -> str:
         """The fingerprint with columns that count by what ``id_of`` gives for them, whatever their types."""
@@ -159,7 +152,7 @@ class DeltaAggregateSpec:
         where = None if by_ids.where is None else untyped(by_ids.where)
         measures = [measure.meaning for measure in by_ids.measures]
         rows = {} if by_ids.rows is None else {"rows": filters.to_json(by_ids.rows)}
-        return _hash({"groups": list(by_ids.groups), "measures": measures, "where": where, **rows})
+        return hash_of({"groups": list(by_ids.groups), "measures": measures, "where": where, **rows})
 
     def renamed(self, name: Callable[[str], str]) -> Self:
         """The same aggregate with its columns under the names that ``name`` gives them."""
@@ -235,18 +228,10 @@ class DeltaAggregateSpec:
                 "max-rows-per-trigger": int(max_rows),
                 **rest,
             } if rest.keys() <= {"rows", "began"} and all(isinstance(name, str) for name in groups):
-                parsed = tuple(_measure(measure) for measure in measures)
-                condition, began = (
-                    expressions.from_json(where),
-                    columns_from_json(value.get("began", [])),
-                )
-                rows = filters.from_json(rest.get("rows"))
+                parsed, condition = tuple(map(_measure, measures)), expressions.from_json(where)
+                began, rows = columns_from_json(rest.get("began", [])), filters.from_json(rest.get("rows"))
                 return cls(path, tuple(groups), parsed, condition, shards, max_rows, began, rows)
         raise ConfigurationError(f"the spec of an aggregate must be JSON text, got {text[:80]!r}")
-
-
-def _hash(meaning: Any) -> str:
-    return sha256(json.dumps(meaning, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _measure(value: Any) -> Measure:

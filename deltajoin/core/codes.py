@@ -48,11 +48,7 @@ def common_type(found: Sequence[pa.DataType]) -> pa.DataType:
 
 
 def key_columns(rows: pa.Table, keys: Sequence[str], as_types: Sequence[pa.DataType]) -> list[pa.Array]:
-    """Key columns of ``rows`` in the types in which both sides' keys are compared.
-
-    Raises:
-        SchemaError: a key does not fit into its type.
-    """
+    """Key columns of ``rows`` in the types in which both sides' keys are compared."""
     columns = []
     for name, type_ in zip(keys, as_types, strict=True):
         column = one_array(rows.column(name))
@@ -105,10 +101,7 @@ def numbers_of_keys(columns: Sequence[pa.Array]) -> Ints:
 
 
 def stable_order(codes: Ints) -> Ints:
-    """Positions in the order of their codes, those of one code ascending.
-
-    Args:
-        codes: from 0 to 2^31, as many at most.
+    """Positions in the order of their codes, those of one code ascending; of 2^31 codes at most, from 0 on.
 
     >>> stable_order(np.array([1, 0, 1])).tolist()
     [1, 0, 2]
@@ -157,7 +150,8 @@ def first_of_each(codes: Ints) -> Ints:
 
 
 def _codes(column: pa.Array) -> Ints:
-    return _numpy(column.dictionary_encode(null_encoding="encode").indices)
+    codes: Ints = column.dictionary_encode(null_encoding="encode").indices.to_numpy().astype(np.int64)
+    return codes
 
 
 def combined(columns: Sequence[Ints]) -> Ints:
@@ -174,11 +168,6 @@ def combined(columns: Sequence[Ints]) -> Ints:
             codes, bound = dense(codes), len(codes)
         codes, bound = codes * width + other, bound * width
     return dense(codes) if others else codes
-
-
-def _numpy(indices: pa.Array) -> Ints:
-    codes: Ints = indices.to_numpy().astype(np.int64)
-    return codes
 
 
 def _comparable(column: pa.Array) -> pa.Array:
@@ -205,10 +194,7 @@ class KeyChunk(NamedTuple):
 
 
 class KeyChunks:
-    """Distinct keys in chunks, whose size follows from how many rows the last lookup brought.
-
-    Args:
-        codes: for each position the code of its key, dense from 0.
+    """Distinct keys, by dense codes, in chunks whose size follows from how many rows the last lookup brought.
 
     >>> [chunk.positions.tolist() for chunk in KeyChunks(np.array([0, 1, 0]))]
     [[0, 2, 1]]
@@ -232,13 +218,9 @@ class KeyChunks:
         while low < len(self._first):
             high = min(low + self._size, len(self._first))
             self._asked = high - low
-            yield self.between(low, high)
+            begin, end = np.searchsorted(self._codes, [low, high])
+            yield KeyChunk(self._order[begin:end], self._codes[begin:end] - low, self._first[low:high])
             low = high
-
-    def between(self, low: int, high: int) -> KeyChunk:
-        """The keys whose codes are ``low`` to ``high - 1``."""
-        begin, end = np.searchsorted(self._codes, [low, high])
-        return KeyChunk(self._order[begin:end], self._codes[begin:end] - low, self._first[low:high])
 
 
 class Pairs(NamedTuple):
@@ -261,7 +243,10 @@ def equal_pairs(left: Ints, right: Ints, *, at_most: int) -> Iterator[Pairs]:
     if not len(left) or not len(right):
         return
     codes = int(max(left.max(), right.max())) + 1
-    by_code, starts, counts = _grouped(right, codes)
+    counts = np.bincount(right, minlength=codes)
+    starts = np.cumsum(counts) - counts
+    is_sorted = bool(np.all(right[1:] >= right[:-1]))
+    by_code = np.arange(len(right)) if is_sorted else stable_order(right)
     partners = counts[left]
     ends = np.cumsum(partners)
     for low in range(0, int(ends[-1]), at_most):
@@ -273,11 +258,3 @@ def equal_pairs(left: Ints, right: Ints, *, at_most: int) -> Iterator[Pairs]:
         driver = np.repeat(some, length)
         nth = np.arange(low, high) - (ends[driver] - partners[driver])
         yield Pairs(driver, by_code[starts[left[driver]] + nth])
-
-
-def _grouped(codes: Ints, count: int) -> tuple[Ints, Ints, Ints]:
-    """Positions in order of their code, and for each code where its positions start and their number."""
-    counts = np.bincount(codes, minlength=count)
-    is_sorted = bool(np.all(codes[1:] >= codes[:-1]))
-    order = np.arange(len(codes)) if is_sorted else stable_order(codes)
-    return order, np.cumsum(counts) - counts, counts

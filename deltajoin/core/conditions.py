@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, Final
 
 import numpy as np
@@ -40,11 +40,7 @@ def regular_expression(pattern: str) -> str:
 
 
 def check_pattern(pattern: str) -> None:
-    """Make sure that texts can be compared with a pattern, in a time that grows with them.
-
-    Raises:
-        ConfigurationError: a backslash stands where Spark fails on it too, or the pattern is too long.
-    """
+    """Refuse a pattern with a backslash where Spark fails too, or too long to compare in linear time."""
     try:
         pc.match_substring_regex(pa.array([""]), regular_expression(pattern))
     except pa.ArrowInvalid as cause:
@@ -79,7 +75,6 @@ Types = Callable[[Ref], pa.DataType]
 TEXT_WITH_CONSTANTS: Final = ("like", "startswith", "endswith", "contains", "substring")
 """Functions of a text whose other arguments must be constants."""
 
-_COMPARISONS: Final = ("=", "<=>", "!=", "<", "<=", ">", ">=")
 _DIGITS: Final = {8: 3, 16: 5, 32: 10, 64: 20}
 """Digits of a decimal that holds every integer of so many bits, as Spark counts them."""
 
@@ -96,9 +91,15 @@ def type_of(condition: Condition, types_of: Types) -> pa.DataType:
         case Const(_, type_):
             return type_
         case Cast(value, type_):
-            return _cast_type(condition, type_of(value, types_of), type_)
-        case Call(op, args):
-            return _type_of_call(condition, op, [type_of(arg, types_of) for arg in args])
+            of = type_of(value, types_of)
+            if of != type_ and not _is_widening(of, type_):
+                raise ConfigurationError(
+                    f"condition {condition}: a cast must lose nothing and depend on no time zone, "
+                    f"got {types.sql_name(of)} to {types.sql_name(type_)}; store the column with this type"
+                )
+            return type_
+        case Call(_, args):
+            return _type_of_call(condition, [type_of(arg, types_of) for arg in args])
 
 
 def check_is_condition(condition: Condition, types_of: Types) -> None:
@@ -113,86 +114,65 @@ def check_is_condition(condition: Condition, types_of: Types) -> None:
         )
 
 
-def _type_of_call(call: Call, op: str, args: list[pa.DataType]) -> pa.DataType:
-    if op in ("isnull", "isnotnull"):
-        return pa.bool_()
-    for type_ in args:
-        _need(call, types.is_scalar(type_), "values must be of scalar types", args)
-    if op in (*_COMPARISONS, "in"):
-        return _comparison(call, op, args)
-    if op in ("and", "or", "not"):
-        _need(call, all(map(pa.types.is_boolean, args)), "values must be BOOLEAN", args)
-        return pa.bool_()
-    if op.removeprefix("wrapping ") in ("+", "-", "*", "neg", "abs"):
-        return _arithmetic(call, args)
-    if op in ("if", "case"):
-        return _choice(call, op, args)
-    if op == "coalesce":
-        _need(call, len(set(args)) == 1, "all values must have one type", args)
-        return args[0]
-    if op == "isnan":
-        _need(call, pa.types.is_floating(args[0]), "the value must be FLOAT or DOUBLE", args)
-        return pa.bool_()
-    if op in ("year", "month", "day"):
-        _need(call, pa.types.is_date(args[0]), "the value must be a DATE: times depend on a time zone", args)
-        return pa.int32()
-    return _text(call, op, args)
-
-
-def _comparison(call: Call, op: str, args: list[pa.DataType]) -> pa.DataType:
-    are_integers = all(map(pa.types.is_integer, args))
-    _need(call, are_integers or len(set(args)) == 1, "values must have one type, or be integers", args)
-    if op == "in":
-        _need(call, all(isinstance(arg, Const) for arg in call.args[1:]), "the list must be constants", args)
+def _type_of_call(call: Call, args: list[pa.DataType]) -> pa.DataType:
+    need = partial(_need, call, args)
+    if call.op not in ("isnull", "isnotnull"):
+        need(all(map(types.is_scalar, args)), "values must be of scalar types")
+    match call.op.removeprefix("wrapping "):
+        case "=" | "<=>" | "!=" | "<" | "<=" | ">" | ">=" | "in" as op:
+            are_integers = all(map(pa.types.is_integer, args))
+            need(are_integers or len(set(args)) == 1, "values must have one type, or be integers")
+            if op == "in":
+                need(all(isinstance(arg, Const) for arg in call.args[1:]), "the list must be constants")
+        case "and" | "or" | "not":
+            need(all(map(pa.types.is_boolean, args)), "values must be BOOLEAN")
+        case "isnan":
+            need(pa.types.is_floating(args[0]), "the value must be FLOAT or DOUBLE")
+        case "+" | "-" | "*" | "neg" | "abs":
+            are_numbers = pa.types.is_integer(args[0]) or pa.types.is_floating(args[0])
+            need(
+                are_numbers and len(set(args)) == 1,
+                "values must be integers, FLOAT or DOUBLE, of one type: precision of decimals is Spark's own "
+                "matter",
+            )
+            return args[0]
+        case "if" | "case" as op:
+            pairs = len(args) // 2
+            values = args[1::2] + args[2 * pairs :]
+            need(all(map(pa.types.is_boolean, args[: 2 * pairs : 2])), f"conditions of {op} must be BOOLEAN")
+            need(len(set(values)) == 1, "all values must have one type")
+            return values[0]
+        case "coalesce":
+            need(len(set(args)) == 1, "all values must have one type")
+            return args[0]
+        case "year" | "month" | "day":
+            need(pa.types.is_date(args[0]), "the value must be a DATE: times depend on a time zone")
+            return pa.int32()
+        case "length":
+            is_text = pa.types.is_string(args[0]) or pa.types.is_binary(args[0])
+            need(is_text, "the value must be STRING or BINARY")
+            return pa.int32()
+        case "concat":
+            need(all(map(pa.types.is_string, args)), "values must be STRING")
+            return pa.string()
+        case op if op in TEXT_WITH_CONSTANTS:
+            return _text_with_constants(call, args)
     return pa.bool_()
 
 
-def _arithmetic(call: Call, args: list[pa.DataType]) -> pa.DataType:
-    are_numbers = pa.types.is_integer(args[0]) or pa.types.is_floating(args[0])
-    rule = (
-        "values must be integers, FLOAT or DOUBLE, of one type: precision of decimals is Spark's own matter"
-    )
-    _need(call, are_numbers and len(set(args)) == 1, rule, args)
-    return args[0]
-
-
-def _choice(call: Call, op: str, args: list[pa.DataType]) -> pa.DataType:
-    pairs = len(args) // 2
-    conditions = [args[2 * number] for number in range(pairs)]
-    values = [args[2 * number + 1] for number in range(pairs)] + ([args[-1]] if len(args) % 2 else [])
-    _need(call, all(map(pa.types.is_boolean, conditions)), f"conditions of {op} must be BOOLEAN", args)
-    _need(call, len(set(values)) == 1, "all values must have one type", args)
-    return values[0]
-
-
-def _text(call: Call, op: str, args: list[pa.DataType]) -> pa.DataType:
-    if op == "length":
-        is_text = pa.types.is_string(args[0]) or pa.types.is_binary(args[0])
-        _need(call, is_text, "the value must be STRING or BINARY", args)
-        return pa.int32()
-    texts = args[:1] if op == "substring" else args
-    _need(call, all(map(pa.types.is_string, texts)), "values must be STRING", args)
-    if op == "concat":
+def _text_with_constants(call: Call, args: list[pa.DataType]) -> pa.DataType:
+    need = partial(_need, call, args)
+    texts = args[:1] if call.op == "substring" else args
+    need(all(map(pa.types.is_string, texts)), "values must be STRING")
+    constants = [arg.value for arg in call.args[1:] if isinstance(arg, Const)]
+    need(len(constants) == len(args) - 1, "arguments after the first must be constants")
+    if call.op == "substring":
+        are_numbers = all(n is None or (type(n) is int and n >= 0) for n in constants)
+        need(are_numbers, "position and length must be numbers from 0")
         return pa.string()
-    constants = [arg for arg in call.args[1:] if isinstance(arg, Const)]
-    _need(call, len(constants) == len(args) - 1, "arguments after the first must be constants", args)
-    if op == "substring":
-        numbers = [arg.value for arg in constants]
-        are_numbers = all(n is None or (type(n) is int and n >= 0) for n in numbers)
-        _need(call, are_numbers, "position and length must be numbers from 0", args)
-        return pa.string()
-    if op == "like" and constants[0].value is not None:
-        check_pattern(constants[0].value)
+    if call.op == "like" and constants[0] is not None:
+        check_pattern(constants[0])
     return pa.bool_()
-
-
-def _cast_type(condition: Cast, of: pa.DataType, to: pa.DataType) -> pa.DataType:
-    if of != to and not _is_widening(of, to):
-        raise ConfigurationError(
-            f"condition {condition}: a cast must lose nothing and depend on no time zone, "
-            f"got {types.sql_name(of)} to {types.sql_name(to)}; store the column with this type"
-        )
-    return to
 
 
 def _is_widening(of: pa.DataType, to: pa.DataType) -> bool:
@@ -209,7 +189,7 @@ def _is_widening(of: pa.DataType, to: pa.DataType) -> bool:
     return bool(pa.types.is_float32(of) and pa.types.is_float64(to))
 
 
-def _need(call: Call, is_met: bool, rule: str, args: Sequence[pa.DataType]) -> None:
+def _need(call: Call, args: Sequence[pa.DataType], is_met: bool, rule: str) -> None:
     if not is_met:
         found = ", ".join(map(types.sql_name, args))
         raise ConfigurationError(f"condition {call}: {rule}, got {found}; write the condition otherwise")
@@ -285,18 +265,15 @@ class _Rows:
 
     def chosen(self, args: Sequence[Condition]) -> pa.Array:
         """IF, CASE: the value of the first condition that is true, else the last value or NULL."""
-        count = len(args) // 2
-        otherwise = args[-1] if len(args) % 2 else None
         open_, result = pa.repeat(pa.scalar(True), self.count), None
-        for number in range(count):
-            condition, value = args[2 * number], args[2 * number + 1]
+        for condition, value in zip(args[::2], args[1::2], strict=False):
             is_true = pc.and_(open_, pc.fill_null(self._where(open_, condition, pa.bool_()), False))
             chosen = self._where(is_true, value, None)
             before = pa.nulls(self.count, chosen.type) if result is None else result
             result = pc.if_else(is_true, chosen, before)
             open_ = pc.and_(open_, pc.invert(is_true))
         assert result is not None
-        return result if otherwise is None else pc.if_else(open_, self._where(open_, otherwise, None), result)
+        return pc.if_else(open_, self._where(open_, args[-1], None), result) if len(args) % 2 else result
 
     def first_valid(self, args: Sequence[Condition]) -> pa.Array:
         result = self.value(args[0])
@@ -363,17 +340,9 @@ def _is_in(values: pa.Array, constants: Sequence[Condition]) -> pa.Array:
     return pc.if_else(may_be, found, pa.scalar(None, pa.bool_()))
 
 
-def _concatenated(*texts: pa.Array) -> pa.Array:
-    return pc.binary_join_element_wise(*texts, "", null_handling="emit_null")
-
-
 def _length(values: pa.Array) -> pa.Array:
     count = pc.binary_length if pa.types.is_binary(values.type) else pc.utf8_length
     return count(values).cast(pa.int32())
-
-
-def _part_of_date(part: Callable[[pa.Array], pa.Array]) -> Callable[[pa.Array], pa.Array]:
-    return lambda days: part(days).cast(pa.int32())
 
 
 def _with_constants(op: str, texts: pa.Array, constants: Sequence[Any]) -> pa.Array:
@@ -418,8 +387,8 @@ _FUNCTIONS: Final[dict[str, Callable[..., pa.Array]]] = {
     "wrapping neg": pc.negate,
     "wrapping abs": pc.abs,
     "length": _length,
-    "concat": _concatenated,
-    "year": _part_of_date(pc.year),
-    "month": _part_of_date(pc.month),
-    "day": _part_of_date(pc.day),
+    "concat": lambda *texts: pc.binary_join_element_wise(*texts, "", null_handling="emit_null"),
+    "year": lambda days: pc.year(days).cast(pa.int32()),
+    "month": lambda days: pc.month(days).cast(pa.int32()),
+    "day": lambda days: pc.day(days).cast(pa.int32()),
 }

@@ -91,15 +91,12 @@ class ChangedKeys:
 
     def marks(self, by: Sequence[str], keys: pa.Table) -> Marks:
         """For each key whether rows with it came and went; the columns of ``keys`` are in order of ``by``."""
-        came, went = self._of(tuple(by))
-        asked = _hashes(keys)
-        return _is_in(asked, came) * np.uint8(PLUS) | _is_in(asked, went) * np.uint8(MINUS)
-
-    def _of(self, by: tuple[str, ...]) -> tuple[Hashes, Hashes]:
-        if by not in self._known:
+        columns = tuple(by)
+        if columns not in self._known:
             hashes = _hashes(self._changes.rows.select(list(by)))
-            self._known[by] = np.sort(hashes[self._signs > 0]), np.sort(hashes[self._signs < 0])
-        return self._known[by]
+            self._known[columns] = np.sort(hashes[self._signs > 0]), np.sort(hashes[self._signs < 0])
+        (came, went), asked = self._known[columns], _hashes(keys)
+        return _is_in(asked, came) * np.uint8(PLUS) | _is_in(asked, went) * np.uint8(MINUS)
 
 
 def opposes(marks: Marks, sign: Signs) -> Mask:
@@ -110,11 +107,6 @@ def opposes(marks: Marks, sign: Signs) -> Mask:
 
 def contested_keys(signs: Sequence[Signs], codes: Sequence[Ints], *, only_opposite: bool) -> Mask:
     """For each code of a key that all tables share, whether several tables changed rows with it.
-
-    Args:
-        signs: of each table's changes.
-        codes: of their keys.
-        only_opposite: whether only changes of opposite sign count.
 
     >>> one, other = np.array([1, 1], np.int8), np.array([-1], np.int8)
     >>> contested_keys([one, other], [np.array([0, 1]), np.array([1])], only_opposite=True).tolist()
@@ -151,9 +143,7 @@ def _is_in(asked: Hashes, known: Hashes) -> Mask:
 def consolidate_bundles(bundles: Sequence[Bundle], tables: Sequence[int]) -> list[Bundle]:
     """What is left of the rows: of equal ones as many as their signs sum up to, each with its own kind.
 
-    Args:
-        bundles: rows of the join.
-        tables: those whose parts make up a row of the output.
+    The parts of ``tables`` make up a row of the output.
     """
     bundles = [rows for rows in bundles if len(rows)]
     if not bundles:

@@ -37,7 +37,6 @@ from deltajoin.core.rows import (
     PROBE,
     Bundle,
     Changes,
-    Kinds,
     Marks,
     TablePart,
     concatenated,
@@ -116,11 +115,8 @@ LOOKUP_PIECE: Final = 1_048_576
 class PathVersions:
     """What one path sees: every table at the version that it has for this path.
 
-    Args:
-        match: for each table its lookup.
-        marks: marks of keys of a table, by columns; None where nothing can cancel.
-        schemas: of each table's rows.
-        piece: rows to carry at once at most.
+    ``marks`` gives the marks of keys of a table, by columns; None where nothing can cancel. ``piece`` is how
+    many rows are carried at once at most.
     """
 
     match: Mapping[int, Match]
@@ -133,13 +129,14 @@ class PathVersions:
         match plan:
             case LeafDelta(table):
                 if changes.rows.num_rows:
-                    yield Bundle.of({table: TablePart.all_of(changes.images)}, kinds_of(changes))
+                    kinds = pc.index_in(changes.kinds, every_kind()).to_numpy().astype(np.int8)
+                    yield Bundle.of({table: TablePart.all_of(changes.images)}, kinds)
             case WhereDelta(child, condition):
                 for rows in self.changes(child, changes):
                     yield rows.where(fulfilled(rows, (), condition))
             case InnerDelta(child, equal, where, steps):
+                is_free = not equal and where is None
                 for rows in self.changes(child, changes):
-                    is_free = not equal and where is None
                     own = rows if is_free else rows.where(fulfilled(rows, equal, where))
                     yield from self._steps(own, steps, None)
             case OuterDelta():
@@ -155,7 +152,7 @@ class PathVersions:
             case WhereLookup(child, condition):
                 rows, marks = self.lookup(child, keys)
                 return rows.where(fulfilled(rows, (), condition)), marks
-            case InnerLookup(_, steps):
+            case InnerLookup(steps):
                 marks = np.zeros(keys.num_rows, np.uint8)
                 probe = Bundle.of({PROBE: TablePart.all_of(keys)})
                 return self._collected(plan, keys, self._steps(probe, steps, marks)), marks
@@ -166,13 +163,9 @@ class PathVersions:
     def _leaf(self, plan: LeafLookup, keys: pa.Table) -> tuple[Bundle, Marks]:
         by = [ref.column for ref in plan.by]
         at, rows = self.match[plan.table](by, keys.rename_columns(by), plan.select)
-        if self.marks is None:
-            marks = np.zeros(keys.num_rows, np.uint8)
-        else:
-            marks = self.marks(plan.table, by, keys)
-        return Bundle.of(
-            {PROBE: TablePart(keys, at), plan.table: TablePart.all_of(rows.combine_chunks())}
-        ), marks
+        marks = np.zeros(keys.num_rows, np.uint8) if self.marks is None else self.marks(plan.table, by, keys)
+        parts = {PROBE: TablePart(keys, at), plan.table: TablePart.all_of(rows.combine_chunks())}
+        return Bundle.of(parts), marks
 
     def _collected(self, plan: Lookup, keys: pa.Table, pieces: Iterator[Bundle]) -> Bundle:
         found = [rows for rows in pieces if len(rows)]
@@ -293,12 +286,6 @@ class PathVersions:
         return counts, replace(rows, marks=marks)
 
 
-def kinds_of(changes: Changes) -> Kinds:
-    """Kinds of changes as positions in ``every_kind()``."""
-    kinds: Kinds = pc.index_in(changes.kinds, every_kind()).to_numpy().astype(np.int8)
-    return kinds
-
-
 def _tables(plan: Lookup) -> frozenset[int]:
     """Tables whose parts the rows of a lookup have."""
     match plan:
@@ -306,7 +293,7 @@ def _tables(plan: Lookup) -> frozenset[int]:
             return frozenset((table,))
         case WhereLookup(child):
             return _tables(child)
-        case InnerLookup(_, steps):
+        case InnerLookup(steps):
             return frozenset().union(*(_tables(step.lookup) for step in steps))
-        case OuterLookup(_, start, _, _, pads):
+        case OuterLookup(start, _, _, pads):
             return _tables(start.lookup) | pads

@@ -13,11 +13,15 @@ Two paths may emit the same row with opposite signs. Rows that may be such
 once. Where all joins share one key, they are those of the keys that several tables changed, a bounded number
 of keys at a time; so memory holds the changes, the rows that one lookup brought, one piece of output, and the
 held rows of some keys.
+
+Rows are consolidated in all columns that the join has. Where columns that only the join compares do not come
+out, rows that differ in no other column are one row, and an update that moves a row to another key would put
+it out with both signs. Such rows are held until the task has all of them, and cancel then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -25,16 +29,96 @@ import numpy as np
 import pyarrow as pa
 
 from deltajoin.core.codes import Ints, KeyChunks, dense, key_columns, numbers_of_keys
-from deltajoin.core.consolidate import ChangedKeys, consolidate_bundles, contested_keys, opposes
+from deltajoin.core.conditions import mask
+from deltajoin.core.consolidate import (
+    ChangedKeys,
+    consolidate_batches,
+    consolidate_bundles,
+    contested_keys,
+    opposes,
+)
 from deltajoin.core.deltas import Match, PathVersions
-from deltajoin.core.output import Outgoing, rows_schema
 from deltajoin.core.plans import Delta, TableFacts, delta_of, moving_order
 from deltajoin.core.rows import Bundle, Changes, Marks
 from deltajoin.core.shards import Split
-from deltajoin.spec import DeltaJoinSpec
-from deltajoin.tree import Node, Outer, flattened, nodes
+from deltajoin.expressions import Condition, Ref
+from deltajoin.spec import DeltaJoinSpec, output_name, present_name
+from deltajoin.tree import Inner, Node, Outer, equivalence_classes, flattened, nodes
 from upsert.arrays import one_array
-from upsert.rowkind import every_kind
+from upsert.rowkind import ROW_KIND_COLUMN, every_kind
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """How rows with all columns become those that come out: which rows and columns do.
+
+    ``must_net``: whether different rows may be equal in what comes out of them.
+    """
+
+    schema: pa.Schema
+    keep: Condition | None
+    is_all: bool
+    must_net: bool
+
+    @classmethod
+    def of(cls, spec: DeltaJoinSpec, everything: pa.Schema) -> Self:
+        """What comes out of rows that have all columns."""
+        schema = pa.schema([everything.field(name) for name in (*spec.columns, ROW_KIND_COLUMN)])
+        known = determined(spec.tree, emitted(spec))
+        selected = {Ref(table, name) for table in spec.visible for name in spec.tables[table].select}
+        must_net = spec.is_net and not selected <= known
+        return cls(schema, spec.keep, schema.names == everything.names, must_net)
+
+    def rows(self, batches: Iterable[pa.RecordBatch], *, can_cancel: bool) -> Iterator[pa.RecordBatch]:
+        """What comes out of consolidated rows; ``can_cancel`` is false where all of them have one sign."""
+        chosen = (some for batch in batches if (some := self._chosen(batch)).num_rows)
+        if self.must_net and can_cancel:
+            yield from consolidate_batches(list(chosen))
+        else:
+            yield from chosen
+
+    def _chosen(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self.keep is not None:
+            kept = mask(
+                self.keep, lambda ref: batch.column(output_name(ref.table, ref.column)), batch.num_rows
+            )
+            batch = batch if kept.all() else batch.filter(pa.array(kept))
+        return batch if self.is_all else batch.select(self.schema.names)
+
+
+def emitted(spec: DeltaJoinSpec) -> frozenset[Ref]:
+    """The columns that come out."""
+    return frozenset(Ref(table, name) for table in spec.visible for name in spec.tables[table].emitted)
+
+
+def determined(tree: Node, known: frozenset[Ref]) -> frozenset[Ref]:
+    """Columns whose values follow from those of the known ones: INNER joins make theirs equal, or both NULL.
+
+    >>> from deltajoin.tree import Leaf
+    >>> tree = Inner((Leaf(0), Leaf(1)), ((Ref(0, "k"), Ref(1, "k")),))
+    >>> sorted(map(str, determined(tree, frozenset([Ref(1, "k")]))))
+    ['t0.k', 't1.k']
+    """
+    pairs = (pair for node in nodes(tree) if isinstance(node, Inner) for pair in node.on)
+    equal = (members for members in equivalence_classes(pairs) if not known.isdisjoint(members))
+    return known.union(*equal)
+
+
+def output_schema(spec: DeltaJoinSpec, schemas: Sequence[pa.Schema]) -> pa.Schema:
+    """The output's columns, all nullable: those of ``spec.columns``, and ``_row_kind`` last."""
+    return Outgoing.of(spec, rows_schema(spec, schemas)).schema
+
+
+def rows_schema(spec: DeltaJoinSpec, schemas: Sequence[pa.Schema]) -> pa.Schema:
+    """All columns of the join's rows: those of the visible tables, the flags, and ``_row_kind`` last."""
+    of_tables = [
+        pa.field(output_name(table, field.name), field.type)
+        for table in spec.visible
+        for field in schemas[table]
+    ]
+    flags = [pa.field(present_name(table), pa.bool_()) for table in spec.present]
+    return pa.schema([*of_tables, *flags, pa.field(ROW_KIND_COLUMN, pa.string())])
+
 
 OUTPUT_ROWS: Final = 16_384
 """Spark is busy with one batch while the next one is made, so the last one should not be long."""
@@ -42,17 +126,10 @@ OUTPUT_ROWS: Final = 16_384
 
 @dataclass(frozen=True)
 class Join:
-    """A tree with all that follows from it, its tables' schemas and their indexes.
+    """A flattened tree with all that follows from it, its tables' schemas and their indexes.
 
-    Args:
-        tree: the flattened tree.
-        schemas: rows of each table as the join carries them.
-        visible: tables that come out.
-        present: tables with a flag.
-        rows: schema of the rows with all columns.
-        outgoing: what of them comes out.
-        plans: the plan of each table, in the order in which they move.
-        split: how the work is cut.
+    ``rows`` have all columns, ``outgoing`` is what of them comes out. The tables' plans are in the order in
+    which these move.
     """
 
     tree: Node
@@ -90,18 +167,11 @@ def evaluate(
     """Consolidated signed rows of the join for one step of all tables, in batches of bounded size.
 
     For one shard: pass the changes that ``join.split`` gives it, and lookups cut by ``Split.cut_lookup``.
+    Changes are those of each table, consolidated; lookups are in each table before the step and after it.
 
-    Args:
-        join: what to join.
-        changes: of each table, consolidated.
-        old: lookups in each table before the step.
-        new: lookups in each table after it.
-        output_rows: rows of a batch at most.
-
-    Yields:
-        Batches of exactly ``join.outgoing.schema``. The kind of a row is that of the changed row that drove
-        it, or ``+I`` and ``-D`` for rows that a change of others' matches brings. Over all batches, no row
-        comes with both signs.
+    Batches have exactly ``join.outgoing.schema``. The kind of a row is that of the changed row that drove it,
+    or ``+I`` and ``-D`` for rows that a change of others' matches brings. Over all batches, no row comes with
+    both signs.
     """
     moving = [table for table, _ in join.plans if changes[table].rows.num_rows]
     has_one_sign = join.is_inner and _have_one_sign([changes[table] for table in moving])

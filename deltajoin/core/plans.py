@@ -104,11 +104,6 @@ class WhereLookup:
     condition: Condition
 
     @property
-    def by(self) -> tuple[Ref, ...]:
-        """What the child is looked up by."""
-        return self.child.by
-
-    @property
     def rows(self) -> float:
         """Expected rows of a key."""
         return self.child.rows
@@ -118,7 +113,6 @@ class WhereLookup:
 class InnerLookup:
     """Rows of an INNER join: its children one after the other, from the probe on."""
 
-    by: tuple[Ref, ...]
     steps: tuple[Attach, ...]
 
     @property
@@ -135,7 +129,6 @@ class OuterLookup:
     ``equal`` are keys of the other side, which must hold in the end.
     """
 
-    by: tuple[Ref, ...]
     start: Attach
     other: Attach
     own: str | None
@@ -186,12 +179,9 @@ class InnerDelta:
 
 @dataclass(frozen=True)
 class OuterDelta:
-    """Rows of an `Outer` one of whose sides, the own one, moves.
+    """Rows of an `Outer` one of whose sides, the own one, moves; the other one is attached to its changes.
 
     Args:
-        child: changes of the own side.
-        other: the other side, attached to them.
-        has_pairs: whether pairs come out.
         own: what comes out of an own row for its match or lack of one: ``pad``, ``semi``, ``anti``, None.
         back: the own side attached to rows of the other one, to count the matches that they had before.
         turned: what comes out of the other side's rows when their first match comes or their last one goes.
@@ -319,7 +309,7 @@ class _Planner:
             case Where(child, condition):
                 return WhereLookup(self.lookup(child, by, counts=counts), condition)
             case Inner():
-                return InnerLookup(by, _Region(self, node, by, counts=counts).steps())
+                return InnerLookup(_Region(self, node, by, counts=counts).steps())
             case Outer():
                 return self.outer_lookup(node, by, counts=counts)
 
@@ -365,7 +355,7 @@ class _Planner:
         rest: Equal = tuple((ref, number) for number, ref in enumerate(by) if ref not in mine)
         padded = node.kind == "full" or (node.kind == "left" and is_left)
         own_rows = node.kind if node.kind in ("semi", "anti") else "pad" if padded else None
-        return OuterLookup(by, start, attached, own_rows, visible(other) & visible(node), rest)
+        return OuterLookup(start, attached, own_rows, visible(other) & visible(node), rest)
 
     def missing(self, table: int, columns: tuple[str, ...]) -> NoLookupError:
         name, driver = self.facts.name(table), self.facts.name(self.driver)
@@ -398,13 +388,9 @@ class _Region:
             bound = [s for s in members if isinstance(s, int) or s.table in before]
             if own and not bound:
                 equal += [(own[0], another) for another in own[1:]]
-        return tuple(equal), self._now_bound()
-
-    def _now_bound(self) -> Condition | None:
-        """The conditions whose last missing columns have just been bound."""
         now = [c for c in self._conditions if {ref.table for ref in refs_of(c)} <= self._tables]
         self._conditions = [c for c in self._conditions if c not in now]
-        return conjunction(*now)
+        return tuple(equal), conjunction(*now)
 
     def steps(self) -> tuple[Attach, ...]:
         """The lookups of all children that are left, in a good order."""
@@ -491,29 +477,26 @@ def unreachable_lookups(tree: Node, facts: TableFacts) -> tuple[UnreachableLooku
 
 def _path_steps(plan: Delta | Lookup | Attach, facts: TableFacts) -> Iterator[PathStep]:
     """All lookups of a plan, in the order in which they are made."""
+    if isinstance(plan, LeafLookup):
+        by = tuple(ref.column for ref in plan.by)
+        yield PathStep(plan.table, facts.name(plan.table), by, plan.index, plan.rows)
+    for part in _parts(plan):
+        yield from _path_steps(part, facts)
+
+
+def _parts(plan: Delta | Lookup | Attach) -> tuple[Delta | Lookup | Attach, ...]:
     match plan:
-        case LeafLookup(table, by, index, rows):
-            yield PathStep(table, facts.name(table), tuple(ref.column for ref in by), index, rows)
-        case Attach(lookup):
-            yield from _path_steps(lookup, facts)
-        case WhereLookup(child) | WhereDelta(child):
-            yield from _path_steps(child, facts)
-        case InnerLookup(_, steps):
-            for step in steps:
-                yield from _path_steps(step, facts)
-        case OuterLookup(_, start, other):
-            yield from _path_steps(start, facts)
-            yield from _path_steps(other, facts)
-        case InnerDelta(child, _, _, steps):
-            yield from _path_steps(child, facts)
-            for step in steps:
-                yield from _path_steps(step, facts)
+        case LeafLookup() | LeafDelta():
+            return ()
+        case Attach(child) | WhereLookup(child) | WhereDelta(child):
+            return (child,)
+        case InnerLookup(steps):
+            return steps
+        case OuterLookup(start, other):
+            return start, other
+        case InnerDelta(child, steps=steps):
+            return child, *steps
         case OuterDelta(child, other, back=back):
-            yield from _path_steps(child, facts)
-            yield from _path_steps(other, facts)
-            if back is not None:
-                yield from _path_steps(back, facts)
-        case LeafDelta():
-            pass
+            return (child, other) if back is None else (child, other, back)
         case _:
             assert_never(plan)

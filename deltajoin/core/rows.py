@@ -62,7 +62,7 @@ PADDED: Final = -1
 """Position of a missing part: the row has NULLs instead."""
 
 Kinds = npt.NDArray[np.int8]
-"""Positions in ``changes.KINDS``."""
+"""Positions in ``upsert.rowkind.every_kind()``."""
 
 Marks = npt.NDArray[np.uint8]
 
@@ -108,12 +108,10 @@ class TablePart:
 
 @dataclass(frozen=True)
 class Bundle:
-    """Rows of a join of some tables.
+    """Rows of a join of some tables, their parts by number of the table.
 
-    Args:
-        parts: by number of the table.
-        kinds: kind of each row; without meaning in rows that were looked up.
-        marks: for each row, whether another table's changes may play a part: `deltajoin.core.consolidate`.
+    Kinds have no meaning in rows that were looked up. Marks say for each row whether another table's changes
+    may play a part: `deltajoin.core.consolidate`.
     """
 
     parts: Mapping[int, TablePart]

@@ -40,12 +40,9 @@ from upsert.store.rows.hashing import bucket_of, hash_columns
 
 @dataclass(frozen=True)
 class Split:
-    """How rows of each table are cut.
+    """How rows of each table are cut: by the hash of these columns in these types.
 
-    Args:
-        columns: for each table those whose hash gives a row's shard; None where each shard has all rows.
-        types: the types in which these are hashed.
-        is_by_key: whether every table is cut, by the key of all joins.
+    None where each shard has all rows of the table; ``is_by_key`` where all are cut, by the key of all joins.
     """
 
     columns: tuple[tuple[str, ...] | None, ...]
@@ -93,12 +90,9 @@ def split_of(
 ) -> Split:
     """How the work of a tree is cut.
 
-    Args:
-        tree: the tree.
-        type_of: type of each column.
-        identities: for each table columns that tell its rows apart.
-        known: columns that follow from what comes out of a row, in which rows are consolidated; None where
-            they need not be, or where all columns come out.
+    ``identities`` are for each table columns that tell its rows apart. ``known`` are columns that follow from
+    what comes out of a row, in which rows are consolidated; None where they need not be, or where all columns
+    come out.
     """
     count = len(leaves(tree))
     keys = [key for key in shared_keys(tree) if known is None or _is_known(key, tree, known)]

@@ -18,11 +18,9 @@ from pyspark.sql import functions as F
 from deltajoin.core.conditions import check_is_condition
 from deltajoin.enrichment import On, pairs_of
 from deltajoin.expressions import Condition
-from deltajoin.latest.conditions import check_join
 from deltajoin.latest.operator import join_streams
-from deltajoin.latest.spec import ALL_BUT_BEFORE, INSERTS, UPSERTS, LatestJoin, LookupSide
-from deltajoin.lookup.checks import check_source, name_of
-from deltajoin.lookup.protocol import LookupSource
+from deltajoin.latest.spec import ALL_BUT_BEFORE, INSERTS, UPSERTS, LatestJoin, LookupSide, check_join
+from deltajoin.lookup.protocol import LookupSource, check_source, name_of
 from deltajoin.settings import JoinSettings
 from upsert import types
 from upsert.errors import ConfigurationError, CorruptTableError, SchemaError
@@ -99,19 +97,15 @@ def with_lookup(
     if not df.isStreaming:
         raise ConfigurationError("with_lookup needs a streaming DataFrame, got a batch one; use Spark's join")
     side = LookupSide(
-        _columns(df),
-        source,
-        _names(upsert_key),
-        _kinds(df, kinds),
-        _names(order_by),
-        _names(immutable),
+        _columns(df), source, _names(upsert_key), _kinds(df, kinds), _names(order_by), _names(immutable)
     )
     _check_side(side, _names(keys))
     columns = [quoted(name) for name in side.columns.names]
     if ROW_KIND_COLUMN in df.columns and side.can_update:
         # the row that comes after it says by its key what it replaces
         df = df.where(F.col(ROW_KIND_COLUMN) != RowKind.UPDATE_BEFORE.value)
-    kind = F.col(ROW_KIND_COLUMN) if ROW_KIND_COLUMN in df.columns else F.lit(_kind_of_rows(side))
+    of_rows = RowKind.INSERT if side.kinds == INSERTS else RowKind.UPDATE_AFTER
+    kind = F.col(ROW_KIND_COLUMN) if ROW_KIND_COLUMN in df.columns else F.lit(of_rows.value)
     metadata = {LOOKUP_SIDE_MARK: mark_of(side)}
     marked = df.select(*columns, kind.alias(ROW_KIND_COLUMN, metadata=metadata))
     _of_frames[marked] = side
@@ -119,11 +113,7 @@ def with_lookup(
 
 
 def side_of(df: DataFrame, name: str) -> LookupSide:
-    """What `with_lookup` declared about a DataFrame.
-
-    Raises:
-        ConfigurationError: it is not the very one that it returned.
-    """
+    """What `with_lookup` declared about a DataFrame, which must be the very one that it returned."""
     side = _of_frames.get(df)
     if side is None:
         raise ConfigurationError(
@@ -131,11 +121,6 @@ def side_of(df: DataFrame, name: str) -> LookupSide:
             "filter and project below with_lookup, over a source that gives the same rows"
         )
     return side
-
-
-def _kind_of_rows(side: LookupSide) -> str:
-    """The kind of the rows of a stream that has no kinds."""
-    return (RowKind.INSERT if side.kinds == INSERTS else RowKind.UPDATE_AFTER).value
 
 
 def _names(given: str | Sequence[str]) -> tuple[str, ...]:
@@ -173,14 +158,8 @@ def _check_side(side: LookupSide, keys: Sequence[str]) -> None:
             f"with_lookup: keys must be those that {name_of(side.source)} is asked by, "
             f"{list(side.source.keys)!r}, got {list(keys)!r}"
         )
-    named: dict[str, Any] = {
-        "keys": keys,
-        "upsert_key": side.upsert_key,
-        "order_by": side.order_by,
-        "immutable": side.immutable,
-    }
-    for argument, names in named.items():
-        for name in names:
+    for argument in ("keys", "upsert_key", "order_by", "immutable"):
+        for name in keys if argument == "keys" else getattr(side, argument):
             if name not in side.columns.names:
                 raise SchemaError(
                     f"with_lookup: {argument} must name columns of the stream, which are "
@@ -188,10 +167,11 @@ def _check_side(side: LookupSide, keys: Sequence[str]) -> None:
                 )
     if not side.upsert_key:
         raise ConfigurationError("with_lookup: upsert_key must name at least one column, got none")
+    given = side.source.schema
     for column in side.columns:
-        at = side.source.schema.get_field_index(column.name)
-        if at < 0 or side.source.schema.field(at).type != column.type:
-            found = "no such column" if at < 0 else types.sql_name(side.source.schema.field(at).type)
+        at = given.get_field_index(column.name)
+        if at < 0 or given.field(at).type != column.type:
+            found = "no such column" if at < 0 else types.sql_name(given.field(at).type)
             raise SchemaError(
                 f"with_lookup: {name_of(side.source)} must give column {column.name!r} as "
                 f"{types.sql_name(column.type)}, as the stream does, got {found}; cast one of them, or "

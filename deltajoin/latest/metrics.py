@@ -11,8 +11,8 @@ from typing import Any, Final, Self
 from pyspark.sql.streaming.query import StreamingQuery
 
 from deltajoin.latest.spec import SIDES
+from deltajoin.lookup.batch import LookupCounts
 from deltajoin.lookup.cache import CacheCounts
-from deltajoin.lookup.requests import LookupCounts
 from upsert.errors import ConfigurationError
 
 

@@ -12,9 +12,8 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 from pyspark import SparkFiles, TaskContext
 from pyspark.sql import Column, DataFrame
@@ -24,16 +23,27 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from deltajoin.errors import LookupFailedError
 from deltajoin.latest import metrics
-from deltajoin.latest.drivers import Drivers, TaskRows, change_schema, codes_of, is_among, join_keys
 from deltajoin.latest.metrics import OBSERVED, Measures
 from deltajoin.latest.spec import SIDES, LatestJoin
 from deltajoin.latest.state import COLUMNS, EmittedRows, EmittedRowsOfShard, ShardState
-from deltajoin.latest.step import ArrivedChanges, Found, StepResult, Waiting, all_wait, step
-from deltajoin.lookup.batch import Lookups, Pending, open_lookups
+from deltajoin.latest.step import (
+    ArrivedChanges,
+    Drivers,
+    Found,
+    StepResult,
+    TaskRows,
+    Waiting,
+    all_wait,
+    change_schema,
+    codes_of,
+    is_among,
+    join_keys,
+    step,
+)
+from deltajoin.lookup.batch import LookupCounts, Lookups, Pending, open_lookups
 from deltajoin.lookup.cache import CacheCounts, Cached, RowCache
 from deltajoin.lookup.journal import EpochCaches, Journal, caches_of
 from deltajoin.lookup.protocol import Answer
-from deltajoin.lookup.requests import LookupCounts
 from upsert.arrays import one_array
 from upsert.blobs import bucket_ids, by_number, from_blob, gathered, to_blobs
 from upsert.errors import BrokenPayloadError
@@ -57,8 +67,8 @@ class SideFinder:
     def __init__(self, join: LatestJoin, side: int, lookups: Lookups, cache: RowCache | None) -> None:
         self._join, self._side = join, side
         self._lookups, self._cache = lookups, cache
-        self._columns = join.sides[side].columns
-        self._asked = self._empty_keys()
+        self.columns = join.sides[side].columns
+        self._asked = join_keys(join, side, self.columns.empty_table())
         self.lookup_counts = LookupCounts()
 
     def take_cache_counts(self) -> CacheCounts:
@@ -69,7 +79,10 @@ class SideFinder:
         """Begin to look up distinct join keys without NULLs, those that the cache does not know."""
         cached = None if self._cache is None else self._cache.get(keys)
         self._asked = keys if cached is None else keys.take(pa.array(cached.missing))
-        return _SidePending(self, keys.num_rows, cached, self._lookups.start(self._in_source_order()))
+        names = self._lookups.source.keys
+        at = [self._join.keys(self._side).index(name) for name in names]
+        in_source_order = self._asked.select([str(n) for n in at]).rename_columns(list(names))
+        return _SidePending(self, cached, self._lookups.start(in_source_order))
 
     def learn(self, keys: pa.Table, rows: pa.Table, changes: Drivers) -> None:
         """Remember rows that were asked for, and apply changes to those that are known.
@@ -82,51 +95,35 @@ class SideFinder:
         new = self._asked.filter(pa.array(is_among(self._asked, keys)))
         is_new = is_among(own_keys, new)
         fresh = rows.filter(pa.array(is_new))
-        self._cache.put(new, Answer(_positions(new, own_keys.filter(pa.array(is_new))), fresh))
-        known = changes.take(~is_among(join_keys(self._join, self._side, changes.rows), new))
+        # all keys of the fresh rows are among the new ones, so their codes are positions among these
+        codes = codes_of(pa.concat_tables([new, own_keys.filter(pa.array(is_new))]), new.column_names)
+        self._cache.put(new, Answer(codes[new.num_rows :], fresh))
+        known = changes.where(~is_among(join_keys(self._join, self._side, changes.rows), new))
         if len(known):
             self._cache.update(known.rows.drop_columns([ROW_KIND_COLUMN]), (~known.is_value).tolist())
 
-    def _in_source_order(self) -> pa.Table:
-        source = self._lookups.source
-        at = [self._join.keys(self._side).index(name) for name in source.keys]
-        return self._asked.select([str(n) for n in at]).rename_columns(list(source.keys))
 
-    def _empty_keys(self) -> pa.Table:
-        return join_keys(self._join, self._side, self._columns.empty_table())
-
-
-@dataclass(frozen=True, eq=False)
-class _SidePending:
+class _SidePending(NamedTuple):
     """Lookups of a side that are under way."""
 
-    _finder: SideFinder
-    _keys: int
-    _cached: Cached | None
-    _pending: Pending
+    finder: SideFinder
+    cached: Cached | None
+    lookups: Pending
 
     def result(self) -> Found:
         """Wait for them: rows from the cache and from the source, and failures by position of the key."""
-        answer, counts = self._pending.result()
-        self._finder.lookup_counts += counts
-        names = self._finder._columns.names
-        rows = pa.Table.from_arrays(answer.rows.select(names).columns, schema=self._finder._columns)
-        if self._cached is None:
+        answer, counts = self.lookups.result()
+        self.finder.lookup_counts += counts
+        columns = self.finder.columns
+        rows = pa.Table.from_arrays(answer.rows.select(columns.names).columns, schema=columns)
+        if self.cached is None:
             return Found(rows, answer.failures)
-        failures: dict[int, LookupFailedError] = {
-            int(self._cached.missing[at]): failure for at, failure in answer.failures.items()
-        }
-        return Found(pa.concat_tables([self._cached.rows, rows]), failures)
+        failures = {int(self.cached.missing[at]): failure for at, failure in answer.failures.items()}
+        return Found(pa.concat_tables([self.cached.rows, rows]), failures)
 
     def cancel(self) -> None:
         """End what is still under way."""
-        self._pending.cancel()
-
-
-def _positions(keys: pa.Table, of_rows: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """For the key of each row its position among the distinct keys; all of them occur."""
-    codes = codes_of(pa.concat_tables([keys, of_rows]), keys.column_names)
-    return codes[keys.num_rows :]
+        self.lookups.cancel()
 
 
 _FOLDER: Final = "deltajoin-caches"
@@ -166,13 +163,12 @@ WHOLE_MARK: Final = "deltajoin.whole"
 """Metadata of the ``_row_kind`` of a lookup join that gives every kind of change."""
 
 _BLOB: Final = "blob"
-
 _PACKED: Final = f"shard INT, {_BLOB} BINARY"
+_MEASURES: Final = tuple((f"{side}_{name}", name) for side in SIDES for name in metrics.NAMES)
+"""Columns of the measures of both sides, and the measure in each."""
 
 _ROWS_PER_BATCH: Final = 100_000
-
 _RETRY_MS: Final = 10_000
-
 _JOB_GROUP: Final = "spark.jobGroup.id"
 
 
@@ -184,17 +180,24 @@ def join_streams(left: DataFrame, right: DataFrame, join: LatestJoin, shards: in
     queues = join.settings.on_error == "queue"
     timeout = GroupStateTimeout.ProcessingTimeTimeout if queues else GroupStateTimeout.NoTimeout
     keep = int(str(left.sparkSession.conf.get("spark.sql.streaming.minBatchesToRetain")))
+    emitted = None
+    if join.is_whole and join.settings.state_path is not None:
+        emitted = EmittedRows(join, paths.table_folder(join.settings.state_path), shards, keep)
+    counts = [StructField(column, LongType()) for column, _ in _MEASURES]
     joined = packed.groupBy("shard").applyInPandasWithState(
-        JoinShard(join, shards, _emitted_rows(join, shards, keep)), _output_type(), COLUMNS, "append", timeout
+        JoinShard(join, shards, emitted),
+        StructType([StructField(_BLOB, BinaryType()), *counts]),
+        COLUMNS,
+        "append",
+        timeout,
     )
-    rows = joined.observe(OBSERVED, *_totals()).select(_BLOB).mapInArrow(unpack, _unpacked_type(join))
+    # the measures of a micro-batch, over its shards
+    totals = [
+        (F.max if name in metrics.MAXIMA else F.sum)(column).alias(column) for column, name in _MEASURES
+    ]
+    unpacked = spark_schema(TableSchema.of(join.columns), row_kind=True)
+    rows = joined.observe(OBSERVED, *totals).select(_BLOB).mapInArrow(unpack, unpacked)
     return rows.select(*(F.col(quoted(name)) for name in rows.columns[:-1]), _kind(join))
-
-
-def _emitted_rows(join: LatestJoin, shards: int, keep: int) -> EmittedRows | None:
-    if not join.is_whole or join.settings.state_path is None:
-        return None
-    return EmittedRows(join, paths.table_folder(join.settings.state_path), shards, keep)
 
 
 def _kind(join: LatestJoin) -> Column:
@@ -206,28 +209,6 @@ def _kind(join: LatestJoin) -> Column:
     upserts = F.when(F.col(ROW_KIND_COLUMN) == RowKind.DELETE.value, RowKind.DELETE.value)
     kind = upserts.otherwise(RowKind.UPDATE_AFTER.value)
     return kind.alias(ROW_KIND_COLUMN, metadata={UPSERTS_MARK: key.to_text()})
-
-
-def _measure_columns() -> list[tuple[str, str]]:
-    return [(f"{side}_{name}", name) for side in SIDES for name in metrics.NAMES]
-
-
-def _totals() -> list[Any]:
-    """The measures of a micro-batch, over its shards."""
-    return [
-        (F.max if name in metrics.MAXIMA else F.sum)(column).alias(column)
-        for column, name in _measure_columns()
-    ]
-
-
-def _output_type() -> StructType:
-    counts = [StructField(column, LongType()) for column, _ in _measure_columns()]
-    return StructType([StructField(_BLOB, BinaryType()), *counts])
-
-
-def _unpacked_type(join: LatestJoin) -> StructType:
-    columns = pa.schema([field for field in join.output if field.name != ROW_KIND_COLUMN])
-    return spark_schema(TableSchema.of(columns), row_kind=True)
 
 
 @dataclass(frozen=True)
@@ -243,7 +224,10 @@ class Pack:
         ids = bucket_ids(self.shards)
         number = 0
         for rows in gathered(from_spark(batches)):
-            for shard, own in self._by_shard(self._changes(rows)):
+            changes = self._changes(rows)
+            keys = join_keys(self.join, self.side, changes)
+            shard_of = bucket_of(hash_columns([one_array(column) for column in keys.columns]), self.shards)
+            for shard, own in by_number(changes, shard_of, self.shards):
                 for blob in to_blobs(own, {"side": self.side, "task": task_number(), "number": number}):
                     number += 1
                     shard_id = pa.array([ids[shard]], pa.int32())
@@ -253,11 +237,6 @@ class Pack:
         of = self.join.sides[self.side]
         columns = [rows.column(name).cast(of.columns.field(name).type) for name in of.columns.names]
         return pa.Table.from_arrays([*columns, rows.column(ROW_KIND_COLUMN)], schema=change_schema(of))
-
-    def _by_shard(self, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-        keys = join_keys(self.join, self.side, rows)
-        shard = bucket_of(hash_columns([one_array(column) for column in keys.columns]), self.shards)
-        return by_number(rows, shard, self.shards)
 
 
 @dataclass(frozen=True)
@@ -272,11 +251,13 @@ class JoinShard:
         """Blobs of the result, then one row of measures."""
         before = ShardState(*state.get) if state.exists else ShardState(0)
         before.check_is_of(self.join, self.shards)
-        given = self._given(int(key[0]), before.position)
+        shard, given = int(key[0]), None
+        if self.given is not None:
+            given = self.given.of_shard(query_of_task("lookup join"), shard, before.position)
         blobs = (blob for frame in frames for blob in frame[_BLOB])
         changes = before.waiting(self.join), self._parts(blobs)
         result = None if given is None else self._settled(given, *changes)
-        caches = caches_of_shard(self.join, _run(), int(key[0]))
+        caches = caches_of_shard(self.join, _run(), shard)
         # caches learn nothing in a step that has been settled before, so they miss its changes
         caches.begin(before.epoch or None if result is None else None)
         finders = self._finder(0, caches), self._finder(1, caches)
@@ -292,9 +273,6 @@ class JoinShard:
         if result.waiting != (None, None) and self.join.settings.on_error == "queue":
             state.setTimeoutDuration(_RETRY_MS)
         yield _frame(None, self._measures(finders, result))
-
-    def _given(self, shard: int, position: int) -> EmittedRowsOfShard | None:
-        return None if self.given is None else self.given.of_shard(_query(), shard, position)
 
     def _settled(
         self, given: EmittedRowsOfShard, waiting: Waiting, arrived: ArrivedChanges
@@ -339,17 +317,15 @@ class JoinShard:
             ) from result.failures[0]
 
     def _finder(self, side: int, caches: EpochCaches) -> SideFinder:
-        cache = (caches.left, caches.right)[side] if self.join.settings.cache_enabled else None
-        return SideFinder(self.join, side, self._lookups(side), cache)
-
-    def _lookups(self, side: int) -> Lookups:
         settings = self.join.settings
-        return open_lookups(
+        lookups = open_lookups(
             (_run(), side),
             self.join.sides[side].source,
             capacity=settings.async_buffer_capacity,
             timeout_s=settings.async_timeout / 1000,
         )
+        cache = (caches.left, caches.right)[side] if settings.cache_enabled else None
+        return SideFinder(self.join, side, lookups, cache)
 
     def _measures(self, finders: Sequence[SideFinder], result: StepResult) -> tuple[Measures, ...]:
         counts = [0 if rows is None else rows.num_rows for rows in result.waiting]
@@ -370,17 +346,11 @@ def _run() -> str:
     return hashlib.sha256(repr(ids).encode()).hexdigest()[:32]
 
 
-def _query() -> str:
-    """What tells this query from all others, also after a restart."""
-    return query_of_task("lookup join")
-
-
 def _frame(blob: bytes | None, of_sides: Sequence[Measures]) -> Any:
     import pandas as pd  # a worker of another step has no need of it
 
     values = [value for of_side in of_sides for value in astuple(of_side)]
-    names = [column for column, _ in _measure_columns()]
-    return pd.DataFrame([[blob, *values]], columns=[_BLOB, *names])
+    return pd.DataFrame([[blob, *values]], columns=[_BLOB, *(column for column, _ in _MEASURES)])
 
 
 def unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

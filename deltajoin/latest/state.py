@@ -19,13 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from deltajoin.errors import CheckpointMismatchError
-from deltajoin.latest.drivers import change_schema
 from deltajoin.latest.spec import SIDES, LatestJoin
-from deltajoin.latest.step import Waiting
+from deltajoin.latest.step import Waiting, change_schema
 from upsert.blobs import from_blob, to_blobs
 from upsert.changelog.image_log import ImageLog
 from upsert.errors import BrokenPayloadError
-from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
 
 _WHOLE: Final = 1 << 62
@@ -37,8 +35,7 @@ class ShardState(NamedTuple):
     Attributes:
         epoch: of the caches that have seen all of the shard's changes.
         label: which join and number of shards the shard belongs to; empty for upserts while no rows wait.
-        left: waiting rows of the left side as Arrow bytes; empty if there are none.
-        right: those of the right side.
+        left, right: waiting rows of each side as Arrow bytes; empty if there are none.
         position: steps that the shard has made, of a join whose result is whole; else 0.
     """
 
@@ -53,16 +50,13 @@ class ShardState(NamedTuple):
         """The state after a step."""
         if waiting == (None, None) and not position:
             return cls(epoch)
-        left, right = (b"" if rows is None else _blob(rows) for rows in waiting)
+        left, right = (
+            b"" if rows is None else next(to_blobs(rows, {}, blob_bytes=_WHOLE)) for rows in waiting
+        )
         return cls(epoch, label_of(join, shards), left, right, position)
 
     def check_is_of(self, join: LatestJoin, shards: int) -> None:
-        """Refuse to go on with a join that the state does not know, or knows as another one.
-
-        Raises:
-            CheckpointMismatchError: rows wait, or have been given, that belong to another join or to another
-                number of shards; or upserts were emitted, which are not recorded.
-        """
+        """Refuse to go on with a join that the state does not know, or knows as another one."""
         if self.label and self.label != label_of(join, shards):
             what, until = ("wait for a lookup", " until nothing waits any more")
             if self.position:
@@ -103,11 +97,6 @@ def label_of(join: LatestJoin, shards: int) -> str:
     return json.dumps({**about, **whole, **sides})
 
 
-def _blob(rows: pa.Table) -> bytes:
-    (blob,) = to_blobs(rows, {}, blob_bytes=_WHOLE)
-    return blob
-
-
 def _waiting_rows(join: LatestJoin, side: int, blob: bytes) -> pa.Table | None:
     if not blob:
         return None
@@ -130,11 +119,7 @@ _NEITHER: Final = -1
 class EmittedRows:
     """Where the shards of a query keep the rows that they have given.
 
-    Attributes:
-        join: the join.
-        folder: below it each query has a folder of its own, by its id.
-        shards: how many shards share the join.
-        keep: micro-batches that can still be run again.
+    Each query has a folder of its own below ``folder``, by its id; ``keep`` micro-batches can be run again.
     """
 
     join: LatestJoin
@@ -143,12 +128,7 @@ class EmittedRows:
     keep: int
 
     def of_shard(self, query: str, shard: int, position: int) -> EmittedRowsOfShard:
-        """Those of one shard at a position: the number of steps that it has made.
-
-        Raises:
-            CheckpointMismatchError: the query has been run with another number of shards.
-            ConfigurationError: the folder holds rows of other columns.
-        """
+        """Those of one shard at a position: the number of steps that it has made."""
         parent, own = os.path.join(self.folder, query), f"{self.shards}-shards"
         others = [] if position or not os.path.isdir(parent) else sorted({*os.listdir(parent)} - {own})
         if others:
@@ -180,10 +160,7 @@ class EmittedRowsOfShard:
         """Every kind of change that the upserts of the next step come to; None if it has been settled.
 
         ``+I`` for a new key; ``-U``, with the row that was given, and ``+U``; ``-D`` with that row; nothing
-        for a row that equals it, or for a delete of a key that has none.
-
-        Args:
-            upserts: ``join.output``, each key once.
+        for a row that equals it, or for a delete of a key that has none. Upserts have each key once.
         """
         rows = pa.concat_tables([self._join.output.empty_table(), *upserts]).combine_chunks()
         compare = [name for name in self._images.names if name not in self._images.primary_key]
@@ -218,10 +195,9 @@ class EmittedRowsOfShard:
 
 
 def _images(join: LatestJoin) -> TableSchema:
-    columns = pa.schema([field for field in join.output if field.name != ROW_KIND_COLUMN])
     if not join.pads_are_keys:
-        return TableSchema.of(columns, primary_key=join.output_key)
-    return TableSchema.of(columns.append(pa.field(_MISSING, pa.int8())), (*join.output_key, _MISSING))
+        return TableSchema.of(join.columns, primary_key=join.output_key)
+    return TableSchema.of(join.columns.append(pa.field(_MISSING, pa.int8())), (*join.output_key, _MISSING))
 
 
 def _keys_by_side(join: LatestJoin) -> tuple[list[str], list[str]]:

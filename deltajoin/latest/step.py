@@ -1,5 +1,10 @@
 """One step of one shard: what waited and what arrived, in; what is emitted and what waits, out (pure).
 
+The result of a join is an upsert stream, of which a batch may carry one row a key, for a shuffle on the way
+to the sink loses the order of rows. So the rows of an upsert key are folded to the newest before they are
+joined; those in between would have been overwritten anyway. Which is newest is said by ``order_by``. Without
+it the order of arrival counts, which is that of the stream only within one task of its source.
+
 Nothing of a join key is emitted before all that came earlier for it: when a lookup of a key fails, all rows
 of the key wait, on both sides, and what comes later is folded into them. Other keys go on.
 
@@ -14,27 +19,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from deltajoin.core.codes import Ints, equal_pairs
+from deltajoin.core.codes import Ints, codes_of_keys, codes_of_rows, equal_pairs, have_values
 from deltajoin.core.conditions import mask
 from deltajoin.errors import LookupFailedError
 from deltajoin.expressions import Ref
-from deltajoin.latest.drivers import (
-    Drivers,
-    TaskRows,
-    codes_of,
-    each_once,
-    fold,
-    has_value,
-    is_among,
-    join_keys,
-    newest,
-)
-from deltajoin.latest.spec import SIDES, LatestJoin
+from deltajoin.latest.spec import SIDES, LatestJoin, LookupSide
+from deltajoin.lookup.keys import distinct_keys
 from upsert.arrays import Mask, one_array
 from upsert.errors import ChangelogError
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
@@ -44,14 +40,152 @@ PAIRS_AT_A_TIME: Final = 100_000
 _NONE: Final = -1
 
 
+class TaskRows(NamedTuple):
+    """Rows that one task of a source sent, in the order in which it did, with ``_row_kind``."""
+
+    task: int
+    number: int
+    rows: pa.Table
+
+
+@dataclass(frozen=True)
+class Drivers:
+    """Newest changes, one for each upsert key: the side's columns and ``_row_kind``.
+
+    ``is_value`` is False where the key is gone; such a row may hold NULL outside key columns.
+    """
+
+    rows: pa.Table
+    is_value: Mask
+
+    @classmethod
+    def of(cls, rows: pa.Table) -> Drivers:
+        """Rows that are folded already."""
+        gone = pc.equal(rows.column(ROW_KIND_COLUMN), RowKind.DELETE.value)
+        return cls(rows, ~gone.to_numpy())
+
+    def __len__(self) -> int:
+        return int(self.rows.num_rows)
+
+    def where(self, mask: Mask) -> Drivers:
+        """Those for which the mask is true."""
+        return Drivers(self.rows.filter(pa.array(mask)), self.is_value[mask])
+
+
+def change_schema(side: LookupSide) -> pa.Schema:
+    """The side's columns and ``_row_kind``."""
+    return pa.schema([*side.columns, pa.field(ROW_KIND_COLUMN, pa.string())])
+
+
+def fold(side: LookupSide, name: str, waiting: pa.Table | None, parts: Sequence[TaskRows]) -> Drivers:
+    """The newest change of each upsert key, of folded changes that wait and of parts in any order."""
+    ordered = sorted(parts, key=lambda part: (part.task, part.number))
+    earlier = 0 if waiting is None else waiting.num_rows
+    tables = [change_schema(side).empty_table() if waiting is None else waiting, *(p.rows for p in ordered)]
+    rows = pa.concat_tables(tables).combine_chunks()
+    if not rows.num_rows:
+        return Drivers.of(rows)
+    _check_kinds(side, name, rows)
+    key = codes_of(rows, side.upsert_key)
+    _check_present(rows, name, "upsert_key", side.upsert_key)
+    _check_present(rows, name, "order_by", side.order_by)
+    if not side.order_by:
+        task = np.repeat([part.task for part in ordered], [part.rows.num_rows for part in ordered])
+        _check_one_task(side, name, rows.slice(earlier), key[earlier:], task)
+    return Drivers.of(rows.take(pa.array(newest(rows, key, side.order_by))))
+
+
+def newest(rows: pa.Table, key: Ints, order_by: Sequence[str]) -> Ints:
+    """For each key the position of its newest row; of rows of equal order the last one, ascending."""
+    position = np.arange(rows.num_rows)
+    if order_by:
+        columns = {f"{n}": one_array(rows.column(name)) for n, name in enumerate(order_by)}
+        by = pa.table({**columns, "position": position})
+        ascending = [(name, "ascending") for name in by.column_names]
+        position = pc.sort_indices(by, sort_keys=ascending).to_numpy().astype(np.int64)
+    last = np.full(int(key.max()) + 1 if len(key) else 0, -1, dtype=np.int64)
+    last[key[position]] = position  # numpy keeps the last of equal indexes
+    return np.sort(last[last >= 0])
+
+
+def codes_of(rows: pa.Table, names: Sequence[str]) -> Ints:
+    """A number for each row that is equal where the columns are."""
+    return codes_of_keys([one_array(rows.column(name)) for name in names])
+
+
+def _check_kinds(side: LookupSide, name: str, rows: pa.Table) -> None:
+    kinds = rows.column(ROW_KIND_COLUMN)
+    known = pc.is_in(kinds, value_set=pa.array(side.kinds))
+    if not pc.all(known).as_py():
+        found = pc.filter(kinds, pc.invert(known))[0].as_py()
+        raise ChangelogError(
+            f"lookup join: the {name} side is declared to carry {', '.join(side.kinds)}, got {found!r}; "
+            "declare it with with_lookup(…, kinds=…), or leave such rows out below"
+        )
+
+
+def _check_present(rows: pa.Table, name: str, what: str, columns: Sequence[str]) -> None:
+    for column in columns:
+        if rows.column(column).null_count:
+            raise ChangelogError(
+                f"lookup join: {what} column {column!r} of the {name} side must not be NULL, got NULL; "
+                "filter such rows out below with_lookup"
+            )
+
+
+def _check_one_task(side: LookupSide, name: str, rows: pa.Table, key: Ints, task: Ints) -> None:
+    """Refuse different rows of one key from two tasks: nothing says which came first."""
+    if not len(task) or (task == task[0]).all():
+        return
+    order = np.argsort(key, kind="stable")
+    is_same_key = key[order][1:] == key[order][:-1]
+    is_other_task = task[order][1:] != task[order][:-1]
+    code = codes_of_rows(rows)[order]
+    for at in np.flatnonzero(is_same_key & is_other_task & (code[1:] != code[:-1]))[:1]:
+        found = {column: rows.column(column)[int(order[at])].as_py() for column in side.upsert_key}
+        raise ChangelogError(
+            f"lookup join: which of two rows of {found!r} of the {name} side is newer must be known, and two "
+            "tasks sent them; give with_lookup(…, order_by=…)"
+        )
+
+
+def join_keys(join: LatestJoin, side: int, rows: pa.Table) -> pa.Table:
+    """The join keys of some rows of a side, with the columns ``0``, ``1`` …, in the order of ``join.on``."""
+    return rows.select(list(join.keys(side))).rename_columns([str(n) for n in range(len(join.on))])
+
+
+def each_once(keys: pa.Table) -> pa.Table:
+    """The distinct keys without NULLs.
+
+    >>> each_once(pa.table({"0": [7, None, 7, 5]})).to_pydict()
+    {'0': [7, 5]}
+    """
+    return distinct_keys(keys, keys.schema).keys
+
+
+def has_value(keys: pa.Table) -> Mask:
+    """Which keys have no NULL."""
+    return have_values(keys, keys.column_names)
+
+
+def is_among(keys: pa.Table, others: pa.Table) -> Mask:
+    """Which keys are among the others; one with a NULL is not.
+
+    >>> is_among(pa.table({"0": [7, None, 5]}), pa.table({"0": [5, None]})).tolist()
+    [False, False, True]
+    """
+    if not keys.num_rows or not others.num_rows:
+        return np.zeros(keys.num_rows, np.bool_)
+    codes = codes_of(pa.concat_tables([keys, others]), keys.column_names)
+    found: Mask = np.isin(codes[: keys.num_rows], codes[keys.num_rows :]) & has_value(keys)
+    return found
+
+
 class Emission:
     """One emission: what to join, prepared.
 
-    Args:
-        join: the join.
-        drivers: changes of the left and of the right side.
-        known: all rows of the left side under the join keys that the right side's changes have, and of the
-            right side under those of the left's; the batch's own changes are among them.
+    ``known`` are all rows of the left side under the join keys that the right side's changes have, and of the
+    right side under those of the left's; the batch's own changes are among them.
     """
 
     def __init__(
@@ -159,11 +293,9 @@ ArrivedChanges = tuple[Sequence[TaskRows], Sequence[TaskRows]]
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """What is known about a batch of distinct join keys.
+    """Rows of the side that was asked for distinct join keys.
 
-    Attributes:
-        rows: rows of the side that was asked.
-        failures: by position of the key, why it could not be looked up; such a key has no rows.
+    ``failures`` says by position of the key why it could not be looked up; such a key has no rows.
     """
 
     rows: pa.Table
@@ -175,39 +307,31 @@ class Pending(Protocol):
 
     def result(self) -> Found:
         """Wait for them."""
-        ...
 
     def cancel(self) -> None:
         """End them; there will be no result."""
-        ...
 
 
 class Finder(Protocol):
-    """Finds the newest rows of one side by join key; keys are those of `deltajoin.latest.drivers`."""
+    """Finds the newest rows of one side by join key; keys are those of `join_keys`."""
 
     def start(self, keys: pa.Table) -> Pending:
         """Begin to look up distinct join keys without NULLs."""
-        ...
 
     def learn(self, keys: pa.Table, rows: pa.Table, changes: Drivers) -> None:
         """Take in what the step has shown.
 
-        Args:
-            keys: the join keys that were asked for and answered.
-            rows: all rows under these keys, the step's own changes on top.
-            changes: the side's changes that were joined, under these keys and others.
+        ``keys`` were asked for and answered, ``rows`` are all rows under them, the step's own changes on top;
+        ``changes`` are the side's that were joined, under these keys and others.
         """
-        ...
 
 
 @dataclass(frozen=True, eq=False)
 class StepResult:
     """What a step comes to.
 
-    Attributes:
-        output: what it emits, in pieces that are made as they are read; columns are ``join.output``.
-        waiting: changes that wait for the next step.
-        failures: why they do, one for each join key and side.
+    ``output`` is made as it is read; its columns are ``join.output``. ``failures`` say why changes wait for
+    the next step, one for each join key and side.
     """
 
     output: Iterator[pa.Table]
@@ -216,10 +340,7 @@ class StepResult:
 
 
 def step(
-    join: LatestJoin,
-    waiting: Waiting,
-    arrived: ArrivedChanges,
-    finders: tuple[Finder, Finder],
+    join: LatestJoin, waiting: Waiting, arrived: ArrivedChanges, finders: tuple[Finder, Finder]
 ) -> StepResult:
     """Join the changes of a shard with what is newest on the other side."""
     left, right = (fold(join.sides[n], SIDES[n], waiting[n], arrived[n]) for n in (0, 1))
@@ -265,7 +386,7 @@ def _check_deletes(join: LatestJoin, side: int, own: Drivers) -> None:
     outside = [name for name in join.keys(side) if name not in join.sides[side].upsert_key]
     if not outside or own.is_value.all():
         return
-    deletes = own.take(~own.is_value).rows
+    deletes = own.where(~own.is_value).rows
     if not has_value(join_keys(join, side, deletes)).all():
         raise ChangelogError(
             f"lookup join: deletes of the {SIDES[side]} side must carry the join column(s) "
@@ -285,7 +406,7 @@ def _without(asked: pa.Table, failed: pa.Table) -> pa.Table:
 def _split(join: LatestJoin, side: int, own: Drivers, failed: pa.Table) -> tuple[Drivers, pa.Table | None]:
     """The changes whose join keys can go on, and those that wait."""
     is_late = is_among(join_keys(join, side, own.rows), failed)
-    return own.take(~is_late), own.rows.filter(pa.array(is_late)) if is_late.any() else None
+    return own.where(~is_late), own.rows.filter(pa.array(is_late)) if is_late.any() else None
 
 
 def _learn(
@@ -295,7 +416,7 @@ def _learn(
     names = join.sides[side].columns.names
     looked_up = found.rows.select(names)
     looked_up = looked_up.filter(pa.array(is_among(join_keys(join, side, looked_up), answered)))
-    changes = own.take(is_among(join_keys(join, side, own.rows), answered))
+    changes = own.where(is_among(join_keys(join, side, own.rows), answered))
     rows = _on_top(join, side, looked_up, changes)
     finder.learn(answered, rows, own)
     return rows
@@ -309,14 +430,10 @@ def _on_top(join: LatestJoin, side: int, looked_up: pa.Table, changes: Drivers) 
     always wins: it is being forwarded, and the row that came after it comes by itself too.
     """
     of = join.sides[side]
-    both = pa.concat_tables(
-        [pa.Table.from_arrays(part.columns, schema=of.columns) for part in (looked_up, _plain(changes))]
-    ).combine_chunks()
+    parts = looked_up, changes.rows.drop_columns([ROW_KIND_COLUMN])
+    of_side = [pa.Table.from_arrays(part.columns, schema=of.columns) for part in parts]
+    both = pa.concat_tables(of_side).combine_chunks()
     key = codes_of(both, of.upsert_key)
     is_gone = np.isin(key, key[looked_up.num_rows :][~changes.is_value])
     chosen = newest(both, key, of.order_by)
     return both.take(pa.array(chosen[~is_gone[chosen]]))
-
-
-def _plain(changes: Drivers) -> pa.Table:
-    return changes.rows.drop_columns([ROW_KIND_COLUMN])

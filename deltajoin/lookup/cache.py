@@ -21,16 +21,7 @@ from upsert.errors import ConfigurationError, SchemaError
 
 @dataclass(frozen=True)
 class CacheCounts:
-    """What a cache did since it was asked last, and what it holds.
-
-    Attributes:
-        hits: keys that were found, those without rows among them.
-        misses: keys that were not.
-        evictions: entries removed to make room for others, or too large.
-        drops: how often all entries were dropped, because the epoch was another one.
-        keys: entries now.
-        bytes: memory that they take now, about.
-    """
+    """What a cache did since it was asked last, and what it holds, see `latest.metrics.Measures`."""
 
     hits: int = 0
     misses: int = 0
@@ -42,12 +33,9 @@ class CacheCounts:
 
 @dataclass(frozen=True, eq=False)
 class Cached:
-    """What a cache knows about a batch of keys.
+    """What a cache knows about a batch of keys: rows, and for each the position of its key, ascending.
 
-    Attributes:
-        positions: for each row the position of its key, ascending.
-        rows: the rows.
-        missing: positions of the keys that it knows nothing about, ascending.
+    ``missing`` are positions of the keys that it knows nothing about, ascending.
     """
 
     positions: Positions
@@ -59,10 +47,8 @@ class Cached:
 class CacheEffect:
     """What `put` or `update` did to a cache, so that another one can repeat it.
 
-    Attributes:
-        keys: that were looked up; None for changes.
-        rows: that were found, or that changed.
-        marks: for each row the position of its key, or whether it was deleted.
+    Rows that were found for ``keys``, or that changed, where these are None; ``marks`` have for each row the
+    position of its key, or whether it was deleted.
     """
 
     keys: pa.Table | None
@@ -85,16 +71,14 @@ class CacheEffect:
         return int(self.rows.num_rows) + (0 if self.keys is None else int(self.keys.num_rows))
 
 
+@dataclass(eq=False, slots=True)
 class Entry:
     """Numbers of a key and of its rows, by upsert key; and the bytes that key and rows take."""
 
-    __slots__ = ("bytes", "key", "key_bytes", "rows")
-
-    def __init__(self, key: int, key_bytes: int) -> None:
-        self.rows: dict[Hashable, int] = {}
-        self.key = key
-        self.key_bytes = key_bytes
-        self.bytes = 0
+    key: int
+    key_bytes: int
+    rows: dict[Hashable, int]
+    bytes: int = 0
 
 
 class Lru(LRUCache[Hashable, Entry | None]):
@@ -200,17 +184,9 @@ _ROW_BYTES: Final = 150  # a number and an upsert key
 class RowCache:
     """The newest known rows of some keys. Belongs to one thread.
 
-    Args:
-        schema: columns of the rows.
-        keys: the columns that they are looked up by.
-        upsert_key: the columns that tell the rows of one key apart, at least one.
-        max_keys: entries at most.
-        max_bytes: memory at most, but for the rows of the call that is under way; a third of it is for what
-            is in use, so that rows no longer used can be cleared away seldom and all at once.
-        is_recorded: whether what is done to the cache is kept, for ``take_effects``.
-
-    Raises:
-        ConfigurationError: a bound is below 1, or a column is missing.
+    ``upsert_key`` tells the rows of one key apart. ``max_bytes`` bounds the memory, but for the rows of the
+    call that is under way; a third of it is for what is in use, so that rows no longer used can be cleared
+    away seldom and all at once. With ``is_recorded`` what is done to it is kept for ``take_effects``.
 
     >>> cache = RowCache(pa.schema({"id": pa.int64(), "name": pa.string()}), ["id"], ["id"])
     >>> keys = pa.table({"id": [1, 2]})
@@ -255,14 +231,13 @@ class RowCache:
     def _clear(self) -> None:
         self._lru = Lru(self._max_bytes // 3)
         self._store = RowStore(self._schema)
-        self._key_store: RowStore | None = None
+        self._key_store: RowStore | None = None  # keys of the entries, and of those that there were
         self._effects: list[CacheEffect] = []  # those of an attempt that did not count are dropped
 
     def get(self, keys: pa.Table) -> Cached:
         """What is known about some keys, which become those used last.
 
-        Args:
-            keys: the key columns. A key that has a NULL has no rows, and is not missing either.
+        A key that has a NULL has no rows, and is not missing either.
         """
         values = key_values(keys)
         entries = list(map(self._lru.__getitem__, values))
@@ -285,25 +260,24 @@ class RowCache:
         rows = answer.rows.take(pa.array(order))
         ends = np.cumsum(np.bincount(answer.positions, minlength=keys.num_rows)).tolist()
         first = self._store.add(rows)
-        first_key = self._keys_seen(keys).add(keys)
+        if self._key_store is None:
+            self._key_store = RowStore(keys.schema)
+        first_key = self._key_store.add(keys)
         tellers = self._tellers(rows)
         start = 0
         each = zip(key_values(keys), bytes_of_rows(keys).tolist(), ends, strict=True)
         for at, (key, key_bytes, end) in enumerate(each):
             if at not in answer.failures:
-                entry = Entry(first_key + at, key_bytes)
-                entry.rows = dict(zip(tellers[start:end], range(first + start, first + end), strict=True))
-                if len(entry.rows) < end - start:
-                    self._refuse(keys.slice(at, 1))
-                self._set(key, entry)
+                numbers = dict(zip(tellers[start:end], range(first + start, first + end), strict=True))
+                if len(numbers) < end - start:
+                    raise SchemaError(
+                        f"upsert key ({', '.join(self._upsert_key)}): must tell the rows of a key apart, "
+                        f"several rows of {keys.slice(at, 1).to_pylist()[0]!r} have equal ones; name more "
+                        "columns in upsert_key"
+                    )
+                self._set(key, Entry(first_key + at, key_bytes, numbers))
             start = end
         self._tidy()
-
-    def _keys_seen(self, keys: pa.Table) -> RowStore:
-        """The keys of the entries, and of those that there were, as columns."""
-        if self._key_store is None:
-            self._key_store = RowStore(keys.schema)
-        return self._key_store
 
     def _tellers(self, rows: pa.Table) -> list[Hashable]:
         """The upsert key of each row."""
@@ -314,12 +288,6 @@ class RowCache:
                 f"row {rows.slice(values.index(None), 1).to_pylist()[0]!r} has one"
             )
         return values
-
-    def _refuse(self, key: pa.Table) -> None:
-        raise SchemaError(
-            f"upsert key ({', '.join(self._upsert_key)}): must tell the rows of a key apart, several "
-            f"rows of {key.to_pylist()[0]!r} have equal ones; name more columns in upsert_key"
-        )
 
     def _set(self, key: Hashable, entry: Entry) -> None:
         sizes = sum(map(self._store.size, entry.rows.values()))
@@ -335,9 +303,7 @@ class RowCache:
     def update(self, rows: pa.Table, deleted: Sequence[bool] | None = None) -> None:
         """Apply changes of the side itself, in their order, to the entries that exist.
 
-        Args:
-            rows: rows as lookups give them; each replaces the row with its upsert key, or is new.
-            deleted: which of them delete the row with their upsert key; None: none does.
+        Each row replaces the one with its upsert key, or is new, or deletes that where ``deleted`` says so.
         """
         if self._is_recorded:
             none = np.zeros(rows.num_rows, np.bool_)

@@ -27,8 +27,7 @@ import pyarrow as pa
 
 from deltajoin.errors import LookupUnavailableError
 from deltajoin.lookup.batch import Lookups
-from deltajoin.lookup.checks import check_answer, key_fields
-from deltajoin.lookup.protocol import Answer, LookupClient, LookupSource, as_table
+from deltajoin.lookup.protocol import Answer, LookupClient, LookupSource, as_table, check_answer, key_fields
 from upsert import types
 
 _FIRST, _LAST = datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999_999)

@@ -12,9 +12,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import pyarrow as pa
 
-from deltajoin.lookup.checks import check_columns
 from deltajoin.lookup.http_json import JsonExchange
-from deltajoin.lookup.protocol import LookupClient, RequestLimits
+from deltajoin.lookup.protocol import LookupClient, RequestLimits, check_columns
 from upsert.errors import ConfigurationError
 from upsert.options import Secret, shown_url
 

@@ -49,22 +49,19 @@ class HttpClient:
         self._timeout_s = limits.timeout_s
         self._max_reply_bytes = max_reply_bytes
         self._masked = masked
+        sent = CIMultiDict({"Content-Type": "application/json", "Accept": "application/json"})
+        sent.update(headers)  # which replace ours, in any letter case
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
                 limit=limits.requests, keepalive_timeout=_IDLE_S, ssl=_trusted(ca_file)
             ),
-            headers=_headers(headers),
+            headers=sent,
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=None),  # the engine's own counts; a second one costs time
         )
 
     async def lookup(self, keys: pa.Table) -> Answer:
-        """One request about these keys.
-
-        Raises:
-            LookupUnavailableError: no connection, no answer in time, or a status that says to come back.
-            LookupFailedError: any other status, or a reply that is not what it should be.
-        """
+        """One request about these keys."""
         reply = await self._reply(self._exchange.request(keys))
         try:
             if len(reply) > _LARGE:  # other requests must not wait, nor run out of time, meanwhile
@@ -134,13 +131,6 @@ class HttpClient:
     async def close(self) -> None:
         """Close all connections."""
         await self._session.close()
-
-
-def _headers(given: Mapping[str, str]) -> CIMultiDict[str]:
-    """What is sent with each request: given headers replace ours, in any letter case."""
-    headers = CIMultiDict({"Content-Type": "application/json", "Accept": "application/json"})
-    headers.update(given)
-    return headers
 
 
 def _trusted(ca_file: str | None) -> ssl.SSLContext | bool:

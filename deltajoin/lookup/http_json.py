@@ -51,9 +51,6 @@ _DECODER: Final = json.JSONDecoder(strict=False, parse_constant=_refuse)
 class PlainReplies:
     """Reads replies about rows of one schema.
 
-    Args:
-        schema: columns of the rows.
-
     >>> replies = PlainReplies(pa.schema({"id": pa.int64(), "name": pa.string()}))
     >>> answer = replies.answer(b'{"results": [[], [{"name": "bob", "id": 2}]]}', 2)
     >>> answer.positions.tolist(), answer.rows.rows
@@ -135,15 +132,10 @@ _PLAIN: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 class JsonExchange:
-    """Requests and replies about rows of one schema.
+    """Requests and replies about rows of one schema, whose types must have a form in JSON.
 
-    Args:
-        schema: columns of the rows.
-        missing_is_null: whether a row may leave a column out, which is NULL then; else that is an error.
-        masked: makes what a reply says fit for a message.
-
-    Raises:
-        SchemaError: JSON has no form for a column's type.
+    A column that a row leaves out is an error, unless ``missing_is_null``. ``masked`` makes what a reply says
+    fit for a message.
 
     >>> exchange = JsonExchange(pa.schema({"id": pa.int64(), "name": pa.string()}))
     >>> exchange.request(pa.table({"id": [1, 2]}))
@@ -202,11 +194,10 @@ class JsonExchange:
         counts: list[int] = []
         failures: dict[int, LookupFailedError] = {}
         for at, result in enumerate(results):
-            found_rows: list[tuple[Any, ...]] = []
             try:
                 found_rows = self._rows(result)
             except LookupFailedError as failure:
-                failures[at] = failure
+                failures[at], found_rows = failure, []
             rows += found_rows
             counts.append(len(found_rows))
         return Answer(np.repeat(np.arange(keys), counts), as_table(ReplyRows(self._schema, rows)), failures)

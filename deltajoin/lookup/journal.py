@@ -21,13 +21,13 @@ import json
 import os
 import secrets
 import shutil
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
 import pyarrow as pa
+from cachetools import LRUCache
 
 from deltajoin.lookup.cache import CacheEffect, RowCache
 from upsert.errors import BrokenPayloadError
@@ -41,14 +41,10 @@ CacheEffects = tuple[Sequence[CacheEffect], Sequence[CacheEffect]]
 
 @dataclass(frozen=True, eq=False)
 class CacheStep:
-    """One file.
+    """One file: the epochs with which the step ended and began, and what it did.
 
-    Attributes:
-        epoch: with which the step ended.
-        parent: with which it began; 0 where `effects` begin with empty caches.
-        steps: how many files there are since one that did.
-        rows: how many keys and rows they have.
-        effects: what it did.
+    ``parent`` is 0 where `effects` begin with empty caches; ``steps`` and ``rows`` count files since one that
+    did, and their keys and rows.
     """
 
     epoch: int
@@ -77,9 +73,7 @@ class CacheStep:
 class Journal:
     """The files of one shard in one run of a query.
 
-    Args:
-        folder: of the shard, which goes away with the executor; made if necessary.
-        run: of the query; what other runs have left in the folder is deleted.
+    The shard's folder goes away with the executor; what other runs have left in it is deleted.
 
     >>> import tempfile
     >>> import numpy as np
@@ -112,10 +106,9 @@ class Journal:
                     os.unlink(os.path.join(self._folder, name))
 
     def leading_to(self, epoch: int, known: int | None) -> list[CacheStep] | None:
-        """The steps up to an epoch, from the one after `known` on, or else from empty caches.
+        """The steps up to an epoch, oldest first, from the one after `known` on, or else from empty caches.
 
-        Returns:
-            The steps, oldest first; None if some are gone.
+        None if some are gone.
         """
         steps: list[CacheStep] = []
         while epoch and epoch != known:
@@ -181,11 +174,8 @@ _CACHES_AT_ONCE: Final = 64
 class EpochCaches:
     """The caches of the left and the right side of one shard of one query.
 
-    Args:
-        left: one cache.
-        right: the other.
-        journal: what all processes did to the caches of this shard; the caches must be recorded. None: only
-            what this process does counts.
+    With a journal, of what all processes did to them, the caches must be recorded; without one, only what
+    this process does counts.
 
     >>> import pyarrow as pa
     >>> side = RowCache(pa.schema({"id": pa.int64()}), ["id"], ["id"])
@@ -210,11 +200,7 @@ class EpochCaches:
     def begin(self, epoch: int | None) -> bool:
         """Start a micro-batch; until ``seal``, what happens to the caches counts for nothing.
 
-        Args:
-            epoch: what the state of the query holds; None: nothing yet.
-
-        Returns:
-            Whether the entries are those of this epoch; if not, they have been dropped.
+        Whether the entries are those of the epoch that the query's state holds; if not, they are dropped.
         """
         known, self._epoch = self._epoch, None
         is_ours = epoch is not None and (epoch == known or self._caught_up(epoch, known))
@@ -257,17 +243,11 @@ class EpochCaches:
         self._trail = [*(self._trail if step.parent else ()), step.without_effects()]
 
 
-_kept: Final[OrderedDict[Hashable, EpochCaches]] = OrderedDict()
+_kept: Final[LRUCache[Hashable, EpochCaches]] = LRUCache(_CACHES_AT_ONCE)
 
 
 def caches_of(token: Hashable, make: Callable[[], EpochCaches]) -> EpochCaches:
-    """The caches that this process keeps under a token; ``make`` makes them where there are none.
-
-    The 64 that were used last stay.
-    """
+    """The caches that this process keeps under a token; ``make`` makes them where there are none."""
     if token not in _kept:
         _kept[token] = make()
-    _kept.move_to_end(token)
-    if len(_kept) > _CACHES_AT_ONCE:
-        _kept.popitem(last=False)
     return _kept[token]

@@ -47,11 +47,9 @@ def _values(column: pa.Array) -> list[Any]:
 
 @dataclass(frozen=True, eq=False)
 class DistinctKeys:
-    """The keys of a batch, each once.
+    """The keys of a batch, each once, in order of first appearance: none has a NULL, -0.0 is 0.0, NaN is one.
 
-    Attributes:
-        keys: the distinct keys without NULLs, in order of first appearance, -0.0 as 0.0 and one NaN.
-        codes: for every row of the batch the position of its key in ``keys``; -1 where it has a NULL.
+    ``codes`` has for every row of the batch the position of its key; -1 where it has a NULL.
     """
 
     keys: pa.Table
@@ -93,7 +91,11 @@ class DistinctKeys:
 
 def distinct_keys(keys: pa.Table, fields: pa.Schema) -> DistinctKeys:
     """The distinct keys of a batch, which must have the names and types of these fields, in their order."""
-    check_keys(keys, fields)
+    if keys.column_names != fields.names or keys.schema.types != fields.types:
+        raise SchemaError(
+            f"lookup: keys must have the columns {_shown(fields)}, got {_shown(keys.schema)}; "
+            "select, rename and cast them"
+        )
     columns = [comparable(one_array(column)) for column in keys.columns]
     asked = np.flatnonzero(have_values(keys, keys.column_names))
     codes = np.full(keys.num_rows, -1, dtype=np.int64)
@@ -104,19 +106,6 @@ def distinct_keys(keys: pa.Table, fields: pa.Schema) -> DistinctKeys:
     return DistinctKeys(
         pa.Table.from_arrays([column.take(firsts) for column in columns], schema=fields), codes
     )
-
-
-def check_keys(keys: pa.Table, fields: pa.Schema) -> None:
-    """Refuse keys that are not of exactly these columns and types.
-
-    Raises:
-        SchemaError: they are not.
-    """
-    if keys.column_names != fields.names or keys.schema.types != fields.types:
-        raise SchemaError(
-            f"lookup: keys must have the columns {_shown(fields)}, got {_shown(keys.schema)}; "
-            "select, rename and cast them"
-        )
 
 
 def _shown(schema: pa.Schema) -> str:

@@ -14,8 +14,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from deltajoin.errors import LookupFailedError
-from deltajoin.lookup.checks import check_columns
-from deltajoin.lookup.protocol import Answer, RequestLimits
+from deltajoin.lookup.protocol import Answer, RequestLimits, check_columns
 from upsert.errors import SchemaError, SnapshotExpiredError, UpsertError
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.table import Table
@@ -43,11 +42,7 @@ class Newest:
         self._snapshot = table.snapshot(id)
 
     def read(self, read: Callable[[Snapshot], T]) -> T:
-        """What ``read`` gives of the snapshot.
-
-        Raises:
-            SnapshotExpiredError: the snapshot that was asked for by its id is gone.
-        """
+        """What ``read`` gives of the snapshot."""
         while True:
             try:
                 return read(self._snapshot)

@@ -11,9 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from deltajoin.errors import LookupFailedError, LookupUnavailableError
-from deltajoin.lookup.checks import check_columns
 from deltajoin.lookup.keys import key_values
-from deltajoin.lookup.protocol import Answer, RequestLimits
+from deltajoin.lookup.protocol import Answer, RequestLimits, check_columns
 
 
 @dataclass(frozen=True)
@@ -80,11 +79,7 @@ class MemoryClient:
         return set(key_values(pa.table(columns, names=list(names))))
 
     async def lookup(self, keys: pa.Table) -> Answer:
-        """The rows of the keys, in the table's order for each key.
-
-        Raises:
-            LookupUnavailableError: this is one of the first requests, which are to fail.
-        """
+        """The rows of the keys, in the table's order for each key; the first requests may be set to fail."""
         self._requests += 1
         fails = self._requests <= self._source.unavailable_requests
         if self._source.latency_s:

@@ -8,9 +8,8 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from deltajoin.lookup.checks import check_columns
 from deltajoin.lookup.postgres_types import check_column_types
-from deltajoin.lookup.protocol import LookupClient, RequestLimits
+from deltajoin.lookup.protocol import LookupClient, RequestLimits, check_columns
 from upsert.errors import ConfigurationError
 from upsert.options import Secret
 

@@ -59,12 +59,7 @@ class PostgresClient:
         self._has_fitting_types = False
 
     async def lookup(self, keys: pa.Table) -> Answer:
-        """One execution of the statement, about all of these keys.
-
-        Raises:
-            LookupUnavailableError: the server is away, overloaded, or ended the connection.
-            LookupFailedError: it refused the credentials or the statement, or a column has another type.
-        """
+        """One execution of the statement, about all of these keys."""
         possible = _without_nul(keys)
         parameters = [to_parameter(one_array(keys.column(name).take(possible))) for name in keys.column_names]
         try:
@@ -112,11 +107,7 @@ class PostgresClient:
             return self._pool
 
     def _check_types(self, statement: Any) -> None:
-        """Refuse a table whose columns have other types than the schema says.
-
-        Raises:
-            LookupFailedError: a column's values could not be read exactly, or its equality is another one.
-        """
+        """Refuse a column whose values could not be read exactly, or whose equality is another one."""
         found = [attribute.type.name for attribute in statement.get_attributes()[1:]]
         for field, name in zip(self._schema, found, strict=True):
             if name not in pg_types(field.type):

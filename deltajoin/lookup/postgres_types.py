@@ -6,7 +6,7 @@ the integers that PostgreSQL sends, counted from 2000-01-01, so that no value lo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -36,8 +36,6 @@ _MICROS: Final = _DAYS * 86_400_000_000
 _INFINITE_DAYS: Final = (-(2**31), 2**31 - 1)
 _INFINITE_MICROS: Final = (-(2**63), 2**63 - 1)
 
-Convert = Callable[[Any], Any]
-
 
 def pg_types(type_: pa.DataType) -> tuple[str, ...]:
     """Types of PostgreSQL that a column of this type can be read from; none for types that it has not.
@@ -49,11 +47,7 @@ def pg_types(type_: pa.DataType) -> tuple[str, ...]:
 
 
 def check_column_types(schema: pa.Schema) -> None:
-    """Refuse columns that PostgreSQL has no equal type for.
-
-    Raises:
-        SchemaError: a column has such a type.
-    """
+    """Refuse columns that PostgreSQL has no equal type for."""
     for field in schema:
         if not pg_types(field.type):
             raise SchemaError(
@@ -103,10 +97,7 @@ def to_parameter(column: pa.Array) -> list[Any]:
 
 
 def from_values(values: Sequence[Any], field: pa.Field) -> pa.Array:
-    """A column of what the driver gave.
-
-    Raises:
-        LookupFailedError: a value has no equal in the column's type.
+    """A column of what the driver gave, whose values must have an equal in the column's type.
 
     >>> from_values([0, None], pa.field("d", pa.date32())).to_pylist()
     [datetime.date(2000, 1, 1), None]

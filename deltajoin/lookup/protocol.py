@@ -1,4 +1,4 @@
-"""What a source of lookups offers: a batch of keys in, the rows that match out (pure).
+"""What a source of lookups offers: a batch of keys in, the rows that match out; and checks of both (pure).
 
 A table of Arrow with one row takes some twenty microseconds and two kilobytes to make, a tenth of what a
 request by HTTP takes. So a client may leave the few rows of a reply as they came (`ReplyRows`), and the
@@ -16,8 +16,9 @@ import numpy as np
 import pyarrow as pa
 
 from deltajoin.errors import LookupFailedError
+from upsert import types
 from upsert.arrays import Positions
-from upsert.errors import ConfigurationError
+from upsert.errors import ConfigurationError, SchemaError
 
 
 @dataclass(frozen=True)
@@ -217,3 +218,88 @@ def joined_parts(
         pieces.append((np.concatenate([at for at, _ in late]), as_table(ReplyRows(schema, rows))))
     positions = np.concatenate([np.empty(0, np.int64), *(at for at, _ in pieces)])
     return positions, pa.concat_tables([schema.empty_table(), *(rows for _, rows in pieces)])
+
+
+def name_of(source: LookupSource) -> str:
+    """What messages call a source."""
+    return type(source).__name__
+
+
+def check_source(source: LookupSource) -> None:
+    """Refuse a source whose schema and keys do not fit together."""
+    check_columns(source.schema, source.keys, name_of(source))
+
+
+def check_columns(schema: pa.Schema, keys: Sequence[str], of: str) -> None:
+    """As `check_source`, for a source that is being made.
+
+    Raises:
+        ConfigurationError: there is no key, or one is named twice.
+        SchemaError: a key is no column or not scalar, or a column has a type that Spark has not.
+
+    >>> check_columns(pa.schema({"id": pa.int64()}), ["name"], "MemoryLookup")
+    Traceback (most recent call last):
+    ...
+    upsert.errors.SchemaError: MemoryLookup: key 'name' must be one of its columns, which are id
+    """
+    if isinstance(keys, str) or not keys or len(set(keys)) < len(keys):
+        raise ConfigurationError(f"{of}: keys must be one or more distinct column names, got {keys!r}")
+    if len(set(schema.names)) < len(schema.names):
+        raise SchemaError(f"{of}: columns must have distinct names, got {', '.join(schema.names)}")
+    for column in schema:
+        canonical = types.canonical(column.type, f"{of}: column {column.name!r}")
+        if canonical != column.type:
+            raise SchemaError(
+                f"{of}: column {column.name!r} must have an Arrow type that Spark has, got {column.type}; "
+                f"declare {canonical}"
+            )
+    for key in keys:
+        if key not in schema.names:
+            raise SchemaError(
+                f"{of}: key {key!r} must be one of its columns, which are {', '.join(schema.names)}"
+            )
+        if not types.is_scalar(schema.field(key).type):
+            raise SchemaError(
+                f"{of}: key {key!r} must have a scalar type, got {types.sql_name(schema.field(key).type)}"
+            )
+
+
+def key_fields(source: LookupSource) -> pa.Schema:
+    """Names and types of the keys that a source is asked with.
+
+    >>> from deltajoin.lookup.memory import MemoryLookup
+    >>> key_fields(MemoryLookup(pa.table({"name": ["ann"], "id": [1]}), ["id"])).names
+    ['id']
+    """
+    return pa.schema([pa.field(name, source.schema.field(name).type) for name in source.keys])
+
+
+def check_answer(answer: Answer, source: LookupSource, keys: int) -> None:
+    """Refuse an answer that does not fit the source's schema or the number of keys."""
+    of, rows, positions = name_of(source), answer.rows, answer.positions
+    if not rows.schema.equals(source.schema):
+        raise LookupFailedError(
+            f"{of}: an answer must have the columns {_shown(source.schema)}, got {_shown(rows.schema)}"
+        )
+    if len(positions) != rows.num_rows or positions.dtype != np.int64:
+        raise LookupFailedError(
+            f"{of}: an answer must have one int64 position for each of its {rows.num_rows} rows, "
+            f"got {len(positions)} of {positions.dtype}"
+        )
+    if len(positions) and positions.view(np.uint64).max() >= keys:  # as such a negative one is large too
+        raise LookupFailedError(
+            f"{of}: positions must lie between 0 and {keys - 1}, "
+            f"got {int(positions.min())} to {int(positions.max())}"
+        )
+    if answer.failures and not all(0 <= at < keys for at in answer.failures):
+        raise LookupFailedError(
+            f"{of}: failures must be about positions below {keys}, got {[*answer.failures]}"
+        )
+    if answer.failures and (both := sorted({*positions.tolist()} & {*answer.failures})):
+        raise LookupFailedError(
+            f"{of}: a key must have rows or have failed, the one at position {both[0]} did both"
+        )
+
+
+def _shown(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}{'' if field.nullable else ' NOT NULL'}" for field in schema)

@@ -13,7 +13,6 @@ from upsert.codec import Jsonable
 from upsert.errors import ConfigurationError
 from upsert.store.version import Version
 
-_FIELDS: Final = ("fingerprint", "join", "tables", "versions")
 _MISMATCH: Final = "choose another checkpoint, or restore what it was made with"
 GO_ON: Final = (
     "choose a new checkpoint, which loads all rows again, or begins where this one has got to with "
@@ -27,14 +26,10 @@ Versions = tuple[Version, ...]
 
 @dataclass(frozen=True)
 class JoinIdentity:
-    """What an offset belongs to.
+    """What an offset belongs to: the join in words, a hash of what it means, the uuids of its tables.
 
-    Attributes:
-        join: the join in words.
-        fingerprint: a hash of what it means.
-        tables: the uuids of its tables.
-        parts: what it consists of, as `deltajoin.fingerprint.parts_of` gives it; () if that is not known.
-        others: gives fingerprints that older releases may have written for it.
+    ``parts`` say what it consists of, see `DeltaJoinSpec.parts`; () if that is not known. ``others`` gives
+    fingerprints that older releases may have written for it.
     """
 
     join: str
@@ -76,12 +71,7 @@ class JoinOffset:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """The offset of its JSON values.
-
-        Raises:
-            CheckpointMismatchError: the value is no offset of a delta join.
-            ConfigurationError: one of the versions is none.
-        """
+        """The offset of its JSON values, which must be one of a delta join."""
         match value:
             case {
                 "join": str(join),
@@ -96,23 +86,22 @@ class JoinOffset:
                 found = tuple(Version.from_json(version) for version in versions)
                 return cls(identity, found, consumer if isinstance(consumer, str) else None)
         raise CheckpointMismatchError(
-            f"delta join: the checkpoint must hold offsets with {', '.join(_FIELDS)}, "
+            "delta join: the checkpoint must hold offsets with fingerprint, join, tables, versions, "
             f"got {value!r}; {_MISMATCH}"
         )
 
     @classmethod
     def of(cls, value: Mapping[str, Any], owner: JoinIdentity) -> Self:
-        """The offset of its JSON values, which must belong to this join.
-
-        Raises:
-            CheckpointMismatchError: it belongs to another join, or to other tables.
-        """
+        """The offset of its JSON values, which must belong to this join and its tables."""
         offset = cls.from_json(value)
         theirs = offset.identity
         if not owner.is_of(theirs.fingerprint):
+            differs = "keys, columns and filters must be the same"
+            if theirs.parts:
+                differs = what_differs(theirs.parts, owner.parts)
             raise CheckpointMismatchError(
                 f"delta join: the checkpoint belongs to the join {theirs.join} [{theirs.fingerprint}], "
-                f"this one is {owner.join} [{owner.fingerprint}]: {_difference(theirs, owner)}; {GO_ON}, or "
+                f"this one is {owner.join} [{owner.fingerprint}]: {differs}; {GO_ON}, or "
                 "restore what it was made with"
             )
         if theirs.tables != owner.tables:
@@ -122,12 +111,6 @@ class JoinOffset:
                 f"one was dropped and made again; {_MISMATCH}"
             )
         return offset
-
-
-def _difference(theirs: JoinIdentity, ours: JoinIdentity) -> str:
-    if not theirs.parts:
-        return "keys, columns and filters must be the same"
-    return what_differs(theirs.parts, ours.parts)
 
 
 @dataclass(frozen=True)
@@ -157,11 +140,7 @@ class JoinStep(Jsonable):
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """The step of its JSON values.
-
-        Raises:
-            ConfigurationError: the value is no step.
-        """
+        """The step of its JSON values."""
         with suppress(KeyError, TypeError):
             found = super().from_json(value)
             if found.old and len(found.old) == len(found.new):

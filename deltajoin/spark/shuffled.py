@@ -1,7 +1,9 @@
 """The join after a shuffle by join key: one task for each shard, with or without an operator that has state.
 
-All changes of a join key meet in one task, which is what consolidating needs; any operator may follow. In the
-form ``shuffled`` a task is stateless, in ``mapInArrow``.
+The source gives the changes as blobs: one has changes of one table in one shard, labelled with the step that
+they belong to; see ``upsert.blobs`` and docs/decisions/0004. All changes of a join key meet in one task,
+which is what consolidating needs; any operator may follow. In the form ``shuffled`` a task is stateless, in
+``mapInArrow``.
 
 The form ``stateful`` runs in ``applyInPandasWithState``, grouped by shard: FLIP-486's own physical form. An
 exact join of managed tables has nothing to remember, so the state stays empty; the form is there for plans
@@ -15,18 +17,103 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, NamedTuple
 
-import pandas as pd
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
-from deltajoin.spark.blobs import PAYLOAD_COLUMN, SHARD_COLUMN, join_blobs
-from deltajoin.spark.tables import JoinedTables
-from deltajoin.spark.tasks import output_type
+from deltajoin.core.rows import Changes
+from deltajoin.spark.offsets import JoinStep
+from deltajoin.spark.tables import JoinedTables, output_type
 from deltajoin.spec import DeltaJoinSpec
-from upsert.blobs import from_blob, to_blobs
+from upsert.blobs import BLOB_BYTES, from_blob, to_blobs
+from upsert.codec import Jsonable
+from upsert.errors import BrokenPayloadError, ConfigurationError
+
+SHARD_COLUMN: Final = "shard"
+PAYLOAD_COLUMN: Final = "payload"
+BLOBS: Final = f"{SHARD_COLUMN} INT, {PAYLOAD_COLUMN} BINARY"
+
+
+@dataclass(frozen=True)
+class BlobLabel(Jsonable):
+    """What every blob says: whose join it is, the step, and the number of the table that changed."""
+
+    fingerprint: str
+    step: JoinStep
+    table: int
+
+
+class Payload(NamedTuple):
+    """Changes of one table that lie in one shard."""
+
+    label: BlobLabel
+    rows: pa.Table
+
+
+def encode(label: BlobLabel, rows: pa.Table, *, blob_bytes: int = BLOB_BYTES) -> Iterator[bytes]:
+    """The rows as blobs of about ``blob_bytes`` at most; a single row may exceed it.
+
+    >>> from upsert.store.version import Version
+    >>> step = JoinStep((Version.EMPTY,), (Version.complete(1),))
+    >>> blobs = list(encode(BlobLabel("2f6c", step, 0), pa.table({"k": [1, 2]})))
+    >>> decode(blobs[0]).rows.to_pydict()
+    {'k': [1, 2]}
+    """
+    return to_blobs(rows, label.to_json(), blob_bytes=blob_bytes)
+
+
+def decode(blob: bytes | pa.Buffer) -> Payload:
+    """The changes in a blob, which must be one of a delta join."""
+    rows, about = from_blob(blob)
+    try:
+        label = BlobLabel.from_json(about)
+        if not 0 <= label.table < len(label.step.old):
+            raise ValueError(f"there is no table {label.table!r}")
+    except (KeyError, TypeError, ValueError, ConfigurationError) as cause:
+        raise BrokenPayloadError(
+            "delta join: a shard must get changes from the join's own source, got rows labelled "
+            f"{about!r} ({cause}); run the micro-batch again"
+        ) from cause
+    return Payload(label, rows)
+
+
+def join_blobs(
+    spec: DeltaJoinSpec, shard: int, blobs: Iterable[bytes | pa.Buffer]
+) -> Iterator[pa.RecordBatch]:
+    """Consolidated rows of one shard, from all of its blobs in one micro-batch."""
+    payloads = [decode(blob) for blob in blobs]
+    if not payloads:
+        return
+    step = _one_step(payloads, spec)
+    tables = JoinedTables.open(spec, step.tables)
+    changes = [_changes(payloads, tables, table) for table in range(len(spec.tables))]
+    yield from tables.evaluate(step, changes, shard=shard, shards=spec.shards)
+
+
+def _one_step(payloads: list[Payload], spec: DeltaJoinSpec) -> JoinStep:
+    steps = {(payload.label.fingerprint, payload.label.step) for payload in payloads}
+    fingerprint, step = payloads[0].label.fingerprint, payloads[0].label.step
+    if len(steps) != 1 or fingerprint != spec.fingerprint or len(step.old) != len(spec.tables):
+        raise BrokenPayloadError(
+            f"delta join {spec}: a shard must get the changes of one step of join {spec.fingerprint}, "
+            f"got {sorted(map(str, steps))}; run the micro-batch again"
+        )
+    return step
+
+
+def _changes(payloads: list[Payload], tables: JoinedTables, table: int) -> Changes:
+    """The changes of a table in this shard, consolidated over all buckets."""
+    schema = tables.changes(table)
+    parts = [payload.rows for payload in payloads if payload.label.table == table]
+    for rows in parts:
+        if rows.schema != schema:
+            raise BrokenPayloadError(
+                f"delta join {tables.spec}: changes of table {table} must have the columns "
+                f"{schema.to_string()!r}, got {rows.schema.to_string()!r}; stop the query and start it again"
+            )
+    return tables.consolidated(table, parts)
 
 
 def shuffled(blobs: DataFrame, tables: JoinedTables) -> DataFrame:
@@ -71,13 +158,10 @@ class JoinGroup:
 
     spec: DeltaJoinSpec
 
-    def __call__(
-        self,
-        key: tuple[Any, ...],
-        batches: Iterable[pd.DataFrame],
-        state: GroupState,  # noqa: ARG002
-    ) -> Iterator[pd.DataFrame]:
-        """Blobs of the shard's consolidated rows."""
+    def __call__(self, key: tuple[Any, ...], batches: Iterable[Any], _state: GroupState) -> Iterator[Any]:
+        """Blobs of the shard's consolidated rows, in frames of pandas."""
+        import pandas as pd  # the source, which knows this file, is loaded by processes without need of it
+
         blobs = (blob for batch in batches for blob in batch[PAYLOAD_COLUMN])
         for rows in join_blobs(self.spec, int(key[0]), blobs):
             yield pd.DataFrame({PAYLOAD_COLUMN: list(to_blobs(pa.Table.from_batches([rows]), {}))})

@@ -1,6 +1,7 @@
 """The Spark format ``delta-join``: the changes of all tables of a join as one source, or their join.
 
-One source reads all tables, so that one offset pins all their versions: see `deltajoin.spark.reader`.
+One source reads all tables, so that one offset pins all their versions. A micro-batch knows the versions from
+and to which each table moves from Spark's offset log, and a replayed batch is the same batch.
 
 In the form ``fused`` the join runs in the source's own ``read()``: no shuffle, no state, one crossing into
 the JVM. A task has one shard of the join keys. It reads the changes of all tables and keeps those of its
@@ -15,30 +16,119 @@ and looks the others up where they are at the end of the step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final, Self
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
-from deltajoin.spark.blobs import BLOBS, ChangesReader
-from deltajoin.spark.offsets import JoinStep, Versions
-from deltajoin.spark.options import FORMAT, SourceOptions
-from deltajoin.spark.reader import JoinStepReader
-from deltajoin.spark.tables import JoinedTables
-from deltajoin.spark.tasks import output_type, shard_changes
-from upsert.managed.stepping import Offset, StepSource
+from deltajoin.core.shards import roots
+from deltajoin.settings import FIRST_LOADS
+from deltajoin.spark.offsets import JoinOffset, JoinStep, Versions
+from deltajoin.spark.shuffled import BLOBS, PAYLOAD_COLUMN, SHARD_COLUMN, BlobLabel, encode
+from deltajoin.spark.tables import JoinedTables, output_type
+from deltajoin.spec import DeltaJoinSpec
+from upsert.errors import ConfigurationError
+from upsert.managed.options import DEFAULT_LEASE_MS
+from upsert.managed.stepping import CONSUMER, Offset, SteppingReader, StepSource
+from upsert.options import Option, duration_ms, one_of, parse, text
 from upsert.spark_formats import make_known
 from upsert.spark_table import arrow_schema
 from upsert.store.read.changes import touched_rows
+from upsert.store.table import Table
 from upsert.store.version import MAX_HASH, Version
+
+FORMAT: Final = "delta-join"
+
+OPTIONS: Final = (
+    Option("spec", text, "the join: JSON text of a DeltaJoinSpec"),
+    Option(
+        "rows",
+        one_of("joined", "changes"),
+        "joined: the source joins and gives rows; changes: it gives the changes of each shard as blobs, "
+        "for a join above it",
+        default="joined",
+    ),
+    Option(
+        "first-load",
+        one_of(*FIRST_LOADS),
+        "batch: the first micro-batch joins all existing rows, at pinned versions; micro-batches: it obeys "
+        "max_rows_per_trigger as any other; auto: batch where one table drives the join alone",
+        default="auto",
+    ),
+    Option("start", text, "where to begin: the offset that another checkpoint has reached", default=None),
+    Option(
+        "consumer-id",
+        text,
+        "name under which the query holds what a restart would read again; default: a random one, which its "
+        "checkpoint keeps",
+        default=None,
+    ),
+    Option(
+        "consumer.lease",
+        duration_ms,
+        "how long that is held after the query was last heard of; 0 s: nothing is held",
+        default=DEFAULT_LEASE_MS,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """The options of one read, converted; ``gives_joined`` says whether the source joins itself."""
+
+    spec: DeltaJoinSpec
+    gives_joined: bool = True
+    first_load: str = "auto"
+    start: Mapping[str, Any] | None = None
+    consumer_id: str | None = None
+    lease_ms: int = DEFAULT_LEASE_MS
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> Self:
+        """The options that a read was given."""
+        values = parse(FORMAT, OPTIONS, options)
+        return cls(
+            DeltaJoinSpec.from_json(values["spec"]),
+            values["rows"] == "joined",
+            values["first-load"],
+            _offset(values["start"]),
+            values["consumer-id"],
+            values["consumer.lease"],
+        )
+
+    def to_options(self) -> dict[str, str]:
+        """The texts that ``parse`` reads as these options."""
+        options = {
+            "spec": self.spec.to_json(),
+            "rows": "joined" if self.gives_joined else "changes",
+            "first-load": self.first_load,
+            "consumer.lease": str(self.lease_ms),
+        }
+        if self.consumer_id is not None:
+            options["consumer-id"] = self.consumer_id
+        return options if self.start is None else {**options, "start": json.dumps(self.start)}
+
+
+def _offset(start: str | None) -> Mapping[str, Any] | None:
+    if start is None:
+        return None
+    try:
+        value = json.loads(start)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise ConfigurationError(f"{FORMAT}: option 'start' must be an offset in JSON, got {start[:80]!r}")
+    return value
 
 
 class DeltaJoinSource(DataSource):
-    """The format ``delta-join``; made for ``deltajoin.read_join``. See ``deltajoin.spark.options``."""
+    """The format ``delta-join``; made for ``deltajoin.read_join``."""
 
     @classmethod
     def name(cls) -> str:
@@ -68,6 +158,103 @@ def register(spark: SparkSession) -> None:
     make_known(spark, JoinStepSource)
 
 
+class _JoinStepReader(SteppingReader[JoinedTables]):
+    """Finds the end of each step of all tables of a join; a form of the join reads it."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        super().__init__(options.consumer_id, options.lease_ms)
+        self._options = options
+        self._spec = options.spec
+
+    def initialOffset(self) -> Offset:  # noqa: N802
+        """All tables before their first commit, so that the first load is read as changes.
+
+        With the option ``start`` it is where another checkpoint of the same join has got to.
+        """
+        identity = self.opened().identity
+        if self._options.start is not None:
+            # the other query may go on: this one holds its versions under an id of its own
+            return replace(JoinOffset.of(self._options.start, identity), consumer=None).to_json()
+        return JoinOffset(identity, (Version.EMPTY,) * len(self._spec.tables)).to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """``max_rows_per_trigger``, of each table."""
+        return ReadMaxRows(self._spec.max_rows_per_trigger)
+
+    def opened(self) -> JoinedTables:
+        return JoinedTables.open(self._spec)
+
+    def tables_of(self, opened: JoinedTables) -> tuple[Table, ...]:
+        return opened.tables
+
+    def versions_of(self, opened: JoinedTables, offset: Offset) -> Versions:
+        return JoinOffset.of(offset, opened.identity).versions
+
+    def offset_at(self, opened: JoinedTables, versions: Versions, consumer: str | None = None) -> Offset:
+        owner = self._holding.in_offset(consumer).get(CONSUMER)
+        return JoinOffset(opened.identity, versions, owner).to_json()
+
+    def ends(
+        self, opened: JoinedTables, versions: tuple[Version | None, ...], max_rows: int | None
+    ) -> Versions:
+        old = tuple(version or Version.EMPTY for version in versions)
+        if self.takes_all(opened, old):
+            max_rows = None
+        until = self._until or (None,) * len(old)
+        return tuple(
+            table.advance(version, max_rows=max_rows, until=last)
+            for table, version, last in zip(opened.tables, old, until, strict=True)
+        )
+
+    def takes_all(self, tables: JoinedTables, old: Versions) -> bool:  # noqa: ARG002
+        """Whether the step from these versions ignores the read limit."""
+        return False
+
+    def step(self, tables: JoinedTables, start: Offset, end: Offset) -> JoinStep:
+        """What lies between two offsets of this join; a replay finds it held."""
+        old, new = (self.versions_of(tables, offset) for offset in (start, end))
+        self._holding.keep(self._holding.consumer_of(end), tables.tables, old, new)
+        return JoinStep(old, new, tables.identity.tables)
+
+
+_BLOB_ROWS: Final = pa.schema([pa.field(SHARD_COLUMN, pa.int32()), pa.field(PAYLOAD_COLUMN, pa.binary())])
+
+
+@dataclass(frozen=True)
+class BucketChanges(InputPartition):
+    """What one task reads: the changes of one table's bucket in one step."""
+
+    table: int
+    bucket: int
+    step: JoinStep
+
+
+class ChangesReader(_JoinStepReader):
+    """Reads the changes of each step as rows of (shard, payload)."""
+
+    def partitions(self, start: Offset, end: Offset) -> list[BucketChanges]:
+        """One for each bucket of each table that the step reaches."""
+        tables = self.opened()
+        step = self.step(tables, start, end)
+        return [
+            BucketChanges(table, bucket, step)
+            for table in step.moved
+            for bucket in tables.buckets_reached(step, table)
+        ]
+
+    def read(self, partition: BucketChanges) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+        """The bucket's changes as blobs, one row each: ones of several megabytes are enough for a batch."""
+        tables, table = JoinedTables.open(self._spec, partition.step.tables), partition.table
+        changes = tables.consolidated(
+            table, [tables.bucket_changes(partition.step, table, [partition.bucket])]
+        )
+        label = BlobLabel(self._spec.fingerprint, partition.step, table)
+        for shard, part in tables.by_shard(table, changes.rows):
+            for blob in encode(label, part):
+                columns = [pa.array([shard], pa.int32()), pa.array([blob], pa.binary())]
+                yield pa.record_batch(columns, schema=_BLOB_ROWS)
+
+
 TASK_ROWS: Final = 50_000
 """Changed rows that are worth a task of their own: it costs about as long as it takes to join them."""
 
@@ -84,7 +271,7 @@ class ShardOfStep(InputPartition):
     shards: int = 1
 
 
-class JoiningReader(JoinStepReader):
+class JoiningReader(_JoinStepReader):
     """Reads the consolidated rows of the join itself."""
 
     def __init__(
@@ -108,7 +295,7 @@ class JoiningReader(JoinStepReader):
 
     def partitions(self, start: Offset, end: Offset) -> list[ShardOfStep]:
         """One for each slice of the root in the first load, else as many as the changes are worth."""
-        tables = JoinedTables.open(self._spec)
+        tables = self.opened()
         step = self.step(tables, start, end)
         root = root_of(tables) if step.is_first else None
         if root is not None:
@@ -122,23 +309,20 @@ class JoiningReader(JoinStepReader):
 
     def read(self, partition: ShardOfStep) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """The consolidated rows of a shard."""
-        tables, step = JoinedTables.open(self._spec, partition.step.tables), partition.step
-        changes = [
-            shard_changes(tables, step, table, partition.shard, partition.shards)
-            for table in range(len(tables.tables))
-        ]
-        for batch in tables.evaluate(step, changes, shard=partition.shard, shards=partition.shards):
+        step, shard, shards = partition.step, partition.shard, partition.shards
+        tables = JoinedTables.open(self._spec, step.tables)
+        changes = [tables.shard_changes(step, table, shard, shards) for table in range(len(tables.tables))]
+        for batch in tables.evaluate(step, changes, shard=shard, shards=shards):
             yield pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
 
 
 def root_of(tables: JoinedTables) -> int | None:
     """The table that drives a first load: of those in every output row the one with most rows."""
-    return max(tables.roots, key=lambda table: tables.tables[table].snapshot().row_count, default=None)
+    found = sorted(roots(tables.spec.tree))
+    return max(found, key=lambda table: tables.tables[table].snapshot().row_count, default=None)
 
 
-def slices(
-    step: JoinStep, tables: JoinedTables, root: int, slice_rows: int = SLICE_ROWS
-) -> list[ShardOfStep]:
+def slices(step: JoinStep, tables: JoinedTables, root: int, slice_rows: int) -> list[ShardOfStep]:
     """A first step in parts that need nothing of each other: ranges of the root's rows.
 
     To each of them the other tables do not move: they are where they are at the end.

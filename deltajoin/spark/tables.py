@@ -1,6 +1,8 @@
-"""A spec met with its tables: what must hold for the join, and all that follows from both.
+"""A spec met with its tables: what must hold for the join, and what tasks of any physical form read.
 
-A table keeps the names and types that its columns had when the query began: see `PinnedSide`.
+A table keeps the names and types that its columns had when the query began: see `PinnedSide`. A change is cut
+to the columns and rows that take part in the join. A shard of a step has all changes of its join keys, so
+that what consolidates to nothing meets in one task.
 """
 
 from __future__ import annotations
@@ -10,34 +12,36 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import islice, product
+from math import gcd
 from typing import Any, Final, Self
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql.types import StringType, StructField, StructType
 
-from deltajoin.core import shards
-from deltajoin.core.codes import Ints, common_key_type
+from deltajoin.core.codes import Ints, common_key_type, have_values
 from deltajoin.core.conditions import check_is_condition
+from deltajoin.core.consolidate import consolidate_changes
 from deltajoin.core.deltas import Match
-from deltajoin.core.evaluate import Join, evaluate
-from deltajoin.core.output import determined, emitted, output_schema
-from deltajoin.core.plans import Path, paths_of, unreachable_lookups
+from deltajoin.core.evaluate import Join, determined, emitted, evaluate, output_schema
+from deltajoin.core.plans import unreachable_lookups
 from deltajoin.core.rows import Changes
-from deltajoin.core.shards import Split, split_of
+from deltajoin.core.shards import Split, needed_keys, split_of
 from deltajoin.expressions import Ref
-from deltajoin.fingerprint import fingerprint_of, named_fingerprint, parts_of, renamed_tables, renamed_tree
 from deltajoin.spark.offsets import JoinIdentity, JoinStep
 from deltajoin.spec import DeltaJoinSpec
-from deltajoin.tree import Inner, Node, Outer, Where, flattened, nodes
+from deltajoin.tree import Inner, Outer, Where, flattened, nodes
 from upsert import types
+from upsert.blobs import by_number
 from upsert.errors import SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
+from upsert.spark_table import spark_schema
 from upsert.store.predicate import parse_where
 from upsert.store.read.pinned_columns import PinnedColumns, PinnedWhere
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.table import Table
-from upsert.store.version import Version
+from upsert.store.version import Version, step_between
 
 _POSITION: Final = "\0position"
 _UNUSED: Final = "\0"
@@ -46,12 +50,7 @@ _UNUSED: Final = "\0"
 
 @dataclass(frozen=True)
 class PinnedSide:
-    """Some columns of a table as they were, for reads and lookups.
-
-    Attributes:
-        table: the table, whatever it is by now.
-        columns: those that the query uses, as they were when it began.
-    """
+    """The columns of a table that a query uses as they were when it began, whatever the table is by now."""
 
     table: Table
     columns: tuple[Column, ...]
@@ -121,15 +120,6 @@ class PinnedSide:
         return pinned.read(
             self.table, lambda names: self.table.at(version).scan(names, self.where_now(where))
         )
-
-    def lookup(self, version: Version, by: Sequence[str], keys: pa.Table, columns: Sequence[str]) -> pa.Table:
-        """Each row that equals any of the keys once, as ``View.lookup`` gives them."""
-
-        def read(names: tuple[str, ...]) -> pa.Table:
-            view = self.table.at(version)
-            return view.lookup(self.names_now(by), self._keys_now(by, keys), select=names)
-
-        return self._pinned(columns).read(self.table, read)
 
     def match(self, version: Version, where: Any, images: pa.Schema) -> Match:
         """Lookups at a version, among the rows for which ``where`` is true, with the types of ``images``."""
@@ -231,21 +221,9 @@ class JoinedTables:
         return self.sides[ref.table].schema.type_of(ref.column)
 
     def check_lookups(self) -> None:
-        """Refuse a join that would have to scan a table to find the matches of a change.
-
-        Raises:
-            SchemaError: a path needs a lookup that no index serves; the message names each INDEX to add.
-        """
-        if missing := unreachable_lookups(self._tree, _Facts(self)):
+        """Refuse a join that would have to scan a table to find the matches of a change."""
+        if missing := unreachable_lookups(flattened(self.spec.tree), _Facts(self)):
             raise SchemaError("; ".join(map(str, missing)))
-
-    def paths(self) -> tuple[Path, ...]:
-        """What the changes of each table look up, in turn, in the order in which the tables move."""
-        return paths_of(self._tree, _Facts(self))
-
-    @cached_property
-    def _tree(self) -> Node:
-        return flattened(self.spec.tree)
 
     @property
     def located(self) -> DeltaJoinSpec:
@@ -257,25 +235,20 @@ class JoinedTables:
     @property
     def identity(self) -> JoinIdentity:
         """What the offsets of this join must belong to."""
-        spec, uuids = self.spec, tuple(table.uuid for table in self.tables)
-        meaning = spec.tables, spec.tree, spec.present, lambda ref: self.sides[ref.table].id_of(ref.column)
-        known = fingerprint_of(*meaning)
-        return JoinIdentity(str(spec), known, uuids, parts_of(*meaning), self._named_fingerprints)
+        uuids = tuple(table.uuid for table in self.tables)
+        known, parts = self.spec.fingerprint_by(self._id_of), self.spec.parts(self._id_of)
+        return JoinIdentity(str(self.spec), known, uuids, parts, self._named_fingerprints)
+
+    def _id_of(self, ref: Ref) -> str:
+        return self.sides[ref.table].id_of(ref.column)
 
     def _named_fingerprints(self) -> frozenset[str]:
         """What release 0.1 called this join, under all the names that its columns have had."""
-        found = set()
-        forms = (side.forms() for side in self.sides)
-        for chosen in islice(product(*forms), _MAX_FORMS):
-            found.add(self._named_fingerprint(chosen))
-        return frozenset(found)
+        forms = product(*(side.forms() for side in self.sides))
+        return frozenset(map(self._named_fingerprint, islice(forms, _MAX_FORMS)))
 
     def _named_fingerprint(self, forms: Sequence[Mapping[str, Column]]) -> str:
-        def name(ref: Ref) -> str:
-            return forms[ref.table][ref.column].name
-
-        tables = renamed_tables(self.spec.tables, name)
-        fingerprint = named_fingerprint(tables, renamed_tree(self.spec.tree, name), self.spec.present)
+        fingerprint = self.spec.renamed(lambda ref: forms[ref.table][ref.column].name).fingerprint
         altered: list[str] = []
         for number, (table, part) in enumerate(zip(self.tables, self.spec.tables, strict=True)):
             first = {c.name: (c.id, c.type) for c in table.published.definition_at(0).schema.columns}
@@ -294,25 +267,16 @@ class JoinedTables:
         """Arrow schema of the join's rows: the spec's columns, all nullable, and ``_row_kind``."""
         return output_schema(self.spec, [self.images(table) for table in range(len(self.tables))])
 
-    @property
-    def roots(self) -> tuple[int, ...]:
-        """Tables that every output row has a part of, so that a first load may be sliced by their rows."""
-        return tuple(sorted(shards.roots(self.spec.tree)))
-
     @cached_property
     def split(self) -> Split:
         """How a step is cut into shards."""
         known = determined(self.spec.tree, emitted(self.spec)) if self.spec.is_net else None
-        identities = [self._identity_of(table) for table in range(len(self.tables))]
+        parts = zip(self.spec.tables, self.sides, strict=True)
+        identities = [
+            key if (key := side.primary_key) and set(key) <= set(part.select) else part.select
+            for part, side in parts
+        ]
         return split_of(self.spec.tree, self.type_of, identities, known)
-
-    def _identity_of(self, table: int) -> tuple[str, ...]:
-        select, key = self.spec.tables[table].select, self.sides[table].primary_key
-        return key if key and set(key) <= set(select) else select
-
-    def needed_keys(self, table: int) -> tuple[str, ...]:
-        """Columns of a table in which a NULL means that a row takes no part at all."""
-        return shards.needed_keys(self.spec.tree, table)
 
     def images(self, table: int) -> pa.Schema:
         """Arrow schema of a table's rows as the join carries them: the selected columns, all nullable."""
@@ -361,33 +325,92 @@ class JoinedTables:
         )
         yield from evaluate(self.join, changes, before, after)
 
+    def buckets_reached(self, step: JoinStep, table: int) -> list[int]:
+        """Buckets of a table in which the step may have changed a row."""
+        reached = step_between(step.old[table], step.new[table])
+        if reached.is_empty:
+            return []
+        return [b for b in range(self.tables[table].options.bucket) if reached.hashes_of(b) is not None]
+
+    def bucket_changes(self, step: JoinStep, table: int, buckets: Collection[int]) -> pa.Table:
+        """Signed rows of some buckets: selected columns, filters passed, no NULL where that takes no part."""
+        part, side = self.spec.tables[table], self.sides[table]
+        changed = side.changes_between(step.old[table], step.new[table], part.columns, buckets)
+        # Each signed row by itself: an update may leave, enter or stay within the filter.
+        passed = parse_where(part.where, side.schema).apply(changed)
+        schema = self.changes(table)
+        rows = passed.select(schema.names).combine_chunks().cast(schema)
+        usable = have_values(rows, needed_keys(self.spec.tree, table))
+        return rows if usable.all() else rows.filter(pa.array(usable))
+
+    def shard_changes(self, step: JoinStep, table: int, shard: int, shards: int) -> Changes:
+        """The consolidated changes of a table in one of so many shards.
+
+        Several shards read bucket by bucket and cut at once, so memory holds the shard and one bucket; a
+        single one, which keeps all, reads all at once.
+        """
+        reached = self.buckets_reached(step, table)
+        buckets = [bucket for bucket in reached if self._may_hold(table, bucket, shard, shards)]
+        pieces = [[bucket] for bucket in buckets] if shards > 1 else [buckets] if buckets else []
+        parts = (self.bucket_changes(step, table, piece) for piece in pieces)
+        return self.consolidated(table, [self.split.of_shard(table, rows, shard, shards) for rows in parts])
+
+    def _may_hold(self, table: int, bucket: int, shard: int, shards: int) -> bool:
+        """Whether a bucket may have rows of a shard: where both follow from one hash, only some can meet."""
+        side, columns = self.sides[table], self.split.columns[table]
+        own_types = [side.schema.type_of(column) for column in columns or ()]
+        if side.bucket_key != columns or own_types != list(self.split.types[table] or ()):
+            return True
+        common = gcd(side.table.options.bucket, shards)
+        return bucket % common == shard % common
+
+    def by_shard(self, table: int, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+        """The rows of each shard that has any; all of them for each shard where all shards need all."""
+        if not rows.num_rows:
+            return
+        shards = self.spec.shards
+        shard = self.split.shard_of(table, rows, shards)
+        if shard is None:
+            yield from ((number, rows) for number in range(self.split.count(shards)))
+        else:
+            yield from by_number(rows, shard, shards)
+
+    def consolidated(self, table: int, parts: Sequence[pa.Table]) -> Changes:
+        """Changes of a table that were read bucket by bucket, without rows that cancel."""
+        part, side = self.spec.tables[table], self.sides[table]
+        rows = pa.concat_tables([self.changes(table).empty_table(), *parts]).combine_chunks()
+        # Images that hold the whole primary key are consolidated already: each key is in one bucket, once.
+        key = set(side.primary_key)
+        is_consolidated = bool(key) and key <= set(part.select) and part.columns == part.select
+        return Changes(rows) if is_consolidated else consolidate_changes(Changes(rows))
+
+
+def output_type(tables: JoinedTables) -> StructType:
+    """Spark's schema of the join's output."""
+    if not tables.spec.columns:  # SELECT 1: all that comes out is how often
+        return StructType([StructField(ROW_KIND_COLUMN, StringType())])
+    return spark_schema(TableSchema.of(tables.output), row_kind=True)
+
 
 class _Facts:
     """What is known of the tables: their indexes, and statistics of their latest snapshots."""
 
     def __init__(self, joined: JoinedTables) -> None:
         self._joined = joined
-        self._snapshot = cache(self._latest)
+        self._snapshot = cache(lambda table: joined.tables[table].snapshot())
         self._estimate = cache(self._estimated)
 
     def name(self, table: int) -> str:
-        """Its name."""
         return self._joined.tables[table].name
 
     def index_for(self, table: int, columns: Sequence[str]) -> str | None:
-        """What serves a lookup by these columns."""
         return self._joined.sides[table].index_for(columns)
 
     def rows_per_key(self, table: int, columns: Sequence[str]) -> float:
-        """How many rows one key is expected to have."""
         return self._estimate(table, tuple(columns))
 
     def select(self, table: int) -> tuple[str, ...]:
-        """Columns that come out of the join."""
         return self._joined.spec.tables[table].select
-
-    def _latest(self, table: int) -> Snapshot:
-        return self._joined.tables[table].snapshot()
 
     def _estimated(self, table: int, columns: tuple[str, ...]) -> float:
         snapshot: Snapshot = self._snapshot(table)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from deltajoin.core.output import determined
+from deltajoin.core.evaluate import determined
 from deltajoin.core.plans import Path
 from planner.aggregates.exact_floats import FIXED_POINTS
 from planner.aggregates.sums import is_floating

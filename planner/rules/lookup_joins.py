@@ -8,8 +8,7 @@ from typing import Final
 
 from deltajoin.expressions import Condition, Ref
 from deltajoin.latest.api import side_of_mark
-from deltajoin.latest.conditions import faults_of
-from deltajoin.latest.spec import SIDES, LatestJoin
+from deltajoin.latest.spec import SIDES, LatestJoin, faults_of
 from deltajoin.settings import JoinSettings
 from planner.joins.stack import Chained, Joined, Raw, Staged, stacked
 from planner.plan.chains import chain_of, equalities, is_observed, trace
@@ -242,7 +241,7 @@ _EXACT: Final = "or leave the consistency at 'snapshot', which is exact"
 def replace_lookup_join(node: Plan, settings: Settings) -> Plan | tuple[Refused, ...] | None:
     """Replace a join of two streams that `deltajoin.with_lookup` has marked by lookups of what is newest.
 
-    Only when FLIP-486's conditions hold, `deltajoin.latest.conditions`. The result replaces its own rows by
+    Only when FLIP-486's conditions hold, `deltajoin.latest.spec`. The result replaces its own rows by
     key and has no `-U`. Projections and filters of the inputs are stacked on the join; a filter takes away,
     by a delete, what an update makes fail it. The input of an outer join whose rows may be missing has
     neither filters nor computed columns. Joins of managed tables are exact, unless the consistency is

@@ -17,10 +17,9 @@ from pyspark.sql import functions as F
 import deltajoin
 from deltajoin.aggregate.source import read_aggregate
 from deltajoin.aggregate.spec import DeltaAggregateSpec
-from deltajoin.joined_table import JoinedTable
 from deltajoin.latest.operator import join_streams
 from deltajoin.spark.consolidate import consolidate_join
-from deltajoin.spec import DeltaJoinSpec
+from deltajoin.spec import DeltaJoinSpec, JoinedTable
 from planner.aggregates.sums import Result, Sums, kind_of, result_of
 from planner.plan.expressions import Aggregation, Call, Column, Expr, walk_expression
 from planner.plan.nodes import (

@@ -17,7 +17,7 @@ from deltajoin.aggregate.source import FORMAT as AGGREGATE_FORMAT
 from deltajoin.filters import normalized
 from deltajoin.latest.api import LOOKUP_SIDE_MARK, side_of_mark
 from deltajoin.latest.operator import WHOLE_MARK
-from deltajoin.lookup.checks import name_of
+from deltajoin.lookup.protocol import name_of
 from deltajoin.spark.consolidate import CONSOLIDATED_MARK
 from planner.plan.nodes import (
     LOOKUP_JOIN,

@@ -12,7 +12,7 @@ import pytest
 
 from deltajoin import DeltaJoinSpec, Side
 from deltajoin.expressions import Call, Condition, Const, Field, Ref
-from deltajoin.joined_table import JoinedTable
+from deltajoin.spec import JoinedTable
 from deltajoin.tree import Inner, Leaf, Node, Outer, Where
 from upsert.errors import ConfigurationError
 

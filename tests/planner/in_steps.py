@@ -18,10 +18,8 @@ import deltajoin
 import planner
 from deltajoin import DeltaJoinSpec
 from deltajoin.spark.offsets import JoinOffset
-from deltajoin.spark.options import SourceOptions
-from deltajoin.spark.source import JoiningReader
-from deltajoin.spark.tables import JoinedTables
-from deltajoin.spark.tasks import output_type
+from deltajoin.spark.source import JoiningReader, SourceOptions
+from deltajoin.spark.tables import JoinedTables, output_type
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.spark_table import arrow_schema
 from upsert.store import Table

@@ -9,7 +9,7 @@ import pytest
 
 from deltajoin import DeltaJoinSpec
 from deltajoin.expressions import Ref
-from deltajoin.joined_table import JoinedTable
+from deltajoin.spec import JoinedTable
 from deltajoin.tree import Inner, Leaf, Outer
 from tests.deltajoin.spark.steps import Steps
 from upsert.rowkind import RowKind

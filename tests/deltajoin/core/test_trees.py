@@ -15,13 +15,11 @@ from hypothesis import strategies as st
 from deltajoin.core import codes
 from deltajoin.core.codes import Ints
 from deltajoin.core.deltas import Match
-from deltajoin.core.evaluate import Join, evaluate
-from deltajoin.core.output import determined, emitted
+from deltajoin.core.evaluate import Join, determined, emitted, evaluate
 from deltajoin.core.rows import Changes
 from deltajoin.core.shards import split_of
 from deltajoin.expressions import Ref
-from deltajoin.joined_table import JoinedTable
-from deltajoin.spec import DeltaJoinSpec
+from deltajoin.spec import DeltaJoinSpec, JoinedTable
 from deltajoin.tree import Inner, Leaf, Outer
 from tests.deltajoin.core.memory_tables import (
     Row,

@@ -14,8 +14,7 @@ from deltajoin.core.consolidate import consolidate_changes
 from deltajoin.core.evaluate import Join, evaluate
 from deltajoin.core.rows import Changes
 from deltajoin.core.shards import split_of
-from deltajoin.joined_table import Side
-from deltajoin.spec import DeltaJoinSpec
+from deltajoin.spec import DeltaJoinSpec, Side
 from tests.deltajoin.core.memory_tables import (
     Row,
     Rows,

@@ -14,8 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from deltajoin.expressions import Call, Condition, Const, Field, Ref
-from deltajoin.joined_table import JoinedTable
-from deltajoin.spec import DeltaJoinSpec
+from deltajoin.spec import DeltaJoinSpec, JoinedTable
 from deltajoin.tree import Inner, Leaf, Node, Outer, Where, leaves, null_supplied, visible
 from tests.deltajoin.core.memory_tables import Row, Rows, counted, hashable
 

@@ -7,9 +7,8 @@ from typing import Any
 import pyarrow as pa
 
 from deltajoin.errors import LookupUnavailableError
-from deltajoin.latest.drivers import Drivers, TaskRows, join_keys
 from deltajoin.latest.spec import LatestJoin, LookupSide
-from deltajoin.latest.step import Found, Waiting, step
+from deltajoin.latest.step import Drivers, Found, TaskRows, Waiting, join_keys, step
 from deltajoin.lookup.memory import MemoryLookup
 from tests.helpers import changelog
 from upsert.rowkind import ROW_KIND_COLUMN

@@ -14,11 +14,9 @@ import pytest
 from hypothesis import given, settings
 
 from deltajoin.errors import CheckpointMismatchError
-from deltajoin.latest.conditions import faults_of
-from deltajoin.latest.drivers import TaskRows
-from deltajoin.latest.spec import LatestJoin
+from deltajoin.latest.spec import LatestJoin, faults_of
 from deltajoin.latest.state import EmittedRows, ShardState
-from deltajoin.latest.step import Waiting, all_wait, step
+from deltajoin.latest.step import TaskRows, Waiting, all_wait, step
 from deltajoin.settings import JoinSettings
 from tests.deltajoin.latest.driver import LEFT, ON, RIGHT, Row, World, as_rows, changes, rows, side
 from tests.deltajoin.latest.test_step import SHAPES, histories, joined

@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given
 
 from deltajoin.expressions import Call, Field, Ref
-from deltajoin.latest.conditions import faults_of
-from deltajoin.latest.drivers import TaskRows, fold
-from deltajoin.latest.spec import KINDS, LatestJoin
-from deltajoin.latest.step import Found
+from deltajoin.latest.spec import KINDS, LatestJoin, faults_of
+from deltajoin.latest.step import Found, TaskRows, fold
 from tests.deltajoin.latest.driver import LEFT, ON, RIGHT, Driver, Row, World, changes, rows, side
 from upsert.errors import ChangelogError
 

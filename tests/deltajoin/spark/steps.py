@@ -10,17 +10,13 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
-from deltajoin.joined_table import Side
-from deltajoin.spark.blobs import PAYLOAD_COLUMN, ChangesReader
-from deltajoin.spark.options import SourceOptions
-from deltajoin.spark.reader import Offset
-from deltajoin.spark.shuffled import JoinGroup, JoinShard, rows_of_blobs
-from deltajoin.spark.source import JoiningReader
-from deltajoin.spark.tables import JoinedTables
-from deltajoin.spark.tasks import output_type
-from deltajoin.spec import DeltaJoinSpec
+from deltajoin.spark.shuffled import PAYLOAD_COLUMN, JoinGroup, JoinShard, rows_of_blobs
+from deltajoin.spark.source import ChangesReader, JoiningReader, SourceOptions
+from deltajoin.spark.tables import JoinedTables, output_type
+from deltajoin.spec import DeltaJoinSpec, Side
 from deltajoin.tree import Inner
 from tests.deltajoin.core.memory_tables import Row, Rows, hashable, joined, signed
+from upsert.managed.stepping import Offset
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.store.table import Table
 from upsert.store.version import Version

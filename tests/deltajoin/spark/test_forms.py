@@ -8,13 +8,10 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from deltajoin import BrokenPayloadError, DeltaJoinSpec, Side
-from deltajoin.spark.blobs import BlobLabel, decode, encode
 from deltajoin.spark.offsets import JoinStep
-from deltajoin.spark.options import SourceOptions
-from deltajoin.spark.shuffled import JoinShard
-from deltajoin.spark.source import JoiningReader, ShardOfStep
-from deltajoin.spark.tables import JoinedTables
-from deltajoin.spark.tasks import output_type, shard_changes
+from deltajoin.spark.shuffled import BlobLabel, JoinShard, decode, encode
+from deltajoin.spark.source import JoiningReader, ShardOfStep, SourceOptions
+from deltajoin.spark.tables import JoinedTables, output_type
 from tests.deltajoin.core.memory_tables import signed
 from tests.deltajoin.spark.steps import FORMS, Steps
 from tests.helpers import changelog
@@ -103,7 +100,7 @@ def test_only_buckets_that_can_hold_a_shard_are_read(spec: DeltaJoinSpec) -> Non
     tables.tables[1].changes_between = lambda *_, buckets, **__: read.append(buckets) or empty  # type: ignore
     empty = Table.open(spec.tables[1].path).changes(1, 1)
     for shard in range(6):
-        shard_changes(tables, step, 1, shard, 6)
+        tables.shard_changes(step, 1, shard, 6)
     assert [bucket for (bucket,) in read] == [0, 2, 1, 3] * 3
 
 

@@ -13,12 +13,10 @@ from deltajoin import DeltaJoinSpec, Side
 from deltajoin.aggregate.evaluate import output_schema
 from deltajoin.aggregate.source import AggregateReader
 from deltajoin.aggregate.spec import DeltaAggregateSpec, Measure
-from deltajoin.spark.blobs import ChangesReader as BlobsReader
-from deltajoin.spark.blobs import join_blobs
-from deltajoin.spark.options import SourceOptions
-from deltajoin.spark.source import JoiningReader
-from deltajoin.spark.tables import JoinedTables
-from deltajoin.spark.tasks import output_type
+from deltajoin.spark.shuffled import join_blobs
+from deltajoin.spark.source import ChangesReader as BlobsReader
+from deltajoin.spark.source import JoiningReader, SourceOptions
+from deltajoin.spark.tables import JoinedTables, output_type
 from upsert.errors import TableNotFoundError
 from upsert.managed.options import ReadOptions
 from upsert.managed.reader import ChangesReader, SnapshotReader

@@ -11,8 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from deltajoin import CheckpointMismatchError, DeltaJoinSpec, Side
 from deltajoin.core.codes import key_columns
-from deltajoin.spark.blobs import ChangesReader
-from deltajoin.spark.options import SourceOptions
+from deltajoin.spark.source import ChangesReader, SourceOptions
 from deltajoin.spark.tables import JoinedTables
 from tests.deltajoin.spark.steps import Steps, sides_of, with_sides
 from tests.helpers import changelog

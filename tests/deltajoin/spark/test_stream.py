@@ -18,8 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from deltajoin import CheckpointMismatchError, DeltaJoinSpec, Side, reached, read_join
 from deltajoin.expressions import Ref
-from deltajoin.joined_table import JoinedTable
 from deltajoin.spark.source import register
+from deltajoin.spec import JoinedTable
 from deltajoin.tree import Leaf, Outer
 from tests.deltajoin.core.memory_tables import Rows, signed
 from tests.deltajoin.spark.cases import halves, load

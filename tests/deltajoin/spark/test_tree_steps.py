@@ -8,8 +8,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltajoin.joined_table import JoinedTable
-from deltajoin.spec import DeltaJoinSpec
+from deltajoin.spec import DeltaJoinSpec, JoinedTable
 from tests.deltajoin.core.memory_tables import Rows, counted, is_net, plain
 from tests.deltajoin.core.trees import (
     COLUMNS,

@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 from deltajoin import DeltaJoinSpec, Side
-from deltajoin.spark.blobs import ChangesReader as JoinReader
-from deltajoin.spark.options import SourceOptions
+from deltajoin.spark.source import ChangesReader as JoinReader
+from deltajoin.spark.source import SourceOptions
 from upsert.errors import ConfigurationError, SnapshotExpiredError
 from upsert.managed import stepping
 from upsert.managed.options import ReadOptions

@@ -7,8 +7,7 @@ import pyarrow as pa
 import pytest
 
 from deltajoin.expressions import Call, Condition, Const, Field, Ref
-from deltajoin.latest.conditions import CONDITIONS, check_join, faults_of
-from deltajoin.latest.spec import LatestJoin, LookupSide
+from deltajoin.latest.spec import CONDITIONS, LatestJoin, LookupSide, check_join, faults_of
 from deltajoin.settings import JoinSettings
 from tests.deltajoin.latest.driver import LEFT, ON, RIGHT, side
 from upsert.errors import ConfigurationError
