@@ -8,11 +8,11 @@ from typing import Any, Final, Literal, overload
 
 from pyspark.sql import DataFrame
 
-from planner.explain.explanation import Explanation, explanation_of, sink_report
-from planner.optimizer import CHEAPER, optimize_plan
+from planner.explanation import Explanation, explanation_of, sink_report
+from planner.optimizer import CHEAPER, Trace, optimize_plan
+from planner.plan.keys import unique_keys
 from planner.plan.nodes import DeltaJoin, Filter, Generate, Plan, Project, Union, Wrapper
 from planner.plan.trees import children, reads_changes
-from planner.plan.uniqueness import unique_keys
 from planner.refusals import PlanError, Refused
 from planner.rules.topics import unmet_everywhere
 from planner.settings import Settings, unused
@@ -21,7 +21,6 @@ from planner.spark.catalyst import Catalyst
 from planner.spark.read import read_plan
 from planner.spark.state import with_state_of_one_shape
 from planner.spark.unnest import unnested_over
-from planner.trace import Trace
 from planner.views.keep import kept
 from upsert.errors import ConfigurationError
 from upsert.options import parse as parse_options

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Final, TypeVar
 
 from deltajoin.errors import Refused as Refused  # which rules give, and joins by lookups
-from planner.plan.nodes import Plan
+from planner.plan.nodes import Opaque, Plan
 from planner.plan.sources import KafkaTopic, ManagedTable
 from upsert.errors import UpsertError
 
@@ -96,3 +96,41 @@ def read_apart(topic: KafkaTopic) -> tuple[str, str]:
         f"reads the topic {topic.name!r} with {topic.apart} of its own, without which its mirror is kept",
         f"leave out {topic.apart}, or give it in CREATE TABLE … WITH (…), whose options the mirror has",
     )
+
+
+_OPERATORS: Final = {
+    "Aggregate": "an aggregate",
+    "ArrowEvalPython": "a Python function",
+    "AsOfJoin": "an event-time temporal join",
+    "DeduplicateWithinWatermark": "dropDuplicatesWithinWatermark",
+    "Distinct": "DISTINCT",
+    "Except": "EXCEPT",
+    "Expand": "ROLLUP, CUBE or GROUPING SETS",
+    "FlatMapGroupsInArrow": "applyInArrow",
+    "FlatMapGroupsInPandas": "applyInPandas",
+    "FlatMapGroupsInPandasWithState": "applyInPandasWithState",
+    "Generate": "a generator",
+    "GlobalLimit": "a limit",
+    "Intersect": "INTERSECT",
+    "Join": "a join",
+    "LateralJoin": "a lateral join",
+    "LocalLimit": "a limit",
+    "MapInArrow": "mapInArrow",
+    "MapInPandas": "mapInPandas",
+    "Offset": "an offset",
+    "RegularJoin": "a join",
+    "Sample": "a sample",
+    "Sort": "a sort",
+    "Tail": "a tail",
+    "TransformWithStateInPySpark": "transformWithState",
+    "Union": "a union",
+    "Window": "a window function",
+    "WithCTE": "a common table expression",
+}
+"""What people call a node that Catalyst calls so."""
+
+
+def operator_in_words(node: Plan) -> str:
+    """What people call the operator of a node."""
+    name = node.name if isinstance(node, Opaque) else type(node).__name__
+    return _OPERATORS.get(name, f"the operator {name!r}")

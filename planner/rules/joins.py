@@ -16,10 +16,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from planner.joins.scope import table_of
 from planner.joins.stack import stacked, with_hidden_ids
-from planner.joins.tree import KINDS, JoinTree, join_tree
-from planner.operators import operator_in_words
+from planner.joins.tree import KINDS, JoinTree, join_tree, table_of
 from planner.plan.chains import chain_of, is_observed
 from planner.plan.expressions import Call, Column, columns_of, conjunction, conjuncts, without_kinds
 from planner.plan.nodes import (
@@ -51,7 +49,7 @@ from planner.plan.trees import (
     walk,
     with_children,
 )
-from planner.refusals import Refused, Rewrite, first_refusal, not_held, read_apart
+from planner.refusals import Refused, Rewrite, first_refusal, not_held, operator_in_words, read_apart
 from planner.rules.unsupported import changes_have_their_kind
 from planner.settings import Settings
 

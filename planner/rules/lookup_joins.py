@@ -14,6 +14,7 @@ from deltajoin.settings import JoinSettings
 from planner.joins.stack import Chained, Joined, Raw, Staged, stacked
 from planner.plan.chains import chain_of, equalities, is_observed, trace
 from planner.plan.expressions import Call, Column, Expr, conjunction, conjuncts, without_kinds
+from planner.plan.keys import KIND_IF, is_marked
 from planner.plan.nodes import (
     LOOKUP_JOIN,
     Changelog,
@@ -29,7 +30,6 @@ from planner.plan.nodes import (
 from planner.plan.sources import ManagedTable
 from planner.plan.translate import NotTranslatableError, translated
 from planner.plan.trees import fresh_ids, joins_changes, transform_up, walk
-from planner.plan.upsert_keys import KIND_IF, is_marked
 from planner.refusals import Refused, first_refusal
 from planner.rules.row_kinds import unmet_lookup_joins
 from planner.settings import Settings

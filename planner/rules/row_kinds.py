@@ -10,9 +10,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from planner.operators import operator_in_words
 from planner.plan.chains import chain_of
 from planner.plan.expressions import Aggregation, Call, Column, Literal, conjunction, conjuncts
+from planner.plan.keys import (
+    AGGREGATE,
+    KIND_IF,
+    UNLESS_GONE,
+    GroupKey,
+    group_keys,
+    is_marked,
+    sink_is_keyed_by_groups,
+    upsert_key,
+    uses_keys_only,
+)
 from planner.plan.nodes import (
     LOOKUP_JOIN,
     Aggregate,
@@ -36,18 +46,7 @@ from planner.plan.trees import (
     with_children,
     with_row_kind_last,
 )
-from planner.plan.upsert_keys import (
-    AGGREGATE,
-    KIND_IF,
-    UNLESS_GONE,
-    GroupKey,
-    group_keys,
-    is_marked,
-    sink_is_keyed_by_groups,
-    upsert_key,
-    uses_keys_only,
-)
-from planner.refusals import Refused
+from planner.refusals import Refused, operator_in_words
 from planner.settings import Settings
 from upsert.rowkind import ROW_KIND_COLUMN
 

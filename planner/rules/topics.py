@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from planner.operators import operator_in_words
 from planner.plan.chains import chain_of, is_observed, origins, trace
 from planner.plan.expressions import Column, Expr, in_short
 from planner.plan.nodes import (
@@ -28,7 +27,7 @@ from planner.plan.nodes import (
 from planner.plan.null_tolerance import Outcome, Value, in_deletes
 from planner.plan.sources import KafkaTopic, Mode
 from planner.plan.trees import children, joins_changes, transform_up, walk, with_children
-from planner.refusals import Condition, Refused
+from planner.refusals import Condition, Refused, operator_in_words
 from planner.rules.push_down import narrow_kafka_range
 from planner.settings import Settings
 

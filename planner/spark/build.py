@@ -21,8 +21,8 @@ from deltajoin.joined_table import JoinedTable
 from deltajoin.latest.operator import join_streams
 from deltajoin.spark.consolidate import consolidate_join
 from deltajoin.spec import DeltaJoinSpec
-from planner.aggregates.sums import Result, Sums, kind_of, result_of
 from planner.plan.expressions import Aggregation, Call, Column, Expr, walk_expression
+from planner.plan.keys import KIND_IF, UNLESS_GONE, is_marked, upsert_key
 from planner.plan.nodes import (
     Aggregate,
     Changelog,
@@ -44,9 +44,9 @@ from planner.plan.nodes import (
 )
 from planner.plan.sources import KafkaTopic, ManagedTable, consumer_of
 from planner.plan.trees import children
-from planner.plan.upsert_keys import KIND_IF, UNLESS_GONE, is_marked, upsert_key
 from planner.refusals import PlanBuildError
 from planner.settings import Settings
+from planner.signed_sums import Result, Sums, kind_of, result_of
 from planner.spark.catalyst import Catalyst, JavaObject
 from upsert.managed.frames import read_changes
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from planner.plan.expressions import Aggregation, Call, Cast, Column, Expr, Literal
+from planner.plan.keys import is_unique_by, unique_keys
 from planner.plan.nodes import (
     Aggregate,
     Changelog,
@@ -29,7 +30,6 @@ from planner.plan.nodes import (
     Wrapper,
 )
 from planner.plan.sources import KafkaTopic, ManagedTable, Mode
-from planner.plan.uniqueness import is_unique_by, unique_keys
 from tests.planner.lookup_sides import LOOKUP_STREAMS, lookup_joined
 from upsert.schema import Column as Declared
 from upsert.schema import TableSchema
