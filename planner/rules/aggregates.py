@@ -8,9 +8,8 @@ rows of a group by them, or leaves rows out by them, would not take away what it
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from typing import Final
 
 from deltajoin.aggregate.evaluate import result_type
@@ -80,9 +79,6 @@ def drop_needless_distinct(node: Plan, settings: Settings) -> Plan | Refused | N
     No two rows are equal in them at any time, so nothing is to be dropped. Where whole rows can be equal,
     `group_distinct` counts them. A dropDuplicates by some columns is refused: it does not say which row
     stays, and so not which one comes back when that goes.
-
-        Distinct [order_id#1]
-          Changelog orders […]        =>      Changelog orders […]
     """
     if not isinstance(node, Distinct) or not reads_changes(node):
         return None
@@ -105,10 +101,6 @@ def group_distinct(node: Plan, settings: Settings) -> Plan | None:  # noqa: ARG0
 
     So the rows of a group are counted, and its one row goes with the last of them. Comes after
     `drop_needless_distinct`: what is left can have equal rows.
-
-        Distinct [name#1]                     Aggregate by (name#1) [name#1]
-          Project [name#1]            =>        Project [name#1]
-            Changelog …                           Changelog …
     """
     if not isinstance(node, Distinct) or not reads_changes(node) or not node.is_of_whole_rows:
         return None
@@ -116,50 +108,37 @@ def group_distinct(node: Plan, settings: Settings) -> Plan | None:  # noqa: ARG0
     return Aggregate(node.child, tuple(map(GroupBy, keys)), tuple(Output(key, key) for key in keys))
 
 
-Unstable = Mapping[int, str]
-"""Ids of columns, and the METADATA column that each is made of."""
-
-
-def unstable_columns(plan: Plan) -> Unstable:
-    """The unstable ones among the columns of a plan and of all below it."""
+def _unstable_columns(plan: Plan) -> dict[int, str]:
+    """Ids of the unstable columns of a plan and all below, and the METADATA column that each is made of."""
     found: dict[int, str] = {}
     for child in children(plan):
-        found |= unstable_columns(child)
+        found |= _unstable_columns(child)
+    made: list[tuple[Column, Sequence[Expr]]] = []
     match plan:
         case Changelog(origin=ManagedTable(changing=names)):
             found |= {column.id: column.name for column in plan.columns if column.name in names}
         case Project():
-            for output in plan.outputs:
-                if (name := first_unstable([output.value], found)) is not None:
-                    found[output.column.id] = name
+            made = [(output.column, [output.value]) for output in plan.outputs]
         case Generate():
-            if (name := first_unstable([plan.generator], found)) is not None:
-                found |= dict.fromkeys((column.id for column in plan.made), name)
+            made = [(column, [plan.generator]) for column in plan.made]
         case SlidingWindows():
-            if (name := first_unstable(plan.values, found)) is not None:
-                found[plan.made.id] = name
+            made = [(plan.made, plan.values)]
         case Union():
             first, *others = (without_kinds(one.columns) for one in plan.inputs)
             for other in others:
                 pairs = zip(other, first, strict=True)
                 found |= {column.id: found[own.id] for own, column in pairs if own.id in found}
+    for column, values in made:
+        if (name := _first_unstable(values, found)) is not None:
+            found[column.id] = name
     return found
 
 
-def deciding(plan: Plan) -> Iterator[Expr]:
-    """The conditions below a node by which rows are left out."""
-    for node in walk(plan):
-        if isinstance(node, Filter | Join):
-            yield from expressions(node)
-
-
-def first_unstable(exprs: Iterable[Expr], unstable: Unstable) -> str | None:
+def _first_unstable(exprs: Iterable[Expr], unstable: Mapping[int, str]) -> str | None:
     """The METADATA column that one of some expressions is made of; None for none."""
     used = columns_of(*exprs)
     return next((name for id, name in unstable.items() if id in used), None)
 
-
-AggregateCondition = Callable[[Aggregate], Refused | None]
 
 _DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
 
@@ -235,8 +214,9 @@ def functions_need_no_order(node: Aggregate) -> Refused | None:
 
 def groups_are_of_lasting_values(node: Aggregate) -> Refused | None:
     """A row must leave the group that it came into, so nothing may go by metadata of the change."""
-    unstable = unstable_columns(node.child)
-    found = first_unstable(chain(expressions(node), deciding(node.child)), unstable)
+    deciding = (below for below in walk(node.child) if isinstance(below, Filter | Join))
+    used = (expr for one in (node, *deciding) for expr in expressions(one))
+    found = _first_unstable(used, _unstable_columns(node.child))
     if found is None:
         return None
     return Refused(
@@ -247,7 +227,7 @@ def groups_are_of_lasting_values(node: Aggregate) -> Refused | None:
     )
 
 
-AGGREGATE_CONDITIONS: Final[tuple[AggregateCondition, ...]] = (
+AGGREGATE_CONDITIONS: Final = (
     changes_are_whole,
     changes_are_read_from_the_beginning,
     groups_are_no_sessions,
@@ -315,33 +295,33 @@ def replace_aggregate(node: Plan, settings: Settings) -> Plan | Refused | None:
         return lookup_aggregate(node, reason)
     if refused := sums_can_be_undone(node):
         return refused
-    node = replace(node, child=_with_kinds(node.child, settings))
-    row_kind = row_kind_of(node.child)
-    if row_kind is None:
-        return _without_kind(node)
-    return _signed(node, row_kind)
-
-
-def _with_kinds(plan: Plan, settings: Settings) -> Plan:
-    """The plan with the kinds of an aggregate below that this rule has just replaced."""
-    return transform_up(plan, lambda node: carry_row_kind(node, settings) or node)
+    # an aggregate below that this rule has just replaced has a kind now
+    child = transform_up(node.child, lambda below: carry_row_kind(below, settings) or below)
+    row_kind = row_kind_of(child)
+    return _without_kind(node) if row_kind is None else _signed(replace(node, child=child), row_kind)
 
 
 def _signed(node: Aggregate, row_kind: Column) -> SignedAggregate:
     ids = fresh_ids(node)
-    groups = tuple(
-        Group(group, Column(next(ids), f"group_{number}", _type_of(group.value)))
-        for number, group in enumerate(node.groups)
-    )
-    measures = tuple(_measures(node, ids))
-    inputs = (
-        *(Output(group.column, group.by.value) for group in groups),
-        *(output for measure in measures for output in _inputs(measure)),
-        Output.of(row_kind),
-    )
-    child = transform_up(node.child, _for_sums)
+    groups, measures, inputs = list[Group](), list[Measure](), list[Output]()
+
+    def column(name: str, type_: str, value: Expr) -> Column:
+        made = Column(next(ids), name, type_)
+        inputs.append(Output(made, value))
+        return made
+
+    for number, by in enumerate(node.groups):
+        type_ = by.value.type if isinstance(by.value, Column) else "computed"
+        groups.append(Group(by, column(f"group_{number}", type_, by.value)))
+    for number, function in enumerate(aggregations(node)):
+        given = enumerate(zip(function.types, function.values, strict=True))
+        values = tuple(column(f"value_{number}_{n}", type_, value) for n, (type_, value) in given)
+        where = function.condition
+        condition = None if where is None else column(f"condition_{number}", "boolean", where)
+        measures.append(Measure(function, values, condition))
+    child = Project(transform_up(node.child, _for_sums), (*inputs, Output.of(row_kind)))
     new_kind = Column(next(ids), ROW_KIND_COLUMN, "string")
-    return SignedAggregate(Project(child, inputs), groups, measures, node.outputs, new_kind)
+    return SignedAggregate(child, tuple(groups), tuple(measures), node.outputs, new_kind)
 
 
 def _for_sums(node: Plan) -> Plan:
@@ -353,30 +333,6 @@ def _for_sums(node: Plan) -> Plan:
             return replace(node, is_net=False)
         case _:
             return node
-
-
-def _measures(node: Aggregate, ids: Iterator[int]) -> Iterator[Measure]:
-    for number, function in enumerate(aggregations(node)):
-        values = tuple(
-            Column(next(ids), f"value_{number}_{position}", type_)
-            for position, type_ in enumerate(function.types)
-        )
-        condition = None
-        if function.condition is not None:
-            condition = Column(next(ids), f"condition_{number}", "boolean")
-        yield Measure(function, values, condition)
-
-
-def _inputs(measure: Measure) -> Iterator[Output]:
-    yield from (
-        Output(column, value) for column, value in zip(measure.values, measure.function.values, strict=True)
-    )
-    if measure.condition is not None and measure.function.condition is not None:
-        yield Output(measure.condition, measure.function.condition)
-
-
-def _type_of(value: Expr) -> str:
-    return value.type if isinstance(value, Column) else "computed"
 
 
 def _without_kind(node: Aggregate) -> Refused | None:
@@ -482,18 +438,14 @@ def _made(
         for number, (name, key) in enumerate(by_name.items())
     }
     groups = tuple(Group(by, made[key.name]) for by, key in zip(node.groups, keys, strict=True))
-    measures = tuple(
-        Computed(
-            function,
-            _computation(function, node.child, refs, table),
-            Column(next(ids), f"result_{number}", "computed"),
-        )
-        for number, function in enumerate(aggregations(node))
-    )
+    measures = []
+    for number, function in enumerate(aggregations(node)):
+        computation = _computation(function, node.child, refs, table)
+        measures.append(Computed(function, computation, Column(next(ids), f"result_{number}", "computed")))
     kind = Column(next(ids), ROW_KIND_COLUMN, "string")
-    names = tuple(by_name)
-    where = _all_of([_condition(part, below, refs, table) for part, below in _filters(node.child)])
-    return LookupAggregate(table, groups, names, index, measures, where, node.outputs, kind)
+    filters = [below for below in chain_of(node.child).nodes if isinstance(below, Filter)]
+    where = _all_of([_condition(one.condition, one.child, refs, table) for one in filters])
+    return LookupAggregate(table, groups, tuple(by_name), index, tuple(measures), where, node.outputs, kind)
 
 
 def _computation(
@@ -546,10 +498,3 @@ def _all_of(conditions: list[Condition]) -> Condition | None:
     if len(conditions) < 2:
         return conditions[0] if conditions else None
     return InsideCall("and", tuple(conditions))
-
-
-def _filters(plan: Plan) -> Iterator[tuple[Expr, Plan]]:
-    """The conditions of a chain, each with the plan whose columns it uses."""
-    for node in chain_of(plan).nodes:
-        if isinstance(node, Filter):
-            yield node.condition, node.child

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from planner.joins.stack import stacked, with_hidden_ids
-from planner.joins.tree import KINDS, JoinTree, join_tree, table_of
+from planner.joins.stack import Stacker, with_hidden_ids
+from planner.joins.tree import KINDS, JoinTree
 from planner.plan.chains import chain_of, is_observed
 from planner.plan.expressions import Call, Column, columns_of, conjunction, conjuncts, without_kinds
 from planner.plan.nodes import (
@@ -333,7 +333,7 @@ def _inputs(join: Join) -> tuple[tuple[str, Plan], tuple[str, Plan]]:
 def replace_join(node: Plan, settings: Settings) -> Plan | tuple[Refused, ...] | None:
     """Replace a join, and all joins that lie right below it, by lookups in the tables of all of them.
 
-    Only when all `JOIN_CONDITIONS` hold for each join, and `join_tree` finds a tree. The delta join emits raw
+    Only when all `JOIN_CONDITIONS` hold for each join, and `JoinTree` finds a tree. The delta join emits raw
     columns of its tables; the projections and filters of its inputs are stacked on it, then what the joins'
     conditions ask beyond the tree, then the columns of the topmost join in their order:
 
@@ -354,13 +354,13 @@ def replace_join(node: Plan, settings: Settings) -> Plan | tuple[Refused, ...] |
         return _no_delta_join(node)
     if faults := faults_of(node):
         return faults
-    return _delta_join(node, join_tree(node))
+    return _delta_join(node, JoinTree(node))
 
 
 def faults_of(join: Join) -> tuple[Refused, ...]:
     """Why a join, with all joins that lie right below it, can be no delta join; empty if it can."""
-    failed = (first_refusal(JOIN_CONDITIONS, part) for part in joins_of(join))
-    return tuple(dict.fromkeys(one for one in failed if one is not None)) or join_tree(join).faults
+    failed = [refused for part in joins_of(join) if (refused := first_refusal(JOIN_CONDITIONS, part))]
+    return tuple(dict.fromkeys(failed or JoinTree(join).faults))
 
 
 def _no_delta_join(join: Join) -> tuple[Refused, ...]:
@@ -379,22 +379,21 @@ def _not_about_changes() -> tuple[Refused, ...]:
 
 
 def _delta_join(join: Join, tree: JoinTree) -> Plan:
-    row_kind = row_kind_of(tree.tables[0])
-    if row_kind is None:
+    if tree.row_kind is None:
         raise AssertionError("the conditions of a delta join promise kinds")
-    row_kind = replace(row_kind, ref=None)
+    row_kind = replace(tree.row_kind, ref=None)
     hidden = with_hidden_ids(tree.staged)
     tables = (
         JoinTable(
-            table_of(leaf),
+            table,
             raw.hidden if raw.number in hidden else raw.own,
-            tree.where.get(raw.number, ()),
+            tuple(tree.where.get(raw.number, ())),
         )
-        for leaf, raw in zip(tree.tables, tree.raw, strict=True)
+        for table, raw in zip(tree.tables, tree.raw, strict=True)
     )
     base = DeltaJoin(tuple(tables), tree.node, row_kind, tuple(tree.present.items()))
     carried = (*tree.present.values(), row_kind)
-    plan = stacked(tree.staged, base, carried, hidden, tree.fresh)
+    plan = Stacker(hidden, tree.fresh).over(tree.staged, base, carried)
     own = without_kinds(join.columns)
     return Project(plan, (*(Output(column, column) for column in own), Output.of(row_kind)))
 

@@ -11,7 +11,7 @@ from deltajoin.latest.api import side_of_mark
 from deltajoin.latest.conditions import faults_of
 from deltajoin.latest.spec import SIDES, LatestJoin
 from deltajoin.settings import JoinSettings
-from planner.joins.stack import Chained, Joined, Raw, Staged, stacked
+from planner.joins.stack import Chained, Joined, Raw, Stacker, Staged
 from planner.plan.chains import chain_of, equalities, is_observed, trace
 from planner.plan.expressions import Call, Column, Expr, conjunction, conjuncts, without_kinds
 from planner.plan.keys import KIND_IF, is_marked
@@ -195,7 +195,7 @@ def made_of(join: Join, settings: Settings) -> Plan:
     own = without_kinds(join.columns)
     rest = _rest(join) if join.kind == "inner" else None
     staged = Joined(_staged(join.left, raws[0]), _staged(join.right, raws[1]), own, rest)
-    plan = stacked(staged, base, (row_kind,), frozenset({0, 1}), fresh)
+    plan = Stacker(frozenset({0, 1}), fresh).over(staged, base, (row_kind,))
     kind = Output(Column(next(fresh), ROW_KIND_COLUMN, "string"), Call(KIND_IF, (row_kind,)))
     return Project(plan, (*map(Output.of, own), kind))
 
