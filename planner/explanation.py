@@ -34,9 +34,9 @@ from planner.plan.sources import KafkaTopic, Mode, RecordRange
 from planner.plan.trees import aggregations, reads_changes, sources, static_input, tree, walk
 from planner.refusals import FOR_A_VIEW, Refused
 from planner.rules.aggregates import replace_aggregate
-from planner.rules.joins import STATE_GROWS, fall_back_to_regular_join, replace_join
+from planner.rules.joins import fall_back_to_regular_join, replace_join
 from planner.rules.lookup_joins import replace_lookup_join
-from planner.rules.static_joins import ASSUMED, enrich_stream
+from planner.rules.static_joins import enrich_stream
 from planner.rules.topics import needs_normalizer, topic_of, unmet_everywhere
 from planner.settings import Settings
 from planner.signed_sums import FIXED_POINTS, is_floating
@@ -51,6 +51,15 @@ _CONSISTENCY: Final = {
     "snapshot": "snapshot: lookups read the versions that the micro-batch moves between",
     "latest": "latest: lookups read the newest rows",
 }
+
+_STATE_GROWS: Final = (
+    "Spark keeps every change of both inputs in its state for ever, those that took rows away among them"
+)
+
+_ASSUMED: Final = (
+    "the static side is read again in each micro-batch and must never change; keep it in a managed table and "
+    "join its changes if it does"
+)
 
 _ENRICHED: Final = (
     "each row of the stream looks the table up when it is processed; what changes in the table later comes "
@@ -205,7 +214,7 @@ def join_reports(trace: Trace, settings: Settings) -> Iterator[JoinReport]:
                     yield JoinReport(name, "lookup", hints=(_ENRICHED,))
                 case RegularJoin(reason=reason, remedy=remedy):
                     yield JoinReport(
-                        name, "regular", refusals=(Refused(reason, remedy),), hints=(STATE_GROWS,)
+                        name, "regular", refusals=(Refused(reason, remedy),), hints=(_STATE_GROWS,)
                     )
                 case Changelog(origin=LookupJoined() as joined):
                     yield _lookup_join(name, joined, _whole(joined, trace.after))
@@ -213,7 +222,7 @@ def join_reports(trace: Trace, settings: Settings) -> Iterator[JoinReport]:
         if not isinstance(node, Join) or join_in_words(node) in handled:
             continue
         if static_input(node) is not None:
-            yield JoinReport(join_in_words(node), "static", hints=(ASSUMED,))
+            yield JoinReport(join_in_words(node), "static", hints=(_ASSUMED,))
         elif not reads_changes(node):
             yield _left_to_spark(node)
 

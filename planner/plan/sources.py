@@ -179,13 +179,9 @@ class KafkaTopic:
     mirror: ManagedTable | None = field(default=None, compare=False)
     apart: str | None = field(default=None, compare=False)
 
-    def as_upserts(self) -> KafkaTopic:
-        """The topic read without a normalizer."""
-        return replace(self, mode=Mode.UPSERT, options={**self.options, "changelog": Mode.UPSERT.value})
-
-    def as_changes(self) -> KafkaTopic:
-        """The topic read with a normalizer."""
-        return replace(self, mode=Mode.ALL, options={**self.options, "changelog": Mode.ALL.value})
+    def read_as(self, mode: Mode) -> KafkaTopic:
+        """The topic read without a normalizer, as UPSERT, or with one, as ALL."""
+        return replace(self, mode=mode, options={**self.options, "changelog": mode.value})
 
     @property
     def has_state_path(self) -> bool:
