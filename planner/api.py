@@ -171,7 +171,7 @@ def explain(
         settings, _, trace = _optimized(df, options, ())
     if not trace.refusals:
         _warn_of_unused(df, trace, options, "explain")
-    return explanation_of(trace, settings, settings.sink_key, sink)
+    return explanation_of(trace, settings, sink)
 
 
 def _warn_of_unused(df: DataFrame, trace: Trace, options: dict[str, Any], caller: str) -> None:

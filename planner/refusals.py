@@ -16,8 +16,6 @@ from planner.plan.nodes import Opaque, Plan
 from planner.plan.sources import KafkaTopic, ManagedTable
 from upsert.errors import UpsertError
 
-Condition = Callable[[Plan], Refused | None]
-
 Checked = TypeVar("Checked")
 
 
@@ -62,12 +60,10 @@ _CHANGES: Final = frozenset(
     {"path", "row-kind", "max-rows-per-trigger", "scan.where", "consumer-id", "consumer.lease"}
 )
 
-_METADATA: Final = "metadata.columns"
-"""Held as long as nothing uses the columns; else refused, for a row that is looked up has no commit."""
-
 HELD: Final = {
-    Rewrite.DELTA_JOIN: _CHANGES | {_METADATA},
-    Rewrite.AGGREGATE: _CHANGES | {_METADATA},
+    # `metadata.columns` as long as nothing uses them; else refused, for a row that is looked up has no commit
+    Rewrite.DELTA_JOIN: _CHANGES | {"metadata.columns"},
+    Rewrite.AGGREGATE: _CHANGES | {"metadata.columns"},
     # `scan.pinned` is for batches: a stream looks up what is newest when it processes a row
     Rewrite.ENRICHMENT: frozenset(
         {"path", "row-kind", "scan.mode", "scan.snapshot-id", "scan.where", "scan.pinned"}

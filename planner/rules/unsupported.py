@@ -39,7 +39,7 @@ from planner.plan.nodes import (
 )
 from planner.plan.sources import Mode
 from planner.plan.trees import expressions, reads_changes, row_kind_of, sources, walk
-from planner.refusals import Condition, Refused, first_refusal, operator_in_words
+from planner.refusals import Refused, first_refusal, operator_in_words
 from planner.rules.topics import UPSERT_CONDITIONS, topic_of, upserts_are_replaced_above
 from planner.settings import Settings
 from upsert.rowkind import ROW_KIND_COLUMN
@@ -68,6 +68,10 @@ _REMEDIES: Final = {
     "TransformWithStateInPySpark": _FUNCTION,
 }
 """What to do instead, where it is not `_ON_A_SNAPSHOT`."""
+
+_RESERVED: Final = Refused(
+    f"a column of the query is called {ROW_KIND_COLUMN!r}, which is reserved", "rename it"
+)
 
 _GENERATORS: Final = frozenset(
     {"Explode", "GeneratorOuter", "Inline", "JsonTuple", "PosExplode", "Stack", "ReplicateRows"}
@@ -125,11 +129,11 @@ def generator_is_repeatable(node: Plan) -> Refused | None:
 def made_columns_are_no_kinds(node: Plan) -> Refused | None:
     """`_row_kind` is the name of the kind alone."""
     if isinstance(node, Generate) and any(column.is_row_kind for column in node.made):
-        return Refused(f"a column of the query is called {ROW_KIND_COLUMN!r}, which is reserved", "rename it")
+        return _RESERVED
     return None
 
 
-OPERATOR_CONDITIONS: Final[tuple[Condition, ...]] = (
+OPERATOR_CONDITIONS: Final = (
     operator_digests_changes,
     union_is_of_changes_alone,
     union_aligns_kinds,
@@ -160,8 +164,8 @@ def expressions_are_repeatable(node: Plan) -> Refused | None:
         if fault := _unrepeatable(expr):
             reason, remedy = fault
             return Refused(
-                f"{in_short(expr)} {reason}, so a row over the changes of {sources(node)} "
-                "could not be taken away as it came",
+                f"{in_short(expr)} {reason}, so a row over the changes of {sources(node)} could not be taken "
+                "away as it came",
                 remedy,
             )
     return None
@@ -174,9 +178,7 @@ def row_kind_is_left_alone(node: Plan) -> Refused | None:
             for output in node.outputs:
                 is_passed_on = isinstance(output.value, Column) and output.value.is_row_kind
                 if output.column.is_row_kind and not is_passed_on:
-                    return Refused(
-                        f"a column of the query is called {ROW_KIND_COLUMN!r}, which is reserved", "rename it"
-                    )
+                    return _RESERVED
                 if _uses_row_kind(output.value) and not output.column.is_row_kind:
                     return Refused(
                         f"{ROW_KIND_COLUMN!r} is used to compute column {output.column.name!r}",
@@ -200,7 +202,7 @@ def row_kind_is_left_alone(node: Plan) -> Refused | None:
     return None
 
 
-CHANGE_CONDITIONS: Final[tuple[Condition, ...]] = (
+CHANGE_CONDITIONS: Final = (
     changes_have_their_kind,
     row_kind_is_left_alone,
     expressions_are_repeatable,
@@ -259,36 +261,36 @@ def input_has_its_kinds(node: Plan) -> Refused | None:
     """The planner does not change what the operator is given: its columns are fixed."""
     match node:
         case Changelog(origin=Normalized(input=given)) if reads_changes(given):
-            has_join = any(isinstance(part, Join) and reads_changes(part) for part in walk(given))
-            if row_kind_of(given) is None or has_join:
-                fault = "joins changes as rows" if has_join else "has lost its '_row_kind'"
-                return Refused(
-                    f"what upsert.normalize is given of the changes of {sources(given)} {fault}",
-                    "write upsert.normalize(planner.optimize(df), …)",
-                )
+            if any(isinstance(part, Join) and reads_changes(part) for part in walk(given)):
+                fault = "joins changes as rows"
+            elif row_kind_of(given) is None:
+                fault = "has lost its '_row_kind'"
+            else:
+                return None
+            return Refused(
+                f"what upsert.normalize is given of the changes of {sources(given)} {fault}",
+                "write upsert.normalize(planner.optimize(df), …)",
+            )
     return None
 
 
 def input_is_told_apart_by_its_key(node: Plan) -> Refused | None:
     """A delete among upserts has no column but its key, so it cannot be known by others."""
     match node:
-        case Changelog(origin=Normalized(key, given)):
-            topic = topic_of(given, Mode.UPSERT)
-            if topic is None:
-                return None
+        case Changelog(origin=Normalized(key, given)) if (topic := topic_of(given, Mode.UPSERT)) is not None:
             named = [column for column in given.columns if column.name in key]
             origins = {origin.name for column in named if (origin := trace(column, given)) is not None}
-            if origins != set(topic.schema.primary_key):
+            of_topic = topic.schema.primary_key
+            if origins != set(of_topic):
                 return Refused(
                     f"upsert.normalize by ({', '.join(key)}) does not see which rows of {topic.name!r}, read "
-                    "with changelog = 'upsert', are deleted: the topic's key is "
-                    f"({', '.join(topic.schema.primary_key)})",
+                    f"with changelog = 'upsert', are deleted: the topic's key is ({', '.join(of_topic)})",
                     "normalize by the topic's primary key, or read the topic with changelog = 'all'",
                 )
     return None
 
 
-NORMALIZED_CONDITIONS: Final[tuple[Condition, ...]] = (input_has_its_kinds, input_is_told_apart_by_its_key)
+NORMALIZED_CONDITIONS: Final = (input_has_its_kinds, input_is_told_apart_by_its_key)
 
 _CONDITIONS: Final = (
     *OPERATOR_CONDITIONS,
@@ -302,15 +304,14 @@ _CONDITIONS: Final = (
 def refuse_unsupported(node: Plan, settings: Settings) -> Refused | None:
     """Refuse a node over a changelog that fails a condition; those below `upsert.normalize` as well.
 
-    The conditions are `OPERATOR_CONDITIONS`, `CHANGE_CONDITIONS`, `UPSERT_CONDITIONS` and
-    `NORMALIZED_CONDITIONS`. Spark runs such a query without complaint and gives a wrong answer: it takes each
+    Spark runs such a query without complaint and gives a wrong answer: it takes each
     change for a row. Joins have conditions of their own, see `replace_join`.
     """
     if not reads_changes(node):
         return None
-    if refused := first_refusal(_CONDITIONS, node):
-        return refused
-    if isinstance(node, Changelog) and isinstance(node.origin, Normalized):
-        below = (refuse_unsupported(part, settings) for part in walk(node.origin.input))
-        return next((refused for refused in below if refused), None)
-    return None
+    refused = first_refusal(_CONDITIONS, node)
+    match node:
+        case Changelog(origin=Normalized(input=given)) if refused is None:
+            below = (refuse_unsupported(part, settings) for part in walk(given))
+            return next((found for found in below if found), None)
+    return refused
