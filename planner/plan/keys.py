@@ -1,10 +1,18 @@
-"""Upserts by key: which columns of a plan hold the key, and what a sink must be keyed by (pure)."""
+"""Keys of a plan's rows: what tells each from every other, and by what upserts replace each other (pure).
+
+A *unique key* is a set of columns in which no two rows of the plan are equal at any time. Keys come from
+tables, groups and DISTINCT, and are followed upwards together with what makes them smaller or lets other
+columns stand for theirs: columns that are always equal, columns of one value, and those that are never NULL.
+A join keeps the keys of a side of which each row meets one row of the other at most; else a pair of rows is
+told apart by what tells both apart. What is not known here has no key.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
+from functools import partial
 from itertools import islice, product
 from typing import Final
 
@@ -43,8 +51,9 @@ from planner.plan.nodes import (
     Wrapper,
 )
 from planner.plan.sources import KafkaTopic, ManagedTable, Mode
-from upsert.schema import TableSchema
 from upsert.stream_keys import UniqueKeys, UpsertKey
+
+Ids = frozenset[int]
 
 UNLESS_GONE: Final = "UnlessGone"
 """Call of (kind, value): the value, or NULL for a group that is gone."""
@@ -66,8 +75,8 @@ class GroupKey:
     """One GROUP BY expression, and the columns of a plan that hold it, or the start or end of its window."""
 
     name: str
-    ids: frozenset[int]
-    window_ids: frozenset[int] = frozenset()
+    ids: Ids
+    window_ids: Ids = frozenset()
 
 
 def group_keys(plan: Plan) -> tuple[GroupKey, ...] | None:
@@ -140,30 +149,26 @@ def held_by(by: GroupBy, outputs: Sequence[Output]) -> GroupKey:
     same = frozenset(o.column.id for o in outputs if without_widening(o.value) == value)
     if by.window is None or not isinstance(value, Column):
         return GroupKey(without_ids(value), same)
-    parts = frozenset(o.column.id for o in outputs if _is_part_of(o.value, frozenset({value.id})))
-    return GroupKey(value.name, same | parts, same)
+    return GroupKey(value.name, same | _parts_of(frozenset({value.id}), outputs), same)
 
 
 def _followed(key: GroupKey, outputs: Sequence[Output]) -> GroupKey:
     """The key as it is known above a projection."""
-    same = frozenset(o.column.id for o in outputs if _is_one_of(o.value, key.ids))
-    whole = frozenset(o.column.id for o in outputs if _is_one_of(o.value, key.window_ids))
-    parts = frozenset(o.column.id for o in outputs if _is_part_of(o.value, key.window_ids))
-    return GroupKey(key.name, same | parts, whole)
+    columns = ((output.column.id, without_widening(output.value)) for output in outputs)
+    passed = {number: value.id for number, value in columns if isinstance(value, Column)}
+    same = frozenset(number for number, below in passed.items() if below in key.ids)
+    whole = frozenset(number for number, below in passed.items() if below in key.window_ids)
+    return GroupKey(key.name, same | _parts_of(key.window_ids, outputs), whole)
 
 
-def _is_one_of(expr: Expr, ids: frozenset[int]) -> bool:
-    inner = without_widening(expr)
-    return isinstance(inner, Column) and inner.id in ids
-
-
-def _is_part_of(expr: Expr, windows: frozenset[int]) -> bool:
-    """Whether the expression is a window's start or end: windows have one length, so either tells."""
-    match without_widening(expr):
-        case Call("GetStructField", (Column(number),)):
-            return number in windows
-        case _:
-            return False
+def _parts_of(windows: Ids, outputs: Sequence[Output]) -> Ids:
+    """The columns that are a window's start or end: windows have one length, so either tells."""
+    found = set()
+    for output in outputs:
+        match without_widening(output.value):
+            case Call("GetStructField", (Column(number),)) if number in windows:
+                found.add(output.column.id)
+    return frozenset(found)
 
 
 def _is_constant(column: Column, plan: Plan) -> bool:
@@ -184,11 +189,6 @@ def _is_constant(column: Column, plan: Plan) -> bool:
 _MOST: Final = 16
 """Keys that are followed at most, the smallest ones: joins of many tables have very many."""
 
-Ids = frozenset[int]
-
-Parts = tuple[tuple[str, ...], ...]
-"""A key by names: for each part the columns that hold it, any of which will do."""
-
 
 def is_unique_by(plan: Plan, columns: Iterable[Column]) -> bool:
     """Whether no two rows of the plan can be equal in these columns at any time.
@@ -201,7 +201,7 @@ def is_unique_by(plan: Plan, columns: Iterable[Column]) -> bool:
     >>> is_unique_by(orders, orders.columns), is_unique_by(orders, [])
     (True, False)
     """
-    found = _facts(plan, _checked_keys)
+    found = _facts(plan, is_believed=False)
     return found.has_key_within(column.id for column in columns)
 
 
@@ -215,7 +215,7 @@ def unique_keys(plan: Plan) -> UniqueKeys:
     >>> str(unique_keys(orders))
     '(id)'
     """
-    found = _facts(plan, _declared_keys)
+    found = _facts(plan, is_believed=True)
     held = {
         number: tuple(c.name for c in plan.columns if found.stands_for(c.id) == number)
         for key in found.keys
@@ -270,10 +270,9 @@ class _Facts:
         return replace(self, same=same).with_keys(self.keys)
 
 
-def _facts(plan: Plan, leaf_keys: Callable[[Changelog], Iterable[Parts]]) -> _Facts:
-    def below(child: Plan) -> _Facts:
-        return _facts(child, leaf_keys)
-
+def _facts(plan: Plan, *, is_believed: bool) -> _Facts:
+    """What is known of a plan, with the keys that topics and upserts declare if these are believed."""
+    below = partial(_facts, is_believed=is_believed)
     match plan:
         case Project():
             return _projected(below(plan.child), plan)
@@ -296,82 +295,43 @@ def _facts(plan: Plan, leaf_keys: Callable[[Changelog], Iterable[Parts]]) -> _Fa
         case SlidingWindows(child, made):
             found = below(child)
             return found.with_keys(key | {made.id} for key in found.keys)
-        case RegularJoin(left, right, condition):
-            return _joined(below(left), below(right), _Sides(left, right), "inner", condition)
-        case Join(left, right, kind, condition):
-            return _joined(below(left), below(right), _Sides(left, right), kind, condition)
-        case Changelog(columns=columns):
-            return _of_leaf(columns, leaf_keys(plan), plan)
+        case Join() | RegularJoin():
+            return _joined(plan, below(plan.left), below(plan.right))
+        case Changelog(columns=columns, origin=origin):
+            return _of_leaf(columns, origin, is_believed=is_believed)
         case Relation(columns=columns, rows=rows) if rows is not None:
-            return _of_leaf(columns, _keys_of_table(rows.table.schema), plan)
+            return _of_leaf(columns, rows.table, is_believed=is_believed)
         case _:
             return _Facts()
 
 
-def _of_leaf(columns: tuple[Column, ...], keys: Iterable[Parts], leaf: Changelog | Relation) -> _Facts:
+def _of_leaf(columns: tuple[Column, ...], origin: object, *, is_believed: bool) -> _Facts:
     """A key counts if its columns are read."""
+    # for each part of a key the columns that hold it, any of which will do
+    keys: list[tuple[tuple[str, ...], ...]] = []
+    plain: list[tuple[str, ...]] = []
+    never_null, fixed = tuple[str, ...](), tuple[str, ...]()
+    match origin:
+        case ManagedTable(schema=schema):
+            never_null = (*schema.primary_key, *(c.name for c in schema.columns if not c.nullable))
+            unique = (index.columns for index in schema.indexes if index.unique)
+            plain = [schema.primary_key, *(names for names in unique if set(names) <= set(never_null))]
+        case KafkaTopic(schema=schema, mode=mode):
+            never_null = schema.primary_key
+            plain = [never_null] if is_believed or mode in (Mode.ALL, Mode.CDC_NORMALIZED) else []
+        case Normalized(key):
+            never_null, plain = key, [key]
+        case Upserts(upserts):
+            keys, fixed = [upserts.keys] if is_believed else [], upserts.constants
+        case LookupChanges(joined) if is_believed:
+            keys = [joined.key.keys]
+    keys += (tuple((name,) for name in names) for names in plain if names)
     ids = {column.name: column.id for column in columns}
-    origin = leaf.origin if isinstance(leaf, Changelog) else None
-    fixed = origin.key.constants if isinstance(origin, Upserts) else ()
     known = [tuple(tuple(ids[name] for name in names if name in ids) for names in key) for key in keys]
     chosen = [choice for key in known for choice in islice(product(*key), _MOST)]
-    filled = frozenset(ids[name] for name in _filled_columns(leaf) if name in ids)
+    filled = frozenset(ids[name] for name in never_null if name in ids)
     constants = {ids[name]: None for name in fixed if name in ids}
     return _Facts(constants=constants, filled=filled).with_keys(chosen)
-
-
-def _checked_keys(leaf: Changelog) -> Iterator[Parts]:
-    """The keys that this project itself makes sure of."""
-    match leaf.origin:
-        case ManagedTable(schema=schema):
-            yield from _keys_of_table(schema)
-        case KafkaTopic(schema=schema, mode=Mode.ALL | Mode.CDC_NORMALIZED) if schema.primary_key:
-            yield _plain(schema.primary_key)
-        case Normalized(key) if key:
-            yield _plain(key)
-
-
-def _declared_keys(leaf: Changelog) -> Iterator[Parts]:
-    """Those, those that topics declare, and those by which upserts replace each other."""
-    match leaf.origin:
-        case KafkaTopic(schema=schema) if schema.primary_key:
-            yield _plain(schema.primary_key)
-        case Upserts(key) | LookupChanges(Upserts(key)):
-            yield key.keys
-        case _:
-            yield from _checked_keys(leaf)
-
-
-def _keys_of_table(schema: TableSchema) -> Iterator[Parts]:
-    """The primary key, and unique indexes over columns without NULL."""
-    if schema.primary_key:
-        yield _plain(schema.primary_key)
-    filled = _never_null(schema)
-    for index in schema.indexes:
-        if index.unique and filled.issuperset(index.columns):
-            yield _plain(index.columns)
-
-
-def _plain(names: Iterable[str]) -> Parts:
-    return tuple((name,) for name in names)
-
-
-def _filled_columns(leaf: Changelog | Relation) -> frozenset[str]:
-    match leaf:
-        case Relation(rows=rows) if rows is not None:
-            return _never_null(rows.table.schema)
-        case Changelog(origin=ManagedTable(schema=schema)):
-            return _never_null(schema)
-        case Changelog(origin=KafkaTopic(schema=schema)):
-            return frozenset(schema.primary_key)
-        case Changelog(origin=Normalized(key)):
-            return frozenset(key)
-        case _:
-            return frozenset()
-
-
-def _never_null(schema: TableSchema) -> frozenset[str]:
-    return frozenset((*schema.primary_key, *(c.name for c in schema.columns if not c.nullable)))
 
 
 def _projected(child: _Facts, plan: Project) -> _Facts:
@@ -438,107 +398,70 @@ def _aggregated(child: _Facts, plan: Aggregate) -> _Facts:
 
 def _united(found: list[_Facts], inputs: tuple[Plan, ...]) -> _Facts:
     """Rows of several inputs are told apart by a column that has another constant in each."""
-    first = inputs[0].columns
-    positions = [{column.id: position for position, column in enumerate(one.columns)} for one in inputs]
-    same_in_all = [
-        [
-            _literal_at(facts, one.columns[position].id) if position < len(one.columns) else None
-            for facts, one in zip(found, inputs, strict=True)
-        ]
-        for position in range(len(first))
-    ]
-    tags = [
-        position
-        for position, values in enumerate(same_in_all)
-        if None not in values and len({str(value) for value in values}) == len(inputs)
-    ]
-    filled = frozenset(
-        column.id
-        for position, column in enumerate(first)
-        if all(
-            position < len(one.columns) and one.columns[position].id in facts.filled
-            for facts, one in zip(found, inputs, strict=True)
-        )
-    )
-    keys: list[set[int]] = []
-    for tag in tags:
-        choices = [
-            [frozenset(_position_of(facts, key, own)) for key in facts.keys]
-            for facts, own in zip(found, positions, strict=True)
-        ]
-        keys += [
-            {first[tag].id, *(first[position].id for key in choice for position in key)}
-            for choice in islice(product(*choices), _MOST)
-        ]
-    return _Facts(filled=filled).with_keys(keys)
+    tags, filled = list[int](), set[int]()
+    for columns in zip(*(one.columns for one in inputs), strict=False):
+        met = list(zip(found, columns, strict=True))
+        values = {_literal(facts.constants.get(column.id)) for facts, column in met}
+        if None not in values and len(values) == len(inputs):
+            tags.append(columns[0].id)
+        if all(column.id in facts.filled for facts, column in met):
+            filled.add(columns[0].id)
+    choices = []
+    for facts, one in zip(found, inputs, strict=True):
+        ids: dict[int, int] = {}  # of the input's columns, as keys have them -> of the first input's
+        for column, first in zip(one.columns, inputs[0].columns, strict=False):
+            ids.setdefault(facts.stands_for(column.id), first.id)
+        choices.append([{ids[number] for number in key} for key in facts.keys])
+    combined = list(islice(product(*choices), _MOST))
+    keys = [{tag}.union(*choice) for tag in tags for choice in combined]
+    return _Facts(filled=frozenset(filled)).with_keys(keys)
 
 
-def _literal_at(facts: _Facts, column: int) -> Literal | None:
-    found = facts.constants.get(column)
-    is_exact = found is not None and isinstance(found.value, bool | int | str | date)
-    return found if is_exact else None
+def _literal(constant: Literal | None) -> str | None:
+    """A constant as text; None for one that is not known, or of which equal ones may differ as text."""
+    is_exact = constant is not None and isinstance(constant.value, bool | int | str | date)
+    return str(constant) if is_exact else None
 
 
-def _position_of(facts: _Facts, key: Ids, positions: Mapping[int, int]) -> Iterator[int]:
-    for number in key:
-        yield next(position for one, position in positions.items() if facts.stands_for(one) == number)
+def _equated(condition: Expr | None, own: Plan, other: Plan) -> Iterator[int]:
+    """Columns of one input that must equal what is computed of the other, or of nothing."""
+    ids, others = ({column.id for column in plan.columns} for plan in (own, other))
+    for part in conjuncts(condition):
+        match part:
+            case Call("EqualTo" | "EqualNullSafe", (one, two)):
+                for side, value in ((one, two), (two, one)):
+                    column = without_widening(side)
+                    is_own = isinstance(column, Column) and column.id in ids and _is_exact(column)
+                    if is_own and columns_of(value) <= others:
+                        yield column.id  # type: ignore[union-attr]
 
 
-@dataclass(frozen=True)
-class _Sides:
-    """The inputs of a join."""
-
-    left: Plan
-    right: Plan
-
-    def equated(self, condition: Expr | None, own: Plan, other: Plan) -> Iterator[int]:
-        """Columns of one input that must equal what is computed of the other, or of nothing."""
-        ids, others = ({column.id for column in plan.columns} for plan in (own, other))
-        for part in conjuncts(condition):
-            match part:
-                case Call("EqualTo" | "EqualNullSafe", (one, two)):
-                    for side, value in ((one, two), (two, one)):
-                        column = without_widening(side)
-                        is_own = isinstance(column, Column) and column.id in ids and _is_exact(column)
-                        if is_own and columns_of(value) <= others:
-                            yield column.id  # type: ignore[union-attr]
-
-
-def _joined(left: _Facts, right: _Facts, sides: _Sides, kind: str, condition: Expr | None) -> _Facts:
+def _joined(join: Join | RegularJoin, left: _Facts, right: _Facts) -> _Facts:
+    kind = join.kind if isinstance(join, Join) else "inner"
     if kind in ("left semi", "left anti"):
         return left
     keeps_left = kind in ("left outer", "full outer")
     keeps_right = kind in ("right outer", "full outer")
     if kind not in ("inner", "cross") and not (keeps_left or keeps_right):
         return _Facts()
-    meets_one_right = right.has_key_within(sides.equated(condition, sides.right, sides.left))
-    meets_one_left = left.has_key_within(sides.equated(condition, sides.left, sides.right))
-    both = [one | other for one, other in product(left.keys, right.keys)]
+    pairs = list(product(left.keys, right.keys))
     if keeps_left and keeps_right:
         # a row of either side alone has NULL for all of the other: its own key must not be all NULL
-        is_told = (left.filled, right.filled)
-        keys = [
-            one | other
-            for one, other in product(left.keys, right.keys)
-            if any(key & filled for key, filled in zip((one, other), is_told, strict=True))
-        ]
-    else:
-        keys = [
-            *(left.keys if meets_one_right and not keeps_right else ()),
-            *(right.keys if meets_one_left and not keeps_left else ()),
-            *both,
-        ]
-    joined = _Facts(
+        pairs = [(one, other) for one, other in pairs if one & left.filled or other & right.filled]
+    meets_one_right = right.has_key_within(_equated(join.condition, join.right, join.left))
+    meets_one_left = left.has_key_within(_equated(join.condition, join.left, join.right))
+    keys = [
+        *(left.keys if meets_one_right and not keeps_right else ()),
+        *(right.keys if meets_one_left and not keeps_left else ()),
+        *(one | other for one, other in pairs),
+    ]
+    # what is known of the values of a side holds no more where it may be missing
+    of_left, of_right = (_Facts() if keeps_right else left), (_Facts() if keeps_left else right)
+    found = _Facts(
         same={**left.same, **right.same},
-        constants={
-            **({} if keeps_right else left.constants),
-            **({} if keeps_left else right.constants),
-        },
-        filled=frozenset(
-            (() if keeps_right else tuple(left.filled)) + (() if keeps_left else tuple(right.filled))
-        ),
-    )
-    found = joined.with_keys(keys)
-    if keeps_left or keeps_right or condition is None:
+        constants={**of_left.constants, **of_right.constants},
+        filled=of_left.filled | of_right.filled,
+    ).with_keys(keys)
+    if keeps_left or keeps_right or join.condition is None:
         return found
-    return _filtered(found, condition)
+    return _filtered(found, join.condition)
