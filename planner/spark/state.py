@@ -20,7 +20,7 @@ from py4j.java_gateway import is_instance_of
 from pyspark.sql import DataFrame
 
 from planner.refusals import PlanError, Refused
-from planner.spark.catalyst import Catalyst, JavaObject, items_of
+from planner.spark.catalyst import Catalyst, JavaObject
 
 STATE_MARK: Final = (
     "state of one shape: an older release's checkpoint may hold wrong values; start with a new checkpoint"
@@ -81,16 +81,14 @@ def with_state_of_one_shape(df: DataFrame) -> DataFrame:
     is_marked = not patterns.is_whole or len({layout(found) for found in shapes}) > 1
     fenced = plans.fenced(plan, is_marked=is_marked)
     if not agree(plans.shapes(fenced, plans.silences(fenced))):
-        raise PlanError(
-            [
-                Refused(
-                    "what Spark keeps as state for the query would have other fields where a source has no "
-                    "new rows",
-                    "write the rows below the topmost aggregate, DISTINCT or join into a managed table, and "
-                    "read the changes of that",
-                )
-            ]
+        reason = (
+            "what Spark keeps as state for the query would have other fields where a source has no new rows"
         )
+        remedy = (
+            "write the rows below the topmost aggregate, DISTINCT or join into a managed table, and read the "
+            "changes of that"
+        )
+        raise PlanError([Refused(reason, remedy)])
     return plans.dataframe(fenced)
 
 
@@ -137,13 +135,10 @@ class StatePlans(Catalyst):
 
     def silences(self, plan: JavaObject) -> _Silences:
         """Which sources of a plan may be silent together: not all, unless time alone makes a micro-batch."""
-        nodes = list(self.nodes(plan))
-        sources: list[JavaObject] = []
+        nodes, sources = list(self.nodes(plan)), list[JavaObject]()
         for node in nodes:
-            is_source = (
-                not self.children(node) and self.is_streaming(node) and self.class_name(node) != _NO_ROWS
-            )
-            if is_source and not any(node.equals(other) for other in sources):
+            is_source = not self.children(node) and self.is_streaming(node)
+            if is_source and self.class_name(node) != _NO_ROWS and not any(map(node.equals, sources)):
                 sources.append(node)
         count = len(sources)
         is_whole = count <= _ASKED_OFTEN
@@ -160,12 +155,8 @@ class StatePlans(Catalyst):
     def silenced(self, plan: JavaObject, silent: Sequence[JavaObject]) -> JavaObject:
         """The plan as Spark has it in a micro-batch in which these sources have no rows."""
         if any(plan.equals(source) for source in silent):
-            relation = self._jvm.org.apache.spark.sql.catalyst.plans.logical.LocalRelation
-            return relation(plan.output(), self._seq([]), True, self._jvm.scala.Option.empty())
-        inputs = self.children(plan)
-        changed = [self.silenced(child, silent) for child in inputs]
-        is_same = all(new is old for new, old in zip(changed, inputs, strict=True))
-        return plan if is_same else self.with_children(plan, changed)
+            return self._logical.LocalRelation(plan.output(), self._seq([]), True, self._none)
+        return self._with_children_of(plan, lambda child: self.silenced(child, silent))
 
     def shape(self, plan: JavaObject) -> Shapes:
         """The fields of all state that a micro-batch with this plan keeps, by Spark's own planner."""
@@ -178,18 +169,19 @@ class StatePlans(Catalyst):
 
     def _fields(self, node: JavaObject) -> Iterator[tuple[str, bool | None]]:
         inputs = self.children(node)
-        silent = [all(map(self._is_empty, self._leaves(child))) for child in inputs]
-        for one in items_of(node.expressions()):
+        silent = [
+            all(
+                self.class_name(one) == "LocalTableScanExec"
+                for one in self.nodes(child)
+                if not self.children(one)
+            )
+            for child in inputs
+        ]
+        for one in self.evaluated(node):
             yield self.type_name(one), None if any(silent) else bool(one.nullable())
         for child, is_silent in zip(inputs, silent, strict=True):
             for one in self.output(child):
                 yield self.type_name(one), None if is_silent else bool(one.nullable())
-
-    def _leaves(self, plan: JavaObject) -> Iterator[JavaObject]:
-        return (node for node in self.nodes(plan) if not self.children(node))
-
-    def _is_empty(self, leaf: JavaObject) -> bool:
-        return self.class_name(leaf) == "LocalTableScanExec"
 
     def _micro_batch(self, plan: JavaObject) -> JavaObject:
         streaming = self._jvm.org.apache.spark.sql.execution.streaming
@@ -205,7 +197,7 @@ class StatePlans(Catalyst):
             number,
             number,
             0,
-            self._jvm.scala.Option.empty(),
+            self._none,
             started,
             streaming.runtime.WatermarkPropagator.noop(),
             False,
@@ -250,10 +242,10 @@ class StatePlans(Catalyst):
         made = self._made
         packed = made.CreateNamedStruct(self._seq([self._text(STATE_MARK), mark]))
         greatest = made.aggregate.Max(packed).toAggregateExpression()
-        kept = self._named(greatest, made.NamedExpression.newExprId())
+        kept = self._renamed(greatest, STATE_MARK, self._new_id())
         results = self._seq([*self.aggregated(node), kept])
         aggregate = node.copy(node.groupingExpressions(), results, child, node.hint())
-        found = made.GetStructField(kept.toAttribute(), 0, self._jvm.scala.Option.empty())
+        found = made.GetStructField(kept.toAttribute(), 0, self._none)
         return self.filter(made.Not(made.EqualNullSafe(found, self._number(1))), aggregate)
 
     def mark(self) -> JavaObject:
@@ -264,7 +256,7 @@ class StatePlans(Catalyst):
             types.DataTypes.IntegerType,
             False,
             types.Metadata.empty(),
-            self._made.NamedExpression.newExprId(),
+            self._new_id(),
             self._seq([]),
         )
 
@@ -278,11 +270,10 @@ class StatePlans(Catalyst):
         own = list({int(column.exprId().id()): column for column in columns}.values())
         marks = [] if mark is None else [mark]
         if mark is not None:
-            given = self.project([*own, self._named(self._number(0), mark.exprId())], child)
+            given = self.project([*own, self._renamed(self._number(0), STATE_MARK, mark.exprId())], child)
         else:
             given = child if len(own) == len(columns) else self.project(own, child)
-        union = self._jvm.org.apache.spark.sql.catalyst.plans.logical.Union
-        united = union(self._seq([given, self.no_rows([*own, *marks])]), False, False)
+        united = self._logical.Union(self._seq([given, self.no_rows([*own, *marks])]), False, False)
         return united if len(own) == len(columns) else self.project([*columns, *marks], united)
 
     def no_rows(self, columns: Sequence[JavaObject]) -> JavaObject:
@@ -291,8 +282,7 @@ class StatePlans(Catalyst):
         They are renamed, so that a filter that the optimizer puts below does not say that none is NULL.
         """
         relation = self._jvm.org.apache.spark.sql.execution.LogicalRDD
-        new_id = self._made.NamedExpression.newExprId
-        none = self._jvm.scala.Option.empty()
+        none = self._none
         read = [column.newInstance().withName(_NO_ROWS) for column in columns]
         rows = relation(
             self._seq(read),
@@ -306,11 +296,7 @@ class StatePlans(Catalyst):
             none,
             False,
         )
-        return self.project([self._named(column, new_id()) for column in read], rows)
-
-    def _named(self, expr: JavaObject, number: JavaObject) -> JavaObject:
-        none, no_names = self._jvm.scala.Option.empty(), self._seq([])
-        return self._made.Alias(expr, STATE_MARK, number, no_names, none, no_names)
+        return self.project([self._renamed(column, STATE_MARK, self._new_id()) for column in read], rows)
 
     def _number(self, value: int) -> JavaObject:
         integer = self._jvm.org.apache.spark.sql.types.DataTypes.IntegerType
