@@ -1,7 +1,7 @@
 """The adapter to Spark's own plans: reads Catalyst's objects, and makes them.
 
-Only this file and `state.py` use py4j. Each object that is read gets a number, the `ref` of the planner's nodes
-and expressions. Written for PySpark 4.3 in classic mode (no Connect).
+Only this file and `state.py` use py4j. Each object that is read gets a number, the `ref` of the planner's
+nodes and expressions. Written for PySpark 4.3 in classic mode (no Connect).
 """
 
 from __future__ import annotations
