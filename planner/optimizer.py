@@ -74,7 +74,7 @@ class Trace:
         return (
             bool(refused)
             and all(step.rule in _OF_ONE_QUERY or isinstance(step.node, Opaque) for step in refused)
-            and all(_is_of_whole_tables(node) for node in walk(self.before))
+            and all(map(_is_of_whole_tables, walk(self.before)))
         )
 
     @property
@@ -154,17 +154,9 @@ def apply_rule(rule: Rule, order: Walk, plan: Plan, settings: Settings, steps: l
     """The plan after one rule has seen each node; what it did is added to `steps`."""
 
     def change(node: Plan) -> Plan:
-        match rule(node, settings):
-            case None:
-                return node
-            case Refused() as refused:
-                steps.append(Step(rule.__name__, node, refused))
-                return node
-            case tuple(refusals):
-                steps.extend(Step(rule.__name__, node, refused) for refused in refusals)
-                return node
-            case result:
-                steps.append(Step(rule.__name__, node, result))
-                return result
+        found = rule(node, settings)
+        results = found if isinstance(found, tuple) else () if found is None else (found,)
+        steps.extend(Step(rule.__name__, node, result) for result in results)
+        return node if found is None or isinstance(found, Refused | tuple) else found
 
     return order(plan, change)

@@ -1,19 +1,28 @@
-"""Sums of floating-point numbers that no rounding enters, in Spark SQL (pure).
+"""Aggregates over changes as sums of signs, in Spark SQL (pure).
+
+`+I` and `+U` weigh +1, `-U` and `-D` weigh -1. A sum over rows that come and go is the sum of their signed
+values, a count the sum of their signs; both only ever add to what was there, which is what Spark's own
+streaming aggregation keeps. Everything else is made of such sums: the average is a sum by a count, and
+whether a sum is NULL is a count, too.
+
+Sums of integers are exact: those of BIGINT are kept as decimals, since a sum of signed values may leave the
+type's range half-way, though its result does not. Sums of FLOAT and DOUBLE are exact, too: rounding would stay
+in the sum when the values that caused it are long gone. NaN and the infinities are counted apart, for they
+would never leave a sum again.
 
 Every finite DOUBLE is a whole multiple of 2^-1074, so a sum of them is a whole number of such units, of 2098
 bits and some more. It is kept in limbs of 32 bits, each a sum of BIGINTs of its own: a value of 53 bits
 touches three neighbours at most, adds to them whole numbers below 2^33, and takes away the very same when it
 goes. So the limbs are a function of the present values, whatever came and went before, and in whatever
-order. A FLOAT is a multiple of 2^-149, for which nine limbs suffice.
-
-The total is within one unit in the last place of the exact sum of the values, whatever their sizes; a sum of
-Spark's batch rounds with each value. An exact sum beyond the range of DOUBLE is an infinity. A group may hold
-2^30 values; with more, a limb may overflow, which is an error in ANSI mode.
+order. A FLOAT is a multiple of 2^-149, for which nine limbs suffice. The total is within one unit in the last
+place of the exact sum, whatever the sizes; a sum of Spark's batch rounds with each value. An exact sum beyond
+the range of DOUBLE is an infinity. A group may hold 2^30 values; with more, a limb may overflow, which is an
+error in ANSI mode.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -22,17 +31,15 @@ from planner.plan.nodes import Measure
 from upsert.rowkind import ROW_KIND_COLUMN
 
 _BITS: Final = 32
-
 _HALF_BITS: Final = _BITS // 2
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What the limbs take from a row: names of columns.
+    """What the limbs take from a row, as names of columns.
 
-    Attributes:
-        top: number of the highest limb that the value touches; NULL where it is left out.
-        pieces: what it adds to that limb and to the two below.
+    `top` is the number of the highest limb that the value touches, NULL where it is left out; `pieces` are
+    what it adds to that limb and to the two below.
     """
 
     top: str
@@ -41,12 +48,7 @@ class Parts:
 
 @dataclass(frozen=True)
 class FixedPoint:
-    """Whole multiples of a power of two, in limbs of 32 bits.
-
-    Attributes:
-        digits: the multiples are those of 2^-digits, an even number.
-        count: how many limbs there are.
-    """
+    """Whole multiples of 2^-digits, an even number, in `count` limbs of 32 bits."""
 
     digits: int
     count: int
@@ -55,15 +57,11 @@ class FixedPoint:
         """What a row adds to the limbs; nothing where the value is NULL or not finite.
 
         The logarithm may be wrong by a little, and so may choose the limb beside: its piece has a bit more
-        or one less then. All that follows is exact: powers of two, and differences of neighbours.
-
-        Args:
-            signed: the value, negative where it is taken away.
-            condition: which rows count; None for all.
-            part: gives a value of each row a name.
+        or one less then. All that follows is exact: powers of two, and differences of neighbours. `part` gives
+        a value of each row a name.
         """
         value = part(signed)
-        counts = " AND ".join(filter(None, (condition, _finite(value))))
+        counts = " AND ".join(filter(None, (condition, f"abs({value}) < double('Infinity')")))
         limb = f"cast(floor((log2(abs({value})) + {self.digits}) / {_BITS}) AS INT)"
         top = part(f"CASE WHEN {counts} THEN greatest(0, {limb}) END")
         # twice the root of the power, which itself may be none of DOUBLE
@@ -93,10 +91,7 @@ class FixedPoint:
 
         Carries go upwards, so that each limb keeps a digit of -2^31 to 2^31 and no digit can cancel what is
         below it. Then digits are added up from the lowest, each time in units of the digit's own limb.
-
-        Args:
-            limbs: names of the sums of ``limbs``.
-            derived: gives a value of each group a name.
+        `derived` gives a value of each group a name.
         """
         given = derived(f"array({', '.join(f'coalesce({name}, 0L)' for name in limbs)})")
         used = derived(f"transform({given}, x -> x <> 0)")
@@ -129,11 +124,6 @@ FIXED_POINTS: Final = {"float": FixedPoint(150, 9), "double": FixedPoint(1074, 6
 """By the type that is summed."""
 
 
-def _finite(value: str) -> str:
-    """The condition that a number is one; NULL for NULL."""
-    return f"abs({value}) < double('Infinity')"
-
-
 def _added(digit: str) -> str:
     """The sum so far and a digit, in units of the digit's limb."""
     return f"a.sum * pow(2D, {_BITS} * (a.unit - a.limb)) + {digit}"
@@ -143,22 +133,16 @@ SIGNED: Final = ("Average", "BoolAnd", "BoolOr", "Count", "CountIf", "Sum")
 """Aggregate functions that signed sums can answer, as Catalyst calls them."""
 
 _NARROW: Final = ("tinyint", "smallint", "int")
-
-_FLOATING: Final = ("float", "double")
-
 _CAME: Final = f"{ROW_KIND_COLUMN} IN ('+I', '+U')"
-
 _SIGN: Final = f"CASE WHEN {_CAME} THEN 1L ELSE -1L END"
 
 
 @dataclass
 class Sums:
-    """The sums that a query keeps by group, each once: its Spark SQL, and the name that it gets.
+    """The sums that a query keeps by group, each once, as names by their Spark SQL over columns and parts.
 
-    Attributes:
-        names: of the sums, by their Spark SQL over a row's columns and parts.
-        parts: names of values that sums take from a row, by their Spark SQL; one may use those before it.
-        derived: names of values that results take from a group's sums, in the same way.
+    `parts` are values that sums take from a row, `derived` those that results take from a group's sums; one
+    may use those before it.
     """
 
     names: dict[str, str] = field(default_factory=dict)
@@ -192,12 +176,12 @@ class Result:
 
 def is_floating(type_name: str) -> bool:
     """Whether values of a type may be NaN or infinite."""
-    return type_name in _FLOATING
+    return type_name in FIXED_POINTS
 
 
 def is_summable(type_name: str) -> bool:
     """Whether signed values of a type can be added up."""
-    return type_name in (*_NARROW, "bigint", *_FLOATING) or type_name.startswith("decimal")
+    return type_name in (*_NARROW, "bigint", *FIXED_POINTS) or type_name.startswith("decimal")
 
 
 def result_of(measure: Measure, sums: Sums) -> Result:
@@ -243,11 +227,8 @@ def kind_of(sums: Sums, *, has_groups: bool) -> str:
         "raise_error('an aggregate was told to take away more rows of a group than there were; read its "
         "input from the beginning, in a new checkpoint')"
     )
-    kinds: Mapping[str, str] = (
-        {f"{rows} > 0": "'+U'", f"{rows} = 0": "'-D'"} if has_groups else {f"{rows} >= 0": "'+U'"}
-    )
-    whens = " ".join(f"WHEN {condition} THEN {kind}" for condition, kind in kinds.items())
-    return f"CASE {whens} ELSE {negative} END"
+    whens = f"{rows} > 0 THEN '+U' WHEN {rows} = 0 THEN '-D'" if has_groups else f"{rows} >= 0 THEN '+U'"
+    return f"CASE WHEN {whens} ELSE {negative} END"
 
 
 def _total(name: str, type_: str, condition: str | None, sums: Sums) -> str:

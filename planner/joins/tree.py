@@ -223,7 +223,7 @@ class JoinTree:
 
     Attributes:
         tables: the tables by number, in the order of the query.
-        raw: their columns.
+        raw: their columns, under ids of each table's own: an expression over these means the same anywhere.
         row_kind: the kind of the first one.
         node: how they are joined.
         staged: the rest of the query's joins and what lies below them.

@@ -77,13 +77,7 @@ def trace(expr: Expr, plan: Plan) -> Column | None:
 
 def origins(expr: Expr, plan: Plan) -> frozenset[Column]:
     """The columns of the leaf below `plan`, a chain, that the expression is computed from."""
-    found = frozenset(part for part in walk_expression(expr) if isinstance(part, Column))
-    for node in reversed(chain_of(plan).nodes):
-        if isinstance(node, Project):
-            values = {output.column: output.value for output in node.outputs}
-            parts = (part for column in found for part in walk_expression(values[column]))
-            found = frozenset(part for part in parts if isinstance(part, Column))
-    return found
+    return frozenset(part for part in walk_expression(inlined(expr, plan)) if isinstance(part, Column))
 
 
 def inlined(expr: Expr, plan: Plan) -> Expr:
@@ -132,7 +126,7 @@ def equalities(join: Join, names: Container[str] = ("EqualTo",)) -> Iterator[tup
 
 def join_in_words(join: Join) -> str:
     """A join by its kind, its inputs and its condition."""
-    left, right = (_name_of(plan) for plan in (join.left, join.right))
+    left, right = map(_name_of, (join.left, join.right))
     condition = "" if join.condition is None else f" on {join.condition}"
     return f"{join.kind} join of {left} with {right}{condition}"
 

@@ -76,7 +76,7 @@ _WORDS: Final = {"tinyint": "byte", "smallint": "short", "int": "integer", "bigi
 
 
 class NotTranslatableError(ValueError):
-    """An expression that a delta join cannot evaluate, which is the text; the planner makes a refusal of it."""
+    """An expression that a delta join cannot evaluate, which is the text; it becomes a refusal."""
 
 
 def translated(expr: Expr, refs: Mapping[int, Ref]) -> Condition:
