@@ -53,8 +53,10 @@ class Settings(JoinSettings):
 
 
 OF_LOOKUP_JOINS: Final = frozenset(
-    ("cache.enabled", "left.cache-size", "right.cache-size", "cache.max-bytes", "changelog", "state-path")
-    + ("async.buffer-capacity", "async.timeout", "on-error")
+    {
+        *("cache.enabled", "left.cache-size", "right.cache-size", "cache.max-bytes", "changelog"),
+        *("async.buffer-capacity", "async.timeout", "on-error", "state-path"),
+    }
 )
 """Options of joins of streams with lookups: an exact join keeps nothing and calls no source."""
 

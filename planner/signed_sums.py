@@ -6,9 +6,9 @@ streaming aggregation keeps. Everything else is made of such sums: the average i
 whether a sum is NULL is a count, too.
 
 Sums of integers are exact: those of BIGINT are kept as decimals, since a sum of signed values may leave the
-type's range half-way, though its result does not. Sums of FLOAT and DOUBLE are exact, too: rounding would stay
-in the sum when the values that caused it are long gone. NaN and the infinities are counted apart, for they
-would never leave a sum again.
+type's range half-way, though its result does not. Sums of FLOAT and DOUBLE are exact, too: rounding would
+stay in the sum when the values that caused it are long gone. NaN and the infinities are counted apart, for
+they would never leave a sum again.
 
 Every finite DOUBLE is a whole multiple of 2^-1074, so a sum of them is a whole number of such units, of 2098
 bits and some more. It is kept in limbs of 32 bits, each a sum of BIGINTs of its own: a value of 53 bits
@@ -139,7 +139,7 @@ _SIGN: Final = f"CASE WHEN {_CAME} THEN 1L ELSE -1L END"
 
 @dataclass
 class Sums:
-    """The sums that a query keeps by group, each once, as names by their Spark SQL over columns and parts.
+    """The sums that a query keeps by group, each once: names by their Spark SQL.
 
     `parts` are values that sums take from a row, `derived` those that results take from a group's sums; one
     may use those before it.

@@ -655,7 +655,6 @@ class Opaque:
 
 
 Unary = Project | Filter | Watermark | Wrapper
-
 Aggregated = Aggregate | SignedAggregate | LookupAggregate
 
 Plan = (

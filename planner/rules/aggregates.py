@@ -273,17 +273,8 @@ def sums_can_be_undone(node: Aggregate) -> Refused | None:
 def replace_aggregate(node: Plan, settings: Settings) -> Plan | Refused | None:
     """Replace a GROUP BY of changes by sums of signs, which Spark's own aggregation keeps by group.
 
-    Only when all `AGGREGATE_CONDITIONS` hold. Its input is cut down to what groups
-    and functions need; watermarks below are left out, since a change that comes late must still count:
-
-        Aggregate by (a#1) [a#1, Sum(b#2) AS s#3]
-          Changelog …
-
-    becomes
-
-        SignedAggregate by (a#1 in group_0#-1) of (Sum(value_0_0#-2)) [a#1, Sum(b#2) AS s#3, _row_kind#-3]
-          Project [a#1 AS group_0#-1, b#2 AS value_0_0#-2, _row_kind#4]
-            Changelog …
+    Only when all `AGGREGATE_CONDITIONS` hold. Its input is cut down to what groups and functions need;
+    watermarks below are left out, since a change that comes late must still count.
     """
     if not isinstance(node, Aggregate) or not reads_changes(node):
         return None

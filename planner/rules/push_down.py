@@ -112,7 +112,7 @@ def keep_rows_inside(node: Plan, settings: Settings) -> Plan | None:  # noqa: AR
     for number, below in enumerate(chain.nodes):
         if isinstance(below, Filter) and any(at == number for at, _ in moved):
             rest = [part for part in conjuncts(below.condition) if (number, part) not in moved]
-            plan = plan if (condition := conjunction(rest)) is None else Filter(plan, condition)
+            plan = plan if (left := conjunction(rest)) is None else Filter(plan, left)
         else:
             plan = with_children(below, [plan])
     return plan

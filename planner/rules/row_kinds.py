@@ -84,10 +84,7 @@ def carry_group_deletes(node: Plan, settings: Settings) -> Plan | None:
 
     A group that fails a HAVING must leave the sink, where it may be since an earlier batch: its row is a
     delete. What the filter says of the key alone stays a filter. In a delete only the key has a value, and an
-    expression over the rest could fail:
-
-        Filter (n#3 > 2)                  Project [a#1, n#3, KindIf(_row_kind#-4, (n#3 > 2)) AS _row_kind#-5]
-          SignedAggregate …          =>     SignedAggregate …
+    expression over the rest could fail.
     """
     if not isinstance(node, Project | Filter):
         return None
@@ -151,8 +148,7 @@ def mark_upserts(node: Plan, settings: Settings) -> Plan | None:  # noqa: ARG001
 
 
 _CONSTANT: Final = "a constant, as in SELECT 'all' AS name, count(*) …"
-
-STATE_PATH: Final = "state_path='…', a folder on a disk that driver and executors share"
+_STATE_PATH: Final = "state_path='…', a folder on a disk that driver and executors share"
 
 
 def unmet_lookup_joins(plan: Plan, sink_key: tuple[str, ...] | None) -> Iterator[tuple[Changelog, str]]:
@@ -171,7 +167,7 @@ def unmet_lookup_joins(plan: Plan, sink_key: tuple[str, ...] | None) -> Iterator
 
 def _upserts_go_to_a_sink(node: Plan, below: Plan, settings: Settings) -> Refused:
     """The refusal of a node that takes for changes what an input of it, `below`, gives as upserts."""
-    if _is_of_an_aggregate(below):
+    if upsert_key(below).of == AGGREGATE:
         what = "another aggregate" if isinstance(node, Aggregate) else operator_in_words(node)
         return Refused(
             f"{what} over an aggregate of the changes of {sources(node)}: its rows replace each other by the "
@@ -192,7 +188,7 @@ def _upserts_replace_nothing(node: Plan, reason: str, settings: Settings) -> Ref
     """Upserts that go into a sink with another key, for a reason."""
     keys = group_keys(node) or ()
     named = ", ".join(key.name for key in keys)
-    if _is_of_an_aggregate(node):
+    if upsert_key(node).of == AGGREGATE:
         columns = f"the group columns ({named or _CONSTANT})"
         what, whole = f"the aggregate of the changes of {sources(node)}", ""
     else:
@@ -216,17 +212,13 @@ def _or_whole(plan: Plan, settings: Settings) -> str:
     """How a lookup join comes to give every kind of change, as the first of two remedies."""
     match chain_of(plan).leaf:
         case Changelog(origin=LookupJoined()) if settings.changelog == "upsert":
-            return f"leave changelog at 'auto' and give {STATE_PATH}; or "
+            return f"leave changelog at 'auto' and give {_STATE_PATH}; or "
         case Changelog(origin=LookupJoined()) if settings.state_path is None:
-            return f"give {STATE_PATH}, and the join gives -U too; or "
+            return f"give {_STATE_PATH}, and the join gives -U too; or "
         case Changelog(name, origin=_) if name == LOOKUP_JOIN:
-            return f"call lookup_delta_join with changelog='all' and {STATE_PATH}; or "
+            return f"call lookup_delta_join with changelog='all' and {_STATE_PATH}; or "
         case _:
             return ""
-
-
-def _is_of_an_aggregate(plan: Plan) -> bool:
-    return upsert_key(plan).of == AGGREGATE
 
 
 def _lookup_join_of(plan: Plan) -> Changelog | None:

@@ -1,8 +1,7 @@
 """Rules on topics of Kafka: which are read as upserts, which need their normalizer, which by a mirror (pure).
 
 A topic may be read as upserts: `+U` with the new row, `-D` with the key alone. Such a stream is right where
-each key's newest row replaces the older ones, and nowhere else. Conditions on single nodes are refusals.
-Those under which the normalizer of a topic may be left out give the reason why it has to stay, or None.
+each key's newest row replaces the older ones, and nowhere else.
 """
 
 from __future__ import annotations

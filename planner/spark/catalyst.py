@@ -27,7 +27,6 @@ JavaObject = Any
 """A Catalyst plan node, expression or attribute. Only this file and `state.py` look inside."""
 
 _EPOCH: Final = datetime(1970, 1, 1)
-
 _PLAN_EXPRESSION: Final = "org.apache.spark.sql.catalyst.expressions.PlanExpression"
 
 

@@ -36,7 +36,6 @@ _GROUPED: Final = {
 """Operators whose state is declared by the user, the key aside; their input comes with its key's columns."""
 
 _UNARY: Final = {"Aggregate", "Distinct", "Deduplicate", "DeduplicateWithinWatermark", *_GROUPED}
-
 _NO_ROWS: Final = "LogicalRDD"
 
 _ASKED_OFTEN: Final = 4
