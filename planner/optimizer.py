@@ -132,7 +132,7 @@ RULES: Final[tuple[tuple[Walk, Rule], ...]] = (
     (at_top, leave_out_normalizer),  # the sink is above the whole query
     (transform_up, narrow_kafka_range),
 )
-"""Each rule with the direction in which it walks the plan; `tests/planner/rules/plans/` draws what each does."""
+"""Each rule with the direction in which it walks; `tests/planner/rules/plans/` draws what each one does."""
 
 CHEAPER: Final = frozenset(
     rule.__name__

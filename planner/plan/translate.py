@@ -32,43 +32,31 @@ from planner.plan.nodes import Plan
 from upsert import types
 from upsert.errors import CorruptTableError
 
+_SAME_NAMES: Final = (
+    *("Abs", "And", "Coalesce", "Concat", "Contains", "EndsWith", "If", "In", "IsNaN", "IsNotNull", "IsNull"),
+    *("Length", "Like", "Month", "Not", "Or", "StartsWith", "Substring", "Year"),
+)
+"""Catalyst classes whose operator has the same name in lower case."""
+
 _OPERATORS: Final[Mapping[str, str]] = {
-    "Abs": "abs",
+    **{name: name.lower() for name in _SAME_NAMES},
     "Add": "+",
-    "And": "and",
     "CaseWhen": "case",
-    "Coalesce": "coalesce",
-    "Concat": "concat",
-    "Contains": "contains",
     "DayOfMonth": "day",
-    "EndsWith": "endswith",
     "EqualNullSafe": "<=>",
     "EqualTo": "=",
-    "GreaterThan": ">",
-    "GreaterThanOrEqual": ">=",
-    "If": "if",
-    "In": "in",
-    "IsNaN": "isnan",
-    "IsNotNull": "isnotnull",
-    "IsNull": "isnull",
     "FalseAbs": "wrapping abs",
     "FalseUnaryMinus": "wrapping neg",
+    "GreaterThan": ">",
+    "GreaterThanOrEqual": ">=",
     "LEGACYAdd": "wrapping +",
     "LEGACYMultiply": "wrapping *",
     "LEGACYSubtract": "wrapping -",
-    "Length": "length",
     "LessThan": "<",
     "LessThanOrEqual": "<=",
-    "Like": "like",
-    "Month": "month",
     "Multiply": "*",
-    "Not": "not",
-    "Or": "or",
-    "StartsWith": "startswith",
-    "Substring": "substring",
     "Subtract": "-",
     "UnaryMinus": "neg",
-    "Year": "year",
 }
 """Catalyst class -> operator of a condition; `planner.spark.read` prefixes what is not as in ANSI mode."""
 

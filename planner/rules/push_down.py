@@ -15,14 +15,12 @@ from typing import Any, Final
 from deltajoin import expressions as inside
 from deltajoin.core.conditions import check_is_condition
 from deltajoin.expressions import Condition, refs_of
-from deltajoin.filters import Predicate
 from deltajoin.tree import columns_of as columns_of_tree
 from deltajoin.tree import null_supplied, visible
 from planner.plan.chains import Chain, chain_of, inlined, is_observed, trace
 from planner.plan.expressions import (
     INTEGER_WIDTHS,
     Call,
-    Column,
     Expr,
     columns_of,
     conjunction,
@@ -35,7 +33,6 @@ from planner.plan.nodes import (
     Filter,
     Generate,
     Join,
-    JoinTable,
     Output,
     Plan,
     Project,
@@ -47,7 +44,7 @@ from planner.plan.nodes import (
 )
 from planner.plan.sources import KafkaTopic, Mode, RecordRange
 from planner.plan.translate import NotTranslatableError, predicates_of, translated
-from planner.plan.trees import expressions, static_input, transform_up, with_children
+from planner.plan.trees import children, expressions, static_input, transform_up, with_children
 from planner.settings import Settings
 from upsert.errors import ConfigurationError
 
@@ -63,19 +60,14 @@ def push_filters(node: Plan, settings: Settings) -> Plan | None:  # noqa: ARG001
         return None
     found = [one for part in conjuncts(node.condition) for one in predicates_of(part, node.child)]
     always_there = visible(join.tree) - null_supplied(join.tree)
-    tables = (
-        _narrowed(table, found) if number in always_there else table
-        for number, table in enumerate(join.tables)
-    )
+    tables = []
+    for number, table in enumerate(join.tables):
+        own = [part for column, part in found if column in table.columns and number in always_there]
+        tables.append(replace(table, where=tuple(dict.fromkeys((*table.where, *own)))))
     narrowed = replace(join, tables=tuple(tables))
     if narrowed == join:
         return None
     return transform_up(node, lambda below: narrowed if below is join else below)
-
-
-def _narrowed(table: JoinTable, found: list[tuple[Column, Predicate]]) -> JoinTable:
-    own = [predicate for column, predicate in found if column in table.columns]
-    return replace(table, where=tuple(dict.fromkeys((*table.where, *own))))
 
 
 _CAN_FAIL: Final = frozenset({"+", "-", "*", "neg", "abs"})
@@ -163,18 +155,12 @@ def _pruned(plan: Plan, needed: frozenset[int]) -> Plan:
         case Filter() | Watermark() | Wrapper():
             return with_children(plan, [_pruned(plan.child, needed | columns_of(*expressions(plan)))])
         case DeltaJoin():
-            slim = _slim(plan, needed)
-            return plan if slim == plan else slim
-        case RegularJoin(left, right, condition):
-            used = needed | columns_of(condition)
-            return with_children(plan, [_chosen(left, used), _chosen(right, used)])
-        case Join(condition=condition) if static_input(plan) is not None:
-            used = needed if condition is None else needed | columns_of(condition)
-            return with_children(plan, [_chosen(plan.left, used), _chosen(plan.right, used)])
-        case SlidingWindows(child, values=values):
-            return with_children(plan, [_chosen(child, needed | columns_of(*values))])
-        case Generate(child, generator):
-            return with_children(plan, [_chosen(child, needed | columns_of(generator))])
+            return plan if (slim := _slim(plan, needed)) == plan else slim
+        case Join() if static_input(plan) is None:
+            return plan
+        case RegularJoin() | Join() | SlidingWindows() | Generate():
+            used = needed | columns_of(*expressions(plan))
+            return with_children(plan, [_chosen(child, used) for child in children(plan)])
         case _:
             return plan
 
@@ -185,8 +171,8 @@ def _chosen(plan: Plan, needed: frozenset[int]) -> Plan:
 
 
 def _slim(join: DeltaJoin, needed: frozenset[int]) -> DeltaJoin:
-    compared = {(ref.table, ref.column) for ref in columns_of_tree(join.tree)}
-    compared |= {(ref.table, ref.column) for ref in refs_of(join.keep)}
+    refs = (*columns_of_tree(join.tree), *refs_of(join.keep))
+    compared = {(ref.table, ref.column) for ref in refs}
     tables = []
     for number, table in enumerate(join.tables):
         out = tuple(column for column in table.emitted if column.id in needed)

@@ -57,15 +57,13 @@ _REMEDIES: Final = {
     "AsOfJoin": "join with the rows as they are now, deltajoin.lookup_join, or join the changes of both",
     "Except": "use LEFT ANTI JOIN by the key",
     "Expand": "write a GROUP BY for each grouping and bring them together with UNION ALL",
-    "FlatMapGroupsInArrow": _FUNCTION,
-    "FlatMapGroupsInPandas": _FUNCTION,
-    "FlatMapGroupsInPandasWithState": _FUNCTION,
     "Intersect": "use LEFT SEMI JOIN by the key",
     "LateralJoin": "write it as a join with its own condition",
-    "MapInArrow": _FUNCTION,
-    "MapInPandas": _FUNCTION,
     "Sample": "choose rows by a hash of their key, as in filter(pmod(xxhash64(id), 100) < 5)",
-    "TransformWithStateInPySpark": _FUNCTION,
+    **dict.fromkeys(
+        ("MapInArrow", "MapInPandas", "FlatMapGroupsInArrow", "FlatMapGroupsInPandas"), _FUNCTION
+    ),
+    **dict.fromkeys(("FlatMapGroupsInPandasWithState", "TransformWithStateInPySpark"), _FUNCTION),
 }
 """What to do instead, where it is not `_ON_A_SNAPSHOT`."""
 

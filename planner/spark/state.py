@@ -44,19 +44,11 @@ _ASKED_OFTEN: Final = 4
 _STATEFUL: Final = "org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOperator"
 
 
-@dataclass(frozen=True)
-class StateShape:
-    """The fields of one stateful operator's state: each has a type, and may be NULL or not.
+Shapes = tuple[tuple[str, tuple[tuple[str, bool | None], ...]], ...]
+"""All stateful operators of a micro-batch, each with the fields of its state: the type, and if it may be NULL.
 
-    None: what the plan of a silent input says may be NULL, since that puts nothing into the state.
-    """
-
-    operator: str
-    fields: tuple[tuple[str, bool | None], ...]
-
-
-Shapes = tuple[StateShape, ...]
-"""The state of all stateful operators of one micro-batch."""
+None: what the plan of a silent input says may be NULL, since that puts nothing into the state.
+"""
 
 
 def with_state_of_one_shape(df: DataFrame) -> DataFrame:
@@ -95,13 +87,13 @@ def agree(found: set[Shapes]) -> bool:
     """Whether all micro-batches read the same fields: types, and what may be NULL where rows come in."""
     if len({layout(shapes) for shapes in found}) > 1:
         return False
-    nullable = ([null for one in shapes for _, null in one.fields] for shapes in found)
+    nullable = ([null for _, fields in shapes for _, null in fields] for shapes in found)
     return all(len(set(some) - {None}) <= 1 for some in zip(*nullable, strict=True))
 
 
 def layout(shapes: Shapes) -> tuple[tuple[str, ...], ...]:
     """Operators and types alone: what the bytes of a state row depend on."""
-    return tuple((one.operator, *(type_ for type_, _ in one.fields)) for one in shapes)
+    return tuple((operator, *(type_ for type_, _ in fields)) for operator, fields in shapes)
 
 
 @dataclass(frozen=True)
@@ -161,7 +153,7 @@ class StatePlans(Catalyst):
         """The fields of all state that a micro-batch with this plan keeps, by Spark's own planner."""
         physical = self._micro_batch(plan).sparkPlan()
         return tuple(
-            StateShape(self.class_name(node), tuple(self._fields(node)))
+            (self.class_name(node), tuple(self._fields(node)))
             for node in self.nodes(physical)
             if is_instance_of(self._gateway, node, _STATEFUL)
         )
