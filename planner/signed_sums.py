@@ -57,8 +57,8 @@ class FixedPoint:
         """What a row adds to the limbs; nothing where the value is NULL or not finite.
 
         The logarithm may be wrong by a little, and so may choose the limb beside: its piece has a bit more
-        or one less then. All that follows is exact: powers of two, and differences of neighbours. `part` gives
-        a value of each row a name.
+        or one less then. All that follows is exact: powers of two, and differences of neighbours. `part`
+        gives a value of each row a name.
         """
         value = part(signed)
         counts = " AND ".join(filter(None, (condition, f"abs({value}) < double('Infinity')")))

@@ -175,17 +175,16 @@ def changes_are_read_from_the_beginning(node: Aggregate) -> Refused | None:
     for leaf in walk(node.child):
         match leaf:
             case Changelog(name, origin=ManagedTable(scan_mode=mode)) if mode != "full":
-                return Refused(
-                    f"an aggregate over {name!r}, read with scan.mode = {mode!r}, would take away rows that "
-                    "it never counted",
-                    "leave out 'scan.mode'",
-                )
+                option = "scan.mode"
             case Changelog(name, origin=KafkaTopic(starts_late=str(mode))):
-                return Refused(
-                    f"an aggregate over {name!r}, read with scan.startup.mode = {mode!r}, would take away "
-                    "rows that it never counted",
-                    "leave out 'scan.startup.mode'",
-                )
+                option = "scan.startup.mode"
+            case _:
+                continue
+        return Refused(
+            f"an aggregate over {name!r}, read with {option} = {mode!r}, would take away rows that it never "
+            "counted",
+            f"leave out {option!r}",
+        )
     return None
 
 

@@ -45,7 +45,7 @@ _STATEFUL: Final = "org.apache.spark.sql.execution.streaming.operators.stateful.
 
 
 Shapes = tuple[tuple[str, tuple[tuple[str, bool | None], ...]], ...]
-"""All stateful operators of a micro-batch, each with the fields of its state: the type, and if it may be NULL.
+"""All stateful operators of a micro-batch, each with its state's fields: the type, and if it may be NULL.
 
 None: what the plan of a silent input says may be NULL, since that puts nothing into the state.
 """
