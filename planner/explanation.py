@@ -181,17 +181,16 @@ class JoinReport:
             lines.append(f"  form: {self.form}")
             for refused in self.refusals:
                 lines += [f"  because {refused.reason}", f"  remedy: {refused.remedy}"]
-            return "\n".join([*lines, *(f"  hint: {hint}" for hint in self.hints)])
-        lines += [f"  form: delta join ({self.form})", f"  consistency: {self.consistency}"]
-        lines.append(f"  tree: {self.tree}")
-        lines += [f"  t{number}: {table}" for number, table in enumerate(self.tables)]
-        for path in self.paths:
-            lines.append(f"  changes of t{path.table} {path.name}:")
-            lines += [f"    look up {step}" for step in path.steps]
-        if self.estimated_lookups is not None:
-            lines.append(f"  lookups of a micro-batch: {self.estimated_lookups}")
-        lines += [f"  hint: {hint}" for hint in self.hints]
-        return "\n".join(lines)
+        else:
+            lines += [f"  form: delta join ({self.form})", f"  consistency: {self.consistency}"]
+            lines.append(f"  tree: {self.tree}")
+            lines += [f"  t{number}: {table}" for number, table in enumerate(self.tables)]
+            for path in self.paths:
+                lines.append(f"  changes of t{path.table} {path.name}:")
+                lines += [f"    look up {step}" for step in path.steps]
+            if self.estimated_lookups is not None:
+                lines.append(f"  lookups of a micro-batch: {self.estimated_lookups}")
+        return "\n".join([*lines, *(f"  hint: {hint}" for hint in self.hints)])
 
 
 def join_reports(trace: Trace, settings: Settings) -> Iterator[JoinReport]:
@@ -417,10 +416,8 @@ class TopicReport:
         return "\n".join(lines)
 
 
-_MIRROR: Final = "mirror"
-
 _MODES: Final[Mapping[str, str]] = {
-    _MIRROR: "the changes of its mirror, a managed table that catalog.mirror keeps",
+    "mirror": "the changes of its mirror, a managed table that catalog.mirror keeps",
     Mode.ALL: "every change, with UPDATE_BEFORE",
     Mode.UPSERT: "upserts, and deletes by key",
     Mode.CDC: "the changes in its records",
@@ -435,10 +432,10 @@ def topic_reports(before: Plan, after: Plan, sink_key: tuple[str, ...] | None) -
     for numbers, given in _topics(before):
         read = next((left[number] for number in numbers if number in left), None)
         if read is None:
-            yield TopicReport(given.name, _MIRROR, "none", None, given.range)
-            continue
-        normalizer, reason = _normalizer(before, given, read, sink_key)
-        yield TopicReport(read.name, read.mode.value, normalizer, reason, read.range)
+            yield TopicReport(given.name, "mirror", "none", None, given.range)
+        else:
+            normalizer, reason = _normalizer(before, given, read, sink_key)
+            yield TopicReport(read.name, read.mode.value, normalizer, reason, read.range)
 
 
 def _normalizer(
@@ -486,12 +483,8 @@ class SinkReport:
 
     def __str__(self) -> str:
         key = f"PRIMARY KEY ({', '.join(self.key)})" if self.key else "no PRIMARY KEY"
-        lines = [
-            f"sink with {key}",
-            f"  form: {self.form}",
-            f"  the query's rows are told apart by {self.keys}",
-            f"  because {self.reason}",
-        ]
+        lines = [f"sink with {key}", f"  form: {self.form}"]
+        lines += [f"  the query's rows are told apart by {self.keys}", f"  because {self.reason}"]
         if self.form == "materialized":
             lines.append("  a hidden table keeps all rows of each key, the newest that is left is written")
         return "\n".join(lines)
@@ -624,14 +617,5 @@ def explanation_of(trace: Trace, settings: Settings, sink: SinkReport | None = N
     """What a trace says about the query, each of its joins and each of its topics, and of its sink."""
     joins, aggregates = tuple(join_reports(trace, settings)), tuple(aggregate_reports(trace))
     topics = tuple(topic_reports(trace.before, trace.after, settings.sink_key))
-    return Explanation(
-        joins,
-        trace.refusals,
-        trace.before,
-        trace.after,
-        trace.steps,
-        topics,
-        aggregates,
-        sink,
-        trace.is_for_a_view,
-    )
+    of_plan = trace.refusals, trace.before, trace.after, trace.steps
+    return Explanation(joins, *of_plan, topics, aggregates, sink, trace.is_for_a_view)

@@ -1,12 +1,12 @@
 """What lies between the joins and their tables, stacked on one delta join in the order it had (pure).
 
-A delta join emits raw columns of all its tables. Below the joins of a query lie projections, and filters that
-may as well run on joined rows: each uses columns of its own input only. So they are stacked on the delta
-join, one input after the other, each passing the columns of the others on. See docs/decisions/0005.
+A delta join emits raw columns of all its tables. The projections and filters below the joins of a query use
+columns of their own input only, so they are stacked on the delta join, one input after the other, each
+passing the columns of the others on. See docs/decisions/0005.
 
 Two inputs may use one expression id for columns of their own: Spark renews the ids of a table joined with
-itself only where both inputs would put out the same id. Then the columns of all inputs but the one being
-stacked bear ids of their own.
+itself only where both would put out the same id. Then the columns of all inputs but the one being stacked
+bear ids of their own.
 """
 
 from __future__ import annotations

@@ -118,22 +118,20 @@ class DeltaJoin:
     @property
     def columns(self) -> tuple[Column, ...]:
         """Columns of the tables that come out, in their order, the flags, and the kind."""
-        numbers = sorted(visible(self.tree))
-        of_tables = (column for number in numbers for column in self.tables[number].emitted)
+        of_tables = (column for _, column in self._emitted())
         return (*of_tables, *(flag for _, flag in self.present), self.row_kind)
 
     @property
     def refs(self) -> dict[int, Ref]:
         """Id of each column that comes out of a table -> the table and the column."""
-        return {
-            column.id: Ref(number, column.name)
-            for number in sorted(visible(self.tree))
-            for column in self.tables[number].emitted
-        }
+        return {column.id: Ref(number, column.name) for number, column in self._emitted()}
+
+    def _emitted(self) -> Iterator[tuple[int, Column]]:
+        for number in sorted(visible(self.tree)):
+            yield from ((number, column) for column in self.tables[number].emitted)
 
     def __str__(self) -> str:
-        flags = "".join(f" {flag}" for _, flag in self.present)
-        return f"DeltaJoin {self.row_kind}{flags}"
+        return f"DeltaJoin {self.row_kind}{''.join(f' {flag}' for _, flag in self.present)}"
 
     def lines(self) -> Iterator[str]:
         """The tree, then the tables, as text."""
@@ -278,8 +276,8 @@ class Changelog:
                 return f"{self.name} by ({', '.join(key)})"
             case LookupJoined(left=left, right=right, join=join):
                 return f"{self.name} ({join.kind}) of {left.name} with {right.name}"
-            case LookupChanges(LookupJoined(left=left, right=right, join=join)):
-                return f"{self.name} ({join.kind}) of {left.name} with {right.name}, with -U"
+            case LookupChanges(LookupJoined() as joined):
+                return f"{replace(self, origin=joined)._described()}, with -U"
             case Upserts(UpsertKey(keys=keys)):
                 return f"{self.name} by ({', '.join('|'.join(names) for names in keys)})"
             case ManagedTable(scan_mode=mode) if mode != "full":

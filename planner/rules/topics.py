@@ -218,8 +218,7 @@ def use_mirror(node: Plan, settings: Settings) -> Plan | None:
     """
     if not isinstance(node, Join) or not joins_changes(node) or settings.strategy == "none":
         return None
-    inputs = [_mirrored(plan) for plan in (node.left, node.right)]
-    changed = with_children(node, inputs)
+    changed = with_children(node, [_mirrored(node.left), _mirrored(node.right)])
     return None if changed is node else changed
 
 
@@ -236,8 +235,8 @@ def put_in_normalizer(node: Plan, settings: Settings) -> Plan | None:
     """Read a topic with `changelog = all` instead of `upsert` below what needs every kind of change.
 
     Such are filters on other columns than the key, joins, unions, aggregates and a sink with another key; see
-    `unmet_upserts`. Only where the topic's options name a `state.path`: the normalizer must keep the
-    newest row of each key somewhere. Where they do not, the query is refused for the same reason.
+    `unmet_upserts`. Only where the topic's options name a `state.path`: the normalizer must keep the newest
+    row of each key somewhere. Where they do not, the query is refused for the same reason.
     """
     unmet = {id(leaf) for leaf, _ in unmet_upserts(node, settings.sink_key)}
 
@@ -304,10 +303,9 @@ def leave_out_normalizer(node: Plan, settings: Settings) -> Plan | None:
     """Read an upsert topic with `changelog = upsert` where no `-U` is of use: no state at all.
 
     The whole query must be projections, and filters on the key, from the topic to a sink with the topic's
-    primary key; `needs_normalizer` has every condition. The sink ends up with
-    the same rows. What differs is how they come there: an update is one `+U`, a delete has NULL in all
-    columns but the key and metadata, and a record that repeats its predecessor is written again, with its
-    own metadata.
+    primary key; `needs_normalizer` has every condition. The sink ends up with the same rows. What differs is
+    how they come there: an update is one `+U`, a delete has NULL in all columns but the key and metadata, and
+    a record that repeats its predecessor is written again, with its own metadata.
     """
     match leaf := chain_of(node).leaf:
         case Changelog(origin=KafkaTopic(mode=Mode.ALL) as topic):

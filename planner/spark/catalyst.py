@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from functools import cached_property
 from typing import Any, Final
 
 import pyarrow as pa
@@ -354,17 +355,17 @@ class Catalyst:
         """Catalyst's own marks of an expression, by which its rules find what they are about."""
         return frozenset(str(expr.nodePatterns().mkString(",")).split(","))
 
-    @property
+    @cached_property
     def _made(self) -> Any:
         """Where Catalyst's classes of expressions are."""
         return self._jvm.org.apache.spark.sql.catalyst.expressions
 
-    @property
+    @cached_property
     def _logical(self) -> Any:
         """Where Catalyst's classes of nodes are."""
         return self._jvm.org.apache.spark.sql.catalyst.plans.logical
 
-    @property
+    @cached_property
     def _none(self) -> Any:
         return self._jvm.scala.Option.empty()
 

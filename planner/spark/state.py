@@ -1,12 +1,10 @@
 """State of one shape: what Spark's stateful operators keep must have the same fields in every micro-batch.
 
 Spark optimizes each micro-batch alone, and a source without new rows is an empty relation: a union loses a
-side, its columns become NOT NULL or constants, counts become one, columns of a key or of a joined row are
-left out, and the rows that earlier batches have put into the state are read with other fields. So the plan is
-optimized here as each micro-batch may be, with any of its sources silent. Where the state would differ, each
-stateful operator gets an input that the optimizer does not see through. See docs/decisions/0027.
-
-Written for PySpark 4.3.
+side, columns become NOT NULL, constants or are left out, and the rows that earlier batches have put into the
+state are read with other fields. So the plan is optimized here as each micro-batch may be, with any of its
+sources silent. Where the state would differ, each stateful operator gets an input that the optimizer does not
+see through. See docs/decisions/0027. Written for PySpark 4.3.
 """
 
 from __future__ import annotations
@@ -37,7 +35,6 @@ _GROUPED: Final = {
 
 _UNARY: Final = {"Aggregate", "Distinct", "Deduplicate", "DeduplicateWithinWatermark", *_GROUPED}
 _NO_ROWS: Final = "LogicalRDD"
-
 _ASKED_OFTEN: Final = 4
 """Sources up to which each combination of silent ones is looked at."""
 
