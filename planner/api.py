@@ -37,7 +37,6 @@ def optimize(
     sink_key: Sequence[str] | None = None,
     start_from: str | None = None,
     view: None = None,
-    streams: Mapping[str, Callable[[], DataFrame]] | None = None,
     **options: Any,
 ) -> DataFrame: ...
 

@@ -1,7 +1,6 @@
 """Rules on joins of changes: one delta join, else Spark's own join over signed rows, else refused (pure).
 
-Conditions take a join and give the reason why it fails, or None. They are tried in order, so a later one may
-rely on the earlier ones.
+Conditions are tried in order, so a later one may rely on the earlier ones.
 
 Spark's own join can be made right: signs multiplied, what cancels left out. An inner join is bilinear: what a
 micro-batch adds to a join over signed rows is the change of the join. Spark never drops a row of either input
@@ -310,16 +309,10 @@ _NO_CHANGES: Final = Refused(
 def replace_join(node: Plan, settings: Settings) -> Plan | tuple[Refused, ...] | None:
     """Replace a join, and all joins that lie right below it, by lookups in the tables of all of them.
 
-    Only when all `JOIN_CONDITIONS` hold for each join, and `JoinTree` finds a tree. The delta join emits raw
-    columns of its tables; the projections and filters of its inputs are stacked on it, then what the joins'
-    conditions ask beyond the tree, then the columns of the topmost join in their order:
-
-        Join inner ON ((k#2 = id#5) AND (x#3 > y#6))      Project [columns of the join, _row_kind]
-          Filter …                                          Filter (x#3 > y#6)
-            Changelog a                             =>        Filter …
-          Changelog b                                           DeltaJoin
-
-    A join that reads no changelog is Spark's business, unless the strategy is "force".
+    Only when all `JOIN_CONDITIONS` hold for each join, and `JoinTree` finds no faults. The delta join emits
+    raw columns of its tables; the projections and filters of its inputs are stacked on it, then what the joins'
+    conditions ask beyond the tree, then the columns of the topmost join in their order. A join that reads no
+    changelog is Spark's business, unless the strategy is "force".
     """
     if not isinstance(node, Join):
         return None

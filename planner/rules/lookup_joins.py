@@ -133,14 +133,12 @@ def _lookup_join(join: Join, settings: Settings) -> Plan | tuple[Refused, ...]:
     try:
         latest = _latest_join(join, tuple(names for _, names in pairs), rest, settings)
     except NotTranslatableError as cause:
-        return (
-            Refused(
-                f"{cause} in the condition of an outer join decides whether a row has a match, and cannot be "
-                "evaluated inside the join",
-                "compute it as a column below with_lookup, and in what the source gives",
-            ),
+        reason = (
+            f"{cause} in the condition of an outer join decides whether a row has a match, and cannot be "
+            "evaluated inside the join"
         )
-    except ConfigurationError as cause:
+        return (Refused(reason, "compute it as a column below with_lookup, and in what the source gives"),)
+    except ConfigurationError as cause:  # nothing is equated
         return (Refused(str(cause), "equate a column of one side with one of the other"),)
     return faults_of(latest) or _made_of(join, latest, rest)
 
@@ -148,12 +146,6 @@ def _lookup_join(join: Join, settings: Settings) -> Plan | tuple[Refused, ...]:
 def _latest_join(
     join: Join, on: tuple[tuple[str, str], ...], rest: Expr | None, settings: Settings
 ) -> LatestJoin:
-    """The join as `deltajoin` runs it.
-
-    Raises:
-        NotTranslatableError: an outer join's condition has a part that cannot be evaluated inside it.
-        ConfigurationError: nothing is equated.
-    """
     streams = [_stream_of(plan) for _, plan in _inputs(join)]
     left, right = (None if stream is None else side_of_mark(stream.mark) for stream in streams)
     if left is None or right is None:

@@ -1,7 +1,6 @@
 """The rule that refuses what a changelog must not meet, and its conditions on single nodes (pure).
 
-A condition takes a node and gives the reason why it fails, or None. Conditions are tried in order, so a later
-one may rely on the earlier ones.
+Conditions are tried in order, so a later one may rely on the earlier ones.
 
 What works row by row is right over signed rows: a union passes each row with its sign, and a generator makes
 the same rows of a row that goes as of the row that came. Whatever counts, orders, compares or chooses rows is
@@ -60,10 +59,8 @@ _REMEDIES: Final = {
     "Intersect": "use LEFT SEMI JOIN by the key",
     "LateralJoin": "write it as a join with its own condition",
     "Sample": "choose rows by a hash of their key, as in filter(pmod(xxhash64(id), 100) < 5)",
-    **dict.fromkeys(
-        ("MapInArrow", "MapInPandas", "FlatMapGroupsInArrow", "FlatMapGroupsInPandas"), _FUNCTION
-    ),
-    **dict.fromkeys(("FlatMapGroupsInPandasWithState", "TransformWithStateInPySpark"), _FUNCTION),
+    **dict.fromkeys(("MapInArrow", "FlatMapGroupsInArrow", "TransformWithStateInPySpark"), _FUNCTION),
+    **dict.fromkeys(("MapInPandas", "FlatMapGroupsInPandas", "FlatMapGroupsInPandasWithState"), _FUNCTION),
 }
 """What to do instead, where it is not `_ON_A_SNAPSHOT`."""
 
