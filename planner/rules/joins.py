@@ -310,9 +310,9 @@ def replace_join(node: Plan, settings: Settings) -> Plan | tuple[Refused, ...] |
     """Replace a join, and all joins that lie right below it, by lookups in the tables of all of them.
 
     Only when all `JOIN_CONDITIONS` hold for each join, and `JoinTree` finds no faults. The delta join emits
-    raw columns of its tables; the projections and filters of its inputs are stacked on it, then what the joins'
-    conditions ask beyond the tree, then the columns of the topmost join in their order. A join that reads no
-    changelog is Spark's business, unless the strategy is "force".
+    raw columns of its tables; the projections and filters of its inputs are stacked on it, then what the
+    joins' conditions ask beyond the tree, then the columns of the topmost join in their order. A join that
+    reads no changelog is Spark's business, unless the strategy is "force".
     """
     if not isinstance(node, Join):
         return None
