@@ -95,9 +95,8 @@ class Rule(Protocol):
 
     __name__: str
 
-    def __call__(  # noqa: D102
-        self, node: Plan, settings: Settings, /
-    ) -> Plan | Refused | tuple[Refused, ...] | None: ...
+    def __call__(self, node: Plan, settings: Settings, /) -> Plan | Refused | tuple[Refused, ...] | None:
+        """What the rule makes of the node."""
 
 
 Walk = Callable[[Plan, Callable[[Plan], Plan]], Plan]

@@ -475,6 +475,11 @@ class Project:
         """The computed columns, in order."""
         return tuple(output.column for output in self.outputs)
 
+    @property
+    def is_columns_alone(self) -> bool:
+        """Whether it only names and chooses columns, so that NULLs pass through it."""
+        return all(isinstance(output.value, Column) for output in self.outputs)
+
     def __str__(self) -> str:
         return f"Project [{_listed(self.outputs)}]"
 

@@ -73,7 +73,7 @@ from upsert.errors import ConfigurationError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
 
 
-def drop_needless_distinct(node: Plan, settings: Settings) -> Plan | Refused | None:  # noqa: ARG001
+def drop_needless_distinct(node: Plan, _settings: Settings) -> Plan | Refused | None:
     """Leave out DISTINCT and dropDuplicates over changes whose columns hold the key of every table below.
 
     No two rows are equal in them at any time, so nothing is to be dropped. Where whole rows can be equal,
@@ -96,7 +96,7 @@ def drop_needless_distinct(node: Plan, settings: Settings) -> Plan | Refused | N
     )
 
 
-def group_distinct(node: Plan, settings: Settings) -> Plan | None:  # noqa: ARG001
+def group_distinct(node: Plan, _settings: Settings) -> Plan | None:
     """Make DISTINCT of whole rows over changes a GROUP BY of all columns, which `replace_aggregate` signs.
 
     So the rows of a group are counted, and its one row goes with the last of them. Comes after

@@ -54,7 +54,7 @@ from planner.rules.unsupported import changes_have_their_kind
 from planner.settings import Settings
 
 
-def merge_filter_into_join(node: Plan, settings: Settings) -> Plan | None:  # noqa: ARG001
+def merge_filter_into_join(node: Plan, _settings: Settings) -> Plan | None:
     """Make a filter right above an inner join of changelogs a part of the join's condition.
 
     Equal for an INNER or CROSS join only: above an outer join a filter also drops padded rows.
@@ -375,7 +375,7 @@ def _why_no_delta_join(join: Join, settings: Settings) -> Refused | None:
     return Refused("; ".join(reasons), "; ".join(dict.fromkeys(remedies))) if faults else None
 
 
-def refuse_metadata_in_join(node: Plan, settings: Settings) -> Refused | None:  # noqa: ARG001
+def refuse_metadata_in_join(node: Plan, _settings: Settings) -> Refused | None:
     """Refuse a delta join that would have to put out METADATA of a table, which no lookup gives.
 
     Those that the query does not use are gone by now: `prune_columns` has to come before this.

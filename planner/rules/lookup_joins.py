@@ -95,7 +95,7 @@ def _padded_input_comes_as_it_is(join: Join) -> Refused | None:
             match node:
                 case Filter():
                     what = "filtered"
-                case Project() if not all(isinstance(output.value, Column) for output in node.outputs):
+                case Project(is_columns_alone=False):
                     what = "computed upon"
                 case _:
                     continue

@@ -49,7 +49,7 @@ from planner.settings import Settings
 from upsert.errors import ConfigurationError
 
 
-def push_filters(node: Plan, settings: Settings) -> Plan | None:  # noqa: ARG001
+def push_filters(node: Plan, _settings: Settings) -> Plan | None:
     """Hand what a filter over a delta join says of one table's columns to that table of the join.
 
     Only what `predicates_of` translates, and only of tables that every row has a part of: without a
@@ -74,7 +74,7 @@ _CAN_FAIL: Final = frozenset({"+", "-", "*", "neg", "abs"})
 """Operators that must not see rows which another filter leaves out."""
 
 
-def keep_rows_inside(node: Plan, settings: Settings) -> Plan | None:  # noqa: ARG001
+def keep_rows_inside(node: Plan, _settings: Settings) -> Plan | None:
     """Move a filter above a delta join into it, if it is all that uses some column.
 
     So that the column need not come out. An update of it would come out as a row and its opposite, since
@@ -134,7 +134,7 @@ def _used_besides(node: Plan, chain: Chain, found: Collection[tuple[int, Expr]])
 _PRUNED: Final = DeltaJoin | RegularJoin | Join | Generate | SlidingWindows
 
 
-def prune_columns(node: Plan, settings: Settings) -> Plan | None:  # noqa: ARG001
+def prune_columns(node: Plan, _settings: Settings) -> Plan | None:
     """Drop what a Project does not use from the Project, the join or the generator below it.
 
     Spark prunes columns too, but neither into the rows that come from Python, nor from what a regular join
@@ -182,7 +182,7 @@ def _slim(join: DeltaJoin, needed: frozenset[int]) -> DeltaJoin:
     return replace(join, tables=tuple(tables), present=flags)
 
 
-def narrow_kafka_range(node: Plan, settings: Settings) -> Plan | None:  # noqa: ARG001
+def narrow_kafka_range(node: Plan, _settings: Settings) -> Plan | None:
     """Hand what a filter says of a record's partition, offset and time to the source, as its options.
 
     Only what `range_of` finds, in addition to what the query's own options say. The filter itself stays. A

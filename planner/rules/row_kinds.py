@@ -50,7 +50,7 @@ from planner.settings import Settings
 from upsert.rowkind import ROW_KIND_COLUMN
 
 
-def carry_row_kind(node: Plan, settings: Settings) -> Plan | None:  # noqa: ARG001
+def carry_row_kind(node: Plan, _settings: Settings) -> Plan | None:
     """Make `_row_kind` of the input the last column of a Project over a changelog, and no other kind in it.
 
     Whether the query selects it (`SELECT *`), leaves it out or selects both kinds of a join is all the
@@ -122,7 +122,7 @@ def _guarded(output: Output, kind: Column, keys: tuple[GroupKey, ...]) -> Output
     return Output(output.column, Call(UNLESS_GONE, (kind, output.value)))
 
 
-def end_with_row_kind(node: Plan, settings: Settings) -> Plan | None:  # noqa: ARG001
+def end_with_row_kind(node: Plan, _settings: Settings) -> Plan | None:
     """Put a Project on top of a query whose last operator has the kind elsewhere.
 
     A projection has it last by `carry_row_kind`; a generator or a join with static rows adds columns after
@@ -132,7 +132,7 @@ def end_with_row_kind(node: Plan, settings: Settings) -> Plan | None:  # noqa: A
     return None if ended is node or not reads_changes(node) else ended
 
 
-def mark_upserts(node: Plan, settings: Settings) -> Plan | None:  # noqa: ARG001
+def mark_upserts(node: Plan, _settings: Settings) -> Plan | None:
     """Mark the kind of a projection on top of upserts again: it may have renamed the columns of their key.
 
     The mark on the kind names these columns, for `write_changes`. It was made further down, and knows the

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from planner.plan.chains import Chain, above, chain_of, equalities, trace
+from planner.plan.chains import above, chain_of, equalities, trace
 from planner.plan.expressions import Column, are_joinable, conjunction, conjuncts, without_widening
 from planner.plan.nodes import (
     Enriched,
@@ -21,6 +21,7 @@ from planner.plan.nodes import (
     Project,
     Relation,
     TableRows,
+    Unary,
     Union,
     Watermark,
     Wrapper,
@@ -58,7 +59,7 @@ def enrich_stream(node: Plan, settings: Settings) -> Plan | None:
     if index_within(rows.table.schema, {name for _, name in keys}) is None:
         return None
     how = _SIDES[node.kind]
-    if how == "left" and (rest or not _is_columns_alone(below)):
+    if how == "left" and (rest or not all(map(_is_columns_alone, below.nodes))):
         return None
     plan: Plan = Enriched(stream, rows, below.leaf.columns, keys, how)
     for one in below.nodes:
@@ -71,6 +72,10 @@ def enrich_stream(node: Plan, settings: Settings) -> Plan | None:
 def _rows_of(plan: Plan) -> TableRows | None:
     leaf = chain_of(plan).leaf
     return leaf.rows if isinstance(leaf, Relation) else None
+
+
+def _is_columns_alone(node: Unary) -> bool:
+    return isinstance(node, Wrapper) or (isinstance(node, Project) and node.is_columns_alone)
 
 
 def _can_look_up(stream: Plan) -> bool:
@@ -97,15 +102,6 @@ def _keys(join: Join, stream: Plan, static: Plan) -> tuple[tuple[tuple[Column, s
             pairs[found.name] = one
             conditions.append(condition)
     return tuple((column, name) for name, column in pairs.items()), conditions
-
-
-def _is_columns_alone(chain: Chain) -> bool:
-    """Whether the chain only names and chooses columns, so that NULLs pass through it."""
-    return all(
-        isinstance(node, Wrapper)
-        or (isinstance(node, Project) and all(isinstance(output.value, Column) for output in node.outputs))
-        for node in chain.nodes
-    )
 
 
 def static_side_is_not_preserved(join: Join) -> Refused | None:
