@@ -154,8 +154,10 @@ def apply_rule(rule: Rule, order: Walk, plan: Plan, settings: Settings, steps: l
 
     def change(node: Plan) -> Plan:
         found = rule(node, settings)
-        results = found if isinstance(found, tuple) else () if found is None else (found,)
+        if found is None:
+            return node
+        results: tuple[Plan | Refused, ...] = found if isinstance(found, tuple) else (found,)
         steps.extend(Step(rule.__name__, node, result) for result in results)
-        return node if found is None or isinstance(found, Refused | tuple) else found
+        return node if isinstance(found, Refused | tuple) else found
 
     return order(plan, change)

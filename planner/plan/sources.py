@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, Self
@@ -105,15 +105,11 @@ class RecordRange:
     def __and__(self, other: RecordRange) -> RecordRange:
         """The records that lie in both."""
         both = [part for part in (self.partitions, other.partitions) if part is not None]
-
-        def chosen(choose: Callable[..., int | None], *bounds: int | None) -> int | None:
-            return choose((bound for bound in bounds if bound is not None), default=None)
-
         return RecordRange(
             tuple(sorted(set(both[0]).intersection(*both))) if both else None,
-            chosen(max, self.offset_from, other.offset_from),
-            chosen(min, self.offset_until, other.offset_until),
-            chosen(max, self.timestamp_from, other.timestamp_from),
+            max(_given(self.offset_from, other.offset_from), default=None),
+            min(_given(self.offset_until, other.offset_until), default=None),
+            max(_given(self.timestamp_from, other.timestamp_from), default=None),
         )
 
     @property
@@ -140,6 +136,10 @@ class RecordRange:
             None if self.timestamp_from is None else f"timestamp >= {self.timestamp_from}",
         )
         return " and ".join(filter(None, parts))
+
+
+def _given(*bounds: int | None) -> list[int]:
+    return [bound for bound in bounds if bound is not None]
 
 
 def _option(field_: Field[Any]) -> str:
