@@ -1,8 +1,15 @@
 """Ordinary queries over changelogs made right and cheap: `optimize` rewrites them, `explain` says why."""
 
 from planner.api import check_sink, explain, optimize
-from planner.explain.decisions import AggregateReport, JoinReport, Lookups, TableReport, TopicReport
-from planner.explain.explanation import Explanation, SinkReport
+from planner.explanation import (
+    AggregateReport,
+    Explanation,
+    JoinReport,
+    Lookups,
+    SinkReport,
+    TableReport,
+    TopicReport,
+)
 from planner.optimizer import RULES
 from planner.refusals import PlanBuildError, PlanError
 

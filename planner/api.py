@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal, overload
+from typing import Any, Literal, overload
 
 from pyspark.sql import DataFrame
 
-from planner.explain.explanation import Explanation, explanation_of, sink_report
-from planner.optimizer import CHEAPER, optimize_plan
+from planner.explanation import Explanation, explanation_of, sink_report
+from planner.optimizer import CHEAPER, Trace, optimize_plan
+from planner.plan.keys import unique_keys
 from planner.plan.nodes import DeltaJoin, Filter, Generate, Plan, Project, Union, Wrapper
-from planner.plan.trees import children, reads_changes
-from planner.plan.uniqueness import unique_keys
+from planner.plan.trees import reads_changes, walk
 from planner.refusals import PlanError, Refused
 from planner.rules.topics import unmet_everywhere
 from planner.settings import Settings, unused
@@ -21,7 +21,6 @@ from planner.spark.catalyst import Catalyst
 from planner.spark.read import read_plan
 from planner.spark.state import with_state_of_one_shape
 from planner.spark.unnest import unnested_over
-from planner.trace import Trace
 from planner.views.keep import kept
 from upsert.errors import ConfigurationError
 from upsert.options import parse as parse_options
@@ -38,7 +37,6 @@ def optimize(
     sink_key: Sequence[str] | None = None,
     start_from: str | None = None,
     view: None = None,
-    streams: Mapping[str, Callable[[], DataFrame]] | None = None,
     **options: Any,
 ) -> DataFrame: ...
 
@@ -80,13 +78,12 @@ def optimize(
             continues from the tables' versions that it has reached, also with other columns, filters or keys
             of the join. The sink keeps the rows that it has. For plans of delta joins and of what works row
             by row: all else needs the state that it had.
-        view: of a batch query, the materialized view whose rows it gives; the result says how a refresh
-            computes them by what has changed, see `planner.views.keep`. A catalog sets it.
-        streams: of a batch query with subqueries, such as EXISTS and IN, over temporary views in place of
-            streams, what makes the stream of each view. The result is the query over these, with its
-            subqueries as joins, and is to be optimized in its turn. A catalog sets it, for Spark refuses
-            subqueries over streams before there is a plan.
-        is_explained: return what `explain` returns, and take its arguments. A catalog sets it for EXPLAIN.
+        view: a catalog's, of a batch query: the materialized view whose rows it gives. The result says how
+            a refresh computes them by what has changed, see `planner.views.keep`.
+        streams: a catalog's, of a batch query with subqueries over temporary views in place of streams: what
+            makes the stream of each view. The result is the query over these, with its subqueries as joins,
+            and is to be optimized in its turn: Spark refuses subqueries over streams before there is a plan.
+        is_explained: a catalog's, for EXPLAIN: return what `explain` returns, and take its arguments.
         **options: `strategy`: "auto" (default), "force": each join of the query must become a delta join,
             or "none": no delta join; `shards`: tasks that share the join of a micro-batch; and all others of
             `deltajoin.settings.OPTIONS`, with `_` for `.` and `-`. They may also be set in the session, as
@@ -128,7 +125,7 @@ def optimize(
     if trace.refusals:
         raise PlanError(trace.refusals, is_for_a_view=trace.is_for_a_view)
     if start_from is not None:
-        check_can_continue(trace.after)
+        _check_can_continue(trace.after)
     _warn_of_unused(df, trace, options, "optimize")
     made = with_state_of_one_shape(build_plan(catalyst, trace.after, settings) if trace.is_changed else df)
     return _with_keys(made, trace) if trace.is_changed or sink_key is not None else made
@@ -172,7 +169,7 @@ def explain(
         settings, _, trace = _optimized(df, options, ())
     if not trace.refusals:
         _warn_of_unused(df, trace, options, "explain")
-    return explanation_of(trace, settings, settings.sink_key, sink)
+    return explanation_of(trace, settings, sink)
 
 
 def _warn_of_unused(df: DataFrame, trace: Trace, options: dict[str, Any], caller: str) -> None:
@@ -217,29 +214,12 @@ def check_sink(df: DataFrame, sink_key: Sequence[str] = ()) -> None:
     if refusals := (*trace.refusals, *unmet):
         raise PlanError(refusals)
     if with_state_of_one_shape(df) is not df:
-        raise PlanError(
-            [
-                Refused(
-                    "what Spark keeps as state for the query has other fields where a source has no new rows",
-                    "write planner.optimize(df) instead of df",
-                )
-            ]
-        )
-    if _needs_rewriting(trace):
-        raise PlanError(
-            [
-                Refused(
-                    "the query reads a changelog and has lost its '_row_kind', or joins changes as rows",
-                    "write planner.optimize(df) instead of df",
-                )
-            ]
-        )
-
-
-def _needs_rewriting(trace: Trace) -> bool:
-    """Whether the plan is wrong as it is; some rules only make it cheaper."""
-    fired = {step.rule for step in trace.steps}
-    return reads_changes(trace.before) and not fired <= CHEAPER
+        reason = "what Spark keeps as state for the query has other fields where a source has no new rows"
+    elif reads_changes(trace.before) and not CHEAPER.issuperset(step.rule for step in trace.steps):
+        reason = "the query reads a changelog and has lost its '_row_kind', or joins changes as rows"
+    else:
+        return
+    raise PlanError([Refused(reason, "write planner.optimize(df) instead of df")])
 
 
 def _optimized(
@@ -250,20 +230,11 @@ def _optimized(
     return settings, catalyst, optimize_plan(read_plan(catalyst, df), settings)
 
 
-_CONTINUING: Final = (DeltaJoin, Project, Filter, Union, Generate, Wrapper)
-"""Delta joins, which remember nothing but the versions of their tables, and what works row by row."""
-
-
-def check_can_continue(plan: Plan) -> None:
-    """Make sure that a plan needs nothing of what was before but versions of joined tables.
-
-    Raises:
-        ConfigurationError: a node has state, or reads something else.
-    """
-    if not isinstance(plan, _CONTINUING):
-        raise ConfigurationError(
-            f"start_from: the query must consist of delta joins and of what works row by row, got {plan}; "
-            "leave start_from out, and load all rows again"
-        )
-    for child in children(plan):
-        check_can_continue(child)
+def _check_can_continue(plan: Plan) -> None:
+    """Make sure that a plan needs nothing of what was before but versions of joined tables."""
+    for node in walk(plan):
+        if not isinstance(node, DeltaJoin | Project | Filter | Union | Generate | Wrapper):
+            raise ConfigurationError(
+                f"start_from: the query must consist of delta joins and of what works row by row, got {node};"
+                " leave start_from out, and load all rows again"
+            )

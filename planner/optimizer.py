@@ -1,12 +1,15 @@
-"""The rules in their order, and the loop that applies them (pure)."""
+"""The rules in their order, the loop that applies them, and what they did (pure)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, Protocol
 
-from planner.plan.nodes import Plan
-from planner.plan.trees import at_join_trees, at_top, transform_down, transform_up
+from planner.plan.expressions import Call, walk_expression
+from planner.plan.nodes import Changelog, Opaque, Plan
+from planner.plan.sources import ManagedTable
+from planner.plan.trees import at_join_trees, at_top, expressions, transform_down, transform_up, walk
 from planner.refusals import Refused
 from planner.rules.aggregates import drop_needless_distinct, group_distinct, replace_aggregate
 from planner.rules.joins import (
@@ -35,7 +38,56 @@ from planner.rules.topics import (
 )
 from planner.rules.unsupported import refuse_unsupported
 from planner.settings import Settings
-from planner.trace import Step, Trace
+
+_OF_ONE_QUERY: Final = frozenset(
+    {"fall_back_to_regular_join", "group_distinct", "refuse_over_groups", "replace_aggregate", "replace_join"}
+)
+"""Rules that refuse what one streaming query cannot hold, and several tables can."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One node on which a rule fired, and what came of it."""
+
+    rule: str
+    node: Plan
+    result: Plan | Refused
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A plan before and after all rules, and every step between."""
+
+    before: Plan
+    after: Plan
+    steps: tuple[Step, ...]
+
+    @property
+    def refusals(self) -> tuple[Refused, ...]:
+        """Why the plan has no right answer; empty when `after` has."""
+        return tuple(dict.fromkeys(step.result for step in self.steps if isinstance(step.result, Refused)))
+
+    @property
+    def is_for_a_view(self) -> bool:
+        """Whether a materialized view can hold what is refused: any function of managed tables' rows."""
+        refused = [step for step in self.steps if isinstance(step.result, Refused)]
+        return (
+            bool(refused)
+            and all(step.rule in _OF_ONE_QUERY or isinstance(step.node, Opaque) for step in refused)
+            and all(map(_is_of_whole_tables, walk(self.before)))
+        )
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether a rule rewrote anything."""
+        return self.after is not self.before
+
+
+def _is_of_whole_tables(node: Plan) -> bool:
+    if isinstance(node, Changelog):
+        return isinstance(node.origin, ManagedTable) and node.origin.scan_mode == "full"
+    calls = (part for whole in expressions(node) for part in walk_expression(whole) if isinstance(part, Call))
+    return all(call.is_deterministic for call in calls)
 
 
 class Rule(Protocol):
@@ -43,9 +95,8 @@ class Rule(Protocol):
 
     __name__: str
 
-    def __call__(  # noqa: D102
-        self, node: Plan, settings: Settings, /
-    ) -> Plan | Refused | tuple[Refused, ...] | None: ...
+    def __call__(self, node: Plan, settings: Settings, /) -> Plan | Refused | tuple[Refused, ...] | None:
+        """What the rule makes of the node."""
 
 
 Walk = Callable[[Plan, Callable[[Plan], Plan]], Plan]
@@ -80,7 +131,7 @@ RULES: Final[tuple[tuple[Walk, Rule], ...]] = (
     (at_top, leave_out_normalizer),  # the sink is above the whole query
     (transform_up, narrow_kafka_range),
 )
-"""Each rule with the direction in which it walks the plan."""
+"""Each rule with the direction in which it walks; `tests/planner/rules/plans/` draws what each one does."""
 
 CHEAPER: Final = frozenset(
     rule.__name__
@@ -93,26 +144,20 @@ def optimize_plan(plan: Plan, settings: Settings) -> Trace:
     """Apply all rules, each to every node. A refusal does not stop the others: explain() shows them all."""
     steps: list[Step] = []
     after = plan
-    for walk, rule in RULES:
-        after = apply_rule(rule, walk, after, settings, steps)
+    for order, rule in RULES:
+        after = apply_rule(rule, order, after, settings, steps)
     return Trace(plan, after, tuple(steps))
 
 
-def apply_rule(rule: Rule, walk: Walk, plan: Plan, settings: Settings, steps: list[Step]) -> Plan:
+def apply_rule(rule: Rule, order: Walk, plan: Plan, settings: Settings, steps: list[Step]) -> Plan:
     """The plan after one rule has seen each node; what it did is added to `steps`."""
 
     def change(node: Plan) -> Plan:
-        match rule(node, settings):
-            case None:
-                return node
-            case Refused() as refused:
-                steps.append(Step(rule.__name__, node, refused))
-                return node
-            case tuple(refusals):
-                steps.extend(Step(rule.__name__, node, refused) for refused in refusals)
-                return node
-            case result:
-                steps.append(Step(rule.__name__, node, result))
-                return result
+        found = rule(node, settings)
+        if found is None:
+            return node
+        results: tuple[Plan | Refused, ...] = found if isinstance(found, tuple) else (found,)
+        steps.extend(Step(rule.__name__, node, result) for result in results)
+        return node if isinstance(found, Refused | tuple) else found
 
-    return walk(plan, change)
+    return order(plan, change)

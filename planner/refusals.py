@@ -12,11 +12,9 @@ from enum import StrEnum
 from typing import Final, TypeVar
 
 from deltajoin.errors import Refused as Refused  # which rules give, and joins by lookups
-from planner.plan.nodes import Plan
+from planner.plan.nodes import Opaque, Plan
 from planner.plan.sources import KafkaTopic, ManagedTable
 from upsert.errors import UpsertError
-
-Condition = Callable[[Plan], Refused | None]
 
 Checked = TypeVar("Checked")
 
@@ -62,12 +60,10 @@ _CHANGES: Final = frozenset(
     {"path", "row-kind", "max-rows-per-trigger", "scan.where", "consumer-id", "consumer.lease"}
 )
 
-_METADATA: Final = "metadata.columns"
-"""Held as long as nothing uses the columns; else refused, for a row that is looked up has no commit."""
-
 HELD: Final = {
-    Rewrite.DELTA_JOIN: _CHANGES | {_METADATA},
-    Rewrite.AGGREGATE: _CHANGES | {_METADATA},
+    # `metadata.columns` as long as nothing uses them; else refused, for a row that is looked up has no commit
+    Rewrite.DELTA_JOIN: _CHANGES | {"metadata.columns"},
+    Rewrite.AGGREGATE: _CHANGES | {"metadata.columns"},
     # `scan.pinned` is for batches: a stream looks up what is newest when it processes a row
     Rewrite.ENRICHMENT: frozenset(
         {"path", "row-kind", "scan.mode", "scan.snapshot-id", "scan.where", "scan.pinned"}
@@ -96,3 +92,41 @@ def read_apart(topic: KafkaTopic) -> tuple[str, str]:
         f"reads the topic {topic.name!r} with {topic.apart} of its own, without which its mirror is kept",
         f"leave out {topic.apart}, or give it in CREATE TABLE … WITH (…), whose options the mirror has",
     )
+
+
+_OPERATORS: Final = {
+    "Aggregate": "an aggregate",
+    "ArrowEvalPython": "a Python function",
+    "AsOfJoin": "an event-time temporal join",
+    "DeduplicateWithinWatermark": "dropDuplicatesWithinWatermark",
+    "Distinct": "DISTINCT",
+    "Except": "EXCEPT",
+    "Expand": "ROLLUP, CUBE or GROUPING SETS",
+    "FlatMapGroupsInArrow": "applyInArrow",
+    "FlatMapGroupsInPandas": "applyInPandas",
+    "FlatMapGroupsInPandasWithState": "applyInPandasWithState",
+    "Generate": "a generator",
+    "GlobalLimit": "a limit",
+    "Intersect": "INTERSECT",
+    "Join": "a join",
+    "LateralJoin": "a lateral join",
+    "LocalLimit": "a limit",
+    "MapInArrow": "mapInArrow",
+    "MapInPandas": "mapInPandas",
+    "Offset": "an offset",
+    "RegularJoin": "a join",
+    "Sample": "a sample",
+    "Sort": "a sort",
+    "Tail": "a tail",
+    "TransformWithStateInPySpark": "transformWithState",
+    "Union": "a union",
+    "Window": "a window function",
+    "WithCTE": "a common table expression",
+}
+"""What people call a node that Catalyst calls so."""
+
+
+def operator_in_words(node: Plan) -> str:
+    """What people call the operator of a node."""
+    name = node.name if isinstance(node, Opaque) else type(node).__name__
+    return _OPERATORS.get(name, f"the operator {name!r}")

@@ -42,36 +42,26 @@ class Settings(JoinSettings):
     ) -> Self:
         """The options given as arguments, those of the session that are not, and the sink's key.
 
-        Raises:
-            ConfigurationError: an option is unknown or has a wrong value.
-
         >>> found = Settings.of_query({"shards": 4}, {"spark.deltajoin.strategy": "force"}, ["id"])
         >>> found.strategy, found.shards, found.sink_key
         ('force', 4, ('id',))
         """
         if isinstance(sink_key, str):
             raise ConfigurationError(f"sink_key must be a sequence of column names, got {sink_key!r}")
-        found = cls.of(arguments, session)
         key = None if sink_key is None else tuple(sink_key)
-        return replace(found, sink_key=key, start_from=start_from)
+        return replace(cls.of(arguments, session), sink_key=key, start_from=start_from)
 
 
 OF_LOOKUP_JOINS: Final = frozenset(
     {
-        *("cache.enabled", "left.cache-size", "right.cache-size", "cache.max-bytes"),
-        *("async.buffer-capacity", "async.timeout", "on-error", "changelog", "state-path"),
+        *("cache.enabled", "left.cache-size", "right.cache-size", "cache.max-bytes", "changelog"),
+        *("async.buffer-capacity", "async.timeout", "on-error", "state-path"),
     }
 )
 """Options of joins of streams with lookups: an exact join keeps nothing and calls no source."""
 
 OF_EXACT_JOINS: Final = frozenset({"first-load"})
 """Options of joins of managed tables."""
-
-OF_ALL_JOINS: Final = frozenset({"physical", "consistency"})
-"""Options of any join. `strategy` says what must become of each join, which holds for queries without one."""
-
-OF_ALL_STEPS: Final = frozenset({"shards"})
-"""Options of whatever the planner adds to a micro-batch."""
 
 
 def unused(
@@ -83,10 +73,8 @@ def unused(
     it, and not where there is no join.
     """
     nodes = list(walk(after))
-    has_lookups = any(
-        isinstance(node, Changelog) and isinstance(node.origin, LookupJoined | LookupChanges)
-        for node in nodes
-    )
+    origins = (node.origin for node in nodes if isinstance(node, Changelog))
+    has_lookups = any(isinstance(origin, LookupJoined | LookupChanges) for origin in origins)
     has_exact = any(isinstance(node, DeltaJoin) for node in nodes)
     has_joins = has_lookups or has_exact or any(isinstance(node, RegularJoin) for node in nodes)
     has_any = has_joins or any(isinstance(node, Join) for node in walk(before))
@@ -94,8 +82,9 @@ def unused(
     kinds = (
         (OF_LOOKUP_JOINS, has_lookups, "joins of streams with lookups, deltajoin.with_lookup,"),
         (OF_EXACT_JOINS, has_exact, "delta joins of managed tables"),
-        (OF_ALL_JOINS, has_any, "joins"),
-        (OF_ALL_STEPS, has_steps, "joins and aggregates by lookups"),
+        # `strategy` says what must become of each join, which holds for queries without one
+        ({"physical", "consistency"}, has_any, "joins"),
+        ({"shards"}, has_steps, "joins and aggregates by lookups"),
     )
     in_call, in_session = given_in(arguments, session)
     for options, is_used, what in kinds:

@@ -1,12 +1,12 @@
 """What lies between the joins and their tables, stacked on one delta join in the order it had (pure).
 
-A delta join emits raw columns of all its tables. Below the joins of a query lie projections, and filters that
-may as well run on joined rows: each uses columns of its own input only. So they are stacked on the delta
-join, one input after the other, each passing the columns of the others on. See docs/decisions/0005.
+A delta join emits raw columns of all its tables. The projections and filters below the joins of a query use
+columns of their own input only, so they are stacked on the delta join, one input after the other, each
+passing the columns of the others on. See docs/decisions/0005.
 
 Two inputs may use one expression id for columns of their own: Spark renews the ids of a table joined with
-itself only where both inputs would put out the same id. Then the columns of all inputs but the one being
-stacked bear ids of their own.
+itself only where both would put out the same id. Then the columns of all inputs but the one being stacked
+bear ids of their own.
 """
 
 from __future__ import annotations
@@ -63,27 +63,15 @@ def with_hidden_ids(staged: Staged) -> frozenset[int]:
             return with_hidden_ids(left) | with_hidden_ids(right) | frozenset(clashing)
 
 
-def stacked(
-    staged: Staged, base: Plan, carried: tuple[Column, ...], hidden: frozenset[int], fresh: Iterator[int]
-) -> Plan:
-    """The nodes over `base`, with the `carried` columns passed on.
-
-    Args:
-        staged: the nodes.
-        base: puts out the raw columns of all tables, of the `hidden` ones under their own ids.
-        carried: columns of `base` that come out as well; no node uses their ids.
-        hidden: tables whose columns have ids of their own in `base`.
-        fresh: new column ids.
-    """
-    return _Stacker(hidden, fresh).over(staged, base, carried)
-
-
 @dataclass(frozen=True)
-class _Stacker:
+class Stacker:
+    """Stacks nodes on a delta join; the columns of its `hidden` tables have ids of their own in it."""
+
     hidden: frozenset[int]
     fresh: Iterator[int]
 
     def over(self, staged: Staged, plan: Plan, carried: tuple[Column, ...]) -> Plan:
+        """The nodes over a plan; its `carried` columns come out as well, no node uses their ids."""
         match staged:
             case Raw(number, own, hidden):
                 return _renamed(plan, hidden, own, carried) if number in self.hidden else plan
@@ -93,12 +81,13 @@ class _Stacker:
                     node = replace(node, outputs=outputs)
                 return above(node, self.over(below, plan, carried), carried)
             case Joined(_, _, _, residual):
-                joined = self.joined(staged, plan, carried)
+                joined = self._joined(staged, plan, carried)
                 return joined if residual is None else Filter(joined, residual)
 
-    def joined(self, staged: Joined, plan: Plan, carried: tuple[Column, ...]) -> Plan:
-        left, right = columns_of_stage(staged.left), columns_of_stage(staged.right)
-        raw = tuple(c for part in _raws(staged.right) for c in self.visible(part))
+    def _joined(self, staged: Joined, plan: Plan, carried: tuple[Column, ...]) -> Plan:
+        left, right = _columns(staged.left), _columns(staged.right)
+        raws = _raws(staged.right)
+        raw = tuple(c for part in raws for c in (part.hidden if part.number in self.hidden else part.own))
         plan = self.over(staged.left, plan, (*raw, *carried))
         if _ids(staged.right).isdisjoint(column.id for column in left):
             return self.over(staged.right, plan, (*left, *carried))
@@ -107,19 +96,16 @@ class _Stacker:
         plan = self.over(staged.right, plan, (*apart, *carried))
         return _renamed(plan, apart, left, (*right, *carried))
 
-    def visible(self, raw: Raw) -> tuple[Column, ...]:
-        return raw.hidden if raw.number in self.hidden else raw.own
 
-
-def columns_of_stage(staged: Staged) -> tuple[Column, ...]:
+def _columns(staged: Staged) -> tuple[Column, ...]:
     """The columns that the nodes put out for the query, without kinds."""
     match staged:
         case Raw(_, own):
             return own
         case Chained(Project() as project, _):
-            return tuple(map(_bare, without_kinds(project.columns)))
+            return tuple(replace(column, ref=None) for column in without_kinds(project.columns))
         case Chained(_, below):
-            return columns_of_stage(below)
+            return _columns(below)
         case Joined(_, _, columns):
             return columns
 
@@ -137,12 +123,9 @@ def _where_present(output: Output, present: Expr | None) -> Output:
 def _renamed(
     plan: Plan, before: Sequence[Column], after: Sequence[Column], carried: Sequence[Column]
 ) -> Plan:
-    renamed = (Output(_bare(new), _bare(old)) for old, new in zip(before, after, strict=True))
+    pairs = zip(before, after, strict=True)
+    renamed = (Output(replace(new, ref=None), replace(old, ref=None)) for old, new in pairs)
     return Project(plan, (*renamed, *map(Output.of, carried)))
-
-
-def _bare(column: Column) -> Column:
-    return replace(column, ref=None)
 
 
 def _raws(staged: Staged) -> Iterator[Raw]:

@@ -1,17 +1,13 @@
 """Joins of a query, as deep as they are nested, as one tree of a delta join (pure).
 
 Works from the tables upwards and knows of each column what it is computed from. A maximal region of INNER
-joins becomes one node whatever the order in which they are written, with all equalities of its columns. What
-need not hold inside the join is left to Spark above it, see `planner.joins.stack`; what may is
-a question of the side of a join:
+joins becomes one node in whatever order they are written, with all equalities of its columns. What need not
+hold inside the join is left to Spark above it, see `planner.joins.stack`; what may is a question of the side:
 
 - Rows whose columns come out as they are may be filtered above the join.
 - Rows that an outer join may replace by NULLs may not: a filter decides there whether a row has a match.
   Projections run above the join, but must give NULL where the row is missing.
 - Of rows on the right of a semi or anti join nothing comes out.
-
-Which tables the changes of each table look up, in which order and by which index, `deltajoin.core.plans`
-decides from the indexes of the tables and what their store knows of them.
 """
 
 from __future__ import annotations
@@ -19,14 +15,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import reduce
+from itertools import count
 from typing import Final
 
+import pyarrow as pa
+
+from deltajoin.core.conditions import check_is_condition
 from deltajoin.core.plans import Path, UnreachableLookup, paths_of, unreachable_lookups
 from deltajoin.expressions import Condition, Ref, conjunction, refs_of
 from deltajoin.filters import Predicate
 from deltajoin.spec import MAX_TABLES
 from deltajoin.tree import Inner, Leaf, Node, On, Outer, Where, flattened, null_supplied, visible
-from planner.joins.scope import Scope, table_of
 from planner.joins.stack import Chained, Joined, Raw, Staged
 from planner.plan.chains import join_in_words
 from planner.plan.expressions import (
@@ -34,20 +34,39 @@ from planner.plan.expressions import (
     Cast,
     Column,
     Expr,
+    are_joinable,
     columns_of,
     conjuncts,
     substituted,
     walk_expression,
     without_kinds,
+    without_widening,
 )
 from planner.plan.expressions import conjunction as all_of
-from planner.plan.nodes import Changelog, DeltaJoin, Filter, Join, Plan, Project, Unary, Watermark, Wrapper
+from planner.plan.nodes import (
+    Changelog,
+    DeltaJoin,
+    Filter,
+    Join,
+    Plan,
+    Project,
+    Relation,
+    Unary,
+    Watermark,
+    Wrapper,
+)
+from planner.plan.null_tolerance import Outcome, Value, in_deletes
 from planner.plan.sources import ManagedTable, index_within
+from planner.plan.translate import NotTranslatableError, predicates_of, translated
+from planner.plan.trees import row_kind_of
 from planner.refusals import Refused
+from upsert.errors import ConfigurationError, SchemaError
+
+_COMPUTE: Final = "compute it when the rows are written, as a column of the table"
 
 
 @dataclass(frozen=True)
-class Facts:
+class _Facts:
     """What is known of the tables of a join when it is planned; indexes that are `assumed` are not there."""
 
     tables: Sequence[ManagedTable]
@@ -55,36 +74,32 @@ class Facts:
     assumed: frozenset[tuple[int, tuple[str, ...]]] = frozenset()
 
     def name(self, table: int) -> str:
-        """Its name."""
         return self.tables[table].name
 
     def index_for(self, table: int, columns: Sequence[str]) -> str | None:
-        """What serves a lookup by these columns."""
         found = index_within(self.tables[table].schema, set(columns))
         return "INDEX" if found is None and (table, tuple(columns)) in self.assumed else found
 
     def rows_per_key(self, table: int, columns: Sequence[str]) -> float:
-        """How many rows a lookup is expected to bring for one value of these columns: 1 if unknown."""
         index = self.index_for(table, columns)
         return 1.0 if index is None else self.tables[table].rows_per_key.get(index, 1.0)
 
     def select(self, table: int) -> tuple[str, ...]:
-        """Columns that are read of it."""
         return self.selected[table]
 
 
 def lookup_paths(join: DeltaJoin) -> tuple[Path, ...]:
     """For each table of a join, in the order in which the tables move, what its changes look up."""
     selected = [tuple(column.name for column in one.columns) for one in join.tables]
-    return paths_of(flattened(join.tree), Facts([one.table for one in join.tables], selected))
+    return paths_of(flattened(join.tree), _Facts([one.table for one in join.tables], selected))
 
 
-def lacking_indexes(tree: Node, tables: Sequence[ManagedTable]) -> Iterator[Refused]:
+def _lacking_indexes(tree: Node, tables: Sequence[ManagedTable]) -> Iterator[Refused]:
     """What stands in the way of the lookups of a join: one refusal for each index that lacks."""
     selected = [tuple(column.name for column in table.schema.columns) for table in tables]
     assumed: frozenset[tuple[int, tuple[str, ...]]] = frozenset()
     # a path tells the first index that it lacks; with that one it would tell the next
-    while found := unreachable_lookups(flattened(tree), Facts(tables, selected, assumed)):
+    while found := unreachable_lookups(flattened(tree), _Facts(tables, selected, assumed)):
         for lookup in found:
             yield _lacking(lookup)
         if not all(lookup.by for lookup in found):
@@ -114,7 +129,6 @@ class JoinedRows:
         on: equal columns of different children.
         where: what must hold besides.
         columns: id of a column of the plan -> what it is computed from, in raw columns.
-        staged: what is to be done above the delta join.
         witnesses: tables, one of which every row has a part of.
         tried: conditions that might have been equalities, for messages.
     """
@@ -122,7 +136,7 @@ class JoinedRows:
     children: tuple[Node, ...]
     on: On
     where: tuple[Condition, ...]
-    columns: Mapping[int, Expr]
+    columns: dict[int, Expr]
     staged: Staged
     witnesses: tuple[int, ...]
     tried: tuple[Expr, ...] = ()
@@ -138,7 +152,7 @@ class JoinedRows:
         return self.visible.difference(*map(null_supplied, self.children))
 
 
-def as_node(part: JoinedRows) -> Node:
+def _as_node(part: JoinedRows) -> Node:
     """The part as one node; a condition of one child alone becomes a filter of it."""
     own: list[list[Condition]] = [[] for _ in part.children]
     common: list[Condition] = []
@@ -147,12 +161,12 @@ def as_node(part: JoinedRows) -> Node:
         of = (of for of, child in zip(own, part.children, strict=True) if tables <= visible(child))
         next(of, common).append(condition)
     children = tuple(map(_where, part.children, own))
-    if len(children) == 1:
-        return _where(children[0], common)
-    return Inner(children, part.on, conjunction(*common))
+    return (
+        _where(children[0], common) if len(children) == 1 else Inner(children, part.on, conjunction(*common))
+    )
 
 
-def unconnected(part: JoinedRows) -> tuple[frozenset[int], frozenset[int]] | None:
+def _unconnected(part: JoinedRows) -> tuple[frozenset[int], frozenset[int]] | None:
     """Tables that can be looked up from each other, and those that cannot be from them; None if all can."""
     reached = visible(part.children[0])
     rest = list(part.children[1:])
@@ -162,7 +176,7 @@ def unconnected(part: JoinedRows) -> tuple[frozenset[int], frozenset[int]] | Non
     return (reached, frozenset().union(*map(visible, rest))) if rest else None
 
 
-def decided_by(kind: str, left: JoinedRows, right: JoinedRows) -> frozenset[int]:
+def _decided_by(kind: str, left: JoinedRows, right: JoinedRows) -> frozenset[int]:
     """Tables whose rows cannot come out, nor keep others from it, if they fail the ON condition."""
     match kind:
         case "left" | "anti":
@@ -201,128 +215,112 @@ KINDS: Final[Mapping[str, str]] = {
 }
 """Spark's kind of a join -> kind of a node of the tree; a right outer join is a left one turned round."""
 
-_COMPUTE: Final = "compute it when the rows are written, as a column of the table"
 
-_PYTHON: Final = "PythonUDF"
-
-
-@dataclass(frozen=True)
 class JoinTree:
-    """What a plan of joins is as a delta join, and what is to be done above it.
+    """What a join is as a delta join with all joins below it, and what is to be done above that.
+
+    All of them must fulfil `JOIN_CONDITIONS`. If there are faults, nothing else of it means anything.
 
     Attributes:
         tables: the tables by number, in the order of the query.
-        raw: their columns.
+        raw: their columns, under ids of each table's own: an expression over these means the same anywhere.
+        row_kind: the kind of the first one.
         node: how they are joined.
         staged: the rest of the query's joins and what lies below them.
-        present: table -> its flag, of those whose flag is used.
-        where: filters that each table's rows must pass, from conditions inside the tree.
+        present: table -> the column that says whether a row has a part of it, where that is asked.
+        where: table -> filters that its rows must pass, from conditions inside the tree.
+        faults: why it cannot be a delta join.
         fresh: column ids that are not in use.
-        faults: why it cannot be a delta join; then the rest means nothing.
     """
 
-    tables: tuple[Changelog, ...]
-    raw: tuple[Raw, ...]
-    node: Node
-    staged: Staged
-    present: Mapping[int, Column]
-    where: Mapping[int, tuple[Predicate, ...]]
-    fresh: Iterator[int]
-    faults: tuple[Refused, ...]
+    def __init__(self, join: Join) -> None:
+        self.tables: list[ManagedTable] = []
+        self.raw: list[Raw] = []
+        self.row_kind: Column | None = None
+        self.present: dict[int, Column] = {}
+        self.where: dict[int, dict[Predicate, None]] = {}
+        self.faults: list[Refused] = []
+        self.fresh = count(-1, -1)
+        self._refs: dict[int, Ref] = {}
+        # id of a column of the query -> what it is computed from, for messages
+        self._computed: dict[int, Expr] = {}
+        part = self._part(join, JoinSide.OUTSIDE)
+        self.staged, self.node = part.staged, self._closed(part)
+        self.present = dict(sorted(self.present.items()))
+        if len(self.tables) > MAX_TABLES:
+            reason = f"the query joins {len(self.tables)} tables, a delta join takes {MAX_TABLES} at most"
+            remedy = "write some of them into a managed table with catalog.write_changes and join its changes"
+            self.faults.append(Refused(reason, remedy))
+        elif not self.faults:
+            self.faults += _lacking_indexes(self.node, self.tables)
 
-
-def join_tree(plan: Join) -> JoinTree:
-    """The tree of a join; it and those below must fulfil `JOIN_CONDITIONS`."""
-    scope = Scope()
-    reader = _Reader(scope)
-    part = reader.part(plan, JoinSide.OUTSIDE)
-    node = reader.closed(part)
-    if len(scope.tables) > MAX_TABLES:
-        reason = f"the query joins {len(scope.tables)} tables, a delta join takes {MAX_TABLES} at most"
-        remedy = "write some of them into a managed table with catalog.write_changes and join its changes"
-        scope.faults.append(Refused(reason, remedy))
-    elif not scope.faults:
-        scope.faults += lacking_indexes(node, [table_of(leaf) for leaf in scope.tables])
-    return JoinTree(
-        tuple(scope.tables),
-        tuple(scope.raw),
-        node,
-        part.staged,
-        dict(sorted(scope.flags.items())),
-        {number: tuple(dict.fromkeys(found)) for number, found in scope.where.items()},
-        scope.fresh,
-        tuple(dict.fromkeys(scope.faults)),
-    )
-
-
-@dataclass(frozen=True)
-class _Reader:
-    scope: Scope
-
-    # --- nodes -----------------------------------------------------------------------------------------
-
-    def part(self, plan: Plan, side: JoinSide) -> JoinedRows:
+    def _part(self, plan: Plan, side: JoinSide) -> JoinedRows:
         match plan:
             case Changelog():
-                return self.leaf(plan)
+                return self._leaf(plan)
             case Project():
-                return self.project(plan, side)
+                return self._project(plan, side)
             case Filter():
-                return self.filter(plan, side)
+                return self._filter(plan, side)
             case Watermark() | Wrapper():
-                below = self.part(plan.child, side)
+                below = self._part(plan.child, side)
                 return replace(below, staged=Chained(plan, below.staged))
-            case Join(kind="inner" | "cross"):
-                return self.inner(plan, side)
             case Join():
-                return self.outer(plan, side)
+                return self._inner(plan, side) if KINDS[plan.kind] == "inner" else self._outer(plan, side)
         raise AssertionError(f"the conditions of a delta join rule out {plan}")
 
-    def leaf(self, leaf: Changelog) -> JoinedRows:
-        raw = self.scope.add(leaf)
-        columns: dict[int, Expr] = {old.id: new for old, new in zip(raw.own, raw.hidden, strict=True)}
-        return JoinedRows((Leaf(raw.number),), (), (), columns, raw, (raw.number,))
+    def _leaf(self, leaf: Changelog) -> JoinedRows:
+        if not isinstance(leaf.origin, ManagedTable):
+            raise AssertionError(f"the conditions of a delta join promise managed tables, got {leaf}")
+        number = len(self.tables)
+        own = tuple(replace(column, ref=None) for column in without_kinds(leaf.columns))
+        hidden = tuple(replace(column, id=next(self.fresh)) for column in own)
+        self.tables.append(leaf.origin)
+        self.raw.append(raw := Raw(number, own, hidden))
+        self.row_kind = self.row_kind or row_kind_of(leaf)
+        self._refs |= {column.id: Ref(number, column.name) for column in hidden}
+        columns: dict[int, Expr] = {old.id: new for old, new in zip(own, hidden, strict=True)}
+        return JoinedRows((Leaf(number),), (), (), columns, raw, (number,))
 
-    def project(self, project: Project, side: JoinSide) -> JoinedRows:
-        below = self.part(project.child, side)
+    def _project(self, project: Project, side: JoinSide) -> JoinedRows:
+        below = self._part(project.child, side)
         own = [output for output in project.outputs if not output.column.is_row_kind]
         columns = {output.column.id: substituted(output.value, below.columns) for output in own}
-        self.scope.computed |= columns
+        self._computed |= columns
         present = None
         if side is JoinSide.PADDED and not all(_is_null_for_null(output.value) for output in own):
-            self.refuse_python(project)
-            present = self.scope.is_there(below.witnesses)
+            self._refuse_python(project)
+            present = self._is_there(below.witnesses)
         return replace(below, columns=columns, staged=Chained(project, below.staged, present))
 
-    def filter(self, filter_: Filter, side: JoinSide) -> JoinedRows:
-        below = self.part(filter_.child, side)
-        below, rest = self.with_keys(below, conjuncts(filter_.condition), below.columns)
+    def _filter(self, filter_: Filter, side: JoinSide) -> JoinedRows:
+        below = self._part(filter_.child, side)
+        below, rest = self._with_keys(below, conjuncts(filter_.condition))
         if side is not JoinSide.OUTSIDE:
-            return self.holding(below, rest, below.columns, f"the filter {filter_.condition}")
+            return self._holding(below, rest, f"the filter {filter_.condition}")
         condition = all_of(rest)
         return below if condition is None else _chained(replace(filter_, condition=condition), below)
 
-    def inner(self, join: Join, side: JoinSide) -> JoinedRows:
-        left, right = self.part(join.left, side), self.part(join.right, side)
-        columns = {**left.columns, **right.columns}
+    def _inner(self, join: Join, side: JoinSide) -> JoinedRows:
+        left, right = self._part(join.left, side), self._part(join.right, side)
         own = without_kinds(join.columns)
         both = JoinedRows(
             (*left.children, *right.children),
             (*left.on, *right.on),
             (*left.where, *right.where),
-            columns,
+            {**left.columns, **right.columns},
             Joined(left.staged, right.staged, own, None),
             min(left.witnesses, right.witnesses, key=len),
             (*left.tried, *right.tried),
         )
-        both, rest = self.with_keys(both, conjuncts(join.condition), columns)
+        both, rest = self._with_keys(both, conjuncts(join.condition))
         if side is not JoinSide.OUTSIDE:
-            return self.holding(both, rest, columns, f"the condition of the {join_in_words(join)}")
+            return self._holding(both, rest, f"the condition of the {join_in_words(join)}")
         return replace(both, staged=Joined(left.staged, right.staged, own, all_of(rest)))
 
-    def outer(self, join: Join, side: JoinSide) -> JoinedRows:
+    def _outer(self, join: Join, side: JoinSide) -> JoinedRows:
         left_side, right_side = _sides(join.kind, side)
-        left, right = self.part(join.left, left_side), self.part(join.right, right_side)
+        left, right = self._part(join.left, left_side), self._part(join.right, right_side)
         columns = {**left.columns, **right.columns}
         kind, is_swapped = KINDS[join.kind], join.kind == "right outer"
         one, other = (right, left) if is_swapped else (left, right)
@@ -332,14 +330,14 @@ class _Reader:
             # a left row that fails a condition of its own does not come out, whatever the right side has
             above = tuple(part for part in parts if columns_of(part) <= left.columns.keys())
             parts = tuple(part for part in parts if part not in above)
-        on, rest = self.keys_between(one, other, parts, columns)
+        on, rest = self._keys_between(one, other, parts, columns)
         if not on:
-            self.scope.faults.append(self.scope.no_keys(left.visible, right.visible, parts))
+            self.faults.append(self._no_keys(left.visible, right.visible, parts))
             rest = ()
         what = f"the condition of the {join_in_words(join)}"
-        where = [self.scope.condition(part, columns, what) for part in rest]
-        self.scope.push(rest, columns, decided_by(kind, one, other))
-        node = Outer(kind, self.closed(one), self.closed(other), on, conjunction(*where))
+        where = [self._condition(part, columns, what) for part in rest]
+        self._push(rest, columns, _decided_by(kind, one, other))
+        node = Outer(kind, self._closed(one), self._closed(other), on, conjunction(*where))
         staged = Joined(left.staged, right.staged, without_kinds(join.columns), None)
         match kind:
             case "semi" | "anti":
@@ -347,35 +345,31 @@ class _Reader:
                 only = JoinedRows((node,), (), (), left.columns, left.staged, left.witnesses)
                 return only if condition is None else _chained(Filter(join.left, condition), only)
             case "full":
+                columns = self._padded(one) | self._padded(other)
                 witnesses = (*one.witnesses, *other.witnesses)
-                return JoinedRows((node,), (), (), self.padded(one) | self.padded(other), staged, witnesses)
             case _:
-                supplied = self.padded(other, [key for _, key in on])
-                return JoinedRows((node,), (), (), {**one.columns, **supplied}, staged, one.witnesses)
+                columns, witnesses = one.columns | self._padded(other, [key for _, key in on]), one.witnesses
+        return JoinedRows((node,), (), (), columns, staged, witnesses)
 
-    # --- what joins them -------------------------------------------------------------------------------
-
-    def with_keys(
-        self, part: JoinedRows, conditions: Sequence[Expr], columns: Mapping[int, Expr]
-    ) -> tuple[JoinedRows, tuple[Expr, ...]]:
+    def _with_keys(self, part: JoinedRows, conditions: Sequence[Expr]) -> tuple[JoinedRows, tuple[Expr, ...]]:
         """The part with the equalities of its children among the conditions, and the other conditions."""
         scopes = [visible(child) for child in part.children]
         on, rest = list(part.on), list[Expr]()
         for condition in conditions:
-            pair = self.scope.pair(condition, columns)
+            pair = self._pair(condition, part.columns)
             if pair is None or any({pair[0].table, pair[1].table} <= scope for scope in scopes):
                 rest.append(condition)
             else:
                 on.append((min(pair), max(pair)))
         return replace(part, on=tuple(dict.fromkeys(on)), tried=(*part.tried, *rest)), tuple(rest)
 
-    def keys_between(
+    def _keys_between(
         self, left: JoinedRows, right: JoinedRows, conditions: Sequence[Expr], columns: Mapping[int, Expr]
     ) -> tuple[On, tuple[Expr, ...]]:
         """Pairs of a column of each side that are equated, and the other conditions."""
         on, rest = dict[tuple[Ref, Ref], None](), list[Expr]()
         for condition in conditions:
-            pair = self.scope.pair(condition, columns)
+            pair = self._pair(condition, columns)
             if pair is not None and pair[0].table in right.visible:
                 pair = pair[1], pair[0]
             if pair is None or pair[0].table not in left.visible or pair[1].table not in right.visible:
@@ -384,37 +378,140 @@ class _Reader:
                 on[pair] = None
         return tuple(on), tuple(rest)
 
-    def closed(self, part: JoinedRows) -> Node:
+    def _closed(self, part: JoinedRows) -> Node:
         """The part as one node; it is a fault if some of its children can be looked up from no other."""
-        if apart := unconnected(part):
-            self.scope.faults.append(self.scope.no_keys(*apart, part.tried))
-        return as_node(part)
+        if apart := _unconnected(part):
+            self.faults.append(self._no_keys(*apart, part.tried))
+        return _as_node(part)
 
-    # --- conditions ------------------------------------------------------------------------------------
-
-    def holding(
-        self, part: JoinedRows, conditions: Sequence[Expr], columns: Mapping[int, Expr], what: str
-    ) -> JoinedRows:
+    def _holding(self, part: JoinedRows, conditions: Sequence[Expr], what: str) -> JoinedRows:
         """The part with conditions that must hold inside the join."""
-        found = [self.scope.condition(condition, columns, what) for condition in conditions]
-        self.scope.push(conditions, columns, part.always_there)
-        return replace(part, where=(*part.where, *(one for one in found if one is not None)))
+        found = (self._condition(condition, part.columns, what) for condition in conditions)
+        where = (*part.where, *(one for one in found if one is not None))
+        self._push(conditions, part.columns, part.always_there)
+        return replace(part, where=where)
 
-    def padded(self, part: JoinedRows, keys: Sequence[Ref] = ()) -> dict[int, Expr]:
+    def _padded(self, part: JoinedRows, keys: Sequence[Ref] = ()) -> dict[int, Expr]:
         """The columns of a part where NULLs may take the place of a row; it never has NULL in the keys."""
-        padded = self.scope.null_if_missing
-        return {number: padded(expr, part.witnesses, keys) for number, expr in part.columns.items()}
+        return {
+            number: self._null_if_missing(expr, part.witnesses, keys) for number, expr in part.columns.items()
+        }
 
-    def refuse_python(self, project: Project) -> None:
+    def _refuse_python(self, project: Project) -> None:
         """Spark calls a Python function for every row, also in a CASE that does not want its result."""
         for output in project.outputs:
-            if any(isinstance(e, Call) and e.name.startswith(_PYTHON) for e in walk_expression(output.value)):
+            calls = (part for part in walk_expression(output.value) if isinstance(part, Call))
+            if any(call.name.startswith("PythonUDF") for call in calls):
                 reason = (
                     f"a Python function computes {output.column.name!r} below an outer join, where it would "
                     "be called for rows that are missing"
                 )
                 remedy = "call it on the joined DataFrame, or when the rows are written"
-                self.scope.faults.append(Refused(reason, remedy))
+                self.faults.append(Refused(reason, remedy))
+
+    def _pair(self, condition: Expr, columns: Mapping[int, Expr]) -> tuple[Ref, Ref] | None:
+        """The columns of tables that a condition equates, if it does just that."""
+        match condition:
+            case Call("EqualTo", (a, b)):
+                one, other = (without_widening(substituted(side, columns)) for side in (a, b))
+                if isinstance(one, Column) and isinstance(other, Column) and are_joinable(one, other):
+                    refs = self._refs.get(one.id), self._refs.get(other.id)
+                    return None if refs[0] is None or refs[1] is None else (refs[0], refs[1])
+        return None
+
+    def _condition(self, condition: Expr, columns: Mapping[int, Expr], what: str) -> Condition | None:
+        """The condition for the tree; None if it cannot be there, which is a fault. `what` is it in words."""
+        try:
+            found = translated(substituted(condition, columns), self._refs)
+            check_is_condition(found, self._type_of)
+        except NotTranslatableError as cause:
+            reason = f"{what} must hold inside the delta join, which cannot evaluate {cause}"
+        except (ConfigurationError, SchemaError) as cause:
+            reason = f"{what} must hold inside the delta join: {cause}"
+        else:
+            return found
+        self.faults.append(Refused(reason, _COMPUTE))
+        return None
+
+    def _type_of(self, ref: Ref) -> pa.DataType:
+        return self.tables[ref.table].schema.type_of(ref.column)
+
+    def _push(self, conditions: Sequence[Expr], columns: Mapping[int, Expr], tables: frozenset[int]) -> None:
+        """Let the store leave out the rows of these tables that fail a condition."""
+        raw = Relation("raw", tuple(column for part in self.raw for column in part.hidden))
+        for condition in conditions:
+            for column, predicate in predicates_of(substituted(condition, columns), raw):
+                number = self._refs[column.id].table
+                if number in tables:
+                    self.where.setdefault(number, {})[predicate] = None
+
+    def _null_if_missing(self, expr: Expr, witnesses: Sequence[int], keys: Sequence[Ref] = ()) -> Expr:
+        """The expression, or NULL where a row is not there, which has a part of one of these tables.
+
+        For conditions inside the join, which know no flags. `keys` are columns that have a value wherever the
+        row is there: it would match nothing otherwise.
+        """
+        outcome = in_deletes(expr, dict.fromkeys(columns_of(expr), Outcome(Value.NULL)))
+        if outcome is not None and outcome.value is Value.NULL:
+            return expr
+        if keys:
+            return Call("CaseWhen", (Call("IsNotNull", (self._column(keys[0]),)), expr))
+        never_null = [self._never_null(number) for number in witnesses]
+        there = [Call("IsNotNull", (column,)) for column in never_null if column is not None]
+        if len(there) < len(witnesses):
+            return Call("Missing", (expr,))  # nothing tells a missing row of such a table from NULLs
+        return Call("CaseWhen", (_any_of(there), expr))
+
+    def _column(self, ref: Ref) -> Column:
+        return next(column for column in self.raw[ref.table].hidden if column.name == ref.column)
+
+    def _never_null(self, number: int) -> Column | None:
+        """A column of a table that no row has NULL in."""
+        schema = self.tables[number].schema
+        names = {column.name for column in schema.columns if not column.nullable} | set(schema.primary_key)
+        return next((column for column in self.raw[number].hidden if column.name in names), None)
+
+    def _is_there(self, witnesses: Sequence[int]) -> Expr:
+        """True where a row exists that has a part of one of these tables, by flags of the delta join."""
+        for number in witnesses:
+            if number not in self.present:
+                self.present[number] = Column(next(self.fresh), f"present_{number}", "boolean")
+        return _any_of([self.present[number] for number in witnesses])
+
+    def _no_keys(self, left: frozenset[int], right: frozenset[int], conditions: Sequence[Expr]) -> Refused:
+        """That no condition equates columns of these tables, and what the conditions do instead."""
+        for condition in conditions:
+            match condition:
+                case Call("EqualTo", (a, b)) if columns_of(a) and columns_of(b):
+                    return self._computed_keys(condition, a, b)
+        if any(isinstance(part, Call) and part.name == "EqualNullSafe" for part in conditions):
+            return Refused("no equality between columns of both tables; <=> also matches NULL", "join on =")
+        return Refused(
+            f"no equality between a column of {self._names(left)} and one of {self._names(right)}",
+            "join on equal columns; any other condition may come in addition",
+        )
+
+    def _computed_keys(self, condition: Expr, *sides: Expr) -> Refused:
+        """That a condition equates what is computed; a full outer join makes one key of two."""
+        values = (substituted(side, self._computed) for side in sides)
+        if any(isinstance(value, Call) and value.name == "Coalesce" for value in values):
+            return Refused(
+                f"{condition} compares a key that is computed of several columns by coalesce, as a full "
+                "outer join USING does, and no index has it",
+                "join on a column of one table, or write the full outer join into a managed table with an "
+                "INDEX of that key and join its changes",
+            )
+        return Refused(
+            f"no equality between plain columns of both tables, {condition} compares computed values",
+            "add the computed value as a column of the table, with an INDEX",
+        )
+
+    def _names(self, numbers: frozenset[int]) -> str:
+        return " or ".join(dict.fromkeys(repr(self.tables[number].name) for number in sorted(numbers)))
+
+
+def _any_of(parts: Sequence[Expr]) -> Expr:
+    return reduce(lambda whole, part: Call("Or", (whole, part)), parts)
 
 
 def _sides(kind: str, side: JoinSide) -> tuple[JoinSide, JoinSide]:

@@ -1,15 +1,9 @@
-"""What lies between a node and the leaf it reads: follow a column down, stack the nodes up again (pure).
-
-For an INNER join, the projections and filters of an input may as well run on the joined rows: they use
-columns of their own side only. So a delta join reads raw columns, and the chains of both inputs are
-stacked on it, each passing the other side's columns on. See docs/decisions/0005.
-"""
+"""What lies between a node and the leaf it reads: follow a column down, stack the nodes up again (pure)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
 
 from planner.plan.expressions import (
     Call,
@@ -50,7 +44,7 @@ class Chain:
 def chain_of(plan: Plan) -> Chain:
     """The chain that ends in `plan`; its leaf is the first node that has not one known input."""
     nodes: list[Unary] = []
-    while isinstance(plan, Project | Filter | Watermark | Wrapper):
+    while isinstance(plan, Unary):
         nodes.append(plan)
         plan = plan.child
     return Chain(plan, tuple(reversed(nodes)))
@@ -83,13 +77,7 @@ def trace(expr: Expr, plan: Plan) -> Column | None:
 
 def origins(expr: Expr, plan: Plan) -> frozenset[Column]:
     """The columns of the leaf below `plan`, a chain, that the expression is computed from."""
-    found = frozenset(part for part in walk_expression(expr) if isinstance(part, Column))
-    for node in reversed(chain_of(plan).nodes):
-        if isinstance(node, Project):
-            values = {output.column: output.value for output in node.outputs}
-            parts = (part for column in found for part in walk_expression(values[column]))
-            found = frozenset(part for part in parts if isinstance(part, Column))
-    return found
+    return frozenset(part for part in walk_expression(inlined(expr, plan)) if isinstance(part, Column))
 
 
 def inlined(expr: Expr, plan: Plan) -> Expr:
@@ -124,30 +112,21 @@ def above(node: Unary, plan: Plan, carried: Sequence[Column]) -> Plan:
             return plan
 
 
-def restack(chain: Chain, base: Plan, carried: Sequence[Column]) -> Plan:
-    """The nodes of the chain over `base` instead of its leaf; see `above`."""
-    return reduce(lambda plan, node: above(node, plan, carried), chain.nodes, base)
-
-
-def equalities(join: Join) -> Iterator[tuple[Expr, Expr, Expr]]:
+def equalities(join: Join, names: Container[str] = ("EqualTo",)) -> Iterator[tuple[Expr, Expr, Expr]]:
     """Conditions that equate an expression of each input: (condition, left, right)."""
-    left_ids = {column.id for column in join.left.columns}
-    right_ids = {column.id for column in join.right.columns}
+    left, right = ({column.id for column in plan.columns} for plan in (join.left, join.right))
     for condition in conjuncts(join.condition):
         match condition:
-            case Call("EqualTo", (one, other)):
-                used_by_one, used_by_other = columns_of(one), columns_of(other)
-                if not used_by_one or not used_by_other:
-                    continue
-                if used_by_one <= left_ids and used_by_other <= right_ids:
+            case Call(name, (one, other)) if name in names and columns_of(one) and columns_of(other):
+                if columns_of(one) <= left and columns_of(other) <= right:
                     yield condition, one, other
-                elif used_by_one <= right_ids and used_by_other <= left_ids:
+                elif columns_of(one) <= right and columns_of(other) <= left:
                     yield condition, other, one
 
 
 def join_in_words(join: Join) -> str:
     """A join by its kind, its inputs and its condition."""
-    left, right = (_name_of(plan) for plan in (join.left, join.right))
+    left, right = map(_name_of, (join.left, join.right))
     condition = "" if join.condition is None else f" on {join.condition}"
     return f"{join.kind} join of {left} with {right}{condition}"
 

@@ -15,6 +15,8 @@ from typing import Any, Final
 
 from upsert.rowkind import ROW_KIND_COLUMN
 
+_ARITHMETIC: Final = {"Add": "+", "Subtract": "-", "Multiply": "*"}
+
 _SYMBOLS: Final = {
     "EqualTo": "=",
     "EqualNullSafe": "<=>",
@@ -24,12 +26,8 @@ _SYMBOLS: Final = {
     "LessThanOrEqual": "<=",
     "And": "AND",
     "Or": "OR",
-    "Add": "+",
-    "Subtract": "-",
-    "Multiply": "*",
-    "LEGACYAdd": "+",
-    "LEGACYSubtract": "-",
-    "LEGACYMultiply": "*",
+    **_ARITHMETIC,
+    **{f"LEGACY{name}": symbol for name, symbol in _ARITHMETIC.items()},
 }
 
 
@@ -38,8 +36,17 @@ def ref_field() -> Any:
     return field(default=None, compare=False, repr=False, kw_only=True)
 
 
+class _Leaf:
+    """An expression of no others."""
+
+    @property
+    def args(self) -> tuple[Expr, ...]:
+        """Nothing."""
+        return ()
+
+
 @dataclass(frozen=True)
-class Column:
+class Column(_Leaf):
     """A column of a plan, known by its expression id; a negative id is one that `build` has yet to draw."""
 
     id: int
@@ -52,27 +59,17 @@ class Column:
         """Whether this is the kind of a change; the name is reserved for that."""
         return self.name.lower() == ROW_KIND_COLUMN
 
-    @property
-    def args(self) -> tuple[Expr, ...]:
-        """Nothing: a column is a leaf."""
-        return ()
-
     def __str__(self) -> str:
         return f"{self.name}#{self.id}"
 
 
 @dataclass(frozen=True)
-class Literal:
+class Literal(_Leaf):
     """A constant, as a Python value; `value` is None for NULL."""
 
     value: Any
     type: str
     ref: int | None = ref_field()
-
-    @property
-    def args(self) -> tuple[Expr, ...]:
-        """Nothing: a constant is a leaf."""
-        return ()
 
     def __str__(self) -> str:
         if self.value is None:
@@ -99,14 +96,12 @@ class Cast:
 
 @dataclass(frozen=True)
 class Call:
-    """Any other expression, by its Catalyst class name.
+    """Any other expression, by its Catalyst class name; with a prefix where it does not do its default.
 
     What Spark replaces before it runs is read as what stands for it: `k BETWEEN 1 AND 2` as
     `k >= 1 AND k <= 2`.
 
     Attributes:
-        name: of the class; with a prefix where it does not do what it does by default.
-        args: what it is computed from.
         is_deterministic: whether the call itself gives the same for the same arguments.
         is_filled_in: whether Spark puts a value of the clock or the session in its place in each micro-batch.
     """
@@ -125,13 +120,12 @@ class Call:
 
 @dataclass(frozen=True)
 class Aggregation:
-    """An aggregate function of a query.
+    """An aggregate function of a query, by its Catalyst class name, as in "Sum".
 
     Attributes:
-        name: Catalyst class name of the function, as in "Sum".
         values: what it is given of each row.
         types: their types, as Spark SQL spells them.
-        condition: of its FILTER; None without one.
+        condition: of its FILTER.
         is_distinct: whether equal values count once.
         detail: other parameters of the function, by name: how it treats overflow, or NULL.
     """
@@ -226,8 +220,6 @@ def is_clock_word(value: object) -> bool:
 INTEGER_WIDTHS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 """Bits of Spark's integer types, by name."""
 
-_NESTED: Final = ("array", "map", "struct")
-
 
 def without_widening(expr: Expr) -> Expr:
     """The expression without casts that change neither equality nor order of its values.
@@ -253,7 +245,7 @@ def are_joinable(left: Column, right: Column) -> bool:
     """Whether the columns may be a pair of join keys: of one scalar type, or integers of any width."""
     if left.type in INTEGER_WIDTHS and right.type in INTEGER_WIDTHS:
         return True
-    return left.type == right.type and not left.type.startswith(_NESTED)
+    return left.type == right.type and not left.type.startswith(("array", "map", "struct"))
 
 
 def folded_integer(expr: Expr) -> Expr:

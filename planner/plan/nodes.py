@@ -1,10 +1,8 @@
 """The nodes of a plan as frozen values, and `Plan`, the sum of them (pure).
 
 The `ref` of a node names the node apart from its children: a rule that replaces a child keeps it, a
-rule that changes the node itself drops it.
-
-A new node is one edit here: its class, and its name in `Plan`. The rest goes by the types of its fields: its
-inputs are of type `Plan`, what it evaluates of type `Expr`, `Output` or `GroupBy`, or tuples of these.
+rule that changes the node itself drops it. The rest goes by the types of a node's fields: its inputs are of
+type `Plan`, what it evaluates of type `Expr`, `Output` or `GroupBy`, or tuples of these.
 """
 
 from __future__ import annotations
@@ -30,19 +28,38 @@ LOOKUP_JOIN: Final = "a lookup join"
 """What a join of two streams with lookups is called, also as a source of upserts."""
 
 
-def predicates_in_words(predicates: Sequence[Predicate]) -> str:
-    """Filters that must all hold, as text.
+def filters_in_words(filters: Filters | None) -> str:
+    """Alternatives, one of which must hold, as text; empty for None.
 
-    >>> predicates_in_words([("a", ">", 3), ("b", "is null", None)])
+    >>> filters_in_words([[("a", ">", 3), ("b", "is null", None)]])
     'a > 3 and b is null'
     """
-    parts = ((column, op, None if value is None else repr(value)) for column, op, value in predicates)
-    return " and ".join(" ".join(filter(None, part)) for part in parts)
+    return " or ".join(" and ".join(map(_predicate_in_words, parts)) for parts in filters or ())
 
 
-def filters_in_words(filters: Filters | None) -> str:
-    """Alternatives, one of which must hold, as text; empty for None."""
-    return " or ".join(map(predicates_in_words, filters or ()))
+def _predicate_in_words(predicate: Predicate) -> str:
+    column, operator, value = predicate
+    return f"{column} {operator}" if value is None else f"{column} {operator} {value!r}"
+
+
+def typed(columns: Sequence[Column]) -> str:
+    """Columns with their types, as text."""
+    return f"[{', '.join(f'{column}: {column.type}' for column in columns)}]"
+
+
+def _listed(parts: Sequence[object]) -> str:
+    return ", ".join(map(str, parts))
+
+
+class _OverChild:
+    """A node that has the columns of its child."""
+
+    child: Plan
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The child's."""
+        return self.child.columns
 
 
 @dataclass(frozen=True)
@@ -75,13 +92,10 @@ class JoinTable:
         return filters_in_words(self.filters)
 
     def __str__(self) -> str:
-        compared = tuple(column for column in self.columns if column in self.compared)
-        where = self.filters_in_words
-        return (
-            f"{self.table.name} {typed(self.emitted)}"
-            + (f" comparing {typed(compared)}" if compared else "")
-            + (f" where {where}" if where else "")
-        )
+        compared = [column for column in self.columns if column in self.compared]
+        comparing = f" comparing {typed(compared)}" if compared else ""
+        where = f" where {self.filters_in_words}" if self.filters_in_words else ""
+        return f"{self.table.name} {typed(self.emitted)}{comparing}{where}"
 
 
 @dataclass(frozen=True)
@@ -89,10 +103,7 @@ class DeltaJoin:
     """Leaf: the changes of a tree of joins of managed tables, which are numbered from 0.
 
     Attributes:
-        tables: the tables by number.
-        tree: how they are joined.
         present: table and flag: whether a row has a part of the table, for those where that is asked.
-        row_kind: the kind of each change.
         keep: which rows come out; None for all.
         is_net: whether no row may come out with both signs; where signs are summed they may.
     """
@@ -107,33 +118,26 @@ class DeltaJoin:
     @property
     def columns(self) -> tuple[Column, ...]:
         """Columns of the tables that come out, in their order, the flags, and the kind."""
-        numbers = sorted(visible(self.tree))
-        of_tables = (column for number in numbers for column in self.tables[number].emitted)
+        of_tables = (column for _, column in self._emitted())
         return (*of_tables, *(flag for _, flag in self.present), self.row_kind)
 
     @property
     def refs(self) -> dict[int, Ref]:
         """Id of each column that comes out of a table -> the table and the column."""
-        return {
-            column.id: Ref(number, column.name)
-            for number in sorted(visible(self.tree))
-            for column in self.tables[number].emitted
-        }
+        return {column.id: Ref(number, column.name) for number, column in self._emitted()}
+
+    def _emitted(self) -> Iterator[tuple[int, Column]]:
+        for number in sorted(visible(self.tree)):
+            yield from ((number, column) for column in self.tables[number].emitted)
 
     def __str__(self) -> str:
-        flags = "".join(f" {flag}" for _, flag in self.present)
-        return f"DeltaJoin {self.row_kind}{flags}"
+        return f"DeltaJoin {self.row_kind}{''.join(f' {flag}' for _, flag in self.present)}"
 
     def lines(self) -> Iterator[str]:
         """The tree, then the tables, as text."""
         keep = "" if self.keep is None else f" keeping {self.keep}"
         yield f"{tree_in_words(self.tree)}{keep}{'' if self.is_net else ' not net'}"
         yield from (f"t{number} {table}" for number, table in enumerate(self.tables))
-
-
-def typed(columns: Sequence[Column]) -> str:
-    """Columns with their types, as text."""
-    return f"[{', '.join(f'{column}: {column.type}' for column in columns)}]"
 
 
 def tree_in_words(node: Node) -> str:
@@ -174,15 +178,12 @@ class TableRows:
 
 @dataclass(frozen=True)
 class Enriched:
-    """The rows of a stream with the rows of a table that match them when they are processed.
+    """The rows of a stream, which are only added, with a table's rows that match when they are processed.
 
     Attributes:
-        child: the stream; its rows are only added.
-        rows: the table.
         added: the table's columns, under the ids that they have in the query.
         keys: pairs of a column of the stream and the name of the table's column that must equal it.
         how: "inner" or "left".
-        ref: never set: a rule makes such a node.
     """
 
     child: Plan
@@ -190,7 +191,6 @@ class Enriched:
     added: tuple[Column, ...]
     keys: tuple[tuple[Column, str], ...]
     how: str
-    ref: int | None = ref_field()
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -204,13 +204,9 @@ class Enriched:
 
 @dataclass(frozen=True)
 class Normalized:
-    """Changes that `upsert.normalize` makes whole.
+    """Changes that `upsert.normalize` makes whole, of rows known by `key`; of these `order` tells the newer.
 
-    Attributes:
-        key: the columns by which it knows rows.
-        input: what it is given.
-        order: the columns by which it knows which row is newer.
-        refs: the operator's nodes from the top down to the one above its input.
+    `refs` are the operator's nodes from the top down to the one above its input.
     """
 
     key: tuple[str, ...]
@@ -280,8 +276,8 @@ class Changelog:
                 return f"{self.name} by ({', '.join(key)})"
             case LookupJoined(left=left, right=right, join=join):
                 return f"{self.name} ({join.kind}) of {left.name} with {right.name}"
-            case LookupChanges(LookupJoined(left=left, right=right, join=join)):
-                return f"{self.name} ({join.kind}) of {left.name} with {right.name}, with -U"
+            case LookupChanges(LookupJoined() as joined):
+                return f"{replace(self, origin=joined)._described()}, with -U"
             case Upserts(UpsertKey(keys=keys)):
                 return f"{self.name} by ({', '.join('|'.join(names) for names in keys)})"
             case ManagedTable(scan_mode=mode) if mode != "full":
@@ -342,8 +338,7 @@ class Aggregate:
         return tuple(output.column for output in self.outputs)
 
     def __str__(self) -> str:
-        outputs = ", ".join(map(str, self.outputs))
-        return f"Aggregate by ({', '.join(map(str, self.groups))}) [{outputs}]"
+        return f"Aggregate by ({_listed(self.groups)}) [{_listed(self.outputs)}]"
 
 
 @dataclass(frozen=True)
@@ -367,7 +362,7 @@ class Measure:
 
     def __str__(self) -> str:
         where = "" if self.condition is None else f" where {self.condition}"
-        return f"{self.function.name}({', '.join(map(str, self.values))}){where}"
+        return f"{self.function.name}({_listed(self.values)}){where}"
 
 
 @dataclass(frozen=True)
@@ -387,14 +382,11 @@ class LookupAggregate:
     """Leaf: the changes of an aggregate of one table, each group computed from all of its rows.
 
     Attributes:
-        table: what is read.
         groups: a column of the table for each GROUP BY expression.
         keys: names of these columns.
         index: by what the rows of a group are found.
-        measures: what is computed.
         where: which rows count; None for all.
         outputs: the columns of the user's aggregate.
-        row_kind: the kind of each change.
     """
 
     table: ManagedTable
@@ -414,9 +406,8 @@ class LookupAggregate:
     def __str__(self) -> str:
         conditions = (filters_in_words(self.table.where), "" if self.where is None else str(self.where))
         where = "".join(f" where {condition}" for condition in conditions if condition)
-        outputs = ", ".join(map(str, self.outputs))
         by = f"({', '.join(self.keys)}) by {self.index}"
-        return f"LookupAggregate {self.table.name} {by}{where} [{outputs}, {self.row_kind}]"
+        return f"LookupAggregate {self.table.name} {by}{where} [{_listed((*self.outputs, self.row_kind))}]"
 
 
 @dataclass(frozen=True)
@@ -439,10 +430,9 @@ class SignedAggregate:
         return (*(output.column for output in self.outputs), self.row_kind)
 
     def __str__(self) -> str:
-        groups, measures, outputs = (
-            ", ".join(map(str, part)) for part in (self.groups, self.measures, self.outputs)
-        )
-        return f"SignedAggregate by ({groups}) of ({measures}) [{outputs}, {self.row_kind}]"
+        groups, measures = _listed(self.groups), _listed(self.measures)
+        outputs = _listed((*self.outputs, self.row_kind))
+        return f"SignedAggregate by ({groups}) of ({measures}) [{outputs}]"
 
 
 @dataclass(frozen=True)
@@ -485,56 +475,46 @@ class Project:
         """The computed columns, in order."""
         return tuple(output.column for output in self.outputs)
 
+    @property
+    def is_columns_alone(self) -> bool:
+        """Whether it only names and chooses columns, so that NULLs pass through it."""
+        return all(isinstance(output.value, Column) for output in self.outputs)
+
     def __str__(self) -> str:
-        return f"Project [{', '.join(str(output) for output in self.outputs)}]"
+        return f"Project [{_listed(self.outputs)}]"
 
 
 @dataclass(frozen=True)
-class Filter:
+class Filter(_OverChild):
     """The child's rows for which the condition is true."""
 
     child: Plan
     condition: Expr
     ref: int | None = ref_field()
 
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """The child's."""
-        return self.child.columns
-
     def __str__(self) -> str:
         return f"Filter {self.condition}"
 
 
 @dataclass(frozen=True)
-class Watermark:
+class Watermark(_OverChild):
     """The child's rows, with one column declared as event time."""
 
     child: Plan
     column: Expr
     ref: int | None = ref_field()
 
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """The child's."""
-        return self.child.columns
-
     def __str__(self) -> str:
         return f"Watermark {self.column}"
 
 
 @dataclass(frozen=True)
-class Wrapper:
+class Wrapper(_OverChild):
     """A node that leaves rows and columns as they are: a name, a hint, another distribution."""
 
     child: Plan
     name: str
     ref: int | None = ref_field()
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """The child's."""
-        return self.child.columns
 
     def __str__(self) -> str:
         return self.name
@@ -607,21 +587,16 @@ class SlidingWindows:
         return (self.made, *self.child.columns)
 
     def __str__(self) -> str:
-        return f"SlidingWindows {self.made} of {', '.join(map(str, self.values))}"
+        return f"SlidingWindows {self.made} of {_listed(self.values)}"
 
 
 @dataclass(frozen=True)
-class Distinct:
+class Distinct(_OverChild):
     """One of the child's rows that are equal in the `keys`: `dropDuplicates`; with all columns: DISTINCT."""
 
     child: Plan
     keys: tuple[Column, ...]
     ref: int | None = ref_field()
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """The child's."""
-        return self.child.columns
 
     @property
     def is_of_whole_rows(self) -> bool:
@@ -630,7 +605,7 @@ class Distinct:
         return all(column.id in keys or column.is_row_kind for column in self.columns)
 
     def __str__(self) -> str:
-        return f"Distinct [{', '.join(map(str, self.keys))}]"
+        return f"Distinct [{_listed(self.keys)}]"
 
 
 @dataclass(frozen=True)
@@ -661,9 +636,7 @@ class RegularJoin:
 class Apart:
     """What a node computes for the rows of each partition apart, with no look at those of others.
 
-    Attributes:
-        by: the columns of the input whose values make a partition; equal values and NULLs are one.
-        used: ids of all columns of the input that it evaluates.
+    Equal values and NULLs of `by` are one partition; `used` are ids of all columns that it evaluates.
     """
 
     by: tuple[Column, ...]
@@ -672,10 +645,7 @@ class Apart:
 
 @dataclass(frozen=True)
 class Opaque:
-    """A node that the planner does not look into; it is never rewritten, nor what lies below it.
-
-    `apart` is known of window functions with a PARTITION BY.
-    """
+    """A node that is never rewritten, nor what lies below; `apart` is known of window functions."""
 
     name: str
     inputs: tuple[Plan, ...]
@@ -684,11 +654,10 @@ class Opaque:
     apart: Apart | None = None
 
     def __str__(self) -> str:
-        return f"Opaque {self.name} [{', '.join(str(column) for column in self.columns)}]"
+        return f"Opaque {self.name} [{_listed(self.columns)}]"
 
 
 Unary = Project | Filter | Watermark | Wrapper
-
 Aggregated = Aggregate | SignedAggregate | LookupAggregate
 
 Plan = (

@@ -34,24 +34,10 @@ class Outcome:
     is_quiet: bool = True
 
 
+_ARITHMETIC: Final = ("Add", "Subtract", "Multiply", "Divide", "IntegralDivide", "Remainder")
+
 _NULL_IN_NULL_OUT: Final = frozenset(
-    {
-        "Add",
-        "LEGACYAdd",
-        "Subtract",
-        "LEGACYSubtract",
-        "Multiply",
-        "LEGACYMultiply",
-        "Divide",
-        "LEGACYDivide",
-        "IntegralDivide",
-        "LEGACYIntegralDivide",
-        "Remainder",
-        "LEGACYRemainder",
-        "Pmod",
-        "UnaryMinus",
-        "Abs",
-    }
+    {"Pmod", "UnaryMinus", "Abs", *_ARITHMETIC, *(f"LEGACY{name}" for name in _ARITHMETIC)}
     | {"EqualTo", "LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual", "Not"}
     | {"Upper", "Lower", "Length", "StringTrim", "StringTrimLeft", "StringTrimRight", "Substring"}
     | {"Concat", "Like", "RLike", "StartsWith", "EndsWith", "Contains", "StringInstr", "StringReplace"}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import Field, dataclass, field, fields, replace
 from enum import StrEnum
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from deltajoin.filters import Filters
 from upsert.errors import ConfigurationError
@@ -78,23 +78,13 @@ class Mode(StrEnum):
     ROWS = "rows"
 
 
-_PARTITIONS: Final = "scan.filter.partitions"
-
-_OFFSET_FROM: Final = "scan.filter.offset-from"
-
-_OFFSET_UNTIL: Final = "scan.filter.offset-until"
-
-_TIMESTAMP_FROM: Final = "scan.filter.timestamp-from"
-
-
 @dataclass(frozen=True)
 class RecordRange:
-    """Which records of a topic are read; None: no bound.
+    """Which records of a topic are read, by the options `scan.filter.…` of its source; None: no bound.
 
     Attributes:
         partitions: these only, ascending.
-        offset_from: from this offset of each partition on.
-        offset_until: up to this offset, exclusive.
+        offset_until: exclusive.
         timestamp_from: of each partition from the first record on whose time is not less, in milliseconds
             since 1970.
 
@@ -110,17 +100,16 @@ class RecordRange:
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
         """The range that a topic's options say; an upsert topic has none of them."""
-        keys = (_PARTITIONS, _OFFSET_FROM, _OFFSET_UNTIL, _TIMESTAMP_FROM)
-        return cls(*(values.get(key) for key in keys))
+        return cls(*(values.get(_option(field)) for field in fields(cls)))
 
     def __and__(self, other: RecordRange) -> RecordRange:
         """The records that lie in both."""
         both = [part for part in (self.partitions, other.partitions) if part is not None]
         return RecordRange(
             tuple(sorted(set(both[0]).intersection(*both))) if both else None,
-            _largest(self.offset_from, other.offset_from),
-            _smallest(self.offset_until, other.offset_until),
-            _largest(self.timestamp_from, other.timestamp_from),
+            max(_given(self.offset_from, other.offset_from), default=None),
+            min(_given(self.offset_until, other.offset_until), default=None),
+            max(_given(self.timestamp_from, other.timestamp_from), default=None),
         )
 
     @property
@@ -132,14 +121,12 @@ class RecordRange:
     @property
     def options(self) -> dict[str, str]:
         """The range as options of the source; it must not be empty."""
-        partitions = None if self.partitions is None else ",".join(map(str, self.partitions))
-        values = {
-            _PARTITIONS: partitions,
-            _OFFSET_FROM: self.offset_from,
-            _OFFSET_UNTIL: self.offset_until,
-            _TIMESTAMP_FROM: self.timestamp_from,
+        values = {_option(field): getattr(self, field.name) for field in fields(self)}
+        return {
+            key: ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            for key, value in values.items()
+            if value is not None
         }
-        return {key: str(value) for key, value in values.items() if value is not None}
 
     def __str__(self) -> str:
         parts = (
@@ -151,15 +138,20 @@ class RecordRange:
         return " and ".join(filter(None, parts))
 
 
+def _given(*bounds: int | None) -> list[int]:
+    return [bound for bound in bounds if bound is not None]
+
+
+def _option(field_: Field[Any]) -> str:
+    return f"scan.filter.{field_.name.replace('_', '-')}"
+
+
 @dataclass(frozen=True)
 class KafkaTopic:
     """What the planner knows about a topic of Kafka as a table, and about the way a query reads it.
 
     Attributes:
         name: the topics' names, or the pattern that chooses them.
-        schema: columns with their METADATA keys, and the primary key.
-        mode: what the query gets.
-        range: which records are read.
         source: the Spark format.
         label: the name that the user gave the source, by which checkpoints know it.
         options: those of the query, by key in lower case; they may hold secrets.
@@ -179,13 +171,9 @@ class KafkaTopic:
     mirror: ManagedTable | None = field(default=None, compare=False)
     apart: str | None = field(default=None, compare=False)
 
-    def as_upserts(self) -> KafkaTopic:
-        """The topic read without a normalizer."""
-        return replace(self, mode=Mode.UPSERT, options={**self.options, "changelog": Mode.UPSERT.value})
-
-    def as_changes(self) -> KafkaTopic:
-        """The topic read with a normalizer."""
-        return replace(self, mode=Mode.ALL, options={**self.options, "changelog": Mode.ALL.value})
+    def read_as(self, mode: Mode) -> KafkaTopic:
+        """The topic read without a normalizer, as UPSERT, or with one, as ALL."""
+        return replace(self, mode=mode, options={**self.options, "changelog": mode.value})
 
     @property
     def has_state_path(self) -> bool:
@@ -195,7 +183,7 @@ class KafkaTopic:
     @property
     def starts_late(self) -> str | None:
         """The mode in which the query starts if that is not with the earliest records; else None."""
-        mode = self.options.get("scan.startup.mode", "earliest-offset")
+        mode = self.options.get("scan.startup.mode")
         return None if mode == "earliest-offset" else mode
 
     def within(self, range_: RecordRange) -> KafkaTopic:
@@ -212,25 +200,14 @@ class KafkaTopic:
 
         A tombstone has no value, so neither the columns nor the metadata of the value's format are known.
         """
-        own = {c.name for c in self.schema.metadata if not _is_of_value(c.metadata or "")}
-        return frozenset(own.union(self.schema.primary_key))
+        # only keys of formats have a dot
+        keys = {c.name: c.metadata or "" for c in self.schema.metadata}
+        own = (name for name, key in keys.items() if "." not in key or key.startswith("key."))
+        return frozenset((*own, *self.schema.primary_key))
 
     def __str__(self) -> str:
         where = str(self.range)
         return f"topic {self.name} {self.mode}" + (f" where {where}" if where else "")
-
-
-def _is_of_value(metadata: str) -> bool:
-    """Whether the value's format gives this metadata: only formats have keys with a dot."""
-    return "." in metadata and not metadata.startswith("key.")
-
-
-def _largest(one: int | None, other: int | None) -> int | None:
-    return max((value for value in (one, other) if value is not None), default=None)
-
-
-def _smallest(one: int | None, other: int | None) -> int | None:
-    return min((value for value in (one, other) if value is not None), default=None)
 
 
 def index_within(schema: TableSchema, columns: set[str]) -> str | None:

@@ -10,7 +10,7 @@ fit the column's type, comparisons across types, OR.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
@@ -32,43 +32,31 @@ from planner.plan.nodes import Plan
 from upsert import types
 from upsert.errors import CorruptTableError
 
+_SAME_NAMES: Final = (
+    *("Abs", "And", "Coalesce", "Concat", "Contains", "EndsWith", "If", "In", "IsNaN", "IsNotNull", "IsNull"),
+    *("Length", "Like", "Month", "Not", "Or", "StartsWith", "Substring", "Year"),
+)
+"""Catalyst classes whose operator has the same name in lower case."""
+
 _OPERATORS: Final[Mapping[str, str]] = {
-    "Abs": "abs",
+    **{name: name.lower() for name in _SAME_NAMES},
     "Add": "+",
-    "And": "and",
     "CaseWhen": "case",
-    "Coalesce": "coalesce",
-    "Concat": "concat",
-    "Contains": "contains",
     "DayOfMonth": "day",
-    "EndsWith": "endswith",
     "EqualNullSafe": "<=>",
     "EqualTo": "=",
-    "GreaterThan": ">",
-    "GreaterThanOrEqual": ">=",
-    "If": "if",
-    "In": "in",
-    "IsNaN": "isnan",
-    "IsNotNull": "isnotnull",
-    "IsNull": "isnull",
     "FalseAbs": "wrapping abs",
     "FalseUnaryMinus": "wrapping neg",
+    "GreaterThan": ">",
+    "GreaterThanOrEqual": ">=",
     "LEGACYAdd": "wrapping +",
     "LEGACYMultiply": "wrapping *",
     "LEGACYSubtract": "wrapping -",
-    "Length": "length",
     "LessThan": "<",
     "LessThanOrEqual": "<=",
-    "Like": "like",
-    "Month": "month",
     "Multiply": "*",
-    "Not": "not",
-    "Or": "or",
-    "StartsWith": "startswith",
-    "Substring": "substring",
     "Subtract": "-",
     "UnaryMinus": "neg",
-    "Year": "year",
 }
 """Catalyst class -> operator of a condition; `planner.spark.read` prefixes what is not as in ANSI mode."""
 
@@ -76,19 +64,13 @@ _WORDS: Final = {"tinyint": "byte", "smallint": "short", "int": "integer", "bigi
 
 
 class NotTranslatableError(ValueError):
-    """An expression that a delta join cannot evaluate; the text is that expression.
-
-    The planner makes a refusal of it.
-    """
+    """An expression that a delta join cannot evaluate, which is the text; it becomes a refusal."""
 
 
 def translated(expr: Expr, refs: Mapping[int, Ref]) -> Condition:
-    """The condition that means what the expression does.
+    """The condition that means what a deterministic expression over columns of tables does.
 
-    Args:
-        expr: a deterministic expression over columns of tables.
-        refs: id of each such column -> the table and the column. A call `Missing(value)` stands for the value
-            where a row is there, else NULL, which no condition can tell.
+    A call `Missing(value)` stands for the value where a row is there, else NULL, which no condition can tell.
 
     Raises:
         NotTranslatableError: a part has no equal; its text is that part's.
@@ -124,14 +106,13 @@ def _arrow(expr: Expr, name: str) -> pa.DataType:
 
 
 _COMPARISONS: Final = {
-    "EqualTo": "==",
-    "LessThan": "<",
-    "LessThanOrEqual": "<=",
-    "GreaterThan": ">",
-    "GreaterThanOrEqual": ">=",
+    "EqualTo": ("==", "=="),
+    "LessThan": ("<", ">"),
+    "LessThanOrEqual": ("<=", ">="),
+    "GreaterThan": (">", "<"),
+    "GreaterThanOrEqual": (">=", "<="),
 }
-
-_MIRRORED: Final = {"==": "==", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+"""Catalyst class -> operator of a filter, and that with both sides exchanged."""
 
 _PLAIN_TYPES: Final = {*INTEGER_WIDTHS, "string", "boolean", "date", "timestamp", "timestamp_ntz"}
 
@@ -140,9 +121,9 @@ def predicates_of(condition: Expr, plan: Plan) -> Iterator[tuple[Column, Predica
     """Filters that follow from one conjunct of a condition over `plan`, each with the column it tests."""
     match condition:
         case Call(name, (a, b)) if name in _COMPARISONS:
-            operator = _COMPARISONS[name]
+            operator, mirrored = _COMPARISONS[name]
             yield from _comparison(a, operator, b, plan)
-            yield from _comparison(b, _MIRRORED[operator], a, plan)
+            yield from _comparison(b, mirrored, a, plan)
         case Call("Not", (Call("EqualTo", (a, b)),)):
             yield from _comparison(a, "!=", b, plan)
             yield from _comparison(b, "!=", a, plan)
@@ -151,26 +132,23 @@ def predicates_of(condition: Expr, plan: Plan) -> Iterator[tuple[Column, Predica
                 yield column, (column.name, "is null" if name == "IsNull" else "is not null", None)
         case Call("In", (value, *options)):
             column = trace(value, plan)
-            constants = [folded_integer(option) for option in options]
-            if column is not None and all(_fits(column, constant) for constant in constants):
-                yield column, (column.name, "in", tuple(_value(constant) for constant in constants))
+            constants = [found for one in options if isinstance(found := folded_integer(one), Literal)]
+            if column is None or len(constants) < len(options):
+                return
+            if all(_fits(column, constant) for constant in constants):
+                yield column, (column.name, "in", tuple(constant.value for constant in constants))
 
 
 def _comparison(value: Expr, operator: str, constant: Expr, plan: Plan) -> Iterator[tuple[Column, Predicate]]:
     column, constant = trace(value, plan), folded_integer(constant)
-    if column is not None and _fits(column, constant):
-        yield column, (column.name, operator, _value(constant))
+    if column is not None and isinstance(constant, Literal) and _fits(column, constant):
+        yield column, (column.name, operator, constant.value)
 
 
-def _fits(column: Column, constant: Expr) -> bool:
-    if not isinstance(constant, Literal) or constant.value is None or column.is_row_kind:
+def _fits(column: Column, constant: Literal) -> bool:
+    if constant.value is None or column.is_row_kind:
         return False
     if column.type in INTEGER_WIDTHS and constant.type in INTEGER_WIDTHS:
         limit = 1 << INTEGER_WIDTHS[column.type] - 1
         return bool(-limit <= constant.value < limit)
     return column.type == constant.type and (column.type in _PLAIN_TYPES or column.type.startswith("decimal"))
-
-
-def _value(constant: Expr) -> Any:
-    assert isinstance(constant, Literal)
-    return constant.value

@@ -12,7 +12,6 @@ from planner.plan.nodes import (
     Aggregate,
     Changelog,
     DeltaJoin,
-    Filter,
     GroupBy,
     Join,
     LookupAggregate,
@@ -21,8 +20,7 @@ from planner.plan.nodes import (
     Plan,
     Project,
     Relation,
-    Watermark,
-    Wrapper,
+    Unary,
 )
 
 
@@ -98,14 +96,10 @@ def at_join_trees(plan: Plan, change: Callable[[Plan], Plan]) -> Plan:
 
 
 def _below_join_tree(plan: Plan, above: Plan, change: Callable[[Plan], Plan]) -> Plan:
-    is_part = joins_changes(above)
-    if is_part and joins_changes(plan):
-        below = [_below_join_tree(child, plan, change) for child in children(plan)]
-    elif is_part and isinstance(plan, Project | Filter | Watermark | Wrapper):
-        below = [_below_join_tree(plan.child, above, change)]
-    else:
+    if not joins_changes(above) or not (joins_changes(plan) or isinstance(plan, Unary)):
         return at_join_trees(plan, change)
-    return with_children(plan, below)
+    nearest = above if isinstance(plan, Unary) else plan
+    return with_children(plan, [_below_join_tree(child, nearest, change) for child in children(plan)])
 
 
 def joins_changes(plan: Plan) -> bool:
@@ -158,7 +152,7 @@ def fresh_ids(plan: Plan) -> Iterator[int]:
 def tree(plan: Plan, depth: int = 0) -> str:
     """The plan as text: one node a line, inputs indented below.
 
-    >>> from planner.plan.nodes import Relation
+    >>> from planner.plan.nodes import Filter
     >>> print(tree(Filter(Relation("t", (Column(1, "a", "int"),)), Column(1, "a", "int"))))
     Filter a#1
       Relation t [a#1: int]
@@ -189,4 +183,4 @@ def sources(node: Plan) -> str:
 def aggregations(node: Aggregate) -> Iterator[Aggregation]:
     """The aggregate functions of the node, each once, in the order of its columns."""
     found = (part for output in node.outputs for part in walk_expression(output.value))
-    yield from dict.fromkeys(part for part in found if isinstance(part, Aggregation))
+    return iter(dict.fromkeys(part for part in found if isinstance(part, Aggregation)))

@@ -8,17 +8,31 @@ rows of a group by them, or leaves rows out by them, would not take away what it
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from typing import Final
 
-from planner.aggregates.lookups import lookup_aggregate
-from planner.aggregates.sums import SIGNED, is_summable
-from planner.plan.expressions import Column, Expr, columns_of, without_ids, without_kinds
+from deltajoin.aggregate.evaluate import result_type
+from deltajoin.aggregate.spec import Measure as Computation
+from deltajoin.aggregate.spec import of_table
+from deltajoin.core.conditions import check_is_condition
+from deltajoin.expressions import Call as InsideCall
+from deltajoin.expressions import Condition, Ref
+from planner.plan.chains import chain_of, inlined
+from planner.plan.expressions import (
+    Aggregation,
+    Column,
+    Expr,
+    Literal,
+    columns_of,
+    without_ids,
+    without_kinds,
+)
+from planner.plan.keys import group_keys, is_unique_by
 from planner.plan.nodes import (
     Aggregate,
     Changelog,
+    Computed,
     DeltaJoin,
     Distinct,
     Filter,
@@ -26,17 +40,20 @@ from planner.plan.nodes import (
     Group,
     GroupBy,
     Join,
+    LookupAggregate,
     Measure,
     Output,
     Plan,
     Project,
+    RegularJoin,
     SignedAggregate,
     SlidingWindows,
     Union,
     Watermark,
     WindowKind,
 )
-from planner.plan.sources import KafkaTopic, ManagedTable, Mode
+from planner.plan.sources import KafkaTopic, ManagedTable, Mode, index_within
+from planner.plan.translate import NotTranslatableError, translated
 from planner.plan.trees import (
     aggregations,
     children,
@@ -48,23 +65,20 @@ from planner.plan.trees import (
     transform_up,
     walk,
 )
-from planner.plan.uniqueness import is_unique_by
-from planner.plan.upsert_keys import group_keys
-from planner.refusals import Refused, first_refusal
+from planner.refusals import Refused, Rewrite, first_refusal, not_held, read_apart
 from planner.rules.row_kinds import carry_row_kind
 from planner.settings import Settings
+from planner.signed_sums import SIGNED, is_summable
+from upsert.errors import ConfigurationError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
 
 
-def drop_needless_distinct(node: Plan, settings: Settings) -> Plan | Refused | None:  # noqa: ARG001
+def drop_needless_distinct(node: Plan, _settings: Settings) -> Plan | Refused | None:
     """Leave out DISTINCT and dropDuplicates over changes whose columns hold the key of every table below.
 
     No two rows are equal in them at any time, so nothing is to be dropped. Where whole rows can be equal,
     `group_distinct` counts them. A dropDuplicates by some columns is refused: it does not say which row
     stays, and so not which one comes back when that goes.
-
-        Distinct [order_id#1]
-          Changelog orders […]        =>      Changelog orders […]
     """
     if not isinstance(node, Distinct) or not reads_changes(node):
         return None
@@ -82,15 +96,11 @@ def drop_needless_distinct(node: Plan, settings: Settings) -> Plan | Refused | N
     )
 
 
-def group_distinct(node: Plan, settings: Settings) -> Plan | None:  # noqa: ARG001
+def group_distinct(node: Plan, _settings: Settings) -> Plan | None:
     """Make DISTINCT of whole rows over changes a GROUP BY of all columns, which `replace_aggregate` signs.
 
     So the rows of a group are counted, and its one row goes with the last of them. Comes after
     `drop_needless_distinct`: what is left can have equal rows.
-
-        Distinct [name#1]                     Aggregate by (name#1) [name#1]
-          Project [name#1]            =>        Project [name#1]
-            Changelog …                           Changelog …
     """
     if not isinstance(node, Distinct) or not reads_changes(node) or not node.is_of_whole_rows:
         return None
@@ -98,50 +108,37 @@ def group_distinct(node: Plan, settings: Settings) -> Plan | None:  # noqa: ARG0
     return Aggregate(node.child, tuple(map(GroupBy, keys)), tuple(Output(key, key) for key in keys))
 
 
-Unstable = Mapping[int, str]
-"""Ids of columns, and the METADATA column that each is made of."""
-
-
-def unstable_columns(plan: Plan) -> Unstable:
-    """The unstable ones among the columns of a plan and of all below it."""
+def _unstable_columns(plan: Plan) -> dict[int, str]:
+    """Ids of the unstable columns of a plan and all below, and the METADATA column that each is made of."""
     found: dict[int, str] = {}
     for child in children(plan):
-        found |= unstable_columns(child)
+        found |= _unstable_columns(child)
+    made: list[tuple[Column, Sequence[Expr]]] = []
     match plan:
         case Changelog(origin=ManagedTable(changing=names)):
             found |= {column.id: column.name for column in plan.columns if column.name in names}
         case Project():
-            for output in plan.outputs:
-                if (name := first_unstable([output.value], found)) is not None:
-                    found[output.column.id] = name
+            made = [(output.column, [output.value]) for output in plan.outputs]
         case Generate():
-            if (name := first_unstable([plan.generator], found)) is not None:
-                found |= dict.fromkeys((column.id for column in plan.made), name)
+            made = [(column, [plan.generator]) for column in plan.made]
         case SlidingWindows():
-            if (name := first_unstable(plan.values, found)) is not None:
-                found[plan.made.id] = name
+            made = [(plan.made, plan.values)]
         case Union():
             first, *others = (without_kinds(one.columns) for one in plan.inputs)
             for other in others:
                 pairs = zip(other, first, strict=True)
                 found |= {column.id: found[own.id] for own, column in pairs if own.id in found}
+    for column, values in made:
+        if (name := _first_unstable(values, found)) is not None:
+            found[column.id] = name
     return found
 
 
-def deciding(plan: Plan) -> Iterator[Expr]:
-    """The conditions below a node by which rows are left out."""
-    for node in walk(plan):
-        if isinstance(node, Filter | Join):
-            yield from expressions(node)
-
-
-def first_unstable(exprs: Iterable[Expr], unstable: Unstable) -> str | None:
+def _first_unstable(exprs: Iterable[Expr], unstable: Mapping[int, str]) -> str | None:
     """The METADATA column that one of some expressions is made of; None for none."""
     used = columns_of(*exprs)
     return next((name for id, name in unstable.items() if id in used), None)
 
-
-AggregateCondition = Callable[[Aggregate], Refused | None]
 
 _DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
 
@@ -178,17 +175,16 @@ def changes_are_read_from_the_beginning(node: Aggregate) -> Refused | None:
     for leaf in walk(node.child):
         match leaf:
             case Changelog(name, origin=ManagedTable(scan_mode=mode)) if mode != "full":
-                return Refused(
-                    f"an aggregate over {name!r}, read with scan.mode = {mode!r}, would take away rows that "
-                    "it never counted",
-                    "leave out 'scan.mode'",
-                )
+                option = "scan.mode"
             case Changelog(name, origin=KafkaTopic(starts_late=str(mode))):
-                return Refused(
-                    f"an aggregate over {name!r}, read with scan.startup.mode = {mode!r}, would take away "
-                    "rows that it never counted",
-                    "leave out 'scan.startup.mode'",
-                )
+                option = "scan.startup.mode"
+            case _:
+                continue
+        return Refused(
+            f"an aggregate over {name!r}, read with {option} = {mode!r}, would take away rows that it never "
+            "counted",
+            f"leave out {option!r}",
+        )
     return None
 
 
@@ -217,8 +213,9 @@ def functions_need_no_order(node: Aggregate) -> Refused | None:
 
 def groups_are_of_lasting_values(node: Aggregate) -> Refused | None:
     """A row must leave the group that it came into, so nothing may go by metadata of the change."""
-    unstable = unstable_columns(node.child)
-    found = first_unstable(chain(expressions(node), deciding(node.child)), unstable)
+    deciding = (below for below in walk(node.child) if isinstance(below, Filter | Join))
+    used = (expr for one in (node, *deciding) for expr in expressions(one))
+    found = _first_unstable(used, _unstable_columns(node.child))
     if found is None:
         return None
     return Refused(
@@ -229,7 +226,7 @@ def groups_are_of_lasting_values(node: Aggregate) -> Refused | None:
     )
 
 
-AGGREGATE_CONDITIONS: Final[tuple[AggregateCondition, ...]] = (
+AGGREGATE_CONDITIONS: Final = (
     changes_are_whole,
     changes_are_read_from_the_beginning,
     groups_are_no_sessions,
@@ -275,17 +272,8 @@ def sums_can_be_undone(node: Aggregate) -> Refused | None:
 def replace_aggregate(node: Plan, settings: Settings) -> Plan | Refused | None:
     """Replace a GROUP BY of changes by sums of signs, which Spark's own aggregation keeps by group.
 
-    Only when all `AGGREGATE_CONDITIONS` hold. Its input is cut down to what groups
-    and functions need; watermarks below are left out, since a change that comes late must still count:
-
-        Aggregate by (a#1) [a#1, Sum(b#2) AS s#3]
-          Changelog …
-
-    becomes
-
-        SignedAggregate by (a#1 in group_0#-1) of (Sum(value_0_0#-2)) [a#1, Sum(b#2) AS s#3, _row_kind#-3]
-          Project [a#1 AS group_0#-1, b#2 AS value_0_0#-2, _row_kind#4]
-            Changelog …
+    Only when all `AGGREGATE_CONDITIONS` hold. Its input is cut down to what groups and functions need;
+    watermarks below are left out, since a change that comes late must still count.
     """
     if not isinstance(node, Aggregate) or not reads_changes(node):
         return None
@@ -297,33 +285,33 @@ def replace_aggregate(node: Plan, settings: Settings) -> Plan | Refused | None:
         return lookup_aggregate(node, reason)
     if refused := sums_can_be_undone(node):
         return refused
-    node = replace(node, child=_with_kinds(node.child, settings))
-    row_kind = row_kind_of(node.child)
-    if row_kind is None:
-        return _without_kind(node)
-    return _signed(node, row_kind)
-
-
-def _with_kinds(plan: Plan, settings: Settings) -> Plan:
-    """The plan with the kinds of an aggregate below that this rule has just replaced."""
-    return transform_up(plan, lambda node: carry_row_kind(node, settings) or node)
+    # an aggregate below that this rule has just replaced has a kind now
+    child = transform_up(node.child, lambda below: carry_row_kind(below, settings) or below)
+    row_kind = row_kind_of(child)
+    return _without_kind(node) if row_kind is None else _signed(replace(node, child=child), row_kind)
 
 
 def _signed(node: Aggregate, row_kind: Column) -> SignedAggregate:
     ids = fresh_ids(node)
-    groups = tuple(
-        Group(group, Column(next(ids), f"group_{number}", _type_of(group.value)))
-        for number, group in enumerate(node.groups)
-    )
-    measures = tuple(_measures(node, ids))
-    inputs = (
-        *(Output(group.column, group.by.value) for group in groups),
-        *(output for measure in measures for output in _inputs(measure)),
-        Output.of(row_kind),
-    )
-    child = transform_up(node.child, _for_sums)
+    groups, measures, inputs = list[Group](), list[Measure](), list[Output]()
+
+    def column(name: str, type_: str, value: Expr) -> Column:
+        made = Column(next(ids), name, type_)
+        inputs.append(Output(made, value))
+        return made
+
+    for number, by in enumerate(node.groups):
+        type_ = by.value.type if isinstance(by.value, Column) else "computed"
+        groups.append(Group(by, column(f"group_{number}", type_, by.value)))
+    for number, function in enumerate(aggregations(node)):
+        given = enumerate(zip(function.types, function.values, strict=True))
+        values = tuple(column(f"value_{number}_{n}", type_, value) for n, (type_, value) in given)
+        where = function.condition
+        condition = None if where is None else column(f"condition_{number}", "boolean", where)
+        measures.append(Measure(function, values, condition))
+    child = Project(transform_up(node.child, _for_sums), (*inputs, Output.of(row_kind)))
     new_kind = Column(next(ids), ROW_KIND_COLUMN, "string")
-    return SignedAggregate(Project(child, inputs), groups, measures, node.outputs, new_kind)
+    return SignedAggregate(child, tuple(groups), tuple(measures), node.outputs, new_kind)
 
 
 def _for_sums(node: Plan) -> Plan:
@@ -337,30 +325,6 @@ def _for_sums(node: Plan) -> Plan:
             return node
 
 
-def _measures(node: Aggregate, ids: Iterator[int]) -> Iterator[Measure]:
-    for number, function in enumerate(aggregations(node)):
-        values = tuple(
-            Column(next(ids), f"value_{number}_{position}", type_)
-            for position, type_ in enumerate(function.types)
-        )
-        condition = None
-        if function.condition is not None:
-            condition = Column(next(ids), f"condition_{number}", "boolean")
-        yield Measure(function, values, condition)
-
-
-def _inputs(measure: Measure) -> Iterator[Output]:
-    yield from (
-        Output(column, value) for column, value in zip(measure.values, measure.function.values, strict=True)
-    )
-    if measure.condition is not None and measure.function.condition is not None:
-        yield Output(measure.condition, measure.function.condition)
-
-
-def _type_of(value: Expr) -> str:
-    return value.type if isinstance(value, Column) else "computed"
-
-
 def _without_kind(node: Aggregate) -> Refused | None:
     """A join or an aggregate below that could not be replaced has said why; nothing else loses the kind."""
     if any(isinstance(below, Join | Aggregate) and reads_changes(below) for below in walk(node.child)):
@@ -369,3 +333,158 @@ def _without_kind(node: Aggregate) -> Refused | None:
         f"the changes of {sources(node)} have lost their {ROW_KIND_COLUMN!r} below an aggregate",
         "write planner.optimize(df) of the whole query; if this is it, report it as a bug",
     )
+
+
+_FUNCTIONS: Final[Mapping[str, str]] = {
+    "Average": "avg",
+    "BoolAnd": "min",
+    "BoolOr": "max",
+    "CollectList": "collect_list",
+    "CollectSet": "collect_set",
+    "Count": "count",
+    "Max": "max",
+    "MaxBy": "max_by",
+    "Min": "min",
+    "MinBy": "min_by",
+    "Sum": "sum",
+}
+"""Catalyst class -> function of `deltajoin.aggregate`."""
+
+_ON_A_SNAPSHOT: Final = "run it over a snapshot, catalog.read, of its input in a managed table"
+
+_ON_A_TABLE: Final = (
+    "write its input into a managed table with an INDEX on the group columns, with catalog.write_changes, "
+    "and aggregate that table's changes"
+)
+
+
+class _NotComputableError(ValueError):
+    """What cannot be computed by lookups, in words, and the remedy; caught in this module."""
+
+    def __init__(self, fault: str, remedy: str = _ON_A_TABLE) -> None:
+        super().__init__(fault)
+        self.remedy = remedy
+
+
+def lookup_aggregate(node: Aggregate, because: str) -> LookupAggregate | Refused:
+    """The aggregate, which fulfils `AGGREGATE_CONDITIONS`, by lookups; `because` it is no signed sum."""
+    what = f"{because}, so the rows of a group that changes must be looked up"
+    match leaf := chain_of(node.child).leaf:
+        case Changelog(origin=ManagedTable() as table):
+            pass
+        case Changelog(origin=KafkaTopic(mode=Mode.ALL, mirror=ManagedTable() as table)):
+            pass
+        case Changelog(origin=KafkaTopic(mode=Mode.ALL, apart=str()) as topic):
+            how, remedy = read_apart(topic)
+            return Refused(f"{what}, and the query {how}", remedy)
+        case Changelog(origin=KafkaTopic(mode=Mode.ALL, table=str(name))):
+            return Refused(
+                f"{what}, and a topic cannot be looked up",
+                f"mirror the topic in a managed table: start catalog.mirror(spark, {name!r})",
+            )
+        case DeltaJoin() | RegularJoin():
+            return Refused(
+                f"{what}, and the rows of a join are nowhere to be looked up",
+                f"write the join into a managed table with {_index_on(node)}, catalog.write_changes, and "
+                "aggregate that table's changes, catalog.read_changes",
+            )
+        case _:
+            return Refused(f"{what}, and the aggregate does not read one managed table", _ON_A_TABLE)
+    if refused := not_held(table, Rewrite.AGGREGATE):
+        return Refused(f"{what}, and {refused.reason}", refused.remedy)
+    if not node.groups:
+        return Refused(
+            f"{what}, and an aggregate without GROUP BY would look every row up",
+            "group by a column, or run it over a snapshot, catalog.read",
+        )
+    try:
+        keys = tuple(_stored(group.value, node.child) for group in node.groups)
+        index = index_within(table.schema, {key.name for key in keys})
+        if index is None:
+            names = ", ".join(key.name for key in keys)
+            reason = f"{what}, and no PRIMARY KEY prefix or INDEX of {table.name!r} lies within ({names})"
+            return Refused(reason, f"add INDEX ({names}) to {table.name}")
+        return _made(node, table, leaf, keys, index)
+    except _NotComputableError as fault:
+        return Refused(f"{what}; but {fault}", fault.remedy)
+
+
+def _index_on(node: Aggregate) -> str:
+    """The index that a table must have to serve the groups, in words."""
+    computed = [without_ids(group.value) for group in node.groups if not isinstance(group.value, Column)]
+    if computed or not node.groups:
+        return f"{' and '.join(computed) or 'what to group by'} as columns and an INDEX on the group columns"
+    return f"INDEX ({', '.join(without_ids(group.value) for group in node.groups)})"
+
+
+def _made(
+    node: Aggregate, table: ManagedTable, leaf: Plan, keys: tuple[Column, ...], index: str
+) -> LookupAggregate:
+    ids = fresh_ids(node)
+    refs = {column.id: of_table(column.name) for column in without_kinds(leaf.columns)}
+    by_name = {key.name: key for key in keys}  # GROUP BY k, k
+    made = {
+        name: replace(key, id=next(ids), name=f"group_{number}", ref=None)
+        for number, (name, key) in enumerate(by_name.items())
+    }
+    groups = tuple(Group(by, made[key.name]) for by, key in zip(node.groups, keys, strict=True))
+    measures = []
+    for number, function in enumerate(aggregations(node)):
+        computation = _computation(function, node.child, refs, table)
+        measures.append(Computed(function, computation, Column(next(ids), f"result_{number}", "computed")))
+    kind = Column(next(ids), ROW_KIND_COLUMN, "string")
+    filters = [below for below in chain_of(node.child).nodes if isinstance(below, Filter)]
+    where = _all_of([_condition(one.condition, one.child, refs, table) for one in filters])
+    return LookupAggregate(table, groups, tuple(by_name), index, tuple(measures), where, node.outputs, kind)
+
+
+def _computation(
+    function: Aggregation, plan: Plan, refs: Mapping[int, Ref], table: ManagedTable
+) -> Computation:
+    conditions = [] if function.condition is None else [function.condition]
+    values = list(function.values)
+    name = _FUNCTIONS.get(function.name)
+    if function.name == "CountIf":
+        name, conditions, values = "count", [*conditions, *values], []
+    if name == "count":
+        values = [value for value in values if not isinstance(value, Literal) or value.value is None]
+    detail = dict(function.detail)
+    if name is None or detail.get("ignoreNulls", "true").lower() == "false":
+        raise _NotComputableError(f"{without_ids(function)} is not computed by lookups", _ON_A_SNAPSHOT)
+    if name in ("sum", "avg") and not any("ANSI" in value for value in detail.values()):
+        raise _NotComputableError(
+            f"{without_ids(function)} would have to overflow as it does without ANSI mode",
+            "set spark.sql.ansi.enabled, which makes an overflow an error",
+        )
+    columns = tuple(_stored(value, plan).name for value in values)
+    where = _all_of([_condition(part, plan, refs, table) for part in conditions])
+    measure = Computation(name, columns, function.is_distinct, where)
+    try:
+        result_type(measure, tuple(table.schema.type_of(column) for column in columns))
+    except SchemaError as cause:
+        raise _NotComputableError(str(cause)) from cause
+    return measure
+
+
+def _stored(expr: Expr, plan: Plan) -> Column:
+    """The stored column that an expression is."""
+    found = inlined(expr, plan)
+    if not isinstance(found, Column):
+        raise _NotComputableError(f"{without_ids(found)} is computed, and only stored columns are looked up")
+    return found
+
+
+def _condition(expr: Expr, plan: Plan, refs: Mapping[int, Ref], table: ManagedTable) -> Condition:
+    whole = inlined(expr, plan)
+    try:
+        condition = translated(whole, refs)
+        check_is_condition(condition, lambda ref: table.schema.type_of(ref.column))
+    except (NotTranslatableError, ConfigurationError, SchemaError) as cause:
+        raise _NotComputableError(f"the condition {without_ids(whole)} cannot be checked there") from cause
+    return condition
+
+
+def _all_of(conditions: list[Condition]) -> Condition | None:
+    if len(conditions) < 2:
+        return conditions[0] if conditions else None
+    return InsideCall("and", tuple(conditions))

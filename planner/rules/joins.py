@@ -1,27 +1,24 @@
 """Rules on joins of changes: one delta join, else Spark's own join over signed rows, else refused (pure).
 
-Conditions take a join and give the reason why it fails, or None. They are tried in order, so a later one may
-rely on the earlier ones.
+Conditions are tried in order, so a later one may rely on the earlier ones.
 
 Spark's own join can be made right: signs multiplied, what cancels left out. An inner join is bilinear: what a
-micro-batch adds to a join over signed rows is the change of the join. Spark never drops a row
-of either input from its state, nor one that took another away, and must not: a row and its opposite meet each
-later row of the other side, and the two results cancel. So it is the second choice, for inputs of which one
-cannot be looked up.
+micro-batch adds to a join over signed rows is the change of the join. Spark never drops a row of either input
+from its state, and must not: a row and its opposite meet each later row of the other side, and both results
+cancel. So it is the second choice, for inputs of which one cannot be looked up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
-from planner.joins.scope import table_of
-from planner.joins.stack import stacked, with_hidden_ids
-from planner.joins.tree import KINDS, JoinTree, join_tree
-from planner.operators import operator_in_words
-from planner.plan.chains import chain_of, is_observed
-from planner.plan.expressions import Call, Column, columns_of, conjunction, conjuncts, without_kinds
+from planner.joins.stack import Stacker, with_hidden_ids
+from planner.joins.tree import KINDS, JoinTree
+from planner.plan.chains import chain_of, equalities, is_observed
+from planner.plan.expressions import conjunction, conjuncts, without_kinds
 from planner.plan.nodes import (
     Aggregate,
     Changelog,
@@ -44,6 +41,7 @@ from planner.plan.nodes import (
 from planner.plan.sources import KafkaTopic, ManagedTable, Mode
 from planner.plan.trees import (
     at_join_trees,
+    is_streaming,
     joins_changes,
     reads_changes,
     row_kind_of,
@@ -51,28 +49,21 @@ from planner.plan.trees import (
     walk,
     with_children,
 )
-from planner.refusals import Refused, Rewrite, first_refusal, not_held, read_apart
+from planner.refusals import Refused, Rewrite, first_refusal, not_held, operator_in_words, read_apart
 from planner.rules.unsupported import changes_have_their_kind
 from planner.settings import Settings
 
 
-def merge_filter_into_join(node: Plan, settings: Settings) -> Plan | None:  # noqa: ARG001
+def merge_filter_into_join(node: Plan, _settings: Settings) -> Plan | None:
     """Make a filter right above an inner join of changelogs a part of the join's condition.
 
     Equal for an INNER or CROSS join only: above an outer join a filter also drops padded rows.
-
-        Filter (k#2 = id#3)             Join inner ON (k#2 = id#3)
-          Join cross              =>      …
-            …
     """
     match node:
         case Filter(Join(kind="inner" | "cross") as join, condition) if reads_changes(join):
             merged = conjunction((*conjuncts(join.condition), *conjuncts(condition)))
             return replace(join, kind="inner", condition=merged, ref=None)
     return None
-
-
-JoinCondition = Callable[[Join], Refused | None]
 
 
 def joins_of(join: Join) -> Iterator[Join]:
@@ -97,13 +88,13 @@ def join_is_of_a_known_kind(join: Join) -> Refused | None:
 
 def inputs_have_their_kind(join: Join) -> Refused | None:
     """A row of a table without `_row_kind` may be one that went."""
-    leaves = (chain_of(plan).leaf for plan in (join.left, join.right))
+    leaves = (chain_of(plan).leaf for _, plan in _inputs(join))
     return next((refused for leaf in leaves if (refused := changes_have_their_kind(leaf))), None)
 
 
 def inputs_can_be_looked_up(join: Join) -> Refused | None:
     """The rows of the other side are found in a table; a topic is a log, and knows no row by its key."""
-    for side, plan in (("left", join.left), ("right", join.right)):
+    for side, plan in _inputs(join):
         remedy = "write it into a managed table with catalog.write_changes and join the changes of that table"
         match chain_of(plan).leaf:
             case Changelog(origin=KafkaTopic(apart=str()) as topic):
@@ -125,13 +116,12 @@ def inputs_can_be_looked_up(join: Join) -> Refused | None:
 
 def inputs_are_changelogs(join: Join) -> Refused | None:
     """Both inputs must read the changes of one managed table each, through projections and filters alone."""
-    for side, plan in (("left", join.left), ("right", join.right)):
+    for side, plan in _inputs(join):
         leaf = chain_of(plan).leaf
         if not reads_changes(plan):
-            is_stream = any(isinstance(node, Relation) and node.is_streaming for node in walk(plan))
+            what = _rows_in_words(plan) if is_streaming(plan) else "a static DataFrame"
             return Refused(
-                f"the {side} input reads no changelog; it is "
-                + (_rows_in_words(plan) if is_stream else "a static DataFrame"),
+                f"the {side} input reads no changelog; it is {what}",
                 "keep its rows in a managed table and join the changes of that, catalog.read_changes",
             )
         if is_observed(plan):
@@ -149,28 +139,22 @@ def inputs_are_changelogs(join: Join) -> Refused | None:
                     f"the {side} input was optimized by itself",
                     "join first and optimize the whole query: planner.optimize(df)",
                 )
+            case Join():
+                between = "a join with static rows"
+            case RegularJoin():
+                between = "Spark's own join"
             case _:
-                return Refused(
-                    f"between the {side} input and its table lies {_between(leaf)}, only "
-                    "projections and filters may",
-                    "apply it in another query and join the managed table which that one writes",
-                )
+                between = operator_in_words(leaf)
+        return Refused(
+            f"between the {side} input and its table lies {between}, only projections and filters may",
+            "apply it in another query and join the managed table which that one writes",
+        )
     return None
-
-
-def _between(node: Plan) -> str:
-    match node:
-        case Join():
-            return "a join with static rows"
-        case RegularJoin():
-            return "Spark's own join"
-        case _:
-            return operator_in_words(node)
 
 
 def inputs_are_read_in_full(join: Join) -> Refused | None:
     """A lookup sees all rows of a table, so each of them must have been a change as well."""
-    for leaf in (chain_of(plan).leaf for plan in (join.left, join.right)):
+    for leaf in (chain_of(plan).leaf for _, plan in _inputs(join)):
         match leaf:
             case Changelog(origin=ManagedTable(name, scan_mode=mode)) if mode != "full":
                 return Refused(
@@ -183,7 +167,7 @@ def inputs_are_read_in_full(join: Join) -> Refused | None:
     return None
 
 
-JOIN_CONDITIONS: Final[tuple[JoinCondition, ...]] = (
+JOIN_CONDITIONS: Final = (
     inputs_have_their_kind,
     inputs_can_be_looked_up,
     join_is_of_a_known_kind,
@@ -195,14 +179,6 @@ JOIN_CONDITIONS: Final[tuple[JoinCondition, ...]] = (
 def _rows_in_words(plan: Plan) -> str:
     topics = [node.topic.name for node in walk(plan) if isinstance(node, Relation) and node.topic is not None]
     return f"a stream of the rows of {', '.join(map(repr, topics))}" if topics else "a stream of rows"
-
-
-STATE_GROWS: Final = (
-    "Spark keeps every change of both inputs in its state for ever, those that took rows away among them"
-)
-"""What `explain` says of each such join."""
-
-RegularCondition = Callable[[Join], Refused | None]
 
 
 def join_is_bilinear(join: Join) -> Refused | None:
@@ -219,13 +195,8 @@ def join_is_bilinear(join: Join) -> Refused | None:
 
 def join_has_an_equality(join: Join) -> Refused | None:
     """Spark joins streams by hash: something of one input must equal something of the other."""
-    left, right = ({column.id for column in plan.columns} for plan in (join.left, join.right))
-    for part in conjuncts(join.condition):
-        match part:
-            case Call("EqualTo" | "EqualNullSafe", (one, other)):
-                a, b = columns_of(one), columns_of(other)
-                if a and b and ((a <= left and b <= right) or (a <= right and b <= left)):
-                    return None
+    if any(equalities(join, ("EqualTo", "EqualNullSafe"))):
+        return None
     return Refused(
         f"the join over the changes of {sources(join)} has no equality between its inputs, and Spark joins "
         "streams by equal values only",
@@ -236,8 +207,7 @@ def join_has_an_equality(join: Join) -> Refused | None:
 def inputs_are_streams_without_state(join: Join) -> Refused | None:
     """Each input is a changelog, or a stream whose rows are only added."""
     for side, plan in _inputs(join):
-        counted = next((n for n in walk(plan) if isinstance(n, Aggregate | SignedAggregate | Distinct)), None)
-        if counted is not None:
+        if any(isinstance(node, Aggregate | SignedAggregate | Distinct) for node in walk(plan)):
             return Refused(
                 f"the {side} input of the join is an aggregate, and Spark joins no stream of updates",
                 "write the aggregate into a managed table and join the changes of that table",
@@ -275,20 +245,19 @@ def inputs_are_changes_from_the_first_on(join: Join) -> Refused | None:
 
 def inputs_know_what_they_take_away(join: Join) -> Refused | None:
     """An upsert does not say which row it replaces."""
-    for _, plan in _inputs(join):
-        for node in walk(plan):
-            match node:
-                case Changelog(name, origin=Upserts()):
-                    return Refused(
-                        f"{name!r} gives upserts, which do not say which rows the join has to take away",
-                        "write them into a managed table and join the changes of that table",
-                    )
-                case Changelog(name, origin=KafkaTopic(mode=Mode.UPSERT)):
-                    return Refused(
-                        f"{name!r} is read with changelog = 'upsert', which does not say which rows the join "
-                        "has to take away",
-                        "read it with changelog = 'all', or make its changes whole with upsert.normalize",
-                    )
+    for node in (part for _, plan in _inputs(join) for part in walk(plan)):
+        match node:
+            case Changelog(name, origin=Upserts()):
+                return Refused(
+                    f"{name!r} gives upserts, which do not say which rows the join has to take away",
+                    "write them into a managed table and join the changes of that table",
+                )
+            case Changelog(name, origin=KafkaTopic(mode=Mode.UPSERT)):
+                return Refused(
+                    f"{name!r} is read with changelog = 'upsert', which does not say which rows the join has "
+                    "to take away",
+                    "read it with changelog = 'all', or make its changes whole with upsert.normalize",
+                )
     return None
 
 
@@ -303,7 +272,7 @@ def inputs_have_no_watermark(join: Join) -> Refused | None:
     return None
 
 
-REGULAR_CONDITIONS: Final[tuple[RegularCondition, ...]] = (
+REGULAR_CONDITIONS: Final = (
     join_is_bilinear,
     join_has_an_equality,
     inputs_are_streams_without_state,
@@ -319,84 +288,64 @@ def regular_join(join: Join, why: Refused) -> RegularJoin | Refused:
         return refused
     if join.condition is None:
         raise AssertionError("the conditions of a regular join promise an equality")
-    return RegularJoin(join.left, join.right, join.condition, _row_kind(join), why.reason, why.remedy)
-
-
-def _row_kind(join: Join) -> Column:
-    """The kind of one changelog below, whose id the kind of the join gets; its inputs may have lost it."""
+    # the kind of one changelog below, whose id the kind of the join gets; its inputs may have lost it
     kinds = (row_kind_of(node) for _, plan in _inputs(join) for node in walk(plan))
-    return next(replace(kind, ref=None) for kind in kinds if kind is not None)
+    row_kind = next(replace(kind, ref=None) for kind in kinds if kind is not None)
+    return RegularJoin(join.left, join.right, join.condition, row_kind, why.reason, why.remedy)
 
 
 def _inputs(join: Join) -> tuple[tuple[str, Plan], tuple[str, Plan]]:
     return ("left", join.left), ("right", join.right)
 
 
+_NOT_ALLOWED: Final = Refused("strategy is 'none'", "allow a delta join with strategy='auto'")
+
+_NO_CHANGES: Final = Refused(
+    "strategy is 'force', and this join reads no changes of managed tables",
+    "join catalog.read_changes of two tables, or leave the strategy at 'auto'",
+)
+
+
 def replace_join(node: Plan, settings: Settings) -> Plan | tuple[Refused, ...] | None:
     """Replace a join, and all joins that lie right below it, by lookups in the tables of all of them.
 
-    Only when all `JOIN_CONDITIONS` hold for each join, and `join_tree` finds a tree. The delta join emits raw
-    columns of its tables; the projections and filters of its inputs are stacked on it, then what the joins'
-    conditions ask beyond the tree, then the columns of the topmost join in their order:
-
-        Join inner ON ((k#2 = id#5) AND (x#3 > y#6))      Project [columns of the join, _row_kind]
-          Filter …                                          Filter (x#3 > y#6)
-            Changelog a                             =>        Filter …
-          Changelog b                                           DeltaJoin
-
-    A join that reads no changelog is Spark's business, unless the strategy is "force".
+    Only when all `JOIN_CONDITIONS` hold for each join, and `JoinTree` finds no faults. The delta join emits
+    raw columns of its tables; the projections and filters of its inputs are stacked on it, then what the
+    joins' conditions ask beyond the tree, then the columns of the topmost join in their order. A join that
+    reads no changelog is Spark's business, unless the strategy is "force".
     """
     if not isinstance(node, Join):
         return None
     if not reads_changes(node):
-        return _not_about_changes() if settings.strategy == "force" else None
+        return (_NO_CHANGES,) if settings.strategy == "force" else None
     if not joins_changes(node):
         return None
     if settings.strategy == "none":
-        return _no_delta_join(node)
-    if faults := faults_of(node):
-        return faults
-    return _delta_join(node, join_tree(node))
+        found = regular_join(node, _NOT_ALLOWED)
+        own = "Spark's own join would take each change for a row"
+        reason = found.reason if isinstance(found, Refused) else own
+        return (Refused(f"{_NOT_ALLOWED.reason}, and {reason}", _NOT_ALLOWED.remedy),)
+    return faults_of(node) or _delta_join(node, JoinTree(node))
 
 
 def faults_of(join: Join) -> tuple[Refused, ...]:
     """Why a join, with all joins that lie right below it, can be no delta join; empty if it can."""
-    failed = (first_refusal(JOIN_CONDITIONS, part) for part in joins_of(join))
-    return tuple(dict.fromkeys(one for one in failed if one is not None)) or join_tree(join).faults
-
-
-def _no_delta_join(join: Join) -> tuple[Refused, ...]:
-    why = Refused("strategy is 'none'", "allow a delta join with strategy='auto'")
-    found = regular_join(join, why)
-    reason = (
-        found.reason if isinstance(found, Refused) else "Spark's own join would take each change for a row"
-    )
-    return (Refused(f"{why.reason}, and {reason}", why.remedy),)
-
-
-def _not_about_changes() -> tuple[Refused, ...]:
-    reason = "strategy is 'force', and this join reads no changes of managed tables"
-    remedy = "join catalog.read_changes of two tables, or leave the strategy at 'auto'"
-    return (Refused(reason, remedy),)
+    failed = [refused for part in joins_of(join) if (refused := first_refusal(JOIN_CONDITIONS, part))]
+    return tuple(dict.fromkeys(failed or JoinTree(join).faults))
 
 
 def _delta_join(join: Join, tree: JoinTree) -> Plan:
-    row_kind = row_kind_of(tree.tables[0])
-    if row_kind is None:
+    if tree.row_kind is None:
         raise AssertionError("the conditions of a delta join promise kinds")
-    row_kind = replace(row_kind, ref=None)
+    row_kind = replace(tree.row_kind, ref=None)
     hidden = with_hidden_ids(tree.staged)
-    tables = (
-        JoinTable(
-            table_of(leaf),
-            raw.hidden if raw.number in hidden else raw.own,
-            tree.where.get(raw.number, ()),
-        )
-        for leaf, raw in zip(tree.tables, tree.raw, strict=True)
-    )
+    tables = []
+    for table, raw in zip(tree.tables, tree.raw, strict=True):
+        columns = raw.hidden if raw.number in hidden else raw.own
+        tables.append(JoinTable(table, columns, tuple(tree.where.get(raw.number, ()))))
     base = DeltaJoin(tuple(tables), tree.node, row_kind, tuple(tree.present.items()))
     carried = (*tree.present.values(), row_kind)
-    plan = stacked(tree.staged, base, carried, hidden, tree.fresh)
+    plan = Stacker(hidden, tree.fresh).over(tree.staged, base, carried)
     own = without_kinds(join.columns)
     return Project(plan, (*(Output(column, column) for column in own), Output.of(row_kind)))
 
@@ -407,10 +356,6 @@ def fall_back_to_regular_join(node: Plan, settings: Settings) -> Plan | None:
     It is right for an INNER join of complete changes: `REGULAR_CONDITIONS`. Its state grows with every
     change, which is why it comes second. Joins below are looked at by themselves. Not with the strategy
     "force"; with "none" it is what every join becomes.
-
-        Join inner ON (a#1 = b#2)             RegularJoin _row_kind#3 ON (a#1 = b#2)
-          Changelog without_index       =>      Changelog without_index
-          Changelog also_without                Changelog also_without
     """
     if not isinstance(node, Join) or not joins_changes(node) or settings.strategy == "force":
         return None
@@ -418,32 +363,22 @@ def fall_back_to_regular_join(node: Plan, settings: Settings) -> Plan | None:
     made = None if why is None else regular_join(node, why)
     if not isinstance(made, RegularJoin):
         return None
-    inputs = (made.left, made.right)
-    return with_children(
-        made, [at_join_trees(part, lambda join: _or_same(join, settings)) for part in inputs]
-    )
+    below = partial(at_join_trees, change=lambda join: fall_back_to_regular_join(join, settings) or join)
+    return with_children(made, list(map(below, (made.left, made.right))))
 
 
 def _why_no_delta_join(join: Join, settings: Settings) -> Refused | None:
     if settings.strategy == "none":
-        return Refused("strategy is 'none'", "allow a delta join with strategy='auto'")
+        return _NOT_ALLOWED
     faults = faults_of(join)
     reasons, remedies = ([fault.reason for fault in faults], [fault.remedy for fault in faults])
     return Refused("; ".join(reasons), "; ".join(dict.fromkeys(remedies))) if faults else None
 
 
-def _or_same(join: Plan, settings: Settings) -> Plan:
-    return fall_back_to_regular_join(join, settings) or join
-
-
-def refuse_metadata_in_join(node: Plan, settings: Settings) -> Refused | None:  # noqa: ARG001
+def refuse_metadata_in_join(node: Plan, _settings: Settings) -> Refused | None:
     """Refuse a delta join that would have to put out METADATA of a table, which no lookup gives.
 
     Those that the query does not use are gone by now: `prune_columns` has to come before this.
-
-        DeltaJoin _row_kind#5
-          inner(t0, t1: t0.k = t1.k)
-          t0 readings [id#1, version#2]          version is no column of the table
     """
     if not isinstance(node, DeltaJoin):
         return None

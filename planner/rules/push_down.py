@@ -7,28 +7,24 @@ records need not grow: everything before the *first* record of a time may be lef
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from deltajoin import expressions as inside
 from deltajoin.core.conditions import check_is_condition
 from deltajoin.expressions import Condition, refs_of
-from deltajoin.filters import Predicate
 from deltajoin.tree import columns_of as columns_of_tree
 from deltajoin.tree import null_supplied, visible
 from planner.plan.chains import Chain, chain_of, inlined, is_observed, trace
 from planner.plan.expressions import (
     INTEGER_WIDTHS,
     Call,
-    Column,
     Expr,
-    Literal,
     columns_of,
     conjunction,
     conjuncts,
-    folded_integer,
     walk_expression,
 )
 from planner.plan.nodes import (
@@ -37,7 +33,6 @@ from planner.plan.nodes import (
     Filter,
     Generate,
     Join,
-    JoinTable,
     Output,
     Plan,
     Project,
@@ -49,12 +44,12 @@ from planner.plan.nodes import (
 )
 from planner.plan.sources import KafkaTopic, Mode, RecordRange
 from planner.plan.translate import NotTranslatableError, predicates_of, translated
-from planner.plan.trees import expressions, static_input, transform_up, with_children
+from planner.plan.trees import children, expressions, static_input, transform_up, with_children
 from planner.settings import Settings
 from upsert.errors import ConfigurationError
 
 
-def push_filters(node: Plan, settings: Settings) -> Plan | None:  # noqa: ARG001
+def push_filters(node: Plan, _settings: Settings) -> Plan | None:
     """Hand what a filter over a delta join says of one table's columns to that table of the join.
 
     Only what `predicates_of` translates, and only of tables that every row has a part of: without a
@@ -65,43 +60,31 @@ def push_filters(node: Plan, settings: Settings) -> Plan | None:  # noqa: ARG001
         return None
     found = [one for part in conjuncts(node.condition) for one in predicates_of(part, node.child)]
     always_there = visible(join.tree) - null_supplied(join.tree)
-    tables = (
-        _narrowed(table, found) if number in always_there else table
-        for number, table in enumerate(join.tables)
-    )
+    tables = []
+    for number, table in enumerate(join.tables):
+        own = [part for column, part in found if column in table.columns and number in always_there]
+        tables.append(replace(table, where=tuple(dict.fromkeys((*table.where, *own)))))
     narrowed = replace(join, tables=tuple(tables))
     if narrowed == join:
         return None
     return transform_up(node, lambda below: narrowed if below is join else below)
 
 
-def _narrowed(table: JoinTable, found: list[tuple[Column, Predicate]]) -> JoinTable:
-    own = [predicate for column, predicate in found if column in table.columns]
-    return replace(table, where=tuple(dict.fromkeys((*table.where, *own))))
-
-
 _CAN_FAIL: Final = frozenset({"+", "-", "*", "neg", "abs"})
 """Operators that must not see rows which another filter leaves out."""
 
-FilterParts = Mapping[tuple[int, Expr], Condition]
-"""Parts of the filters of a chain: number of the node, and a condition that must hold there."""
 
-
-def keep_rows_inside(node: Plan, settings: Settings) -> Plan | None:  # noqa: ARG001
+def keep_rows_inside(node: Plan, _settings: Settings) -> Plan | None:
     """Move a filter above a delta join into it, if it is all that uses some column.
 
     So that the column need not come out. An update of it would come out as a row and its opposite, since
     both its images pass the filter and are equal in all that the query gives. Other filters stay with Spark.
-    `prune_columns` has to come after this:
-
-        Project [order_id#1, _row_kind#5]          Project [order_id#1, _row_kind#5]
-          Filter (amount#3 > 2.0)            =>      DeltaJoin _row_kind#5
-            DeltaJoin _row_kind#5                      … keeping (t0.amount > 2.0)
-              …
+    `prune_columns` has to come after this.
     """
     chain = chain_of(node)
     if not isinstance(join := chain.leaf, DeltaJoin):
         return None
+    # parts of the filters: number of the node, and a condition that must hold there
     found = {
         (number, part): condition
         for number, below in enumerate(chain.nodes)
@@ -115,7 +98,16 @@ def keep_rows_inside(node: Plan, settings: Settings) -> Plan | None:  # noqa: AR
         for (number, part), condition in found.items()
         if not columns_of(inlined(part, chain.nodes[number].child)) <= others
     }
-    return _rebuilt(chain, join, moved) if moved else None
+    if not moved:
+        return None
+    plan: Plan = replace(join, keep=inside.conjunction(join.keep, *moved.values()))
+    for number, below in enumerate(chain.nodes):
+        if isinstance(below, Filter) and any(at == number for at, _ in moved):
+            rest = [part for part in conjuncts(below.condition) if (number, part) not in moved]
+            plan = plan if (left := conjunction(rest)) is None else Filter(plan, left)
+        else:
+            plan = with_children(below, [plan])
+    return plan
 
 
 def _inside(expr: Expr, join: DeltaJoin) -> Condition | None:
@@ -139,22 +131,10 @@ def _used_besides(node: Plan, chain: Chain, found: Collection[tuple[int, Expr]])
     return columns_of(*used)
 
 
-def _rebuilt(chain: Chain, join: DeltaJoin, moved: FilterParts) -> Plan:
-    plan: Plan = replace(join, keep=inside.conjunction(join.keep, *moved.values()))
-    for number, node in enumerate(chain.nodes):
-        if isinstance(node, Filter) and any(at == number for at, _ in moved):
-            rest = [part for part in conjuncts(node.condition) if (number, part) not in moved]
-            condition = conjunction(rest)
-            plan = plan if condition is None else Filter(plan, condition)
-        else:
-            plan = with_children(node, [plan])
-    return plan
-
-
 _PRUNED: Final = DeltaJoin | RegularJoin | Join | Generate | SlidingWindows
 
 
-def prune_columns(node: Plan, settings: Settings) -> Plan | None:  # noqa: ARG001
+def prune_columns(node: Plan, _settings: Settings) -> Plan | None:
     """Drop what a Project does not use from the Project, the join or the generator below it.
 
     Spark prunes columns too, but neither into the rows that come from Python, nor from what a regular join
@@ -175,18 +155,12 @@ def _pruned(plan: Plan, needed: frozenset[int]) -> Plan:
         case Filter() | Watermark() | Wrapper():
             return with_children(plan, [_pruned(plan.child, needed | columns_of(*expressions(plan)))])
         case DeltaJoin():
-            slim = _slim(plan, needed)
-            return plan if slim == plan else slim
-        case RegularJoin(left, right, condition):
-            used = needed | columns_of(condition)
-            return with_children(plan, [_chosen(left, used), _chosen(right, used)])
-        case Join(condition=condition) if static_input(plan) is not None:
-            used = needed if condition is None else needed | columns_of(condition)
-            return with_children(plan, [_chosen(plan.left, used), _chosen(plan.right, used)])
-        case SlidingWindows(child, values=values):
-            return with_children(plan, [_chosen(child, needed | columns_of(*values))])
-        case Generate(child, generator):
-            return with_children(plan, [_chosen(child, needed | columns_of(generator))])
+            return plan if (slim := _slim(plan, needed)) == plan else slim
+        case Join() if static_input(plan) is None:
+            return plan
+        case RegularJoin() | Join() | SlidingWindows() | Generate():
+            used = needed | columns_of(*expressions(plan))
+            return with_children(plan, [_chosen(child, used) for child in children(plan)])
         case _:
             return plan
 
@@ -197,8 +171,8 @@ def _chosen(plan: Plan, needed: frozenset[int]) -> Plan:
 
 
 def _slim(join: DeltaJoin, needed: frozenset[int]) -> DeltaJoin:
-    compared = {(ref.table, ref.column) for ref in columns_of_tree(join.tree)}
-    compared |= {(ref.table, ref.column) for ref in refs_of(join.keep)}
+    refs = (*columns_of_tree(join.tree), *refs_of(join.keep))
+    compared = {(ref.table, ref.column) for ref in refs}
     tables = []
     for number, table in enumerate(join.tables):
         out = tuple(column for column in table.emitted if column.id in needed)
@@ -208,15 +182,12 @@ def _slim(join: DeltaJoin, needed: frozenset[int]) -> DeltaJoin:
     return replace(join, tables=tuple(tables), present=flags)
 
 
-def narrow_kafka_range(node: Plan, settings: Settings) -> Plan | None:  # noqa: ARG001
+def narrow_kafka_range(node: Plan, _settings: Settings) -> Plan | None:
     """Hand what a filter says of a record's partition, offset and time to the source, as its options.
 
     Only what `range_of` finds, in addition to what the query's own options say. The filter itself stays. A
     source with a normalizer is left alone: it must see every change of a key. A query that continues from its
     checkpoint with a wider filter reads what it left unread, except what lies before its first offsets.
-
-        Filter (place#3 >= 100)                        Filter (place#3 >= 100)
-          Stream topic clicks rows […]           =>      Stream topic clicks rows where offset >= 100 […]
     """
     if not isinstance(node, Filter):
         return None
@@ -236,25 +207,20 @@ def narrow_kafka_range(node: Plan, settings: Settings) -> Plan | None:  # noqa: 
     return transform_up(node, lambda below: source if below is leaf else below)
 
 
-_MIRRORED: Final = {
-    "EqualTo": "EqualTo",
-    "LessThan": "GreaterThan",
-    "LessThanOrEqual": "GreaterThanOrEqual",
-    "GreaterThan": "LessThan",
-    "GreaterThanOrEqual": "LessThanOrEqual",
-}
-
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
 _LONGEST: Final = (1 << 63) - 1
-
 _HIGHEST_PARTITION: Final = (1 << 31) - 1
 
 
 def range_of(node: Filter, topic: KafkaTopic) -> RecordRange:
-    """The records of the topic, the leaf of the filter's chain, that the filter can be true of."""
+    """The records of the topic, the leaf of the filter's chain, that the filter can be true of.
+
+    All of them where leaving some out would change more than what the filter drops: counts, random values.
+    """
+    exprs = (expr for one in chain_of(node).nodes for expr in expressions(one))
+    calls = (part for expr in exprs for part in walk_expression(expr) if isinstance(part, Call))
     found = RecordRange()
-    if not _may_be_moved_down(node):
+    if is_observed(node) or not all(call.is_deterministic for call in calls):
         return found
     for part in conjuncts(node.condition):
         for narrower in _ranges(part, node.child, topic):
@@ -262,87 +228,39 @@ def range_of(node: Filter, topic: KafkaTopic) -> RecordRange:
     return found
 
 
-def _may_be_moved_down(node: Filter) -> bool:
-    """Whether leaving records out changes nothing but what the filter drops: no counts, no random values."""
-    if is_observed(node):
-        return False
-    parts = (
-        part for one in chain_of(node).nodes for expr in expressions(one) for part in walk_expression(expr)
-    )
-    return all(part.is_deterministic for part in parts if isinstance(part, Call))
-
-
 def _ranges(condition: Expr, plan: Plan, topic: KafkaTopic) -> Iterator[RecordRange]:
-    match condition:
-        case Call(name, (a, b)) if name in _MIRRORED:
-            yield from _comparison(a, name, b, plan, topic)
-            yield from _comparison(b, _MIRRORED[name], a, plan, topic)
-        case Call("In", (value, *options)):
-            column = _source_column(value, plan)
-            numbers = [_integer(folded_integer(option)) for option in options]
-            known = [number for number in numbers if number is not None]
-            if column is not None and topic.metadata_key(column.name) == "partition":
-                yield from _partitions(column, known if len(known) == len(numbers) else [])
+    watermarks = [node for node in chain_of(plan).nodes if isinstance(node, Watermark)]
+    for column, (_, operator, value) in predicates_of(condition, plan):
+        if any(trace(node.column, node.child) == column for node in watermarks):
+            continue  # it follows the values of the column
+        is_number = column.type in INTEGER_WIDTHS
+        match topic.metadata_key(column.name), operator:
+            case "partition", "==" | "in" if is_number:
+                numbers = value if operator == "in" else (value,)
+                possible = {number for number in numbers if 0 <= number <= _HIGHEST_PARTITION}
+                if possible:
+                    yield RecordRange(partitions=tuple(sorted(possible)))
+            case "offset", _ if is_number:
+                yield from _offsets(operator, value)
+            case "timestamp", "==" | ">" | ">=":
+                yield from _times(column.type, operator, value)
 
 
-def _comparison(
-    value: Expr, name: str, constant: Expr, plan: Plan, topic: KafkaTopic
-) -> Iterator[RecordRange]:
-    column = _source_column(value, plan)
-    if column is None:
-        return
-    constant = folded_integer(constant)
-    match topic.metadata_key(column.name), _integer(constant):
-        case "partition", int(number) if name == "EqualTo":
-            yield from _partitions(column, [number])
-        case "offset", int(number) if column.type in INTEGER_WIDTHS:
-            yield from _offsets(name, number)
-        case "timestamp", number:
-            yield from _times(column, name, number, constant)
+def _offsets(operator: str, number: Any) -> Iterator[RecordRange]:
+    if operator in ("==", ">", ">=") and 0 < (first := number + (operator == ">")) <= _LONGEST:
+        yield RecordRange(offset_from=first)
+    if operator in ("==", "<", "<=") and 0 < (end := number + (operator != "<")) <= _LONGEST:
+        yield RecordRange(offset_until=end)
 
 
-def _partitions(column: Column, numbers: list[int]) -> Iterator[RecordRange]:
-    possible = tuple(sorted({number for number in numbers if 0 <= number <= _HIGHEST_PARTITION}))
-    if possible and column.type in INTEGER_WIDTHS:
-        yield RecordRange(partitions=possible)
-
-
-def _offsets(name: str, number: int) -> Iterator[RecordRange]:
-    if name in ("EqualTo", "GreaterThan", "GreaterThanOrEqual"):
-        first = number + (name == "GreaterThan")
-        if 0 < first <= _LONGEST:
-            yield RecordRange(offset_from=first)
-    if name in ("EqualTo", "LessThan", "LessThanOrEqual"):
-        end = number + (name != "LessThan")
-        if 0 < end <= _LONGEST:
-            yield RecordRange(offset_until=end)
-
-
-def _times(column: Column, name: str, millis: int | None, constant: Expr) -> Iterator[RecordRange]:
+def _times(type_: str, operator: str, value: Any) -> Iterator[RecordRange]:
     """Lower bounds alone: a record that is too young may be followed by one that is not."""
-    if name not in ("EqualTo", "GreaterThan", "GreaterThanOrEqual"):
+    if type_ == "bigint":
+        first = value + (operator == ">")
+    elif type_ in ("timestamp", "timestamp_ntz"):
+        micros = (value.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
+        first = micros // 1000 + 1 if operator == ">" else -(-micros // 1000)
+    else:
         return
-    first = None
-    match column.type, constant:
-        case "bigint", Literal() if millis is not None:
-            first = millis + (name == "GreaterThan")
-        case "timestamp" | "timestamp_ntz" as type_, Literal(datetime() as time, literal) if type_ == literal:
-            micros = (time.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
-            first = micros // 1000 + 1 if name == "GreaterThan" else -(-micros // 1000)
-    if first is not None and 0 < first <= _LONGEST:
+    if 0 < first <= _LONGEST:
         yield RecordRange(timestamp_from=first)
-
-
-def _source_column(expr: Expr, plan: Plan) -> Column | None:
-    """The column of the topic that the expression is, unless a watermark on the way follows its values."""
-    column = trace(expr, plan)
-    for node in chain_of(plan).nodes:
-        if isinstance(node, Watermark) and trace(node.column, node.child) == column:
-            return None
-    return column
-
-
-def _integer(constant: Expr) -> int | None:
-    if isinstance(constant, Literal) and constant.type in INTEGER_WIDTHS and constant.value is not None:
-        return int(constant.value)
-    return None

@@ -10,9 +10,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from planner.operators import operator_in_words
 from planner.plan.chains import chain_of
 from planner.plan.expressions import Aggregation, Call, Column, Literal, conjunction, conjuncts
+from planner.plan.keys import (
+    AGGREGATE,
+    KIND_IF,
+    UNLESS_GONE,
+    GroupKey,
+    group_keys,
+    is_marked,
+    sink_is_keyed_by_groups,
+    upsert_key,
+    uses_keys_only,
+)
 from planner.plan.nodes import (
     LOOKUP_JOIN,
     Aggregate,
@@ -22,9 +32,8 @@ from planner.plan.nodes import (
     Output,
     Plan,
     Project,
+    Unary,
     Union,
-    Watermark,
-    Wrapper,
 )
 from planner.plan.trees import (
     children,
@@ -36,47 +45,28 @@ from planner.plan.trees import (
     with_children,
     with_row_kind_last,
 )
-from planner.plan.upsert_keys import (
-    AGGREGATE,
-    KIND_IF,
-    UNLESS_GONE,
-    GroupKey,
-    group_keys,
-    is_marked,
-    sink_is_keyed_by_groups,
-    upsert_key,
-    uses_keys_only,
-)
-from planner.refusals import Refused
+from planner.refusals import Refused, operator_in_words
 from planner.settings import Settings
 from upsert.rowkind import ROW_KIND_COLUMN
 
 
-def carry_row_kind(node: Plan, settings: Settings) -> Plan | None:  # noqa: ARG001
+def carry_row_kind(node: Plan, _settings: Settings) -> Plan | None:
     """Make `_row_kind` of the input the last column of a Project over a changelog, and no other kind in it.
 
     Whether the query selects it (`SELECT *`), leaves it out or selects both kinds of a join is all the
-    same: the kind belongs to the changelog. Works upwards, so that each Project finds it in its input.
-
-        Project [a#1]                    Project [a#1, _row_kind#2]
-          Changelog …              =>      Changelog …
-
-    The inputs of a union all have it last, for they meet by position.
+    same: the kind belongs to the changelog. Works upwards, so that each Project finds it in its input. The
+    inputs of a union all have it last, for they meet by position.
     """
+    changed = node
     match node:
         case Union(inputs) if reads_changes(node):
-            return _unless_same(node, with_children(node, [with_row_kind_last(part) for part in inputs]))
+            changed = with_children(node, [with_row_kind_last(part) for part in inputs])
         case Project(child) if reads_changes(child) and (row_kind := row_kind_of(child)) is not None:
-            if _carries(node, row_kind):
-                return None
-            own = [output for output in node.outputs if not output.column.is_row_kind]
-            return replace(node, outputs=(*own, Output.of(row_kind)), ref=None)
+            if not _carries(node, row_kind):
+                own = [output for output in node.outputs if not output.column.is_row_kind]
+                changed = replace(node, outputs=(*own, Output.of(row_kind)), ref=None)
         case Changelog():
-            return _unless_same(node, with_row_kind_last(node))
-    return None
-
-
-def _unless_same(node: Plan, changed: Plan) -> Plan | None:
+            changed = with_row_kind_last(node)
     return None if changed is node else changed
 
 
@@ -85,11 +75,8 @@ def _carries(node: Project, row_kind: Column) -> bool:
     kinds = [output for output in node.outputs if output.column.is_row_kind]
     if kinds != [node.outputs[-1]] or kinds[0].column.name != ROW_KIND_COLUMN:
         return False
-    match kinds[0].value:
-        case Call(name, (kind, *_)) if name == KIND_IF:
-            return kind == row_kind
-        case kind:
-            return kind == row_kind
+    value = kinds[0].value
+    return (value.args[0] if is_marked(kinds[0]) else value) == row_kind
 
 
 def carry_group_deletes(node: Plan, settings: Settings) -> Plan | None:
@@ -97,10 +84,7 @@ def carry_group_deletes(node: Plan, settings: Settings) -> Plan | None:
 
     A group that fails a HAVING must leave the sink, where it may be since an earlier batch: its row is a
     delete. What the filter says of the key alone stays a filter. In a delete only the key has a value, and an
-    expression over the rest could fail:
-
-        Filter (n#3 > 2)                  Project [a#1, n#3, KindIf(_row_kind#-4, (n#3 > 2)) AS _row_kind#-5]
-          SignedAggregate …          =>     SignedAggregate …
+    expression over the rest could fail.
     """
     if not isinstance(node, Project | Filter):
         return None
@@ -138,30 +122,21 @@ def _guarded(output: Output, kind: Column, keys: tuple[GroupKey, ...]) -> Output
     return Output(output.column, Call(UNLESS_GONE, (kind, output.value)))
 
 
-def end_with_row_kind(node: Plan, settings: Settings) -> Plan | None:  # noqa: ARG001
+def end_with_row_kind(node: Plan, _settings: Settings) -> Plan | None:
     """Put a Project on top of a query whose last operator has the kind elsewhere.
 
     A projection has it last by `carry_row_kind`; a generator or a join with static rows adds columns after
     it.
-
-        Generate Explode(split#3) AS [word#9]        Project [id#1, word#9, _row_kind#2]
-          Changelog …                           =>     Generate Explode(split#3) AS [word#9]
-                                                         Changelog …
     """
-    if not reads_changes(node):
-        return None
     ended = with_row_kind_last(node)
-    return None if ended is node else ended
+    return None if ended is node or not reads_changes(node) else ended
 
 
-def mark_upserts(node: Plan, settings: Settings) -> Plan | None:  # noqa: ARG001
+def mark_upserts(node: Plan, _settings: Settings) -> Plan | None:
     """Mark the kind of a projection on top of upserts again: it may have renamed the columns of their key.
 
     The mark on the kind names these columns, for `write_changes`. It was made further down, and knows the
     names there.
-
-        Project [id#1 AS order_id#5, _row_kind#2]      Project [id#1 AS order_id#5, KindIf(_row_kind#2) AS …]
-          Changelog a lookup join by (id) …        =>    Changelog a lookup join by (id) …
     """
     if not isinstance(node, Project) or not group_keys(node):
         return None
@@ -173,8 +148,7 @@ def mark_upserts(node: Plan, settings: Settings) -> Plan | None:  # noqa: ARG001
 
 
 _CONSTANT: Final = "a constant, as in SELECT 'all' AS name, count(*) …"
-
-STATE_PATH: Final = "state_path='…', a folder on a disk that driver and executors share"
+_STATE_PATH: Final = "state_path='…', a folder on a disk that driver and executors share"
 
 
 def unmet_lookup_joins(plan: Plan, sink_key: tuple[str, ...] | None) -> Iterator[tuple[Changelog, str]]:
@@ -183,9 +157,7 @@ def unmet_lookup_joins(plan: Plan, sink_key: tuple[str, ...] | None) -> Iterator
     Below projections and filters alone they are, and in a sink with their key.
     """
     for node in walk(plan):
-        if isinstance(node, Project | Filter | Watermark | Wrapper):
-            continue
-        for child in children(node):
+        for child in () if isinstance(node, Unary) else children(node):
             if (leaf := _lookup_join_of(child)) is not None:
                 yield leaf, f"{operator_in_words(node)} must know which rows are replaced"
     leaf = _lookup_join_of(plan)
@@ -193,15 +165,9 @@ def unmet_lookup_joins(plan: Plan, sink_key: tuple[str, ...] | None) -> Iterator
         yield leaf, reason
 
 
-def upserts_go_to_a_sink(node: Plan, below: Plan, settings: Settings) -> Refused:
-    """Upserts without `-U` are right where they replace a row by its key, and nowhere else.
-
-    Args:
-        node: what takes them for changes.
-        below: the input of it that gives upserts.
-        settings: the call's options.
-    """
-    if _is_of_an_aggregate(below):
+def _upserts_go_to_a_sink(node: Plan, below: Plan, settings: Settings) -> Refused:
+    """The refusal of a node that takes for changes what an input of it, `below`, gives as upserts."""
+    if upsert_key(below).of == AGGREGATE:
         what = "another aggregate" if isinstance(node, Aggregate) else operator_in_words(node)
         return Refused(
             f"{what} over an aggregate of the changes of {sources(node)}: its rows replace each other by the "
@@ -211,33 +177,33 @@ def upserts_go_to_a_sink(node: Plan, below: Plan, settings: Settings) -> Refused
         )
     key = ", ".join(one.name for one in group_keys(below) or ())
     return Refused(
-        f"{operator_in_words(node)} over {upserts_in_words(below)}: its rows replace each other by ({key}), "
+        f"{operator_in_words(node)} over {_upserts_in_words(below)}: its rows replace each other by ({key}), "
         "which only a sink can do",
         f"{_or_whole(below, settings)}write it into a managed table with this PRIMARY KEY, with "
         "catalog.write_changes, and go on with that table's changes, catalog.read_changes",
     )
 
 
-def upserts_replace_nothing(node: Plan, reason: str, settings: Settings) -> Refused:
+def _upserts_replace_nothing(node: Plan, reason: str, settings: Settings) -> Refused:
     """Upserts that go into a sink with another key, for a reason."""
     keys = group_keys(node) or ()
     named = ", ".join(key.name for key in keys)
-    if _is_of_an_aggregate(node):
+    if upsert_key(node).of == AGGREGATE:
         columns = f"the group columns ({named or _CONSTANT})"
         what, whole = f"the aggregate of the changes of {sources(node)}", ""
     else:
-        columns, what, whole = f"({named})", upserts_in_words(node), _or_whole(node, settings)
+        columns, what, whole = f"({named})", _upserts_in_words(node), _or_whole(node, settings)
     return Refused(
         f"{what} would leave replaced rows in the sink: {reason}",
         f"{whole}write it into a table with a PRIMARY KEY of {columns}",
     )
 
 
-def upserts_in_words(plan: Plan) -> str:
+def _upserts_in_words(plan: Plan) -> str:
     """What gives upserts that are none of an aggregate."""
-    match chain_of(plan).leaf:
-        case Changelog(origin=LookupJoined(left=left, right=right)) as leaf:
-            return f"{leaf.name} of {left.name} with {right.name}"
+    match _lookup_join_of(plan):
+        case Changelog(name, origin=LookupJoined(left=left, right=right)):
+            return f"{name} of {left.name} with {right.name}"
         case _:
             return upsert_key(plan).of
 
@@ -246,25 +212,18 @@ def _or_whole(plan: Plan, settings: Settings) -> str:
     """How a lookup join comes to give every kind of change, as the first of two remedies."""
     match chain_of(plan).leaf:
         case Changelog(origin=LookupJoined()) if settings.changelog == "upsert":
-            return f"leave changelog at 'auto' and give {STATE_PATH}; or "
+            return f"leave changelog at 'auto' and give {_STATE_PATH}; or "
         case Changelog(origin=LookupJoined()) if settings.state_path is None:
-            return f"give {STATE_PATH}, and the join gives -U too; or "
+            return f"give {_STATE_PATH}, and the join gives -U too; or "
         case Changelog(name, origin=_) if name == LOOKUP_JOIN:
-            return f"call lookup_delta_join with changelog='all' and {STATE_PATH}; or "
+            return f"call lookup_delta_join with changelog='all' and {_STATE_PATH}; or "
         case _:
             return ""
 
 
-def _is_of_an_aggregate(plan: Plan) -> bool:
-    return upsert_key(plan).of == AGGREGATE
-
-
 def _lookup_join_of(plan: Plan) -> Changelog | None:
-    match chain_of(plan).leaf:
-        case Changelog(origin=LookupJoined()) as leaf:
-            return leaf
-        case _:
-            return None
+    leaf = chain_of(plan).leaf
+    return leaf if isinstance(leaf, Changelog) and isinstance(leaf.origin, LookupJoined) else None
 
 
 def refuse_over_groups(node: Plan, settings: Settings) -> Refused | None:
@@ -272,10 +231,10 @@ def refuse_over_groups(node: Plan, settings: Settings) -> Refused | None:
 
     They hold no `-U`, so what counts or joins changes would keep the rows that they replace.
     """
-    if isinstance(node, Project | Filter | Watermark | Wrapper):
+    if isinstance(node, Unary):
         return None
     below = next((child for child in children(node) if group_keys(child) is not None), None)
-    return None if below is None else upserts_go_to_a_sink(node, below, settings)
+    return None if below is None else _upserts_go_to_a_sink(node, below, settings)
 
 
 def refuse_ungrouped_sink(node: Plan, settings: Settings) -> Refused | None:
@@ -287,4 +246,4 @@ def refuse_ungrouped_sink(node: Plan, settings: Settings) -> Refused | None:
     if settings.sink_key is None or group_keys(node) is None:
         return None
     reason = sink_is_keyed_by_groups(node, settings.sink_key)
-    return None if reason is None else upserts_replace_nothing(node, reason, settings)
+    return None if reason is None else _upserts_replace_nothing(node, reason, settings)

@@ -8,10 +8,9 @@ Spark does not say whether they change. A side that is known to change is refuse
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
-from planner.plan.chains import Chain, chain_of, equalities, restack, trace
+from planner.plan.chains import above, chain_of, equalities, trace
 from planner.plan.expressions import Column, are_joinable, conjunction, conjuncts, without_widening
 from planner.plan.nodes import (
     Enriched,
@@ -21,12 +20,14 @@ from planner.plan.nodes import (
     Plan,
     Project,
     Relation,
+    TableRows,
+    Unary,
     Union,
     Watermark,
     Wrapper,
 )
 from planner.plan.sources import index_within
-from planner.plan.trees import sources, static_input, walk
+from planner.plan.trees import row_kind_of, sources, static_input, walk
 from planner.refusals import Refused, first_refusal
 from planner.rules.unsupported import expressions_are_repeatable
 from planner.settings import Settings
@@ -45,17 +46,12 @@ def enrich_stream(node: Plan, settings: Settings) -> Plan | None:
     equated columns; INNER, or with the stream on the preserved side. What lies between the join and the table
     is stacked above the lookup; over a preserved stream that must be columns alone, for a filter there
     decides whether a row has a match.
-
-        Join inner ON (user#1 = id#3)                      Project [page#2, user#1, id#3, region#4]
-          Stream views [page#2, user#1]              =>      Enriched inner by table users … on (user#1 = id)
-          Relation table users [id#3, region#4]                Stream views [page#2, user#1]
     """
     if not isinstance(node, Join) or settings.strategy == "none" or node.kind not in _SIDES:
         return None
-    swapped = node.kind == "right outer" or (node.kind == "inner" and _is_table(node.left))
+    swapped = node.kind == "right outer" or (node.kind == "inner" and _rows_of(node.left) is not None)
     stream, static = (node.right, node.left) if swapped else (node.left, node.right)
-    below = chain_of(static)
-    rows = below.leaf.rows if isinstance(below.leaf, Relation) else None
+    below, rows = chain_of(static), _rows_of(static)
     if rows is None or not _can_look_up(stream):
         return None
     keys, conditions = _keys(node, stream, static)
@@ -63,29 +59,34 @@ def enrich_stream(node: Plan, settings: Settings) -> Plan | None:
     if index_within(rows.table.schema, {name for _, name in keys}) is None:
         return None
     how = _SIDES[node.kind]
-    if how == "left" and (rest or not _is_columns_alone(below)):
+    if how == "left" and (rest or not all(map(_is_columns_alone, below.nodes))):
         return None
-    enriched = Enriched(stream, rows, below.leaf.columns, keys, how)
-    plan = restack(below, enriched, stream.columns)
+    plan: Plan = Enriched(stream, rows, below.leaf.columns, keys, how)
+    for one in below.nodes:
+        plan = above(one, plan, stream.columns)
     residual = conjunction(rest)
     plan = plan if residual is None else Filter(plan, residual)
-    return Project(plan, tuple(Output.of(column) for column in node.columns))
+    return Project(plan, tuple(map(Output.of, node.columns)))
 
 
-def _is_table(plan: Plan) -> bool:
+def _rows_of(plan: Plan) -> TableRows | None:
     leaf = chain_of(plan).leaf
-    return isinstance(leaf, Relation) and leaf.rows is not None
+    return leaf.rows if isinstance(leaf, Relation) else None
+
+
+def _is_columns_alone(node: Unary) -> bool:
+    return isinstance(node, Wrapper) or (isinstance(node, Project) and node.is_columns_alone)
 
 
 def _can_look_up(stream: Plan) -> bool:
     """Whether these are rows of a stream that are only added, and can pass through Python as they are."""
     chain = chain_of(stream)
-    leaf = chain.leaf
-    if not isinstance(leaf, Relation) or not leaf.is_streaming:
-        return False
-    if any(isinstance(node, Watermark) for node in chain.nodes):
-        return False
-    return not any(part in column.type for column in stream.columns for part in _NO_ARROW)
+    return (
+        isinstance(chain.leaf, Relation)
+        and chain.leaf.is_streaming
+        and not any(isinstance(node, Watermark) for node in chain.nodes)
+        and not any(part in column.type for column in stream.columns for part in _NO_ARROW)
+    )
 
 
 def _keys(join: Join, stream: Plan, static: Plan) -> tuple[tuple[tuple[Column, str], ...], list[object]]:
@@ -95,31 +96,12 @@ def _keys(join: Join, stream: Plan, static: Plan) -> tuple[tuple[tuple[Column, s
     for condition, *sides in equalities(join):
         one, other = map(without_widening, sides if stream is join.left else reversed(sides))
         found = trace(other, static)
-        if (
-            isinstance(one, Column)
-            and found is not None
-            and found.name not in pairs
-            and are_joinable(one, found)
-        ):
+        if not isinstance(one, Column) or found is None or found.name in pairs:
+            continue
+        if are_joinable(one, found):
             pairs[found.name] = one
             conditions.append(condition)
     return tuple((column, name) for name, column in pairs.items()), conditions
-
-
-def _is_columns_alone(chain: Chain) -> bool:
-    """Whether the chain only names and chooses columns, so that NULLs pass through it."""
-    return all(
-        isinstance(node, Wrapper)
-        or (isinstance(node, Project) and all(isinstance(output.value, Column) for output in node.outputs))
-        for node in chain.nodes
-    )
-
-
-ASSUMED: Final = (
-    "the static side is read again in each micro-batch and must never change; keep it in a managed table and "
-    "join its changes if it does"
-)
-"""What `explain` says of each such join."""
 
 
 def static_side_is_not_preserved(join: Join) -> Refused | None:
@@ -174,15 +156,15 @@ def static_side_does_not_change(join: Join) -> Refused | None:
 def static_side_has_no_kind(join: Join) -> Refused | None:
     """`_row_kind` is the name of the kind alone."""
     static = static_input(join)
-    if static is not None and any(column.is_row_kind for column in static.columns):
-        return Refused(
-            f"the static side of the join with the changes of {sources(join)} has a column '_row_kind'",
-            "drop it; catalog.read leaves it out",
-        )
-    return None
+    if static is None or row_kind_of(static) is None:
+        return None
+    return Refused(
+        f"the static side of the join with the changes of {sources(join)} has a column '_row_kind'",
+        "drop it; catalog.read leaves it out",
+    )
 
 
-STATIC_JOIN_CONDITIONS: Final[tuple[Callable[[Join], Refused | None], ...]] = (
+STATIC_JOIN_CONDITIONS: Final = (
     static_side_has_no_kind,
     static_side_does_not_change,
     static_side_is_not_preserved,

@@ -1,19 +1,17 @@
 """Rules on topics of Kafka: which are read as upserts, which need their normalizer, which by a mirror (pure).
 
 A topic may be read as upserts: `+U` with the new row, `-D` with the key alone. Such a stream is right where
-each key's newest row replaces the older ones, and nowhere else. Conditions on single nodes are refusals.
-Those under which the normalizer of a topic may be left out give the reason why it has to stay, or None.
+each key's newest row replaces the older ones, and nowhere else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from planner.operators import operator_in_words
 from planner.plan.chains import chain_of, is_observed, origins, trace
-from planner.plan.expressions import Column, Expr, in_short
+from planner.plan.expressions import Expr, in_short
 from planner.plan.nodes import (
     Changelog,
     Filter,
@@ -22,13 +20,12 @@ from planner.plan.nodes import (
     Opaque,
     Plan,
     Project,
-    Watermark,
-    Wrapper,
+    Unary,
 )
 from planner.plan.null_tolerance import Outcome, Value, in_deletes
 from planner.plan.sources import KafkaTopic, Mode
 from planner.plan.trees import children, joins_changes, transform_up, walk, with_children
-from planner.refusals import Condition, Refused
+from planner.refusals import Refused, first_refusal, operator_in_words
 from planner.rules.push_down import narrow_kafka_range
 from planner.settings import Settings
 
@@ -39,11 +36,9 @@ _READ_ALL: Final = (
 
 def topic_of(plan: Plan, mode: Mode) -> KafkaTopic | None:
     """The topic that a plan reads in this mode, through projections and filters alone."""
-    match chain_of(plan).leaf:
-        case Changelog(origin=KafkaTopic() as topic) if topic.mode is mode:
-            return topic
-        case _:
-            return None
+    leaf = chain_of(plan).leaf
+    origin = leaf.origin if isinstance(leaf, Changelog) else None
+    return origin if isinstance(origin, KafkaTopic) and origin.mode is mode else None
 
 
 def upserts_keep_their_key(node: Plan) -> Refused | None:
@@ -76,10 +71,10 @@ def upserts_are_filtered_by_key(node: Plan) -> Refused | None:
     )
 
 
-UPSERT_CONDITIONS: Final[tuple[Condition, ...]] = (upserts_keep_their_key, upserts_are_filtered_by_key)
+UPSERT_CONDITIONS: Final = (upserts_keep_their_key, upserts_are_filtered_by_key)
 
 
-def sink_is_keyed_alike(plan: Plan, topic: KafkaTopic, sink_key: tuple[str, ...] | None) -> str | None:
+def _sink_is_keyed_alike(plan: Plan, topic: KafkaTopic, sink_key: Sequence[str] | None) -> str | None:
     """The sink must replace a row exactly where the topic does."""
     if sink_key is None:
         return "the key of the sink is not known; give it as sink_key"
@@ -94,24 +89,13 @@ def sink_is_keyed_alike(plan: Plan, topic: KafkaTopic, sink_key: tuple[str, ...]
         if origin is None:
             return f"the sink's key column {name!r} is computed"
         traced.add(origin.name)
-    if traced == set(topic.schema.primary_key):
+    key = topic.schema.primary_key
+    if traced == set(key):
         return None
-    return (
-        f"the sink is keyed by ({', '.join(sink_key)}), the topic by ({', '.join(topic.schema.primary_key)})"
-    )
+    return f"the sink is keyed by ({', '.join(sink_key)}), the topic by ({', '.join(key)})"
 
 
-KeepReason = Callable[[Plan, KafkaTopic], str | None]
-
-
-def changes_are_not_observed(plan: Plan, topic: KafkaTopic) -> str | None:  # noqa: ARG001
-    """A query that is observed shows how many changes there are."""
-    if is_observed(plan):
-        return "the query is observed, and its metrics would change"
-    return None
-
-
-def filters_are_on_the_key(plan: Plan, topic: KafkaTopic) -> str | None:
+def _filters_are_on_the_key(plan: Plan, topic: KafkaTopic) -> str | None:
     """A row that leaves a filter must be taken away, which only its `-U` says."""
     for node in chain_of(plan).nodes:
         if isinstance(node, Filter) and (other := _other_than_key(node.condition, node.child, topic)):
@@ -119,19 +103,21 @@ def filters_are_on_the_key(plan: Plan, topic: KafkaTopic) -> str | None:
     return None
 
 
-def deletes_may_have_nulls(plan: Plan, topic: KafkaTopic) -> str | None:  # noqa: ARG001
+def _deletes_may_have_nulls(topic: KafkaTopic) -> str | None:
     """A delete carries its key alone, so every other column must be able to hold NULL."""
     known = topic.set_in_deletes
-    strict = [c.name for c in topic.schema.columns if not c.nullable and c.name not in known]
-    return (
-        f"column(s) {', '.join(strict)} are NOT NULL, and a delete has no value for them" if strict else None
-    )
+    strict = ", ".join(c.name for c in topic.schema.columns if not c.nullable and c.name not in known)
+    return f"column(s) {strict} are NOT NULL, and a delete has no value for them" if strict else None
 
 
-def expressions_take_nulls(plan: Plan, topic: KafkaTopic) -> str | None:
+def _expressions_take_nulls(plan: Plan, topic: KafkaTopic) -> str | None:
     """An expression over a column that is NULL in deletes must not raise an error for that."""
     chain = chain_of(plan)
-    outcomes = {column.id: _outcome(column, topic) for column in chain.leaf.columns}
+    known = topic.set_in_deletes
+    outcomes = {
+        column.id: Outcome(Value.UNCHANGED if column.is_row_kind or column.name in known else Value.NULL)
+        for column in chain.leaf.columns
+    }
     for node in chain.nodes:
         if not isinstance(node, Project):
             continue
@@ -145,25 +131,17 @@ def expressions_take_nulls(plan: Plan, topic: KafkaTopic) -> str | None:
     return None
 
 
-_KEEP_REASONS: Final[tuple[KeepReason, ...]] = (
-    changes_are_not_observed,
-    filters_are_on_the_key,
-    deletes_may_have_nulls,
-    expressions_take_nulls,
-)
-
-
 def needs_normalizer(plan: Plan, topic: KafkaTopic, sink_key: Sequence[str] | None) -> str | None:
     """Why a topic that a chain of nodes reads up to the sink needs its normalizer, or None."""
-    key = None if sink_key is None else tuple(sink_key)
-    if reason := sink_is_keyed_alike(plan, topic, key):
+    if reason := _sink_is_keyed_alike(plan, topic, sink_key):
         return reason
-    return next((reason for condition in _KEEP_REASONS if (reason := condition(plan, topic))), None)
-
-
-def _outcome(column: Column, topic: KafkaTopic) -> Outcome:
-    is_set = column.is_row_kind or column.name in topic.set_in_deletes
-    return Outcome(Value.UNCHANGED if is_set else Value.NULL)
+    if is_observed(plan):
+        return "the query is observed, and its metrics would change"
+    return (
+        _filters_are_on_the_key(plan, topic)
+        or _deletes_may_have_nulls(topic)
+        or _expressions_take_nulls(plan, topic)
+    )
 
 
 def _lost_key(plan: Plan, topic: KafkaTopic) -> list[str]:
@@ -188,10 +166,10 @@ def unmet_upserts(plan: Plan, sink_key: tuple[str, ...] | None) -> Iterator[tupl
             leaf = _read_as_upserts(child)
             if leaf is not None and (reason := _reason(node)):
                 yield leaf, reason
-    leaf = _read_as_upserts(plan)
-    if leaf is None or sink_key is None or not isinstance(leaf.origin, KafkaTopic):
+    leaf, topic = _read_as_upserts(plan), topic_of(plan, Mode.UPSERT)
+    if leaf is None or topic is None or sink_key is None:
         return
-    if reason := sink_is_keyed_alike(plan, leaf.origin, sink_key):
+    if reason := _sink_is_keyed_alike(plan, topic, sink_key):
         yield leaf, reason
 
 
@@ -206,7 +184,7 @@ def unmet_everywhere(plan: Plan, sink_key: tuple[str, ...] | None) -> Iterator[t
 
 def upserts_are_replaced_above(node: Plan) -> Refused | None:
     """Those that remain must be refused; joins of two streams have conditions of their own."""
-    if isinstance(node, Project | Filter | Watermark | Wrapper | Opaque) or joins_changes(node):
+    if isinstance(node, Unary | Opaque) or joins_changes(node):
         return None
     for child in children(node):
         leaf = _read_as_upserts(child)
@@ -220,20 +198,15 @@ def upserts_are_replaced_above(node: Plan) -> Refused | None:
 
 
 def _read_as_upserts(plan: Plan) -> Changelog | None:
-    match leaf := chain_of(plan).leaf:
-        case Changelog(origin=KafkaTopic(mode=Mode.UPSERT)):
-            return leaf
-        case _:
-            return None
+    leaf = chain_of(plan).leaf
+    return leaf if isinstance(leaf, Changelog) and topic_of(leaf, Mode.UPSERT) is not None else None
 
 
 def _reason(node: Plan) -> str | None:
-    match node:
-        case Project() | Filter() | Watermark() | Wrapper():
-            refused = (condition(node) for condition in UPSERT_CONDITIONS)
-            return next((one.reason for one in refused if one is not None), None)
-        case _:
-            return f"{operator_in_words(node)} must know which rows the upserts replace"
+    if not isinstance(node, Unary):
+        return f"{operator_in_words(node)} must know which rows the upserts replace"
+    refused = first_refusal(UPSERT_CONDITIONS, node)
+    return None if refused is None else refused.reason
 
 
 def use_mirror(node: Plan, settings: Settings) -> Plan | None:
@@ -242,15 +215,10 @@ def use_mirror(node: Plan, settings: Settings) -> Plan | None:
     Both have the same changes; those of the mirror come when its query has written them, and say what they
     replace, so the topic's normalizer is not needed. Not with the strategy "none", whose joins look nothing
     up.
-
-        Join inner ON (user#1 = id#3)                 Join inner ON (user#1 = id#3)
-          Changelog views [user#1: bigint]      =>      Changelog views [user#1: bigint]
-          Changelog topic users [id#3: bigint]          Changelog users [id#3: bigint]
     """
     if not isinstance(node, Join) or not joins_changes(node) or settings.strategy == "none":
         return None
-    inputs = [_mirrored(plan) for plan in (node.left, node.right)]
-    changed = with_children(node, inputs)
+    changed = with_children(node, [_mirrored(node.left), _mirrored(node.right)])
     return None if changed is node else changed
 
 
@@ -267,18 +235,15 @@ def put_in_normalizer(node: Plan, settings: Settings) -> Plan | None:
     """Read a topic with `changelog = all` instead of `upsert` below what needs every kind of change.
 
     Such are filters on other columns than the key, joins, unions, aggregates and a sink with another key; see
-    `unmet_upserts`. Only where the topic's options name a `state.path`: the normalizer must keep the
-    newest row of each key somewhere. Where they do not, the query is refused for the same reason.
-
-        Filter (n#2 > 3)                               Filter (n#2 > 3)
-          Changelog topic words upsert […]       =>      Changelog topic words all […]
+    `unmet_upserts`. Only where the topic's options name a `state.path`: the normalizer must keep the newest
+    row of each key somewhere. Where they do not, the query is refused for the same reason.
     """
-    unmet = [leaf for leaf, _ in unmet_upserts(node, settings.sink_key)]
+    unmet = {id(leaf) for leaf, _ in unmet_upserts(node, settings.sink_key)}
 
     def made_whole(part: Plan) -> Plan:
         match part:
-            case Changelog(origin=KafkaTopic() as topic) if any(part is leaf for leaf in unmet):
-                return replace(part, origin=topic.as_changes(), ref=None) if topic.has_state_path else part
+            case Changelog(origin=KafkaTopic(has_state_path=True) as topic) if id(part) in unmet:
+                return replace(part, origin=topic.read_as(Mode.ALL), ref=None)
         return part
 
     plan = transform_up(node, made_whole)
@@ -291,9 +256,6 @@ def look_below_normalize(node: Plan, settings: Settings) -> Plan | None:
     So a topic is not normalized twice, is read only as far as filters want it, and is made whole where
     something between needs that. A normalizer stays if the operator orders rows by a column that a
     delete by key does not have.
-
-        Changelog normalize by (word) […]         Changelog normalize by (word) […]
-          Changelog topic words all […]     =>      Changelog topic words upsert […]
     """
     match node:
         case Changelog(origin=Normalized(key, given) as origin):
@@ -323,13 +285,12 @@ def refuse_unkeyed_sink(node: Plan, settings: Settings) -> Refused | None:
     """Refuse to write a topic that is read with `changelog = upsert` into a sink without the topic's key.
 
     A sink with another key, or with none, would keep the row that an update replaced: no `-U` takes it away.
-    A sink that is not known (`sink_key` None) is not refused: `check_sink` and `Catalog.write_changes` know
-    theirs.
+    One that is not known is not refused: `check_sink` and `Catalog.write_changes` know theirs.
     """
     topic = topic_of(node, Mode.UPSERT)
     if topic is None or settings.sink_key is None:
         return None
-    reason = sink_is_keyed_alike(node, topic, settings.sink_key)
+    reason = _sink_is_keyed_alike(node, topic, settings.sink_key)
     if reason is None:
         return None
     return Refused(
@@ -342,19 +303,15 @@ def leave_out_normalizer(node: Plan, settings: Settings) -> Plan | None:
     """Read an upsert topic with `changelog = upsert` where no `-U` is of use: no state at all.
 
     The whole query must be projections, and filters on the key, from the topic to a sink with the topic's
-    primary key; `needs_normalizer` has every condition. The sink ends up with
-    the same rows. What differs is how they come there: an update is one `+U`, a delete has NULL in all
-    columns but the key and metadata, and a record that repeats its predecessor is written again, with its
-    own metadata.
-
-        Project [word#1, (n#2 * 2) AS m#5]           Project [word#1, (n#2 * 2) AS m#5]
-          Changelog topic words all […]        =>      Changelog topic words upsert […]
+    primary key; `needs_normalizer` has every condition. The sink ends up with the same rows. What differs is
+    how they come there: an update is one `+U`, a delete has NULL in all columns but the key and metadata, and
+    a record that repeats its predecessor is written again, with its own metadata.
     """
     match leaf := chain_of(node).leaf:
         case Changelog(origin=KafkaTopic(mode=Mode.ALL) as topic):
             if needs_normalizer(node, topic, settings.sink_key):
                 return None
-            upserts = replace(leaf, origin=topic.as_upserts(), ref=None)
+            upserts = replace(leaf, origin=topic.read_as(Mode.UPSERT), ref=None)
             return transform_up(node, lambda below: upserts if below is leaf else below)
         case _:
             return None

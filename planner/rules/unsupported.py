@@ -1,14 +1,16 @@
 """The rule that refuses what a changelog must not meet, and its conditions on single nodes (pure).
 
-A condition takes a node and gives the reason why it fails, or None. Conditions are tried in order, so a later
-one may rely on the earlier ones. Those of operators are in `planner/operators.py`.
+Conditions are tried in order, so a later one may rely on the earlier ones.
+
+What works row by row is right over signed rows: a union passes each row with its sign, and a generator makes
+the same rows of a row that goes as of the row that came. Whatever counts, orders, compares or chooses rows is
+not. An unknown operator is refused.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from planner.operators import OPERATOR_CONDITIONS
 from planner.plan.chains import equalities, trace
 from planner.plan.expressions import (
     SUBQUERY,
@@ -22,13 +24,118 @@ from planner.plan.expressions import (
     is_clock_word,
     walk_expression,
 )
-from planner.plan.nodes import Changelog, Filter, Generate, Join, Normalized, Plan, Project, Watermark
+from planner.plan.nodes import (
+    Changelog,
+    Filter,
+    Generate,
+    Join,
+    Normalized,
+    Opaque,
+    Plan,
+    Project,
+    Union,
+    Watermark,
+)
 from planner.plan.sources import Mode
 from planner.plan.trees import expressions, reads_changes, row_kind_of, sources, walk
-from planner.refusals import Condition, Refused, first_refusal
+from planner.refusals import Refused, first_refusal, operator_in_words
 from planner.rules.topics import UPSERT_CONDITIONS, topic_of, upserts_are_replaced_above
 from planner.settings import Settings
 from upsert.rowkind import ROW_KIND_COLUMN
+
+_ON_A_SNAPSHOT: Final = (
+    "write the changes into a managed table with catalog.write_changes "
+    "and run this over its snapshot, catalog.read"
+)
+
+_FUNCTION: Final = (
+    "call it in foreachBatch, or before the rows are written into the table whose changes are read"
+)
+
+_REMEDIES: Final = {
+    "AsOfJoin": "join with the rows as they are now, deltajoin.lookup_join, or join the changes of both",
+    "Except": "use LEFT ANTI JOIN by the key",
+    "Expand": "write a GROUP BY for each grouping and bring them together with UNION ALL",
+    "Intersect": "use LEFT SEMI JOIN by the key",
+    "LateralJoin": "write it as a join with its own condition",
+    "Sample": "choose rows by a hash of their key, as in filter(pmod(xxhash64(id), 100) < 5)",
+    **dict.fromkeys(("MapInArrow", "FlatMapGroupsInArrow", "TransformWithStateInPySpark"), _FUNCTION),
+    **dict.fromkeys(("MapInPandas", "FlatMapGroupsInPandas", "FlatMapGroupsInPandasWithState"), _FUNCTION),
+}
+"""What to do instead, where it is not `_ON_A_SNAPSHOT`."""
+
+_RESERVED: Final = Refused(
+    f"a column of the query is called {ROW_KIND_COLUMN!r}, which is reserved", "rename it"
+)
+
+_GENERATORS: Final = frozenset(
+    {"Explode", "GeneratorOuter", "Inline", "JsonTuple", "PosExplode", "Stack", "ReplicateRows"}
+)
+"""Generators that make the same rows of equal rows, whichever rows come before or after."""
+
+
+def operator_digests_changes(node: Plan) -> Refused | None:
+    """An operator that is not known to respect the signs of changes may not stand above them."""
+    if not isinstance(node, Opaque):
+        return None
+    return Refused(
+        f"{operator_in_words(node)} over the changes of {sources(node)} would count rows taken away as rows",
+        _REMEDIES.get(node.name, _ON_A_SNAPSHOT),
+    )
+
+
+def union_is_of_changes_alone(node: Plan) -> Refused | None:
+    """A row without a kind among changes is neither one that came nor one that went."""
+    if not isinstance(node, Union) or all(reads_changes(part) for part in node.inputs):
+        return None
+    numbers = [str(number) for number, part in enumerate(node.inputs, 1) if not reads_changes(part)]
+    return Refused(
+        f"a union of the changes of {sources(node)} with rows that are no changes (input "
+        f"{', '.join(numbers)} of {len(node.inputs)}) would leave rows without a kind",
+        "keep those rows in a managed table and read its changes, catalog.read_changes",
+    )
+
+
+def union_aligns_kinds(node: Plan) -> Refused | None:
+    """Columns of a union meet by position, so the kinds must be at one position, or nowhere."""
+    if not isinstance(node, Union):
+        return None
+    positions = {tuple(n for n, c in enumerate(part.columns) if c.is_row_kind) for part in node.inputs}
+    if len(positions) == 1:
+        return None
+    return Refused(
+        f"the inputs of a union of the changes of {sources(node)} have {ROW_KIND_COLUMN!r} at different "
+        "positions, so it would meet other columns",
+        "leave it out of every input, optimize gives it back; or use unionByName",
+    )
+
+
+def generator_is_repeatable(node: Plan) -> Refused | None:
+    """A row that is taken away must make the rows that it made when it came."""
+    if not isinstance(node, Generate) or getattr(node.generator, "name", "") in _GENERATORS:
+        return None
+    return Refused(
+        f"the generator {node.generator} over the changes of {sources(node)} is not known to make the same "
+        "rows of a row whenever it comes",
+        "use explode, posexplode, inline, stack or json_tuple, or apply it before the rows are written",
+    )
+
+
+def made_columns_are_no_kinds(node: Plan) -> Refused | None:
+    """`_row_kind` is the name of the kind alone."""
+    if isinstance(node, Generate) and any(column.is_row_kind for column in node.made):
+        return _RESERVED
+    return None
+
+
+OPERATOR_CONDITIONS: Final = (
+    operator_digests_changes,
+    union_is_of_changes_alone,
+    union_aligns_kinds,
+    generator_is_repeatable,
+    made_columns_are_no_kinds,
+)
+
 
 _SESSION_FUNCTIONS: Final = frozenset(
     {"CurrentCatalog", "CurrentDatabase", "CurrentPath", "CurrentTimeZone", "CurrentUser", "SparkVersion"}
@@ -52,8 +159,8 @@ def expressions_are_repeatable(node: Plan) -> Refused | None:
         if fault := _unrepeatable(expr):
             reason, remedy = fault
             return Refused(
-                f"{in_short(expr)} {reason}, so a row over the changes of {sources(node)} "
-                "could not be taken away as it came",
+                f"{in_short(expr)} {reason}, so a row over the changes of {sources(node)} could not be taken "
+                "away as it came",
                 remedy,
             )
     return None
@@ -66,9 +173,7 @@ def row_kind_is_left_alone(node: Plan) -> Refused | None:
             for output in node.outputs:
                 is_passed_on = isinstance(output.value, Column) and output.value.is_row_kind
                 if output.column.is_row_kind and not is_passed_on:
-                    return Refused(
-                        f"a column of the query is called {ROW_KIND_COLUMN!r}, which is reserved", "rename it"
-                    )
+                    return _RESERVED
                 if _uses_row_kind(output.value) and not output.column.is_row_kind:
                     return Refused(
                         f"{ROW_KIND_COLUMN!r} is used to compute column {output.column.name!r}",
@@ -92,7 +197,7 @@ def row_kind_is_left_alone(node: Plan) -> Refused | None:
     return None
 
 
-CHANGE_CONDITIONS: Final[tuple[Condition, ...]] = (
+CHANGE_CONDITIONS: Final = (
     changes_have_their_kind,
     row_kind_is_left_alone,
     expressions_are_repeatable,
@@ -151,36 +256,36 @@ def input_has_its_kinds(node: Plan) -> Refused | None:
     """The planner does not change what the operator is given: its columns are fixed."""
     match node:
         case Changelog(origin=Normalized(input=given)) if reads_changes(given):
-            has_join = any(isinstance(part, Join) and reads_changes(part) for part in walk(given))
-            if row_kind_of(given) is None or has_join:
-                fault = "joins changes as rows" if has_join else "has lost its '_row_kind'"
-                return Refused(
-                    f"what upsert.normalize is given of the changes of {sources(given)} {fault}",
-                    "write upsert.normalize(planner.optimize(df), …)",
-                )
+            if any(isinstance(part, Join) and reads_changes(part) for part in walk(given)):
+                fault = "joins changes as rows"
+            elif row_kind_of(given) is None:
+                fault = "has lost its '_row_kind'"
+            else:
+                return None
+            return Refused(
+                f"what upsert.normalize is given of the changes of {sources(given)} {fault}",
+                "write upsert.normalize(planner.optimize(df), …)",
+            )
     return None
 
 
 def input_is_told_apart_by_its_key(node: Plan) -> Refused | None:
     """A delete among upserts has no column but its key, so it cannot be known by others."""
     match node:
-        case Changelog(origin=Normalized(key, given)):
-            topic = topic_of(given, Mode.UPSERT)
-            if topic is None:
-                return None
+        case Changelog(origin=Normalized(key, given)) if (topic := topic_of(given, Mode.UPSERT)) is not None:
             named = [column for column in given.columns if column.name in key]
             origins = {origin.name for column in named if (origin := trace(column, given)) is not None}
-            if origins != set(topic.schema.primary_key):
+            of_topic = topic.schema.primary_key
+            if origins != set(of_topic):
                 return Refused(
                     f"upsert.normalize by ({', '.join(key)}) does not see which rows of {topic.name!r}, read "
-                    "with changelog = 'upsert', are deleted: the topic's key is "
-                    f"({', '.join(topic.schema.primary_key)})",
+                    f"with changelog = 'upsert', are deleted: the topic's key is ({', '.join(of_topic)})",
                     "normalize by the topic's primary key, or read the topic with changelog = 'all'",
                 )
     return None
 
 
-NORMALIZED_CONDITIONS: Final[tuple[Condition, ...]] = (input_has_its_kinds, input_is_told_apart_by_its_key)
+NORMALIZED_CONDITIONS: Final = (input_has_its_kinds, input_is_told_apart_by_its_key)
 
 _CONDITIONS: Final = (
     *OPERATOR_CONDITIONS,
@@ -194,15 +299,14 @@ _CONDITIONS: Final = (
 def refuse_unsupported(node: Plan, settings: Settings) -> Refused | None:
     """Refuse a node over a changelog that fails a condition; those below `upsert.normalize` as well.
 
-    The conditions are `OPERATOR_CONDITIONS`, `CHANGE_CONDITIONS`, `UPSERT_CONDITIONS` and
-    `NORMALIZED_CONDITIONS`. Spark runs such a query without complaint and gives a wrong answer: it takes each
+    Spark runs such a query without complaint and gives a wrong answer: it takes each
     change for a row. Joins have conditions of their own, see `replace_join`.
     """
     if not reads_changes(node):
         return None
-    if refused := first_refusal(_CONDITIONS, node):
-        return refused
-    if isinstance(node, Changelog) and isinstance(node.origin, Normalized):
-        below = (refuse_unsupported(part, settings) for part in walk(node.origin.input))
-        return next((refused for refused in below if refused), None)
-    return None
+    refused = first_refusal(_CONDITIONS, node)
+    match node:
+        case Changelog(origin=Normalized(input=given)) if refused is None:
+            below = (refuse_unsupported(part, settings) for part in walk(given))
+            return next((found for found in below if found), None)
+    return refused

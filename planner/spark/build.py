@@ -1,15 +1,14 @@
 """The planner's nodes as a DataFrame: what was read is used again, what the rules made is constructed.
 
-The columns of a delta join get the expression ids of the raw columns that they stand for, so every
-expression of the user's query above them stays as Spark resolved it. See docs/decisions/0005. The same
-is done for a topic that is read with other options than the user's. Aggregates run as signed sums in Spark's
-own aggregation, under the user's expression ids.
+The columns of a delta join get the expression ids of the raw columns that they stand for, so every expression
+of the user's query above them stays as Spark resolved it. See docs/decisions/0005. The same is done for a
+topic that is read with other options than the user's, and for aggregates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import assert_never
+from collections.abc import Mapping, Sequence
+from typing import Final, assert_never
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -20,8 +19,8 @@ from deltajoin.aggregate.spec import DeltaAggregateSpec
 from deltajoin.latest.operator import join_streams
 from deltajoin.spark.consolidate import consolidate_join
 from deltajoin.spec import DeltaJoinSpec, JoinedTable
-from planner.aggregates.sums import Result, Sums, kind_of, result_of
 from planner.plan.expressions import Aggregation, Call, Column, Expr, walk_expression
+from planner.plan.keys import KIND_IF, UNLESS_GONE, is_marked, upsert_key
 from planner.plan.nodes import (
     Aggregate,
     Changelog,
@@ -43,9 +42,9 @@ from planner.plan.nodes import (
 )
 from planner.plan.sources import KafkaTopic, ManagedTable, consumer_of
 from planner.plan.trees import children
-from planner.plan.upsert_keys import KIND_IF, UNLESS_GONE, is_marked, upsert_key
 from planner.refusals import PlanBuildError
 from planner.settings import Settings
+from planner.signed_sums import Sums, kind_of, result_of
 from planner.spark.catalyst import Catalyst, JavaObject
 from upsert.managed.frames import read_changes
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
@@ -73,10 +72,15 @@ def spec_of(join: DeltaJoin, shards: int) -> DeltaJoinSpec:
     return DeltaJoinSpec(tables, join.tree, present, shards, limit, join.keep, join.is_net)
 
 
+_BUG: Final = "this is a bug, please report it"
+
+
 class _Builder:
     def __init__(self, catalyst: Catalyst, settings: Settings) -> None:
         self.catalyst = catalyst
         self.settings = settings
+        # tasks that share what the planner adds to a micro-batch
+        self.shards = settings.shards or catalyst.session.sparkContext.defaultParallelism
 
     def node(self, plan: Plan) -> JavaObject:
         """A node that a rule made is constructed; one that was read is used again, over its inputs."""
@@ -86,9 +90,11 @@ class _Builder:
             case RegularJoin():
                 return self.regular_join(plan)
             case LookupAggregate():
-                return lookup_aggregate(self.catalyst, plan, self.shards)
+                return _lookup_aggregate(self.catalyst, plan, self.shards)
             case SignedAggregate(child):
-                return signed_aggregate(self.catalyst, plan, self.node(child))
+                sums = SumsOf(plan)
+                rows = _without_marks(self.catalyst.dataframe(self.node(child)))
+                return sums.results(self.catalyst, sums.by_group(rows))
             case Enriched(child):
                 return self.enriched(plan, self.node(child))
             case SlidingWindows(child, ref=int(ref)):
@@ -102,13 +108,17 @@ class _Builder:
             case Relation(topic=KafkaTopic() as topic):
                 return self.topic(topic, plan.columns)
             case Project(child):
-                return self.project(plan, self.node(child))
-            case Aggregate(child):
-                return self.aggregate(plan, self.node(child))
+                below = self.node(child)
+                return self.catalyst.project(self.outputs(plan, below), below)
+            case Aggregate(child, groups):
+                below = self.node(child)
+                attributes = self.catalyst.attributes(below)
+                by = [self.expr(group.value, attributes) for group in groups]
+                return self.catalyst.aggregate(by, self.outputs(plan, below), below)
             case Filter(child, condition):
                 below = self.node(child)
                 return self.catalyst.filter(self.expr(condition, self.catalyst.attributes(below)), below)
-        raise PlanBuildError(f"no Spark node can be made of {plan}; this is a bug, please report it")
+        raise PlanBuildError(f"no Spark node can be made of {plan}; {_BUG}")
 
     def changelog(self, leaf: Changelog) -> JavaObject:
         """Changes that are read in another way than the query's own."""
@@ -122,32 +132,20 @@ class _Builder:
             case (LookupJoined() as joined) | LookupChanges(joined):
                 return self.lookup_join(joined, leaf.columns)
             case Upserts() | None:
-                raise PlanBuildError(
-                    f"{leaf} must come from the user's query; this is a bug, please report it"
-                )
+                raise PlanBuildError(f"{leaf} must come from the user's query; {_BUG}")
             case never:
                 assert_never(never)
 
-    def project(self, plan: Project, child: JavaObject) -> JavaObject:
-        """Columns computed from those of the child."""
+    def outputs(self, plan: Project | Aggregate, child: JavaObject) -> list[JavaObject]:
         attributes = self.catalyst.attributes(child)
-        named = [self.named(output, attributes, plan) for output in plan.outputs]
-        return self.catalyst.project(named, child)
-
-    def aggregate(self, plan: Aggregate, child: JavaObject) -> JavaObject:
-        """The user's own aggregate with other outputs."""
-        attributes = self.catalyst.attributes(child)
-        groups = [self.expr(group.value, attributes) for group in plan.groups]
-        return self.catalyst.aggregate(
-            groups, [self.named(output, attributes, plan) for output in plan.outputs], child
-        )
+        return [self.named(output, attributes, plan) for output in plan.outputs]
 
     def named(self, output: Output, attributes: dict[int, JavaObject], plan: Plan) -> JavaObject:
         if output.ref is not None:
             return self.catalyst.kept(output.ref)
         value = self.expr(output.value, attributes)
         if is_marked(output):
-            return marked_kind(self.catalyst, plan, output.column.id, value)
+            return _marked_kind(self.catalyst, plan, output.column.id, value)
         if output.is_passed_on:
             return value
         return self.catalyst.alias(value, output.column.name, output.column.id)
@@ -163,13 +161,12 @@ class _Builder:
             case Call("Or", (left, right)):
                 return self.catalyst.disjunction(self.expr(left, attributes), self.expr(right, attributes))
             case Call("CaseWhen", (condition, value)):
-                parts = self.expr(condition, attributes), self.expr(value, attributes)
-                return self.catalyst.where(*parts)
+                return self.catalyst.where(self.expr(condition, attributes), self.expr(value, attributes))
             case Call(name, args) if name in (UNLESS_GONE, KIND_IF):
                 kind, *others = (self.expr(arg, attributes) for arg in args)
-                make = unless_gone if name == UNLESS_GONE else kind_if
+                make = _unless_gone if name == UNLESS_GONE else _kind_if
                 return make(self.catalyst, kind, others[0]) if others else kind
-        raise PlanBuildError(f"{expr} does not come from below; this is a bug, please report it")
+        raise PlanBuildError(f"{expr} does not come from below; {_BUG}")
 
     def delta_join(self, join: DeltaJoin) -> JavaObject:
         session = self.catalyst.session
@@ -202,16 +199,11 @@ class _Builder:
         attributes = self.catalyst.attributes(left) | self.catalyst.attributes(right)
         condition = self.expr(join.condition, attributes)
         joined = self.catalyst.dataframe(self.catalyst.inner_join(left, right, condition))
-        columns = (*join.left.columns, *join.right.columns)
-        kinds = [number for number, column in enumerate(columns) if column.is_row_kind]
+        given = (*join.left.columns, *join.right.columns)
+        kinds = [number for number, column in enumerate(given) if column.is_row_kind]
         source = self.catalyst.analyzed(consolidate_join(joined, kinds, self.shards))
-        names = [self.catalyst.attribute(found)[1] for found in self.catalyst.output(source)]
-        return self.renamed(source, dict(zip(names, join.columns, strict=True)), str(join))
-
-    @property
-    def shards(self) -> int:
-        """Tasks that share what the planner adds to a micro-batch."""
-        return self.settings.shards or self.catalyst.session.sparkContext.defaultParallelism
+        columns = dict(zip(_by_name(self.catalyst, source), join.columns, strict=True))
+        return self.renamed(source, columns, str(join))
 
     def normalized(self, normalized: Normalized) -> JavaObject:
         """The operator with all its steps over another input, which has the same columns."""
@@ -247,32 +239,21 @@ class _Builder:
 
     def changes(self, table: ManagedTable, columns: Sequence[Column]) -> JavaObject:
         """The changes of a mirror, under the ids of the topic's columns."""
-        limit = {"max_rows_per_trigger": table.max_rows}
-        source = self.catalyst.analyzed(read_changes(self.catalyst.session, table.path, **limit))
+        changes = read_changes(self.catalyst.session, table.path, max_rows_per_trigger=table.max_rows)
+        source = self.catalyst.analyzed(changes)
         return self.renamed(source, {column.name: column for column in columns}, f"the mirror {table.name!r}")
 
     def renamed(self, source: JavaObject, columns: Mapping[str, Column], what: str) -> JavaObject:
         """A Project that gives each column of the source the name and id of a column of the user's plan."""
-        by_name = {self.catalyst.attribute(found)[1]: found for found in self.catalyst.output(source)}
+        by_name = _by_name(self.catalyst, source)
         renamed = []
         for name, column in columns.items():
             found = by_name.get(name)
             if found is None or self.catalyst.type_name(found) != column.type:
-                raise PlanBuildError(
-                    f"{what} must give column {name!r} of type {column.type!r}, "
-                    f"it gives {source}; this is a bug, please report it"
-                )
+                expected = f"{what} must give column {name!r} of type {column.type!r}"
+                raise PlanBuildError(f"{expected}, it gives {source}; {_BUG}")
             renamed.append(self.catalyst.alias(found, column.name, column.id))
         return self.catalyst.project(renamed, source)
-
-
-def signed_aggregate(catalyst: Catalyst, plan: SignedAggregate, child: JavaObject) -> JavaObject:
-    """Spark's aggregation over an input with nothing but the columns of groups and measures, and the kind.
-
-    Where a group is gone only its key has a value: an expression over the aggregates of no rows may fail.
-    """
-    sums = SumsOf(plan)
-    return sums.results(catalyst, sums.by_group(_without_marks(catalyst.dataframe(child))))
 
 
 class SumsOf:
@@ -302,11 +283,16 @@ class SumsOf:
     def results(self, catalyst: Catalyst, groups: DataFrame) -> JavaObject:
         """The columns of the user's aggregate, and the kind, of the sums of some groups."""
         plan, source = self.plan, catalyst.analyzed(self._made(groups))
-        found = {catalyst.attribute(one)[1]: one for one in catalyst.output(source)}
-        known = [*_groups(catalyst, plan, found), *_measures(catalyst, plan, self._results, found)]
+        found = _by_name(catalyst, source)
+        known = _groups(catalyst, plan, found)
+        for number, (measure, result) in enumerate(zip(plan.measures, self._results, strict=True)):
+            original, value = _original(catalyst, measure.function), found[f"result_{number}"]
+            if result.count is not None:
+                value = catalyst.average(catalyst.aggregation(original)[0], value, found[f"count_{number}"])
+            known.append(_checked(catalyst, measure.function, original, value))
         row_kind = found[ROW_KIND_COLUMN]
         named = [_named(catalyst, output, known, row_kind) for output in plan.outputs]
-        return catalyst.project([*named, marked_kind(catalyst, plan, plan.row_kind.id, row_kind)], source)
+        return catalyst.project([*named, _marked_kind(catalyst, plan, plan.row_kind.id, row_kind)], source)
 
     def _made(self, groups: DataFrame) -> DataFrame:
         made = [
@@ -319,7 +305,7 @@ class SumsOf:
         return groups.select(*self.groups, *made, F.expr(self._kind).alias(ROW_KIND_COLUMN))
 
 
-def lookup_aggregate(catalyst: Catalyst, plan: LookupAggregate, shards: int) -> JavaObject:
+def _lookup_aggregate(catalyst: Catalyst, plan: LookupAggregate, shards: int) -> JavaObject:
     """The source of an aggregate by lookups, under the columns of the user's aggregate."""
     spec = DeltaAggregateSpec(
         plan.table.path,
@@ -334,20 +320,15 @@ def lookup_aggregate(catalyst: Catalyst, plan: LookupAggregate, shards: int) -> 
         catalyst.session, spec, consumer_id=plan.table.consumer_id, lease_ms=plan.table.lease_ms
     )
     source = catalyst.analyzed(changes)
-    found = {catalyst.attribute(one)[1]: one for one in catalyst.output(source)}
-    known = [*_groups(catalyst, plan, found)]
+    found = _by_name(catalyst, source)
+    known = _groups(catalyst, plan, found)
     for measure in plan.measures:
-        original, made = _original(catalyst, measure.function), found[measure.column.name]
-        _check_type(catalyst, measure.function, original, made)
-        known.append((original, made))
-    named = [
-        catalyst.alias(
-            catalyst.substituted(_original(catalyst, output.value), known),
-            output.column.name,
-            output.column.id,
-        )
-        for output in plan.outputs
-    ]
+        original = _original(catalyst, measure.function)
+        known.append(_checked(catalyst, measure.function, original, found[measure.column.name]))
+    named = []
+    for output in plan.outputs:
+        value = catalyst.substituted(_original(catalyst, output.value), known)
+        named.append(catalyst.alias(value, output.column.name, output.column.id))
     kind = catalyst.alias(found[ROW_KIND_COLUMN], ROW_KIND_COLUMN, plan.row_kind.id)
     return catalyst.project([*named, kind], source)
 
@@ -360,17 +341,17 @@ def _without_marks(rows: DataFrame) -> DataFrame:
     return rows.select(*(F.col(name).alias(name, metadata={}) for name in rows.columns))
 
 
-def marked_kind(catalyst: Catalyst, plan: Plan, number: int, kind: JavaObject) -> JavaObject:
+def _marked_kind(catalyst: Catalyst, plan: Plan, number: int, kind: JavaObject) -> JavaObject:
     """A kind that says whose upserts it marks, for `write_changes` and for the planner itself."""
     return catalyst.alias(kind, ROW_KIND_COLUMN, number, {UPSERTS_MARK: upsert_key(plan).to_text()})
 
 
-def unless_gone(catalyst: Catalyst, kind: JavaObject, value: JavaObject) -> JavaObject:
+def _unless_gone(catalyst: Catalyst, kind: JavaObject, value: JavaObject) -> JavaObject:
     """A value that is not computed for a group that is gone."""
     return catalyst.unless(catalyst.is_text(kind, RowKind.DELETE), value)
 
 
-def kind_if(catalyst: Catalyst, kind: JavaObject, condition: JavaObject) -> JavaObject:
+def _kind_if(catalyst: Catalyst, kind: JavaObject, condition: JavaObject) -> JavaObject:
     """The kind of a row that a HAVING may take away."""
     chosen = catalyst.choice(condition, kind, RowKind.DELETE)
     return catalyst.choice(catalyst.is_text(kind, RowKind.UPDATE_AFTER), chosen, RowKind.DELETE)
@@ -383,43 +364,36 @@ def _with_columns(df: DataFrame, columns: Mapping[str, str]) -> DataFrame:
 
 def _groups(
     catalyst: Catalyst, plan: SignedAggregate | LookupAggregate, found: dict[str, JavaObject]
-) -> Iterator[tuple[JavaObject, JavaObject]]:
-    for group in plan.groups:
-        yield _original(catalyst, group.by.value), found[group.column.name]
-
-
-def _measures(
-    catalyst: Catalyst, plan: SignedAggregate, results: list[Result], found: dict[str, JavaObject]
-) -> Iterator[tuple[JavaObject, JavaObject]]:
-    for number, (measure, result) in enumerate(zip(plan.measures, results, strict=True)):
-        value = found[f"result_{number}"]
-        original = _original(catalyst, measure.function)
-        if result.count is not None:
-            function, _, _ = catalyst.aggregation(original)
-            value = catalyst.average(function, value, found[f"count_{number}"])
-        _check_type(catalyst, measure.function, original, value)
-        yield original, value
+) -> list[tuple[JavaObject, JavaObject]]:
+    return [(_original(catalyst, group.by.value), found[group.column.name]) for group in plan.groups]
 
 
 def _named(
     catalyst: Catalyst, output: Output, known: list[tuple[JavaObject, JavaObject]], row_kind: JavaObject
 ) -> JavaObject:
     value = catalyst.substituted(_original(catalyst, output.value), known)
-    is_computed = not isinstance(output.value, Aggregation) and any(
-        isinstance(part, Aggregation) for part in walk_expression(output.value)
-    )
-    if is_computed:
-        value = unless_gone(catalyst, row_kind, value)
+    _, *parts = walk_expression(output.value)
+    if not isinstance(output.value, Aggregation) and any(isinstance(part, Aggregation) for part in parts):
+        # where a group is gone only its key has a value: an expression over aggregates of no rows may fail
+        value = _unless_gone(catalyst, row_kind, value)
     return catalyst.alias(value, output.column.name, output.column.id, {})
 
 
 def _original(catalyst: Catalyst, expr: Expr) -> JavaObject:
     if expr.ref is None:
-        raise PlanBuildError(f"{expr} must come from the query; this is a bug, please report it")
+        raise PlanBuildError(f"{expr} must come from the query; {_BUG}")
     return catalyst.kept(expr.ref)
 
 
-def _check_type(catalyst: Catalyst, function: Aggregation, original: JavaObject, made: JavaObject) -> None:
+def _checked(
+    catalyst: Catalyst, function: Aggregation, original: JavaObject, made: JavaObject
+) -> tuple[JavaObject, JavaObject]:
     expected, found = catalyst.type_name(original), catalyst.type_name(made)
     if expected != found:
-        raise PlanBuildError(f"{function} must be {expected}, got {found}; this is a bug, please report it")
+        raise PlanBuildError(f"{function} must be {expected}, got {found}; {_BUG}")
+    return original, made
+
+
+def _by_name(catalyst: Catalyst, source: JavaObject) -> dict[str, JavaObject]:
+    """The columns that a node puts out, by their names."""
+    return {catalyst.attribute(one)[1]: one for one in catalyst.output(source)}

@@ -1,8 +1,7 @@
 """The adapter to Spark's own plans: reads Catalyst's objects, and makes them.
 
-Only this file and `state.py` use py4j. Each object that is read gets a number, the `ref` of the
-planner's nodes and expressions. What the objects mean is the business of read.py and build.py. Written for
-PySpark 4.3 in classic mode (no Connect).
+Only this file and `state.py` use py4j. Each object that is read gets a number, the `ref` of the planner's
+nodes and expressions. Written for PySpark 4.3 in classic mode (no Connect).
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -28,25 +28,16 @@ JavaObject = Any
 """A Catalyst plan node, expression or attribute. Only this file and `state.py` look inside."""
 
 _EPOCH: Final = datetime(1970, 1, 1)
-
 _PLAN_EXPRESSION: Final = "org.apache.spark.sql.catalyst.expressions.PlanExpression"
-
-
-def _timestamp(micros: int) -> datetime:
-    return (_EPOCH + timedelta(microseconds=micros)).replace(tzinfo=UTC)
 
 
 _LITERALS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "boolean": bool,
-    "tinyint": int,
-    "smallint": int,
-    "int": int,
-    "bigint": int,
-    "float": float,
-    "double": float,
+    **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), int),
+    **dict.fromkeys(("float", "double"), float),
     "string": str,
     "date": lambda days: date(1970, 1, 1) + timedelta(days=days),
-    "timestamp": _timestamp,
+    "timestamp": lambda micros: (_EPOCH + timedelta(microseconds=micros)).replace(tzinfo=UTC),
     "timestamp_ntz": lambda micros: _EPOCH + timedelta(microseconds=micros),
 }
 
@@ -114,13 +105,11 @@ class Catalyst:
         if rows.num_rows:
             # Spark drops all that follows a record batch without rows
             data = self.analyzed(self.session.createDataFrame(rows.combine_chunks(), schema)).data()
-        none = self._jvm.scala.Option.empty()
-        make = self._jvm.org.apache.spark.sql.catalyst.plans.logical.LocalRelation
-        return make(leaf.output(), data, False, none)
+        return self._logical.LocalRelation(leaf.output(), data, False, self._none)
 
     def in_one_task(self, node: JavaObject) -> JavaObject:
         """A plan whose rows are known to be in one partition: joins and groups over it move none of them."""
-        return self._jvm.org.apache.spark.sql.catalyst.plans.logical.Repartition(1, False, node)
+        return self._logical.Repartition(1, False, node)
 
     def has_subqueries(self, plan: JavaObject) -> bool:
         """Whether an expression of the plan has a plan of its own."""
@@ -137,9 +126,13 @@ class Catalyst:
 
     def subqueries_in(self, expr: JavaObject) -> list[JavaObject]:
         """The subqueries of any kind in an expression, without those inside of them."""
-        if self.has_plan(expr):
+        return self._topmost(expr, self.has_plan)
+
+    def _topmost(self, expr: JavaObject, is_wanted: Callable[[JavaObject], bool]) -> list[JavaObject]:
+        """Parts of an expression, without what is inside of them."""
+        if is_wanted(expr):
             return [expr]
-        return [one for child in self.children(expr) for one in self.subqueries_in(child)]
+        return [one for child in self.children(expr) for one in self._topmost(child, is_wanted)]
 
     def subqueries(self, node: JavaObject) -> list[tuple[JavaObject, JavaObject]]:
         """The subqueries for a value in the expressions of a node, each with its plan."""
@@ -148,18 +141,15 @@ class Catalyst:
 
     def values_in(self, expr: JavaObject) -> list[JavaObject]:
         """The subqueries for a value in an expression."""
-        if self.class_name(expr) == "ScalarSubquery":
-            return [expr]
-        return [one for child in self.children(expr) for one in self.values_in(child)]
+        return self._topmost(expr, lambda part: self.class_name(part) == "ScalarSubquery")
 
     def functions(self, node: JavaObject) -> list[JavaObject]:
         """The AggregateExpressions of an Aggregate."""
-        return [one for expr in self.aggregated(node) for one in self._functions_of(expr)]
 
-    def _functions_of(self, expr: JavaObject) -> list[JavaObject]:
-        if self.class_name(expr) == "AggregateExpression":
-            return [expr]
-        return [one for child in self.children(expr) for one in self._functions_of(child)]
+        def is_function(expr: JavaObject) -> bool:
+            return self.class_name(expr) == "AggregateExpression"
+
+        return [one for expr in self.aggregated(node) for one in self._topmost(expr, is_function)]
 
     def class_name(self, thing: JavaObject) -> str:
         """The Scala class of a node or an expression, without its package."""
@@ -234,9 +224,7 @@ class Catalyst:
     def condition(self, node: JavaObject) -> JavaObject | None:
         """The condition of a Filter or a Join; None for a join without one."""
         found = node.condition()
-        if self.class_name(node) == "Filter":
-            return found
-        return found.get() if found.isDefined() else None
+        return found if self.class_name(node) == "Filter" else _given(found)
 
     def join_type(self, node: JavaObject) -> str | None:
         """The type of a join in lower case, as in "left outer"; None where it marks what EXISTS finds."""
@@ -273,9 +261,9 @@ class Catalyst:
             for row in self.expanded(node)
         ]
         inline = self._made.Inline(self._made.CreateArray(self._seq(structs), False))
-        make = self._jvm.org.apache.spark.sql.catalyst.plans.logical.Generate
-        none, new = self._jvm.scala.Option.empty(), self._seq([outputs[number] for number in made])
-        return self.project(outputs, make(inline, self._seq([]), False, none, new, child))
+        new = self._seq([outputs[number] for number in made])
+        generate = self._logical.Generate(inline, self._seq([]), False, self._none, new, child)
+        return self.project(outputs, generate)
 
     def keys(self, node: JavaObject) -> list[JavaObject]:
         """The attributes in which a Deduplicate looks for equal values."""
@@ -295,9 +283,7 @@ class Catalyst:
 
     def aggregation(self, expr: JavaObject) -> tuple[JavaObject, JavaObject | None, bool]:
         """Function of an AggregateExpression, the condition of its FILTER, and whether it is DISTINCT."""
-        condition = expr.filter()
-        found = condition.get() if condition.isDefined() else None
-        return expr.aggregateFunction(), found, bool(expr.isDistinct())
+        return expr.aggregateFunction(), _given(expr.filter()), bool(expr.isDistinct())
 
     def partition(self, node: JavaObject) -> list[JavaObject]:
         """The expressions of the PARTITION BY of a Window."""
@@ -313,10 +299,7 @@ class Catalyst:
 
     def parameters(self, expr: JavaObject, names: Iterable[str]) -> tuple[tuple[str, str], ...]:
         """Parameters of an expression beyond its arguments, as text, by the names of Catalyst's fields."""
-        values = {name: getattr(expr, name)() for name in names}
-        return tuple(
-            (name, value if isinstance(value, str) else str(value)) for name, value in values.items()
-        )
+        return tuple((name, str(getattr(expr, name)())) for name in names)
 
     def attribute(self, attribute: JavaObject) -> tuple[int, str, str]:
         """Id, name and type of an attribute or an alias."""
@@ -332,8 +315,7 @@ class Catalyst:
 
     def metadata(self, attribute: JavaObject) -> dict[str, Any]:
         """What is attached to an attribute, as JSON has it."""
-        found = json.loads(str(attribute.metadata().json()))
-        return found if isinstance(found, dict) else {}
+        return dict(json.loads(str(attribute.metadata().json())))
 
     def is_text_type(self, expr: JavaObject) -> bool:
         """Whether an expression gives a text, of any collation."""
@@ -395,12 +377,19 @@ class Catalyst:
         """Catalyst's own marks of an expression, by which its rules find what they are about."""
         return frozenset(str(expr.nodePatterns().mkString(",")).split(","))
 
-    # --- making ----------------------------------------------------------------------------------------
-
-    @property
+    @cached_property
     def _made(self) -> Any:
         """Where Catalyst's classes of expressions are."""
         return self._jvm.org.apache.spark.sql.catalyst.expressions
+
+    @cached_property
+    def _logical(self) -> Any:
+        """Where Catalyst's classes of nodes are."""
+        return self._jvm.org.apache.spark.sql.catalyst.plans.logical
+
+    @cached_property
+    def _none(self) -> Any:
+        return self._jvm.scala.Option.empty()
 
     def attributes(self, node: JavaObject) -> dict[int, JavaObject]:
         """Output attributes of a node by the planner's column ids."""
@@ -418,17 +407,15 @@ class Catalyst:
         It inherits what is attached to a column, unless `metadata` replaces that.
         """
         if number not in self._expr_ids:
-            drawn = self._made.NamedExpression.newExprId()
+            drawn = self._new_id()
             self._expr_ids[number] = drawn
             self._numbers[int(drawn.id())] = number
-        attached = None if metadata is None else self._metadata(metadata)
-        explicit = self._jvm.scala.Option.apply(attached)
+        explicit = self._none
+        if metadata is not None:
+            attached = self._jvm.org.apache.spark.sql.types.Metadata.fromJson(json.dumps(dict(metadata)))
+            explicit = self._jvm.scala.Option.apply(attached)
         qualifier = self._qualifiers.get(number) or self._seq([])
-        own_id = self._expr_ids[number]
-        return self._made.Alias(expr, name, own_id, qualifier, explicit, self._seq([]))
-
-    def _metadata(self, values: Mapping[str, str]) -> JavaObject:
-        return self._jvm.org.apache.spark.sql.types.Metadata.fromJson(json.dumps(dict(values)))
+        return self._made.Alias(expr, name, self._expr_ids[number], qualifier, explicit, self._seq([]))
 
     def substituted(self, expr: JavaObject, known: Sequence[tuple[JavaObject, JavaObject]]) -> JavaObject:
         """The expression with each part that means the same as the first of a pair replaced by the second."""
@@ -464,12 +451,15 @@ class Catalyst:
     def average(self, function: JavaObject, total: JavaObject, count: JavaObject) -> JavaObject:
         """What an Average makes of the sum and the number of its values, in its own type and rounding."""
         slots = items_of(function.aggBufferAttributes())
-        known = list(zip(slots, (total, count), strict=True))
-        return self.substituted(function.evaluateExpression(), known)
+        return self.substituted(function.evaluateExpression(), list(zip(slots, (total, count), strict=True)))
 
     def unless(self, condition: JavaObject, expr: JavaObject) -> JavaObject:
         """The expression, or NULL where the condition is true; then it is not computed."""
         return self._made.If(condition, self._null_as(expr), expr)
+
+    def where(self, condition: JavaObject, expr: JavaObject) -> JavaObject:
+        """The expression where the condition is true, else NULL; then it is not computed."""
+        return self._made.If(condition, expr, self._null_as(expr))
 
     def is_text(self, expr: JavaObject, text: str) -> JavaObject:
         """Whether an expression has this text as its value."""
@@ -494,24 +484,19 @@ class Catalyst:
         """One of the conditions, or both."""
         return self._made.Or(left, right)
 
-    def where(self, condition: JavaObject, expr: JavaObject) -> JavaObject:
-        """The expression where the condition is true, else NULL; then it is not computed."""
-        return self._made.If(condition, expr, self._null_as(expr))
-
     def project(self, named: Iterable[JavaObject], child: JavaObject) -> JavaObject:
         """A Project over a node."""
-        return self._jvm.org.apache.spark.sql.catalyst.plans.logical.Project(self._seq(named), child)
+        return self._logical.Project(self._seq(named), child)
 
     def filter(self, condition: JavaObject, child: JavaObject) -> JavaObject:
         """A Filter over a node."""
-        return self._jvm.org.apache.spark.sql.catalyst.plans.logical.Filter(condition, child)
+        return self._logical.Filter(condition, child)
 
     def aggregate(
         self, groups: Sequence[JavaObject], outputs: Sequence[JavaObject], child: JavaObject
     ) -> JavaObject:
         """An Aggregate over a node."""
-        make = self._jvm.org.apache.spark.sql.catalyst.plans.logical.Aggregate
-        return make(self._seq(groups), self._seq(outputs), child, self._jvm.scala.Option.empty())
+        return self._logical.Aggregate(self._seq(groups), self._seq(outputs), child, self._none)
 
     def of_all_values(self, function: JavaObject) -> JavaObject:
         """An AggregateExpression without its DISTINCT."""
@@ -520,11 +505,15 @@ class Catalyst:
 
     def with_row(self, node: JavaObject, row: JavaObject) -> tuple[JavaObject, JavaObject]:
         """An inner Join without a condition with a plan of one row; and the first column of that."""
-        package = self._jvm.org.apache.spark.sql.catalyst.plans
-        none, hint = self._jvm.scala.Option.empty(), package.logical.JoinHint.NONE()
         apart = self._apart(row, node)
-        joined = package.logical.Join(node, apart, package.JoinType.apply("inner"), none, hint)
-        return joined, self.output(apart)[0]
+        return self._join(node, apart, "inner", None), self.output(apart)[0]
+
+    def _join(
+        self, left: JavaObject, right: JavaObject, kind: str, condition: JavaObject | None
+    ) -> JavaObject:
+        type_ = self._jvm.org.apache.spark.sql.catalyst.plans.JoinType.apply(kind)
+        some = self._jvm.scala.Option.apply(condition)
+        return self._logical.Join(left, right, type_, some, self._logical.JoinHint.NONE())
 
     def existence(self, node: JavaObject) -> JavaObject | None:
         """The column of a Join that says whether a row of the left side has met one; None for other nodes."""
@@ -547,10 +536,7 @@ class Catalyst:
         exists: JavaObject,
     ) -> JavaObject:
         """The left side with such a column, by an outer join with the groups of the right side's keys."""
-        package = self._jvm.org.apache.spark.sql.catalyst.plans
-        hint, kind = package.logical.JoinHint.NONE(), package.JoinType.apply("leftouter")
-        groups, some = self.aggregate(keys, keys, right), self._jvm.scala.Option.apply(condition)
-        joined = package.logical.Join(left, groups, kind, some, hint)
+        joined = self._join(left, self.aggregate(keys, keys, right), "leftouter", condition)
         met = self._made.IsNotNull(self.output(joined)[len(self.output(left))])
         id, name, _ = self.attribute(exists)
         return self.project([*self.output(left), self.alias(met, name, id)], joined)
@@ -561,37 +547,34 @@ class Catalyst:
         Such a column of the right gets a new id here. Spark's analyser would do it by new ids for all columns
         of the relation that it comes from, and leave the condition as it is.
         """
-        package = self._jvm.org.apache.spark.sql.catalyst.plans
-        kind = package.JoinType.apply("inner")
-        hint = package.logical.JoinHint.NONE()
-        some = self._jvm.scala.Option.apply(condition)
-        return package.logical.Join(left, self._apart(right, left), kind, some, hint)
+        return self._join(left, self._apart(right, left), "inner", condition)
 
     def _apart(self, node: JavaObject, other: JavaObject) -> JavaObject:
         """The node with new ids for the columns that another one puts out under the same ids."""
         taken = {int(column.exprId().id()) for column in self.output(other)}
         columns = self.output(node)
-        if taken.isdisjoint(int(column.exprId().id()) for column in columns):
+        clashing = [int(column.exprId().id()) in taken for column in columns]
+        if not any(clashing):
             return node
-        made = self._made
-        none, no_names = self._jvm.scala.Option.empty(), self._seq([])
-        return self.project(
-            (
-                made.Alias(column, column.name(), made.NamedExpression.newExprId(), no_names, none, no_names)
-                if int(column.exprId().id()) in taken
-                else column
-                for column in columns
-            ),
-            node,
+        renamed = (
+            self._renamed(column, column.name(), self._new_id()) if is_taken else column
+            for column, is_taken in zip(columns, clashing, strict=True)
         )
+        return self.project(renamed, node)
+
+    def _new_id(self) -> JavaObject:
+        return self._made.NamedExpression.newExprId()
+
+    def _renamed(self, expr: JavaObject, name: str, number: JavaObject) -> JavaObject:
+        """An expression under a name and an id, with nothing attached but what it has."""
+        return self._made.Alias(expr, name, number, self._seq([]), self._none, self._seq([]))
 
     def sliding_windows(self, node: JavaObject, child: JavaObject) -> JavaObject:
         """An Expand with one column of its own, the first, over another input, whose columns it passes on."""
         passed_on = self.output(child)
         rows = [self._seq([made, *passed_on]) for made, *_ in self.expanded(node)]
         own, *_ = self.output(node)
-        make = self._jvm.org.apache.spark.sql.catalyst.plans.logical.Expand
-        return make(self._seq(rows), self._seq([own, *passed_on]), child)
+        return self._logical.Expand(self._seq(rows), self._seq([own, *passed_on]), child)
 
     def with_children(self, node: JavaObject, children: Iterable[JavaObject]) -> JavaObject:
         """The node over other inputs."""
@@ -623,6 +606,11 @@ class Catalyst:
 
     def _seq(self, items: Iterable[JavaObject]) -> JavaObject:
         return self._jvm.org.apache.spark.api.python.PythonUtils.toSeq(list(items))
+
+
+def _given(option: JavaObject) -> JavaObject | None:
+    """What an Option of Scala holds."""
+    return option.get() if option.isDefined() else None
 
 
 def items_of(seq: JavaObject) -> list[JavaObject]:

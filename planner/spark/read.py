@@ -1,16 +1,18 @@
 """A Spark plan as the planner's nodes. What is unknown becomes Opaque or a Call, never an error.
 
-Expressions are read in expressions.py. Managed tables are opened here for their keys and indexes; nothing
-else of them is read. What is known of a topic of Kafka is what the query declares; no broker is asked.
+Managed tables are opened here for their keys and indexes; nothing else of them is read. What is known of a
+topic of Kafka is what the query declares; no broker is asked.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
+from deltajoin.spark.options import FORMAT as JOIN_FORMAT
 from pyspark.sql import DataFrame
 
 from deltajoin.aggregate.source import FORMAT as AGGREGATE_FORMAT
@@ -19,6 +21,19 @@ from deltajoin.latest.api import LOOKUP_SIDE_MARK, side_of_mark
 from deltajoin.latest.operator import WHOLE_MARK
 from deltajoin.lookup.protocol import name_of
 from deltajoin.spark.consolidate import CONSOLIDATED_MARK
+from planner.plan.expressions import (
+    SUBQUERY,
+    TIMES,
+    Aggregation,
+    Call,
+    Cast,
+    Column,
+    Expr,
+    Literal,
+    columns_of,
+    is_clock_word,
+    walk_expression,
+)
 from planner.plan.nodes import (
     LOOKUP_JOIN,
     OBSERVATION,
@@ -28,10 +43,12 @@ from planner.plan.nodes import (
     Distinct,
     Filter,
     Generate,
+    GroupBy,
     Join,
     LookupStream,
     Normalized,
     Opaque,
+    Output,
     Plan,
     Project,
     Relation,
@@ -47,7 +64,6 @@ from planner.plan.sources import KafkaTopic, ManagedTable, Mode, RecordRange
 from planner.plan.trees import children, row_kind_of, walk
 from planner.refusals import Rewrite, not_held
 from planner.spark.catalyst import Catalyst, JavaObject
-from planner.spark.expressions import ExpressionReader
 from upsert.changelog.operator import NORMALIZE_MARK
 from upsert.errors import TableNotFoundError
 from upsert.kafka.declaration import declared
@@ -60,32 +76,173 @@ from upsert.store.read.row_metadata import is_of_commit
 from upsert.store.table import Table
 from upsert.stream_keys import KEYS_MARK, UPSERTS_MARK, UniqueKeys, UpsertKey
 
-JOIN_FORMAT: Final = "delta-join"
+_WINDOW_MARKS: Final = {"spark.timeWindow": WindowKind.TIME, "spark.sessionWindow": WindowKind.SESSION}
+"""What Catalyst attaches to a column that it made of a window."""
+
+_PARAMETERS: Final = {
+    "Average": ("evalMode",),
+    "CollectList": ("ignoreNulls",),
+    "CollectSet": ("ignoreNulls",),
+    "First": ("ignoreNulls",),
+    "Last": ("ignoreNulls",),
+    "Sum": ("evalContext",),
+}
+"""Parameters of aggregate functions beyond their values."""
+
+_JAVA_CALLS: Final = frozenset({"Invoke", "StaticInvoke"})
+"""Calls of a Java method, which the class of the expression that they replace tells better."""
+
+_DEFAULTS: Final = {
+    **dict.fromkeys(("Add", "Subtract", "Multiply"), ("evalMode", "ANSI")),
+    **dict.fromkeys(("Divide", "IntegralDivide", "Remainder"), ("evalMode", "ANSI")),
+    **dict.fromkeys(("UnaryMinus", "Abs"), ("failOnError", "True")),
+    "Like": ("escapeChar", "\\"),
+}
+"""What makes expressions mean something else: a parameter, and its value by default."""
 
 _MIRROR: Final = "mirror.path"
-
 _APART: Final = "mirror.not-given"
-
 _CONNECTORS: Final = {name: connector for connector, name in SPARK_FORMATS.items()}
 
+_WRAPPERS: Final = {
+    OBSERVATION,
+    "RebalancePartitions",
+    "Repartition",
+    "RepartitionByExpression",
+    "ResolvedHint",
+    "SubqueryAlias",
+    "View",
+}
 
-class SourceReader:
-    """Reads the leaves of one plan; a table is opened once."""
 
-    def __init__(self, expressions: ExpressionReader) -> None:
-        """Of the plan whose columns ``expressions`` reads."""
-        self.catalyst = expressions.catalyst
-        self.expressions = expressions
+def read_plan(catalyst: Catalyst, df: DataFrame) -> Plan:
+    """The analysed plan of a DataFrame."""
+    return _Reader(catalyst).node(catalyst.analyzed(df))
+
+
+class _Reader:
+    """Reads one plan; a table is opened once."""
+
+    def __init__(self, catalyst: Catalyst) -> None:
+        self.catalyst = catalyst
         self.tables: dict[str, Table] = {}
 
+    def node(self, node: JavaObject) -> Plan:
+        name, ref = self.catalyst.class_name(node), self.catalyst.keep(node)
+        if name == "Project" and (upserts := self.upserts(node)) is not None:
+            return Changelog(upserts.key.of, self.output(node), upserts, ref=ref)
+        if name == "Project" and WHOLE_MARK in self.kind_marks(node):
+            return Changelog(LOOKUP_JOIN, self.output(node), None, ref=ref)
+        inputs = tuple(self.node(child) for child in self.catalyst.children(node))
+        match name, inputs:
+            case "StreamingRelationV2", ():
+                return self.stream(node, ref)
+            case "DataSourceV2Relation", ():
+                return Relation(name, self.output(node), rows=self.rows(node), ref=ref)
+            case _, ():
+                return Relation(name, self.output(node), self.catalyst.is_streaming(node), ref=ref)
+            case "Project", (child,):
+                outputs = tuple(map(self.named, self.catalyst.projected(node)))
+                return Project(child, outputs, self.known_keys(node), ref=ref)
+            case "Aggregate", (child,):
+                groups = tuple(map(self.group, self.catalyst.grouping(node)))
+                outputs = tuple(map(self.named, self.catalyst.aggregated(node)))
+                return Aggregate(child, groups, outputs, ref=ref)
+            case "Filter", (child,):
+                return Filter(child, self.expr(self.catalyst.condition(node)), ref=ref)
+            case "EventTimeWatermark", (child,):
+                return Watermark(child, self.column(self.catalyst.event_time(node)), ref=ref)
+            case "Join", (left, right) if (kind := self.catalyst.join_type(node)) is not None:
+                found = self.catalyst.condition(node)
+                condition = None if found is None else self.expr(found)
+                return Join(left, right, kind, condition, self.output(node), ref=ref)
+            case "Union", (_, *_):
+                return Union(inputs, ref=ref)
+            case "Generate", (child,):
+                made = tuple(map(self.column, self.catalyst.generated(node)))
+                return Generate(child, self.expr(self.catalyst.generator(node)), made, ref=ref)
+            case "Expand", (child,) if (windows := self.sliding_windows(node, child, ref)) is not None:
+                return windows
+            case "Distinct", (child,):
+                return Distinct(child, self.output(node), ref=ref)
+            case "Deduplicate", (child,):
+                return Distinct(child, tuple(map(self.column, self.catalyst.keys(node))), ref=ref)
+            case _, (child,) if name in _WRAPPERS:
+                return Wrapper(child, name, ref=ref)
+            case "Window", (_,):
+                return Opaque(name, inputs, self.output(node), ref=ref, apart=self.apart(node))
+        return self.unknown(Opaque(name, inputs, self.output(node), ref=ref), node)
+
+    def sliding_windows(self, node: JavaObject, child: Plan, ref: int) -> SlidingWindows | None:
+        """The node, if it is what Spark makes of `window(…)` with windows that overlap."""
+        first, *rest = self.catalyst.output(node)
+        is_window = any(kind is WindowKind.TIME for kind in self.window_kinds(first))
+        if not is_window or tuple(map(self.column, rest)) != child.columns:
+            return None
+        made = [self.expr(row[0]) for row in self.catalyst.expanded(node)]
+        return SlidingWindows(child, self.column(first), tuple(made), ref=ref)
+
+    def apart(self, node: JavaObject) -> Apart | None:
+        """What window functions compute apart, if each part of their PARTITION BY is a column."""
+        by = self.catalyst.partition(node)
+        if not by or any(self.catalyst.class_name(one) != "AttributeReference" for one in by):
+            return None
+        used = (self.column(attribute).id for attribute in self.catalyst.references(node))
+        return Apart(tuple(map(self.column, by)), frozenset(used))
+
+    def unknown(self, node: Opaque, java: JavaObject) -> Plan:
+        """The node; a leaf if it ends an operator of this project, which is where kinds come from.
+
+        That of a delta join is the first above its source with kinds. That of a regular join has our mark on
+        its input. That of `upsert.normalize` follows on Spark's stateful one with our mark.
+        """
+        if row_kind_of(node) is None or any(row_kind_of(child) is not None for child in node.inputs):
+            return node
+        if any(CONSOLIDATED_MARK in self.catalyst.metadata(attribute) for attribute in self.given(java)):
+            return Changelog("regular-join", node.columns, None, ref=node.ref)
+        if {leaf.name for leaf in walk(node) if isinstance(leaf, Relation)} == {JOIN_FORMAT}:
+            return Changelog(JOIN_FORMAT, node.columns, None, ref=node.ref)
+        marks = [self.catalyst.metadata(attribute).get(NORMALIZE_MARK) for attribute in self.given(java)]
+        if len(marks) == 1 and marks[0] is not None:
+            return Changelog("normalize", node.columns, _normalized(node, marks[0]), ref=node.ref)
+        return node
+
+    def given(self, node: JavaObject) -> list[JavaObject]:
+        return [one for child in self.catalyst.children(node) for one in self.catalyst.output(child)]
+
+    def upserts(self, node: JavaObject) -> Upserts | None:
+        """What is known of upserts that `optimize` or a join by lookups made, if this is their last step.
+
+        A stream that `deltajoin.with_lookup` has marked counts as one.
+        """
+        metadata = self.kind_marks(node)
+        if (mark := metadata.get(LOOKUP_SIDE_MARK)) is not None:
+            side = side_of_mark(mark)
+            names = () if side is None else side.upsert_key
+            of = "a stream with lookups" if side is None else f"a stream with {name_of(side.source)}"
+            key = UpsertKey(tuple((name,) for name in names), of=of, is_append=True)
+            return LookupStream(key, mark)
+        found = metadata.get(UPSERTS_MARK)
+        return None if found is None else Upserts(UpsertKey.from_text(found))
+
+    def known_keys(self, node: JavaObject) -> tuple[tuple[tuple[str, ...], ...], ...]:
+        """The unique keys that an earlier `optimize` has found for what a Project gives."""
+        mark = self.kind_marks(node).get(KEYS_MARK)
+        return () if mark is None else UniqueKeys.from_text(mark).keys
+
+    def kind_marks(self, node: JavaObject) -> Mapping[str, Any]:
+        """What is attached to the last column of a Project, if it is computed there."""
+        last = self.catalyst.projected(node)[-1:]
+        is_alias = any(self.catalyst.class_name(one) == "Alias" for one in last)
+        return self.catalyst.metadata(last[0]) if is_alias else {}
+
     def stream(self, node: JavaObject, ref: int) -> Plan:
-        """A streaming relation."""
         name, options = self.catalyst.source(node)
-        columns = self.expressions.output(node)
+        columns = self.output(node)
         if name.lower() == FORMAT:
-            asked_of_table = ReadOptions.parse(options)
-            table = self.table(asked_of_table.beginning_as(self.opened(asked_of_table.path)))
-            origin = _upserts_of(table) if asked_of_table.changelog == "upsert" else table
+            asked = ReadOptions.parse(options)
+            table = self.table(asked.beginning_as(self.opened(asked.path)))
+            origin = _upserts_of(table) if asked.changelog == "upsert" else table
             return Changelog(table.name, columns, origin, ref=ref)
         if name.lower() == JOIN_FORMAT and any(column.is_row_kind for column in columns):
             return Changelog(JOIN_FORMAT, columns, None, ref=ref)
@@ -94,10 +251,18 @@ class SourceReader:
         connector = _CONNECTORS.get(name.lower())
         if connector is None:
             return Relation(name, columns, is_streaming=True, ref=ref)
-        asked = self.catalyst.struct(self.catalyst.output(node))
-        topic = topic_of(declared(connector, options, asked), options)
-        label, apart = self.catalyst.label(node), options.get(_APART)
-        topic = replace(topic, source=name.lower(), label=label, apart=apart)
+        known = declared(connector, options, self.catalyst.struct(self.catalyst.output(node)))
+        names = ";".join(known.topics) if known.topics is not None else known.values["topic-pattern"]
+        topic = KafkaTopic(
+            names,
+            known.schema,
+            _mode(known),
+            RecordRange.of(known.values),
+            source=name.lower(),
+            label=self.catalyst.label(node),
+            options=options,
+            apart=options.get(_APART),
+        )
         if topic.mode is Mode.ROWS:
             return Relation(name, columns, is_streaming=True, topic=topic, ref=ref)
         if (mirror := options.get(_MIRROR)) is not None:
@@ -127,12 +292,11 @@ class SourceReader:
             return None
 
     def opened(self, path: str) -> Table:
-        """The managed table in a folder."""
-        table = self.tables[path] = self.tables.get(path) or Table.open(path)
-        return table
+        if path not in self.tables:
+            self.tables[path] = Table.open(path)
+        return self.tables[path]
 
     def table(self, options: ReadOptions) -> ManagedTable:
-        """What the planner needs of a managed table that is read with these options."""
         path = options.path
         table = self.opened(path)
         where = options.where_of(table.schema)
@@ -159,17 +323,125 @@ class SourceReader:
             asked=options.asked - ({"scan.source"} if options.source == "files" else set()),
         )
 
+    def output(self, node: JavaObject) -> tuple[Column, ...]:
+        return tuple(map(self.column, self.catalyst.output(node)))
+
+    def column(self, attribute: JavaObject) -> Column:
+        return Column(*self.catalyst.attribute(attribute), ref=self.catalyst.keep(attribute))
+
+    def named(self, expr: JavaObject) -> Output:
+        """A column of a Project or an Aggregate, and what computes it."""
+        value = self.expr(expr)
+        if isinstance(value, Column):
+            return Output(value, value)
+        column, ref = Column(*self.catalyst.attribute(expr)), self.catalyst.keep(expr)
+        computed = value.args[0] if isinstance(value, Call) and value.name == "Alias" else value
+        return Output(column, computed, ref=ref)
+
+    def group(self, expr: JavaObject) -> GroupBy:
+        is_column = self.catalyst.class_name(expr) == "AttributeReference"
+        kinds = self.window_kinds(expr) if is_column else []
+        return GroupBy(self.expr(expr), next(iter(kinds), None))
+
+    def aggregation(self, expr: JavaObject, ref: int) -> Aggregation:
+        function, condition, is_distinct = self.catalyst.aggregation(expr)
+        name, values = self.catalyst.class_name(function), self.catalyst.children(function)
+        return Aggregation(
+            name,
+            tuple(map(self.expr, values)),
+            tuple(map(self.catalyst.type_name, values)),
+            None if condition is None else self.expr(condition),
+            is_distinct,
+            self.catalyst.parameters(function, _PARAMETERS.get(name, ())),
+            ref=ref,
+        )
+
+    def expr(self, expr: JavaObject) -> Expr:
+        name, ref = self.catalyst.class_name(expr), self.catalyst.keep(expr)
+        match name:
+            case "AttributeReference":
+                return self.column(expr)
+            case "Literal":
+                return self.constant(expr, ref)
+            case "Cast":
+                return self.cast(expr, ref)
+            case "AggregateExpression":
+                return self.aggregation(expr, ref)
+            case "With":
+                return self.expr(self.catalyst.inlined(expr))
+        parts = self.catalyst.children(expr)
+        if (replacement := self.catalyst.replacement(expr)) is not None:
+            if self.catalyst.class_name(replacement) not in _JAVA_CALLS:
+                return self.replaced(replacement, ref)
+            if parts and parts[0].equals(replacement):
+                parts = self.catalyst.children(replacement)
+        args = tuple(map(self.expr, parts))
+        if self.catalyst.has_plan(expr):
+            return Call(SUBQUERY, args, ref=ref)
+        if self.catalyst.is_filled_in(expr):
+            return Call(name, args, is_filled_in=True, ref=ref)
+        is_deterministic = self.catalyst.is_deterministic(expr) or any(map(_is_unstable, args))
+        return Call(self.variant(name, expr), args, is_deterministic, ref=ref)
+
+    def replaced(self, replacement: JavaObject, ref: int) -> Expr:
+        """What Spark computes in place of an expression; the plan that is built keeps what the user wrote."""
+        value = self.expr(replacement)
+        return value if isinstance(value, Column) else replace(value, ref=ref)
+
+    def variant(self, name: str, expr: JavaObject) -> str:
+        """The name of an expression, another one where it does not do what it does by default.
+
+        Arithmetic that gives NULL or wraps on overflow, and LIKE with an escape character of its own.
+        """
+        if name not in _DEFAULTS:
+            return name
+        parameter, default = _DEFAULTS[name]
+        ((_, value),) = self.catalyst.parameters(expr, [parameter])
+        return name if value == default else f"{value}{name}"
+
+    def constant(self, expr: JavaObject, ref: int) -> Expr:
+        try:
+            return Literal(self.catalyst.literal(expr), self.catalyst.type_name(expr), ref=ref)
+        except ValueError:  # a constant that no rule looks into: binary, interval, array, the year 10000
+            return Call(self.catalyst.text(expr), (), ref=ref)
+
+    def cast(self, expr: JavaObject, ref: int) -> Expr:
+        """A Cast; that of a constant is the constant that it gives, unless it is one of the clock.
+
+        Spark reads texts like 'now' as a time when it optimizes a micro-batch, also those that it has to
+        compute first, and completes a time of day by the day that it is.
+        """
+        (child,) = self.catalyst.children(expr)
+        value, type_name = self.expr(child), self.catalyst.type_name(expr)
+        if type_name in TIMES and self.catalyst.type_name(child).startswith("time("):
+            return Call("Cast", (value,), is_filled_in=True, ref=ref)
+        if type_name in TIMES and (text := self.text_of(child, value)) is not None:
+            value = text
+        if isinstance(value, Literal) and not is_clock_word(value.value):
+            # where it cannot, Spark may say so when the query runs; for the planner it is just an expression
+            with suppress(ValueError):
+                return Literal(self.catalyst.folded(expr), type_name, ref=ref)
+        return Cast(value, type_name, ref=ref)
+
+    def text_of(self, child: JavaObject, value: Expr) -> Literal | None:
+        """The text that an expression without columns gives, if it is one."""
+        if isinstance(value, Literal) or columns_of(value) or not self.catalyst.is_text_type(child):
+            return None
+        try:
+            return Literal(self.catalyst.folded(self.catalyst.computed(child)), "string")
+        except ValueError:
+            return None
+
+    def window_kinds(self, attribute: JavaObject) -> list[WindowKind]:
+        """What Catalyst has made an attribute of, if that is a window."""
+        marks = self.catalyst.metadata(attribute)
+        return [kind for mark, kind in _WINDOW_MARKS.items() if mark in marks]
+
 
 def _upserts_of(table: ManagedTable) -> Upserts:
     """What a stream gives of a table's log that has no UPDATE_BEFORE, and that adds none."""
     names = tuple((name,) for name in table.schema.primary_key)
     return Upserts(UpsertKey(names, of=f"table {table.name!r} with 'changelog' = 'upsert'", is_append=True))
-
-
-def topic_of(table: KafkaTable, options: Mapping[str, str]) -> KafkaTopic:
-    """What the planner needs of a topic that a query reads with these options."""
-    name = ";".join(table.topics) if table.topics is not None else table.values["topic-pattern"]
-    return KafkaTopic(name, table.schema, _mode(table), RecordRange.of(table.values), options=options)
 
 
 def _mode(table: KafkaTable) -> Mode:
@@ -180,153 +452,12 @@ def _mode(table: KafkaTable) -> Mode:
     return Mode.CDC if table.is_changelog else Mode.ROWS
 
 
-NORMALIZE: Final = "normalize"
-
-REGULAR_JOIN: Final = "regular-join"
-
-_WRAPPERS: Final = {
-    OBSERVATION,
-    "RebalancePartitions",
-    "Repartition",
-    "RepartitionByExpression",
-    "ResolvedHint",
-    "SubqueryAlias",
-    "View",
-}
-
-
-def read_plan(catalyst: Catalyst, df: DataFrame) -> Plan:
-    """The analysed plan of a DataFrame."""
-    return _Reader(catalyst).node(catalyst.analyzed(df))
-
-
-class _Reader:
-    def __init__(self, catalyst: Catalyst) -> None:
-        self.catalyst = catalyst
-        self.expressions = ExpressionReader(catalyst)
-        self.sources = SourceReader(self.expressions)
-
-    def node(self, node: JavaObject) -> Plan:
-        name, ref = self.catalyst.class_name(node), self.catalyst.keep(node)
-        if name == "Project" and (upserts := self.upserts(node)) is not None:
-            return Changelog(upserts.key.of, self.expressions.output(node), upserts, ref=ref)
-        if name == "Project" and WHOLE_MARK in self.kind_marks(node):
-            return Changelog(LOOKUP_JOIN, self.expressions.output(node), None, ref=ref)
-        inputs = tuple(self.node(child) for child in self.catalyst.children(node))
-        match name, inputs:
-            case "StreamingRelationV2", ():
-                return self.sources.stream(node, ref)
-            case "DataSourceV2Relation", ():
-                return Relation(name, self.expressions.output(node), rows=self.sources.rows(node), ref=ref)
-            case _, ():
-                return Relation(
-                    name, self.expressions.output(node), self.catalyst.is_streaming(node), ref=ref
-                )
-            case "Project", (child,):
-                outputs = tuple(self.expressions.named(expr) for expr in self.catalyst.projected(node))
-                return Project(child, outputs, self.known_keys(node), ref=ref)
-            case "Aggregate", (child,):
-                groups = tuple(self.expressions.group(expr) for expr in self.catalyst.grouping(node))
-                outputs = tuple(self.expressions.named(expr) for expr in self.catalyst.aggregated(node))
-                return Aggregate(child, groups, outputs, ref=ref)
-            case "Filter", (child,):
-                return Filter(child, self.expressions.expr(self.catalyst.condition(node)), ref=ref)
-            case "EventTimeWatermark", (child,):
-                return Watermark(child, self.expressions.column(self.catalyst.event_time(node)), ref=ref)
-            case "Join", (left, right) if (kind := self.catalyst.join_type(node)) is not None:
-                condition = self.catalyst.condition(node)
-                return Join(
-                    left,
-                    right,
-                    kind,
-                    None if condition is None else self.expressions.expr(condition),
-                    self.expressions.output(node),
-                    ref=ref,
-                )
-            case "Union", (_, *_):
-                return Union(inputs, ref=ref)
-            case "Generate", (child,):
-                made = tuple(
-                    self.expressions.column(attribute) for attribute in self.catalyst.generated(node)
-                )
-                return Generate(child, self.expressions.expr(self.catalyst.generator(node)), made, ref=ref)
-            case "Expand", (child,) if (windows := self.sliding_windows(node, child, ref)) is not None:
-                return windows
-            case "Distinct", (child,):
-                return Distinct(child, self.expressions.output(node), ref=ref)
-            case "Deduplicate", (child,):
-                keys = tuple(self.expressions.column(attribute) for attribute in self.catalyst.keys(node))
-                return Distinct(child, keys, ref=ref)
-            case _, (child,) if name in _WRAPPERS:
-                return Wrapper(child, name, ref=ref)
-            case "Window", (_,):
-                return Opaque(name, inputs, self.expressions.output(node), ref=ref, apart=self.apart(node))
-        return self.unknown(Opaque(name, inputs, self.expressions.output(node), ref=ref), node)
-
-    def sliding_windows(self, node: JavaObject, child: Plan, ref: int) -> SlidingWindows | None:
-        """The node, if it is what Spark makes of `window(…)` with windows that overlap."""
-        first, *rest = self.catalyst.output(node)
-        is_window = any(kind is WindowKind.TIME for kind in self.expressions.window_kinds(first))
-        if not is_window or tuple(map(self.expressions.column, rest)) != child.columns:
-            return None
-        made = [self.expressions.expr(row[0]) for row in self.catalyst.expanded(node)]
-        return SlidingWindows(child, self.expressions.column(first), tuple(made), ref=ref)
-
-    def apart(self, node: JavaObject) -> Apart | None:
-        """What window functions compute apart, if each part of their PARTITION BY is a column."""
-        by = self.catalyst.partition(node)
-        if not by or any(self.catalyst.class_name(one) != "AttributeReference" for one in by):
-            return None
-        used = (self.expressions.column(attribute).id for attribute in self.catalyst.references(node))
-        return Apart(tuple(map(self.expressions.column, by)), frozenset(used))
-
-    def unknown(self, node: Opaque, java: JavaObject) -> Plan:
-        """The node; a leaf if it ends an operator of this project, which is where kinds come from.
-
-        That of a delta join is the first above its source with kinds. That of a regular join has our mark on
-        its input. That of `upsert.normalize` follows on Spark's stateful one with our mark.
-        """
-        if row_kind_of(node) is None or any(row_kind_of(child) is not None for child in node.inputs):
-            return node
-        if any(CONSOLIDATED_MARK in self.catalyst.metadata(attribute) for attribute in self.given(java)):
-            return Changelog(REGULAR_JOIN, node.columns, None, ref=node.ref)
-        sources = [leaf for leaf in walk(node) if isinstance(leaf, Relation)]
-        if sources and all(leaf.name == JOIN_FORMAT for leaf in sources):
-            return Changelog(JOIN_FORMAT, node.columns, None, ref=node.ref)
-        marks = [self.catalyst.metadata(attribute).get(NORMALIZE_MARK) for attribute in self.given(java)]
-        if len(marks) == 1 and marks[0] is not None:
-            return Changelog(NORMALIZE, node.columns, _normalized(node, marks[0]), ref=node.ref)
-        return node
-
-    def given(self, node: JavaObject) -> list[JavaObject]:
-        """The attributes of a node's inputs."""
-        return [one for child in self.catalyst.children(node) for one in self.catalyst.output(child)]
-
-    def upserts(self, node: JavaObject) -> Upserts | None:
-        """What is known of upserts that `optimize` or a join by lookups made, if this is their last step.
-
-        A stream that `deltajoin.with_lookup` has marked counts as one.
-        """
-        metadata = self.kind_marks(node)
-        if (mark := metadata.get(LOOKUP_SIDE_MARK)) is not None:
-            side = side_of_mark(mark)
-            names = () if side is None else side.upsert_key
-            of = "a stream with lookups" if side is None else f"a stream with {name_of(side.source)}"
-            key = UpsertKey(tuple((name,) for name in names), of=of, is_append=True)
-            return LookupStream(key, mark)
-        found = metadata.get(UPSERTS_MARK)
-        return None if found is None else Upserts(UpsertKey.from_text(found))
-
-    def known_keys(self, node: JavaObject) -> tuple[tuple[tuple[str, ...], ...], ...]:
-        """The unique keys that an earlier `optimize` has found for what a Project gives."""
-        mark = self.kind_marks(node).get(KEYS_MARK)
-        return () if mark is None else UniqueKeys.from_text(mark).keys
-
-    def kind_marks(self, node: JavaObject) -> Mapping[str, Any]:
-        """What is attached to the last column of a Project, if it is computed there."""
-        *_, last = self.catalyst.projected(node) or [None]
-        is_alias = last is not None and self.catalyst.class_name(last) == "Alias"
-        return self.catalyst.metadata(last) if is_alias else {}
+def _is_unstable(expr: Expr) -> bool:
+    """Whether a part of the expression explains why the whole is not deterministic."""
+    return any(
+        isinstance(part, Aggregation) or (isinstance(part, Call) and not part.is_deterministic)
+        for part in walk_expression(expr)
+    )
 
 
 def _normalized(node: Opaque, mark: Mapping[str, Sequence[str]]) -> Normalized:

@@ -1,12 +1,10 @@
 """State of one shape: what Spark's stateful operators keep must have the same fields in every micro-batch.
 
 Spark optimizes each micro-batch alone, and a source without new rows is an empty relation: a union loses a
-side, its columns become NOT NULL or constants, counts become one, columns of a key or of a joined row are
-left out, and the rows that earlier batches have put into the state are read with other fields. So the plan is
-optimized here as each micro-batch may be, with any of its sources silent. Where the state would differ, each
-stateful operator gets an input that the optimizer does not see through. See docs/decisions/0027.
-
-Written for PySpark 4.3.
+side, columns become NOT NULL, constants or are left out, and the rows that earlier batches have put into the
+state are read with other fields. So the plan is optimized here as each micro-batch may be, with any of its
+sources silent. Where the state would differ, each stateful operator gets an input that the optimizer does not
+see through. See docs/decisions/0027. Written for PySpark 4.3.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from py4j.java_gateway import is_instance_of
 from pyspark.sql import DataFrame
 
 from planner.refusals import PlanError, Refused
-from planner.spark.catalyst import Catalyst, JavaObject, items_of
+from planner.spark.catalyst import Catalyst, JavaObject
 
 STATE_MARK: Final = (
     "state of one shape: an older release's checkpoint may hold wrong values; start with a new checkpoint"
@@ -36,28 +34,18 @@ _GROUPED: Final = {
 """Operators whose state is declared by the user, the key aside; their input comes with its key's columns."""
 
 _UNARY: Final = {"Aggregate", "Distinct", "Deduplicate", "DeduplicateWithinWatermark", *_GROUPED}
-
 _NO_ROWS: Final = "LogicalRDD"
-
 _ASKED_OFTEN: Final = 4
 """Sources up to which each combination of silent ones is looked at."""
 
 _STATEFUL: Final = "org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOperator"
 
 
-@dataclass(frozen=True)
-class StateShape:
-    """The fields of one stateful operator's state: each has a type, and may be NULL or not.
+Shapes = tuple[tuple[str, tuple[tuple[str, bool | None], ...]], ...]
+"""All stateful operators of a micro-batch, each with its state's fields: the type, and if it may be NULL.
 
-    None: what the plan of a silent input says may be NULL, since that puts nothing into the state.
-    """
-
-    operator: str
-    fields: tuple[tuple[str, bool | None], ...]
-
-
-Shapes = tuple[StateShape, ...]
-"""The state of all stateful operators of one micro-batch."""
+None: what the plan of a silent input says may be NULL, since that puts nothing into the state.
+"""
 
 
 def with_state_of_one_shape(df: DataFrame) -> DataFrame:
@@ -81,16 +69,14 @@ def with_state_of_one_shape(df: DataFrame) -> DataFrame:
     is_marked = not patterns.is_whole or len({layout(found) for found in shapes}) > 1
     fenced = plans.fenced(plan, is_marked=is_marked)
     if not agree(plans.shapes(fenced, plans.silences(fenced))):
-        raise PlanError(
-            [
-                Refused(
-                    "what Spark keeps as state for the query would have other fields where a source has no "
-                    "new rows",
-                    "write the rows below the topmost aggregate, DISTINCT or join into a managed table, and "
-                    "read the changes of that",
-                )
-            ]
+        reason = (
+            "what Spark keeps as state for the query would have other fields where a source has no new rows"
         )
+        remedy = (
+            "write the rows below the topmost aggregate, DISTINCT or join into a managed table, and read the "
+            "changes of that"
+        )
+        raise PlanError([Refused(reason, remedy)])
     return plans.dataframe(fenced)
 
 
@@ -98,13 +84,13 @@ def agree(found: set[Shapes]) -> bool:
     """Whether all micro-batches read the same fields: types, and what may be NULL where rows come in."""
     if len({layout(shapes) for shapes in found}) > 1:
         return False
-    nullable = ([null for one in shapes for _, null in one.fields] for shapes in found)
+    nullable = ([null for _, fields in shapes for _, null in fields] for shapes in found)
     return all(len(set(some) - {None}) <= 1 for some in zip(*nullable, strict=True))
 
 
 def layout(shapes: Shapes) -> tuple[tuple[str, ...], ...]:
     """Operators and types alone: what the bytes of a state row depend on."""
-    return tuple((one.operator, *(type_ for type_, _ in one.fields)) for one in shapes)
+    return tuple((operator, *(type_ for type_, _ in fields)) for operator, fields in shapes)
 
 
 @dataclass(frozen=True)
@@ -137,13 +123,10 @@ class StatePlans(Catalyst):
 
     def silences(self, plan: JavaObject) -> _Silences:
         """Which sources of a plan may be silent together: not all, unless time alone makes a micro-batch."""
-        nodes = list(self.nodes(plan))
-        sources: list[JavaObject] = []
+        nodes, sources = list(self.nodes(plan)), list[JavaObject]()
         for node in nodes:
-            is_source = (
-                not self.children(node) and self.is_streaming(node) and self.class_name(node) != _NO_ROWS
-            )
-            if is_source and not any(node.equals(other) for other in sources):
+            is_source = not self.children(node) and self.is_streaming(node)
+            if is_source and self.class_name(node) != _NO_ROWS and not any(map(node.equals, sources)):
                 sources.append(node)
         count = len(sources)
         is_whole = count <= _ASKED_OFTEN
@@ -160,36 +143,33 @@ class StatePlans(Catalyst):
     def silenced(self, plan: JavaObject, silent: Sequence[JavaObject]) -> JavaObject:
         """The plan as Spark has it in a micro-batch in which these sources have no rows."""
         if any(plan.equals(source) for source in silent):
-            relation = self._jvm.org.apache.spark.sql.catalyst.plans.logical.LocalRelation
-            return relation(plan.output(), self._seq([]), True, self._jvm.scala.Option.empty())
-        inputs = self.children(plan)
-        changed = [self.silenced(child, silent) for child in inputs]
-        is_same = all(new is old for new, old in zip(changed, inputs, strict=True))
-        return plan if is_same else self.with_children(plan, changed)
+            return self._logical.LocalRelation(plan.output(), self._seq([]), True, self._none)
+        return self._with_children_of(plan, lambda child: self.silenced(child, silent))
 
     def shape(self, plan: JavaObject) -> Shapes:
         """The fields of all state that a micro-batch with this plan keeps, by Spark's own planner."""
         physical = self._micro_batch(plan).sparkPlan()
         return tuple(
-            StateShape(self.class_name(node), tuple(self._fields(node)))
+            (self.class_name(node), tuple(self._fields(node)))
             for node in self.nodes(physical)
             if is_instance_of(self._gateway, node, _STATEFUL)
         )
 
     def _fields(self, node: JavaObject) -> Iterator[tuple[str, bool | None]]:
         inputs = self.children(node)
-        silent = [all(map(self._is_empty, self._leaves(child))) for child in inputs]
-        for one in items_of(node.expressions()):
+        silent = [
+            all(
+                self.class_name(one) == "LocalTableScanExec"
+                for one in self.nodes(child)
+                if not self.children(one)
+            )
+            for child in inputs
+        ]
+        for one in self.evaluated(node):
             yield self.type_name(one), None if any(silent) else bool(one.nullable())
         for child, is_silent in zip(inputs, silent, strict=True):
             for one in self.output(child):
                 yield self.type_name(one), None if is_silent else bool(one.nullable())
-
-    def _leaves(self, plan: JavaObject) -> Iterator[JavaObject]:
-        return (node for node in self.nodes(plan) if not self.children(node))
-
-    def _is_empty(self, leaf: JavaObject) -> bool:
-        return self.class_name(leaf) == "LocalTableScanExec"
 
     def _micro_batch(self, plan: JavaObject) -> JavaObject:
         streaming = self._jvm.org.apache.spark.sql.execution.streaming
@@ -205,7 +185,7 @@ class StatePlans(Catalyst):
             number,
             number,
             0,
-            self._jvm.scala.Option.empty(),
+            self._none,
             started,
             streaming.runtime.WatermarkPropagator.noop(),
             False,
@@ -250,10 +230,10 @@ class StatePlans(Catalyst):
         made = self._made
         packed = made.CreateNamedStruct(self._seq([self._text(STATE_MARK), mark]))
         greatest = made.aggregate.Max(packed).toAggregateExpression()
-        kept = self._named(greatest, made.NamedExpression.newExprId())
+        kept = self._renamed(greatest, STATE_MARK, self._new_id())
         results = self._seq([*self.aggregated(node), kept])
         aggregate = node.copy(node.groupingExpressions(), results, child, node.hint())
-        found = made.GetStructField(kept.toAttribute(), 0, self._jvm.scala.Option.empty())
+        found = made.GetStructField(kept.toAttribute(), 0, self._none)
         return self.filter(made.Not(made.EqualNullSafe(found, self._number(1))), aggregate)
 
     def mark(self) -> JavaObject:
@@ -264,7 +244,7 @@ class StatePlans(Catalyst):
             types.DataTypes.IntegerType,
             False,
             types.Metadata.empty(),
-            self._made.NamedExpression.newExprId(),
+            self._new_id(),
             self._seq([]),
         )
 
@@ -278,11 +258,10 @@ class StatePlans(Catalyst):
         own = list({int(column.exprId().id()): column for column in columns}.values())
         marks = [] if mark is None else [mark]
         if mark is not None:
-            given = self.project([*own, self._named(self._number(0), mark.exprId())], child)
+            given = self.project([*own, self._renamed(self._number(0), STATE_MARK, mark.exprId())], child)
         else:
             given = child if len(own) == len(columns) else self.project(own, child)
-        union = self._jvm.org.apache.spark.sql.catalyst.plans.logical.Union
-        united = union(self._seq([given, self.no_rows([*own, *marks])]), False, False)
+        united = self._logical.Union(self._seq([given, self.no_rows([*own, *marks])]), False, False)
         return united if len(own) == len(columns) else self.project([*columns, *marks], united)
 
     def no_rows(self, columns: Sequence[JavaObject]) -> JavaObject:
@@ -291,8 +270,7 @@ class StatePlans(Catalyst):
         They are renamed, so that a filter that the optimizer puts below does not say that none is NULL.
         """
         relation = self._jvm.org.apache.spark.sql.execution.LogicalRDD
-        new_id = self._made.NamedExpression.newExprId
-        none = self._jvm.scala.Option.empty()
+        none = self._none
         read = [column.newInstance().withName(_NO_ROWS) for column in columns]
         rows = relation(
             self._seq(read),
@@ -306,11 +284,7 @@ class StatePlans(Catalyst):
             none,
             False,
         )
-        return self.project([self._named(column, new_id()) for column in read], rows)
-
-    def _named(self, expr: JavaObject, number: JavaObject) -> JavaObject:
-        none, no_names = self._jvm.scala.Option.empty(), self._seq([])
-        return self._made.Alias(expr, STATE_MARK, number, no_names, none, no_names)
+        return self.project([self._renamed(column, STATE_MARK, self._new_id()) for column in read], rows)
 
     def _number(self, value: int) -> JavaObject:
         integer = self._jvm.org.apache.spark.sql.types.DataTypes.IntegerType

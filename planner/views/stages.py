@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from planner.optimizer import optimize_plan
 from planner.plan.expressions import Call, Column, columns_of, conjuncts, without_widening
+from planner.plan.keys import is_unique_by
 from planner.plan.nodes import (
     Aggregate,
     Changelog,
@@ -28,7 +29,6 @@ from planner.plan.nodes import (
 )
 from planner.plan.sources import ManagedTable
 from planner.plan.trees import children, expressions, transform_up, tree, walk
-from planner.plan.uniqueness import is_unique_by
 from planner.settings import Settings
 from upsert.rowkind import ROW_KIND_COLUMN
 

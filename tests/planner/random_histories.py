@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import planner
 from planner import PlanError
-from planner.explain.decisions import blurred
+from planner.explanation import blurred
 from tests.planner.in_steps import by_session, joined_in_steps, local, step_of, versions_of
 from tests.planner.random_queries import SCHEMAS, GroupedQuery, grouped_queries, queries
 from tests.planner.test_queries import Rows, in_one

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from planner.operators import OPERATOR_CONDITIONS
 from planner.plan.expressions import Call, Cast, Column, Literal
 from planner.plan.nodes import Changelog, Filter, Join, Plan, Wrapper
 from planner.plan.sources import KafkaTopic, ManagedTable, Mode
@@ -22,7 +21,7 @@ from planner.rules.aggregates import AGGREGATE_CONDITIONS, sums_can_be_undone
 from planner.rules.joins import JOIN_CONDITIONS, REGULAR_CONDITIONS, joins_of
 from planner.rules.static_joins import STATIC_JOIN_CONDITIONS
 from planner.rules.topics import UPSERT_CONDITIONS, upserts_are_replaced_above
-from planner.rules.unsupported import CHANGE_CONDITIONS, NORMALIZED_CONDITIONS
+from planner.rules.unsupported import CHANGE_CONDITIONS, NORMALIZED_CONDITIONS, OPERATOR_CONDITIONS
 from tests.planner.plan_text import parse_plan, print_plan
 from tests.planner.rules.test_rules import Case, cases, written
 

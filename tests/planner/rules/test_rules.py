@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 
-from planner.optimizer import RULES, Rule, Walk, apply_rule, optimize_plan
+from planner.optimizer import RULES, Rule, Step, Walk, apply_rule, optimize_plan
 from planner.refusals import Refused
 from planner.settings import Settings
-from planner.trace import Step
 from tests.planner.plan_text import parse_plan, print_plan
 
 PLANS = Path(__file__).parent / "plans"

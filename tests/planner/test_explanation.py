@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from planner.explain.explanation import Explanation, explanation_of
+from planner.explanation import Explanation, explanation_of
 from planner.optimizer import optimize_plan
 from planner.plan.nodes import Changelog, Plan
 from planner.plan.sources import ManagedTable

@@ -14,10 +14,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 import planner
-from planner.aggregates.exact_floats import FIXED_POINTS, FixedPoint
-from planner.aggregates.sums import Sums, result_of
 from planner.plan.expressions import Aggregation, Column
 from planner.plan.nodes import Measure
+from planner.signed_sums import FIXED_POINTS, FixedPoint, Sums, result_of
 from upsert import Catalog
 from upsert.errors import MissingStateError, own_errors_first
 

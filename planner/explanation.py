@@ -1,18 +1,23 @@
-"""What the planner decided about each join, each aggregate and each topic of Kafka of a query (pure)."""
+"""What the planner decided about each join, aggregate and topic of a query and its sink, and why (pure).
+
+As text, as HTML, and as values for programs. In HTML for notebooks, whatever a query or a table is called is
+text.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import asdict, dataclass
+from html import escape
+from typing import Any, Final
 
 from deltajoin.core.evaluate import determined
 from deltajoin.core.plans import Path
-from planner.aggregates.exact_floats import FIXED_POINTS
-from planner.aggregates.sums import is_floating
 from planner.joins.tree import lookup_paths
+from planner.optimizer import Step, Trace
 from planner.plan.chains import chain_of, join_in_words, trace
 from planner.plan.expressions import without_ids
+from planner.plan.keys import group_keys, unique_keys, upsert_key
 from planner.plan.nodes import (
     Aggregate,
     Changelog,
@@ -30,23 +35,32 @@ from planner.plan.nodes import (
     tree_in_words,
 )
 from planner.plan.sources import KafkaTopic, Mode, RecordRange
-from planner.plan.trees import aggregations, reads_changes, sources, static_input, walk
-from planner.refusals import Refused
+from planner.plan.trees import aggregations, is_streaming, reads_changes, sources, static_input, tree, walk
+from planner.refusals import FOR_A_VIEW, Refused
 from planner.rules.aggregates import replace_aggregate
-from planner.rules.joins import STATE_GROWS, fall_back_to_regular_join, replace_join
+from planner.rules.joins import fall_back_to_regular_join, replace_join
 from planner.rules.lookup_joins import replace_lookup_join
-from planner.rules.static_joins import ASSUMED, enrich_stream
+from planner.rules.static_joins import enrich_stream
 from planner.rules.topics import needs_normalizer, topic_of, unmet_everywhere
 from planner.settings import Settings
-from planner.trace import Step, Trace
-
-_AUTO: Final = "fused"
-"""The physical form of a join of managed tables that was asked for none."""
+from planner.signed_sums import FIXED_POINTS, is_floating
+from upsert.errors import ConfigurationError
+from upsert.materializer.choice import Changes, Sink, choose
+from upsert.stream_keys import UniqueKeys
 
 _CONSISTENCY: Final = {
     "snapshot": "snapshot: lookups read the versions that the micro-batch moves between",
     "latest": "latest: lookups read the newest rows",
 }
+
+_STATE_GROWS: Final = (
+    "Spark keeps every change of both inputs in its state for ever, those that took rows away among them"
+)
+
+_ASSUMED: Final = (
+    "the static side is read again in each micro-batch and must never change; keep it in a managed table and "
+    "join its changes if it does"
+)
 
 _ENRICHED: Final = (
     "each row of the stream looks the table up when it is processed; what changes in the table later comes "
@@ -167,17 +181,16 @@ class JoinReport:
             lines.append(f"  form: {self.form}")
             for refused in self.refusals:
                 lines += [f"  because {refused.reason}", f"  remedy: {refused.remedy}"]
-            return "\n".join([*lines, *(f"  hint: {hint}" for hint in self.hints)])
-        lines += [f"  form: delta join ({self.form})", f"  consistency: {self.consistency}"]
-        lines.append(f"  tree: {self.tree}")
-        lines += [f"  t{number}: {table}" for number, table in enumerate(self.tables)]
-        for path in self.paths:
-            lines.append(f"  changes of t{path.table} {path.name}:")
-            lines += [f"    look up {step}" for step in path.steps]
-        if self.estimated_lookups is not None:
-            lines.append(f"  lookups of a micro-batch: {self.estimated_lookups}")
-        lines += [f"  hint: {hint}" for hint in self.hints]
-        return "\n".join(lines)
+        else:
+            lines += [f"  form: delta join ({self.form})", f"  consistency: {self.consistency}"]
+            lines.append(f"  tree: {self.tree}")
+            lines += [f"  t{number}: {table}" for number, table in enumerate(self.tables)]
+            for path in self.paths:
+                lines.append(f"  changes of t{path.table} {path.name}:")
+                lines += [f"    look up {step}" for step in path.steps]
+            if self.estimated_lookups is not None:
+                lines.append(f"  lookups of a micro-batch: {self.estimated_lookups}")
+        return "\n".join([*lines, *(f"  hint: {hint}" for hint in self.hints)])
 
 
 def join_reports(trace: Trace, settings: Settings) -> Iterator[JoinReport]:
@@ -187,8 +200,7 @@ def join_reports(trace: Trace, settings: Settings) -> Iterator[JoinReport]:
     for join, results in _by_join(trace.steps):
         name = join_in_words(join)
         handled.add(name)
-        refusals = tuple(result for result in results if isinstance(result, Refused))
-        if refusals:
+        if refusals := tuple(result for result in results if isinstance(result, Refused)):
             yield JoinReport(name, "refused", refusals=refusals)
             continue
         for part in (part for result in results if not isinstance(result, Refused) for part in walk(result)):
@@ -200,16 +212,15 @@ def join_reports(trace: Trace, settings: Settings) -> Iterator[JoinReport]:
                 case Enriched():
                     yield JoinReport(name, "lookup", hints=(_ENRICHED,))
                 case RegularJoin(reason=reason, remedy=remedy):
-                    yield JoinReport(
-                        name, "regular", refusals=(Refused(reason, remedy),), hints=(STATE_GROWS,)
-                    )
+                    why = Refused(reason, remedy)
+                    yield JoinReport(name, "regular", refusals=(why,), hints=(_STATE_GROWS,))
                 case Changelog(origin=LookupJoined() as joined):
                     yield _lookup_join(name, joined, _whole(joined, trace.after))
     for node in walk(trace.after):
         if not isinstance(node, Join) or join_in_words(node) in handled:
             continue
         if static_input(node) is not None:
-            yield JoinReport(join_in_words(node), "static", hints=(ASSUMED,))
+            yield JoinReport(join_in_words(node), "static", hints=(_ASSUMED,))
         elif not reads_changes(node):
             yield _left_to_spark(node)
 
@@ -222,32 +233,19 @@ def _by_join(steps: Sequence[Step]) -> Iterator[tuple[Join, list[Plan | Refused]
     for step in steps:
         if step.rule in names and isinstance(step.node, Join):
             found.setdefault(id(step.node), (step.node, []))[1].append(step.result)
-    yield from found.values()
+    return iter(found.values())
 
 
 def _delta_join(name: str, made: DeltaJoin, settings: Settings, hidden: Sequence[str]) -> JoinReport:
-    paths = lookup_paths(made)
-    tables = tuple(
-        TableReport(
-            one.table.name,
-            tuple(column.name for column in one.columns),
-            one.filters_in_words,
-            one.table.rows,
-            one.table.changed_rows,
-        )
-        for one in made.tables
-    )
-    form = _AUTO if settings.physical == "auto" else settings.physical
-    return JoinReport(
-        name,
-        form,
-        tree_in_words(made.tree),
-        tables,
-        paths,
-        _CONSISTENCY[settings.consistency],
-        _lookups(made, paths),
-        hints=tuple(dict.fromkeys(_hints(made, paths, form, hidden))),
-    )
+    paths, tables = lookup_paths(made), list[TableReport]()
+    for one in made.tables:
+        columns, table = tuple(column.name for column in one.columns), one.table
+        tables.append(TableReport(table.name, columns, one.filters_in_words, table.rows, table.changed_rows))
+    form = "fused" if settings.physical == "auto" else settings.physical
+    consistency, lookups = _CONSISTENCY[settings.consistency], _lookups(made, paths)
+    hints = tuple(dict.fromkeys(_hints(made, paths, form, hidden)))
+    words = tree_in_words(made.tree)
+    return JoinReport(name, form, words, tuple(tables), paths, consistency, lookups, hints=hints)
 
 
 def _lookups(join: DeltaJoin, paths: Sequence[Path]) -> Lookups:
@@ -296,26 +294,16 @@ def _lookup_join(name: str, made: LookupJoined, whole: LookupChanges | None) -> 
             f"gives every kind of change, for {whole.because}; of each ({key}) the row that was given last "
             f"is kept in a managed table below {whole.joined.join.settings.state_path}"
         )
-    return JoinReport(
-        name,
-        "stateful",
-        f"t0 {made.join.kind} join t1 on {on}{rest}",
-        tuple(tables),
-        consistency=_CONSISTENCY["latest"],
-        hints=(result, _PARTITIONS),
-    )
+    words, hints = f"t0 {made.join.kind} join t1 on {on}{rest}", (result, _PARTITIONS)
+    return JoinReport(name, "stateful", words, tuple(tables), consistency=_CONSISTENCY["latest"], hints=hints)
 
 
 def _left_to_spark(join: Join) -> JoinReport:
     reason = "it reads no changes of managed tables, so Spark's own join is right"
     remedy = "none needed; keep the inputs in managed tables and join their changes for a delta join"
-    read_once = dict.fromkeys(
-        node.rows.table.name
-        for node in walk(join)
-        if isinstance(node, Relation) and node.rows is not None and node.rows.snapshot is None
-    )
-    is_stream = any(isinstance(node, Relation) and node.is_streaming for node in walk(join))
-    hints = tuple(_READ_ONCE.format(name) for name in read_once) if is_stream else ()
+    rows = (node.rows for node in walk(join) if isinstance(node, Relation))
+    read_once = dict.fromkeys(one.table.name for one in rows if one is not None and one.snapshot is None)
+    hints = tuple(map(_READ_ONCE.format, read_once)) if is_streaming(join) else ()
     return JoinReport(join_in_words(join), "spark", refusals=(Refused(reason, remedy),), hints=hints)
 
 
@@ -364,37 +352,26 @@ class AggregateReport:
 def aggregate_reports(trace: Trace) -> Iterator[AggregateReport]:
     """A report for each aggregate over changes, inner ones first."""
     for step in trace.steps:
-        if step.rule == replace_aggregate.__name__ and isinstance(step.node, Aggregate):
-            yield _report(step, step.node)
+        if step.rule != replace_aggregate.__name__ or not isinstance(node := step.node, Aggregate):
+            continue
+        functions = ", ".join(map(without_ids, aggregations(node))) or "DISTINCT"
+        groups = ", ".join(without_ids(group.value) for group in node.groups)
+        name = f"aggregate {functions} by ({groups}) over the changes of {sources(node)}"
+        match step.result:
+            case Refused(reason, remedy):
+                yield AggregateReport(name, "refused", reason, remedy)
+            case LookupAggregate(table, keys=keys, index=index):
+                how = (
+                    f"of each group that changes all rows are looked up in {table.name}, by {index} for "
+                    f"({', '.join(keys)}), before and after"
+                )
+                after = "gives every kind of change and keeps no state, so anything may follow"
+                yield AggregateReport(name, "lookups", notes=(how, after))
+            case _:
+                yield AggregateReport(name, "signed sums", notes=tuple(_notes(node, groups)))
 
 
-def _report(step: Step, node: Aggregate) -> AggregateReport:
-    match step.result:
-        case Refused(reason, remedy):
-            return AggregateReport(_in_words(node), "refused", reason, remedy)
-        case LookupAggregate() as made:
-            return AggregateReport(_in_words(node), "lookups", notes=tuple(_notes_of_lookups(made)))
-        case _:
-            return AggregateReport(_in_words(node), "signed sums", notes=tuple(_notes(node)))
-
-
-def _in_words(node: Aggregate) -> str:
-    functions = ", ".join(without_ids(function) for function in aggregations(node)) or "DISTINCT"
-    groups = ", ".join(without_ids(group.value) for group in node.groups)
-    return f"aggregate {functions} by ({groups}) over the changes of {sources(node)}"
-
-
-def _notes_of_lookups(made: LookupAggregate) -> Iterator[str]:
-    keys = ", ".join(made.keys)
-    yield (
-        f"of each group that changes all rows are looked up in {made.table.name}, by {made.index} for "
-        f"({keys}), before and after"
-    )
-    yield "gives every kind of change and keeps no state, so anything may follow"
-
-
-def _notes(node: Aggregate) -> Iterator[str]:
-    groups = ", ".join(without_ids(group.value) for group in node.groups)
+def _notes(node: Aggregate, groups: str) -> Iterator[str]:
     key = f"the PRIMARY KEY ({groups})" if node.groups else "a PRIMARY KEY of a constant column"
     yield f"written with catalog.write_changes into a table with {key}, in output mode update"
     if node.groups:
@@ -406,9 +383,8 @@ def _notes(node: Aggregate) -> Iterator[str]:
     floating = [f for f in aggregations(node) if f.name in ("Sum", "Average") and is_floating(f.types[0])]
     if floating:
         named = ", ".join(map(without_ids, floating))
-        numbers = ", ".join(
-            sorted({f"{FIXED_POINTS[f.types[0]].count} for {f.types[0].upper()}" for f in floating})
-        )
+        types = {f.types[0] for f in floating}
+        numbers = ", ".join(sorted(f"{FIXED_POINTS[one].count} for {one.upper()}" for one in types))
         yield f"{named}: exact, whatever came and went; its state has a number for each limb, {numbers}"
 
 
@@ -440,10 +416,8 @@ class TopicReport:
         return "\n".join(lines)
 
 
-_MIRROR: Final = "mirror"
-
 _MODES: Final[Mapping[str, str]] = {
-    _MIRROR: "the changes of its mirror, a managed table that catalog.mirror keeps",
+    "mirror": "the changes of its mirror, a managed table that catalog.mirror keeps",
     Mode.ALL: "every change, with UPDATE_BEFORE",
     Mode.UPSERT: "upserts, and deletes by key",
     Mode.CDC: "the changes in its records",
@@ -452,26 +426,25 @@ _MODES: Final[Mapping[str, str]] = {
 }
 
 
-def topic_reports(before: Plan, after: Plan, sink_key: Sequence[str] | None) -> Iterator[TopicReport]:
+def topic_reports(before: Plan, after: Plan, sink_key: tuple[str, ...] | None) -> Iterator[TopicReport]:
     """A report for each topic of a plan, from left to right."""
     left = {number: topic for numbers, topic in _topics(after) for number in numbers}
     for numbers, given in _topics(before):
         read = next((left[number] for number in numbers if number in left), None)
         if read is None:
-            yield TopicReport(given.name, _MIRROR, "none", None, given.range)
-            continue
-        normalizer, reason = _normalizer(before, given, read, sink_key)
-        yield TopicReport(read.name, read.mode.value, normalizer, reason, read.range)
+            yield TopicReport(given.name, "mirror", "none", None, given.range)
+        else:
+            normalizer, reason = _normalizer(before, given, read, sink_key)
+            yield TopicReport(read.name, read.mode.value, normalizer, reason, read.range)
 
 
 def _normalizer(
-    before: Plan, given: KafkaTopic, read: KafkaTopic, sink_key: Sequence[str] | None
+    before: Plan, given: KafkaTopic, read: KafkaTopic, sink_key: tuple[str, ...] | None
 ) -> tuple[str, str | None]:
     if given.mode is Mode.CDC_NORMALIZED:
         return "kept", "the option 'cdc-events-duplicate' asks for it"
     if given.mode is Mode.UPSERT and read.mode is Mode.ALL:
-        key = None if sink_key is None else tuple(sink_key)
-        reasons = (reason for leaf, reason in unmet_everywhere(before, key) if leaf.origin == given)
+        reasons = (reason for leaf, reason in unmet_everywhere(before, sink_key) if leaf.origin == given)
         return "put in", next(reasons, None)
     if given.mode is not Mode.ALL:
         return "none", None
@@ -490,3 +463,159 @@ def _topics(plan: Plan) -> Iterator[tuple[tuple[int, ...], KafkaTopic]]:
                 yield tuple(column.id for column in node.columns), topic
             case Changelog(origin=Normalized(input=given)):
                 yield from _topics(given)
+
+
+@dataclass(frozen=True)
+class SinkReport:
+    """How the query is written into a table.
+
+    Attributes:
+        key: the table's primary key; () for none.
+        keys: the unique keys of the query's rows, as far as they are known.
+        form: "as it is", "materialized" or "refused".
+        reason: why.
+    """
+
+    key: tuple[str, ...]
+    keys: UniqueKeys
+    form: str
+    reason: str
+
+    def __str__(self) -> str:
+        key = f"PRIMARY KEY ({', '.join(self.key)})" if self.key else "no PRIMARY KEY"
+        lines = [f"sink with {key}", f"  form: {self.form}"]
+        lines += [f"  the query's rows are told apart by {self.keys}", f"  because {self.reason}"]
+        if self.form == "materialized":
+            lines.append("  a hidden table keeps all rows of each key, the newest that is left is written")
+        return "\n".join(lines)
+
+
+def sink_report(before: Plan, after: Plan, key: tuple[str, ...], mode: str) -> SinkReport:
+    """What becomes of a query in a table with this key and this `sink.materialize`."""
+    keys = unique_keys(before)
+    upserts = None if group_keys(after) is None else upsert_key(after)
+    changes = Changes(reads_changes(before), keys if reads_changes(before) else None, upserts)
+    try:
+        choice = choose(Sink("sink", key, mode), changes)
+    except ConfigurationError as cause:
+        return SinkReport(key, keys, "refused", str(cause))
+    return SinkReport(key, keys, "materialized" if choice.is_materialized else "as it is", choice.reason)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The answer of `explain`: `str()` is the text, a notebook shows HTML, the rest is for programs.
+
+    Attributes:
+        joins: one report for each delta join, or other join, in the order of the plan.
+        refusals: why the query cannot run, empty if `optimize` accepts it.
+        before: the plan as the query has it.
+        after: the plan as `optimize` gives it back.
+        steps: every rule that fired.
+        topics: one report for each topic of Kafka, in the order of the plan.
+        aggregates: one report for each aggregate over changes, inner ones first.
+        sink: how the result is written; None if the sink is not known.
+        is_for_a_view: whether a materialized view can hold the query that is refused.
+    """
+
+    joins: tuple[JoinReport, ...]
+    refusals: tuple[Refused, ...]
+    before: Plan
+    after: Plan
+    steps: tuple[Step, ...]
+    topics: tuple[TopicReport, ...] = ()
+    aggregates: tuple[AggregateReport, ...] = ()
+    sink: SinkReport | None = None
+    is_for_a_view: bool = False
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as values of JSON: what became of each join, aggregate and topic, and the plan as text."""
+        sink = self.sink
+        return {
+            "joins": [_join_to_json(report) for report in self.joins],
+            "aggregates": [asdict(report) for report in self.aggregates],
+            "topics": [
+                {"topic": one.topic, "mode": one.mode, "normalizer": one.normalizer, "reason": one.reason}
+                for one in self.topics
+            ],
+            "sink": None if sink is None else {"key": sink.key, "form": sink.form, "reason": sink.reason},
+            "refusals": [asdict(refused) for refused in self.refusals],
+            "is_for_a_view": self.is_for_a_view,
+            "plan": tree(self.after).splitlines(),
+        }
+
+    def _repr_html_(self) -> str:
+        """The same for notebooks, with the plan before and after; all text is escaped."""
+        reports = [*self._reports(), *([] if self.sink is None else [str(self.sink)])]
+        reports += [f"remedy: {FOR_A_VIEW}"] if self.is_for_a_view else []
+        parts = [_block(report, _BAD if "form: refused" in report else _GOOD) for report in reports]
+        parts += [_block(refused, _BAD) for refused in self._other_refusals()]
+        parts.append(_folded("plan before", tree(self.before)))
+        is_same = self.before is self.after
+        parts.append(
+            "<p>the plan is left as it is</p>" if is_same else _folded("plan after", tree(self.after))
+        )
+        return f'<div class="deltajoin-explanation">{"".join(parts)}</div>'
+
+    def _reports(self) -> list[str]:
+        reports = [*map(str, self.joins), *map(str, self.aggregates), *map(str, self.topics)]
+        return reports or [_NO_JOIN]
+
+    def _lines(self) -> Iterator[str]:
+        if not self.joins and (self.aggregates or self.topics):
+            yield _NO_JOIN
+        yield from self._reports()
+        if self.sink is not None:
+            yield str(self.sink)
+        yield from self._other_refusals()
+        if self.is_for_a_view:
+            yield f"remedy: {FOR_A_VIEW}"
+        if self.before is self.after:
+            yield "the plan is left as it is"
+            return
+        for step in self.steps:
+            outcome = "refused" if isinstance(step.result, Refused) else "rewritten"
+            yield f"{step.rule}: {outcome} {step.node}"
+        yield tree(self.after)
+
+    def _other_refusals(self) -> Iterator[str]:
+        """Those that do not concern one of the joins or aggregates."""
+        of_joins = {refused for report in self.joins for refused in report.refusals}
+        of_aggregates = {report.reason for report in self.aggregates}
+        for refused in self.refusals:
+            if refused not in of_joins and refused.reason not in of_aggregates:
+                yield f"refused: {refused.reason}\n  remedy: {refused.remedy}"
+
+
+def _join_to_json(report: JoinReport) -> dict[str, Any]:
+    lookups = report.estimated_lookups
+    return asdict(report) | {
+        "tables": [asdict(table) for table in report.tables],
+        "paths": [str(path) for path in report.paths],
+        "estimated_lookups": None if lookups is None else str(lookups),
+        "refusals": [asdict(refused) for refused in report.refusals],
+    }
+
+
+_NO_JOIN: Final = "the query has no join"
+_STYLE: Final = "text-align:left;white-space:pre-wrap;margin:0.3em 0;padding:0.5em;border-left:3px solid"
+_GOOD, _BAD, _PLAN = "#2a7", "#c33", "#888"
+
+
+def _block(text: str, colour: str) -> str:
+    return f'<pre style="{_STYLE} {colour}">{escape(text)}</pre>'
+
+
+def _folded(title: str, text: str) -> str:
+    return f"<details><summary>{title}</summary>{_block(text, _PLAN)}</details>"
+
+
+def explanation_of(trace: Trace, settings: Settings, sink: SinkReport | None = None) -> Explanation:
+    """What a trace says about the query, each of its joins and each of its topics, and of its sink."""
+    joins, aggregates = tuple(join_reports(trace, settings)), tuple(aggregate_reports(trace))
+    topics = tuple(topic_reports(trace.before, trace.after, settings.sink_key))
+    of_plan = trace.refusals, trace.before, trace.after, trace.steps
+    return Explanation(joins, *of_plan, topics, aggregates, sink, trace.is_for_a_view)

@@ -6,42 +6,143 @@ streaming aggregation keeps. Everything else is made of such sums: the average i
 whether a sum is NULL is a count, too.
 
 Sums of integers are exact: those of BIGINT are kept as decimals, since a sum of signed values may leave the
-type's range half-way, though its result does not. Sums of FLOAT and DOUBLE are exact, too, see
-`exact_floats`: rounding would stay in the sum when the values that caused it are long gone. NaN and
-the infinities are counted apart, for they would never leave a sum again.
+type's range half-way, though its result does not. Sums of FLOAT and DOUBLE are exact, too: rounding would
+stay in the sum when the values that caused it are long gone. NaN and the infinities are counted apart, for
+they would never leave a sum again.
+
+Every finite DOUBLE is a whole multiple of 2^-1074, so a sum of them is a whole number of such units, of 2098
+bits and some more. It is kept in limbs of 32 bits, each a sum of BIGINTs of its own: a value of 53 bits
+touches three neighbours at most, adds to them whole numbers below 2^33, and takes away the very same when it
+goes. So the limbs are a function of the present values, whatever came and went before, and in whatever
+order. A FLOAT is a multiple of 2^-149, for which nine limbs suffice. The total is within one unit in the last
+place of the exact sum, whatever the sizes; a sum of Spark's batch rounds with each value. An exact sum beyond
+the range of DOUBLE is an infinity. A group may hold 2^30 values; with more, a limb may overflow, which is an
+error in ANSI mode.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from planner.aggregates.exact_floats import FIXED_POINTS
 from planner.plan.expressions import Literal
 from planner.plan.nodes import Measure
 from upsert.rowkind import ROW_KIND_COLUMN
+
+_BITS: Final = 32
+_HALF_BITS: Final = _BITS // 2
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the limbs take from a row, as names of columns.
+
+    `top` is the number of the highest limb that the value touches, NULL where it is left out; `pieces` are
+    what it adds to that limb and to the two below.
+    """
+
+    top: str
+    pieces: tuple[str, str, str]
+
+
+@dataclass(frozen=True)
+class FixedPoint:
+    """Whole multiples of 2^-digits, an even number, in `count` limbs of 32 bits."""
+
+    digits: int
+    count: int
+
+    def parts(self, signed: str, condition: str | None, part: Callable[[str], str]) -> Parts:
+        """What a row adds to the limbs; nothing where the value is NULL or not finite.
+
+        The logarithm may be wrong by a little, and so may choose the limb beside: its piece has a bit more
+        or one less then. All that follows is exact: powers of two, and differences of neighbours. `part`
+        gives a value of each row a name.
+        """
+        value = part(signed)
+        counts = " AND ".join(filter(None, (condition, f"abs({value}) < double('Infinity')")))
+        limb = f"cast(floor((log2(abs({value})) + {self.digits}) / {_BITS}) AS INT)"
+        top = part(f"CASE WHEN {counts} THEN greatest(0, {limb}) END")
+        # twice the root of the power, which itself may be none of DOUBLE
+        root = part(f"pow(2D, {self.digits // 2} - {_HALF_BITS} * {top})")
+        scaled = part(f"CASE WHEN {top} IS NOT NULL THEN {value} * {root} * {root} END")
+        first = part(f"cast({scaled} AS BIGINT)")
+        rest = part(f"({scaled} - {first}) * {2**_BITS}D")
+        second = part(f"cast({rest} AS BIGINT)")
+        third = part(f"cast(({rest} - {second}) * {2**_BITS}D AS BIGINT)")
+        return Parts(top, (first, second, third))
+
+    def limbs(self, parts: Parts) -> list[str]:
+        """The sums that are kept, the lowest limb first.
+
+        >>> FixedPoint(2, 1).limbs(Parts("t", ("a", "b", "c")))
+        ['sum(CASE t WHEN 0 THEN a WHEN 1 THEN b ELSE c END) FILTER (WHERE t BETWEEN 0 AND 2)']
+        """
+        first, second, third = parts.pieces
+        return [
+            f"sum(CASE {parts.top} WHEN {limb} THEN {first} WHEN {limb + 1} THEN {second} ELSE {third} END) "
+            f"FILTER (WHERE {parts.top} BETWEEN {limb} AND {limb + 2})"
+            for limb in range(self.count)
+        ]
+
+    def total(self, limbs: Sequence[str], derived: Callable[[str], str]) -> str:
+        """The sum as a DOUBLE, of the limbs' names; only those from the first to the last that is not 0.
+
+        Carries go upwards, so that each limb keeps a digit of -2^31 to 2^31 and no digit can cancel what is
+        below it. Then digits are added up from the lowest, each time in units of the digit's own limb.
+        `derived` gives a value of each group a name.
+        """
+        given = derived(f"array({', '.join(f'coalesce({name}, 0L)' for name in limbs)})")
+        used = derived(f"transform({given}, x -> x <> 0)")
+        lowest = derived(f"cast(array_position({used}, true) AS INT)")
+        highest = derived(f"cast({len(limbs) + 1} - array_position(reverse({used}), true) AS INT)")
+        carry = f"shiftright(x + a.carry + {2 ** (_BITS - 1)}L, {_BITS})"
+        digit = f"(x + a.carry - shiftleft({carry}, {_BITS}))"
+        step = (
+            f"named_struct('carry', {carry}, "
+            f"'sum', CASE WHEN {digit} = 0 THEN a.sum ELSE {_added(digit)} END, "
+            f"'unit', CASE WHEN {digit} = 0 THEN a.unit ELSE a.limb END, 'limb', a.limb + 1)"
+        )
+        end = (
+            f"CASE WHEN a.carry = 0 THEN {self._in_units('a.sum', 'a.unit')} "
+            f"ELSE {self._in_units(_added('a.carry'), 'a.limb')} END"
+        )
+        some = f"slice({given}, {lowest}, {highest} - {lowest} + 1)"
+        return (
+            f"CASE WHEN {lowest} = 0 THEN 0D ELSE aggregate({some}, "
+            f"named_struct('carry', 0L, 'sum', 0D, 'unit', {lowest} - 1, 'limb', {lowest} - 1), "
+            f"(a, x) -> {step}, a -> {end}) END"
+        )
+
+    def _in_units(self, value: str, limb: str) -> str:
+        root = f"pow(2D, {_HALF_BITS} * {limb} - {self.digits // 2})"
+        return f"({value}) * {root} * {root}"
+
+
+FIXED_POINTS: Final = {"float": FixedPoint(150, 9), "double": FixedPoint(1074, 66)}
+"""By the type that is summed."""
+
+
+def _added(digit: str) -> str:
+    """The sum so far and a digit, in units of the digit's limb."""
+    return f"a.sum * pow(2D, {_BITS} * (a.unit - a.limb)) + {digit}"
+
 
 SIGNED: Final = ("Average", "BoolAnd", "BoolOr", "Count", "CountIf", "Sum")
 """Aggregate functions that signed sums can answer, as Catalyst calls them."""
 
 _NARROW: Final = ("tinyint", "smallint", "int")
-
-_FLOATING: Final = ("float", "double")
-
 _CAME: Final = f"{ROW_KIND_COLUMN} IN ('+I', '+U')"
-
 _SIGN: Final = f"CASE WHEN {_CAME} THEN 1L ELSE -1L END"
 
 
 @dataclass
 class Sums:
-    """The sums that a query keeps by group, each once: its Spark SQL, and the name that it gets.
+    """The sums that a query keeps by group, each once: names by their Spark SQL.
 
-    Attributes:
-        names: of the sums, by their Spark SQL over a row's columns and parts.
-        parts: names of values that sums take from a row, by their Spark SQL; one may use those before it.
-        derived: names of values that results take from a group's sums, in the same way.
+    `parts` are values that sums take from a row, `derived` those that results take from a group's sums; one
+    may use those before it.
     """
 
     names: dict[str, str] = field(default_factory=dict)
@@ -75,12 +176,12 @@ class Result:
 
 def is_floating(type_name: str) -> bool:
     """Whether values of a type may be NaN or infinite."""
-    return type_name in _FLOATING
+    return type_name in FIXED_POINTS
 
 
 def is_summable(type_name: str) -> bool:
     """Whether signed values of a type can be added up."""
-    return type_name in (*_NARROW, "bigint", *_FLOATING) or type_name.startswith("decimal")
+    return type_name in (*_NARROW, "bigint", *FIXED_POINTS) or type_name.startswith("decimal")
 
 
 def result_of(measure: Measure, sums: Sums) -> Result:
@@ -126,11 +227,8 @@ def kind_of(sums: Sums, *, has_groups: bool) -> str:
         "raise_error('an aggregate was told to take away more rows of a group than there were; read its "
         "input from the beginning, in a new checkpoint')"
     )
-    kinds: Mapping[str, str] = (
-        {f"{rows} > 0": "'+U'", f"{rows} = 0": "'-D'"} if has_groups else {f"{rows} >= 0": "'+U'"}
-    )
-    whens = " ".join(f"WHEN {condition} THEN {kind}" for condition, kind in kinds.items())
-    return f"CASE {whens} ELSE {negative} END"
+    whens = f"{rows} > 0 THEN '+U' WHEN {rows} = 0 THEN '-D'" if has_groups else f"{rows} >= 0 THEN '+U'"
+    return f"CASE WHEN {whens} ELSE {negative} END"
 
 
 def _total(name: str, type_: str, condition: str | None, sums: Sums) -> str:

@@ -1,1 +1,0 @@
-"""How an aggregate over changes is computed: by signed sums, or by lookups (pure)."""

@@ -1,1 +1,0 @@
-"""What the planner decided and why, as reports (pure)."""
