@@ -34,7 +34,7 @@ from planner.views.stages import Stage, changes_of, joined_in, looked_up, shown,
 from planner.views.unindexed import unindexed
 from upsert.errors import ConfigurationError
 from upsert.store.table import Table
-from upsert.views.prepared import ViewShape
+from upsert.views.refresh import ViewShape
 from upsert.views.session import small_session
 
 

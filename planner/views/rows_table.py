@@ -31,7 +31,7 @@ from planner.views.stages import Tables
 from upsert.managed import frames
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.store.table import Table
-from upsert.views.prepared import Kept
+from upsert.views.refresh import Kept
 
 
 class RowsTable:

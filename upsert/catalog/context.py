@@ -6,10 +6,9 @@ import inspect
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from upsert.catalog import definitions
-from upsert.catalog.connectors import ConnectorTable, connect
+from upsert.catalog.connectors import ConnectorTable, connect, definition_in
 from upsert.catalog.namespace import Catalogs, Databases
 from upsert.catalog.session import SessionOptions
 from upsert.errors import ConfigurationError
@@ -18,20 +17,13 @@ from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
 from upsert.store import Table
 from upsert.store.paths import table_folder
-from upsert.views.prepared import PreparedViews
+from upsert.views.refresh import PreparedViews
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from upsert.views.prepared import Plan
-
-
-class Explained(Protocol):
-    """How a streaming query is executed: its ``str`` is a text for people."""
-
-    def to_json(self) -> dict[str, Any]:
-        """The same as values."""
+    from upsert.views.refresh import Plan
 
 
 Joined = Callable[["DataFrame", Mapping[str, Callable[[], "DataFrame"]]], "DataFrame"]
@@ -87,17 +79,15 @@ class Context:
 
     def schema(self, name: str) -> TableSchema:
         """As ``Catalog.schema``."""
-        definition = definitions.load(self.databases.resolve(name).existing())
+        definition = definition_in(self.databases.resolve(name).existing())
         return self.managed(name).schema if definition is None else definition.schema
 
     def connected(self, name: str, options: Mapping[str, str] = {}) -> ConnectorTable | None:
         """As ``Catalog.connected``."""
         table_ref = self.databases.resolve(name)
         path = table_ref.existing()
-        definition = definitions.load(path)
-        if definition is None:
-            return None
-        return connect(table_ref.shown, definition, path, options)
+        definition = definition_in(path)
+        return None if definition is None else connect(table_ref.shown, definition, path, options)
 
     def managed(self, name: str) -> Table:
         """The table in the folder of this name, which must be a managed one."""
@@ -150,11 +140,8 @@ class Context:
     @property
     def view_plan(self) -> Plan | None:
         """How views are refreshed: by what has changed, where ``optimize`` has a parameter ``view``."""
-        optimize = self._optimize
-        if optimize is None or "view" not in inspect.signature(optimize).parameters:
-            return None
-        known: Callable[..., Any] = optimize
-        return lambda df, shape: known(df, view=shape)
+        optimize = self._optimize_with("view")
+        return None if optimize is None else lambda df, shape: optimize(df, view=shape)
 
     @property
     def joined_subqueries(self) -> Joined | None:
@@ -162,29 +149,30 @@ class Context:
 
         It takes the query over batches in temporary views, and for the name of each what makes its stream.
         """
-        optimize = self._optimize
-        if optimize is None or "streams" not in inspect.signature(optimize).parameters:
-            return None
-        known: Callable[..., Any] = optimize
-        return lambda df, streams: known(df, streams=streams)
+        optimize = self._optimize_with("streams")
+        return None if optimize is None else lambda df, streams: optimize(df, streams=streams)
 
-    def explained(self, df: DataFrame, sink: Sink | None) -> Explained:
-        """How a streaming query is executed, or why it is refused.
+    def explained(self, df: DataFrame, sink: Sink | None) -> Any:
+        """How a streaming query is executed: ``str`` of it is for people, ``to_json()`` the same as values.
 
         Raises:
             ConfigurationError: the catalog plans no streams: it has no ``optimize`` with a parameter
                 ``is_explained``.
         """
-        optimize = self._optimize
-        if optimize is None or "is_explained" not in inspect.signature(optimize).parameters:
+        if (optimize := self._optimize_with("is_explained")) is None:
             raise ConfigurationError(
                 "EXPLAIN: a streaming query needs a catalog that plans delta joins; make it as "
                 "Catalog(warehouse, optimize=planner.optimize)"
             )
         of_sink = {} if sink is None else {"sink_key": sink.key, "sink_materialize": sink.mode}
-        known: Callable[..., Any] = optimize
-        found: Explained = known(df, is_explained=True, **of_sink)
-        return found
+        return optimize(df, is_explained=True, **of_sink)
+
+    def _optimize_with(self, parameter: str) -> Callable[..., Any] | None:
+        """``optimize``, if it has such a parameter."""
+        optimize = self._optimize
+        if optimize is None or parameter not in inspect.signature(optimize).parameters:
+            return None
+        return optimize
 
     def _carried(
         self,
@@ -193,14 +181,13 @@ class Context:
         sink_key: Sequence[str] | None,
         start_from: str | os.PathLike[str] | None,
     ) -> DataFrame:
-        known = {} if self._optimize is None else inspect.signature(self._optimize).parameters
-        if start_from is not None and "start_from" not in known:
+        if start_from is not None and self._optimize_with("start_from") is None:
             raise ConfigurationError(
                 f"table {name!r}: start_from needs a catalog that plans delta joins; make it as "
                 "Catalog(warehouse, optimize=planner.optimize)"
             )
         if self._optimize is not None and df.isStreaming:
-            given: dict[str, Any] = {"sink_key": sink_key} if "sink_key" in known else {}
+            given: dict[str, Any] = {} if self._optimize_with("sink_key") is None else {"sink_key": sink_key}
             before = {} if start_from is None else {"start_from": os.fspath(start_from)}
             return self._optimize(df, **given, **before)
         if df.isStreaming and ROW_KIND_COLUMN not in df.columns:

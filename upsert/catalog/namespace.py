@@ -8,14 +8,13 @@ can have such a name, so neither hides the other.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from upsert import options
 from upsert.catalog import warehouse
-from upsert.catalog.warehouse import Warehouse, warehouse_at
+from upsert.catalog.warehouse import NAME, Warehouse, checked_name, warehouse_at
 from upsert.errors import ConfigurationError, DatabaseExistsError, DatabaseNotFoundError
 from upsert.options import Option, suggestion
 from upsert.store.paths import table_folder
@@ -27,8 +26,6 @@ _SUFFIX: Final = ".db"
 
 _MARK: Final = "database"
 """An empty object that makes a folder of an object store a database; there are no empty folders."""
-
-_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 
 
 @dataclass(frozen=True)
@@ -85,7 +82,7 @@ class Databases:
 
     def __init__(self, folder: str, catalog: str) -> None:
         self.folder = folder
-        self.catalog = _checked(catalog, "catalog")
+        self.catalog = checked_name(catalog, "catalog")
         self.current = DEFAULT
         self.siblings: Mapping[str, Databases] = {catalog: self}
 
@@ -105,7 +102,7 @@ class Databases:
             ConfigurationError: no database can have this name.
             DatabaseNotFoundError: there is none.
         """
-        name = self.current if database is None else _checked(database, "database")
+        name = self.current if database is None else checked_name(database, "database")
         if name == DEFAULT:
             return warehouse_at(self.folder)
         if not self._has(name):
@@ -121,7 +118,7 @@ class Databases:
             DatabaseNotFoundError: there is no such database.
         """
         *before, own = name.split(".") if isinstance(name, str) else [name]
-        if before and not all(map(_NAME.fullmatch, (*before, own))):
+        if before and not all(map(NAME.fullmatch, (*before, own))):
             raise ConfigurationError(
                 "a table's name must be 1 to 128 letters, digits and _, the first no digit, maybe after a "
                 f"database and a dot, got {name!r}"
@@ -147,7 +144,7 @@ class Databases:
             ConfigurationError: no database can have this name.
             DatabaseExistsError: it exists, and ``if_not_exists`` is not set.
         """
-        path = self._path(_checked(name, "database"))
+        path = self._path(checked_name(name, "database"))
         storage_of(self.folder).prepare(self.folder)
         with warehouse.ddl_lock(self.folder):
             if name == DEFAULT or self._has(name):
@@ -169,7 +166,7 @@ class Databases:
             ConfigurationError: it is ``default`` or the current one, or has tables, without ``cascade``.
             DatabaseNotFoundError: there is none, and ``if_exists`` is not set.
         """
-        if _checked(name, "database") in (DEFAULT, self.current):
+        if checked_name(name, "database") in (DEFAULT, self.current):
             raise ConfigurationError(
                 f"database {name!r}: neither the default database nor the one in use can be dropped; USE "
                 "another one, or drop its tables"
@@ -200,19 +197,11 @@ class Databases:
 
     def _has(self, name: str) -> bool:
         path = self._path(name)
-        if _NAME.fullmatch(name) is None:
+        if NAME.fullmatch(name) is None:
             return False
         if not storage_of(path).is_local:
             return storage_of(path).exists(os.path.join(path, _MARK))
         return os.path.isdir(path) and not os.path.islink(path)
-
-
-def _checked(name: str, what: str) -> str:
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ConfigurationError(
-            f"a {what}'s name must be 1 to 128 letters, digits and _, the first no digit, got {name!r}"
-        )
-    return name
 
 
 OPTIONS: Final = (
@@ -236,7 +225,6 @@ class Catalogs:
     """
 
     def __init__(self, first: Databases) -> None:
-        """With one catalog, the current one."""
         self._known = {first.catalog: first}
         first.siblings = self._known
         self._first = first

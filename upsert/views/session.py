@@ -6,14 +6,13 @@ with the settings of the one that created the view. The only file of this folder
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from upsert.spark_formats import register
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from upsert.views.definition import ViewDefinition
 
 _ZONE: Final = "spark.sql.session.timeZone"
 _ANSI: Final = "spark.sql.ansi.enabled"
@@ -24,12 +23,16 @@ def settings(spark: SparkSession) -> tuple[str, bool]:
     return str(spark.conf.get(_ZONE)), spark.conf.get(_ANSI) == "true"
 
 
-def own_session(spark: SparkSession, view: ViewDefinition) -> SparkSession:
+def own_session(spark: SparkSession, *, zone: str, is_ansi: bool) -> SparkSession:
     """A session in which a view's query means what it meant in the one that created the view."""
     register(spark)
+    return _copy(spark, {_ZONE: zone, _ANSI: str(is_ansi).lower()})
+
+
+def _copy(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
     own = type(spark)(spark.sparkContext, spark._jsparkSession.cloneSession())
-    own.conf.set(_ZONE, view.zone)
-    own.conf.set(_ANSI, str(view.is_ansi).lower())
+    for name, value in settings.items():
+        own.conf.set(name, value)
     return own
 
 
@@ -44,10 +47,7 @@ _SMALL: Final = {
 
 def small_session(spark: SparkSession) -> SparkSession:
     """A copy of a session for plans over few rows, all of them in the plan: one task computes each."""
-    small = type(spark)(spark.sparkContext, spark._jsparkSession.cloneSession())
-    for name, value in _SMALL.items():
-        small.conf.set(name, value)
-    return small
+    return _copy(spark, _SMALL)
 
 
 def settings_of(spark: SparkSession) -> str:

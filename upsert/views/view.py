@@ -1,4 +1,10 @@
-"""A materialized view as an object: what it stands for, how it is refreshed, the query that keeps it."""
+"""A materialized view: its definition, what it stands for, how it is refreshed, the query that keeps it.
+
+Its definition is one option of the view's table, so the view appears, changes and disappears with one commit,
+as any table does. The query's text is kept as it was written. Names in it are looked up in the database in
+which the view was created, and times are read and shown in the time zone of that session: otherwise the rows
+would depend on who refreshes the view.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +12,91 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from upsert.errors import ConfigurationError, TableNotFoundError, own_errors_first
+from upsert.codec import Jsonable
+from upsert.errors import ConfigurationError, CorruptTableError, TableNotFoundError, own_errors_first
 from upsert.spark_formats import register
 from upsert.store.alterations import SetOptions
 from upsert.store.table import Table
+from upsert.store.table_options import MATERIALIZED_VIEW
 from upsert.views import steps
-from upsert.views.definition import OPTION, Base, ViewDefinition
-from upsert.views.prepared import Plan, PreparedViews, Versions
-from upsert.views.refresh import Refresher
+from upsert.views.refresh import Plan, PreparedViews, Refresher, Versions
+from upsert.views.session import own_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+OPTION: Final = MATERIALIZED_VIEW.key
+"""The option of the view's table; no statement may set it."""
+
+
+@dataclass(frozen=True)
+class Base(Jsonable):
+    """A table that the view's query reads.
+
+    Attributes:
+        name: as the query writes it.
+        table: the table's database and name.
+        uuid: the table; one that was dropped and made again is another.
+    """
+
+    name: str
+    table: str
+    uuid: str
+
+
+@dataclass(frozen=True)
+class ViewDefinition(Jsonable):
+    """What CREATE MATERIALIZED VIEW says, beside what any table has.
+
+    Attributes:
+        query: its text.
+        catalog: what the session called the catalog, for names of three parts.
+        database: in which names without one are looked up.
+        zone: the session's time zone.
+        is_ansi: whether the session's arithmetic raises errors, as ANSI SQL wants it.
+        bases: the tables that the query reads, each name once.
+        is_suspended: whether nothing refreshes it until RESUME.
+
+    >>> view = ViewDefinition("SELECT 1 AS one", "main", "default", "UTC", True, ())
+    >>> ViewDefinition.from_option(view.to_option()) == view
+    True
+    """
+
+    query: str
+    catalog: str
+    database: str
+    zone: str
+    is_ansi: bool
+    bases: tuple[Base, ...]
+    is_suspended: bool = False
+
+    def to_option(self) -> str:
+        """The value of the table's option."""
+        return json.dumps(self.to_json())
+
+    @classmethod
+    def from_option(cls, value: str) -> Self:
+        """What the table's option says.
+
+        Raises:
+            CorruptTableError: it says no view.
+        """
+        try:
+            return cls.from_json(json.loads(value))
+        except (ValueError, KeyError, TypeError, RecursionError) as cause:
+            raise CorruptTableError(
+                f"option {OPTION!r} must hold the definition of a view, got {cause!r}; create the view again"
+            ) from cause
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Database and name of each table that the query reads, each once, in the order of the text."""
+        return tuple(dict.fromkeys(base.table for base in self.bases))
+
 
 CHECKPOINTS: Final = ".views"
 """Folder in the warehouse for the checkpoints of views; no table can have such a name."""
@@ -45,7 +122,6 @@ class View:
         plan: how a refresh computes them; None: as the query says.
         prepared: what this process knows of that.
         spark: the user's session.
-        own_session: makes the view's own of it.
     """
 
     name: str
@@ -57,7 +133,6 @@ class View:
     plan: Plan | None
     prepared: PreparedViews
     spark: Callable[[], SparkSession]
-    own_session: Callable[[SparkSession], SparkSession]
 
     def __repr__(self) -> str:
         return f"View({self.name!r})"
@@ -127,12 +202,8 @@ class View:
         refresher = self._refresher(spark)
         begin = {self.bases[base]: id for base, id in self.base_versions.items()}
         uuids = {self.bases[base.table]: base.uuid for base in self.definition.bases}
-        df = (
-            spark.readStream.format(steps.FORMAT)
-            .option("tables", json.dumps(uuids))
-            .option("begin", json.dumps(begin))
-            .load()
-        )
+        options = {"tables": json.dumps(uuids), "begin": json.dumps(begin)}
+        df = spark.readStream.format(steps.FORMAT).options(**options).load()
         writer = df.writeStream.queryName(f"view {self.name}").option("checkpointLocation", self.checkpoint)
 
         def keep(_: DataFrame, batch: int) -> None:  # noqa: ARG001 - the view itself knows what is done
@@ -151,13 +222,13 @@ class View:
     def suspend(self) -> None:
         """Let nothing refresh the view until ``resume``, in any process; stops this session's query."""
         self.stop()
-        self._suspended(True)
+        self._set_suspended(True)
 
     def resume(self) -> None:
         """Let the view be refreshed again."""
-        self._suspended(False)
+        self._set_suspended(False)
 
-    def _suspended(self, is_suspended: bool) -> None:
+    def _set_suspended(self, is_suspended: bool) -> None:
         definition = self.definition
         if definition.is_suspended != is_suspended:
             changed = replace(definition, is_suspended=is_suspended)
@@ -171,10 +242,11 @@ class View:
             )
 
     def _refresher(self, spark: SparkSession) -> Refresher:
-        bases = {base.table: (self.bases[base.table], base.uuid) for base in self.definition.bases}
-        table = self.table
-        own = spark, self.own_session, self.rows_at
-        return Refresher(self.name, table.path, table.uuid, *own, bases, self.plan, self.prepared)
+        table, definition = self.table, self.definition
+        bases = {base.table: (self.bases[base.table], base.uuid) for base in definition.bases}
+        own = partial(own_session, zone=definition.zone, is_ansi=definition.is_ansi)
+        of_query = spark, own, self.rows_at, bases
+        return Refresher(self.name, table.path, table.uuid, *of_query, self.plan, self.prepared)
 
     def _newest(self) -> dict[str, int]:
         return newest_versions(self.name, self.definition.bases, self.bases)

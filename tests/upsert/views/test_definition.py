@@ -5,7 +5,7 @@ import pytest
 from upsert.errors import CorruptTableError, SchemaError
 from upsert.sql.parser import parse
 from upsert.sql.statements import CreateView, DropView, RefreshView, ShowViews, SuspendView
-from upsert.views.definition import Base, ViewDefinition
+from upsert.views.view import Base, ViewDefinition
 
 VIEW = ViewDefinition(
     "SELECT 'it''s 🍐' AS t FROM a",

@@ -8,56 +8,183 @@ clean up; this is stricter, and a crash of the driver at any time leaves no half
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
-    QueryIdleEvent,
     QueryProgressEvent,
     QueryStartedEvent,
     QueryTerminatedEvent,
     StreamingQueryListener,
 )
 from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import StructField, StructType
 
 from upsert import types
-from upsert.catalog import definitions
-from upsert.catalog.create_as.local import LocalStages
-from upsert.catalog.create_as.object_store import ObjectStoreStages
-from upsert.catalog.create_as.stages import CleanUp, Entry, Stage, Stages
-from upsert.catalog.create_as.targets import (
-    NewConnectorTable,
-    NewManagedTable,
-    Target,
-    clean_up,
-    derived_schema,
-)
-from upsert.catalog.definitions import Definition
+from upsert.catalog.connectors import Definition, connect, define, definition_in
+from upsert.catalog.create_as.local import LocalStage, LocalStages
+from upsert.catalog.create_as.object_store import ObjectStoreStage, ObjectStoreStages
+from upsert.catalog.create_as.stages import Entry
 from upsert.catalog.job_hooks import Job, JobStatusHook
 from upsert.catalog.warehouse import Warehouse
-from upsert.errors import ConfigurationError
+from upsert.errors import ConfigurationError, SchemaError
 from upsert.failpoints import reach
+from upsert.managed import frames
+from upsert.managed.writer import described_sink
 from upsert.materializer.choice import Sink
-from upsert.schema import Index, TableSchema
+from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.schema import Column, Index, TableSchema
+from upsert.spark_table import stored_type
+from upsert.store import Table
 from upsert.store.storage import storage_of
+from upsert.store.table_options import TableOptions
+from upsert.stream_keys import UpsertKey
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
+
+Stage = LocalStage | ObjectStoreStage
+Stages = LocalStages | ObjectStoreStages
+
+
+def derived_schema(
+    name: str,
+    rows: StructType,
+    *,
+    primary_key: Sequence[str] = (),
+    partitioned_by: Sequence[str] = (),
+    indexes: Iterable[Index] = (),
+    comment: str | None = None,
+) -> TableSchema:
+    """The schema of a table for rows of a DataFrame: its columns but ``_row_kind``, comments included.
+
+    A column is NOT NULL where Spark knows that. Without ``primary_key`` an aggregate over changes, whose rows
+    replace each other by its groups, gives the key; any other query gives a table without one.
+
+    >>> schema = derived_schema("t", StructType().add("id", "long").add("n", "integer"), primary_key=["id"])
+    >>> schema.names, schema.primary_key
+    (('id', 'n'), ('id',))
+    """
+    columns = tuple(_column(name, field) for field in rows.fields if field.name != ROW_KIND_COLUMN)
+    key = tuple(primary_key) or _group_key(rows)
+    try:
+        return TableSchema(columns, key, tuple(indexes), tuple(partitioned_by), comment)
+    except SchemaError as cause:
+        raise SchemaError(f"table {name!r}: {cause}") from None
+
+
+def _column(table: str, field: StructField) -> Column:
+    type_ = stored_type(field, f"table {table!r}")
+    return Column(field.name, type_, field.nullable, field.metadata.get("comment"))
+
+
+def _group_key(rows: StructType) -> tuple[str, ...]:
+    """The columns by which rows of an aggregate replace each other; empty if there are none."""
+    key = UpsertKey.of_schema(rows.jsonValue())
+    if key is None or not all(key.keys):
+        return ()
+    return tuple(names[0] for names in key.keys) or key.constants[:1]
+
+
+@dataclass(frozen=True)
+class NewManagedTable:
+    """A managed table that a query can create and fill; its first commit shows it."""
+
+    name: str
+    schema: TableSchema
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def sink(self) -> Sink:
+        """The table as a sink of changes."""
+        options = TableOptions.parse(self.options, self.schema, f"table {self.name!r}")
+        return described_sink(self.name, self.schema, options)
+
+    def create(self, folder: str) -> None:
+        """Make the empty table in a folder."""
+        Table.create(folder, self.schema, self.options)
+
+    def schema_in(self, folder: str) -> TableSchema:
+        """The schema of the table that was begun in a folder."""
+        return Table.open(folder).schema
+
+    def make_outside(self, folder: str) -> tuple[str, ...]:  # noqa: ARG002
+        """Create what the table lacks outside the warehouse, which is nothing; what was created."""
+        return ()
+
+    def check_unused(self, folder: str, spark: SparkSession) -> None:
+        """Nothing: a new table has no rows."""
+
+    def fill(self, folder: str, rows: DataFrame) -> None:
+        """Write all rows of a batch, in one commit."""
+        frames.write(rows, folder)
+
+    def write(self, folder: str, changes: DataFrame) -> DataStreamWriter:
+        """A writer of a stream."""
+        return frames.write_changes(changes, folder)
+
+
+@dataclass(frozen=True)
+class NewConnectorTable:
+    """A table with a connector: a definition here, and for example a topic elsewhere."""
+
+    name: str
+    definition: Definition
+
+    @property
+    def schema(self) -> TableSchema:
+        """The columns and the key."""
+        return self.definition.schema
+
+    @property
+    def sink(self) -> Sink:
+        """The table as a sink of changes, whether it exists or not."""
+        return connect(self.name, self.definition, "").sink
+
+    def create(self, folder: str) -> None:
+        """Write the definition."""
+        define(folder, self.definition)
+
+    def schema_in(self, folder: str) -> TableSchema:
+        """The schema of the definition in a folder."""
+        found = definition_in(folder)
+        if found is None:
+            raise ConfigurationError(
+                f"table {self.name!r}: the statement has a connector, the table that it began has none; give "
+                "another name and checkpoint to start over"
+            )
+        return found.schema
+
+    def make_outside(self, folder: str) -> tuple[str, ...]:
+        """Create what does not exist yet, such as the topic."""
+        return connect(self.name, self.definition, folder).prepare()
+
+    def check_unused(self, folder: str, spark: SparkSession) -> None:
+        """Refuse a topic or folder that has rows."""
+        connect(self.name, self.definition, folder).check_unused(spark)
+
+    def fill(self, folder: str, rows: DataFrame) -> None:
+        """Write all rows of a batch."""
+        connect(self.name, self.definition, folder).fill(rows)
+
+    def write(self, folder: str, changes: DataFrame) -> DataStreamWriter:
+        """A writer of a stream."""
+        return connect(self.name, self.definition, folder).write_changes(changes)
+
+
+Target = NewManagedTable | NewConnectorTable
 
 
 @dataclass(frozen=True)
 class StreamSettings:
     """How the query of a streaming statement runs.
 
-    Attributes:
-        checkpoint: its checkpoint folder; empty for none.
-        trigger: as ``DataStreamWriter.trigger`` takes it.
-        query_name: its name in Spark, None for none.
-        drop_on_cancel: whether the table is dropped when a user stops the query (FLIP-218's way).
+    ``checkpoint`` is "" for none, ``trigger`` as ``DataStreamWriter.trigger`` takes it. With
+    ``drop_on_cancel`` the table is dropped when a user stops the query (FLIP-218's way).
     """
 
     checkpoint: str = ""
@@ -114,9 +241,6 @@ class QueryWatcher(StreamingQueryListener):
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
         """Nothing: the id of the query is known when ``start`` returns."""
 
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """Nothing: no rows have come."""
-
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         """A micro-batch is committed, so a table without commits of its own may be seen."""
         if str(event.progress.runId) == self._run:
@@ -141,7 +265,7 @@ class QueryWatcher(StreamingQueryListener):
         else:
             self._stage.discard()
             if self._settings.drop_on_cancel:
-                self._tables.drop(self._name)
+                self._tables.tables.drop(self._name)
             self._hook.on_canceled(self._job())
 
     def _job(self) -> Job:
@@ -151,37 +275,28 @@ class QueryWatcher(StreamingQueryListener):
 def fill_table(tables: Stages, target: Target, rows: DataFrame, hook: JobStatusHook) -> None:
     """Create a table with the rows of a batch; after a failure there is none, unless it was committed."""
     stage = tables.begin(target.name, Entry.of_this_process("batch"), target.create)
-    run_job(stage, target, lambda: target.fill(stage.folder, rows), hook)
-
-
-def run_job(stage: Stage, target: Target, fill: Callable[[], None], hook: JobStatusHook) -> None:
-    """Fill a staged table and make it visible; delete it if that fails."""
     job = Job(target.name, "batch")
     try:
-        prepare(stage, target)
+        _make_outside(stage, target)
         hook.on_created(job)
-        fill()
+        target.fill(stage.folder, rows)
         reach("create-as.after-fill")
         stage.done(forget=True)
     except BaseException as cause:
-        _give_up(stage, cause)
+        if stage.is_visible:
+            stage.done(forget=True)
+            cause.add_note("The rows were committed before this happened, so the table exists, and is whole.")
+        else:
+            stage.discard()
         _notify_end(hook, job, cause)
         raise
     hook.on_finished(job)
 
 
-def prepare(stage: Stage, target: Target) -> None:
+def _make_outside(stage: Stage, target: Target) -> None:
     """Create what the table needs outside the warehouse, and record that in its entry."""
     if made := target.make_outside(stage.folder):
         stage.remember(made)
-
-
-def _give_up(stage: Stage, cause: BaseException) -> None:
-    if stage.is_visible:
-        stage.done(forget=True)
-        cause.add_note("The rows were committed before this happened, so the table exists, and is whole.")
-    else:
-        stage.discard()
 
 
 def _notify_end(hook: JobStatusHook, job: Job, cause: BaseException) -> None:
@@ -207,12 +322,8 @@ def replace_table(tables: Stages, target: Target, rows: DataFrame, hook: JobStat
     hook.on_finished(job)
 
 
-def stream_into_table(
-    tables: Stages,
-    target: Target,
-    changes: DataFrame,
-    settings: StreamSettings,
-    hook: JobStatusHook,
+def _stream_into_table(
+    tables: Stages, target: Target, changes: DataFrame, settings: StreamSettings, hook: JobStatusHook
 ) -> StreamingQuery:
     """Create a table that a streaming query fills, or continue one that this statement began.
 
@@ -220,30 +331,25 @@ def stream_into_table(
     """
     stage = tables.resume(target.name, settings.checkpoint)
     is_new = stage is None
-    if stage is not None:
-        check_same_columns(target, stage)
-    else:
+    if stage is None:
         entry = Entry.of_this_process("streaming", settings.checkpoint)
         stage = tables.begin(target.name, entry, target.create)
+    else:
+        _check_same_columns(target, stage)
     try:
         if is_new:
             target.check_unused(stage.folder, changes.sparkSession)
-        prepare(stage, target)
+        _make_outside(stage, target)
         writer = settings.applied(target.write(stage.folder, changes))
         watcher = QueryWatcher(changes.sparkSession, tables, stage, target.name, settings, hook)
-        query = watcher.watch(writer)
+        return watcher.watch(writer)
     except BaseException:
         stage.discard()
         raise
-    return query
 
 
-def check_same_columns(target: Target, stage: Stage) -> None:
-    """Refuse to continue a table that was begun for other rows.
-
-    Raises:
-        ConfigurationError: the statement's columns or keys are not those of the table.
-    """
+def _check_same_columns(target: Target, stage: Stage) -> None:
+    """Refuse to continue a table that was begun for other rows."""
     own, begun = target.schema, target.schema_in(stage.folder)
     if _outline(own) != _outline(begun):
         stage.let_go()
@@ -265,24 +371,9 @@ def _shown(schema: TableSchema) -> str:
     return f"({columns}{key})"
 
 
-def stages_of(tables: Warehouse, clean_up: CleanUp) -> Stages:
+def stages_of(tables: Warehouse) -> Stages:
     """What ``CREATE TABLE … AS SELECT`` needs of a warehouse, on a disk or in an object store."""
-    if storage_of(tables.folder).is_local:
-        return LocalStages(tables, clean_up)
-    return ObjectStoreStages(tables, clean_up)
-
-
-def refuse_connector(name: str, folder: str) -> None:
-    """Only managed tables are replaced: what another table holds lies elsewhere.
-
-    Raises:
-        ConfigurationError: the table has a connector.
-    """
-    if definitions.load(folder) is not None:
-        raise ConfigurationError(
-            f"table {name!r}: only a managed table can be replaced, got one with a connector; DROP TABLE "
-            "first, or choose another name"
-        )
+    return LocalStages(tables) if storage_of(tables.folder).is_local else ObjectStoreStages(tables)
 
 
 Optimized = Callable[["DataFrame", str, Sink | None], "DataFrame"]
@@ -291,20 +382,7 @@ Optimized = Callable[["DataFrame", str, Sink | None], "DataFrame"]
 
 @dataclass(frozen=True)
 class TableFromQuery:
-    """``CREATE TABLE … AS SELECT``, without its query.
-
-    Attributes:
-        name: of the table.
-        primary_key: its key; empty: that of the query, if it has one.
-        partitioned_by: its partition columns.
-        indexes: its secondary indexes.
-        options: as in ``WITH (…)``; with ``connector`` the table is one with a connector.
-        comment: of the table.
-        if_not_exists: do nothing if there is a finished table.
-        or_replace: replace an existing table.
-        stream: how a streaming query runs; without a checkpoint for a batch.
-        hook: notified when the job begins and ends.
-    """
+    """``CREATE TABLE … AS SELECT``, without its query; see ``Catalog.create_table_as``."""
 
     name: str
     primary_key: tuple[str, ...] = ()
@@ -320,15 +398,19 @@ class TableFromQuery:
     def execute(self, tables: Warehouse, df: DataFrame, optimized: Optimized) -> StreamingQuery | None:
         """Create the table; returns the running query of a streaming DataFrame, None for a batch."""
         self._check(df)
-        staged = stages_of(tables, clean_up)
+        staged = stages_of(tables)
         exists = self.name in tables.names()
         if exists and self.if_not_exists and not self._continues(staged):
             return None
         target, rows = self._target(df, optimized)
         if df.isStreaming:
-            return stream_into_table(staged, target, rows, self.stream, self.hook)
+            return _stream_into_table(staged, target, rows, self.stream, self.hook)
         if exists and self.or_replace:
-            refuse_connector(self.name, tables.existing(self.name))
+            if definition_in(tables.existing(self.name)) is not None:  # what it holds lies elsewhere
+                raise ConfigurationError(
+                    f"table {self.name!r}: only a managed table can be replaced, got one with a connector; "
+                    "DROP TABLE first, or choose another name"
+                )
             replace_table(staged, target, rows, self.hook)
         else:
             fill_table(staged, target, rows, self.hook)
@@ -368,7 +450,7 @@ class TableFromQuery:
         rows = optimized(df, self.name, sink)
         return self._new_table(rows, key), rows
 
-    def _new_table(self, rows: DataFrame, key: Sequence[str]) -> NewManagedTable | NewConnectorTable:
+    def _new_table(self, rows: DataFrame, key: Sequence[str]) -> Target:
         schema, options = self._schema(rows, key), dict(self.options)
         if (connector := options.pop("connector", None)) is None:
             return NewManagedTable(self.name, schema, options)

@@ -6,10 +6,9 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from upsert.catalog import definitions, warehouse
-from upsert.catalog.connectors import connect
+from upsert.catalog import warehouse
+from upsert.catalog.connectors import Definition, connect, define, definition_in
 from upsert.catalog.create_as.create_as import stages_of
-from upsert.catalog.create_as.targets import clean_up
 from upsert.catalog.namespace import TableRef
 from upsert.catalog.results import Done, Result
 from upsert.errors import ConfigurationError, CorruptTableError, TableExistsError
@@ -36,21 +35,24 @@ def create_table(context: Context, statement: s.CreateTable) -> Result:
             raise ConfigurationError(
                 f"{what}: option {option!r} is that of a view; write CREATE MATERIALIZED VIEW"
             )
-    path = table_ref.path
+    path, options = table_ref.path, dict(statement.options)
     if os.path.isfile(path):
         raise TableExistsError(f"table {table_ref.shown!r}: {path!r} is a file; choose another name")
     try:
-        if "connector" in statement.options:
-            _define(table_ref, statement)
+        if (connector := options.pop("connector", None)) is not None:
+            definition = Definition(connector, statement.schema, options)
+            connect(table_ref.shown, definition, path)
+            with warehouse.ddl_lock(table_ref.tables.folder):
+                _sweep(table_ref)
+                define(path, definition)
         else:
-            options = context.options.with_defaults(statement.options)
+            options = context.options.with_defaults(options)
             with warehouse.ddl_lock(table_ref.tables.folder):
                 _sweep(table_ref)
                 Table.create(path, statement.schema, options)
     except TableExistsError:
-        if (
-            not statement.if_not_exists or not table_ref.exists
-        ):  # one that is being created does not exist yet
+        # one that is being created does not exist yet
+        if not statement.if_not_exists or not table_ref.exists:
             raise
         return Done(what, "was there already")
     return Done(what, "created")
@@ -72,7 +74,7 @@ def create_table_like(context: Context, statement: s.CreateTableLike) -> Result:
 
 def given_options(path: str) -> dict[str, str]:
     """The options of a table as they were written, ``connector`` among them."""
-    definition = definitions.load(path)
+    definition = definition_in(path)
     if definition is not None:
         return {"connector": definition.connector, **definition.options}
     return dict(Table.open(path).definition.given)
@@ -82,7 +84,7 @@ def rename_table(context: Context, statement: s.RenameTable) -> Result:
     """``ALTER TABLE t RENAME TO u``; queries over ``t`` stop, and continue under the new name."""
     table_ref = context.databases.resolve(statement.name)
     table_ref.existing()
-    check_no_mirror_runs(context, table_ref)
+    _check_no_mirror_runs(context, table_ref)
     new = statement.new if "." in statement.new else table_ref.beside(statement.new)
     target = context.databases.resolve(new)
     if target.warehouse != table_ref.warehouse:
@@ -94,25 +96,16 @@ def rename_table(context: Context, statement: s.RenameTable) -> Result:
     return Done(f"ALTER TABLE {table_ref.shown}", f"renamed to {target.shown}")
 
 
-def _define(table_ref: TableRef, statement: s.CreateTable) -> None:
-    options = dict(statement.options)
-    definition = definitions.Definition(options.pop("connector"), statement.schema, options)
-    connect(table_ref.shown, definition, table_ref.path)
-    with warehouse.ddl_lock(table_ref.tables.folder):
-        _sweep(table_ref)
-        definitions.create(table_ref.path, definition)
-
-
 def _sweep(table_ref: TableRef) -> None:
     """Delete what a CREATE TABLE AS that died has left under a name."""
-    stages_of(table_ref.tables, clean_up).sweep(table_ref.name)
+    stages_of(table_ref.tables).sweep(table_ref.name)
 
 
 def drop_table(context: Context, statement: s.DropTable) -> Result:
     """``DROP TABLE``, unless a query of this catalog keeps its mirror."""
     table_ref = context.databases.resolve(statement.name)
     with suppress(CorruptTableError):  # a damaged table can be dropped, whatever it was
-        if table_ref.exists and definitions.load(table_ref.path) is None:
+        if table_ref.exists and definition_in(table_ref.path) is None:
             refuse_view(Table.open(table_ref.path), "DROP TABLE")
     dropped = drop_existing(context, table_ref)
     if not dropped and not statement.if_exists:
@@ -121,21 +114,13 @@ def drop_table(context: Context, statement: s.DropTable) -> Result:
 
 
 def drop_existing(context: Context, table_ref: TableRef) -> bool:
-    """Drop a table or view; False if there is none.
-
-    Raises:
-        ConfigurationError: a query of this catalog keeps its mirror.
-    """
-    check_no_mirror_runs(context, table_ref)
+    """Drop a table or view; False if there is none."""
+    _check_no_mirror_runs(context, table_ref)
     return table_ref.tables.drop(table_ref.name)
 
 
-def check_no_mirror_runs(context: Context, table_ref: TableRef) -> None:
-    """Refuse to drop or rename a table while a query of this catalog keeps its mirror.
-
-    Raises:
-        ConfigurationError: it runs.
-    """
+def _check_no_mirror_runs(context: Context, table_ref: TableRef) -> None:
+    """Refuse to drop or rename a table while a query of this catalog keeps its mirror."""
     if (query := context.mirrors.get(table_ref.path)) is not None and query.isActive:
         raise ConfigurationError(
             f"table {table_ref.shown!r}: its mirror is kept by a query that runs; stop it first, with "
@@ -173,38 +158,24 @@ def publish_log(context: Context, statement: s.PublishLog) -> Result:
 
 
 def managed(context: Context, name: str, what: str) -> Table:
-    """The managed table of a statement that needs one.
-
-    Raises:
-        ConfigurationError: the table has a connector.
-        TableNotFoundError: there is no such table.
-    """
+    """The managed table of a statement that needs one; refuses a table with a connector."""
     if context.connected(name) is not None:
         raise ConfigurationError(
             f"table {name!r}: {what} needs a managed table, got one with a connector, whose data lie "
             "elsewhere; DROP TABLE and CREATE TABLE change its definition"
         )
-    return context.table(name)
+    return context.managed(name)
 
 
 def changeable(context: Context, name: str, what: str) -> Table:
-    """The managed table of a statement that changes its rows or columns.
-
-    Raises:
-        ConfigurationError: the table has a connector, or is a materialized view.
-        TableNotFoundError: there is no such table.
-    """
+    """The managed table of a statement that changes its rows or columns; refuses a view too."""
     table = managed(context, name, what)
     refuse_view(table, what)
     return table
 
 
 def refuse_view(table: Table, what: str) -> None:
-    """Refuse to change a view as if it were a table.
-
-    Raises:
-        ConfigurationError: the table is a materialized view.
-    """
+    """Refuse to change a view as if it were a table."""
     if definition_of(table) is not None:
         raise ConfigurationError(
             f"{what}: {table.name!r} is a materialized view, whose rows are those of its query; change the "

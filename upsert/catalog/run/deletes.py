@@ -37,24 +37,42 @@ if TYPE_CHECKING:
 
 ATTEMPTS: Final = 10
 """How often a statement is tried when other writers have changed its rows meanwhile."""
+_TRACKING: Final = "change-tracking"
 
 
-def delete_found(context: Context, spark: SparkSession, statement: s.Delete, tracked: bool | None) -> Result:
-    """Delete the rows for which Spark evaluates the condition as true."""
+def delete(context: Context, statement: s.Delete, spark: SparkSession | None) -> Result:
+    """``DELETE FROM t WHERE …``: in one commit, which change streams show unless tracking is off.
+
+    Comparisons of columns with literals are looked up in the files; Spark evaluates any other condition.
+    """
+    subject = f"DELETE FROM {statement.name}"
     table = changeable(context, statement.name, "DELETE")
-    _check_engine(table, f"DELETE FROM {statement.name}")
+    tracked = _tracked(statement.options, subject)
+    where: Where = []
+    if statement.condition is not None:
+        session = active(spark)
+        own_zone = "UTC" if session is None else zone(session)
+        try:
+            where = alternatives(statement.condition, table.schema, own_zone, subject)
+        except SchemaError as cause:
+            if statement.rows is None:
+                raise
+            if session is None:
+                raise SparkNeededError(f"{cause}; or give a Spark session, for any condition") from cause
+            _check_engine(table, subject)
+            query, changed = statement.rows, _deletions(table)
+            snapshot = _committed(context, session, statement.name, query, changed, tracked)
+            return Done(subject, f"deleted, snapshot {snapshot}")
+    done = table.delete(where, tracked=tracked)
+    return Done(subject, f"deleted, snapshot {done.id}")
 
-    def changed(rows: DataFrame) -> DataFrame:
-        return _of_kind(rows.select(*map(quoted, table.schema.names)), RowKind.DELETE)
 
-    snapshot = _committed(context, spark, statement.name, statement.rows, changed, tracked)
-    return Done(f"DELETE FROM {statement.name}", f"deleted, snapshot {snapshot}")
-
-
-def update_found(context: Context, spark: SparkSession, statement: s.Update, tracked: bool | None) -> Result:
-    """Update the rows that Spark finds."""
-    table = changeable(context, statement.name, "UPDATE")
+def update(context: Context, statement: s.Update, spark: SparkSession | None) -> Result:
+    """``UPDATE t SET … WHERE …``: in one commit, which change streams show unless tracking is off."""
     subject = f"UPDATE {statement.name}"
+    tracked = _tracked(statement.options, subject)
+    session = needed(spark, subject)
+    table = changeable(context, statement.name, "UPDATE")
     _check_engine(table, subject)
     for name in statement.columns:
         _check_column(table, name, subject)
@@ -63,10 +81,9 @@ def update_found(context: Context, spark: SparkSession, statement: s.Update, tra
         new = rows.selectExpr(*_new_values(table, rows, statement, subject))
         if table.schema.primary_key:
             return new
-        old = rows.select(*map(quoted, table.schema.names))
-        return _of_kind(old, RowKind.DELETE).unionByName(_of_kind(new, RowKind.INSERT))
+        return _deletions(table)(rows).unionByName(_of_kind(new, RowKind.INSERT))
 
-    snapshot = _committed(context, spark, statement.name, statement.rows, changed, tracked)
+    snapshot = _committed(context, session, statement.name, statement.rows, changed, tracked)
     return Done(subject, f"updated, snapshot {snapshot}")
 
 
@@ -74,15 +91,13 @@ def _committed(
     context: Context,
     spark: SparkSession,
     name: str,
-    query: QueryText | None,
+    query: QueryText,
     changed: Callable[[DataFrame], DataFrame],
     tracked: bool | None,
 ) -> int:
-    """Commit the changes of the query's rows in one snapshot; returns the id of the next one."""
-    if query is None:
-        raise AssertionError("a statement without a condition needs no query")
+    """Commit the changes of the query's rows in one snapshot; its id."""
     written = query.references[0].name
-    options = {} if tracked is None else {"change-tracking": str(tracked).lower()}
+    options = {} if tracked is None else {_TRACKING: str(tracked).lower()}
     for attempt in range(1, ATTEMPTS + 1):
         table = context.table(name)
         base = table.snapshot()
@@ -138,37 +153,15 @@ def _new_values(table: Table, rows: DataFrame, statement: s.Update, subject: str
     return found
 
 
+def _deletions(table: Table) -> Callable[[DataFrame], DataFrame]:
+    """What makes of rows that are found the changes that take them away."""
+    return lambda rows: _of_kind(rows.select(*map(quoted, table.schema.names)), RowKind.DELETE)
+
+
 def _of_kind(rows: DataFrame, kind: RowKind) -> DataFrame:
     from pyspark.sql import functions as F
 
     return rows.withColumn(ROW_KIND_COLUMN, F.lit(kind.value))
-
-
-_TRACKING = "change-tracking"
-
-
-def delete(context: Context, statement: s.Delete, spark: SparkSession | None) -> Result:
-    """``DELETE FROM t WHERE …``: in one commit, which change streams show unless tracking is off.
-
-    Comparisons of columns with literals are looked up in the files; Spark evaluates any other condition.
-    """
-    subject = f"DELETE FROM {statement.name}"
-    table = changeable(context, statement.name, "DELETE")
-    tracked = _tracked(statement.options, subject)
-    where: Where = []
-    if statement.condition is not None:
-        session = active(spark)
-        own_zone = "UTC" if session is None else zone(session)
-        try:
-            where = alternatives(statement.condition, table.schema, own_zone, subject)
-        except SchemaError as cause:
-            if statement.rows is None:
-                raise
-            if session is None:
-                raise SparkNeededError(f"{cause}; or give a Spark session, for any condition") from cause
-            return delete_found(context, session, statement, tracked)
-    done = table.delete(where, tracked=tracked)
-    return Done(subject, f"deleted, snapshot {done.id}")
 
 
 def _tracked(given: Mapping[str, str], subject: str) -> bool | None:
@@ -182,20 +175,8 @@ def _tracked(given: Mapping[str, str], subject: str) -> bool | None:
         raise ConfigurationError(f"{subject}: option {_TRACKING!r} must be {cause}, got {text!r}") from None
 
 
-def update(context: Context, statement: s.Update, spark: SparkSession | None) -> Result:
-    """``UPDATE t SET … WHERE …``: in one commit, which change streams show unless tracking is off."""
-    subject = f"UPDATE {statement.name}"
-    tracked = _tracked(statement.options, subject)
-    return update_found(context, needed(spark, subject), statement, tracked)
-
-
 def drop_partition(context: Context, statement: s.DropPartition) -> Result:
-    """``ALTER TABLE t DROP [IF EXISTS] PARTITION (…)``: its rows are deleted.
-
-    Raises:
-        ConfigurationError: there is no such partition, and the statement does not say IF EXISTS.
-        SchemaError: a column is no partition column, or a value does not fit it.
-    """
+    """``ALTER TABLE t DROP [IF EXISTS] PARTITION (…)``: its rows are deleted."""
     table = changeable(context, statement.name, "DROP PARTITION")
     what = f"ALTER TABLE {statement.name} DROP PARTITION"
     found = fitting(table, statement.partition)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, assert_never
 
-from upsert.catalog.results import Done, Result, Rows
+from upsert.catalog.results import Done, Result
 from upsert.catalog.run import definitions, deletes, inserts, queries, shows, views
-from upsert.catalog.run.explain import explain
 from upsert.catalog.run.jobs import active
 from upsert.sql import statements as s
 
@@ -18,13 +17,7 @@ if TYPE_CHECKING:
 
 
 def execute(context: Context, statement: s.Statement, spark: SparkSession | None) -> Result:
-    """Execute a statement.
-
-    Args:
-        context: whose tables it names.
-        statement: what to do.
-        spark: the session that runs queries; the active one of this thread if None.
-    """
+    """Execute a statement; without a session the active one of this thread runs its queries."""
     match statement:
         case s.CreateTable():
             return definitions.create_table(context, statement)
@@ -35,7 +28,7 @@ def execute(context: Context, statement: s.Statement, spark: SparkSession | None
         case s.CreateView():
             return views.create_view(context, statement, spark)
         case s.Explain():
-            return explain(context, statement, spark)
+            return shows.explain(context, statement, spark)
         case s.ExplainView():
             return views.explain_view(context, statement, spark)
         case s.RefreshView():
@@ -89,11 +82,11 @@ def execute(context: Context, statement: s.Statement, spark: SparkSession | None
         case s.SetOption():
             return _set(context, statement)
         case s.ShowOptions():
-            return Rows("SET", shows.options_table(context.options, statement.key))
+            return shows.show_options(context, statement)
         case s.ResetOption():
             return _reset(context, statement, spark)
         case s.Insert():
-            return inserts.insert(context, statement, spark)
+            return inserts.planned(context, statement, spark)()
         case s.Delete():
             return deletes.delete(context, statement, spark)
         case s.Update():

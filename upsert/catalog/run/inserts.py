@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from upsert import types
-from upsert.catalog import definitions
+from upsert.catalog.connectors import definition_in
 from upsert.catalog.results import Done, Result, Running
 from upsert.catalog.run import jobs
 from upsert.catalog.run.definitions import refuse_view
@@ -38,15 +38,14 @@ if TYPE_CHECKING:
     from upsert.catalog.context import Context
 
 
-def spark_type(column: Column) -> Any:
-    """Spark's type of a column."""
+def _spark_type(column: Column) -> Any:
     from pyspark.sql.types import StructType
 
     field = {"name": "c", "type": types.to_json(column.type), "nullable": True, "metadata": {}}
     return StructType.fromJson({"type": "struct", "fields": [field]})["c"].dataType
 
 
-def is_assignable(given: Any, wanted: Any) -> bool:
+def _is_assignable(given: Any, wanted: Any) -> bool:
     """Whether SQL lets values of one type go into a column of another; numbers that do not fit are errors."""
     from pyspark.sql import types as t
 
@@ -60,19 +59,19 @@ def is_assignable(given: Any, wanted: Any) -> bool:
     if isinstance(wanted, t.StringType):
         return isinstance(given, t.AtomicType) and not isinstance(given, t.BinaryType)
     if isinstance(given, t.ArrayType) and isinstance(wanted, t.ArrayType):
-        return is_assignable(given.elementType, wanted.elementType) or given.elementType == wanted.elementType
+        own, other = given.elementType, wanted.elementType
+        return _is_assignable(own, other) or own == other
     try:
-        return types.sql_name(types.from_json(given.jsonValue())) == types.sql_name(
-            types.from_json(wanted.jsonValue())
-        )
+        names = {types.sql_name(types.from_json(one.jsonValue())) for one in (given, wanted)}
+        return len(names) == 1
     except CorruptTableError:  # a type that no table can have
         return False
 
 
 def assigned_type(column: Column, given: Any, subject: str) -> Any:
     """Spark's type of a column that gets values of a type; refuses what SQL does not let go into it."""
-    wanted = spark_type(column)
-    if not is_assignable(given, wanted):
+    wanted = _spark_type(column)
+    if not _is_assignable(given, wanted):
         name = types.sql_name(column.type)
         raise SchemaError(
             f"{subject}: column {column.name!r} must be {name}, got {given.simpleString().upper()}; write "
@@ -87,16 +86,11 @@ START_FROM: Final = "start-from"
 _OVERWRITE_MODE: Final = "partition-overwrite-mode"
 
 
-def insert(context: Context, statement: s.Insert, spark: SparkSession | None) -> Result:
-    """``INSERT INTO`` and ``INSERT OVERWRITE``."""
-    return planned(context, statement, spark)()
-
-
 def planned(context: Context, statement: s.Insert, spark: SparkSession | None) -> Callable[[], Result]:
     """What runs an ``INSERT``, after all checks that are possible before it runs."""
-    what = what_of(statement)
     is_streaming = context.options.is_streaming
     start_from = statement.options.get(START_FROM)
+    what = _what(statement)
     if start_from is not None and not is_streaming:
         raise ConfigurationError(
             f"{what}: option {START_FROM!r} must go with a stream, got {start_from!r} for a batch; leave it "
@@ -123,22 +117,16 @@ def planned(context: Context, statement: s.Insert, spark: SparkSession | None) -
     return write
 
 
-def what_of(statement: s.Insert) -> str:
-    """What messages call the statement."""
+def _what(statement: s.Insert) -> str:
     return f"INSERT {'OVERWRITE' if statement.overwrite else 'INTO'} {statement.name}"
 
 
 def target_of(context: Context, statement: s.Insert) -> Target:
-    """The table of a statement in this session.
-
-    Raises:
-        SchemaError: as of ``Target.of``.
-        ConfigurationError: as of ``Target.of``.
-    """
+    """The table of a statement in this session."""
     options = {key: value for key, value in statement.options.items() if key != START_FROM}
     if context.options.is_streaming:
         options = _with_materialize(context, statement.name, options)
-    return Target.of(context, replace(statement, options=options), what_of(statement))
+    return Target.of(context, replace(statement, options=options), _what(statement))
 
 
 @dataclass(frozen=True)
@@ -147,7 +135,7 @@ class Target:
 
     Attributes:
         what: the statement, first words of every refusal.
-        connected: the table with a connector, its options replaced by those of the hint.
+        table: a managed one, or one with a connector, its options replaced by those of the hint.
         columns: those that the query gives, in its order.
         partition: values of columns that all rows have.
         dynamic: columns of PARTITION without a value: of partitions only those in which rows are written are
@@ -157,8 +145,7 @@ class Target:
     what: str
     name: str
     schema: TableSchema
-    path: str | None
-    connected: ConnectorTable | None
+    table: Table | ConnectorTable
     columns: tuple[Column, ...]
     partition: Mapping[str, Any]
     dynamic: tuple[str, ...]
@@ -166,12 +153,7 @@ class Target:
 
     @classmethod
     def of(cls, context: Context, statement: s.Insert, what: str) -> Target:
-        """The target of a statement.
-
-        Raises:
-            SchemaError: the statement names columns that the table does not have, or that cannot be written.
-            ConfigurationError: a connector cannot do what the statement asks for.
-        """
+        """The target of a statement, which may name columns that the table has and that can be written."""
         schema = context.schema(statement.name)
         connected = context.connected(statement.name, statement.options)
         if connected is not None and (statement.overwrite or statement.partition or statement.dynamic):
@@ -201,26 +183,17 @@ class Target:
             raise SchemaError(
                 f"{what}: column {both!r} has a value in PARTITION, and one in the query; leave one out"
             )
-        path = None if connected is not None else context.databases.resolve(statement.name).existing()
-        if path is not None:
-            refuse_view(Table.open(path), what)
-        columns = tuple(writable[name] for name in chosen)
+        table = context.managed(statement.name) if connected is None else connected
+        if isinstance(table, Table):
+            refuse_view(table, what)
         if lacking := next((name for name in statement.dynamic if name not in chosen), None):
             raise SchemaError(
                 f"{what}: PARTITION names {lacking!r} without a value, and the query does not give it; write "
                 f"{lacking} = value, or name it among the columns"
             )
-        return cls(
-            what,
-            statement.name,
-            schema,
-            path,
-            connected,
-            columns,
-            statement.partition,
-            statement.dynamic,
-            statement.options,
-        )
+        columns = tuple(writable[name] for name in chosen)
+        clauses = statement.partition, statement.dynamic, statement.options
+        return cls(what, statement.name, schema, table, columns, *clauses)
 
     @staticmethod
     def _check_writable(what: str, name: str, schema: TableSchema, writable: Mapping[str, Column]) -> None:
@@ -236,11 +209,7 @@ class Target:
         raise SchemaError(f"{what}: unknown column {name!r}; columns are {', '.join(writable)}")
 
     def fitted(self, df: DataFrame) -> DataFrame:
-        """The query's columns under the names of the table's, of its types, with all that the table has.
-
-        Raises:
-            SchemaError: the query has more or fewer columns, or a column's type does not fit.
-        """
+        """The query's columns under the names of the table's, of its types, with all that the table has."""
         rows = df.drop(ROW_KIND_COLUMN) if df.isStreaming else df
         if len(rows.columns) != len(self.columns):
             raise SchemaError(
@@ -251,20 +220,20 @@ class Target:
         named = rows.toDF(*(column.name for column in self.columns))
         fields = dict(zip(named.columns, named.schema.fields, strict=True))
         given = {column.name: self._cast(column, fields[column.name].dataType) for column in self.columns}
-        chosen = [self._expression(column, given) for column in self._all_columns]
-        return named.select(*chosen)
+        written = (column for column in self.schema.columns if column.metadata is None or not column.virtual)
+        return named.select(*(self._expression(column, given) for column in written))
 
     @property
     def sink(self) -> Sink:
         """What counts of the table where changes go into it."""
-        if self.connected is not None:
-            return self.connected.sink
-        return sink_of(Table.open(str(self.path)), mode_of(self.options, self.what))
+        if isinstance(self.table, Table):
+            return sink_of(self.table, mode_of(self.options, self.what))
+        return self.table.sink
 
     @property
     def key(self) -> tuple[str, ...]:
         """The columns by which a row that goes in replaces an older one; () if rows are counted."""
-        return self.schema.primary_key if self.connected is None else self.connected.sink_key
+        return self.schema.primary_key if isinstance(self.table, Table) else self.table.sink_key
 
     def last_of_each_key(self, rows: DataFrame) -> DataFrame:
         """Of each key the row that comes last in a list of rows, where rows replace each other as they come.
@@ -286,14 +255,10 @@ class Target:
     @property
     def _has_order(self) -> bool:
         """Whether the table itself decides between two rows of one key."""
-        if self.connected is not None:
-            return self.connected.has_order
-        merge = Table.open(str(self.path)).options.merge
+        if not isinstance(self.table, Table):
+            return self.table.has_order
+        merge = self.table.options.merge
         return merge.engine != DEDUPLICATE or bool(merge.sequence)
-
-    @property
-    def _all_columns(self) -> Sequence[Column]:
-        return [column for column in self.schema.columns if column.metadata is None or not column.virtual]
 
     def _expression(self, column: Column, given: Mapping[str, SparkColumn]) -> SparkColumn:
         from pyspark.sql import functions as F
@@ -305,27 +270,27 @@ class Target:
             raise SchemaError(
                 f"{self.what}: column {column.name!r} is NOT NULL, and the statement gives it no value"
             )
-        return F.lit(value).cast(spark_type(column)).alias(column.name)
+        return F.lit(value).cast(_spark_type(column)).alias(column.name)
 
     def _cast(self, column: Column, given: Any) -> SparkColumn:
         from pyspark.sql import functions as F
 
         own = F.col(quoted(column.name))
-        if given == spark_type(column):
+        if given == _spark_type(column):
             return own
         return own.cast(assigned_type(column, given, self.what)).alias(column.name)
 
     def write(self, rows: DataFrame, *, overwrite: bool) -> None:
         """Write the rows of a batch."""
-        if self.connected is not None:
-            self.connected.write(rows)
+        if not isinstance(self.table, Table):
+            self.table.write(rows)
             return
         options = dict(self.options)
         if overwrite and self.dynamic:
             options = {_OVERWRITE_MODE: "dynamic", **{key.lower(): text for key, text in options.items()}}
         if overwrite and self.partition:
             options["partition"] = json.dumps({name: _plain(value) for name, value in self.partition.items()})
-        frames.write(rows, str(self.path), options, overwrite=overwrite)
+        frames.write(rows, self.table.path, options, overwrite=overwrite)
 
     def planned(
         self, context: Context, rows: DataFrame, start_from: str | None, *, replaces: bool
@@ -334,33 +299,30 @@ class Target:
 
         Without a micro-batch of its own it continues from the checkpoint ``start_from``, if that is not None.
         """
-        uuid = "" if self.path is None else Table.open(self.path).uuid
+        table = self.table
+        uuid = table.uuid if isinstance(table, Table) else ""
         job = jobs.Job.of(context, self.name, self.what, uuid)
         start_from = None if job.has_begun else start_from
         changes = context.optimized(rows, self.name, self.sink, start_from)
-        if self.connected is not None:
-            if replaces and self.connected.sink_key and ROW_KIND_COLUMN not in changes.columns:
-                writer = self.connected.write_upsert(changes).outputMode("update")
-            else:
-                writer = self.connected.write_changes(changes)
+        if isinstance(table, Table):
+            writer = frames.write_changes(changes, table.path, self.options)
+        elif replaces and table.sink_key and ROW_KIND_COLUMN not in changes.columns:
+            writer = table.write_upsert(changes).outputMode("update")
         else:
-            writer = frames.write_changes(changes, str(self.path), self.options)
+            writer = table.write_changes(changes)
         settings = job.settings(context.options)
         return lambda: Running(self.what, job.started(writer, settings), job.checkpoint)
 
 
 def _with_materialize(context: Context, name: str, options: Mapping[str, str]) -> dict[str, str]:
     """The options of a stream into a table, and ``sink.materialize`` of the session if that counts there."""
-    connected = context.connected(name)
-    if connected is not None and not connected.sink_key:
-        return dict(options)
-    path = context.databases.resolve(name).existing()
-    if (definition := definitions.load(path)) is not None:
-        return context.options.with_materialize(options, definition.options)
-    table = Table.open(path).definition
-    return (
-        context.options.with_materialize(options, table.given) if table.schema.primary_key else dict(options)
-    )
+    if (connected := context.connected(name)) is not None:
+        definition = definition_in(context.databases.resolve(name).existing())
+        key, given = connected.sink_key, {} if definition is None else definition.options
+    else:
+        table = context.managed(name).definition
+        key, given = table.schema.primary_key, table.given
+    return context.options.with_materialize(options, given) if key else dict(options)
 
 
 def _replaces_rows(context: Context, statement: s.Insert) -> bool:

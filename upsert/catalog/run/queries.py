@@ -17,7 +17,7 @@ from upsert.catalog.results import Done, Frame, Live, Materialized, Result, Runn
 from upsert.catalog.run import jobs
 from upsert.catalog.run.jobs import needed
 from upsert.catalog.run.scans import Scan, unstable_column
-from upsert.catalog.session import DROP_ON_CANCEL, RESULT_MODE
+from upsert.catalog.session import DROP_ON_CANCEL, RESULT_MODE, TRIGGER
 from upsert.errors import DatabaseNotFoundError, SchemaError, StorageError, TableNotFoundError, UpsertError
 from upsert.kafka.options import CONNECTOR_ALIASES, UPSERT
 from upsert.schema import Index
@@ -50,7 +50,7 @@ def select(context: Context, statement: s.Select, spark: SparkSession | None) ->
     if context.options.value(RESULT_MODE) == "changelog":
         return Frame("SELECT", changes)
     check_stable(context, statement.query, (), "SELECT in 'execution.result-mode' = 'table'")
-    return Live("SELECT", Materialized.started(changes, jobs.trigger(context.options)))
+    return Live("SELECT", Materialized.started(changes, context.options.value(TRIGGER)))
 
 
 def create_table_as(context: Context, statement: s.CreateTableAs, spark: SparkSession | None) -> Result:
@@ -91,11 +91,7 @@ def create_table_as(context: Context, statement: s.CreateTableAs, spark: SparkSe
 
 
 def check_stable(context: Context, query: QueryText, key: Sequence[str], what: str) -> None:
-    """Refuse METADATA columns of changes in a table whose rows are found by all of their values.
-
-    Raises:
-        SchemaError: the query has one, and there is no key.
-    """
+    """Refuse METADATA columns of changes in a table whose rows are found by all of their values."""
     if not key and (column := unstable_column(context, query)) is not None:
         raise SchemaError(
             f"{what}: column {column!r} holds metadata of a change, and the one that takes its row away "
@@ -114,23 +110,20 @@ def frame(
 ) -> DataFrame:
     """The DataFrame of a query over tables of the catalog and those that Spark knows.
 
-    Args:
-        context: whose tables it names.
-        spark: the session that runs it.
-        query: the text.
-        is_streaming: whether it reads changes.
-        pinned: for names of managed tables the snapshot to read.
-
-    Raises:
-        TableNotFoundError: a table is neither in the catalog nor known to Spark.
-        SchemaError: Spark cannot make a plan of the query; the message has the position.
+    ``pinned`` has for names of managed tables the snapshot to read.
     """
     _check_processing_times(context, query)
     if is_streaming:
         query.check_can_stream()
-    scans = [_scan(context, spark, one, is_streaming, query.subject, pinned) for one in query.references]
-    names = [None if scan is None else f"upsert_{uuid.uuid4().hex}" for scan in scans]
-    tables = {name: scan for name, scan in zip(names, scans, strict=True) if name and scan}
+    names: list[str | None] = []
+    tables: dict[str, Callable[[], DataFrame]] = {}
+    for written in query.references:
+        reference = _pinned(written, pinned.get(written.name))
+        name = None
+        if _is_in_catalog(context, spark, reference, query.subject):
+            name = f"upsert_{uuid.uuid4().hex}"
+            tables[name] = partial(_scanned, context, spark, Scan(reference, is_streaming, query.subject))
+        names.append(name)
     text, frames = query.over(names), {name: scan() for name, scan in tables.items()}
     try:
         return _over(spark, text, frames)
@@ -151,21 +144,6 @@ def _over(spark: SparkSession, text: Revision, tables: Mapping[str, DataFrame]) 
     finally:
         for name in tables:
             spark.catalog.dropTempView(name)
-
-
-def _scan(
-    context: Context,
-    spark: SparkSession,
-    written: Reference,
-    is_streaming: bool,
-    subject: str,
-    pinned: Mapping[str, int],
-) -> Callable[[], DataFrame] | None:
-    """What reads a table that a query names; None for one of Spark's."""
-    reference = _pinned(written, pinned.get(written.name))
-    if not _is_in_catalog(context, spark, reference, subject):
-        return None
-    return partial(_scanned, context, spark, Scan(reference, is_streaming, subject))
 
 
 def _pinned(reference: Reference, snapshot: int | None) -> Reference:
@@ -200,15 +178,19 @@ def _is_in_catalog(context: Context, spark: SparkSession, reference: Reference, 
 
 def _scanned(context: Context, spark: SparkSession, scan: Scan) -> DataFrame:
     name = scan.reference.name
-    if (connected := context.connected(name, scan.options)) is not None:
+    if (connected := context.connected(name, scan.reference.options)) is not None:
         return scan.of_connector(spark, connected, context.schema(name))
     return scan.of_managed(spark, context.databases.resolve(name).existing())
 
 
 def _check_processing_times(context: Context, query: QueryText) -> None:
     """Refuse ``FOR SYSTEM_TIME AS OF`` a column that holds another time than that of processing."""
-    asked = [r for r in query.references if r.as_of is not None and r.as_of.kind is AsOfKind.PROCESSING]
-    if all(reference.as_of is None or not reference.as_of.value for reference in asked):
+    asked = [
+        (reference, reference.as_of.value)
+        for reference in query.references
+        if reference.as_of is not None and reference.as_of.kind is AsOfKind.PROCESSING
+    ]
+    if not any(named for _, named in asked):
         return
     known = set(query.processing_times)
     for reference in query.references:
@@ -217,8 +199,7 @@ def _check_processing_times(context: Context, query: QueryText) -> None:
         except UpsertError:
             continue  # a table of Spark's, which checks its name itself
         known |= {c.name.lower() for c in schema.computed if is_processing_time(c.expression)}
-    for reference in asked:
-        named = None if reference.as_of is None else reference.as_of.value
+    for reference, named in asked:
         if named and named.lower() not in known:
             raise SchemaError(
                 f"{query.subject}: table {reference.name!r} at {reference.position}: FOR SYSTEM_TIME AS OF a "
@@ -248,15 +229,15 @@ def _described(error: AnalysisException | ParseException, text: Revision) -> str
     message = str(error.getMessage() or error).strip()
     first = _NOISE.sub("", message.splitlines()[0])
     first = re.sub(r"`upsert_[0-9a-f]{32}`\.?", "", first)
-    match error.getCondition():
-        case "UNRESOLVED_COLUMN.WITH_SUGGESTION":
-            first = _unknown_column(first, error)
-        case condition if condition == _STREAM_IN_SUBQUERY:
-            first = (
-                "a subquery would have to read a stream, which Spark cannot; make the catalog as "
-                "Catalog(warehouse, optimize=planner.optimize), which makes a join of it, or write LEFT SEMI "
-                "JOIN for EXISTS and IN, LEFT ANTI JOIN for NOT EXISTS"
-            )
+    condition = error.getCondition()
+    if condition == "UNRESOLVED_COLUMN.WITH_SUGGESTION":
+        first = _unknown_column(first, error)
+    elif condition == _STREAM_IN_SUBQUERY:
+        first = (
+            "a subquery would have to read a stream, which Spark cannot; make the catalog as "
+            "Catalog(warehouse, optimize=planner.optimize), which makes a join of it, or write LEFT SEMI "
+            "JOIN for EXISTS and IN, LEFT ANTI JOIN for NOT EXISTS"
+        )
     where = _POSITION.search(f"{message} {error}")
     if where is None:
         return first
