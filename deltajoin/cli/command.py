@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException
 from rich.console import Console
 from rich.markup import escape
 
+from deltajoin.cli.output import Output
 from upsert import Catalog, Table
 from upsert.errors import (
     DatabaseNotFoundError,
@@ -73,17 +74,14 @@ class Exit(IntEnum):
 
 
 @contextmanager
-def errors_printed(*, as_json: bool = False, trace: bool = False) -> Iterator[None]:
-    """Run a command; an error of ours, of Spark about a query, of a disk or a server becomes one message.
+def errors_printed(*, as_json: bool = False, trace: bool = False) -> Iterator[Output]:
+    """Run a command, with where it prints its rows; an expected error becomes one message.
 
-    Args:
-        as_json: print the message as a JSON object ``{"error": …, "message": …}``.
-        trace: print the traces of Python and Java behind the message.
-
-    Anything else is a defect and keeps its traceback.
+    As JSON the message is an object ``{"error": …, "message": …}``; ``trace`` adds the traces of Python and
+    Java. An error that is not expected is a defect and keeps its traceback.
     """
     try:
-        yield
+        yield Output(as_json=as_json)
     except BrokenPipeError:
         # the reader of a pipe, like `head`, has gone: no reader is left
         sys.stdout = None

@@ -127,7 +127,8 @@ class Output:
 
     def __init__(self, *, as_json: bool = False, console: Console | None = None) -> None:
         self.as_json = as_json
-        self.console = console or Console(width=None if sys.stdout.isatty() else _ENDLESS)
+        is_terminal = sys.stdout is not None and sys.stdout.isatty()
+        self.console = console or Console(width=None if is_terminal else _ENDLESS)
 
     def rows(self, rows: Sequence[Mapping[str, Any]], *, title: str | None = None, empty: str = "") -> None:
         """Print rows with the same keys; ``empty`` is said instead of a table without rows."""

@@ -50,7 +50,7 @@ def select(context: Context, statement: s.Select, spark: SparkSession | None) ->
     if context.options.value(RESULT_MODE) == "changelog":
         return Frame("SELECT", changes)
     check_stable(context, statement.query, (), "SELECT in 'execution.result-mode' = 'table'")
-    return Live("SELECT", Materialized.started(changes, context.options.value(TRIGGER)))
+    return Live("SELECT", Materialized(changes, context.options.value(TRIGGER)))
 
 
 def create_table_as(context: Context, statement: s.CreateTableAs, spark: SparkSession | None) -> Result:
