@@ -218,13 +218,13 @@ ViewName = Annotated[str, typer.Argument(metavar="VIEW", help="Name of a view.",
 @view_app.command("list")
 def list_views(warehouse: Warehouse = HERE, as_json: Json = False) -> None:
     """List the views of a warehouse, whether each is up to date, and their queries."""
-    _execute_view(["SHOW MATERIALIZED VIEWS"], warehouse, as_json=as_json)
+    _execute(["SHOW MATERIALIZED VIEWS"], warehouse, as_json=as_json)
 
 
 @view_app.command("describe")
 def describe_view(name: ViewName, warehouse: Warehouse = HERE, as_json: Json = False) -> None:
     """Show a view's columns and query, and the versions of its tables that its rows are of."""
-    _execute_view([f"DESCRIBE EXTENDED {name}"], warehouse, as_json=as_json)
+    _execute([f"DESCRIBE EXTENDED {name}"], warehouse, as_json=as_json)
 
 
 @view_app.command("explain")
@@ -237,9 +237,7 @@ def explain_view(
     as_json: Json = False,
 ) -> None:
     """Show what a refresh of a view reads and computes, and which hidden tables it keeps."""
-    _execute_view(
-        [f"EXPLAIN MATERIALIZED VIEW {name}"], warehouse, conf, master, trace=trace, as_json=as_json
-    )
+    _execute([f"EXPLAIN MATERIALIZED VIEW {name}"], warehouse, conf, master, trace=trace, as_json=as_json)
 
 
 @view_app.command("refresh")
@@ -257,28 +255,28 @@ def refresh_views(
     """Bring views to the newest rows of their tables, one after the other; --keep goes on with them."""
     statements = [f"REFRESH MATERIALIZED VIEW {name}" for name in names]
     mode = ["SET 'execution.runtime-mode' = 'streaming'"] if is_kept else []
-    _execute_view([*mode, *statements], warehouse, conf, master, trace=trace, as_json=as_json)
+    _execute([*mode, *statements], warehouse, conf, master, trace=trace, as_json=as_json)
 
 
 @view_app.command("suspend")
 def suspend_view(name: ViewName, warehouse: Warehouse = HERE, as_json: Json = False) -> None:
     """Let no process refresh a view until `resume`."""
-    _execute_view([f"ALTER MATERIALIZED VIEW {name} SUSPEND"], warehouse, as_json=as_json)
+    _execute([f"ALTER MATERIALIZED VIEW {name} SUSPEND"], warehouse, as_json=as_json)
 
 
 @view_app.command("resume")
 def resume_view(name: ViewName, warehouse: Warehouse = HERE, as_json: Json = False) -> None:
     """Let a view be refreshed again."""
-    _execute_view([f"ALTER MATERIALIZED VIEW {name} RESUME"], warehouse, as_json=as_json)
+    _execute([f"ALTER MATERIALIZED VIEW {name} RESUME"], warehouse, as_json=as_json)
 
 
 @view_app.command("drop")
 def drop_view(name: ViewName, warehouse: Warehouse = HERE, as_json: Json = False) -> None:
     """Delete a view and its rows; its tables stay."""
-    _execute_view([f"DROP MATERIALIZED VIEW {name}"], warehouse, as_json=as_json)
+    _execute([f"DROP MATERIALIZED VIEW {name}"], warehouse, as_json=as_json)
 
 
-def _execute_view(
+def _execute(
     texts: list[str],
     warehouse: str,
     conf: list[str] | None = None,

@@ -227,13 +227,11 @@ def check(
     """Check every rule of a table on disk: it reports damage, with exit code 3, and repairs nothing."""
     with errors_printed(as_json=as_json) as output:
         found = table_of(warehouse, name).check(deep=deep)
-        names = ("rule", "subject", "found")
-        output.rows(
-            [
-                {**{name: getattr(one, name) for name in names}, "harm": not one.is_information}
-                for one in found
-            ]
-        )
+        rows = [
+            {"rule": one.rule, "subject": one.subject, "found": one.found, "harm": not one.is_information}
+            for one in found
+        ]
+        output.rows(rows)
         if not all(one.is_information for one in found):
             raise typer.Exit(Exit.DAMAGED)
         output.say(f"{name}: every rule holds")

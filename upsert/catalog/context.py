@@ -94,11 +94,7 @@ class Context:
         return Table.open(self.databases.resolve(name).existing())
 
     def optimized(
-        self,
-        df: DataFrame,
-        name: str,
-        sink: Sink | None,
-        start_from: str | os.PathLike[str] | None = None,
+        self, df: DataFrame, name: str, sink: Sink | None, start_from: str | os.PathLike[str] | None = None
     ) -> DataFrame:
         """A DataFrame as it may be written: what ``optimize`` made of it, or changes with their kinds.
 

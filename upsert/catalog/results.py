@@ -40,10 +40,8 @@ class Materialized:
         self._schema = empty.toArrow().schema
         self._rows: dict[str, tuple[tuple[Any, ...], int]] = {}
         self._lock = threading.Lock()
-        mode = "append" if upserts is None or upserts.is_append else "update"
-        writer = changes.writeStream.outputMode(mode).foreachBatch(
-            lambda rows, _: self._apply(rows.toArrow())
-        )
+        writer = changes.writeStream.foreachBatch(lambda rows, _: self._apply(rows.toArrow()))
+        writer = writer.outputMode("append" if upserts is None or upserts.is_append else "update")
         self.query = (writer.trigger(**trigger) if trigger else writer).start()
 
     def __repr__(self) -> str:
