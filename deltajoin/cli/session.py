@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -25,7 +25,6 @@ from upsert.catalog.results import Done, Frame, Live, Result, Rows, Running
 from upsert.catalog.script import split_statements
 from upsert.errors import ConfigurationError, own_errors_first
 from upsert.sql.parser import parse
-from upsert.sql.statements import Statement
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -70,15 +69,42 @@ _JOBS: Final = "deltajoin-statement"
 """The group of the jobs of statements, by which they are cancelled."""
 _QUIET_LOG: Final = Path(__file__).with_name("log4j2.properties")
 _JVM_OPTIONS: Final = "SPARK_SUBMIT_OPTS"
+SHOWN_ROWS: Final = 1_000
+"""Rows of a batch that a table shows; with --json all are printed."""
+_REFRESH_S: Final = 0.5
 
 
 class Session:
-    """A catalog, and Spark for what needs it; ``conf`` has Spark settings as ``key=value``."""
+    """A catalog, and Spark for what needs it; executes statements and shows the result of each.
 
-    def __init__(self, warehouse: str, conf: Sequence[str] = (), master: str | None = None) -> None:
+    Args:
+        warehouse: folder of the catalog.
+        output: where results are shown.
+        conf: Spark settings as ``key=value``.
+        master: Spark's master, such as ``local[*]``.
+        rows: how many rows of a batch a table shows.
+
+    Attributes:
+        started: the queries that streaming statements have started, in their order.
+    """
+
+    def __init__(
+        self,
+        warehouse: str,
+        output: Output,
+        conf: Sequence[str] = (),
+        master: str | None = None,
+        *,
+        rows: int = SHOWN_ROWS,
+    ) -> None:
         self._conf = dict(map(_setting, conf))
         self._master = master
         self._warehouse = warehouse
+        self._output = output
+        self._rows = rows
+        self._shown: list[StreamingQuery] = []
+        self._is_cancelled = False
+        self.started: list[StreamingQuery] = []
 
     @cached_property
     def catalog(self) -> Catalog:
@@ -105,21 +131,10 @@ class Session:
         session.sparkContext.setLogLevel("OFF" if "spark.log.level" not in self._conf else "WARN")
         return session
 
-    def sql(self, text: str) -> Result:
-        """Execute one statement; Spark is started for those that need it."""
-        return self._with_spark_if_needed(lambda spark: self.catalog.sql(text, spark))
-
-    def planned(self, statement: Statement) -> Callable[[], Result] | Result:
-        """What runs an INSERT, which has been found possible; any other statement is executed."""
-        from upsert.catalog.run.dispatch import planned
-
-        with own_errors_first():
-            return self._with_spark_if_needed(lambda spark: planned(self.catalog.context, statement, spark))
-
     def _with_spark_if_needed(self, execute: Callable[[SparkSession | None], Found]) -> Found:
         from upsert.catalog.run.jobs import SparkNeededError
 
-        if not self.has_spark:
+        if not self._has_spark:
             with suppress(SparkNeededError):
                 return execute(None)
         if type(self.spark).getActiveSession() is None:
@@ -129,66 +144,16 @@ class Session:
         self.spark.sparkContext.setJobGroup(_JOBS, "a statement")
         return execute(self.spark)
 
-    def cancel(self) -> None:
-        """Cancel the jobs of the statement that another thread executes."""
-        if self.has_spark:
-            self.spark.sparkContext.cancelJobGroup(_JOBS)
-
     @property
-    def has_spark(self) -> bool:
-        """Whether Spark has been started."""
+    def _has_spark(self) -> bool:
         return "spark" in self.__dict__
 
     def close(self) -> None:
         """Stop the queries that run, and Spark."""
-        if self.has_spark:
+        if self._has_spark:
             for query in self.spark.streams.active:
                 query.stop()
             self.spark.stop()
-
-
-@contextmanager
-def _quiet_start(conf: Mapping[str, str]) -> Iterator[None]:
-    """Without the log of a JVM that starts, unless the user or an installed Spark says what is logged."""
-    given = os.environ.get(_JVM_OPTIONS)
-    if "spark.log.level" not in conf and not {"SPARK_CONF_DIR", "SPARK_HOME"} & os.environ.keys():
-        os.environ[_JVM_OPTIONS] = f"{given or ''} -Dlog4j2.configurationFile={_QUIET_LOG.as_uri()}"
-    try:
-        yield
-    finally:
-        os.environ.pop(_JVM_OPTIONS, None)
-        if given is not None:
-            os.environ[_JVM_OPTIONS] = given
-
-
-def _setting(text: str) -> tuple[str, str]:
-    key, sign, value = text.partition("=")
-    if not sign or not key.strip():
-        raise ConfigurationError(
-            f"option --conf must read key=value, got {text!r}; for example spark.ui.port=4040"
-        )
-    return key.strip(), value
-
-
-SHOWN_ROWS: Final = 1_000
-"""Rows of a batch that a table shows; with --json all are printed."""
-_REFRESH_S: Final = 0.5
-
-
-class Statements:
-    """Executes statements in a session.
-
-    Attributes:
-        started: the queries that streaming statements have started, in their order.
-    """
-
-    def __init__(self, session: Session, output: Output, *, rows: int = SHOWN_ROWS) -> None:
-        self._session = session
-        self._output = output
-        self._rows = rows
-        self._shown: list[StreamingQuery] = []
-        self._is_cancelled = False
-        self.started: list[StreamingQuery] = []
 
     def run_script(self, text: str) -> None:
         """Execute all statements of a text; stops at the first error."""
@@ -202,12 +167,15 @@ class Statements:
 
         So no query starts before all of them are known to be possible.
         """
-        texts = [statement.text for statement in split_statements(text)]
-        parsed = [parse(one) for one in texts]  # each must be a statement before any is executed
+        from upsert.catalog.run import dispatch
+
+        # each must be a statement before any is executed
+        parsed = [parse(statement.text) for statement in split_statements(text)]
         found: list[Callable[[], Result]] = []
         for one in parsed:
             self._go_on()
-            planned = self._session.planned(one)
+            with own_errors_first():
+                planned = self._with_spark_if_needed(partial(dispatch.planned, self.catalog.context, one))
             if isinstance(planned, Result):
                 self._show(planned)
             else:
@@ -231,11 +199,12 @@ class Statements:
         self._is_cancelled = True
         for query in [*self._shown]:
             query.stop()
-        self._session.cancel()
+        if self._has_spark:
+            self.spark.sparkContext.cancelJobGroup(_JOBS)
 
     def run(self, text: str) -> None:
         """Execute one statement and show what it gives; a stream is shown until `cancel` stops it."""
-        self._show(self._session.sql(text))
+        self._show(self._with_spark_if_needed(partial(self.catalog.sql, text)))
 
     @own_errors_first()
     def _show(self, result: Result) -> None:
@@ -299,6 +268,29 @@ class Statements:
         finally:
             query.stop()
             self._shown.remove(query)
+
+
+@contextmanager
+def _quiet_start(conf: Mapping[str, str]) -> Iterator[None]:
+    """Without the log of a JVM that starts, unless the user or an installed Spark says what is logged."""
+    given = os.environ.get(_JVM_OPTIONS)
+    if "spark.log.level" not in conf and not {"SPARK_CONF_DIR", "SPARK_HOME"} & os.environ.keys():
+        os.environ[_JVM_OPTIONS] = f"{given or ''} -Dlog4j2.configurationFile={_QUIET_LOG.as_uri()}"
+    try:
+        yield
+    finally:
+        os.environ.pop(_JVM_OPTIONS, None)
+        if given is not None:
+            os.environ[_JVM_OPTIONS] = given
+
+
+def _setting(text: str) -> tuple[str, str]:
+    key, sign, value = text.partition("=")
+    if not sign or not key.strip():
+        raise ConfigurationError(
+            f"option --conf must read key=value, got {text!r}; for example spark.ui.port=4040"
+        )
+    return key.strip(), value
 
 
 def _picture(rows: pa.Table) -> Group:

@@ -23,7 +23,7 @@ import typer
 from deltajoin.cli.command import EXPECTED_ERRORS, HERE, Json, Warehouse, errors_printed, print_error
 from deltajoin.cli.jobs import follow
 from deltajoin.cli.output import Output
-from deltajoin.cli.session import SHOWN_ROWS, Session, Statements
+from deltajoin.cli.session import SHOWN_ROWS, Session
 from upsert.errors import ConfigurationError
 from upsert.sql.parser import parse
 
@@ -31,29 +31,21 @@ _AGAIN_S: Final = 0.2
 """Between two attempts to cancel what has not ended: a statement may have several jobs in turn."""
 
 
-class Statement:
-    """A thread in which one piece of work after the other is done, each until Ctrl-C cancels it."""
+def done_or_cancelled(
+    thread: ThreadPoolExecutor, work: Callable[[], None], cancel: Callable[[], None]
+) -> None:
+    """Do some work in a thread; Ctrl-C calls ``cancel``, maybe several times, which makes it end soon.
 
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, "statement")
-
-    def run(self, work: Callable[[], None], cancel: Callable[[], None]) -> None:
-        """Do some work in the thread; Ctrl-C calls ``cancel``, maybe several times, which makes it end soon.
-
-        A cancelled one raises KeyboardInterrupt; work that succeeded all the same raises nothing.
-        """
-        # Python's own way with Ctrl-C, whichever PySpark has installed
-        with _handled(signal.default_int_handler, signal.SIGINT):
-            future = self._thread.submit(work)
-            try:
-                future.result()
-            except KeyboardInterrupt:
-                if _ended(future, cancel) is not None:
-                    raise
-
-    def close(self) -> None:
-        """End the thread."""
-        self._thread.shutdown()
+    A cancelled one raises KeyboardInterrupt; work that succeeded all the same raises nothing.
+    """
+    # Python's own way with Ctrl-C, whichever PySpark has installed
+    with _handled(signal.default_int_handler, signal.SIGINT):
+        future = thread.submit(work)
+        try:
+            future.result()
+        except KeyboardInterrupt:
+            if _ended(future, cancel) is not None:
+                raise
 
 
 @contextmanager
@@ -129,22 +121,20 @@ def sql(
     with errors_printed(as_json=as_json, trace=trace) as output:
         if file is not None and execute is not None:
             raise ConfigurationError("sql: either a file or -e says what to do, got both; leave one out")
-        session = Session(warehouse, conf or (), master)
-        statements = Statements(session, output, rows=rows)
-        with closing(Statement()) as thread, closing(session):
+        session = Session(warehouse, output, conf or (), master, rows=rows)
+        with ThreadPoolExecutor(1, "statement") as thread, closing(session):
             if file is None and execute is None and sys.stdin.isatty():
-                _converse(session, statements, thread, trace=trace)
+                _converse(session, thread, trace=trace)
             else:
-                text = execute if execute is not None else _read(file)
-                _run_and_follow(text, statements, thread, output)
+                _run_and_follow(execute if execute is not None else _read(file), session, thread, output)
 
 
-def _run_and_follow(text: str, statements: Statements, thread: Statement, output: Output) -> None:
+def _run_and_follow(text: str, session: Session, thread: ThreadPoolExecutor, output: Output) -> None:
     """Execute a text's statements, and tell the progress of the queries that they start until those end."""
-    thread.run(partial(statements.run_script, text), statements.cancel)
-    if statements.started:
+    done_or_cancelled(thread, partial(session.run_script, text), session.cancel)
+    if session.started:
         with signals_noted() as stopped:
-            follow(statements.started, output, stopped)
+            follow(session.started, output, stopped)
 
 
 @app.command()
@@ -164,33 +154,33 @@ def run(
     All statements are checked before the first query starts. SIGINT and SIGTERM stop the queries in good
     order; run again, they go on from their checkpoints.
     """
-    with errors_printed(as_json=as_json, trace=trace) as output, signals_noted() as stopped:
-        session = Session(warehouse, conf or (), master)
-        statements = Statements(session, output)
-        text = _read(job)
-        with closing(session):
-            done_or_stopped(partial(_start, statements, text, job), statements.cancel, stopped)
-            if statements.started:
-                follow(statements.started, output, stopped, keep_going=keep_going)
+    with (
+        errors_printed(as_json=as_json, trace=trace) as output,
+        signals_noted() as stopped,
+        closing(Session(warehouse, output, conf or (), master)) as session,
+    ):
+        done_or_stopped(partial(_start, session, _read(job), job), session.cancel, stopped)
+        if session.started:
+            follow(session.started, output, stopped, keep_going=keep_going)
 
 
-def _start(statements: Statements, text: str, job: Path) -> None:
+def _start(session: Session, text: str, job: Path) -> None:
     """Start the queries of a job when all of its statements are known to be possible."""
-    statements.run_planned(statements.plan_script(text))
-    if not statements.started:
+    session.run_planned(session.plan_script(text))
+    if not session.started:
         raise ConfigurationError(
             f"job {str(job)!r} must start a streaming query, got none; SET 'execution.runtime-mode' "
             "= 'streaming' before its INSERT, or use `deltajoin sql`"
         )
 
 
-def _converse(session: Session, statements: Statements, thread: Statement, *, trace: bool = False) -> None:
+def _converse(session: Session, thread: ThreadPoolExecutor, *, trace: bool) -> None:
     """Execute what the user types; an error is printed, Ctrl-C cancels, and the prompt continues."""
     from deltajoin.cli import prompt
 
     for text in prompt.statements(session.catalog.tables):
         try:
-            thread.run(partial(statements.run_script, text), statements.cancel)
+            done_or_cancelled(thread, partial(session.run_script, text), session.cancel)
         except KeyboardInterrupt:
             Output().say("cancelled")
         except BrokenPipeError:
@@ -288,6 +278,6 @@ def _execute(
     with errors_printed(as_json=as_json, trace=trace) as output:
         for text in texts:
             parse(text)  # each is one statement, whatever a view is called
-        session = Session(warehouse, conf or (), master)
-        with closing(Statement()) as thread, closing(session):
-            _run_and_follow(";\n".join(texts), Statements(session, output), thread, output)
+        session = Session(warehouse, output, conf or (), master)
+        with ThreadPoolExecutor(1, "statement") as thread, closing(session):
+            _run_and_follow(";\n".join(texts), session, thread, output)

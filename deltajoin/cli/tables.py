@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from deltajoin.cli.command import HERE, Exit, Json, Name, SnapshotId, Warehouse, errors_printed, table_of
-from deltajoin.cli.session import Session, Statements
+from deltajoin.cli.session import Session
 from upsert import Catalog, Table, Version
 from upsert.errors import ConfigurationError
 
@@ -41,7 +41,7 @@ def describe(
     """Show a table's columns, keys and indexes."""
     with errors_printed(as_json=as_json) as output:
         statement = f"DESCRIBE {'EXTENDED ' if extended else ''}{name}"
-        Statements(Session(warehouse), output).run(statement)
+        Session(warehouse, output).run(statement)
 
 
 @app.command()

@@ -52,6 +52,9 @@ def consumer_of(uuid: str) -> str:
 Versions = Mapping[str, int]
 """A snapshot of each base table, by the table's database and name, or by its uuid."""
 
+Bases = Mapping[str, tuple[str, str]]
+"""Folder and uuid of each base table, by the table's database and name."""
+
 
 @dataclass(frozen=True)
 class ViewShape:
@@ -137,7 +140,6 @@ class Refresher:
         spark: the user's session.
         own_session: makes of it the one in which the query means what it meant when the view was created.
         rows_at: the rows of the query at some versions in such a session, in the view's columns.
-        bases: folder and uuid of each base table, by its database and name.
         plan: how the rows are computed; None: as the query says.
         prepared: what is known of that already.
     """
@@ -148,7 +150,7 @@ class Refresher:
     spark: SparkSession
     own_session: Callable[[SparkSession], SparkSession]
     rows_at: Callable[[SparkSession, Versions], DataFrame]
-    bases: Mapping[str, tuple[str, str]]
+    bases: Bases
     plan: Plan | None = None
     prepared: PreparedViews = field(default_factory=PreparedViews)
 

@@ -12,7 +12,6 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from upsert.codec import Jsonable
@@ -22,11 +21,10 @@ from upsert.store.alterations import SetOptions
 from upsert.store.table import Table
 from upsert.store.table_options import MATERIALIZED_VIEW
 from upsert.views import steps
-from upsert.views.refresh import Plan, PreparedViews, Refresher, Versions
-from upsert.views.session import own_session
+from upsert.views.refresh import Bases, Refresher, Versions
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
 OPTION: Final = MATERIALIZED_VIEW.key
@@ -92,11 +90,6 @@ class ViewDefinition(Jsonable):
                 f"option {OPTION!r} must hold the definition of a view, got {cause!r}; create the view again"
             ) from cause
 
-    @property
-    def tables(self) -> tuple[str, ...]:
-        """Database and name of each table that the query reads, each once, in the order of the text."""
-        return tuple(dict.fromkeys(base.table for base in self.bases))
-
 
 CHECKPOINTS: Final = ".views"
 """Folder in the warehouse for the checkpoints of views; no table can have such a name."""
@@ -115,24 +108,18 @@ class View:
     Attributes:
         name: as messages show it.
         table: its rows.
-        bases: folder of each table that the query reads, by the table's database and name.
+        bases: folder and uuid of each table that the query reads, by the table's database and name.
         checkpoint: folder of the checkpoint of the query that keeps it.
         running: the queries of this session that keep views, by the folder of the view's table.
-        rows_at: the rows of the query at some versions, in a session of the view's own.
-        plan: how a refresh computes them; None: as the query says.
-        prepared: what this process knows of that.
-        spark: the user's session.
+        refresher: what refreshes it; refused without a Spark session.
     """
 
     name: str
     table: Table
-    bases: Mapping[str, str]
+    bases: Bases
     checkpoint: str
     running: dict[str, StreamingQuery]
-    rows_at: Callable[[SparkSession, Versions], DataFrame]
-    plan: Plan | None
-    prepared: PreparedViews
-    spark: Callable[[], SparkSession]
+    refresher: Callable[[], Refresher]
 
     def __repr__(self) -> str:
         return f"View({self.name!r})"
@@ -153,7 +140,7 @@ class View:
     @property
     def is_current(self) -> bool:
         """Whether no base table has changed since."""
-        return self._newest() == self.base_versions
+        return newest_versions(self.name, self.bases) == self.base_versions
 
     @property
     def query(self) -> StreamingQuery | None:
@@ -172,7 +159,7 @@ class View:
         """
         self._check_may_run()
         with own_errors_first():
-            return self._refresher(self.spark()).refresh(self._newest())
+            return self.refresher().refresh(newest_versions(self.name, self.bases))
 
     def explain(self) -> str:
         """What a refresh reads and computes, line by line; nothing is computed.
@@ -182,7 +169,7 @@ class View:
             TableNotFoundError: a base table was dropped, or made again.
         """
         with own_errors_first():
-            return self._refresher(self.spark()).explain(self._newest())
+            return self.refresher().explain(newest_versions(self.name, self.bases))
 
     def start(self, trigger: Mapping[str, Any] | None = None) -> StreamingQuery:
         """Keep the view up to date until the query is stopped; called again it returns the running one.
@@ -197,18 +184,16 @@ class View:
         self._check_may_run()
         if (known := self.query) is not None:
             return known
-        spark = self.spark()
-        register(spark)
-        refresher = self._refresher(spark)
-        begin = {self.bases[base]: id for base, id in self.base_versions.items()}
-        uuids = {self.bases[base.table]: base.uuid for base in self.definition.bases}
-        options = {"tables": json.dumps(uuids), "begin": json.dumps(begin)}
-        df = spark.readStream.format(steps.FORMAT).options(**options).load()
+        refresher = self.refresher()
+        register(refresher.spark)
+        begin = {self.bases[base][0]: id for base, id in self.base_versions.items()}
+        options = {"tables": json.dumps(dict(self.bases.values())), "begin": json.dumps(begin)}
+        df = refresher.spark.readStream.format(steps.FORMAT).options(**options).load()
         writer = df.writeStream.queryName(f"view {self.name}").option("checkpointLocation", self.checkpoint)
 
         def keep(_: DataFrame, batch: int) -> None:  # noqa: ARG001 - the view itself knows what is done
             self._check_may_run()
-            refresher.refresh(self._newest())
+            refresher.refresh(newest_versions(self.name, self.bases))
 
         query = (writer.trigger(**trigger) if trigger else writer).foreachBatch(keep).start()
         self.running[self.table.path] = query
@@ -241,33 +226,19 @@ class View:
                 "refreshed again"
             )
 
-    def _refresher(self, spark: SparkSession) -> Refresher:
-        table, definition = self.table, self.definition
-        bases = {base.table: (self.bases[base.table], base.uuid) for base in definition.bases}
-        own = partial(own_session, zone=definition.zone, is_ansi=definition.is_ansi)
-        of_query = spark, own, self.rows_at, bases
-        return Refresher(self.name, table.path, table.uuid, *of_query, self.plan, self.prepared)
 
-    def _newest(self) -> dict[str, int]:
-        return newest_versions(self.name, self.definition.bases, self.bases)
-
-
-def newest_versions(view: str, bases: tuple[Base, ...], paths: Mapping[str, str]) -> dict[str, int]:
-    """The newest snapshot of each base table, by its database and name.
-
-    Raises:
-        TableNotFoundError: one was dropped, or made again.
-    """
+def newest_versions(view: str, bases: Bases) -> dict[str, int]:
+    """The newest snapshot of each base table; refuses a table that was dropped, or made again."""
     found = {}
-    for base in bases:
+    for name, (path, uuid) in bases.items():
         try:
-            table = Table.open(paths[base.table], base.uuid)
+            table = Table.open(path, uuid)
         except TableNotFoundError as cause:
             raise TableNotFoundError(
-                f"view {view!r}: its query reads table {base.table!r}, which was dropped or made again; "
+                f"view {view!r}: its query reads table {name!r}, which was dropped or made again; "
                 "CREATE OR REPLACE MATERIALIZED VIEW takes the present one"
             ) from cause
-        found[base.table] = table.snapshot().info.data_version
+        found[name] = table.snapshot().info.data_version
     return found
 
 

@@ -19,7 +19,6 @@ VIEW = ViewDefinition(
 
 def test_a_definition_is_an_option_and_back() -> None:
     assert ViewDefinition.from_option(VIEW.to_option()) == VIEW
-    assert VIEW.tables == ("default.a", "d.a")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"query": 1}', "[" * 5000])

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -41,7 +41,7 @@ from upsert.sql.query import QueryText
 from upsert.store.alterations import ResetOptions, SetOptions
 from upsert.store.storage import storage_of
 from upsert.store.table import Table
-from upsert.views.refresh import NOT_PLANNED, Plan, Refresher, Versions, ViewShape, consumer_of
+from upsert.views.refresh import NOT_PLANNED, Bases, Plan, Refresher, Versions, ViewShape, consumer_of
 from upsert.views.session import own_session, settings, what_it_depends_on
 from upsert.views.view import (
     OPTION,
@@ -173,7 +173,7 @@ def drop_view(context: Context, statement: s.DropView) -> Result:
 
 def _release(view: View) -> None:
     """Let the base tables expire what the view has held; a lease that cannot be ended here ends by itself."""
-    for path in view.bases.values():
+    for path, _ in view.bases.values():
         with suppress(TableNotFoundError, PermissionError):
             base = Table.open(path)
             for consumer in base.consumers():
@@ -221,19 +221,16 @@ def opened(context: Context, name: str, spark: SparkSession | None) -> View:
         raise ConfigurationError(
             f"{table_ref.shown!r} is a table, and no view; CREATE MATERIALIZED VIEW makes one"
         )
-    query = _Query(table_ref.shown, table_ref.warehouse, definition)
+    shown, query = table_ref.shown, _Query(table_ref.shown, table_ref.warehouse, definition)
     location = context.options.value(CHECKPOINT) or table_ref.warehouse
-    return View(
-        table_ref.shown,
-        table,
-        query.paths,
-        checkpoint_in(location, table.uuid),
-        context.views,
-        lambda session, versions: query.rows(session, versions, table.schema.names),
-        context.view_plan,
-        context.prepared_views,
-        lambda: jobs.needed(spark, f"view {table_ref.shown}"),
-    )
+    bases, rows_at = query.bases, partial(query.rows, names=table.schema.names)
+    own = partial(own_session, zone=definition.zone, is_ansi=definition.is_ansi)
+
+    def refresher() -> Refresher:
+        of_query = jobs.needed(spark, f"view {shown}"), own, rows_at, bases
+        return Refresher(shown, path, table.uuid, *of_query, context.view_plan, context.prepared_views)
+
+    return View(shown, table, bases, checkpoint_in(location, table.uuid), context.views, refresher)
 
 
 def _started(context: Context, name: str, session: SparkSession, what: str) -> Result:
@@ -288,10 +285,10 @@ class _Query:
         return context
 
     @property
-    def paths(self) -> dict[str, str]:
-        """The folder of each table that it reads."""
+    def bases(self) -> Bases:
+        """The tables that it reads."""
         databases = self.context.databases
-        return {table: databases.resolve(table).path for table in self.definition.tables}
+        return {b.table: (databases.resolve(b.table).path, b.uuid) for b in self.definition.bases}
 
     def rows(self, session: SparkSession, versions: Versions, names: tuple[str, ...] = ()) -> DataFrame:
         """Its rows at some versions of its tables, under the names of the view's columns."""
@@ -311,20 +308,18 @@ class _NewView(NewManagedTable):
     """A view that is being created: a table, and the versions of the tables that its first rows are of."""
 
     versions: Versions = field(default_factory=dict)
-    bases: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    bases: Bases = field(default_factory=dict)
     plan: Plan | None = None
 
     def fill(self, folder: str, rows: DataFrame) -> None:
         """Refresh the empty view."""
 
-        def own(session: SparkSession) -> SparkSession:
-            return session
-
         def rows_at(session: SparkSession, versions: Versions) -> DataFrame:  # noqa: ARG001 - the present ones
             return rows
 
-        uuid, spark = Table.open(folder).uuid, rows.sparkSession
-        Refresher(self.name, folder, uuid, spark, own, rows_at, self.bases, self.plan).refresh(self.versions)
+        of_query = rows.sparkSession, lambda session: session, rows_at, self.bases
+        uuid = Table.open(folder).uuid
+        Refresher(self.name, folder, uuid, *of_query, self.plan).refresh(self.versions)
 
 
 def _planned(
@@ -335,7 +330,7 @@ def _planned(
     bases = _bases(context, table_ref, statement.query)
     definition = ViewDefinition(statement.query.text, here.catalog, here.current, zone, is_ansi, bases)
     query = _Query(table_ref.shown, table_ref.warehouse, definition)
-    versions = newest_versions(table_ref.shown, bases, query.paths)
+    versions = newest_versions(table_ref.shown, query.bases)
     rows = query.rows(own_session(spark, zone=zone, is_ansi=is_ansi), versions)
     if (other := what_it_depends_on(rows)) is not None:
         raise SchemaError(
@@ -351,5 +346,4 @@ def _planned(
         comment=statement.comment,
     )
     options = context.options.with_defaults(statement.options) | {OPTION: definition.to_option()}
-    tables = {base.table: (query.paths[base.table], base.uuid) for base in bases}
-    return _NewView(table_ref.name, schema, options, versions, tables, context.view_plan), rows
+    return _NewView(table_ref.name, schema, options, versions, query.bases, context.view_plan), rows
