@@ -110,16 +110,13 @@ class KafkaConnector:
 
     def read_changes(self, spark: SparkSession, **options: object) -> DataFrame:
         """The topic as a streaming DataFrame; ``options`` replace those of the table."""
-        self._check_options(options, writes=False)
-        return frames.read_changes(spark, self._read_with(map(key_of, options)), **options)
+        return frames.read_changes(spark, self._to_read(options), **options)
 
-    def _check_options(self, names: Iterable[str] = (), *, writes: bool) -> None:
-        check_in_use((*self.own, *names), writes=writes, of=self.table.name)
-
-    def _read_with(self, names: Iterable[str] = ()) -> KafkaTable:
-        """The table for a query with options of these names, which its mirror may not have been given."""
-        apart = sorted((self.own | set(names)) - HELD_BY_MIRRORS)
+    def _to_read(self, options: Iterable[str] = ()) -> KafkaTable:
+        """The table for a query with these options, which its mirror may not have been given."""
         table = self.table
+        check_in_use((*self.own, *options), writes=False, of=table.name)
+        apart = sorted((self.own | set(map(key_of, options))) - HELD_BY_MIRRORS)
         if not apart or self.mirror is None:
             return table
         given = {name: text for name, text in table.given.items() if name != MIRROR_OPTION}
@@ -128,28 +125,30 @@ class KafkaConnector:
 
     def read(self, spark: SparkSession) -> DataFrame:
         """The rows that the topic holds now."""
-        self._check_options(writes=False)
-        return frames.read(spark, self._read_with())
+        return frames.read(spark, self._to_read())
+
+    @property
+    def _to_write(self) -> KafkaTable:
+        check_in_use(self.own, writes=True, of=self.table.name)
+        return self.table
 
     def write_changes(self, df: DataFrame) -> DataStreamWriter:
         """A writer of changes, or of upserts, into the topic."""
-        self._check_options(writes=True)
-        return frames.write_changes(df, self.table)
+        return frames.write_changes(df, self._to_write)
 
     def write_upsert(self, df: DataFrame) -> DataStreamWriter:
         """A writer in update mode; only upsert topics have one."""
-        self._check_options(writes=True)
-        if not self.table.is_upsert:
+        table = self._to_write
+        if not table.is_upsert:
             raise ConfigurationError(
-                f"{self.table.name}: write_upsert needs the connector 'upsert-kafka', got "
-                f"{self.table.connector!r}; use write_changes"
+                f"{table.name}: write_upsert needs the connector 'upsert-kafka', got {table.connector!r}; "
+                "use write_changes"
             )
-        return frames.write_upsert(df, self.table)
+        return frames.write_upsert(df, table)
 
     def write(self, df: DataFrame) -> None:
         """Send all rows of a batch DataFrame."""
-        self._check_options(writes=True)
-        frames.write(df, self.table)
+        frames.write(df, self._to_write)
 
     def fill(self, df: DataFrame) -> None:
         """Send the rows of ``CREATE TABLE AS``; an existing topic may hold others."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -33,8 +34,7 @@ class TableRef:
     """A name of a table, resolved: the table may exist or not.
 
     Attributes:
-        tables: the tables of its database.
-        name: its name there.
+        tables: the tables of its database, in which it is called ``name``.
         shown: its name as messages show it: with the database, unless that is ``default``.
         qualified: ``catalog.database.name``.
         warehouse: the folder of its catalog.
@@ -88,20 +88,14 @@ class Databases:
 
     def names(self) -> tuple[str, ...]:
         """Names of all databases, sorted; ``default`` always exists."""
-        try:
+        entries: list[str] = []
+        with suppress(FileNotFoundError):
             entries = storage_of(self.folder).names(self.folder)
-        except FileNotFoundError:
-            entries = []
         found = {entry.removesuffix(_SUFFIX) for entry in entries if entry.endswith(_SUFFIX)}
-        return tuple(sorted({DEFAULT, *(name for name in found if self._has(name))}))
+        return tuple(sorted({DEFAULT, *filter(self._has, found)}))
 
     def tables(self, database: str | None = None) -> Warehouse:
-        """The tables of a database, of the current one if None.
-
-        Raises:
-            ConfigurationError: no database can have this name.
-            DatabaseNotFoundError: there is none.
-        """
+        """The tables of a database, of the current one if None; a name without a database is refused."""
         name = self.current if database is None else checked_name(database, "database")
         if name == DEFAULT:
             return warehouse_at(self.folder)
@@ -138,12 +132,7 @@ class Databases:
         return TableRef(self.tables(database), own, shown, f"{self.catalog}.{database}.{own}", self.folder)
 
     def create(self, name: str, *, if_not_exists: bool = False) -> None:
-        """Make a database.
-
-        Raises:
-            ConfigurationError: no database can have this name.
-            DatabaseExistsError: it exists, and ``if_not_exists`` is not set.
-        """
+        """Make a database; an existing one is refused, unless ``if_not_exists`` is set."""
         path = self._path(checked_name(name, "database"))
         storage_of(self.folder).prepare(self.folder)
         with warehouse.ddl_lock(self.folder):
@@ -160,12 +149,7 @@ class Databases:
                 storage_of(path).write(os.path.join(path, _MARK), b"")
 
     def drop(self, name: str, *, if_exists: bool = False, cascade: bool = False) -> None:
-        """Drop a database atomically.
-
-        Raises:
-            ConfigurationError: it is ``default`` or the current one, or has tables, without ``cascade``.
-            DatabaseNotFoundError: there is none, and ``if_exists`` is not set.
-        """
+        """Drop a database atomically, with its tables if ``cascade`` is set."""
         if checked_name(name, "database") in (DEFAULT, self.current):
             raise ConfigurationError(
                 f"database {name!r}: neither the default database nor the one in use can be dropped; USE "
@@ -235,11 +219,7 @@ class Catalogs:
         return tuple(sorted(self._known))
 
     def create(self, name: str, given: Mapping[str, str], *, if_not_exists: bool = False) -> None:
-        """Add a warehouse under a name.
-
-        Raises:
-            ConfigurationError: the name is not possible or taken, or an option is wrong.
-        """
+        """Add a warehouse under a name."""
         values = options.parse(f"catalog {name!r}", OPTIONS, given)
         if name in self._known:
             if if_not_exists:
@@ -253,11 +233,7 @@ class Catalogs:
         self._known[name] = databases
 
     def drop(self, name: str, *, if_exists: bool = False) -> None:
-        """Remove a catalog; its tables stay.
-
-        Raises:
-            ConfigurationError: there is none, it is the current one, or the one that the session began with.
-        """
+        """Remove a catalog, but neither the current one nor the session's first; its tables stay."""
         if if_exists and name not in self._known:
             return
         if self._of(name) in (self.current, self._first):

@@ -198,11 +198,6 @@ class StreamSettings:
         writer = writer.trigger(**self.trigger) if self.trigger else writer
         return writer if self.query_name is None else writer.queryName(self.query_name)
 
-    @property
-    def ends_by_itself(self) -> bool:
-        """Whether the query ends when it has read the existing rows."""
-        return bool(self.trigger.get("availableNow") or self.trigger.get("once"))
-
 
 @dataclass(eq=False)
 class QueryWatcher(StreamingQueryListener):
@@ -256,10 +251,11 @@ class QueryWatcher(StreamingQueryListener):
 
     def _end(self, failure: str | None) -> None:
         self._spark.streams.removeListener(self)
+        trigger = self._settings.trigger
         if failure is not None:
             self._stage.discard()
             self._hook.on_failed(self._job(), failure)
-        elif self._settings.ends_by_itself:
+        elif trigger.get("availableNow") or trigger.get("once"):  # it has read the existing rows
             self._stage.done(forget=False)
             self._hook.on_finished(self._job())
         else:
@@ -400,8 +396,10 @@ class TableFromQuery:
         self._check(df)
         staged = stages_of(tables)
         exists = self.name in tables.names()
-        if exists and self.if_not_exists and not self._continues(staged):
-            return None
+        if exists and self.if_not_exists:
+            begun = staged.entry(self.name)
+            if begun is None or begun.is_done or begun.checkpoint != (self.stream.checkpoint or None):
+                return None
         target, rows = self._target(df, optimized)
         if df.isStreaming:
             return _stream_into_table(staged, target, rows, self.stream, self.hook)
@@ -435,29 +433,16 @@ class TableFromQuery:
     def _wrong(self, expected: str, remedy: str) -> ConfigurationError:
         return ConfigurationError(f"table {self.name!r}: CREATE TABLE AS needs {expected}; {remedy}")
 
-    def _continues(self, stages: Stages) -> bool:
-        """Whether this statement began the table and has not finished it."""
-        entry = stages.entry(self.name)
-        checkpoint = self.stream.checkpoint
-        return bool(entry and checkpoint and entry.checkpoint == checkpoint and not entry.is_done)
-
     def _target(self, df: DataFrame, optimized: Optimized) -> tuple[Target, DataFrame]:
         if not df.isStreaming:
             return self._new_table(df, self.primary_key), df
         columns = optimized(df, self.name, None)
-        key = self.primary_key or self._schema(columns).primary_key
-        sink = self._new_table(columns, key).sink
-        rows = optimized(df, self.name, sink)
-        return self._new_table(rows, key), rows
+        target = self._new_table(columns, self.primary_key)
+        rows = optimized(df, self.name, target.sink)
+        return self._new_table(rows, target.schema.primary_key), rows
 
     def _new_table(self, rows: DataFrame, key: Sequence[str]) -> Target:
-        schema, options = self._schema(rows, key), dict(self.options)
-        if (connector := options.pop("connector", None)) is None:
-            return NewManagedTable(self.name, schema, options)
-        return NewConnectorTable(self.name, Definition(connector, schema, options))
-
-    def _schema(self, rows: DataFrame, key: Sequence[str] = ()) -> TableSchema:
-        return derived_schema(
+        schema = derived_schema(
             self.name,
             rows.schema,
             primary_key=key,
@@ -465,3 +450,7 @@ class TableFromQuery:
             indexes=self.indexes,
             comment=self.comment,
         )
+        options = dict(self.options)
+        if (connector := options.pop("connector", None)) is None:
+            return NewManagedTable(self.name, schema, options)
+        return NewConnectorTable(self.name, Definition(connector, schema, options))

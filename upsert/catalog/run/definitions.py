@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from upsert.catalog import warehouse
 from upsert.catalog.connectors import Definition, connect, define, definition_in
@@ -16,11 +17,13 @@ from upsert.sql import statements as s
 from upsert.store import Table
 from upsert.store.alterations import TrackPartition
 from upsert.store.log_options import TOPIC
+from upsert.store.rows.partitions import is_within, specified
 from upsert.store.table_options import MATERIALIZED_VIEW, VIEW_REFRESH
 from upsert.views.view import definition_of
 
 if TYPE_CHECKING:
     from upsert.catalog.context import Context
+    from upsert.store.read.statistics import PartitionInfo
 
 _OWN: Final = (TOPIC, MATERIALIZED_VIEW.key, VIEW_REFRESH.key)
 """Options that CREATE TABLE … LIKE does not take over."""
@@ -183,41 +186,39 @@ def refuse_view(table: Table, what: str) -> None:
         )
 
 
-def create_database(context: Context, statement: s.CreateDatabase) -> Result:
-    """``CREATE DATABASE``."""
+def fitting_partitions(table: Table, chosen: Mapping[str, Any]) -> list[PartitionInfo]:
+    """The partitions of a table that have some values."""
+    wanted = specified(table.schema, chosen, f"table {table.name!r}")
+    return [info for info in table.partitions() if is_within(info.partition, wanted)]
+
+
+def database(context: Context, statement: s.CreateDatabase | s.DropDatabase | s.UseDatabase) -> Result:
+    """``CREATE DATABASE``, ``DROP DATABASE`` and ``USE``."""
     databases, name = context.catalogs.database(statement.name)
-    databases.create(name, if_not_exists=statement.if_not_exists)
-    return Done(f"CREATE DATABASE {statement.name}", "created")
+    match statement:
+        case s.CreateDatabase():
+            databases.create(name, if_not_exists=statement.if_not_exists)
+            return Done(f"CREATE DATABASE {statement.name}", "created")
+        case s.DropDatabase():
+            databases.drop(name, if_exists=statement.if_exists, cascade=statement.cascade)
+            return Done(f"DROP DATABASE {statement.name}", "dropped")
+        case s.UseDatabase():
+            databases.use(name)
+            context.catalogs.use(databases.catalog)
+            return Done(f"USE {statement.name}", "in use")
+    assert_never(statement)
 
 
-def drop_database(context: Context, statement: s.DropDatabase) -> Result:
-    """``DROP DATABASE``."""
-    databases, name = context.catalogs.database(statement.name)
-    databases.drop(name, if_exists=statement.if_exists, cascade=statement.cascade)
-    return Done(f"DROP DATABASE {statement.name}", "dropped")
-
-
-def use_database(context: Context, statement: s.UseDatabase) -> Result:
-    """``USE``."""
-    databases, name = context.catalogs.database(statement.name)
-    databases.use(name)
-    context.catalogs.use(databases.catalog)
-    return Done(f"USE {statement.name}", "in use")
-
-
-def create_catalog(context: Context, statement: s.CreateCatalog) -> Result:
-    """``CREATE CATALOG``: another warehouse gets a name in this session."""
-    context.catalogs.create(statement.name, statement.options, if_not_exists=statement.if_not_exists)
-    return Done(f"CREATE CATALOG {statement.name}", "created")
-
-
-def drop_catalog(context: Context, statement: s.DropCatalog) -> Result:
-    """``DROP CATALOG``: the name goes, the tables stay."""
-    context.catalogs.drop(statement.name, if_exists=statement.if_exists)
-    return Done(f"DROP CATALOG {statement.name}", "dropped")
-
-
-def use_catalog(context: Context, statement: s.UseCatalog) -> Result:
-    """``USE CATALOG``."""
-    context.catalogs.use(statement.name)
-    return Done(f"USE CATALOG {statement.name}", "in use")
+def catalog(context: Context, statement: s.CreateCatalog | s.DropCatalog | s.UseCatalog) -> Result:
+    """``CREATE CATALOG``, which names a warehouse in this session, ``DROP CATALOG`` and ``USE CATALOG``."""
+    match statement:
+        case s.CreateCatalog(name=name):
+            context.catalogs.create(name, statement.options, if_not_exists=statement.if_not_exists)
+            return Done(f"CREATE CATALOG {name}", "created")
+        case s.DropCatalog(name=name):
+            context.catalogs.drop(name, if_exists=statement.if_exists)
+            return Done(f"DROP CATALOG {name}", "dropped")
+        case s.UseCatalog(name=name):
+            context.catalogs.use(name)
+            return Done(f"USE CATALOG {name}", "in use")
+    assert_never(statement)

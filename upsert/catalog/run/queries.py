@@ -41,9 +41,7 @@ _NOISE: Final = re.compile(r"(?<!\s)\s*+(SQLSTATE: \w++)?\.?\s*+(;\s*+line \d++ 
 def select(context: Context, statement: s.Select, spark: SparkSession | None) -> Result:
     """A query: a batch DataFrame, or in streaming mode its changes, or the rows that result from them."""
     session = needed(spark, "SELECT", context.options.forwarded())
-    if not context.options.is_streaming:
-        return Frame("SELECT", frame(context, session, statement.query, is_streaming=False))
-    df = frame(context, session, statement.query, is_streaming=True)
+    df = frame(context, session, statement.query, is_streaming=context.options.is_streaming)
     if not df.isStreaming:
         return Frame("SELECT", df)
     changes = context.optimized(df, "SELECT", None)
@@ -118,11 +116,14 @@ def frame(
     names: list[str | None] = []
     tables: dict[str, Callable[[], DataFrame]] = {}
     for written in query.references:
-        reference = _pinned(written, pinned.get(written.name))
+        reference = written
+        if (snapshot := pinned.get(written.name)) is not None:
+            state = {"scan.mode": "from-snapshot", "scan.snapshot-id": str(snapshot)}
+            reference = replace(written, options={**written.options, **state})
         name = None
         if _is_in_catalog(context, spark, reference, query.subject):
             name = f"upsert_{uuid.uuid4().hex}"
-            tables[name] = partial(_scanned, context, spark, Scan(reference, is_streaming, query.subject))
+            tables[name] = partial(Scan(reference, is_streaming, query.subject).rows, context, spark)
         names.append(name)
     text, frames = query.over(names), {name: scan() for name, scan in tables.items()}
     try:
@@ -146,13 +147,6 @@ def _over(spark: SparkSession, text: Revision, tables: Mapping[str, DataFrame]) 
             spark.catalog.dropTempView(name)
 
 
-def _pinned(reference: Reference, snapshot: int | None) -> Reference:
-    if snapshot is None:
-        return reference
-    options = {"scan.mode": "from-snapshot", "scan.snapshot-id": str(snapshot)}
-    return replace(reference, options={**reference.options, **options})
-
-
 def _is_in_catalog(context: Context, spark: SparkSession, reference: Reference, subject: str) -> bool:
     """Whether a table is the catalog's; else it must be one that Spark knows."""
     try:
@@ -174,13 +168,6 @@ def _is_in_catalog(context: Context, spark: SparkSession, reference: Reference, 
             )
         return False
     raise type(error)(f"{subject}: {error}, at {reference.position}")
-
-
-def _scanned(context: Context, spark: SparkSession, scan: Scan) -> DataFrame:
-    name = scan.reference.name
-    if (connected := context.connected(name, scan.reference.options)) is not None:
-        return scan.of_connector(spark, connected, context.schema(name))
-    return scan.of_managed(spark, context.databases.resolve(name).existing())
 
 
 def _check_processing_times(context: Context, query: QueryText) -> None:
@@ -211,14 +198,13 @@ def _check_processing_times(context: Context, query: QueryText) -> None:
 def _unknown_column(first: str, error: PySparkException) -> str:
     """A name that no column has, with those that are near it; Spark lists up to five, however far."""
     parameters = error.getMessageParameters() or {}
-    name = parameters.get("objectName", "")
-    near = re.findall(r"((?:`[^`]+`\.?)+)", parameters.get("proposal", ""))
-    known = {path.replace("`", ""): path for path in near}
-    wanted = name.replace("`", "")
-    last = {path.rpartition(".")[2]: path for path in known} if "." not in wanted else dict.fromkeys(known)
-    close = get_close_matches(wanted, list(last), n=2)
+    wanted = parameters.get("objectName", "").replace("`", "")
     if not wanted:
         return first
+    near = re.findall(r"((?:`[^`]+`\.?)+)", parameters.get("proposal", ""))
+    known = dict.fromkeys(path.replace("`", "") for path in near)
+    last = known if "." in wanted else dict.fromkeys(path.rpartition(".")[2] for path in known)
+    close = get_close_matches(wanted, list(last), n=2)
     hint = " or ".join(map(repr, close))
     choice = f"; did you mean {hint}?" if close else f"; there are {', '.join(map(repr, known))}, …"
     return f"column {wanted!r} is in no table of the query{choice if known else ''}"

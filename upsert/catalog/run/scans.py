@@ -98,9 +98,15 @@ class Scan:
         """Whether the table's changes are read; else the rows of one state."""
         return self.is_streaming and self.reference.as_of is None
 
-    def of_managed(self, spark: SparkSession, path: str) -> DataFrame:
-        """A managed table as the query wants it."""
-        schema, given = Table.open(path).schema, self.reference.options
+    def rows(self, context: Context, spark: SparkSession) -> DataFrame:
+        """The table as the query wants it; of one with a connector its options hold those of the hint."""
+        name = self.reference.name
+        if (connected := context.connected(name, self.reference.options)) is not None:
+            return self._of_connector(spark, connected, context.schema(name))
+        return self._of_managed(spark, context.managed(name))
+
+    def _of_managed(self, spark: SparkSession, table: Table) -> DataFrame:
+        path, schema, given = table.path, table.schema, self.reference.options
         metadata = metadata_options(schema, self._computed(schema))
         if metadata and self.is_streaming and not self.reference.is_alone:
             # a -U has those of the commit that takes the row away, so what digests changes would not find it
@@ -116,8 +122,7 @@ class Scan:
             df = frames.read(spark, path, columns=self._columns(schema), options=options)
         return with_declared(df, schema, self._computed(schema))
 
-    def of_connector(self, spark: SparkSession, connected: ConnectorTable, schema: TableSchema) -> DataFrame:
-        """A table with a connector as the query wants it; its options hold those of the hint."""
+    def _of_connector(self, spark: SparkSession, connected: ConnectorTable, schema: TableSchema) -> DataFrame:
         as_of = self.reference.as_of
         if as_of is not None and as_of.kind is not AsOfKind.PROCESSING:
             raise self._refusal("a table with a connector has no snapshots; leave out FOR SYSTEM_…")

@@ -14,19 +14,18 @@ import pyarrow.compute as pc
 
 from upsert import types
 from upsert.catalog.results import Result, Rows
-from upsert.catalog.run.definitions import given_options, managed
-from upsert.catalog.run.inserts import target_of
+from upsert.catalog.run.definitions import fitting_partitions, given_options, managed
 from upsert.catalog.run.jobs import active, needed
 from upsert.catalog.run.queries import frame
+from upsert.catalog.run.row_changes import target_of
 from upsert.catalog.session import OPTIONS
 from upsert.errors import ConfigurationError
 from upsert.materializer.choice import Sink, mode_of
-from upsert.schema import Column, ComputedColumn, TableSchema
+from upsert.schema import ComputedColumn, TableSchema
 from upsert.sql import statements as s
 from upsert.sql.show_create import create_text, declared_names, masked, view_text
 from upsert.store import Table
 from upsert.store.metadata.file_entry import newest, source_of, value_of
-from upsert.store.rows.partitions import is_within, specified
 from upsert.store.table_options import MATERIALIZED_VIEW
 from upsert.views.view import ViewDefinition, definition_of
 
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from upsert.catalog.context import Context
-    from upsert.store.read.statistics import PartitionInfo
 
 
 _MAP: Final = pa.map_(pa.string(), pa.string())
@@ -68,13 +66,8 @@ _VIEW: Final = {
 }
 
 _COLUMN: Final = {
-    "name": pa.string(),
-    "type": pa.string(),
+    **dict.fromkeys(("name", "type", "null", "key", "extras", "watermark", "comment"), pa.string()),
     "null": pa.bool_(),
-    "key": pa.string(),
-    "extras": pa.string(),
-    "watermark": pa.string(),
-    "comment": pa.string(),
 }
 
 _ASCENDING: Final = re.compile(
@@ -108,15 +101,9 @@ def _partition_details(table: Table, chosen: Mapping[str, Any]) -> pa.Table:
             "compacted": info.is_compacted,
             "num-files": info.files,
         }
-        for info in fitting(table, chosen)
+        for info in fitting_partitions(table, chosen)
     ]
     return _table(rows, {"partition": pa.string(), **_PARTITION})
-
-
-def fitting(table: Table, chosen: Mapping[str, Any]) -> list[PartitionInfo]:
-    """The partitions that have some values."""
-    wanted = specified(table.schema, chosen, f"table {table.name!r}")
-    return [info for info in table.partitions() if is_within(info.partition, wanted)]
 
 
 def _watermark(table: Table, spark: SparkSession | None) -> datetime | None:
@@ -124,6 +111,7 @@ def _watermark(table: Table, spark: SparkSession | None) -> datetime | None:
 
     By the bounds of the files and what commits have kept of them, so that it never goes back. A computed
     rowtime is evaluated for the newest value of its column where it ascends with it, else for all rows.
+    Without a session it is not known.
     """
     schema, watermark = table.schema, table.schema.watermark
     if watermark is None:
@@ -136,17 +124,13 @@ def _watermark(table: Table, spark: SparkSession | None) -> datetime | None:
         if source is not None and number is not None:
             found = value_of(source, number).cast(types.TIMESTAMP).as_py()
     elif spark is not None and computed.metadata is None:
-        if source is not None and number is not None and _ascends(computed):
+        ascends = _ASCENDING.fullmatch(computed.expression.strip()) is not None
+        if source is not None and number is not None and ascends:
             rows = pa.table({source.name: pa.array([value_of(source, number).as_py()], source.type)})
         else:
             rows = snapshot.scan(computed.uses)
         found = _newest_computed(spark, rows, computed)
     return None if found is None else found - timedelta(milliseconds=watermark.delay_ms)
-
-
-def _ascends(computed: ComputedColumn) -> bool:
-    """Whether the expression is a function of one column that grows with it."""
-    return _ASCENDING.fullmatch(computed.expression.strip()) is not None
 
 
 def _newest_computed(spark: SparkSession, rows: pa.Table, computed: ComputedColumn) -> datetime | None:
@@ -285,32 +269,29 @@ def describe_table(context: Context, statement: s.DescribeTable, spark: SparkSes
     return Rows(what, _table([row], _TABLE | _VIEW))
 
 
-def _extras(schema: TableSchema, column: Column) -> str | None:
-    if column.metadata is not None:
-        return f"METADATA FROM {column.metadata!r}{' VIRTUAL' if column.virtual else ''}"
-    return "PARTITIONED BY" if column.name in schema.partitioned_by else None
-
-
 def _column_row(schema: TableSchema, name: str) -> dict[str, Any]:
     watermark = schema.watermark
     delay = watermark.delay_ms if watermark is not None and watermark.column == name else None
     shown = None if delay is None else f"{name} - {delay} ms" if delay else name
     computed = next((column for column in schema.computed if column.name == name), None)
     if computed is not None:
-        row = {"name": name, "null": True, "watermark": shown, "comment": computed.comment}
+        row: dict[str, Any] = {"name": name, "null": True, "watermark": shown, "comment": computed.comment}
         if computed.type is None:
             return {**row, "extras": f"AS {computed.expression}"}
-        extras = f"METADATA FROM {computed.metadata!r} VIRTUAL"
-        return {**row, "type": types.sql_name(computed.type), "extras": extras}
+        row |= {"type": types.sql_name(computed.type)}
+        return row | {"extras": f"METADATA FROM {computed.metadata!r} VIRTUAL"}
     column = schema.column(name)
     keys = ["PRI"] if name in schema.primary_key else []
     keys += [index.name for index in schema.indexes if name in index.columns]
+    extras = "PARTITIONED BY" if name in schema.partitioned_by else None
+    if column.metadata is not None:
+        extras = f"METADATA FROM {column.metadata!r}{' VIRTUAL' if column.virtual else ''}"
     return {
         "name": name,
         "type": types.sql_name(column.type),
         "null": column.nullable,
         "key": ", ".join(keys) or None,
-        "extras": _extras(schema, column),
+        "extras": extras,
         "watermark": shown,
         "comment": column.comment,
     }

@@ -187,7 +187,8 @@ def show_views(context: Context, statement: s.ShowViews) -> Result:
     for name in matching(context.tables(statement.database), statement.like):
         full = name if statement.database is None else f"{statement.database}.{name}"
         try:
-            if _is_view(context, full):
+            path = context.databases.resolve(full).existing()
+            if definition_in(path) is None and definition_of(Table.open(path)) is not None:
                 view = opened(context, full, None)
                 found.append({"view": name, "state": _state(view), "query": view.definition.query})
         except CorruptTableError as damage:  # it may be one, and the others are to be seen
@@ -204,11 +205,6 @@ def _state(view: View) -> str:
     except TableNotFoundError as gone:
         return f"cannot be refreshed: {gone}"
     return "running" if view.query is not None else "up to date" if is_current else "behind"
-
-
-def _is_view(context: Context, name: str) -> bool:
-    path = context.databases.resolve(name).existing()
-    return definition_in(path) is None and definition_of(Table.open(path)) is not None
 
 
 def opened(context: Context, name: str, spark: SparkSession | None) -> View:

@@ -1,41 +1,56 @@
-"""``INSERT``: the columns of a query, by their places, into those of a table; a batch, or a stream."""
+"""Statements that change rows: ``INSERT``, ``DELETE FROM``, ``UPDATE`` and ``DROP PARTITION``.
+
+``INSERT`` puts the columns of a query, by their places, into those of a table; a batch, or a stream. Existing
+rows that Spark finds are read at one snapshot, and committed if no other writer has changed them meanwhile.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 
 from upsert import types
 from upsert.catalog.connectors import definition_in
 from upsert.catalog.results import Done, Result, Running
 from upsert.catalog.run import jobs
-from upsert.catalog.run.definitions import refuse_view
-from upsert.catalog.run.jobs import needed
+from upsert.catalog.run.definitions import changeable, fitting_partitions, refuse_view
+from upsert.catalog.run.jobs import SparkNeededError, active, needed
 from upsert.catalog.run.queries import check_stable, frame
-from upsert.errors import ConfigurationError, CorruptTableError, SchemaError
+from upsert.catalog.run.scans import zone
+from upsert.errors import CommitConflictError, ConfigurationError, CorruptTableError, SchemaError
 from upsert.managed import frames
 from upsert.managed.writer import sink_of
 from upsert.materializer.choice import Sink, mode_of
-from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.options import boolean
+from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import Column, TableSchema
 from upsert.sql import statements as s
+from upsert.sql.predicates import alternatives
 from upsert.store import Table
+from upsert.store.predicate import Where
 from upsert.store.rows.merge_rules import DEDUPLICATE
-from upsert.store.rows.partitions import specified
+from upsert.store.rows.partitions import partition_name, specified
 from upsert.types import quoted
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column as SparkColumn
     from pyspark.sql import DataFrame, SparkSession
 
     from upsert.catalog.connectors import ConnectorTable
     from upsert.catalog.context import Context
+    from upsert.sql.query import QueryText
+
+
+START_FROM: Final = "start-from"
+"""Option of a streaming statement: checkpoint of a stopped query from which its delta joins continue."""
+
+ATTEMPTS: Final = 10
+"""How often a statement is tried when other writers have changed its rows meanwhile."""
+_TRACKING: Final = "change-tracking"
 
 
 def _spark_type(column: Column) -> Any:
@@ -80,13 +95,7 @@ def assigned_type(column: Column, given: Any, subject: str) -> Any:
     return wanted
 
 
-START_FROM: Final = "start-from"
-"""Option of a streaming statement: checkpoint of a stopped query from which its delta joins continue."""
-
-_OVERWRITE_MODE: Final = "partition-overwrite-mode"
-
-
-def planned(context: Context, statement: s.Insert, spark: SparkSession | None) -> Callable[[], Result]:
+def insert(context: Context, statement: s.Insert, spark: SparkSession | None) -> Callable[[], Result]:
     """What runs an ``INSERT``, after all checks that are possible before it runs."""
     is_streaming = context.options.is_streaming
     start_from = statement.options.get(START_FROM)
@@ -210,6 +219,8 @@ class Target:
 
     def fitted(self, df: DataFrame) -> DataFrame:
         """The query's columns under the names of the table's, of its types, with all that the table has."""
+        from pyspark.sql import functions as F
+
         rows = df.drop(ROW_KIND_COLUMN) if df.isStreaming else df
         if len(rows.columns) != len(self.columns):
             raise SchemaError(
@@ -218,10 +229,20 @@ class Target:
                 f"({', '.join(rows.columns)}); name the columns after the table's name, or select others"
             )
         named = rows.toDF(*(column.name for column in self.columns))
-        fields = dict(zip(named.columns, named.schema.fields, strict=True))
-        given = {column.name: self._cast(column, fields[column.name].dataType) for column in self.columns}
-        written = (column for column in self.schema.columns if column.metadata is None or not column.virtual)
-        return named.select(*(self._expression(column, given) for column in written))
+        given = {}
+        for column, field in zip(self.columns, named.schema.fields, strict=True):
+            wanted, own = assigned_type(column, field.dataType, self.what), F.col(quoted(column.name))
+            given[column.name] = own if field.dataType == wanted else own.cast(wanted).alias(column.name)
+        for column in self.schema.columns:
+            if column.name in given or (column.metadata is not None and column.virtual):
+                continue
+            value = self.partition.get(column.name)
+            if value is None and not column.nullable:
+                raise SchemaError(
+                    f"{self.what}: column {column.name!r} is NOT NULL, and the statement gives it no value"
+                )
+            given[column.name] = F.lit(value).cast(_spark_type(column)).alias(column.name)
+        return named.select(*(given[column.name] for column in self.schema.columns if column.name in given))
 
     @property
     def sink(self) -> Sink:
@@ -260,26 +281,6 @@ class Target:
         merge = self.table.options.merge
         return merge.engine != DEDUPLICATE or bool(merge.sequence)
 
-    def _expression(self, column: Column, given: Mapping[str, SparkColumn]) -> SparkColumn:
-        from pyspark.sql import functions as F
-
-        if column.name in given:
-            return given[column.name]
-        value = self.partition.get(column.name)
-        if value is None and not column.nullable:
-            raise SchemaError(
-                f"{self.what}: column {column.name!r} is NOT NULL, and the statement gives it no value"
-            )
-        return F.lit(value).cast(_spark_type(column)).alias(column.name)
-
-    def _cast(self, column: Column, given: Any) -> SparkColumn:
-        from pyspark.sql import functions as F
-
-        own = F.col(quoted(column.name))
-        if given == _spark_type(column):
-            return own
-        return own.cast(assigned_type(column, given, self.what)).alias(column.name)
-
     def write(self, rows: DataFrame, *, overwrite: bool) -> None:
         """Write the rows of a batch."""
         if not isinstance(self.table, Table):
@@ -287,9 +288,10 @@ class Target:
             return
         options = dict(self.options)
         if overwrite and self.dynamic:
-            options = {_OVERWRITE_MODE: "dynamic", **{key.lower(): text for key, text in options.items()}}
+            given = {key.lower(): text for key, text in options.items()}
+            options = {"partition-overwrite-mode": "dynamic", **given}
         if overwrite and self.partition:
-            options["partition"] = json.dumps({name: _plain(value) for name, value in self.partition.items()})
+            options["partition"] = json.dumps(dict(self.partition), default=str)
         frames.write(rows, self.table.path, options, overwrite=overwrite)
 
     def planned(
@@ -339,5 +341,149 @@ def _free_name(name: str, taken: Sequence[str]) -> str:
     return name
 
 
-def _plain(value: Any) -> Any:
-    return str(value) if isinstance(value, date | Decimal) else value
+def delete(context: Context, statement: s.Delete, spark: SparkSession | None) -> Result:
+    """``DELETE FROM t WHERE …``: in one commit, which change streams show unless tracking is off.
+
+    Comparisons of columns with literals are looked up in the files; Spark evaluates any other condition.
+    """
+    subject = f"DELETE FROM {statement.name}"
+    table = changeable(context, statement.name, "DELETE")
+    tracked = _tracked(statement.options, subject)
+    where: Where = []
+    if statement.condition is not None:
+        session = active(spark)
+        own_zone = "UTC" if session is None else zone(session)
+        try:
+            where = alternatives(statement.condition, table.schema, own_zone, subject)
+        except SchemaError as cause:
+            if statement.rows is None:
+                raise
+            if session is None:
+                raise SparkNeededError(f"{cause}; or give a Spark session, for any condition") from cause
+            _check_engine(table, subject)
+            query, changed = statement.rows, _deletions(table)
+            snapshot = _committed(context, session, statement.name, query, changed, tracked)
+            return Done(subject, f"deleted, snapshot {snapshot}")
+    done = table.delete(where, tracked=tracked)
+    return Done(subject, f"deleted, snapshot {done.id}")
+
+
+def update(context: Context, statement: s.Update, spark: SparkSession | None) -> Result:
+    """``UPDATE t SET … WHERE …``: in one commit, which change streams show unless tracking is off."""
+    subject = f"UPDATE {statement.name}"
+    tracked = _tracked(statement.options, subject)
+    session = needed(spark, subject)
+    table = changeable(context, statement.name, "UPDATE")
+    _check_engine(table, subject)
+    schema = table.schema
+    for name in statement.columns:
+        if name in schema.primary_key:
+            raise SchemaError(
+                f"{subject}: column {name!r} is one of the PRIMARY KEY, by which the row is found; delete "
+                "the row, and insert another one"
+            )
+        if any(column.name == name for column in schema.computed):
+            raise SchemaError(
+                f"{subject}: column {name!r} is computed when it is read; set what it is computed from"
+            )
+        schema.type_of(name, subject)
+
+    def changed(rows: DataFrame) -> DataFrame:
+        new = rows.selectExpr(*_new_values(table, rows, statement, subject))
+        if schema.primary_key:
+            return new
+        return _deletions(table)(rows).unionByName(_of_kind(new, RowKind.INSERT))
+
+    snapshot = _committed(context, session, statement.name, statement.rows, changed, tracked)
+    return Done(subject, f"updated, snapshot {snapshot}")
+
+
+def _committed(
+    context: Context,
+    spark: SparkSession,
+    name: str,
+    query: QueryText,
+    changed: Callable[[DataFrame], DataFrame],
+    tracked: bool | None,
+) -> int:
+    """Commit the changes of the query's rows in one snapshot; its id."""
+    written = query.references[0].name
+    options = {} if tracked is None else {_TRACKING: str(tracked).lower()}
+    for attempt in range(1, ATTEMPTS + 1):
+        table = context.table(name)
+        base = table.snapshot()
+        rows = changed(frame(context, spark, query, is_streaming=False, pinned={written: base.id}))
+        try:
+            frames.write(rows, table.path, {**options, "unchanged-since": str(base.id)})
+        except PySparkException as cause:
+            # it was raised in a process of Spark's, which keeps only its text
+            if CommitConflictError.__name__ not in str(cause):
+                raise
+            if attempt == ATTEMPTS:
+                raise CommitConflictError(
+                    f"table {name!r}: rows must not change while the statement runs, but other writers "
+                    f"changed them {ATTEMPTS} times; stop those, or change fewer rows at a time"
+                ) from cause
+        else:
+            break
+    return context.table(name).snapshot().id
+
+
+def _check_engine(table: Table, subject: str) -> None:
+    if table.options.merge.needs_present_rows:
+        raise ConfigurationError(
+            f"{subject}: rows that Spark finds can be changed where the last one of a key counts, got a "
+            "table with 'merge-engine' or 'sequence.field'; compare columns with literals, or insert rows"
+        )
+
+
+def _new_values(table: Table, rows: DataFrame, statement: s.Update, subject: str) -> list[str]:
+    """Spark SQL for each of the table's columns."""
+    found = []
+    for column in table.schema.columns:
+        if column.name not in statement.columns:
+            found.append(quoted(column.name))
+            continue
+        value = s.NEW_VALUE.format(statement.columns.index(column.name))
+        wanted = assigned_type(column, rows.schema[value].dataType, subject)
+        found.append(f"CAST(`{value}` AS {wanted.simpleString()}) AS {quoted(column.name)}")
+    return found
+
+
+def _deletions(table: Table) -> Callable[[DataFrame], DataFrame]:
+    """What makes of rows that are found the changes that take them away."""
+    return lambda rows: _of_kind(rows.select(*map(quoted, table.schema.names)), RowKind.DELETE)
+
+
+def _of_kind(rows: DataFrame, kind: RowKind) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    return rows.withColumn(ROW_KIND_COLUMN, F.lit(kind.value))
+
+
+def _tracked(given: Mapping[str, str], subject: str) -> bool | None:
+    options = dict(given)
+    text = options.pop(_TRACKING, None)
+    if options:
+        raise ConfigurationError(f"{subject}: the one option is {_TRACKING!r}, got {', '.join(options)}")
+    try:
+        return None if text is None else boolean(text)
+    except ValueError as cause:
+        raise ConfigurationError(f"{subject}: option {_TRACKING!r} must be {cause}, got {text!r}") from None
+
+
+def drop_partition(context: Context, statement: s.DropPartition) -> Result:
+    """``ALTER TABLE t DROP [IF EXISTS] PARTITION (…)``: its rows are deleted."""
+    table = changeable(context, statement.name, "DROP PARTITION")
+    what = f"ALTER TABLE {statement.name} DROP PARTITION"
+    found = fitting_partitions(table, statement.partition)
+    if not found and statement.partition:
+        if statement.if_exists:
+            return Done(what, "there was no such partition")
+        name = partition_name(specified(table.schema, statement.partition, f"table {table.name!r}"))
+        raise ConfigurationError(
+            f"{what}: there must be a partition {name}, there is none; see SHOW PARTITIONS {statement.name}, "
+            "or write DROP IF EXISTS PARTITION"
+        )
+    done = table.drop_partition(statement.partition)
+    return Done(what, f"dropped, snapshot {done.id}")
