@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.live import Live
 
-from deltajoin.cli.command import reason_of
-from deltajoin.cli.output import Output, RowGrid
+from deltajoin.cli.command import Output, RowGrid, reason_of
 from upsert.errors import UpsertError
 
 if TYPE_CHECKING:

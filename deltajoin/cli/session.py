@@ -19,7 +19,7 @@ from rich.console import Console, Group
 from rich.live import Live as LiveView
 from rich.text import Text
 
-from deltajoin.cli.output import Output, RowGrid
+from deltajoin.cli.command import Output, RowGrid
 from upsert import Catalog
 from upsert.catalog.results import Done, Frame, Live, Result, Rows, Running
 from upsert.catalog.script import split_statements

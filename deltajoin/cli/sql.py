@@ -20,9 +20,8 @@ from typing import Annotated, Final
 
 import typer
 
-from deltajoin.cli.command import EXPECTED_ERRORS, HERE, Json, Warehouse, errors_printed, print_error
+from deltajoin.cli.command import EXPECTED_ERRORS, HERE, Json, Output, Warehouse, errors_printed, print_error
 from deltajoin.cli.jobs import follow
-from deltajoin.cli.output import Output
 from deltajoin.cli.session import SHOWN_ROWS, Session
 from upsert.errors import ConfigurationError
 from upsert.sql.parser import parse

@@ -73,12 +73,7 @@ def define(folder: str, definition: Definition) -> None:
 
 
 def definition_in(folder: str) -> Definition | None:
-    """The definition in the folder of a table, None for a managed one.
-
-    Raises:
-        TableNotFoundError: there is no table.
-        CorruptTableError: its file is damaged, or of another format version.
-    """
+    """The definition in the folder of a table, None for a managed one."""
     value = table_file.table_in(folder)
     if "connector" not in value:
         return None
@@ -94,17 +89,10 @@ def definition_in(folder: str) -> Definition | None:
 def connect(
     name: str, definition: Definition, folder: str, options: Mapping[str, str] = {}
 ) -> ConnectorTable:
-    """The table that a definition describes, after every check that needs no connection.
+    """The table that the definition in a folder describes, after every check that needs no connection.
 
-    Args:
-        name: of the table, for messages.
-        definition: its connector, schema and options.
-        folder: that of the definition; state lies there unless ``state.path`` says otherwise.
-        options: those of one query, which replace options of the definition.
-
-    Raises:
-        ConfigurationError: the connector is unknown, or an option is wrong.
-        SchemaError: the columns do not fit the connector.
+    State lies in the folder unless ``state.path`` says otherwise. The options of one query replace those of
+    the definition.
     """
     from upsert.kafka.options import CONNECTOR_ALIASES, OPTIONS, key_of
 

@@ -98,18 +98,8 @@ class Context:
     ) -> DataFrame:
         """A DataFrame as it may be written: what ``optimize`` made of it, or changes with their kinds.
 
-        Args:
-            df: a batch, which comes back as it is, or a stream.
-            name: the table, for messages.
-            sink: the table as a sink; None if that is not known.
-            start_from: the checkpoint of the query that it continues; None for none.
-
-        Raises:
-            ConfigurationError: the stream has no ``_row_kind``, and the catalog no ``optimize``, or that
-                knows no ``start_from``; or ``sink.materialize`` cannot be what it is.
-
-        Warns:
-            UnprovenKeyWarning: it is not known whether the key tells the rows apart.
+        A batch comes back as it is. The sink is None if it is not known; ``start_from`` is the checkpoint of
+        the query that a stream continues. Warns where it is not known whether the key tells the rows apart.
         """
         changes = self._carried(df, name, None if sink is None else sink.key, start_from)
         if not changes.isStreaming or sink is None:
@@ -149,12 +139,7 @@ class Context:
         return None if optimize is None else lambda df, streams: optimize(df, streams=streams)
 
     def explained(self, df: DataFrame, sink: Sink | None) -> Any:
-        """How a streaming query is executed: ``str`` of it is for people, ``to_json()`` the same as values.
-
-        Raises:
-            ConfigurationError: the catalog plans no streams: it has no ``optimize`` with a parameter
-                ``is_explained``.
-        """
+        """How a streaming query is executed: its ``str`` is for people, ``to_json()`` the same as values."""
         if (optimize := self._optimize_with("is_explained")) is None:
             raise ConfigurationError(
                 "EXPLAIN: a streaming query needs a catalog that plans delta joins; make it as "

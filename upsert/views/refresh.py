@@ -155,14 +155,7 @@ class Refresher:
     prepared: PreparedViews = field(default_factory=PreparedViews)
 
     def refresh(self, versions: Versions) -> bool:
-        """Let the view stand for these versions of its base tables or later ones; False if it does already.
-
-        Raises:
-            ChangelogError: the query gives two rows of one key.
-            ConfigurationError: it must be refreshed by what has changed, and cannot.
-            CommitConflictError: another process has changed the view meanwhile.
-            SnapshotExpiredError: a base table has no such snapshot any more.
-        """
+        """Let the view stand for these versions of its tables or later ones; False if it does already."""
         table = Table.open(self.path, self.uuid)
         head = table.snapshot()
         known = head.info.base_versions or {}

@@ -72,7 +72,8 @@ def execute(context: Context, statement: s.Statement, spark: SparkSession | None
         case s.DescribeTable():
             return shows.describe_table(context, statement, spark)
         case s.SetOption():
-            return _set(context, statement)
+            context.options[statement.key] = statement.value
+            return Done(f"SET {statement.key}", "set")
         case s.ShowOptions():
             return shows.show_options(context, statement)
         case s.ResetOption():
@@ -98,11 +99,6 @@ def planned(
     if isinstance(statement, s.Insert) and context.options.is_streaming:
         return row_changes.insert(context, statement, spark)
     return execute(context, statement, spark)
-
-
-def _set(context: Context, statement: s.SetOption) -> Result:
-    context.options[statement.key] = statement.value
-    return Done(f"SET {statement.key}", "set")
 
 
 def _reset(context: Context, statement: s.ResetOption, spark: SparkSession | None) -> Result:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -105,7 +105,7 @@ def insert(context: Context, statement: s.Insert, spark: SparkSession | None) ->
             f"{what}: option {START_FROM!r} must go with a stream, got {start_from!r} for a batch; leave it "
             "out, or SET 'execution.runtime-mode' = 'streaming'"
         )
-    target = target_of(context, statement)
+    target = Target.of(context, statement)
     if is_streaming and statement.overwrite:
         raise ConfigurationError(
             f"{what}: a stream cannot overwrite, for it never has all rows; use INSERT INTO, or "
@@ -128,14 +128,6 @@ def insert(context: Context, statement: s.Insert, spark: SparkSession | None) ->
 
 def _what(statement: s.Insert) -> str:
     return f"INSERT {'OVERWRITE' if statement.overwrite else 'INTO'} {statement.name}"
-
-
-def target_of(context: Context, statement: s.Insert) -> Target:
-    """The table of a statement in this session."""
-    options = {key: value for key, value in statement.options.items() if key != START_FROM}
-    if context.options.is_streaming:
-        options = _with_materialize(context, statement.name, options)
-    return Target.of(context, replace(statement, options=options), _what(statement))
 
 
 @dataclass(frozen=True)
@@ -161,10 +153,13 @@ class Target:
     options: Mapping[str, str]
 
     @classmethod
-    def of(cls, context: Context, statement: s.Insert, what: str) -> Target:
+    def of(cls, context: Context, statement: s.Insert) -> Target:
         """The target of a statement, which may name columns that the table has and that can be written."""
-        schema = context.schema(statement.name)
-        connected = context.connected(statement.name, statement.options)
+        what, schema = _what(statement), context.schema(statement.name)
+        options = {key: value for key, value in statement.options.items() if key != START_FROM}
+        if context.options.is_streaming:
+            options = _with_materialize(context, statement.name, options)
+        connected = context.connected(statement.name, options)
         if connected is not None and (statement.overwrite or statement.partition or statement.dynamic):
             clause = "OVERWRITE" if statement.overwrite else "PARTITION"
             raise ConfigurationError(
@@ -185,7 +180,15 @@ class Target:
         if chosen is None:
             chosen = tuple(name for name in writable if name not in statement.partition)
         for name in chosen:
-            cls._check_writable(what, name, schema, writable)
+            if name in writable:
+                continue
+            if computed := next((column for column in schema.computed if column.name == name), None):
+                why = "computed from others" if computed.metadata is None else "METADATA, which is only read"
+            elif name in schema.names:
+                why = "VIRTUAL metadata, which is only read"
+            else:
+                raise SchemaError(f"{what}: unknown column {name!r}; columns are {', '.join(writable)}")
+            raise SchemaError(f"{what}: column {name!r} is {why}; leave it out")
         if repeated := next((name for name in chosen if chosen.count(name) > 1), None):
             raise SchemaError(f"{what}: column {repeated!r} is named twice")
         if both := next((name for name in chosen if name in statement.partition), None):
@@ -201,21 +204,8 @@ class Target:
                 f"{lacking} = value, or name it among the columns"
             )
         columns = tuple(writable[name] for name in chosen)
-        clauses = statement.partition, statement.dynamic, statement.options
-        return cls(what, statement.name, schema, table, columns, *clauses)
-
-    @staticmethod
-    def _check_writable(what: str, name: str, schema: TableSchema, writable: Mapping[str, Column]) -> None:
-        if name in writable:
-            return
-        if computed := next((column for column in schema.computed if column.name == name), None):
-            why = "computed from others" if computed.metadata is None else "METADATA, which is only read"
-            raise SchemaError(f"{what}: column {name!r} is {why}; leave it out")
-        if name in schema.names:
-            raise SchemaError(
-                f"{what}: column {name!r} is VIRTUAL metadata, which is only read; leave it out"
-            )
-        raise SchemaError(f"{what}: unknown column {name!r}; columns are {', '.join(writable)}")
+        partition = statement.partition, statement.dynamic
+        return cls(what, statement.name, schema, table, columns, *partition, options)
 
     def fitted(self, df: DataFrame) -> DataFrame:
         """The query's columns under the names of the table's, of its types, with all that the table has."""

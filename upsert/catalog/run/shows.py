@@ -17,7 +17,7 @@ from upsert.catalog.results import Result, Rows
 from upsert.catalog.run.definitions import fitting_partitions, given_options, managed
 from upsert.catalog.run.jobs import active, needed
 from upsert.catalog.run.queries import frame
-from upsert.catalog.run.row_changes import target_of
+from upsert.catalog.run.row_changes import Target
 from upsert.catalog.session import OPTIONS
 from upsert.errors import ConfigurationError
 from upsert.materializer.choice import Sink, mode_of
@@ -338,7 +338,7 @@ def _planned(
         case s.Select():
             return frame(context, session, statement.query, is_streaming=is_streaming), None
         case s.Insert():
-            target = target_of(context, statement)
+            target = Target.of(context, statement)
             df = target.fitted(frame(context, session, statement.query, is_streaming=is_streaming))
             return df, target.sink if is_streaming else None
         case s.CreateTableAs():
