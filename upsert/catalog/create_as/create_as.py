@@ -24,7 +24,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructField, StructType
 
 from upsert import types
-from upsert.catalog.connectors import Definition, connect, define, definition_in
+from upsert.catalog.connectors import ConnectorTable, Definition, connect, define, definition_in
 from upsert.catalog.create_as.local import LocalStage, LocalStages
 from upsert.catalog.create_as.object_store import ObjectStoreStage, ObjectStoreStages
 from upsert.catalog.create_as.stages import Entry
@@ -91,66 +91,39 @@ def _group_key(rows: StructType) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class NewManagedTable:
-    """A managed table that a query can create and fill; its first commit shows it."""
+class NewTable:
+    """A table that a query can create and fill: a managed one, which its first commit shows.
+
+    With a ``definition`` it is one with a connector: the definition here, and for example a topic elsewhere.
+    """
 
     name: str
     schema: TableSchema
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str]
+    definition: Definition | None = None
 
-    @property
-    def sink(self) -> Sink:
-        """The table as a sink of changes."""
-        options = TableOptions.parse(self.options, self.schema, f"table {self.name!r}")
-        return described_sink(self.name, self.schema, options)
-
-    def create(self, folder: str) -> None:
-        """Make the empty table in a folder."""
-        Table.create(folder, self.schema, self.options)
-
-    def schema_in(self, folder: str) -> TableSchema:
-        """The schema of the table that was begun in a folder."""
-        return Table.open(folder).schema
-
-    def make_outside(self, folder: str) -> tuple[str, ...]:  # noqa: ARG002
-        """Create what the table lacks outside the warehouse, which is nothing; what was created."""
-        return ()
-
-    def check_unused(self, folder: str, spark: SparkSession) -> None:
-        """Nothing: a new table has no rows."""
-
-    def fill(self, folder: str, rows: DataFrame) -> None:
-        """Write all rows of a batch, in one commit."""
-        frames.write(rows, folder)
-
-    def write(self, folder: str, changes: DataFrame) -> DataStreamWriter:
-        """A writer of a stream."""
-        return frames.write_changes(changes, folder)
-
-
-@dataclass(frozen=True)
-class NewConnectorTable:
-    """A table with a connector: a definition here, and for example a topic elsewhere."""
-
-    name: str
-    definition: Definition
-
-    @property
-    def schema(self) -> TableSchema:
-        """The columns and the key."""
-        return self.definition.schema
+    def _connected(self, folder: str) -> ConnectorTable | None:
+        return None if self.definition is None else connect(self.name, self.definition, folder)
 
     @property
     def sink(self) -> Sink:
         """The table as a sink of changes, whether it exists or not."""
-        return connect(self.name, self.definition, "").sink
+        if (connected := self._connected("")) is not None:
+            return connected.sink
+        options = TableOptions.parse(self.options, self.schema, f"table {self.name!r}")
+        return described_sink(self.name, self.schema, options)
 
     def create(self, folder: str) -> None:
-        """Write the definition."""
-        define(folder, self.definition)
+        """Make the empty table in a folder, or write the definition."""
+        if self.definition is None:
+            Table.create(folder, self.schema, self.options)
+        else:
+            define(folder, self.definition)
 
     def schema_in(self, folder: str) -> TableSchema:
-        """The schema of the definition in a folder."""
+        """The schema of the table that was begun in a folder."""
+        if self.definition is None:
+            return Table.open(folder).schema
         found = definition_in(folder)
         if found is None:
             raise ConfigurationError(
@@ -160,23 +133,28 @@ class NewConnectorTable:
         return found.schema
 
     def make_outside(self, folder: str) -> tuple[str, ...]:
-        """Create what does not exist yet, such as the topic."""
-        return connect(self.name, self.definition, folder).prepare()
+        """Create what the table lacks outside the warehouse, such as its topic; what was created."""
+        connected = self._connected(folder)
+        return () if connected is None else connected.prepare()
 
     def check_unused(self, folder: str, spark: SparkSession) -> None:
-        """Refuse a topic or folder that has rows."""
-        connect(self.name, self.definition, folder).check_unused(spark)
+        """Refuse a topic or folder outside that has rows."""
+        if (connected := self._connected(folder)) is not None:
+            connected.check_unused(spark)
 
     def fill(self, folder: str, rows: DataFrame) -> None:
-        """Write all rows of a batch."""
-        connect(self.name, self.definition, folder).fill(rows)
+        """Write all rows of a batch, in one commit where the table has commits."""
+        if (connected := self._connected(folder)) is None:
+            frames.write(rows, folder)
+        else:
+            connected.fill(rows)
 
     def write(self, folder: str, changes: DataFrame) -> DataStreamWriter:
         """A writer of a stream."""
-        return connect(self.name, self.definition, folder).write_changes(changes)
-
-
-Target = NewManagedTable | NewConnectorTable
+        connected = self._connected(folder)
+        return (
+            frames.write_changes(changes, folder) if connected is None else connected.write_changes(changes)
+        )
 
 
 @dataclass(frozen=True)
@@ -268,7 +246,7 @@ class QueryWatcher(StreamingQueryListener):
         return Job(self._name, "streaming", self._query_id)
 
 
-def fill_table(tables: Stages, target: Target, rows: DataFrame, hook: JobStatusHook) -> None:
+def fill_table(tables: Stages, target: NewTable, rows: DataFrame, hook: JobStatusHook) -> None:
     """Create a table with the rows of a batch; after a failure there is none, unless it was committed."""
     stage = tables.begin(target.name, Entry.of_this_process("batch"), target.create)
     job = Job(target.name, "batch")
@@ -289,7 +267,7 @@ def fill_table(tables: Stages, target: Target, rows: DataFrame, hook: JobStatusH
     hook.on_finished(job)
 
 
-def _make_outside(stage: Stage, target: Target) -> None:
+def _make_outside(stage: Stage, target: NewTable) -> None:
     """Create what the table needs outside the warehouse, and record that in its entry."""
     if made := target.make_outside(stage.folder):
         stage.remember(made)
@@ -302,7 +280,7 @@ def _notify_end(hook: JobStatusHook, job: Job, cause: BaseException) -> None:
         hook.on_failed(job, cause)
 
 
-def replace_table(tables: Stages, target: Target, rows: DataFrame, hook: JobStatusHook) -> None:
+def replace_table(tables: Stages, target: NewTable, rows: DataFrame, hook: JobStatusHook) -> None:
     """Replace a managed table by one with the rows of a batch; after a failure the old one is unchanged."""
     job = Job(target.name, "batch")
     hook.on_created(job)
@@ -319,7 +297,7 @@ def replace_table(tables: Stages, target: Target, rows: DataFrame, hook: JobStat
 
 
 def _stream_into_table(
-    tables: Stages, target: Target, changes: DataFrame, settings: StreamSettings, hook: JobStatusHook
+    tables: Stages, target: NewTable, changes: DataFrame, settings: StreamSettings, hook: JobStatusHook
 ) -> StreamingQuery:
     """Create a table that a streaming query fills, or continue one that this statement began.
 
@@ -344,7 +322,7 @@ def _stream_into_table(
         raise
 
 
-def _check_same_columns(target: Target, stage: Stage) -> None:
+def _check_same_columns(target: NewTable, stage: Stage) -> None:
     """Refuse to continue a table that was begun for other rows."""
     own, begun = target.schema, target.schema_in(stage.folder)
     if _outline(own) != _outline(begun):
@@ -433,7 +411,7 @@ class TableFromQuery:
     def _wrong(self, expected: str, remedy: str) -> ConfigurationError:
         return ConfigurationError(f"table {self.name!r}: CREATE TABLE AS needs {expected}; {remedy}")
 
-    def _target(self, df: DataFrame, optimized: Optimized) -> tuple[Target, DataFrame]:
+    def _target(self, df: DataFrame, optimized: Optimized) -> tuple[NewTable, DataFrame]:
         if not df.isStreaming:
             return self._new_table(df, self.primary_key), df
         columns = optimized(df, self.name, None)
@@ -441,7 +419,7 @@ class TableFromQuery:
         rows = optimized(df, self.name, target.sink)
         return self._new_table(rows, target.schema.primary_key), rows
 
-    def _new_table(self, rows: DataFrame, key: Sequence[str]) -> Target:
+    def _new_table(self, rows: DataFrame, key: Sequence[str]) -> NewTable:
         schema = derived_schema(
             self.name,
             rows.schema,
@@ -452,5 +430,5 @@ class TableFromQuery:
         )
         options = dict(self.options)
         if (connector := options.pop("connector", None)) is None:
-            return NewManagedTable(self.name, schema, options)
-        return NewConnectorTable(self.name, Definition(connector, schema, options))
+            return NewTable(self.name, schema, options)
+        return NewTable(self.name, schema, options, Definition(connector, schema, options))

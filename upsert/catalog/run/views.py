@@ -13,7 +13,7 @@ import pyarrow as pa
 from upsert.catalog.connectors import definition_in
 from upsert.catalog.context import Context
 from upsert.catalog.create_as.create_as import (
-    NewManagedTable,
+    NewTable,
     derived_schema,
     fill_table,
     replace_table,
@@ -300,7 +300,7 @@ class _Query:
 
 
 @dataclass(frozen=True)
-class _NewView(NewManagedTable):
+class _NewView(NewTable):
     """A view that is being created: a table, and the versions of the tables that its first rows are of."""
 
     versions: Versions = field(default_factory=dict)
@@ -342,4 +342,5 @@ def _planned(
         comment=statement.comment,
     )
     options = context.options.with_defaults(statement.options) | {OPTION: definition.to_option()}
-    return _NewView(table_ref.name, schema, options, versions, query.bases, context.view_plan), rows
+    own = versions, query.bases, context.view_plan
+    return _NewView(table_ref.name, schema, options, None, *own), rows
