@@ -55,15 +55,6 @@ class TableRef:
         """The folder of an existing table; refuses a name without one."""
         return self.tables.existing(self.name)
 
-    def beside(self, name: str) -> str:
-        """The whole name of another table of the same database."""
-        return ".".join((*self.qualified.split(".")[:2], name))
-
-    @property
-    def is_taken(self) -> bool:
-        """Whether there is a table, or one is being filled, maybe by a process that is dead."""
-        return self.tables.is_taken(self.name)
-
     @property
     def exists(self) -> bool:
         """Whether there is such a table."""

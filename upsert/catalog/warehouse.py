@@ -113,7 +113,7 @@ class Warehouse:
         return path
 
     def is_taken(self, name: str) -> bool:
-        """Whether a name is in use, also by what a query fills or has left."""
+        """Whether a name is in use, also by what a query fills, or has left when it died."""
         return os.path.isdir(self.path(name))
 
     def drop(self, name: str) -> bool:

@@ -64,16 +64,12 @@ def what_it_depends_on(df: DataFrame) -> str | None:
     jvm: Any = df.sparkSession._jvm
     optimizer = jvm.org.apache.spark.sql.catalyst.optimizer
     catalogs = df.sparkSession._jsparkSession.sessionState().catalogManager()
+    of_clock = (getattr(optimizer, f"{name}$") for name in ("ComputeCurrentTime", "SpecialDatetimeValues"))
     rules = {
-        "the clock": (_only(optimizer, "ComputeCurrentTime"), _only(optimizer, "SpecialDatetimeValues")),
-        "the session": (optimizer.ReplaceCurrentLike(catalogs),),
+        "the clock": [getattr(rule, "MODULE$") for rule in of_clock],  # the one instance of a Scala object
+        "the session": [optimizer.ReplaceCurrentLike(catalogs)],
     }
     for what, of_kind in rules.items():
         if not all(rule.apply(plan).fastEquals(plan) for rule in of_kind):
             return what
     return None if plan.deterministic() else "chance"
-
-
-def _only(optimizer: Any, rule: str) -> Any:
-    """The one instance of a rule that is an object of Scala."""
-    return getattr(getattr(optimizer, f"{rule}$"), "MODULE$")

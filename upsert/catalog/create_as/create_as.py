@@ -151,10 +151,9 @@ class NewTable:
 
     def write(self, folder: str, changes: DataFrame) -> DataStreamWriter:
         """A writer of a stream."""
-        connected = self._connected(folder)
-        return (
-            frames.write_changes(changes, folder) if connected is None else connected.write_changes(changes)
-        )
+        if (connected := self._connected(folder)) is None:
+            return frames.write_changes(changes, folder)
+        return connected.write_changes(changes)
 
 
 @dataclass(frozen=True)

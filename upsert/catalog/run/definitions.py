@@ -88,7 +88,8 @@ def rename_table(context: Context, statement: s.RenameTable) -> Result:
     table_ref = context.databases.resolve(statement.name)
     table_ref.existing()
     _check_no_mirror_runs(context, table_ref)
-    new = statement.new if "." in statement.new else table_ref.beside(statement.new)
+    database = table_ref.qualified.rpartition(".")[0]
+    new = statement.new if "." in statement.new else f"{database}.{statement.new}"
     target = context.databases.resolve(new)
     if target.warehouse != table_ref.warehouse:
         raise ConfigurationError(

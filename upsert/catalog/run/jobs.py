@@ -109,7 +109,8 @@ class Job:
     def refuse_left_checkpoint(self, context: Context) -> None:
         """Refuse to create a table whose rows an earlier table of its name has received."""
         is_used = os.path.isdir(os.path.join(self.checkpoint, "offsets"))
-        if is_used and not context.databases.resolve(self.name).is_taken:
+        table_ref = context.databases.resolve(self.name)
+        if is_used and not table_ref.tables.is_taken(table_ref.name):
             raise ConfigurationError(
                 f"table {self.name!r}: the checkpoint {self.checkpoint!r} is that of a dropped table, so "
                 f"the new one would lack its rows; delete the folder, or SET another '{PIPELINE}' or "
