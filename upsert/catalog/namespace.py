@@ -86,7 +86,7 @@ class Databases:
         return tuple(sorted({DEFAULT, *filter(self._has, found)}))
 
     def tables(self, database: str | None = None) -> Warehouse:
-        """The tables of a database, of the current one if None; a name without a database is refused."""
+        """The tables of a database, of the current one if None; one that does not exist is refused."""
         name = self.current if database is None else checked_name(database, "database")
         if name == DEFAULT:
             return warehouse_at(self.folder)
