@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 ConnectorTable: TypeAlias = "KafkaConnector | spark_connector.SparkConnector"
 """A table with a connector, as the catalog uses it."""
 
-_STATE_OPTION: Final = "state.path"
-_STATE_FOLDER: Final = "state"
-
 _MIRRORED: Final = frozenset({"upsert-kafka"})
 """Connectors whose tables have a mirror, and so may have an INDEX."""
 
@@ -113,8 +110,8 @@ def connect(
     # no folder of an object store can be deleted atomically: there what belongs to the table lies in one of
     # its own, which no later table of the name will use
     own_folder = folder if storage_of(folder).is_local else os.path.join(folder, definition.uuid)
-    if _STATE_OPTION not in map(str.lower, given):
-        given[_STATE_OPTION] = os.path.join(own_folder, _STATE_FOLDER)
+    if "state.path" not in map(str.lower, given):
+        given["state.path"] = os.path.join(own_folder, "state")
     mirror = None
     if connector in _MIRRORED:
         given, of_mirror = split_options(given)

@@ -81,7 +81,10 @@ class Job:
         _, database, own = table_ref.qualified.split(".")
         folder = f"{database}.{own}" + (f"-{uuid[:8]}" if uuid else "")
         base = os.path.join(location or os.path.join(table_ref.warehouse, _JOBS), pipeline or "")
-        checkpoint = os.path.join(base, _begun_before(base, uuid) or folder)
+        if uuid and os.path.isdir(base):  # under whatever name the table had when the job began
+            begun = (entry for entry in sorted(os.listdir(base)) if entry.endswith(f"-{uuid[:8]}"))
+            folder = next(begun, folder)
+        checkpoint = os.path.join(base, folder)
         return cls(table_ref.shown, checkpoint, f"{pipeline}: {table_ref.shown}" if pipeline else None)
 
     @property
@@ -124,10 +127,3 @@ def unreachable_checkpoint(what: str) -> ConfigurationError:
         f"{what}: the warehouse is in an object store, which Spark's checkpoints may not reach; SET "
         f"'{CHECKPOINT}' = 'folder'"
     )
-
-
-def _begun_before(base: str, uuid: str) -> str | None:
-    """The folder of the job's checkpoint, under whatever name the table had when the job began."""
-    if not uuid or not os.path.isdir(base):
-        return None
-    return next((entry for entry in sorted(os.listdir(base)) if entry.endswith(f"-{uuid[:8]}")), None)
