@@ -27,7 +27,7 @@ from upsert.options import parse as parse_options
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.store.table_options import SINK_MATERIALIZE
 from upsert.stream_keys import KEYS_MARK, UniqueKeys, UpsertKey
-from upsert.views.prepared import Kept, ViewShape
+from upsert.views.refresh import Kept, ViewShape
 
 
 @overload

@@ -9,7 +9,7 @@ from runpy import run_module
 
 import typer
 
-from deltajoin.cli import sql, tables, views
+from deltajoin.cli import sql, tables
 from deltajoin.cli.command import errors_printed
 from upsert.errors import ConfigurationError
 
@@ -21,7 +21,7 @@ app = typer.Typer(
 )
 for group in (sql, tables):
     app.registered_commands += group.app.registered_commands
-app.add_typer(views.app, name="view")
+app.add_typer(sql.view_app, name="view")
 
 
 @app.command(

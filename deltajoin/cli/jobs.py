@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.live import Live
 
-from deltajoin.cli.command import reason_of
-from deltajoin.cli.output import Output, RowGrid
+from deltajoin.cli.command import Output, RowGrid, reason_of
 from upsert.errors import UpsertError
 
 if TYPE_CHECKING:
@@ -32,31 +31,28 @@ def follow(
 
     On a terminal they are a table that changes. Elsewhere each start, micro-batch and end is a line of a log,
     with ``--json`` an object ``{"event": "started" | "micro-batch" | "ended" | "stopped" | "failed", …}``.
-
-    Args:
-        queries: of one job, running.
-        output: where progress is printed.
-        stopped: filled when a signal comes.
-        keep_going: whether a query that fails leaves the others running.
+    With ``keep_going`` a query that fails leaves the others running.
 
     Raises:
         JobFailedError: one has failed. All have been stopped; each goes on from its checkpoint.
     """
-    log = _Log(queries, output)
     is_seen = output.console.is_terminal and not output.as_json
+    log = _Log(queries, output, only_failures=is_seen)
     with Live(console=output.console, auto_refresh=False) if is_seen else nullcontext() as view:
-        while _goes_on(queries, keep_going=keep_going) and not stopped:
+        while not stopped and any(query.isActive for query in queries):
+            if not keep_going and any(query.exception() is not None for query in queries):
+                break
             if view is not None:
                 view.update(picture(queries), refresh=True)
-            log.tell(is_seen=is_seen)
+            log.tell()
             time.sleep(_REFRESH_S)
-        log.tell(is_seen=is_seen)
+        log.tell()
         failed = {_name(query): reason_of(failure) for query in queries if (failure := query.exception())}
         for query in queries:
             query.stop()
         if view is not None:
             view.update(picture(queries), refresh=True)
-        log.tell(is_seen=is_seen, end="stopped")
+        log.tell(end="stopped")
     if failed:
         raise JobFailedError(
             "; ".join(f"query {name} has failed: {reason}" for name, reason in failed.items())
@@ -64,26 +60,21 @@ def follow(
         )
 
 
-def _goes_on(queries: Sequence[StreamingQuery], *, keep_going: bool) -> bool:
-    """Whether the job goes on: something runs, and nothing has failed that ends it."""
-    is_running = any(query.isActive for query in queries)
-    return is_running and (keep_going or all(query.exception() is None for query in queries))
-
-
 class _Log:
-    """What queries have done since the last report."""
+    """What queries have done since the last report; on a terminal, which shows the rest, only failures."""
 
-    def __init__(self, queries: Sequence[StreamingQuery], output: Output) -> None:
+    def __init__(self, queries: Sequence[StreamingQuery], output: Output, *, only_failures: bool) -> None:
         self._queries = queries
         self._output = output
+        self._only_failures = only_failures
         self._seen: dict[str, int] = {}
         self._ended: set[str] = set()
 
-    def tell(self, *, is_seen: bool, end: str = "ended") -> None:
-        """Tell what is new; on a terminal, which shows the rest, only that a query has failed."""
+    def tell(self, end: str = "ended") -> None:
+        """Tell what is new."""
         for query in self._queries:
             for event in self._news(query, end):
-                if not is_seen or event["event"] == "failed":
+                if not self._only_failures or event["event"] == "failed":
                     self._line(event)
 
     def _news(self, query: StreamingQuery, end: str) -> Iterator[dict[str, Any]]:
@@ -99,10 +90,11 @@ class _Log:
                     yield {"event": "micro-batch", **_line(query, progress)}
         if not query.isActive and number not in self._ended:
             self._ended.add(number)
-            failure = query.exception()
-            event = end if failure is None else "failed"
-            reason = {} if failure is None else {"message": reason_of(failure)}
-            yield {"event": event, **_line(query, last or {}), **reason}
+            line = _line(query, last or {})
+            if (failure := query.exception()) is None:
+                yield {"event": end, **line}
+            else:
+                yield {"event": "failed", **line, "message": reason_of(failure)}
 
     def _line(self, event: dict[str, Any]) -> None:
         if self._output.as_json:
@@ -126,7 +118,7 @@ def _line(query: StreamingQuery, progress: Any) -> dict[str, Any]:
     seconds = progress["durationMs"].get("triggerExecution") if progress else None
     return {
         "query": _name(query),
-        "state": _state(query),
+        "state": "running" if query.isActive else "ended" if query.exception() is None else "failed",
         "micro-batch": progress["batchId"] if progress else None,
         "rows": progress["numInputRows"] if progress else None,
         "rows/s": round(progress["processedRowsPerSecond"] or 0.0) if progress else None,
@@ -136,9 +128,3 @@ def _line(query: StreamingQuery, progress: Any) -> dict[str, Any]:
 
 def _name(query: StreamingQuery) -> str:
     return query.name or str(query.id)
-
-
-def _state(query: StreamingQuery) -> str:
-    if query.isActive:
-        return "running"
-    return "ended" if query.exception() is None else "failed"

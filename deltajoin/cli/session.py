@@ -1,4 +1,4 @@
-"""The Spark session of a command, started when a statement first needs one, on a Java that Spark runs on."""
+"""The session of a command: its catalog, Spark when a statement first needs it, and what statements give."""
 
 from __future__ import annotations
 
@@ -7,21 +7,28 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from rich.console import Console
+import pyarrow as pa
+from rich.console import Console, Group
+from rich.live import Live as LiveView
+from rich.text import Text
 
+from deltajoin.cli.command import Output, RowGrid
 from upsert import Catalog
-from upsert.catalog.results import Result
+from upsert.catalog.results import Done, Frame, Live, Result, Rows, Running
+from upsert.catalog.script import split_statements
 from upsert.errors import ConfigurationError, own_errors_first
 from upsert.sql.parser import parse
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 Found = TypeVar("Found")
 
@@ -31,14 +38,7 @@ _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)([^"]*)"')
 
 
 def check_java(environment: Mapping[str, str]) -> None:
-    """Make sure that Spark will find a Java that it runs on.
-
-    Args:
-        environment: variables of the process: `JAVA_HOME`, else `PATH`, says which Java it is.
-
-    Raises:
-        ConfigurationError: there is none, or it is too old; the message has its version.
-    """
+    """Make sure that Spark will find a Java that it runs on: that of `JAVA_HOME`, else of `PATH`."""
     home = environment.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java", path=environment.get("PATH"))
     where = f"JAVA_HOME = {home!r}" if home else "PATH"
@@ -69,24 +69,42 @@ _JOBS: Final = "deltajoin-statement"
 """The group of the jobs of statements, by which they are cancelled."""
 _QUIET_LOG: Final = Path(__file__).with_name("log4j2.properties")
 _JVM_OPTIONS: Final = "SPARK_SUBMIT_OPTS"
+SHOWN_ROWS: Final = 1_000
+"""Rows of a batch that a table shows; with --json all are printed."""
+_REFRESH_S: Final = 0.5
 
 
 class Session:
-    """A catalog, and Spark for what needs it.
+    """A catalog, and Spark for what needs it; executes statements and shows the result of each.
 
     Args:
         warehouse: folder of the catalog.
+        output: where results are shown.
         conf: Spark settings as ``key=value``.
         master: Spark's master, such as ``local[*]``.
+        rows: how many rows of a batch a table shows.
 
-    Raises:
-        ConfigurationError: a setting is none.
+    Attributes:
+        started: the queries that streaming statements have started, in their order.
     """
 
-    def __init__(self, warehouse: str, conf: Sequence[str] = (), master: str | None = None) -> None:
+    def __init__(
+        self,
+        warehouse: str,
+        output: Output,
+        conf: Sequence[str] = (),
+        master: str | None = None,
+        *,
+        rows: int = SHOWN_ROWS,
+    ) -> None:
         self._conf = dict(map(_setting, conf))
         self._master = master
         self._warehouse = warehouse
+        self._output = output
+        self._rows = rows
+        self._shown: list[StreamingQuery] = []
+        self._is_cancelled = False
+        self.started: list[StreamingQuery] = []
 
     @cached_property
     def catalog(self) -> Catalog:
@@ -113,22 +131,10 @@ class Session:
         session.sparkContext.setLogLevel("OFF" if "spark.log.level" not in self._conf else "WARN")
         return session
 
-    def sql(self, text: str) -> Result:
-        """Execute one statement; Spark is started for those that need it."""
-        return self._with_spark_if_needed(lambda spark: self.catalog.sql(text, spark))
-
-    def planned(self, text: str) -> Callable[[], Result] | Result:
-        """What runs an INSERT, which has been found possible; any other statement is executed."""
-        from upsert.catalog.run.dispatch import planned
-
-        statement = parse(text)
-        with own_errors_first():
-            return self._with_spark_if_needed(lambda spark: planned(self.catalog.context, statement, spark))
-
     def _with_spark_if_needed(self, execute: Callable[[SparkSession | None], Found]) -> Found:
         from upsert.catalog.run.jobs import SparkNeededError
 
-        if not self.has_spark:
+        if not self._has_spark:
             with suppress(SparkNeededError):
                 return execute(None)
         if type(self.spark).getActiveSession() is None:
@@ -138,22 +144,130 @@ class Session:
         self.spark.sparkContext.setJobGroup(_JOBS, "a statement")
         return execute(self.spark)
 
-    def cancel(self) -> None:
-        """Cancel the jobs of the statement that another thread executes."""
-        if self.has_spark:
-            self.spark.sparkContext.cancelJobGroup(_JOBS)
-
     @property
-    def has_spark(self) -> bool:
-        """Whether Spark has been started."""
+    def _has_spark(self) -> bool:
         return "spark" in self.__dict__
 
     def close(self) -> None:
         """Stop the queries that run, and Spark."""
-        if self.has_spark:
+        if self._has_spark:
             for query in self.spark.streams.active:
                 query.stop()
             self.spark.stop()
+
+    def run_script(self, text: str) -> None:
+        """Execute all statements of a text; stops at the first error."""
+        self._is_cancelled = False
+        for statement in split_statements(text):
+            self._go_on()
+            self.run(statement.text)
+
+    def plan_script(self, text: str) -> list[Callable[[], Result]]:
+        """Execute all statements of a text but its INSERTs; returns what runs those, in their order.
+
+        So no query starts before all of them are known to be possible.
+        """
+        from upsert.catalog.run import dispatch
+
+        # each must be a statement before any is executed
+        parsed = [parse(statement.text) for statement in split_statements(text)]
+        found: list[Callable[[], Result]] = []
+        for one in parsed:
+            self._go_on()
+            with own_errors_first():
+                planned = self._with_spark_if_needed(partial(dispatch.planned, self.catalog.context, one))
+            if isinstance(planned, Result):
+                self._show(planned)
+            else:
+                found.append(planned)
+        return found
+
+    def run_planned(self, planned: Sequence[Callable[[], Result]]) -> None:
+        """Run what `plan_script` gave."""
+        for start in planned:
+            self._go_on()
+            with own_errors_first():
+                result = start()
+            self._show(result)
+
+    def _go_on(self) -> None:
+        if self._is_cancelled:
+            raise KeyboardInterrupt
+
+    def cancel(self) -> None:
+        """End what another thread executes: a statement's jobs, the stream that it shows, what follows."""
+        self._is_cancelled = True
+        for query in [*self._shown]:
+            query.stop()
+        if self._has_spark:
+            self.spark.sparkContext.cancelJobGroup(_JOBS)
+
+    def run(self, text: str) -> None:
+        """Execute one statement and show what it gives; a stream is shown until `cancel` stops it."""
+        self._show(self._with_spark_if_needed(partial(self.catalog.sql, text)))
+
+    @own_errors_first()
+    def _show(self, result: Result) -> None:
+        match result:
+            case Done():
+                self._output.say(f"{result.statement}: {result.note}")
+            case Rows():
+                self._output.table(result.rows)
+            case Running(query=query):
+                self.started.append(query)
+                self._output.say(f"{result.statement}: runs, checkpoint {result.checkpoint}")
+            case Live():
+                self._show_live(result)
+            case Frame(df=df) if df.isStreaming:
+                self._show_changes(df)
+            case Frame(df=df):
+                self._show_batch(df)
+
+    def _show_batch(self, df: DataFrame) -> None:
+        if self._output.as_json:
+            for row in df.toLocalIterator(prefetchPartitions=True):
+                self._go_on()
+                self._output.rows([row.asDict(recursive=True)])
+            return
+        found = df.limit(self._rows + 1).toArrow()
+        self._output.table(found.slice(0, self._rows))
+        if found.num_rows > self._rows:
+            self._output.say(f"only the first {self._rows} rows are shown; add LIMIT, or use --json")
+
+    def _show_changes(self, df: DataFrame) -> None:
+        def show(rows: DataFrame, batch: int) -> None:  # noqa: ARG001 - Spark gives the number too
+            found = rows.toArrow()
+            if found.num_rows:
+                self._output.table(found)
+
+        query = df.writeStream.outputMode("update").foreachBatch(show).start()
+        with self._showing(query):
+            query.awaitTermination()
+
+    def _show_live(self, result: Live) -> None:
+        query = result.query
+        with self._showing(query):
+            if self._output.as_json:
+                query.awaitTermination()
+                self._output.table(result.rows)
+                return
+            with LiveView(console=self._output.console, auto_refresh=False, vertical_overflow="crop") as view:
+                while query.isActive:
+                    view.update(_picture(result.rows), refresh=True)
+                    time.sleep(_REFRESH_S)
+                view.update(_picture(result.rows), refresh=True)
+        if (failure := query.exception()) is not None:
+            raise failure
+
+    @contextmanager
+    def _showing(self, query: StreamingQuery) -> Iterator[None]:
+        """While a query is shown, `cancel` stops it."""
+        self._shown.append(query)
+        try:
+            yield
+        finally:
+            query.stop()
+            self._shown.remove(query)
 
 
 @contextmanager
@@ -177,3 +291,12 @@ def _setting(text: str) -> tuple[str, str]:
             f"option --conf must read key=value, got {text!r}; for example spark.ui.port=4040"
         )
     return key.strip(), value
+
+
+def _picture(rows: pa.Table) -> Group:
+    """The rows of a result as they are now, in a fixed order."""
+    found: list[dict[str, Any]] = sorted(rows.to_pylist(), key=lambda row: repr(list(row.values())))
+    return Group(
+        RowGrid(rows.column_names, (list(row.values()) for row in found)),
+        Text(f"{rows.num_rows} rows; Ctrl-C ends", style="dim"),
+    )

@@ -1,4 +1,4 @@
-"""`sql` and `run`: statements from the command line, a file, a pipe or a prompt.
+"""`sql`, `run` and `view`: statements from the command line, a file, a pipe or a prompt.
 
 Ctrl-C cancels what runs, and the command or the prompt goes on. PySpark's own handler calls the JVM from
 within the signal, which may hit a call that is under way: py4j then speaks of a "reentrant call", and the
@@ -13,52 +13,38 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from deltajoin.cli.command import EXPECTED_ERRORS, HERE, Json, Warehouse, errors_printed, print_error
+from deltajoin.cli.command import EXPECTED_ERRORS, HERE, Json, Output, Warehouse, errors_printed, print_error
 from deltajoin.cli.jobs import follow
-from deltajoin.cli.output import Output
-from deltajoin.cli.session import Session
-from deltajoin.cli.statements import SHOWN_ROWS, Statements
+from deltajoin.cli.session import SHOWN_ROWS, Session
 from upsert.errors import ConfigurationError
+from upsert.sql.parser import parse
 
 _AGAIN_S: Final = 0.2
 """Between two attempts to cancel what has not ended: a statement may have several jobs in turn."""
 
 
-class Statement:
-    """A thread in which one piece of work after the other is done, each until Ctrl-C cancels it."""
+def done_or_cancelled(
+    thread: ThreadPoolExecutor, work: Callable[[], None], cancel: Callable[[], None]
+) -> None:
+    """Do some work in a thread; Ctrl-C calls ``cancel``, maybe several times, which makes it end soon.
 
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, "statement")
-
-    def run(self, work: Callable[[], None], cancel: Callable[[], None]) -> None:
-        """Do some work; Ctrl-C cancels it.
-
-        Args:
-            work: what to do, in the thread.
-            cancel: makes it end soon, from another thread; may be called several times.
-
-        Raises:
-            KeyboardInterrupt: Ctrl-C has cancelled it; work that succeeded all the same raises nothing.
-            BaseException: whatever the work raises.
-        """
-        with _interrupts():
-            future = self._thread.submit(work)
-            try:
-                future.result()
-            except KeyboardInterrupt:
-                if _ended(future, cancel) is not None:
-                    raise
-
-    def close(self) -> None:
-        """End the thread."""
-        self._thread.shutdown()
+    A cancelled one raises KeyboardInterrupt; work that succeeded all the same raises nothing.
+    """
+    # Python's own way with Ctrl-C, whichever PySpark has installed
+    with _handled(signal.default_int_handler, signal.SIGINT):
+        future = thread.submit(work)
+        try:
+            future.result()
+        except KeyboardInterrupt:
+            if _ended(future, cancel) is not None:
+                raise
 
 
 @contextmanager
@@ -70,11 +56,7 @@ def signals_noted() -> Iterator[list[int]]:
 
 
 def done_or_stopped(work: Callable[[], None], cancel: Callable[[], None], stopped: list[int]) -> None:
-    """Do some work in a thread; it is cancelled when `signals_noted` has noted one.
-
-    Raises:
-        BaseException: whatever the work raises, unless it was cancelled.
-    """
+    """Do some work in a thread; it is cancelled when `signals_noted` has noted one."""
     with ThreadPoolExecutor(1, "statements") as thread:
         future = thread.submit(work)
         while not stopped and not future.done():
@@ -95,13 +77,6 @@ def _ended(future: Future[None], cancel: Callable[[], None]) -> BaseException | 
 
 
 @contextmanager
-def _interrupts() -> Iterator[None]:
-    """Python's own way with Ctrl-C, whichever PySpark has installed."""
-    with _handled(signal.default_int_handler, signal.SIGINT):
-        yield
-
-
-@contextmanager
 def _handled(handler: Callable[..., object], *numbers: signal.Signals) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield  # signals are the main thread's business
@@ -115,6 +90,7 @@ def _handled(handler: Callable[..., object], *numbers: signal.Signals) -> Iterat
 
 
 app = typer.Typer()
+view_app = typer.Typer(no_args_is_help=True, help="Materialized views: their state, and refreshing them.")
 
 Conf = Annotated[
     list[str] | None, typer.Option("--conf", help="A Spark setting, key=value; may be repeated.")
@@ -141,29 +117,23 @@ def sql(
 
     Streaming statements run until they end or are interrupted.
     """
-    with errors_printed(as_json=as_json, trace=trace):
+    with errors_printed(as_json=as_json, trace=trace) as output:
         if file is not None and execute is not None:
             raise ConfigurationError("sql: either a file or -e says what to do, got both; leave one out")
-        session = Session(warehouse, conf or (), master)
-        statements = Statements(session, Output(as_json=as_json), rows=rows)
-        thread = Statement()
-        try:
+        session = Session(warehouse, output, conf or (), master, rows=rows)
+        with ThreadPoolExecutor(1, "statement") as thread, closing(session):
             if file is None and execute is None and sys.stdin.isatty():
-                converse(session, statements, thread, trace=trace)
+                _converse(session, thread, trace=trace)
             else:
-                text = execute if execute is not None else _read(file)
-                run_and_follow(text, statements, thread, Output(as_json=as_json))
-        finally:
-            session.close()
-            thread.close()
+                _run_and_follow(execute if execute is not None else _read(file), session, thread, output)
 
 
-def run_and_follow(text: str, statements: Statements, thread: Statement, output: Output) -> None:
+def _run_and_follow(text: str, session: Session, thread: ThreadPoolExecutor, output: Output) -> None:
     """Execute a text's statements, and tell the progress of the queries that they start until those end."""
-    thread.run(lambda: statements.run_script(text), statements.cancel)
-    if statements.started:
+    done_or_cancelled(thread, partial(session.run_script, text), session.cancel)
+    if session.started:
         with signals_noted() as stopped:
-            follow(statements.started, output, stopped)
+            follow(session.started, output, stopped)
 
 
 @app.command()
@@ -183,35 +153,33 @@ def run(
     All statements are checked before the first query starts. SIGINT and SIGTERM stop the queries in good
     order; run again, they go on from their checkpoints.
     """
-    with errors_printed(as_json=as_json, trace=trace), signals_noted() as stopped:
-        session = Session(warehouse, conf or (), master)
-        statements = Statements(session, Output(as_json=as_json))
-        text = _read(job)
-        try:
-            done_or_stopped(lambda: _start(statements, text, job), statements.cancel, stopped)
-            if statements.started:
-                follow(statements.started, Output(as_json=as_json), stopped, keep_going=keep_going)
-        finally:
-            session.close()
+    with (
+        errors_printed(as_json=as_json, trace=trace) as output,
+        signals_noted() as stopped,
+        closing(Session(warehouse, output, conf or (), master)) as session,
+    ):
+        done_or_stopped(partial(_start, session, _read(job), job), session.cancel, stopped)
+        if session.started:
+            follow(session.started, output, stopped, keep_going=keep_going)
 
 
-def _start(statements: Statements, text: str, job: Path) -> None:
+def _start(session: Session, text: str, job: Path) -> None:
     """Start the queries of a job when all of its statements are known to be possible."""
-    statements.run_planned(statements.plan_script(text))
-    if not statements.started:
+    session.run_planned(session.plan_script(text))
+    if not session.started:
         raise ConfigurationError(
             f"job {str(job)!r} must start a streaming query, got none; SET 'execution.runtime-mode' "
             "= 'streaming' before its INSERT, or use `deltajoin sql`"
         )
 
 
-def converse(session: Session, statements: Statements, thread: Statement, *, trace: bool = False) -> None:
+def _converse(session: Session, thread: ThreadPoolExecutor, *, trace: bool) -> None:
     """Execute what the user types; an error is printed, Ctrl-C cancels, and the prompt continues."""
     from deltajoin.cli import prompt
 
     for text in prompt.statements(session.catalog.tables):
         try:
-            thread.run(partial(statements.run_script, text), statements.cancel)
+            done_or_cancelled(thread, partial(session.run_script, text), session.cancel)
         except KeyboardInterrupt:
             Output().say("cancelled")
         except BrokenPipeError:
@@ -231,3 +199,84 @@ def _read(file: Path | None) -> str:
         raise ConfigurationError(
             f"file {str(file)!r} must be a text to read, got {cause}; correct its name"
         ) from cause
+
+
+ViewName = Annotated[str, typer.Argument(metavar="VIEW", help="Name of a view.", show_default=False)]
+
+
+@view_app.command("list")
+def list_views(warehouse: Warehouse = HERE, as_json: Json = False) -> None:
+    """List the views of a warehouse, whether each is up to date, and their queries."""
+    _execute(["SHOW MATERIALIZED VIEWS"], warehouse, as_json=as_json)
+
+
+@view_app.command("describe")
+def describe_view(name: ViewName, warehouse: Warehouse = HERE, as_json: Json = False) -> None:
+    """Show a view's columns and query, and the versions of its tables that its rows are of."""
+    _execute([f"DESCRIBE EXTENDED {name}"], warehouse, as_json=as_json)
+
+
+@view_app.command("explain")
+def explain_view(
+    name: ViewName,
+    warehouse: Warehouse = HERE,
+    conf: Conf = None,
+    master: Master = None,
+    trace: Trace = False,
+    as_json: Json = False,
+) -> None:
+    """Show what a refresh of a view reads and computes, and which hidden tables it keeps."""
+    _execute([f"EXPLAIN MATERIALIZED VIEW {name}"], warehouse, conf, master, trace=trace, as_json=as_json)
+
+
+@view_app.command("refresh")
+def refresh_views(
+    names: Annotated[list[str], typer.Argument(metavar="VIEW…", help="Names of views.", show_default=False)],
+    warehouse: Warehouse = HERE,
+    is_kept: Annotated[
+        bool, typer.Option("--keep", help="Go on with every commit of their tables, until interrupted.")
+    ] = False,
+    conf: Conf = None,
+    master: Master = None,
+    trace: Trace = False,
+    as_json: Json = False,
+) -> None:
+    """Bring views to the newest rows of their tables, one after the other; --keep goes on with them."""
+    statements = [f"REFRESH MATERIALIZED VIEW {name}" for name in names]
+    mode = ["SET 'execution.runtime-mode' = 'streaming'"] if is_kept else []
+    _execute([*mode, *statements], warehouse, conf, master, trace=trace, as_json=as_json)
+
+
+@view_app.command("suspend")
+def suspend_view(name: ViewName, warehouse: Warehouse = HERE, as_json: Json = False) -> None:
+    """Let no process refresh a view until `resume`."""
+    _execute([f"ALTER MATERIALIZED VIEW {name} SUSPEND"], warehouse, as_json=as_json)
+
+
+@view_app.command("resume")
+def resume_view(name: ViewName, warehouse: Warehouse = HERE, as_json: Json = False) -> None:
+    """Let a view be refreshed again."""
+    _execute([f"ALTER MATERIALIZED VIEW {name} RESUME"], warehouse, as_json=as_json)
+
+
+@view_app.command("drop")
+def drop_view(name: ViewName, warehouse: Warehouse = HERE, as_json: Json = False) -> None:
+    """Delete a view and its rows; its tables stay."""
+    _execute([f"DROP MATERIALIZED VIEW {name}"], warehouse, as_json=as_json)
+
+
+def _execute(
+    texts: list[str],
+    warehouse: str,
+    conf: list[str] | None = None,
+    master: str | None = None,
+    *,
+    trace: bool = False,
+    as_json: bool,
+) -> None:
+    with errors_printed(as_json=as_json, trace=trace) as output:
+        for text in texts:
+            parse(text)  # each is one statement, whatever a view is called
+        session = Session(warehouse, output, conf or (), master)
+        with ThreadPoolExecutor(1, "statement") as thread, closing(session):
+            _run_and_follow(";\n".join(texts), session, thread, output)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from itertools import count
 from typing import Annotated, Final
 
 import pyarrow as pa
@@ -13,10 +12,8 @@ import typer
 from rich.console import Console
 
 from deltajoin.cli.command import HERE, Exit, Json, Name, SnapshotId, Warehouse, errors_printed, table_of
-from deltajoin.cli.output import Output
 from deltajoin.cli.session import Session
-from deltajoin.cli.statements import Statements
-from upsert import Table, Version
+from upsert import Catalog, Table, Version
 from upsert.errors import ConfigurationError
 
 _ROWS_A_STEP: Final = 10_000
@@ -27,9 +24,8 @@ app = typer.Typer()
 @app.command()
 def tables(warehouse: Warehouse = HERE, as_json: Json = False) -> None:
     """List the tables of a warehouse."""
-    with errors_printed(as_json=as_json):
-        names = Session(warehouse).catalog.tables()
-        output = Output(as_json=as_json)
+    with errors_printed(as_json=as_json) as output:
+        names = Catalog(warehouse).tables()
         output.rows([{"table": name} for name in names], empty=f"no tables in {warehouse}")
 
 
@@ -43,9 +39,9 @@ def describe(
     as_json: Json = False,
 ) -> None:
     """Show a table's columns, keys and indexes."""
-    with errors_printed(as_json=as_json):
+    with errors_printed(as_json=as_json) as output:
         statement = f"DESCRIBE {'EXTENDED ' if extended else ''}{name}"
-        Statements(Session(warehouse), Output(as_json=as_json)).run(statement)
+        Session(warehouse, output).run(statement)
 
 
 @app.command()
@@ -57,9 +53,9 @@ def head(
     as_json: Json = False,
 ) -> None:
     """Show some rows of a table as it is, or as it was at a snapshot."""
-    with errors_printed(as_json=as_json):
+    with errors_printed(as_json=as_json) as output:
         found = table_of(warehouse, name).snapshot(snapshot)
-        Output(as_json=as_json).table(found.scan().slice(0, rows), title=f"{name}, snapshot {found.id}")
+        output.table(found.scan().slice(0, rows), title=f"{name}, snapshot {found.id}")
 
 
 @app.command()
@@ -84,12 +80,11 @@ def changes(
     as_json: Json = False,
 ) -> None:
     """Show what changed in a table, once for each key: the row before (-U), then the row after (+U)."""
-    with errors_printed(as_json=as_json):
+    with errors_printed(as_json=as_json) as output:
         table = table_of(warehouse, name)
         if follow and until is not None:
             raise ConfigurationError("changes: --follow has no end, got --until; leave one of them out")
-        steps = followed(table, since, poll_seconds) if follow else [table.changes(since, until)]
-        output = Output(as_json=as_json)
+        steps = _followed(table, since, poll_seconds) if follow else [table.changes(since, until)]
         left = limit
         for rows in steps:
             shown = rows if left is None else rows.slice(0, left)
@@ -99,11 +94,11 @@ def changes(
                 break
 
 
-def followed(table: Table, since: int, poll_seconds: float) -> Iterator[pa.Table]:
+def _followed(table: Table, since: int, poll_seconds: float) -> Iterator[pa.Table]:
     """The changes after a snapshot as they come, some thousand rows at a time; it never ends."""
     table.snapshot(since)  # an expired one is an error at once
     version = Version.complete(since)
-    for _ in count():
+    while True:
         end = table.advance(version, max_rows=_ROWS_A_STEP)
         if end == version:
             time.sleep(poll_seconds)
@@ -117,7 +112,7 @@ def followed(table: Table, since: int, poll_seconds: float) -> Iterator[pa.Table
 @app.command()
 def snapshots(name: Name, warehouse: Warehouse = HERE, as_json: Json = False) -> None:
     """List the states of a table that can be read, oldest first; records include deletions."""
-    with errors_printed(as_json=as_json):
+    with errors_printed(as_json=as_json) as output:
         found = [
             {
                 "snapshot": info.id,
@@ -130,7 +125,7 @@ def snapshots(name: Name, warehouse: Warehouse = HERE, as_json: Json = False) ->
             }
             for info in table_of(warehouse, name).history()
         ]
-        Output(as_json=as_json).rows(found, title=f"snapshots of {name}", empty="no commits yet")
+        output.rows(found, title=f"snapshots of {name}", empty="no commits yet")
 
 
 @app.command()
@@ -138,7 +133,7 @@ def files(
     name: Name, warehouse: Warehouse = HERE, snapshot: SnapshotId = None, as_json: Json = False
 ) -> None:
     """List the data files of a snapshot: newest first within a bucket."""
-    with errors_printed(as_json=as_json):
+    with errors_printed(as_json=as_json) as output:
         entries = table_of(warehouse, name).snapshot(snapshot).files.entries
         found = [
             {
@@ -153,15 +148,14 @@ def files(
             }
             for entry in entries
         ]
-        Output(as_json=as_json).rows(found, title=f"files of {name}", empty="no files")
+        output.rows(found, title=f"files of {name}", empty="no files")
 
 
 @app.command()
 def compact(name: Name, warehouse: Warehouse = HERE, as_json: Json = False) -> None:
     """Merge each bucket to one sorted run; readers and writers go on meanwhile."""
-    with errors_printed(as_json=as_json):
+    with errors_printed(as_json=as_json) as output:
         table = table_of(warehouse, name)
-        output = Output(as_json=as_json)
         before = table.snapshot().info
         with Console(stderr=True).status(f"merging the files of {name} …"):
             done = table.compact()
@@ -188,9 +182,9 @@ def publish_log(
     as_json: Json = False,
 ) -> None:
     """Send the commits that a table's log in Kafka lacks, after one that could not be sent."""
-    with errors_printed(as_json=as_json):
+    with errors_printed(as_json=as_json) as output:
         sent = table_of(warehouse, name).publish_log(accept_gap=accept_gap)
-        Output(as_json=as_json).rows([{"commits published": sent}])
+        output.rows([{"commits published": sent}])
 
 
 @app.command()
@@ -201,9 +195,9 @@ def expire(
     as_json: Json = False,
 ) -> None:
     """Give up old states of a table, and delete the files that only they need."""
-    with errors_printed(as_json=as_json):
+    with errors_printed(as_json=as_json) as output:
         gone = table_of(warehouse, name).expire(keep=keep)
-        Output(as_json=as_json).rows([{"snapshots that can no longer be read": gone}])
+        output.rows([{"snapshots that can no longer be read": gone}])
 
 
 @app.command()
@@ -216,9 +210,9 @@ def clean(
     as_json: Json = False,
 ) -> None:
     """Delete files that no snapshot needs, left by processes that died."""
-    with errors_printed(as_json=as_json):
+    with errors_printed(as_json=as_json) as output:
         gone = table_of(warehouse, name).clean(older_than_s=3600 * older_than_hours)
-        Output(as_json=as_json).rows([{"files deleted": gone}])
+        output.rows([{"files deleted": gone}])
 
 
 @app.command()
@@ -231,20 +225,13 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Check every rule of a table on disk: it reports damage, with exit code 3, and repairs nothing."""
-    with errors_printed(as_json=as_json):
+    with errors_printed(as_json=as_json) as output:
         found = table_of(warehouse, name).check(deep=deep)
-        output = Output(as_json=as_json)
-        output.rows(
-            [
-                {
-                    "rule": one.rule,
-                    "subject": one.subject,
-                    "found": one.found,
-                    "harm": not one.is_information,
-                }
-                for one in found
-            ]
-        )
+        rows = [
+            {"rule": one.rule, "subject": one.subject, "found": one.found, "harm": not one.is_information}
+            for one in found
+        ]
+        output.rows(rows)
         if not all(one.is_information for one in found):
             raise typer.Exit(Exit.DAMAGED)
         output.say(f"{name}: every rule holds")

@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
-from deltajoin.spark.options import FORMAT as JOIN_FORMAT
 from pyspark.sql import DataFrame
 
 from deltajoin.aggregate.source import FORMAT as AGGREGATE_FORMAT
@@ -21,6 +20,7 @@ from deltajoin.latest.api import LOOKUP_SIDE_MARK, side_of_mark
 from deltajoin.latest.operator import WHOLE_MARK
 from deltajoin.lookup.protocol import name_of
 from deltajoin.spark.consolidate import CONSOLIDATED_MARK
+from deltajoin.spark.source import FORMAT as JOIN_FORMAT
 from planner.plan.expressions import (
     SUBQUERY,
     TIMES,

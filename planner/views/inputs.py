@@ -27,8 +27,7 @@ from upsert.managed.stepping import STEP, SUFFIX
 from upsert.spark_table import FORMAT, arrow_schema
 from upsert.store.metadata.stands_for import Costs
 from upsert.store.table import Table
-from upsert.views.prepared import ViewShape
-from upsert.views.refresh import FEW_ROWS, consumer_of
+from upsert.views.refresh import FEW_ROWS, ViewShape, consumer_of
 
 FEW_BYTES: Final = 32 << 20
 """So many bytes of rows are read in the driver; see also `FEW_ROWS`."""

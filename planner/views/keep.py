@@ -36,7 +36,7 @@ from planner.views.unindexed import unindexed
 from upsert.errors import ConfigurationError
 from upsert.store.metadata.stands_for import Costs, Refresh
 from upsert.store.table import Table
-from upsert.views.prepared import Computed, ViewShape
+from upsert.views.refresh import Computed, ViewShape
 from upsert.views.session import small_session
 
 FROM_HIDDEN: Final = "computed from its hidden tables"

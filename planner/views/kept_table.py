@@ -29,7 +29,7 @@ from upsert.schema import Index, TableSchema
 from upsert.spark_table import stored_type
 from upsert.store.metadata.stands_for import Costs, StandsFor
 from upsert.store.table import Table
-from upsert.views.prepared import Computed
+from upsert.views.refresh import Computed
 
 COLUMN: Final = "column_"
 """What the names of the columns of such a table begin with; their numbers follow."""

@@ -47,8 +47,7 @@ from upsert.store.predicate import where_to_json
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.table import Table
 from upsert.views.difference import difference, signed_rows
-from upsert.views.prepared import HIDDEN_TABLES, Computed, Kept
-from upsert.views.refresh import FEW_ROWS
+from upsert.views.refresh import FEW_ROWS, HIDDEN_TABLES, Computed, Kept
 
 PARTITION: Final = "partition"
 """The column with the hash by which the rows of a partition are found; others may have the same."""

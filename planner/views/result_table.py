@@ -29,7 +29,7 @@ from upsert.schema import Index, TableSchema
 from upsert.spark_table import stored_type
 from upsert.store.metadata.stands_for import Costs
 from upsert.store.table import Table
-from upsert.views.prepared import Computed
+from upsert.views.refresh import Computed
 
 _NO_ROWS: Final = (RowKind.DELETE.value, RowKind.UPDATE_BEFORE.value)
 

@@ -33,7 +33,7 @@ from upsert.managed import frames
 from upsert.store.metadata.stands_for import Costs
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.table import Table
-from upsert.views.prepared import HIDDEN_TABLES, Computed, Kept, PlanOutgrownError
+from upsert.views.refresh import HIDDEN_TABLES, Computed, Kept, PlanOutgrownError
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,7 @@ from upsert.schema import TableSchema
 from upsert.spark_table import spark_schema, stored_type
 from upsert.store.metadata.stands_for import Costs
 from upsert.store.table import Table
-from upsert.views.prepared import HIDDEN_TABLES, Computed
-from upsert.views.refresh import FEW_ROWS
+from upsert.views.refresh import FEW_ROWS, HIDDEN_TABLES, Computed
 
 _GROUP: Final = "group_"
 _IS_NULL: Final = "is_null_"

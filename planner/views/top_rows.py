@@ -28,8 +28,7 @@ from planner.views.rows_table import Line, RowsTable
 from planner.views.stages import Tables, changes_of
 from upsert.store.storage import storage_of
 from upsert.store.table import Table
-from upsert.views.prepared import HIDDEN_TABLES, Kept, PlanOutgrownError
-from upsert.views.refresh import FEW_ROWS
+from upsert.views.refresh import FEW_ROWS, HIDDEN_TABLES, Kept, PlanOutgrownError
 
 MORE: Final = 10
 """So many times the rows that a LIMIT shows are kept, at first."""

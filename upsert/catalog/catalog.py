@@ -51,7 +51,6 @@ class Catalog:
 
     Attributes:
         catalogs: this warehouse by its name, those of CREATE CATALOG, and the current one.
-        databases: the databases of the current catalog; names of tables are looked up in the current one.
         options: what ``SET`` sets: how statements run, and defaults of new tables; see
             ``upsert.catalog.session``.
         mirrors: the queries by which this catalog keeps mirrors of topics, by the folder of the table.
@@ -105,10 +104,9 @@ class Catalog:
 
         ``CREATE TABLE``, also ``AS SELECT``, ``DROP TABLE``, ``ALTER TABLE``, ``INSERT``, ``DELETE FROM``,
         queries, ``SHOW``, ``DESCRIBE``, ``SET``, databases: docs/sql.md. Follows FLIP-188, FLIP-218, FLIP-486
-        (``INDEX``), FLIP-149 and FLIP-107. A table appears and disappears atomically, also in a
-        crash. ``DROP TABLE`` deletes a managed table's rows and history; of a
-        table with a connector the definition, the state of its readers and its mirror, and nothing outside,
-        no topic.
+        (``INDEX``), FLIP-149 and FLIP-107. A table appears and disappears atomically, also in a crash.
+        ``DROP TABLE`` deletes a managed table's rows and history; of a table with a connector the definition,
+        the state of its readers and its mirror, and nothing outside, no topic.
 
         Args:
             text: the statement; ``upsert.catalog.script.split_statements`` splits a text with several.

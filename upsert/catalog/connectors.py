@@ -1,139 +1,127 @@
-"""Tables of a catalog whose rows lie elsewhere: one protocol, and the connector that a definition names.
+"""Tables of a catalog whose rows lie elsewhere: the file that defines one, and the connector that it names.
 
-Connectors are imported when a table needs one: every worker of a query imports the catalog.
+The file is the ``table.json`` that managed tables have too. One name for both, published put-if-absent, lets
+exactly one of two concurrent CREATE TABLEs win, of whatever kind they are. Kafka is imported when a table
+needs it: every worker of a query imports the catalog.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeAlias
+from uuid import uuid4
 
 from upsert.catalog import spark_connector
-from upsert.catalog.definitions import Definition, state_folder
-from upsert.errors import ConfigurationError, SchemaError
-from upsert.materializer.choice import Sink
+from upsert.codec import Jsonable
+from upsert.errors import ConfigurationError, CorruptTableError, SchemaError, TableExistsError
 from upsert.options import suggestion
+from upsert.schema import TableSchema
+from upsert.store.metadata import table_file
+from upsert.store.paths import TABLE_FILE
+from upsert.store.storage import storage_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
+    from upsert.catalog.kafka_connector import KafkaConnector
 
-    from upsert.store.table import Table
-
-
-_STATE_OPTION: Final = "state.path"
-_STATE_FOLDER: Final = "state"
+ConnectorTable: TypeAlias = "KafkaConnector | spark_connector.SparkConnector"
+"""A table with a connector, as the catalog uses it."""
 
 _MIRRORED: Final = frozenset({"upsert-kafka"})
 """Connectors whose tables have a mirror, and so may have an INDEX."""
 
 
-class ConnectorTable(Protocol):
-    """A table with a connector, as the catalog uses it."""
+@dataclass(frozen=True)
+class Definition(Jsonable):
+    """What CREATE TABLE said about a table with a connector.
 
-    @property
-    def sink_key(self) -> tuple[str, ...]:
-        """The columns by which a written row replaces an older one; empty if rows are only added."""
+    Attributes:
+        connector: name of the connector, as it was written.
+        schema: columns, METADATA columns at their places, and the primary key.
+        options: as they were written, without ``connector``; may hold secrets, so they are not in the repr.
+        uuid: distinguishes the table from any other one of its name.
+    """
 
-    @property
-    def sink(self) -> Sink:
-        """The table as a sink of changes."""
+    connector: str
+    schema: TableSchema
+    options: Mapping[str, str] = field(repr=False)
+    uuid: str = field(default_factory=lambda: uuid4().hex)
 
-    @property
-    def has_order(self) -> bool:
-        """Whether a column says which of several written rows of a key is the newest."""
 
-    def read_changes(self, spark: SparkSession, **options: object) -> DataFrame:
-        """The table as a streaming DataFrame."""
+def define(folder: str, definition: Definition) -> None:
+    """Make a folder a table with a connector. After a crash it is one or it is none.
 
-    def read(self, spark: SparkSession) -> DataFrame:
-        """The table's rows as a batch DataFrame."""
+    Raises:
+        TableExistsError: there is a table of either kind already.
+        ConfigurationError: the folder cannot be made or written.
+    """
+    value = {"uuid": definition.uuid, **definition.to_json()}
+    try:
+        storage_of(folder).prepare(folder)
+        is_new = table_file.publish_pointer(folder, value)
+    except (NotADirectoryError, FileExistsError, PermissionError) as cause:
+        raise ConfigurationError(
+            f"table path must be a folder that can be written, got {folder!r}: "
+            f"{os.strerror(cause.errno or 0)}"
+        ) from cause
+    if not is_new:
+        raise TableExistsError(f"table {folder!r} exists already; choose another name, or IF NOT EXISTS")
 
-    def write_changes(self, df: DataFrame) -> DataStreamWriter:
-        """A writer of a streaming DataFrame's changes."""
 
-    def write_upsert(self, df: DataFrame) -> DataStreamWriter:
-        """A writer of a streaming DataFrame in update mode."""
-
-    def write(self, df: DataFrame) -> None:
-        """Write all rows of a batch DataFrame."""
-
-    def fill(self, df: DataFrame) -> None:
-        """Write the rows of ``CREATE TABLE AS``."""
-
-    def check_unused(self, spark: SparkSession) -> None:
-        """Refuse a topic or folder that has rows, which a new table would mix with its own."""
-
-    def prepare(self) -> tuple[str, ...]:
-        """Create what the table lacks outside; returns the names of what was created."""
-        return ()
-
-    def clean_up(self, made: tuple[str, ...]) -> None:
-        """Delete what ``prepare`` has created, for a table that was never visible (FLIP-218)."""
-
-    def keep_mirror(
-        self, spark: SparkSession, trigger: Mapping[str, Any], checkpoints: str | None
-    ) -> StreamingQuery:
-        """The query that keeps the table's mirror, started if it does not run.
-
-        Args:
-            spark: the session that runs it.
-            trigger: as ``DataStreamWriter.trigger`` takes it.
-            checkpoints: folder in which its checkpoint lies; None: beside the mirror.
-        """
-
-    def mirror_table(self) -> Table:
-        """The managed table that mirrors this one."""
+def definition_in(folder: str) -> Definition | None:
+    """The definition in the folder of a table, None for a managed one."""
+    value = table_file.table_in(folder)
+    if "connector" not in value:
+        return None
+    try:
+        return Definition.from_json(value)
+    except (KeyError, TypeError, CorruptTableError) as cause:
+        raise CorruptTableError(
+            f"{os.path.join(folder, TABLE_FILE)}: the definition of the table cannot be read, {cause!r}; "
+            "restore the file, or DROP TABLE and create it again"
+        ) from cause
 
 
 def connect(
     name: str, definition: Definition, folder: str, options: Mapping[str, str] = {}
 ) -> ConnectorTable:
-    """The table that a definition describes, after every check that needs no connection.
+    """The table that the definition in a folder describes, after every check that needs no connection.
 
-    Args:
-        name: of the table, for messages.
-        definition: its connector, schema and options.
-        folder: that of the definition; state lies there unless ``state.path`` says otherwise.
-        options: those of one query, which replace options of the definition.
-
-    Raises:
-        ConfigurationError: the connector is unknown, or an option is wrong.
-        SchemaError: the columns do not fit the connector.
+    State lies in the folder unless ``state.path`` says otherwise. The options of one query replace those of
+    the definition.
     """
     from upsert.kafka.options import CONNECTOR_ALIASES, OPTIONS, key_of
 
-    definition = replace(definition, options={**definition.options, **options})
+    schema, given = definition.schema, {**definition.options, **options}
     connector = definition.connector.lower()
-    if connector in (*spark_connector.FORMATS, spark_connector.SPARK):
-        _refuse_clauses_of_managed_tables(name, connector, definition)
-        return spark_connector.SparkConnector.of(name, connector, definition.schema, definition.options)
-    known = (*OPTIONS, *CONNECTOR_ALIASES, *spark_connector.FORMATS, spark_connector.SPARK)
+    of_spark = (*spark_connector.FORMATS, spark_connector.SPARK)
+    known = (*OPTIONS, *CONNECTOR_ALIASES, *of_spark)
     if connector not in known:
         hint = suggestion(connector, known, "connectors are")
         raise ConfigurationError(f"table {name!r}: unknown connector {definition.connector!r}; {hint}")
     connector = CONNECTOR_ALIASES.get(connector, connector)
-    _refuse_clauses_of_managed_tables(name, connector, definition)
+    _refuse_clauses_of_managed_tables(name, connector, schema)
+    if connector in of_spark:
+        return spark_connector.SparkConnector.of(name, connector, schema, given)
     from upsert.catalog.kafka_connector import MIRROR_OPTION, KafkaConnector, Mirror, split_options
     from upsert.kafka.table import KafkaTable
 
-    given = dict(definition.options)
-    if _STATE_OPTION not in map(str.lower, given):
-        given[_STATE_OPTION] = os.path.join(state_folder(folder, definition), _STATE_FOLDER)
+    # no folder of an object store can be deleted atomically: there what belongs to the table lies in one of
+    # its own, which no later table of the name will use
+    own_folder = folder if storage_of(folder).is_local else os.path.join(folder, definition.uuid)
+    if "state.path" not in map(str.lower, given):
+        given["state.path"] = os.path.join(own_folder, "state")
     mirror = None
     if connector in _MIRRORED:
         given, of_mirror = split_options(given)
-        mirror = Mirror.of(name, folder, state_folder(folder, definition), definition.schema, of_mirror)
+        mirror = Mirror.of(name, folder, own_folder, schema, of_mirror)
         given[MIRROR_OPTION] = mirror.path
-    table = KafkaTable.of(connector, definition.schema, given, name=name)
+    table = KafkaTable.of(connector, schema, given, name=name)
     return KafkaConnector(table, mirror, frozenset(map(key_of, options)))
 
 
-def _refuse_clauses_of_managed_tables(name: str, connector: str, definition: Definition) -> None:
-    schema = definition.schema
+def _refuse_clauses_of_managed_tables(name: str, connector: str, schema: TableSchema) -> None:
     clauses: dict[str, object] = {"PARTITIONED BY": schema.partitioned_by}
     if connector not in _MIRRORED:
         clauses["INDEX"] = schema.indexes
@@ -143,3 +131,9 @@ def _refuse_clauses_of_managed_tables(name: str, connector: str, definition: Def
                 f"table {name!r}: the connector {connector!r} has no {clause}; leave it out, or leave out "
                 "'connector' for a managed table"
             )
+
+
+def clean_up(folder: str, made: tuple[str, ...]) -> None:
+    """Delete what a failed CREATE TABLE AS has created outside for the table in ``folder``."""
+    if (definition := definition_in(folder)) is not None:
+        connect("of a failed CREATE TABLE AS", definition, folder).clean_up(made)

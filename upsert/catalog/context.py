@@ -6,11 +6,10 @@ import inspect
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from upsert.catalog import definitions
-from upsert.catalog.connectors import ConnectorTable, connect
+from upsert.catalog.connectors import ConnectorTable, connect, definition_in
 from upsert.catalog.namespace import Catalogs, Databases
 from upsert.catalog.session import SessionOptions
 from upsert.errors import ConfigurationError
@@ -19,20 +18,13 @@ from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
 from upsert.store import Table
 from upsert.store.paths import table_folder
-from upsert.views.prepared import PreparedViews
+from upsert.views.refresh import PreparedViews
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from upsert.views.prepared import Plan
-
-
-class Explained(Protocol):
-    """How a streaming query is executed: its ``str`` is a text for people."""
-
-    def to_json(self) -> dict[str, Any]:
-        """The same as values."""
+    from upsert.views.refresh import Plan
 
 
 Joined = Callable[["DataFrame", Mapping[str, Callable[[], "DataFrame"]]], "DataFrame"]
@@ -90,43 +82,27 @@ class Context:
 
     def schema(self, name: str) -> TableSchema:
         """As ``Catalog.schema``."""
-        definition = definitions.load(self.databases.resolve(name).existing())
+        definition = definition_in(self.databases.resolve(name).existing())
         return self.managed(name).schema if definition is None else definition.schema
 
     def connected(self, name: str, options: Mapping[str, str] = {}) -> ConnectorTable | None:
         """As ``Catalog.connected``."""
         table_ref = self.databases.resolve(name)
         path = table_ref.existing()
-        definition = definitions.load(path)
-        if definition is None:
-            return None
-        return connect(table_ref.shown, definition, path, options)
+        definition = definition_in(path)
+        return None if definition is None else connect(table_ref.shown, definition, path, options)
 
     def managed(self, name: str) -> Table:
         """The table in the folder of this name, which must be a managed one."""
         return Table.open(self.databases.resolve(name).existing())
 
     def optimized(
-        self,
-        df: DataFrame,
-        name: str,
-        sink: Sink | None,
-        start_from: str | os.PathLike[str] | None = None,
+        self, df: DataFrame, name: str, sink: Sink | None, start_from: str | os.PathLike[str] | None = None
     ) -> DataFrame:
         """A DataFrame as it may be written: what ``optimize`` made of it, or changes with their kinds.
 
-        Args:
-            df: a batch, which comes back as it is, or a stream.
-            name: the table, for messages.
-            sink: the table as a sink; None if that is not known.
-            start_from: the checkpoint of the query that it continues; None for none.
-
-        Raises:
-            ConfigurationError: the stream has no ``_row_kind``, and the catalog no ``optimize``, or that
-                knows no ``start_from``; or ``sink.materialize`` cannot be what it is.
-
-        Warns:
-            UnprovenKeyWarning: it is not known whether the key tells the rows apart.
+        A batch comes back as it is. The sink is None if it is not known; ``start_from`` is the checkpoint of
+        the query that a stream continues. Warns where it is not known whether the key tells the rows apart.
         """
         changes = self._carried(df, name, None if sink is None else sink.key, start_from)
         if not changes.isStreaming or sink is None:
@@ -153,11 +129,8 @@ class Context:
     @property
     def view_plan(self) -> Plan | None:
         """How views are refreshed: by what has changed, where ``optimize`` has a parameter ``view``."""
-        optimize = self._optimize
-        if optimize is None or "view" not in inspect.signature(optimize).parameters:
-            return None
-        known: Callable[..., Any] = optimize
-        return lambda df, shape: known(df, view=shape)
+        optimize = self._optimize_with("view")
+        return None if optimize is None else lambda df, shape: optimize(df, view=shape)
 
     @property
     def joined_subqueries(self) -> Joined | None:
@@ -165,29 +138,25 @@ class Context:
 
         It takes the query over batches in temporary views, and for the name of each what makes its stream.
         """
-        optimize = self._optimize
-        if optimize is None or "streams" not in inspect.signature(optimize).parameters:
-            return None
-        known: Callable[..., Any] = optimize
-        return lambda df, streams: known(df, streams=streams)
+        optimize = self._optimize_with("streams")
+        return None if optimize is None else lambda df, streams: optimize(df, streams=streams)
 
-    def explained(self, df: DataFrame, sink: Sink | None) -> Explained:
-        """How a streaming query is executed, or why it is refused.
-
-        Raises:
-            ConfigurationError: the catalog plans no streams: it has no ``optimize`` with a parameter
-                ``is_explained``.
-        """
-        optimize = self._optimize
-        if optimize is None or "is_explained" not in inspect.signature(optimize).parameters:
+    def explained(self, df: DataFrame, sink: Sink | None) -> Any:
+        """How a streaming query is executed: its ``str`` is for people, ``to_json()`` the same as values."""
+        if (optimize := self._optimize_with("is_explained")) is None:
             raise ConfigurationError(
                 "EXPLAIN: a streaming query needs a catalog that plans delta joins; make it as "
                 "Catalog(warehouse, optimize=planner.optimize)"
             )
         of_sink = {} if sink is None else {"sink_key": sink.key, "sink_materialize": sink.mode}
-        known: Callable[..., Any] = optimize
-        found: Explained = known(df, is_explained=True, **of_sink)
-        return found
+        return optimize(df, is_explained=True, **of_sink)
+
+    def _optimize_with(self, parameter: str) -> Callable[..., Any] | None:
+        """``optimize``, if it has such a parameter."""
+        optimize = self._optimize
+        if optimize is None or parameter not in inspect.signature(optimize).parameters:
+            return None
+        return optimize
 
     def _carried(
         self,
@@ -196,14 +165,13 @@ class Context:
         sink_key: Sequence[str] | None,
         start_from: str | os.PathLike[str] | None,
     ) -> DataFrame:
-        known = {} if self._optimize is None else inspect.signature(self._optimize).parameters
-        if start_from is not None and "start_from" not in known:
+        if start_from is not None and self._optimize_with("start_from") is None:
             raise ConfigurationError(
                 f"table {name!r}: start_from needs a catalog that plans delta joins; make it as "
                 "Catalog(warehouse, optimize=planner.optimize)"
             )
         if self._optimize is not None and df.isStreaming:
-            given: dict[str, Any] = {"sink_key": sink_key} if "sink_key" in known else {}
+            given: dict[str, Any] = {} if self._optimize_with("sink_key") is None else {"sink_key": sink_key}
             before = {} if start_from is None else {"start_from": os.fspath(start_from)}
             return self._optimize(df, **given, **before)
         if df.isStreaming and ROW_KIND_COLUMN not in df.columns:

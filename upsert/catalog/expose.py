@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
 )
 
-from upsert.catalog import definitions
+from upsert.catalog.connectors import definition_in
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.managed.datasource import UpsertTableSource
 from upsert.managed.options import READ_OPTIONS, WRITE_OPTIONS
@@ -149,7 +149,7 @@ def _tables(context: Context, prefix: str) -> Iterator[_Exposed]:
     for database in context.databases.names():
         for name in context.tables(database):
             path = context.databases.resolve(f"{database}.{name}").existing()
-            if definitions.load(path) is None:
+            if definition_in(path) is None:
                 table = Table.open(path)
                 own = f"{prefix}_{table.uuid}_{table.definition.version}"
                 yield _Exposed(database, name, path, own, has_kinds=False)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from upsert.catalog import definitions, warehouse
+from upsert.catalog import warehouse
 from upsert.errors import ConfigurationError, SchemaError, TableNotFoundError
 from upsert.kafka import frames, topics
 from upsert.kafka.encode import sink_of
@@ -21,6 +21,7 @@ from upsert.kafka.table import KafkaTable
 from upsert.managed import frames as managed
 from upsert.materializer.choice import Sink
 from upsert.schema import TableSchema
+from upsert.store.metadata import table_file
 from upsert.store.storage import storage_of
 from upsert.store.table import Table
 from upsert.store.table_options import TableOptions
@@ -38,13 +39,9 @@ _FOLDER: Final = "mirror"
 
 @dataclass(frozen=True)
 class Mirror:
-    """The mirror that a table with a connector has, or may get.
+    """The mirror that a table with a connector has, or may get: a managed table in the folder ``path``.
 
-    Attributes:
-        owner: the folder of the table that declares the topic.
-        path: the folder of the managed table.
-        schema: its columns, which are the topic's, and its indexes.
-        options: its options.
+    ``owner`` is the folder of the table that declares the topic.
     """
 
     owner: str
@@ -56,12 +53,7 @@ class Mirror:
     def of(
         cls, name: str, owner: str, folder: str, schema: TableSchema, options: Mapping[str, str]
     ) -> Mirror:
-        """The mirror of a table.
-
-        Raises:
-            ConfigurationError: an option is wrong.
-            SchemaError: the table has a UNIQUE INDEX.
-        """
+        """The mirror of a table; refuses wrong options, and a UNIQUE INDEX."""
         if unique := next((index for index in schema.indexes if index.unique), None):
             raise SchemaError(
                 f"table {name!r}: {unique} must not be UNIQUE, for that is not checked when a topic is "
@@ -70,47 +62,6 @@ class Mirror:
         own = replace(schema, columns=tuple(column.as_data for column in schema.columns))
         TableOptions.parse(options, own, owner=f"table {name!r}: options '{PREFIX}*'")
         return cls(owner, os.path.join(folder, _FOLDER, name), own, dict(options))
-
-    def table(self) -> Table | None:
-        """The managed table; None while there is none."""
-        try:
-            return Table.open(self.path)
-        except TableNotFoundError:
-            return None
-
-    def create(self) -> Table:
-        """The managed table, created if it does not exist."""
-        with warehouse.ddl_lock(os.path.dirname(self.owner)):
-            definitions.load(self.owner)
-            return Table.create(self.path, self.schema, self.options, if_not_exists=True)
-
-    def running(self, spark: SparkSession) -> StreamingQuery | None:
-        """The query of this session that keeps the mirror, if it runs."""
-        return next((query for query in spark.streams.active if query.name == self._query_name), None)
-
-    def start(
-        self, table: Table, changes: DataFrame, trigger: Mapping[str, Any], checkpoints: str | None
-    ) -> StreamingQuery:
-        """Start to keep the mirror, or continue where an earlier query has stopped.
-
-        Raises:
-            ConfigurationError: the mirror lies in an object store, and no folder is given for checkpoints.
-        """
-        if checkpoints is None and not storage_of(self.path).is_local:
-            raise ConfigurationError(
-                f"table {os.path.basename(self.path)!r}: its mirror lies in an object store, which Spark's "
-                "checkpoints may not reach, and needs a folder for them, got none; SET 'checkpoint.location' "
-                "= 'folder', or mirror(…, checkpoints='folder')"
-            )
-        # named by the mirror: a table that is dropped and created again starts from the beginning
-        checkpoint = os.path.join(checkpoints or os.path.dirname(self.path), f"checkpoint-{table.uuid}")
-        writer = managed.write_changes(changes, self.path).option("checkpointLocation", checkpoint)
-        writer = writer.trigger(**trigger) if trigger else writer
-        return writer.queryName(self._query_name).start()
-
-    @property
-    def _query_name(self) -> str:
-        return f"mirror of {self.owner}"
 
 
 def split_options(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -159,16 +110,13 @@ class KafkaConnector:
 
     def read_changes(self, spark: SparkSession, **options: object) -> DataFrame:
         """The topic as a streaming DataFrame; ``options`` replace those of the table."""
-        self._check_options(options, writes=False)
-        return frames.read_changes(spark, self._read_with(map(key_of, options)), **options)
+        return frames.read_changes(spark, self._to_read(options), **options)
 
-    def _check_options(self, names: Iterable[str] = (), *, writes: bool) -> None:
-        check_in_use((*self.own, *names), writes=writes, of=self.table.name)
-
-    def _read_with(self, names: Iterable[str] = ()) -> KafkaTable:
-        """The table for a query with options of these names, which its mirror may not have been given."""
-        apart = sorted((self.own | set(names)) - HELD_BY_MIRRORS)
+    def _to_read(self, options: Iterable[str] = ()) -> KafkaTable:
+        """The table for a query with these options, which its mirror may not have been given."""
         table = self.table
+        check_in_use((*self.own, *options), writes=False, of=table.name)
+        apart = sorted((self.own | set(map(key_of, options))) - HELD_BY_MIRRORS)
         if not apart or self.mirror is None:
             return table
         given = {name: text for name, text in table.given.items() if name != MIRROR_OPTION}
@@ -177,28 +125,30 @@ class KafkaConnector:
 
     def read(self, spark: SparkSession) -> DataFrame:
         """The rows that the topic holds now."""
-        self._check_options(writes=False)
-        return frames.read(spark, self._read_with())
+        return frames.read(spark, self._to_read())
+
+    @property
+    def _to_write(self) -> KafkaTable:
+        check_in_use(self.own, writes=True, of=self.table.name)
+        return self.table
 
     def write_changes(self, df: DataFrame) -> DataStreamWriter:
         """A writer of changes, or of upserts, into the topic."""
-        self._check_options(writes=True)
-        return frames.write_changes(df, self.table)
+        return frames.write_changes(df, self._to_write)
 
     def write_upsert(self, df: DataFrame) -> DataStreamWriter:
         """A writer in update mode; only upsert topics have one."""
-        self._check_options(writes=True)
-        if not self.table.is_upsert:
+        table = self._to_write
+        if not table.is_upsert:
             raise ConfigurationError(
-                f"{self.table.name}: write_upsert needs the connector 'upsert-kafka', got "
-                f"{self.table.connector!r}; use write_changes"
+                f"{table.name}: write_upsert needs the connector 'upsert-kafka', got {table.connector!r}; "
+                "use write_changes"
             )
-        return frames.write_upsert(df, self.table)
+        return frames.write_upsert(df, table)
 
     def write(self, df: DataFrame) -> None:
         """Send all rows of a batch DataFrame."""
-        self._check_options(writes=True)
-        frames.write(df, self.table)
+        frames.write(df, self._to_write)
 
     def fill(self, df: DataFrame) -> None:
         """Send the rows of ``CREATE TABLE AS``; an existing topic may hold others."""
@@ -220,26 +170,41 @@ class KafkaConnector:
     ) -> StreamingQuery:
         """The query of this session that keeps the mirror; a new one continues where the last one stopped."""
         mirror = self._mirror()
-        if (running := mirror.running(spark)) is not None:
+        name = f"mirror of {mirror.owner}"
+        running = next((query for query in spark.streams.active if query.name == name), None)
+        if running is not None:
             return running
-        table = mirror.create()
+        with warehouse.ddl_lock(os.path.dirname(mirror.owner)):
+            table_file.table_in(mirror.owner)  # it may have been dropped meanwhile
+            table = Table.create(mirror.path, mirror.schema, mirror.options, if_not_exists=True)
         # the mirror replaces rows by key, so it needs no images; but deletions by key have NULLs elsewhere
         needs_images = any(
             not c.nullable and c.name not in self.table.primary_key for c in mirror.schema.columns
         )
         changes = self.read_changes(spark, changelog="all" if needs_images else "upsert")
-        return mirror.start(table, changes, trigger, checkpoints)
+        if checkpoints is None and not storage_of(mirror.path).is_local:
+            raise ConfigurationError(
+                f"table {os.path.basename(mirror.path)!r}: its mirror lies in an object store, which Spark's "
+                "checkpoints may not reach, and needs a folder for them, got none; SET 'checkpoint.location' "
+                "= 'folder', or mirror(…, checkpoints='folder')"
+            )
+        # named by the mirror: a table that is dropped and created again starts from the beginning
+        checkpoint = os.path.join(checkpoints or os.path.dirname(mirror.path), f"checkpoint-{table.uuid}")
+        writer = managed.write_changes(changes, mirror.path).option("checkpointLocation", checkpoint)
+        writer = writer.trigger(**trigger) if trigger else writer
+        return writer.queryName(name).start()
 
     def mirror_table(self) -> Table:
         """The mirror, which must have been begun."""
-        found = self._mirror().table()
-        if found is None:
+        path = self._mirror().path
+        try:
+            return Table.open(path)
+        except TableNotFoundError:
             raise ConfigurationError(
                 f"{self.table.name} must be a managed table or have a mirror, got a table of the connector "
                 f"{self.table.connector!r} without one; start catalog.mirror(spark, …), or use read_changes, "
                 "read and write_changes"
-            )
-        return found
+            ) from None
 
     def _mirror(self) -> Mirror:
         if self.mirror is None:

@@ -8,14 +8,14 @@ can have such a name, so neither hides the other.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
 from upsert import options
 from upsert.catalog import warehouse
-from upsert.catalog.warehouse import Warehouse, warehouse_at
+from upsert.catalog.warehouse import NAME, Warehouse, checked_name, warehouse_at
 from upsert.errors import ConfigurationError, DatabaseExistsError, DatabaseNotFoundError
 from upsert.options import Option, suggestion
 from upsert.store.paths import table_folder
@@ -28,16 +28,13 @@ _SUFFIX: Final = ".db"
 _MARK: Final = "database"
 """An empty object that makes a folder of an object store a database; there are no empty folders."""
 
-_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
-
 
 @dataclass(frozen=True)
 class TableRef:
     """A name of a table, resolved: the table may exist or not.
 
     Attributes:
-        tables: the tables of its database.
-        name: its name there.
+        tables: the tables of its database, in which it is called ``name``.
         shown: its name as messages show it: with the database, unless that is ``default``.
         qualified: ``catalog.database.name``.
         warehouse: the folder of its catalog.
@@ -58,15 +55,6 @@ class TableRef:
         """The folder of an existing table; refuses a name without one."""
         return self.tables.existing(self.name)
 
-    def beside(self, name: str) -> str:
-        """The whole name of another table of the same database."""
-        return ".".join((*self.qualified.split(".")[:2], name))
-
-    @property
-    def is_taken(self) -> bool:
-        """Whether there is a table, or one is being filled, maybe by a process that is dead."""
-        return self.tables.is_taken(self.name)
-
     @property
     def exists(self) -> bool:
         """Whether there is such a table."""
@@ -85,27 +73,21 @@ class Databases:
 
     def __init__(self, folder: str, catalog: str) -> None:
         self.folder = folder
-        self.catalog = _checked(catalog, "catalog")
+        self.catalog = checked_name(catalog, "catalog")
         self.current = DEFAULT
         self.siblings: Mapping[str, Databases] = {catalog: self}
 
     def names(self) -> tuple[str, ...]:
         """Names of all databases, sorted; ``default`` always exists."""
-        try:
+        entries: list[str] = []
+        with suppress(FileNotFoundError):
             entries = storage_of(self.folder).names(self.folder)
-        except FileNotFoundError:
-            entries = []
         found = {entry.removesuffix(_SUFFIX) for entry in entries if entry.endswith(_SUFFIX)}
-        return tuple(sorted({DEFAULT, *(name for name in found if self._has(name))}))
+        return tuple(sorted({DEFAULT, *filter(self._has, found)}))
 
     def tables(self, database: str | None = None) -> Warehouse:
-        """The tables of a database, of the current one if None.
-
-        Raises:
-            ConfigurationError: no database can have this name.
-            DatabaseNotFoundError: there is none.
-        """
-        name = self.current if database is None else _checked(database, "database")
+        """The tables of a database, of the current one if None; one that does not exist is refused."""
+        name = self.current if database is None else checked_name(database, "database")
         if name == DEFAULT:
             return warehouse_at(self.folder)
         if not self._has(name):
@@ -121,7 +103,7 @@ class Databases:
             DatabaseNotFoundError: there is no such database.
         """
         *before, own = name.split(".") if isinstance(name, str) else [name]
-        if before and not all(map(_NAME.fullmatch, (*before, own))):
+        if before and not all(map(NAME.fullmatch, (*before, own))):
             raise ConfigurationError(
                 "a table's name must be 1 to 128 letters, digits and _, the first no digit, maybe after a "
                 f"database and a dot, got {name!r}"
@@ -141,13 +123,8 @@ class Databases:
         return TableRef(self.tables(database), own, shown, f"{self.catalog}.{database}.{own}", self.folder)
 
     def create(self, name: str, *, if_not_exists: bool = False) -> None:
-        """Make a database.
-
-        Raises:
-            ConfigurationError: no database can have this name.
-            DatabaseExistsError: it exists, and ``if_not_exists`` is not set.
-        """
-        path = self._path(_checked(name, "database"))
+        """Make a database; an existing one is refused, unless ``if_not_exists`` is set."""
+        path = self._path(checked_name(name, "database"))
         storage_of(self.folder).prepare(self.folder)
         with warehouse.ddl_lock(self.folder):
             if name == DEFAULT or self._has(name):
@@ -163,13 +140,8 @@ class Databases:
                 storage_of(path).write(os.path.join(path, _MARK), b"")
 
     def drop(self, name: str, *, if_exists: bool = False, cascade: bool = False) -> None:
-        """Drop a database atomically.
-
-        Raises:
-            ConfigurationError: it is ``default`` or the current one, or has tables, without ``cascade``.
-            DatabaseNotFoundError: there is none, and ``if_exists`` is not set.
-        """
-        if _checked(name, "database") in (DEFAULT, self.current):
+        """Drop a database atomically, with its tables if ``cascade`` is set."""
+        if checked_name(name, "database") in (DEFAULT, self.current):
             raise ConfigurationError(
                 f"database {name!r}: neither the default database nor the one in use can be dropped; USE "
                 "another one, or drop its tables"
@@ -200,19 +172,11 @@ class Databases:
 
     def _has(self, name: str) -> bool:
         path = self._path(name)
-        if _NAME.fullmatch(name) is None:
+        if NAME.fullmatch(name) is None:
             return False
         if not storage_of(path).is_local:
             return storage_of(path).exists(os.path.join(path, _MARK))
         return os.path.isdir(path) and not os.path.islink(path)
-
-
-def _checked(name: str, what: str) -> str:
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ConfigurationError(
-            f"a {what}'s name must be 1 to 128 letters, digits and _, the first no digit, got {name!r}"
-        )
-    return name
 
 
 OPTIONS: Final = (
@@ -236,7 +200,6 @@ class Catalogs:
     """
 
     def __init__(self, first: Databases) -> None:
-        """With one catalog, the current one."""
         self._known = {first.catalog: first}
         first.siblings = self._known
         self._first = first
@@ -247,11 +210,7 @@ class Catalogs:
         return tuple(sorted(self._known))
 
     def create(self, name: str, given: Mapping[str, str], *, if_not_exists: bool = False) -> None:
-        """Add a warehouse under a name.
-
-        Raises:
-            ConfigurationError: the name is not possible or taken, or an option is wrong.
-        """
+        """Add a warehouse under a name."""
         values = options.parse(f"catalog {name!r}", OPTIONS, given)
         if name in self._known:
             if if_not_exists:
@@ -265,11 +224,7 @@ class Catalogs:
         self._known[name] = databases
 
     def drop(self, name: str, *, if_exists: bool = False) -> None:
-        """Remove a catalog; its tables stay.
-
-        Raises:
-            ConfigurationError: there is none, it is the current one, or the one that the session began with.
-        """
+        """Remove a catalog, but neither the current one nor the session's first; its tables stay."""
         if if_exists and name not in self._known:
             return
         if self._of(name) in (self.current, self._first):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -18,46 +18,31 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 
-_REMOVING = ("-U", "-D")
-
-
 class Materialized:
     """A streaming query and the rows that are in its result now, for people to look at.
 
     All rows are in this process, so this is for results of moderate size; its checkpoint is a temporary one.
 
+    Args:
+        changes: rows, or changes with ``_row_kind``.
+        trigger: of the query, as ``DataStreamWriter.trigger`` takes it; empty for Spark's own.
+
     Attributes:
         query: the running query.
     """
 
-    query: StreamingQuery
-
-    def __init__(self, schema: pa.Schema, key: tuple[int, ...] | None) -> None:
-        """Of no rows; see ``started``."""
-        self._schema = schema
-        self._key = key
-        self._rows: dict[str, tuple[tuple[Any, ...], int]] = {}
-        self._lock = threading.Lock()
-
-    @classmethod
-    def started(cls, changes: DataFrame, trigger: Mapping[str, Any]) -> Self:
-        """The rows of a streaming DataFrame, whose query this starts.
-
-        Args:
-            changes: rows, or changes with ``_row_kind``.
-            trigger: of the query, as ``DataStreamWriter.trigger`` takes it; empty for Spark's own.
-        """
+    def __init__(self, changes: DataFrame, trigger: Mapping[str, Any]) -> None:
         upserts = UpsertKey.of_schema(changes.schema.jsonValue())
         names = [name for name in changes.columns if name != ROW_KIND_COLUMN]
-        key = None if upserts is None else tuple(sorted({names.index(n) for ns in upserts.keys for n in ns}))
+        keys = None if upserts is None else {names.index(name) for key in upserts.keys for name in key}
+        self._key = None if keys is None else sorted(keys)
         empty = changes.sparkSession.createDataFrame([], changes.drop(ROW_KIND_COLUMN).schema)
-        found = cls(empty.toArrow().schema, key)
-        mode = "append" if upserts is None or upserts.is_append else "update"
-        writer = changes.writeStream.outputMode(mode).foreachBatch(
-            lambda rows, _: found.apply(rows.toArrow())
-        )
-        found.query = (writer.trigger(**trigger) if trigger else writer).start()
-        return found
+        self._schema = empty.toArrow().schema
+        self._rows: dict[str, tuple[tuple[Any, ...], int]] = {}
+        self._lock = threading.Lock()
+        writer = changes.writeStream.foreachBatch(lambda rows, _: self._apply(rows.toArrow()))
+        writer = writer.outputMode("append" if upserts is None or upserts.is_append else "update")
+        self.query = (writer.trigger(**trigger) if trigger else writer).start()
 
     def __repr__(self) -> str:
         return f"{self.rows().num_rows} rows, {'running' if self.query.isActive else 'stopped'}"
@@ -72,7 +57,7 @@ class Materialized:
             schema=self._schema,
         )
 
-    def apply(self, changes: pa.Table) -> None:
+    def _apply(self, changes: pa.Table) -> None:
         """Apply the changes of one micro-batch, of which there may be any number for a row."""
         has_kinds = ROW_KIND_COLUMN in changes.column_names
         kinds = changes.column(ROW_KIND_COLUMN).to_pylist() if has_kinds else ["+I"] * changes.num_rows
@@ -83,7 +68,7 @@ class Materialized:
         ]
         with self._lock:
             for kind, row in zip(kinds, zip(*columns, strict=True), strict=True):
-                self._count(row, -1 if kind in _REMOVING else 1)
+                self._count(row, -1 if kind in ("-U", "-D") else 1)
 
     def _count(self, row: tuple[Any, ...], sign: int) -> None:
         # values of nested types have no hash, their text does
@@ -140,7 +125,7 @@ class Done(Result):
 class Rows(Result):
     """Rows at hand, such as those of ``SHOW TABLES``; its text is a table of them."""
 
-    rows: pa.Table = field(default_factory=lambda: pa.table({}))
+    rows: pa.Table
 
     def __repr__(self) -> str:
         return as_text(self.rows)
@@ -150,7 +135,7 @@ class Rows(Result):
 class Frame(Result):
     """A query that has not run: a batch DataFrame, or a streaming one with ``_row_kind`` where it changes."""
 
-    df: DataFrame | None = None
+    df: DataFrame
 
     def __repr__(self) -> str:
         return f"<{self.statement}: {self.df}>"
@@ -163,7 +148,7 @@ class Frame(Result):
             ConfigurationError: the query is a stream, which never ends.
             UpsertError: a table could not be read; Spark's own error is its cause.
         """
-        if self.df is None or self.df.isStreaming:
+        if self.df.isStreaming:
             raise ConfigurationError(
                 f"{self.statement}: only a batch has rows, got a streaming query; start it with "
                 "df.writeStream, or SET 'execution.result-mode' = 'table'"
@@ -181,11 +166,11 @@ class Running(Result):
         checkpoint: its folder, by which the same statement continues after a stop.
     """
 
-    query: StreamingQuery | None = None
-    checkpoint: str = ""
+    query: StreamingQuery
+    checkpoint: str
 
     def __repr__(self) -> str:
-        state = "running" if self.query is not None and self.query.isActive else "stopped"
+        state = "running" if self.query.isActive else "stopped"
         return f"<{self.statement}: {state}, checkpoint {self.checkpoint!r}>"
 
     def await_termination(self, timeout: int | None = None) -> bool:
@@ -201,8 +186,6 @@ class Running(Result):
             UpsertError: the query has failed; Spark's own error, with its traces, is its cause.
             StreamingQueryException: it has failed in Spark's own code.
         """
-        if self.query is None:
-            return True
         with own_errors_first():
             return self.query.awaitTermination(timeout) is not False  # None if there is no time-out
 
@@ -215,20 +198,20 @@ class Live(Result):
         table: keeps the rows; ``table.rows()`` gives them, ``table.query`` is to be stopped in the end.
     """
 
-    table: Materialized | None = None
+    table: Materialized
 
     def __repr__(self) -> str:
         return f"<{self.statement}: {self.table}>"
 
     @property
-    def query(self) -> StreamingQuery | None:
+    def query(self) -> StreamingQuery:
         """The running query."""
-        return None if self.table is None else self.table.query
+        return self.table.query
 
     @property
     def rows(self) -> pa.Table:
         """The rows that are in the result now."""
-        return pa.table({}) if self.table is None else self.table.rows()
+        return self.table.rows()
 
 
 def as_text(rows: pa.Table) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from sqlglot.tokenizer_core import TokenType
 
@@ -35,19 +36,13 @@ def split_statements(text: str) -> Iterator[ScriptStatement]:
     """
     start: int | None = None
     end = 0
-    for token in tokens_of(text, "script"):
-        if token.token_type is not TokenType.SEMICOLON:
+    for token in chain(tokens_of(text, "script"), (None,)):
+        if token is not None and token.token_type is not TokenType.SEMICOLON:
             start = token.start if start is None else start
             end = token.end + 1
         elif start is not None:
-            yield _statement(text, start, end)
+            before = text[:start]
+            lines = before.count("\n")
+            column = start - before.rfind("\n") - 1
+            yield ScriptStatement("\n" * lines + " " * column + text[start:end], lines + 1)
             start = None
-    if start is not None:
-        yield _statement(text, start, end)
-
-
-def _statement(text: str, start: int, end: int) -> ScriptStatement:
-    before = text[:start]
-    lines = before.count("\n")
-    column = start - before.rfind("\n") - 1
-    return ScriptStatement("\n" * lines + " " * column + text[start:end], lines + 1)

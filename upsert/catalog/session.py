@@ -54,12 +54,8 @@ def _trigger(value: str) -> dict[str, Any]:
 
 
 def _name(value: str) -> str:
-    if (
-        not value.strip()
-        or value in (".", "..")
-        or any(sign in value for sign in "/\\\0")
-        or len(value) > 200
-    ):
+    has_slash = any(sign in value for sign in "/\\\0")
+    if not value.strip() or value in (".", "..") or has_slash or len(value) > 200:
         raise ValueError("a name without slashes")
     return value
 
@@ -106,7 +102,11 @@ OPTIONS: Final = (
     ),
 )
 """Every option of a session, but those of tables, of Spark and of delta joins."""
-_OWN: Final = frozenset(option.key for option in OPTIONS)
+_BY_KEY: Final = {option.key: option for option in OPTIONS}
+_KEYS: Final = {name: option.key for option in OPTIONS for name in (option.key, *option.aliases)}
+_OF_STORAGE: Final = {
+    name: option for option in table_options.OPTIONS for name in (option.key, *option.aliases)
+}
 
 
 class SessionOptions(MutableMapping[str, str]):
@@ -126,15 +126,11 @@ class SessionOptions(MutableMapping[str, str]):
         return self._given[_canonical(key)]
 
     def __setitem__(self, key: str, value: str) -> None:
-        """Set an option.
-
-        Raises:
-            ConfigurationError: it is unknown, or the value is none that it can have.
-        """
+        """Set an option; refuses unknown ones, and values that it cannot have."""
         name = _canonical(key)
-        if name.lower().startswith(_FLINK) and name not in _OWN:
+        if name.lower().startswith(_FLINK) and name not in _BY_KEY:
             _check_known(name)
-        elif name in _OWN or not name.startswith(_FORWARDED):
+        elif name in _BY_KEY or not name.startswith(_FORWARDED):
             own, declared = _declared(name)
             options.parse("SET", [declared], {own: str(value)})
         self._given[name] = str(value)
@@ -143,11 +139,7 @@ class SessionOptions(MutableMapping[str, str]):
         del self._given[_canonical(key)]
 
     def reset(self, key: str) -> None:
-        """Give an option its default back, whether it was set or not.
-
-        Raises:
-            ConfigurationError: it is unknown.
-        """
+        """Give an option its default back, whether it was set or not; refuses unknown ones."""
         name = _canonical(key)
         if not name.startswith(_FORWARDED):
             _declared(name)
@@ -164,7 +156,7 @@ class SessionOptions(MutableMapping[str, str]):
 
     def value(self, key: str) -> Any:
         """The converted value of one of ``OPTIONS``, its default if it is not set."""
-        declared = next(option for option in OPTIONS if option.key == key)
+        declared = _BY_KEY[key]
         return declared.convert(self._given[key]) if key in self._given else declared.default
 
     @property
@@ -179,9 +171,7 @@ class SessionOptions(MutableMapping[str, str]):
 
     def with_defaults(self, given: Mapping[str, str]) -> dict[str, str]:
         """The options of a statement that creates a managed table, and those of the session."""
-        keys = {
-            name: option.key for option in table_options.OPTIONS for name in (option.key, *option.aliases)
-        }
+        keys = {name: option.key for name, option in _OF_STORAGE.items()}
         own = {keys.get(key.lower(), key) for key in given}
         defaults = self.table_defaults().items()
         return {key: value for key, value in defaults if keys.get(key, key) not in own} | dict(given)
@@ -205,9 +195,8 @@ class SessionOptions(MutableMapping[str, str]):
 
     def forwarded(self) -> dict[str, str]:
         """The options that the Spark session keeps."""
-        return {
-            key: value for key, value in self._given.items() if key.startswith(_FORWARDED) and key not in _OWN
-        }
+        found = self._given.items()
+        return {key: value for key, value in found if key.startswith(_FORWARDED) and key not in _BY_KEY}
 
 
 def _check_known(key: str) -> None:
@@ -222,10 +211,9 @@ def _check_known(key: str) -> None:
 
 
 def _canonical(key: str) -> str:
-    if key.lower().startswith(_FORWARDED) and key.lower() not in _OWN:
+    if key.lower().startswith(_FORWARDED) and key.lower() not in _BY_KEY:
         return key  # Spark's keys have capitals
-    names = {name: option.key for option in OPTIONS for name in (option.key, *option.aliases)}
-    return names.get(key.lower(), key.lower())
+    return _KEYS.get(key.lower(), key.lower())
 
 
 def _declared(key: str) -> tuple[str, Option]:
@@ -236,13 +224,10 @@ def _declared(key: str) -> tuple[str, Option]:
             raise ConfigurationError(f"SET: option {own!r} is one of a single table; give it in WITH (…)")
         if log_options.is_of_client(own):
             return own, Option(own, options.text, "goes to the Kafka client of a table's log")
-        for option in table_options.OPTIONS:
-            if own in (option.key, *option.aliases):
-                return own, option
-    for option in OPTIONS:
-        if key == option.key:
-            return key, option
-    known = [name for option in OPTIONS for name in (option.key, *option.aliases)]
-    known += [TABLE_PREFIX + option.key for option in table_options.OPTIONS]
-    hint = suggestion(key, [*known, "spark.*"], "options are")
+        if own in _OF_STORAGE:
+            return own, _OF_STORAGE[own]
+    if key in _BY_KEY:
+        return key, _BY_KEY[key]
+    of_tables = (TABLE_PREFIX + option.key for option in table_options.OPTIONS)
+    hint = suggestion(key, [*_KEYS, *of_tables, "spark.*"], "options are")
     raise ConfigurationError(f"SET: unknown option {key!r}; {hint}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from pyspark.errors import AnalysisException
 
@@ -40,11 +40,7 @@ _KNOW_THEIR_COLUMNS: Final = frozenset({"delta", "iceberg", "jdbc", "rate"})
 class SparkConnector:
     """A table that Spark reads and writes by itself.
 
-    Attributes:
-        name: of the table, for messages.
-        format: Spark's name of the format.
-        schema: the columns of CREATE TABLE, which are read and written.
-        options: of the format, as they were written.
+    ``schema`` has the columns of CREATE TABLE, which are read and written.
     """
 
     name: str
@@ -54,12 +50,7 @@ class SparkConnector:
 
     @classmethod
     def of(cls, name: str, connector: str, schema: TableSchema, options: Mapping[str, str]) -> SparkConnector:
-        """The table that a definition means.
-
-        Raises:
-            ConfigurationError: the connector is ``spark``, and there is no ``format``.
-            SchemaError: the columns are none that a file has.
-        """
+        """The table that a definition means; refuses ``spark`` without a ``format``, and METADATA columns."""
         own = dict(options)
         format_ = connector if connector != SPARK else own.pop("format", None)
         if format_ is None:
@@ -97,23 +88,20 @@ class SparkConnector:
     def _loaded(self, reader: Any, options: Mapping[str, object]) -> DataFrame:
         wanted = spark_schema(self.schema, row_kind=False)
         reader = reader.format(self.format).options(**{**self.options, **options})
-        if self.format not in _KNOW_THEIR_COLUMNS:
-            found: DataFrame = reader.schema(wanted).load()
-            return found
-        df: DataFrame = reader.load()
+        knows_columns = self.format in _KNOW_THEIR_COLUMNS
+        df: DataFrame = reader.load() if knows_columns else reader.schema(wanted).load()
+        if not knows_columns:
+            return df
         if missing := [column for column in wanted.names if column not in df.columns]:
             raise SchemaError(
                 f"table {self.name!r}: column {missing[0]!r} is not in the {self.format} table, whose "
                 f"columns are {', '.join(df.columns)}"
             )
-        return df.selectExpr(*(_cast(one.name, one.dataType.simpleString()) for one in wanted.fields))
+        named = ((quoted(one.name), one.dataType.simpleString()) for one in wanted.fields)
+        return df.selectExpr(*(f"CAST({name} AS {type_}) AS {name}" for name, type_ in named))
 
     def write_changes(self, df: DataFrame) -> DataStreamWriter:
-        """A writer that adds the rows of a stream; to files exactly once, to others as the format can.
-
-        Raises:
-            ConfigurationError: the stream has changes, which such a table cannot apply.
-        """
+        """A writer that adds the rows of a stream; to files exactly once, to others as the format can."""
         if ROW_KIND_COLUMN in df.columns:
             raise ConfigurationError(
                 f"table {self.name!r}: rows of Spark's format {self.format!r} are only added, got changes "
@@ -139,11 +127,7 @@ class SparkConnector:
         self._write(df, "append" if self.format in _FILES else "errorifexists")
 
     def check_unused(self, spark: SparkSession) -> None:
-        """Refuse files that have rows, which a new table would have beside its own.
-
-        Raises:
-            ConfigurationError: there are rows.
-        """
+        """Refuse files that have rows, which a new table would have beside its own."""
         if self.format not in _FILES:
             return
         try:
@@ -200,18 +184,14 @@ class SparkConnector:
         checkpoints: str | None,  # noqa: ARG002
     ) -> StreamingQuery:
         """Nothing: only upsert topics have a mirror."""
-        raise self._no_mirror()
+        return self._no_mirror()
 
     def mirror_table(self) -> Table:
         """Nothing: only upsert topics have a mirror."""
-        raise self._no_mirror()
+        return self._no_mirror()
 
-    def _no_mirror(self) -> ConfigurationError:
-        return ConfigurationError(
+    def _no_mirror(self) -> NoReturn:
+        raise ConfigurationError(
             f"table {self.name!r} must be a managed table or have a mirror, got one of Spark's format "
             f"{self.format!r}; read it with catalog.read, or a query"
         )
-
-
-def _cast(name: str, type_: str) -> str:
-    return f"CAST({quoted(name)} AS {type_}) AS {quoted(name)}"

@@ -1,4 +1,4 @@
-"""The folder of a catalog: which tables lie in it, by name, and how one is dropped atomically.
+"""A folder of tables: which ones lie in it, by name, and how one is dropped atomically.
 
 In an object store nothing can be moved, so tables come and go by ``table.json``: it appears by put-if-absent
 and goes by a deletion, each of which is atomic. The other files of a managed table lie in a folder that
@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from upsert.catalog.create_as.stages import is_visible
@@ -51,21 +52,6 @@ DROPPED: Final = ".dropped-"
 """Prefix of the folders of dropped tables; no table can have such a name."""
 
 
-def empty_trash(warehouse: str) -> None:
-    """Delete logs and files of what was dropped in a folder, also where a DROP TABLE was killed half-way."""
-    for entry in os.listdir(warehouse):
-        if entry.startswith(DROPPED):
-            _delete(os.path.join(warehouse, entry))
-
-
-def _delete(folder: str) -> None:
-    """Delete the folder of a table, or of several, after their logs: only their files know of these."""
-    if not logs_are_gone(folder, lambda: _drop_logs(folder)):
-        return
-    with suppress(FileNotFoundError):  # another process empties it too
-        shutil.rmtree(folder)
-
-
 def _drop_logs(folder: str) -> None:
     if os.path.isfile(os.path.join(folder, TABLE_FILE)):
         # a damaged file does not say where a log is, and its table must still be droppable
@@ -78,7 +64,16 @@ def _drop_logs(folder: str) -> None:
                 _drop_logs(os.path.join(folder, name))
 
 
-_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+
+
+def checked_name(name: str, what: str) -> str:
+    """The name; refuses one that no table, database or catalog can have."""
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"a {what}'s name must be 1 to 128 letters, digits and _, the first no digit, got {name!r}"
+        )
+    return name
 
 
 @dataclass(frozen=True)
@@ -93,11 +88,7 @@ class Warehouse:
             entries = storage_of(self.folder).names(self.folder)
         except (FileNotFoundError, NotADirectoryError):
             return ()
-        return tuple(sorted(name for name in filter(self.is_name, entries) if self._has(name)))
-
-    def is_name(self, name: str) -> bool:
-        """Whether a table can have this name."""
-        return _NAME.fullmatch(name) is not None
+        return tuple(sorted(name for name in filter(NAME.fullmatch, entries) if self._has(name)))
 
     def path(self, name: str) -> str:
         """The folder of a table, whether it exists or not: directly in the warehouse, and not behind a link.
@@ -105,11 +96,7 @@ class Warehouse:
         Raises:
             ConfigurationError: no table can have this name here.
         """
-        if not self.is_name(name):
-            raise ConfigurationError(
-                f"a table's name must be 1 to 128 letters, digits and _, the first no digit, got {name!r}"
-            )
-        path = os.path.join(self.folder, name)
+        path = os.path.join(self.folder, checked_name(name, "table"))
         if os.path.islink(path):
             raise ConfigurationError(
                 f"table {name!r} must lie in the warehouse {self.folder!r}, got a link to "
@@ -118,19 +105,14 @@ class Warehouse:
         return path
 
     def existing(self, name: str) -> str:
-        """The folder of an existing table.
-
-        Raises:
-            ConfigurationError: no table can have this name here.
-            TableNotFoundError: there is none; the message suggests a similar name.
-        """
+        """The folder of an existing table; a name without one is refused."""
         path = self.path(name)
         if not self._has(name):
             raise self.not_found(name)
         return path
 
     def is_taken(self, name: str) -> bool:
-        """Whether a name is in use, also by what a query fills or has left."""
+        """Whether a name is in use, also by what a query fills, or has left when it died."""
         return os.path.isdir(self.path(name))
 
     def drop(self, name: str) -> bool:
@@ -149,16 +131,7 @@ class Warehouse:
     def rename(self, name: str, to: Warehouse, new: str, prepare: Callable[[], None]) -> None:
         """Atomically give a table another name, maybe in another database of the warehouse.
 
-        Args:
-            name: of the table.
-            to: the tables among which it will be.
-            new: its name there.
-            prepare: is called while no other statement creates or drops a table.
-
-        Raises:
-            ConfigurationError: a name is not possible, or the tables lie in an object store.
-            TableNotFoundError: there is no such table.
-            TableExistsError: something has the new name.
+        ``prepare`` is called while no other statement creates or drops a table.
         """
         target = to.path(new)
         if not storage_of(target).is_local:
@@ -193,13 +166,18 @@ class Warehouse:
         return is_table and is_visible(path)
 
     def empty_trash(self) -> None:
-        """Delete the files of dropped tables, also of those whose DROP TABLE was killed half-way."""
-        empty_trash(self.folder)
+        """Delete logs and files of what was dropped, also where a DROP TABLE was killed half-way."""
+        for entry in os.listdir(self.folder):
+            folder = os.path.join(self.folder, entry)
+            # the logs go first: only the files of a table know of its log
+            if entry.startswith(DROPPED) and logs_are_gone(folder, partial(_drop_logs, folder)):
+                with suppress(FileNotFoundError):  # another process empties it too
+                    shutil.rmtree(folder)
 
 
 @dataclass(frozen=True)
 class ObjectStoreWarehouse(Warehouse):
-    """Tables are the folders directly in ``folder`` that have a ``table.json``."""
+    """Such a folder in an object store."""
 
     def is_taken(self, name: str) -> bool:
         """Whether a name is in use, also by what a query fills or has left."""

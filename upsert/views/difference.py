@@ -33,29 +33,17 @@ _ROW: Final = "_row"
 
 
 def difference(old: DataFrame, new: DataFrame, key: Sequence[str]) -> DataFrame:
-    """The changes that make the rows ``new`` of the rows ``old``.
+    """The changes that make the rows ``new`` of the rows ``old``, in the same columns.
 
-    Args:
-        old: the rows as they are.
-        new: the rows as they are to be, in the same columns.
-        key: the columns that tell rows apart; () for a multiset of rows.
-
-    Returns:
-        The columns, and ``_row_kind``: with a key ``+I``, ``+U`` and ``-D``, without one ``+I`` and ``-D``,
-        as often as a row comes or goes. Running it raises Spark's error ``USER_RAISED_EXCEPTION`` with the
-        text `SAME_KEY` where two new rows have one key.
+    With a key that tells rows apart they are ``+I``, ``+U`` and ``-D``; of a multiset of rows, whose key is
+    (), ``+I`` and ``-D``, as often as a row comes or goes. Running it raises Spark's error
+    ``USER_RAISED_EXCEPTION`` with the text `SAME_KEY` where two new rows have one key.
     """
     return _by_key(old, new, key) if key else _by_count(old, new)
 
 
 def signed_rows(layout: Layout, old: pa.Table, new: pa.Table, owner: str) -> pa.Table:
     """All old rows as they go, and all new ones as they come, for a commit that lets equal ones cancel.
-
-    Args:
-        layout: of the view's table.
-        old: the rows as they are.
-        new: the rows as they are to be.
-        owner: the view's table, for messages.
 
     Raises:
         ChangelogError: two new rows have one key; the text has `SAME_KEY`.
@@ -75,16 +63,7 @@ def signed_rows(layout: Layout, old: pa.Table, new: pa.Table, owner: str) -> pa.
 
 
 def check_keys(head: Snapshot, changes: pa.Table, owner: str) -> None:
-    """Refuse changes after which two rows have one key.
-
-    Args:
-        head: the view's table as it is.
-        changes: what is to be committed, with the kind of each.
-        owner: the view's table, for messages.
-
-    Raises:
-        ChangelogError: there would be two rows of one key; the text has `SAME_KEY`.
-    """
+    """Refuse, with `SAME_KEY`, changes after which two rows of the view's table would have one key."""
     key = list(head.layout.schema.primary_key)
     rows, signs = conform(head.layout, changes, owner)
     assert signs is not None

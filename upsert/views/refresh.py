@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from threading import Lock
+from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow as pa
+from cachetools import LRUCache
 from pyspark.errors import PySparkException
 
 from upsert.errors import ChangelogError, ConfigurationError
@@ -24,15 +26,6 @@ from upsert.store.metadata.stands_for import Costs, Refresh, StandsFor
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.table import Table
 from upsert.views.difference import SAME_KEY, check_keys, difference, signed_rows
-from upsert.views.prepared import (
-    Computed,
-    Plan,
-    PlanOutgrownError,
-    Prepared,
-    PreparedViews,
-    Versions,
-    ViewShape,
-)
 from upsert.views.session import settings_of
 
 if TYPE_CHECKING:
@@ -56,18 +49,120 @@ def consumer_of(uuid: str) -> str:
     return f"view-{uuid}"
 
 
+HIDDEN_TABLES: Final = "stages"
+"""Folder of the tables that a view keeps, in that of its own."""
+
+Versions = Mapping[str, int]
+"""A snapshot of each base table, by the table's database and name, or by its uuid."""
+
+Bases = Mapping[str, tuple[str, str]]
+"""Folder and uuid of each base table, by the table's database and name."""
+
+
 @dataclass(frozen=True)
-class Refresher:
-    """Refreshes one view.
+class ViewShape:
+    """What a view is, for what computes its rows.
 
     Attributes:
-        name: the view, for messages.
-        path: folder of the view's table.
-        uuid: the view's table.
+        folder: of the view's table, for what is kept to refresh it.
+        uuid: of that table.
+        key: its primary key; () for none.
+        must_be_incremental: whether a query that cannot be kept by what has changed is refused.
+        is_explained: whether only the explanation is wanted, so that nothing is brought anywhere.
+    """
+
+    folder: str
+    uuid: str
+    key: tuple[str, ...]
+    must_be_incremental: bool = False
+    is_explained: bool = False
+
+
+@dataclass(frozen=True)
+class Computed:
+    """What makes a table's rows those of other versions.
+
+    Attributes:
+        rows: changes, or all rows; in Arrow if they are few.
+        refresh: how they are computed.
+        are_all: whether they are all rows.
+    """
+
+    rows: DataFrame | pa.Table
+    refresh: Refresh
+    are_all: bool
+
+
+class PlanOutgrownError(Exception):
+    """What was planned no longer fits the rows, which another plan does; a refresh makes that."""
+
+
+class Kept(Protocol):
+    """How the rows of a view are computed by what has changed."""
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether it holds for other versions than those of the query that it was made of."""
+
+    @property
+    def is_unique(self) -> bool:
+        """Whether the view's key is proven to tell the rows of its query apart; without one it is."""
+
+    @property
+    def explanation(self) -> str:
+        """What a refresh reads and computes, line by line."""
+
+    def at(self, known: Versions, versions: Versions, costs: Costs) -> Computed:
+        """What makes the view's rows those of other versions of its tables, which are given by uuid.
+
+        Raises:
+            PlanOutgrownError: another plan is needed.
+        """
+
+
+Plan = Callable[["DataFrame", ViewShape], Kept]
+"""Finds out how the rows of a query are computed by what has changed."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What the refreshes of a view share: the session of its query, and how its rows are computed.
+
+    ``holds_for`` is all that it was made of, as text. Without ``kept`` the rows are as the query says.
+    """
+
+    holds_for: str
+    spark: SparkSession
+    kept: Kept | None
+
+
+class PreparedViews:
+    """What this process knows of how to refresh views; to find it out takes longer than a small refresh."""
+
+    def __init__(self) -> None:
+        self._known: LRUCache[str, Prepared] = LRUCache(maxsize=256)
+        self._lock = Lock()
+
+    def get(self, path: str, holds_for: str) -> Prepared | None:
+        """That of the view in a folder, if it was made of the same."""
+        with self._lock:
+            found = self._known.get(path)
+        return found if found is not None and found.holds_for == holds_for else None
+
+    def put(self, path: str, prepared: Prepared) -> None:
+        """Remember that of the view in a folder."""
+        with self._lock:
+            self._known[path] = prepared
+
+
+@dataclass(frozen=True)
+class Refresher:
+    """Refreshes the view whose table, of this uuid, lies at ``path``.
+
+    Attributes:
         spark: the user's session.
         own_session: makes of it the one in which the query means what it meant when the view was created.
         rows_at: the rows of the query at some versions in such a session, in the view's columns.
-        bases: folder and uuid of each base table, by its database and name.
         plan: how the rows are computed; None: as the query says.
         prepared: what is known of that already.
     """
@@ -78,19 +173,12 @@ class Refresher:
     spark: SparkSession
     own_session: Callable[[SparkSession], SparkSession]
     rows_at: Callable[[SparkSession, Versions], DataFrame]
-    bases: Mapping[str, tuple[str, str]]
+    bases: Bases
     plan: Plan | None = None
     prepared: PreparedViews = field(default_factory=PreparedViews)
 
     def refresh(self, versions: Versions) -> bool:
-        """Let the view stand for these versions of its base tables or later ones; False if it does already.
-
-        Raises:
-            ChangelogError: the query gives two rows of one key.
-            ConfigurationError: it must be refreshed by what has changed, and cannot.
-            CommitConflictError: another process has changed the view meanwhile.
-            SnapshotExpiredError: a base table has no such snapshot any more.
-        """
+        """Let the view stand for these versions of its tables or later ones; False if it does already."""
         table = Table.open(self.path, self.uuid)
         head = table.snapshot()
         known = head.info.base_versions or {}
@@ -122,11 +210,7 @@ class Refresher:
         return True
 
     def explain(self, versions: Versions) -> str:
-        """What a refresh to some versions reads and computes, line by line.
-
-        Raises:
-            ConfigurationError: as for ``refresh``.
-        """
+        """What a refresh to some versions reads and computes, line by line."""
         table = Table.open(self.path, self.uuid)
         if table.options.refresh == "full":
             return f"all rows of its tables are read: {AS_OPTION_SAYS}"

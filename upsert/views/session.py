@@ -6,7 +6,7 @@ with the settings of the one that created the view. The only file of this folder
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -17,8 +17,6 @@ from upsert.spark_formats import register
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from upsert.views.definition import ViewDefinition
-
 _ZONE: Final = "spark.sql.session.timeZone"
 _ANSI: Final = "spark.sql.ansi.enabled"
 
@@ -28,12 +26,16 @@ def settings(spark: SparkSession) -> tuple[str, bool]:
     return str(spark.conf.get(_ZONE)), spark.conf.get(_ANSI) == "true"
 
 
-def own_session(spark: SparkSession, view: ViewDefinition) -> SparkSession:
+def own_session(spark: SparkSession, *, zone: str, is_ansi: bool) -> SparkSession:
     """A session in which a view's query means what it meant in the one that created the view."""
     register(spark)
+    return _copy(spark, {_ZONE: zone, _ANSI: str(is_ansi).lower()})
+
+
+def _copy(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
     own = type(spark)(spark.sparkContext, spark._jsparkSession.cloneSession())
-    own.conf.set(_ZONE, view.zone)
-    own.conf.set(_ANSI, str(view.is_ansi).lower())
+    for name, value in settings.items():
+        own.conf.set(name, value)
     return own
 
 
@@ -48,10 +50,7 @@ _SMALL: Final = {
 
 def small_session(spark: SparkSession) -> SparkSession:
     """A copy of a session for plans over few rows, all of them in the plan: one task computes each."""
-    small = type(spark)(spark.sparkContext, spark._jsparkSession.cloneSession())
-    for name, value in _SMALL.items():
-        small.conf.set(name, value)
-    return small
+    return _copy(spark, _SMALL)
 
 
 def settings_of(spark: SparkSession) -> str:
@@ -81,9 +80,10 @@ def what_it_depends_on(df: DataFrame) -> Dependence | None:
     optimizer = jvm.org.apache.spark.sql.catalyst.optimizer
     catalogs = df.sparkSession._jsparkSession.sessionState().catalogManager()
     parts = _Parts(df.sparkSession.sparkContext._gateway)
+    of_clock = (getattr(optimizer, f"{name}$") for name in ("ComputeCurrentTime", "SpecialDatetimeValues"))
     rules = {
-        "the clock": (_only(optimizer, "ComputeCurrentTime"), _only(optimizer, "SpecialDatetimeValues")),
-        "the session": (optimizer.ReplaceCurrentLike(catalogs),),
+        "the clock": [getattr(rule, "MODULE$") for rule in of_clock],  # the one instance of a Scala object
+        "the session": [optimizer.ReplaceCurrentLike(catalogs)],
     }
     for what, of_kind in rules.items():
         for rule in of_kind:
@@ -142,8 +142,3 @@ def _first_offset(expressions: Iterable[Any]) -> int | None:
     """Where the first of some expressions that Spark has parsed stands in the text."""
     offsets = (one.origin().startIndex() for one in expressions)
     return next((int(offset.get()) for offset in offsets if offset.isDefined()), None)
-
-
-def _only(optimizer: Any, rule: str) -> Any:
-    """The one instance of a rule that is an object of Scala."""
-    return getattr(getattr(optimizer, f"{rule}$"), "MODULE$")

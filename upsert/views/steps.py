@@ -74,11 +74,7 @@ class StepsReader(SteppingReader[tuple[Table, ...]]):
         return opened
 
     def versions_of(self, opened: tuple[Table, ...], offset: Offset) -> tuple[Version, ...]:  # noqa: ARG002
-        """Their versions.
-
-        Raises:
-            ConfigurationError: the offset is of other tables.
-        """
+        """Their versions; an offset of other tables is refused."""
         known = offset.get("versions")
         if not isinstance(known, dict) or set(known) != set(self._uuids.values()):
             raise ConfigurationError(

@@ -1,4 +1,10 @@
-"""A materialized view as an object: what it stands for, how it is refreshed, the query that keeps it."""
+"""A materialized view: its definition, what it stands for, how it is refreshed, the query that keeps it.
+
+Its definition is one option of the view's table, so the view appears, changes and disappears with one commit,
+as any table does. The query's text is kept as it was written. Names in it are looked up in the database in
+which the view was created, and times are read and shown in the time zone of that session: otherwise the rows
+would depend on who refreshes the view.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +12,86 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from upsert.errors import ConfigurationError, TableNotFoundError, own_errors_first
+from upsert.codec import Jsonable
+from upsert.errors import ConfigurationError, CorruptTableError, TableNotFoundError, own_errors_first
 from upsert.spark_formats import register
 from upsert.store.alterations import SetOptions
 from upsert.store.metadata.stands_for import Refresh
 from upsert.store.storage import storage_of
 from upsert.store.table import Table
+from upsert.store.table_options import MATERIALIZED_VIEW
 from upsert.views import steps
-from upsert.views.definition import OPTION, Base, ViewDefinition
-from upsert.views.prepared import HIDDEN_TABLES, Plan, PreparedViews, Versions
-from upsert.views.refresh import Refresher
+from upsert.views.refresh import HIDDEN_TABLES, Bases, Refresher, Versions
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
+
+OPTION: Final = MATERIALIZED_VIEW.key
+"""The option of the view's table; no statement may set it."""
+
+
+@dataclass(frozen=True)
+class Base(Jsonable):
+    """A table that the view's query reads.
+
+    Attributes:
+        name: as the query writes it.
+        table: the table's database and name.
+        uuid: the table; one that was dropped and made again is another.
+    """
+
+    name: str
+    table: str
+    uuid: str
+
+
+@dataclass(frozen=True)
+class ViewDefinition(Jsonable):
+    """What CREATE MATERIALIZED VIEW says, beside what any table has.
+
+    Attributes:
+        query: its text.
+        catalog: what the session called the catalog, for names of three parts.
+        database: in which names without one are looked up.
+        zone: the session's time zone.
+        is_ansi: whether the session's arithmetic raises errors, as ANSI SQL wants it.
+        bases: the tables that the query reads, each name once.
+        is_suspended: whether nothing refreshes it until RESUME.
+
+    >>> view = ViewDefinition("SELECT 1 AS one", "main", "default", "UTC", True, ())
+    >>> ViewDefinition.from_option(view.to_option()) == view
+    True
+    """
+
+    query: str
+    catalog: str
+    database: str
+    zone: str
+    is_ansi: bool
+    bases: tuple[Base, ...]
+    is_suspended: bool = False
+
+    def to_option(self) -> str:
+        """The value of the table's option."""
+        return json.dumps(self.to_json())
+
+    @classmethod
+    def from_option(cls, value: str) -> Self:
+        """What the table's option says.
+
+        Raises:
+            CorruptTableError: it says no view.
+        """
+        try:
+            return cls.from_json(json.loads(value))
+        except (ValueError, KeyError, TypeError, RecursionError) as cause:
+            raise CorruptTableError(
+                f"option {OPTION!r} must hold the definition of a view, got {cause!r}; create the view again"
+            ) from cause
+
 
 CHECKPOINTS: Final = ".views"
 """Folder in the warehouse for the checkpoints of views; no table can have such a name."""
@@ -40,26 +110,18 @@ class View:
     Attributes:
         name: as messages show it.
         table: its rows.
-        bases: folder of each table that the query reads, by the table's database and name.
+        bases: folder and uuid of each table that the query reads, by the table's database and name.
         checkpoint: folder of the checkpoint of the query that keeps it.
         running: the queries of this session that keep views, by the folder of the view's table.
-        rows_at: the rows of the query at some versions, in a session of the view's own.
-        plan: how a refresh computes them; None: as the query says.
-        prepared: what this process knows of that.
-        spark: the user's session.
-        own_session: makes the view's own of it.
+        refresher: what refreshes it; refused without a Spark session.
     """
 
     name: str
     table: Table
-    bases: Mapping[str, str]
+    bases: Bases
     checkpoint: str
     running: dict[str, StreamingQuery]
-    rows_at: Callable[[SparkSession, Versions], DataFrame]
-    plan: Plan | None
-    prepared: PreparedViews
-    spark: Callable[[], SparkSession]
-    own_session: Callable[[SparkSession], SparkSession]
+    refresher: Callable[[], Refresher]
 
     def __repr__(self) -> str:
         return f"View({self.name!r})"
@@ -88,7 +150,7 @@ class View:
     @property
     def is_current(self) -> bool:
         """Whether no base table has changed since."""
-        return self._newest() == self.base_versions
+        return newest_versions(self.name, self.bases) == self.base_versions
 
     @property
     def query(self) -> StreamingQuery | None:
@@ -107,7 +169,7 @@ class View:
         """
         self._check_may_run()
         with own_errors_first():
-            return self._refresher(self.spark()).refresh(self._newest())
+            return self.refresher().refresh(newest_versions(self.name, self.bases))
 
     def explain(self) -> str:
         """What a refresh reads and computes, line by line; nothing is computed.
@@ -117,7 +179,7 @@ class View:
             TableNotFoundError: a base table was dropped, or made again.
         """
         with own_errors_first():
-            return self._refresher(self.spark()).explain(self._newest())
+            return self.refresher().explain(newest_versions(self.name, self.bases))
 
     def start(self, trigger: Mapping[str, Any] | None = None) -> StreamingQuery:
         """Keep the view up to date until the query is stopped; called again it returns the running one.
@@ -132,22 +194,16 @@ class View:
         self._check_may_run()
         if (known := self.query) is not None:
             return known
-        spark = self.spark()
-        register(spark)
-        refresher = self._refresher(spark)
-        begin = {self.bases[base]: id for base, id in self.base_versions.items()}
-        uuids = {self.bases[base.table]: base.uuid for base in self.definition.bases}
-        df = (
-            spark.readStream.format(steps.FORMAT)
-            .option("tables", json.dumps(uuids))
-            .option("begin", json.dumps(begin))
-            .load()
-        )
+        refresher = self.refresher()
+        register(refresher.spark)
+        begin = {self.bases[base][0]: id for base, id in self.base_versions.items()}
+        options = {"tables": json.dumps(dict(self.bases.values())), "begin": json.dumps(begin)}
+        df = refresher.spark.readStream.format(steps.FORMAT).options(**options).load()
         writer = df.writeStream.queryName(f"view {self.name}").option("checkpointLocation", self.checkpoint)
 
         def keep(_: DataFrame, batch: int) -> None:  # noqa: ARG001 - the view itself knows what is done
             self._check_may_run()
-            refresher.refresh(self._newest())
+            refresher.refresh(newest_versions(self.name, self.bases))
 
         query = (writer.trigger(**trigger) if trigger else writer).foreachBatch(keep).start()
         self.running[self.table.path] = query
@@ -161,13 +217,13 @@ class View:
     def suspend(self) -> None:
         """Let nothing refresh the view until ``resume``, in any process; stops this session's query."""
         self.stop()
-        self._suspended(True)
+        self._set_suspended(True)
 
     def resume(self) -> None:
         """Let the view be refreshed again."""
-        self._suspended(False)
+        self._set_suspended(False)
 
-    def _suspended(self, is_suspended: bool) -> None:
+    def _set_suspended(self, is_suspended: bool) -> None:
         definition = self.definition
         if definition.is_suspended != is_suspended:
             changed = replace(definition, is_suspended=is_suspended)
@@ -179,15 +235,6 @@ class View:
                 f"view {self.name!r} is suspended; ALTER MATERIALIZED VIEW {self.name} RESUME lets it be "
                 "refreshed again"
             )
-
-    def _refresher(self, spark: SparkSession) -> Refresher:
-        bases = {base.table: (self.bases[base.table], base.uuid) for base in self.definition.bases}
-        table = self.table
-        own = spark, self.own_session, self.rows_at
-        return Refresher(self.name, table.path, table.uuid, *own, bases, self.plan, self.prepared)
-
-    def _newest(self) -> dict[str, int]:
-        return newest_versions(self.name, self.definition.bases, self.bases)
 
 
 def refreshes_of(name: str, table: Table) -> dict[str, Refresh]:
@@ -210,22 +257,18 @@ def refreshes_of(name: str, table: Table) -> dict[str, Refresh]:
     return found
 
 
-def newest_versions(view: str, bases: tuple[Base, ...], paths: Mapping[str, str]) -> dict[str, int]:
-    """The newest snapshot of each base table, by its database and name.
-
-    Raises:
-        TableNotFoundError: one was dropped, or made again.
-    """
+def newest_versions(view: str, bases: Bases) -> dict[str, int]:
+    """The newest snapshot of each base table; refuses a table that was dropped, or made again."""
     found = {}
-    for base in bases:
+    for name, (path, uuid) in bases.items():
         try:
-            table = Table.open(paths[base.table], base.uuid)
+            table = Table.open(path, uuid)
         except TableNotFoundError as cause:
             raise TableNotFoundError(
-                f"view {view!r}: its query reads table {base.table!r}, which was dropped or made again; "
+                f"view {view!r}: its query reads table {name!r}, which was dropped or made again; "
                 "CREATE OR REPLACE MATERIALIZED VIEW takes the present one"
             ) from cause
-        found[base.table] = table.snapshot().info.data_version
+        found[name] = table.snapshot().info.data_version
     return found
 
 

@@ -1,12 +1,17 @@
-"""What a command says of an error, and the code that it ends with."""
+"""How a command prints rows, what it says of an error, and the code that it ends with.
+
+Rows are a table or records, and nothing in them commands the terminal.
+"""
 
 import errno
 import json
+from datetime import UTC, datetime
 
 import pytest
 import typer
+from rich.console import Console
 
-from deltajoin.cli.command import Exit, errors_printed
+from deltajoin.cli.command import Exit, RowGrid, errors_printed
 
 
 def test_a_disk_or_a_server_that_fails_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -37,3 +42,61 @@ def test_a_reader_of_a_pipe_that_has_gone_is_no_error(monkeypatch: pytest.Monkey
 def test_a_defect_keeps_its_traceback() -> None:
     with pytest.raises(ZeroDivisionError), errors_printed():
         raise ZeroDivisionError
+
+
+def printed(names: list[str], *rows: list[object], width: int = 80) -> str:
+    console = Console(width=width, color_system=None, force_terminal=False)
+    with console.capture() as captured:
+        console.print(RowGrid(names, rows))
+    return captured.get()
+
+
+def test_few_columns_are_a_table_whose_long_values_are_folded() -> None:
+    shown = printed(["id", "name"], [1, "x" * 100], width=40)
+    assert "┃ id ┃" in shown
+    assert shown.count("x") == 100
+
+
+def test_many_columns_are_records_on_a_narrow_terminal_and_a_table_on_a_wide_one() -> None:
+    names = [f"column_{n}" for n in range(12)]
+    rows = [[f"value {n}" for n in range(12)], list(range(12))]
+    narrow = printed(names, *rows)
+    assert [line.rstrip() for line in narrow.splitlines()[:3]] == [
+        "row 1",
+        "column_0   value 0",
+        "column_1   value 1",
+    ]
+    assert "row 2" in narrow
+    assert "┃ column_0 ┃" in printed(names, *rows, width=200)
+
+
+def test_one_record_needs_no_number() -> None:
+    names = [f"column_{n}" for n in range(12)]
+    assert printed(names, list(range(12))).startswith("column_0")
+
+
+def test_columns_without_rows_are_a_table() -> None:
+    assert "column_11" in printed([f"column_{n}" for n in range(12)], width=200)
+
+
+def test_what_is_in_a_table_does_not_command_the_terminal() -> None:
+    shown = printed(["a\x1b[2Jb"], ["\x1b]0;title\x07line\nnext"])
+    assert "\x1b" not in shown
+    assert "a\\x1b[2Jb" in shown
+    assert "\\x1b]0;title\\x07line\\nnext" in shown
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "NULL"),
+        (True, "true"),
+        (datetime(2026, 1, 2, 3, 4, 5, 678000, UTC), "2026-01-02 03:04:05.678+00:00"),
+        (datetime(2026, 1, 2, 3, 4, 5, 1), "2026-01-02 03:04:05.000001"),
+        ([1, None], "[1, null]"),
+        (b"\x00\xff", "00ff"),
+        ("x" * 300, "x" * 199 + "…"),
+    ],
+)
+def test_a_value_reads_as_in_sql(value: object, text: str) -> None:
+    assert text in printed(["v"], [value], width=300)

@@ -11,8 +11,7 @@ import pyarrow as pa
 import pytest
 
 from upsert import types
-from upsert.catalog.connectors import connect
-from upsert.catalog.definitions import Definition
+from upsert.catalog.connectors import Definition, connect
 from upsert.catalog.kafka_connector import KafkaConnector
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.kafka.table import KafkaTable

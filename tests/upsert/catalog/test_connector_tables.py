@@ -13,10 +13,8 @@ import pytest
 from pyspark.sql.types import StructType
 
 from upsert import types
-from upsert.catalog import definitions
 from upsert.catalog.catalog import Catalog
-from upsert.catalog.connectors import connect
-from upsert.catalog.definitions import Definition
+from upsert.catalog.connectors import Definition, connect, definition_in
 from upsert.catalog.kafka_connector import KafkaConnector
 from upsert.errors import (
     ConfigurationError,
@@ -62,7 +60,7 @@ def definition_file(catalog: Catalog, name: str = "words") -> Path:
 
 def connected(catalog: Catalog, name: str = "words") -> KafkaConnector:
     folder = os.path.join(catalog.warehouse, name)
-    definition = definitions.load(folder)
+    definition = definition_in(folder)
     assert definition is not None
     found = connect(name, definition, folder)
     assert isinstance(found, KafkaConnector)
@@ -71,7 +69,7 @@ def connected(catalog: Catalog, name: str = "words") -> KafkaConnector:
 
 def test_definition_keeps_what_the_statement_said(catalog: Catalog) -> None:
     catalog.sql(words())
-    definition = definitions.load(os.path.join(catalog.warehouse, "words"))
+    definition = definition_in(os.path.join(catalog.warehouse, "words"))
     assert definition == Definition(
         "upsert-kafka",
         TableSchema(
@@ -90,7 +88,7 @@ def test_definition_keeps_what_the_statement_said(catalog: Catalog) -> None:
 def test_passwords_are_for_the_owner_alone(catalog: Catalog) -> None:
     catalog.sql(words())
     assert stat.S_IMODE(definition_file(catalog).stat().st_mode) == 0o600
-    assert "hunter2" not in repr(definitions.load(str(definition_file(catalog).parent)))
+    assert "hunter2" not in repr(definition_in(str(definition_file(catalog).parent)))
     assert "hunter2" not in repr(connected(catalog))
 
 
@@ -264,7 +262,7 @@ def test_one_of_many_creators_wins_and_its_whole_statement_is_kept(catalog: Cata
             if number % 2 == 0:
                 assert won.count(True) == 1
                 winner = creators[won.index(True)]
-                definition = definitions.load(os.path.join(catalog.warehouse, "t"))
+                definition = definition_in(os.path.join(catalog.warehouse, "t"))
                 assert (definition is None) == (winner == managed)
                 assert definition is None or f"'{definition.options['topic']}'" in winner
             catalog.sql("DROP TABLE IF EXISTS t")

@@ -5,7 +5,7 @@ import pytest
 from upsert.errors import CorruptTableError, SchemaError
 from upsert.sql.parser import parse
 from upsert.sql.statements import CreateView, DropView, RefreshView, ShowViews, SuspendView
-from upsert.views.definition import Base, ViewDefinition
+from upsert.views.view import Base, ViewDefinition
 
 VIEW = ViewDefinition(
     "SELECT 'it''s 🍐' AS t FROM a",
@@ -19,7 +19,6 @@ VIEW = ViewDefinition(
 
 def test_a_definition_is_an_option_and_back() -> None:
     assert ViewDefinition.from_option(VIEW.to_option()) == VIEW
-    assert VIEW.tables == ("default.a", "d.a")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"query": 1}', "[" * 5000])

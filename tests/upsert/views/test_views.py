@@ -24,8 +24,7 @@ from upsert.errors import (
 from upsert.failpoints import ENVIRONMENT_VARIABLE
 from upsert.managed import frames
 from upsert.store.metadata.stands_for import StandsFor
-from upsert.views.prepared import Versions
-from upsert.views.refresh import Refresher
+from upsert.views.refresh import Refresher, Versions
 from upsert.views.view import View
 
 pytestmark = pytest.mark.spark

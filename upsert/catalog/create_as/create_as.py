@@ -8,56 +8,160 @@ clean up; this is stricter, and a crash of the driver at any time leaves no half
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
-    QueryIdleEvent,
     QueryProgressEvent,
     QueryStartedEvent,
     QueryTerminatedEvent,
     StreamingQueryListener,
 )
 from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import StructField, StructType
 
 from upsert import types
-from upsert.catalog import definitions
-from upsert.catalog.create_as.local import LocalStages
-from upsert.catalog.create_as.object_store import ObjectStoreStages
-from upsert.catalog.create_as.stages import CleanUp, Entry, Stage, Stages
-from upsert.catalog.create_as.targets import (
-    NewConnectorTable,
-    NewManagedTable,
-    Target,
-    clean_up,
-    derived_schema,
-)
-from upsert.catalog.definitions import Definition
+from upsert.catalog.connectors import ConnectorTable, Definition, connect, define, definition_in
+from upsert.catalog.create_as.local import LocalStage, LocalStages
+from upsert.catalog.create_as.object_store import ObjectStoreStage, ObjectStoreStages
+from upsert.catalog.create_as.stages import Entry
 from upsert.catalog.job_hooks import Job, JobStatusHook
 from upsert.catalog.warehouse import Warehouse
-from upsert.errors import ConfigurationError
+from upsert.errors import ConfigurationError, SchemaError
 from upsert.failpoints import reach
+from upsert.managed import frames
+from upsert.managed.writer import described_sink
 from upsert.materializer.choice import Sink
-from upsert.schema import Index, TableSchema
+from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.schema import Column, Index, TableSchema
+from upsert.spark_table import stored_type
+from upsert.store import Table
 from upsert.store.storage import storage_of
+from upsert.store.table_options import TableOptions
+from upsert.stream_keys import UpsertKey
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
+
+Stage = LocalStage | ObjectStoreStage
+Stages = LocalStages | ObjectStoreStages
+
+
+def derived_schema(
+    name: str,
+    rows: StructType,
+    *,
+    primary_key: Sequence[str] = (),
+    partitioned_by: Sequence[str] = (),
+    indexes: Iterable[Index] = (),
+    comment: str | None = None,
+) -> TableSchema:
+    """The schema of a table for rows of a DataFrame: its columns but ``_row_kind``, comments included.
+
+    A column is NOT NULL where Spark knows that. Without ``primary_key`` an aggregate over changes, whose rows
+    replace each other by its groups, gives the key; any other query gives a table without one.
+
+    >>> schema = derived_schema("t", StructType().add("id", "long").add("n", "integer"), primary_key=["id"])
+    >>> schema.names, schema.primary_key
+    (('id', 'n'), ('id',))
+    """
+    columns = tuple(_column(name, field) for field in rows.fields if field.name != ROW_KIND_COLUMN)
+    key = tuple(primary_key) or _group_key(rows)
+    try:
+        return TableSchema(columns, key, tuple(indexes), tuple(partitioned_by), comment)
+    except SchemaError as cause:
+        raise SchemaError(f"table {name!r}: {cause}") from None
+
+
+def _column(table: str, field: StructField) -> Column:
+    type_ = stored_type(field, f"table {table!r}")
+    return Column(field.name, type_, field.nullable, field.metadata.get("comment"))
+
+
+def _group_key(rows: StructType) -> tuple[str, ...]:
+    """The columns by which rows of an aggregate replace each other; empty if there are none."""
+    key = UpsertKey.of_schema(rows.jsonValue())
+    if key is None or not all(key.keys):
+        return ()
+    return tuple(names[0] for names in key.keys) or key.constants[:1]
+
+
+@dataclass(frozen=True)
+class NewTable:
+    """A table that a query can create and fill: a managed one, which its first commit shows.
+
+    With a ``definition`` it is one with a connector: the definition here, and for example a topic elsewhere.
+    """
+
+    name: str
+    schema: TableSchema
+    options: Mapping[str, str]
+    definition: Definition | None = None
+
+    def _connected(self, folder: str) -> ConnectorTable | None:
+        return None if self.definition is None else connect(self.name, self.definition, folder)
+
+    @property
+    def sink(self) -> Sink:
+        """The table as a sink of changes, whether it exists or not."""
+        if (connected := self._connected("")) is not None:
+            return connected.sink
+        options = TableOptions.parse(self.options, self.schema, f"table {self.name!r}")
+        return described_sink(self.name, self.schema, options)
+
+    def create(self, folder: str) -> None:
+        """Make the empty table in a folder, or write the definition."""
+        if self.definition is None:
+            Table.create(folder, self.schema, self.options)
+        else:
+            define(folder, self.definition)
+
+    def schema_in(self, folder: str) -> TableSchema:
+        """The schema of the table that was begun in a folder."""
+        if self.definition is None:
+            return Table.open(folder).schema
+        found = definition_in(folder)
+        if found is None:
+            raise ConfigurationError(
+                f"table {self.name!r}: the statement has a connector, the table that it began has none; give "
+                "another name and checkpoint to start over"
+            )
+        return found.schema
+
+    def make_outside(self, folder: str) -> tuple[str, ...]:
+        """Create what the table lacks outside the warehouse, such as its topic; what was created."""
+        connected = self._connected(folder)
+        return () if connected is None else connected.prepare()
+
+    def check_unused(self, folder: str, spark: SparkSession) -> None:
+        """Refuse a topic or folder outside that has rows."""
+        if (connected := self._connected(folder)) is not None:
+            connected.check_unused(spark)
+
+    def fill(self, folder: str, rows: DataFrame) -> None:
+        """Write all rows of a batch, in one commit where the table has commits."""
+        if (connected := self._connected(folder)) is None:
+            frames.write(rows, folder)
+        else:
+            connected.fill(rows)
+
+    def write(self, folder: str, changes: DataFrame) -> DataStreamWriter:
+        """A writer of a stream."""
+        if (connected := self._connected(folder)) is None:
+            return frames.write_changes(changes, folder)
+        return connected.write_changes(changes)
 
 
 @dataclass(frozen=True)
 class StreamSettings:
     """How the query of a streaming statement runs.
 
-    Attributes:
-        checkpoint: its checkpoint folder; empty for none.
-        trigger: as ``DataStreamWriter.trigger`` takes it.
-        query_name: its name in Spark, None for none.
-        drop_on_cancel: whether the table is dropped when a user stops the query (FLIP-218's way).
+    ``checkpoint`` is "" for none, ``trigger`` as ``DataStreamWriter.trigger`` takes it. With
+    ``drop_on_cancel`` the table is dropped when a user stops the query (FLIP-218's way).
     """
 
     checkpoint: str = ""
@@ -70,11 +174,6 @@ class StreamSettings:
         writer = writer.option("checkpointLocation", self.checkpoint)
         writer = writer.trigger(**self.trigger) if self.trigger else writer
         return writer if self.query_name is None else writer.queryName(self.query_name)
-
-    @property
-    def ends_by_itself(self) -> bool:
-        """Whether the query ends when it has read the existing rows."""
-        return bool(self.trigger.get("availableNow") or self.trigger.get("once"))
 
 
 @dataclass(eq=False)
@@ -114,9 +213,6 @@ class QueryWatcher(StreamingQueryListener):
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
         """Nothing: the id of the query is known when ``start`` returns."""
 
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """Nothing: no rows have come."""
-
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         """A micro-batch is committed, so a table without commits of its own may be seen."""
         if str(event.progress.runId) == self._run:
@@ -132,56 +228,48 @@ class QueryWatcher(StreamingQueryListener):
 
     def _end(self, failure: str | None) -> None:
         self._spark.streams.removeListener(self)
+        trigger = self._settings.trigger
         if failure is not None:
             self._stage.discard()
             self._hook.on_failed(self._job(), failure)
-        elif self._settings.ends_by_itself:
+        elif trigger.get("availableNow") or trigger.get("once"):  # it has read the existing rows
             self._stage.done(forget=False)
             self._hook.on_finished(self._job())
         else:
             self._stage.discard()
             if self._settings.drop_on_cancel:
-                self._tables.drop(self._name)
+                self._tables.tables.drop(self._name)
             self._hook.on_canceled(self._job())
 
     def _job(self) -> Job:
         return Job(self._name, "streaming", self._query_id)
 
 
-def fill_table(tables: Stages, target: Target, rows: DataFrame, hook: JobStatusHook) -> None:
+def fill_table(tables: Stages, target: NewTable, rows: DataFrame, hook: JobStatusHook) -> None:
     """Create a table with the rows of a batch; after a failure there is none, unless it was committed."""
     stage = tables.begin(target.name, Entry.of_this_process("batch"), target.create)
-    run_job(stage, target, lambda: target.fill(stage.folder, rows), hook)
-
-
-def run_job(stage: Stage, target: Target, fill: Callable[[], None], hook: JobStatusHook) -> None:
-    """Fill a staged table and make it visible; delete it if that fails."""
     job = Job(target.name, "batch")
     try:
-        prepare(stage, target)
+        _make_outside(stage, target)
         hook.on_created(job)
-        fill()
+        target.fill(stage.folder, rows)
         reach("create-as.after-fill")
         stage.done(forget=True)
     except BaseException as cause:
-        _give_up(stage, cause)
+        if stage.is_visible:
+            stage.done(forget=True)
+            cause.add_note("The rows were committed before this happened, so the table exists, and is whole.")
+        else:
+            stage.discard()
         _notify_end(hook, job, cause)
         raise
     hook.on_finished(job)
 
 
-def prepare(stage: Stage, target: Target) -> None:
+def _make_outside(stage: Stage, target: NewTable) -> None:
     """Create what the table needs outside the warehouse, and record that in its entry."""
     if made := target.make_outside(stage.folder):
         stage.remember(made)
-
-
-def _give_up(stage: Stage, cause: BaseException) -> None:
-    if stage.is_visible:
-        stage.done(forget=True)
-        cause.add_note("The rows were committed before this happened, so the table exists, and is whole.")
-    else:
-        stage.discard()
 
 
 def _notify_end(hook: JobStatusHook, job: Job, cause: BaseException) -> None:
@@ -191,7 +279,7 @@ def _notify_end(hook: JobStatusHook, job: Job, cause: BaseException) -> None:
         hook.on_failed(job, cause)
 
 
-def replace_table(tables: Stages, target: Target, rows: DataFrame, hook: JobStatusHook) -> None:
+def replace_table(tables: Stages, target: NewTable, rows: DataFrame, hook: JobStatusHook) -> None:
     """Replace a managed table by one with the rows of a batch; after a failure the old one is unchanged."""
     job = Job(target.name, "batch")
     hook.on_created(job)
@@ -207,12 +295,8 @@ def replace_table(tables: Stages, target: Target, rows: DataFrame, hook: JobStat
     hook.on_finished(job)
 
 
-def stream_into_table(
-    tables: Stages,
-    target: Target,
-    changes: DataFrame,
-    settings: StreamSettings,
-    hook: JobStatusHook,
+def _stream_into_table(
+    tables: Stages, target: NewTable, changes: DataFrame, settings: StreamSettings, hook: JobStatusHook
 ) -> StreamingQuery:
     """Create a table that a streaming query fills, or continue one that this statement began.
 
@@ -220,30 +304,25 @@ def stream_into_table(
     """
     stage = tables.resume(target.name, settings.checkpoint)
     is_new = stage is None
-    if stage is not None:
-        check_same_columns(target, stage)
-    else:
+    if stage is None:
         entry = Entry.of_this_process("streaming", settings.checkpoint)
         stage = tables.begin(target.name, entry, target.create)
+    else:
+        _check_same_columns(target, stage)
     try:
         if is_new:
             target.check_unused(stage.folder, changes.sparkSession)
-        prepare(stage, target)
+        _make_outside(stage, target)
         writer = settings.applied(target.write(stage.folder, changes))
         watcher = QueryWatcher(changes.sparkSession, tables, stage, target.name, settings, hook)
-        query = watcher.watch(writer)
+        return watcher.watch(writer)
     except BaseException:
         stage.discard()
         raise
-    return query
 
 
-def check_same_columns(target: Target, stage: Stage) -> None:
-    """Refuse to continue a table that was begun for other rows.
-
-    Raises:
-        ConfigurationError: the statement's columns or keys are not those of the table.
-    """
+def _check_same_columns(target: NewTable, stage: Stage) -> None:
+    """Refuse to continue a table that was begun for other rows."""
     own, begun = target.schema, target.schema_in(stage.folder)
     if _outline(own) != _outline(begun):
         stage.let_go()
@@ -265,24 +344,9 @@ def _shown(schema: TableSchema) -> str:
     return f"({columns}{key})"
 
 
-def stages_of(tables: Warehouse, clean_up: CleanUp) -> Stages:
+def stages_of(tables: Warehouse) -> Stages:
     """What ``CREATE TABLE … AS SELECT`` needs of a warehouse, on a disk or in an object store."""
-    if storage_of(tables.folder).is_local:
-        return LocalStages(tables, clean_up)
-    return ObjectStoreStages(tables, clean_up)
-
-
-def refuse_connector(name: str, folder: str) -> None:
-    """Only managed tables are replaced: what another table holds lies elsewhere.
-
-    Raises:
-        ConfigurationError: the table has a connector.
-    """
-    if definitions.load(folder) is not None:
-        raise ConfigurationError(
-            f"table {name!r}: only a managed table can be replaced, got one with a connector; DROP TABLE "
-            "first, or choose another name"
-        )
+    return LocalStages(tables) if storage_of(tables.folder).is_local else ObjectStoreStages(tables)
 
 
 Optimized = Callable[["DataFrame", str, Sink | None], "DataFrame"]
@@ -291,20 +355,7 @@ Optimized = Callable[["DataFrame", str, Sink | None], "DataFrame"]
 
 @dataclass(frozen=True)
 class TableFromQuery:
-    """``CREATE TABLE … AS SELECT``, without its query.
-
-    Attributes:
-        name: of the table.
-        primary_key: its key; empty: that of the query, if it has one.
-        partitioned_by: its partition columns.
-        indexes: its secondary indexes.
-        options: as in ``WITH (…)``; with ``connector`` the table is one with a connector.
-        comment: of the table.
-        if_not_exists: do nothing if there is a finished table.
-        or_replace: replace an existing table.
-        stream: how a streaming query runs; without a checkpoint for a batch.
-        hook: notified when the job begins and ends.
-    """
+    """``CREATE TABLE … AS SELECT``, without its query; see ``Catalog.create_table_as``."""
 
     name: str
     primary_key: tuple[str, ...] = ()
@@ -320,15 +371,21 @@ class TableFromQuery:
     def execute(self, tables: Warehouse, df: DataFrame, optimized: Optimized) -> StreamingQuery | None:
         """Create the table; returns the running query of a streaming DataFrame, None for a batch."""
         self._check(df)
-        staged = stages_of(tables, clean_up)
+        staged = stages_of(tables)
         exists = self.name in tables.names()
-        if exists and self.if_not_exists and not self._continues(staged):
-            return None
+        if exists and self.if_not_exists:
+            begun = staged.entry(self.name)
+            if begun is None or begun.is_done or begun.checkpoint != (self.stream.checkpoint or None):
+                return None
         target, rows = self._target(df, optimized)
         if df.isStreaming:
-            return stream_into_table(staged, target, rows, self.stream, self.hook)
+            return _stream_into_table(staged, target, rows, self.stream, self.hook)
         if exists and self.or_replace:
-            refuse_connector(self.name, tables.existing(self.name))
+            if definition_in(tables.existing(self.name)) is not None:  # what it holds lies elsewhere
+                raise ConfigurationError(
+                    f"table {self.name!r}: only a managed table can be replaced, got one with a connector; "
+                    "DROP TABLE first, or choose another name"
+                )
             replace_table(staged, target, rows, self.hook)
         else:
             fill_table(staged, target, rows, self.hook)
@@ -353,29 +410,16 @@ class TableFromQuery:
     def _wrong(self, expected: str, remedy: str) -> ConfigurationError:
         return ConfigurationError(f"table {self.name!r}: CREATE TABLE AS needs {expected}; {remedy}")
 
-    def _continues(self, stages: Stages) -> bool:
-        """Whether this statement began the table and has not finished it."""
-        entry = stages.entry(self.name)
-        checkpoint = self.stream.checkpoint
-        return bool(entry and checkpoint and entry.checkpoint == checkpoint and not entry.is_done)
-
-    def _target(self, df: DataFrame, optimized: Optimized) -> tuple[Target, DataFrame]:
+    def _target(self, df: DataFrame, optimized: Optimized) -> tuple[NewTable, DataFrame]:
         if not df.isStreaming:
             return self._new_table(df, self.primary_key), df
         columns = optimized(df, self.name, None)
-        key = self.primary_key or self._schema(columns).primary_key
-        sink = self._new_table(columns, key).sink
-        rows = optimized(df, self.name, sink)
-        return self._new_table(rows, key), rows
+        target = self._new_table(columns, self.primary_key)
+        rows = optimized(df, self.name, target.sink)
+        return self._new_table(rows, target.schema.primary_key), rows
 
-    def _new_table(self, rows: DataFrame, key: Sequence[str]) -> NewManagedTable | NewConnectorTable:
-        schema, options = self._schema(rows, key), dict(self.options)
-        if (connector := options.pop("connector", None)) is None:
-            return NewManagedTable(self.name, schema, options)
-        return NewConnectorTable(self.name, Definition(connector, schema, options))
-
-    def _schema(self, rows: DataFrame, key: Sequence[str] = ()) -> TableSchema:
-        return derived_schema(
+    def _new_table(self, rows: DataFrame, key: Sequence[str]) -> NewTable:
+        schema = derived_schema(
             self.name,
             rows.schema,
             primary_key=key,
@@ -383,3 +427,7 @@ class TableFromQuery:
             indexes=self.indexes,
             comment=self.comment,
         )
+        options = dict(self.options)
+        if (connector := options.pop("connector", None)) is None:
+            return NewTable(self.name, schema, options)
+        return NewTable(self.name, schema, options, Definition(connector, schema, options))

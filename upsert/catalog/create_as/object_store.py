@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from upsert.catalog.create_as import stages
-from upsert.catalog.create_as.stages import CleanUp, Entry
+from upsert.catalog.connectors import clean_up
+from upsert.catalog.create_as.stages import Entry, has_commit
 from upsert.catalog.warehouse import Warehouse
 from upsert.errors import CommitConflictError, CorruptTableError, TableExistsError
 from upsert.failpoints import reach
@@ -32,18 +32,14 @@ BEFORE: Final = "before"
 
 @dataclass
 class ObjectStoreStage:
-    """A table that this process fills.
+    """A table that this process fills, in the folder ``unique`` of that which the table will have.
 
-    Attributes:
-        path: the folder that the table will have.
-        unique: name of the folder there in which it is filled.
-        lease: shows that this process lives.
+    The lease shows that this process lives.
     """
 
     path: str
     unique: str
     lease: KeptLease
-    _clean_up: CleanUp
     _is_shown: bool = False
 
     @property
@@ -68,17 +64,21 @@ class ObjectStoreStage:
         self.show_after_commit()
 
     def remember(self, made: tuple[str, ...]) -> None:
-        """Record what was created outside."""
+        """Record what was created outside, so that it is deleted with a table that never becomes visible."""
         self._change(lambda value, note: {**value, STAGE: {**note, "made": made}})
 
     def show_after_commit(self) -> None:
         """Make the table visible, if it has a commit or is of a kind without commits."""
-        if not self._is_shown and has_rows(self.folder):
+        if not self._is_shown and ("connector" in value_in(self.folder) or _has_managed_commit(self.folder)):
             show_stream(self.folder)
             self._is_shown = True
 
     def done(self, *, forget: bool) -> None:
-        """Make the table visible, and release its lease."""
+        """Make the table visible, and release its lease.
+
+        ``forget`` deletes the entry, by which the same statement could continue. Where it is not known
+        whether the table is visible, `discard` settles that.
+        """
 
         def shown(_: Mapping[str, Any], note: Mapping[str, Any]) -> dict[str, Any]:
             return definition_of(self.folder) | ({} if forget else {STAGE: {**note, "is_done": True}})
@@ -100,10 +100,10 @@ class ObjectStoreStage:
         finally:
             self.lease.release()
         if note is not None:
-            clean_left(self.path, self.folder, note, self._clean_up)
+            _clean_left(self.path, self.folder, note)
 
     def let_go(self) -> None:
-        """Leave the table as it is."""
+        """Leave the table as it is, for the same statement to continue."""
         self.lease.release()
 
     def _freed(self) -> Mapping[str, Any] | None:
@@ -113,7 +113,7 @@ class ObjectStoreStage:
             note = seen.stage
             if note is None or note["folder"] != self.unique or self._is_seen(seen.value):
                 return None
-            if (after := given_up(seen, self.folder)) is None:
+            if (after := _given_up(seen, self.folder)) is None:
                 show_stream(self.folder)
             elif seen.swap(after):
                 return note
@@ -128,27 +128,21 @@ class ObjectStoreStage:
             )
 
 
-def given_up(seen: Pointer, folder: str) -> Mapping[str, Any] | None:
+def _given_up(seen: Pointer, folder: str) -> Mapping[str, Any] | None:
     """What a name says when filling is given up; None: a stream has a commit, so its table stays."""
     note = seen.stage or {}
-    if note.get("mode") == "streaming" and has_managed_commit(folder):
+    if note.get("mode") == "streaming" and _has_managed_commit(folder):
         return None
     left = {key: value for key, value in seen.value.items() if key != STAGE}
     return left if note.get(BEFORE) is None else {**left, STAGE: note[BEFORE]}
 
 
-def has_managed_commit(folder: str) -> bool:
-    """Whether the managed table that is filled in a folder has a commit."""
+def _has_managed_commit(folder: str) -> bool:
     files = value_in(folder).get("files")
-    return files is not None and stages.has_commit(paths.resolve(folder, files))
+    return files is not None and has_commit(paths.resolve(folder, files))
 
 
-def has_rows(folder: str) -> bool:
-    """Whether a table whose query has made progress may be visible: what lies elsewhere has no commits."""
-    return "connector" in value_in(folder) or has_managed_commit(folder)
-
-
-def clean_left(path: str, folder: str, note: Mapping[str, Any], clean_up: CleanUp) -> None:
+def _clean_left(path: str, folder: str, note: Mapping[str, Any]) -> None:
     """Delete what a statement that gave up has left, here and outside."""
     if note["made"]:
         clean_up(folder, tuple(note["made"]))
@@ -163,11 +157,6 @@ class ObjectStoreStages:
     """What ``CREATE TABLE … AS SELECT`` needs of a warehouse in an object store."""
 
     tables: Warehouse
-    clean_up: CleanUp
-
-    def drop(self, name: str) -> bool:
-        """Drop a table of the warehouse."""
-        return self.tables.drop(name)
 
     def entry(self, name: str) -> Entry | None:
         """The entry of a table that a statement fills, or has filled and may continue."""
@@ -191,12 +180,12 @@ class ObjectStoreStages:
                 return
             with self._instead_of(name, path, note):
                 folder = paths.filling_folder(path, note["folder"])
-                if (after := given_up(seen, folder)) is None:
+                if (after := _given_up(seen, folder)) is None:
                     show_stream(folder)
                     continue
                 is_free = seen.swap(after)
             if is_free:
-                clean_left(path, folder, note, self.clean_up)
+                _clean_left(path, folder, note)
 
     def begin(self, name: str, entry: Entry, create: Callable[[str], None]) -> ObjectStoreStage:
         """A table made by ``create`` in a folder that no reader knows."""
@@ -234,7 +223,7 @@ class ObjectStoreStages:
                 f"table {name!r} is being filled by a query with this checkpoint, started by "
                 f"{note['owner']}; stop it first"
             )
-        stage = ObjectStoreStage(path, unique, lease, self.clean_up)
+        stage = ObjectStoreStage(path, unique, lease)
         try:
             stage.take_over()
         except BaseException:
@@ -244,12 +233,7 @@ class ObjectStoreStages:
 
     @contextmanager
     def successor(self, name: str) -> Iterator[str]:
-        """A folder for the table that will replace ``name``; it does so when the block ends well.
-
-        Raises:
-            TableExistsError: a living process fills or replaces the table.
-            TableNotFoundError: the old table has been dropped meanwhile.
-        """
+        """A folder for the table that will replace ``name``; it does so when the block ends well."""
         path = self.tables.path(name)
         seen = Pointer.look(path)
         if not seen.is_table:
@@ -287,7 +271,7 @@ class ObjectStoreStages:
             lease.release(for_good=True)
             raise _overtaken(name)
         reach("create-as.after-entry")
-        return ObjectStoreStage(seen.folder, unique, lease, self.clean_up)
+        return ObjectStoreStage(seen.folder, unique, lease)
 
     @contextmanager
     def _instead_of(self, name: str, path: str, note: Mapping[str, Any]) -> Iterator[None]:

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol, Self
+from typing import Final, Literal, Self
 
 from upsert.codec import Jsonable
 from upsert.errors import CorruptTableError
@@ -60,11 +58,7 @@ class Entry(Jsonable):
 
 
 def entry_of(folder: str) -> Entry | None:
-    """The entry of the table in a folder; None for one that is not, or no longer, staged.
-
-    Raises:
-        CorruptTableError: it is damaged.
-    """
+    """The entry of the table in a folder; None for one that is not, or no longer, staged."""
     path = os.path.join(folder, ENTRY_FILE)
     try:
         content = storage_of(path).read(path)
@@ -89,83 +83,3 @@ def has_commit(folder: str) -> bool:
     """Whether a managed table has ever had a commit; expiry always leaves the latest snapshot."""
     names = paths.named_files(folder, paths.SNAPSHOT_FOLDER, "")
     return any(paths.snapshot_id(name) is not None for name in names)
-
-
-CleanUp = Callable[[str, tuple[str, ...]], None]
-"""Deletes what a statement has created outside, given the folder of its table."""
-
-
-class Stage(Protocol):
-    """A table that this process fills."""
-
-    @property
-    def folder(self) -> str:
-        """Where the table lies while it is filled."""
-
-    @property
-    def is_visible(self) -> bool:
-        """Whether readers see the table."""
-
-    def remember(self, made: tuple[str, ...]) -> None:
-        """Record what was created outside, so that it is deleted with a table that never becomes visible."""
-
-    def show_after_commit(self) -> None:
-        """Make a table visible whose query has committed a micro-batch, while it is filled further."""
-
-    def done(self, *, forget: bool) -> None:
-        """Make the table visible, and release its lock.
-
-        Args:
-            forget: also delete the entry, by which the same statement could continue.
-
-        Raises:
-            CommitConflictError: this process stalled or the table was dropped, and another process took over.
-            UnknownOutcomeError: it is not known whether the table is visible; ``discard`` settles that.
-        """
-
-    def discard(self) -> None:
-        """Delete the table unless it may have been seen, and release its lock."""
-
-    def let_go(self) -> None:
-        """Leave the table as it is, for the same statement to continue."""
-
-
-class Stages(Protocol):
-    """The tables of a warehouse that are being filled."""
-
-    def drop(self, name: str) -> bool:
-        """Drop a table of the warehouse, see ``Warehouse.drop``."""
-
-    def entry(self, name: str) -> Entry | None:
-        """The entry of a table that a statement fills, or has filled and may continue."""
-
-    def sweep(self, name: str) -> None:
-        """Delete what a dead process has begun under this name, if it was never visible.
-
-        Raises:
-            TableExistsError: a living process fills it.
-        """
-
-    def begin(self, name: str, entry: Entry, create: Callable[[str], None]) -> Stage:
-        """A table made by ``create`` in the folder that it is given.
-
-        Raises:
-            TableExistsError: there is a table, or a living process fills one.
-        """
-
-    def resume(self, name: str, checkpoint: str) -> Stage | None:
-        """The table that an earlier run of the same streaming statement has begun; None if there is none.
-
-        Raises:
-            TableExistsError: that run still lives.
-        """
-
-    def successor(self, name: str) -> AbstractContextManager[str]:
-        """A hidden folder for the table that will replace ``name``; it does so when the block ends well.
-
-        The exchange is atomic: readers find the old table before it, the new one after it.
-
-        Raises:
-            ConfigurationError: the file system cannot exchange two folders.
-            TableNotFoundError: the old table was dropped meanwhile.
-        """

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, assert_never
 
-from upsert.catalog import definitions, warehouse
-from upsert.catalog.connectors import connect
+from upsert.catalog import warehouse
+from upsert.catalog.connectors import Definition, connect, define, definition_in
 from upsert.catalog.create_as.create_as import stages_of
-from upsert.catalog.create_as.targets import clean_up
 from upsert.catalog.namespace import TableRef
 from upsert.catalog.results import Done, Result
 from upsert.errors import ConfigurationError, CorruptTableError, TableExistsError
@@ -17,11 +17,13 @@ from upsert.sql import statements as s
 from upsert.store import Table
 from upsert.store.alterations import TrackPartition
 from upsert.store.log_options import TOPIC
+from upsert.store.rows.partitions import is_within, specified
 from upsert.store.table_options import MATERIALIZED_VIEW, VIEW_REFRESH
 from upsert.views.view import definition_of
 
 if TYPE_CHECKING:
     from upsert.catalog.context import Context
+    from upsert.store.read.statistics import PartitionInfo
 
 _OWN: Final = (TOPIC, MATERIALIZED_VIEW.key, VIEW_REFRESH.key)
 """Options that CREATE TABLE … LIKE does not take over."""
@@ -36,21 +38,24 @@ def create_table(context: Context, statement: s.CreateTable) -> Result:
             raise ConfigurationError(
                 f"{what}: option {option!r} is that of a view; write CREATE MATERIALIZED VIEW"
             )
-    path = table_ref.path
+    path, options = table_ref.path, dict(statement.options)
     if os.path.isfile(path):
         raise TableExistsError(f"table {table_ref.shown!r}: {path!r} is a file; choose another name")
     try:
-        if "connector" in statement.options:
-            _define(table_ref, statement)
+        if (connector := options.pop("connector", None)) is not None:
+            definition = Definition(connector, statement.schema, options)
+            connect(table_ref.shown, definition, path)
+            with warehouse.ddl_lock(table_ref.tables.folder):
+                _sweep(table_ref)
+                define(path, definition)
         else:
-            options = context.options.with_defaults(statement.options)
+            options = context.options.with_defaults(options)
             with warehouse.ddl_lock(table_ref.tables.folder):
                 _sweep(table_ref)
                 Table.create(path, statement.schema, options)
     except TableExistsError:
-        if (
-            not statement.if_not_exists or not table_ref.exists
-        ):  # one that is being created does not exist yet
+        # one that is being created does not exist yet
+        if not statement.if_not_exists or not table_ref.exists:
             raise
         return Done(what, "was there already")
     return Done(what, "created")
@@ -72,7 +77,7 @@ def create_table_like(context: Context, statement: s.CreateTableLike) -> Result:
 
 def given_options(path: str) -> dict[str, str]:
     """The options of a table as they were written, ``connector`` among them."""
-    definition = definitions.load(path)
+    definition = definition_in(path)
     if definition is not None:
         return {"connector": definition.connector, **definition.options}
     return dict(Table.open(path).definition.given)
@@ -82,8 +87,9 @@ def rename_table(context: Context, statement: s.RenameTable) -> Result:
     """``ALTER TABLE t RENAME TO u``; queries over ``t`` stop, and continue under the new name."""
     table_ref = context.databases.resolve(statement.name)
     table_ref.existing()
-    check_no_mirror_runs(context, table_ref)
-    new = statement.new if "." in statement.new else table_ref.beside(statement.new)
+    _check_no_mirror_runs(context, table_ref)
+    database = table_ref.qualified.rpartition(".")[0]
+    new = statement.new if "." in statement.new else f"{database}.{statement.new}"
     target = context.databases.resolve(new)
     if target.warehouse != table_ref.warehouse:
         raise ConfigurationError(
@@ -94,25 +100,16 @@ def rename_table(context: Context, statement: s.RenameTable) -> Result:
     return Done(f"ALTER TABLE {table_ref.shown}", f"renamed to {target.shown}")
 
 
-def _define(table_ref: TableRef, statement: s.CreateTable) -> None:
-    options = dict(statement.options)
-    definition = definitions.Definition(options.pop("connector"), statement.schema, options)
-    connect(table_ref.shown, definition, table_ref.path)
-    with warehouse.ddl_lock(table_ref.tables.folder):
-        _sweep(table_ref)
-        definitions.create(table_ref.path, definition)
-
-
 def _sweep(table_ref: TableRef) -> None:
     """Delete what a CREATE TABLE AS that died has left under a name."""
-    stages_of(table_ref.tables, clean_up).sweep(table_ref.name)
+    stages_of(table_ref.tables).sweep(table_ref.name)
 
 
 def drop_table(context: Context, statement: s.DropTable) -> Result:
     """``DROP TABLE``, unless a query of this catalog keeps its mirror."""
     table_ref = context.databases.resolve(statement.name)
     with suppress(CorruptTableError):  # a damaged table can be dropped, whatever it was
-        if table_ref.exists and definitions.load(table_ref.path) is None:
+        if table_ref.exists and definition_in(table_ref.path) is None:
             refuse_view(Table.open(table_ref.path), "DROP TABLE")
     dropped = drop_existing(context, table_ref)
     if not dropped and not statement.if_exists:
@@ -121,21 +118,13 @@ def drop_table(context: Context, statement: s.DropTable) -> Result:
 
 
 def drop_existing(context: Context, table_ref: TableRef) -> bool:
-    """Drop a table or view; False if there is none.
-
-    Raises:
-        ConfigurationError: a query of this catalog keeps its mirror.
-    """
-    check_no_mirror_runs(context, table_ref)
+    """Drop a table or view; False if there is none."""
+    _check_no_mirror_runs(context, table_ref)
     return table_ref.tables.drop(table_ref.name)
 
 
-def check_no_mirror_runs(context: Context, table_ref: TableRef) -> None:
-    """Refuse to drop or rename a table while a query of this catalog keeps its mirror.
-
-    Raises:
-        ConfigurationError: it runs.
-    """
+def _check_no_mirror_runs(context: Context, table_ref: TableRef) -> None:
+    """Refuse to drop or rename a table while a query of this catalog keeps its mirror."""
     if (query := context.mirrors.get(table_ref.path)) is not None and query.isActive:
         raise ConfigurationError(
             f"table {table_ref.shown!r}: its mirror is kept by a query that runs; stop it first, with "
@@ -173,38 +162,24 @@ def publish_log(context: Context, statement: s.PublishLog) -> Result:
 
 
 def managed(context: Context, name: str, what: str) -> Table:
-    """The managed table of a statement that needs one.
-
-    Raises:
-        ConfigurationError: the table has a connector.
-        TableNotFoundError: there is no such table.
-    """
+    """The managed table of a statement that needs one; refuses a table with a connector."""
     if context.connected(name) is not None:
         raise ConfigurationError(
             f"table {name!r}: {what} needs a managed table, got one with a connector, whose data lie "
             "elsewhere; DROP TABLE and CREATE TABLE change its definition"
         )
-    return context.table(name)
+    return context.managed(name)
 
 
 def changeable(context: Context, name: str, what: str) -> Table:
-    """The managed table of a statement that changes its rows or columns.
-
-    Raises:
-        ConfigurationError: the table has a connector, or is a materialized view.
-        TableNotFoundError: there is no such table.
-    """
+    """The managed table of a statement that changes its rows or columns; refuses a view too."""
     table = managed(context, name, what)
     refuse_view(table, what)
     return table
 
 
 def refuse_view(table: Table, what: str) -> None:
-    """Refuse to change a view as if it were a table.
-
-    Raises:
-        ConfigurationError: the table is a materialized view.
-    """
+    """Refuse to change a view as if it were a table."""
     if definition_of(table) is not None:
         raise ConfigurationError(
             f"{what}: {table.name!r} is a materialized view, whose rows are those of its query; change the "
@@ -212,41 +187,39 @@ def refuse_view(table: Table, what: str) -> None:
         )
 
 
-def create_database(context: Context, statement: s.CreateDatabase) -> Result:
-    """``CREATE DATABASE``."""
+def fitting_partitions(table: Table, chosen: Mapping[str, Any]) -> list[PartitionInfo]:
+    """The partitions of a table that have some values."""
+    wanted = specified(table.schema, chosen, f"table {table.name!r}")
+    return [info for info in table.partitions() if is_within(info.partition, wanted)]
+
+
+def database(context: Context, statement: s.CreateDatabase | s.DropDatabase | s.UseDatabase) -> Result:
+    """``CREATE DATABASE``, ``DROP DATABASE`` and ``USE``."""
     databases, name = context.catalogs.database(statement.name)
-    databases.create(name, if_not_exists=statement.if_not_exists)
-    return Done(f"CREATE DATABASE {statement.name}", "created")
+    match statement:
+        case s.CreateDatabase():
+            databases.create(name, if_not_exists=statement.if_not_exists)
+            return Done(f"CREATE DATABASE {statement.name}", "created")
+        case s.DropDatabase():
+            databases.drop(name, if_exists=statement.if_exists, cascade=statement.cascade)
+            return Done(f"DROP DATABASE {statement.name}", "dropped")
+        case s.UseDatabase():
+            databases.use(name)
+            context.catalogs.use(databases.catalog)
+            return Done(f"USE {statement.name}", "in use")
+    assert_never(statement)
 
 
-def drop_database(context: Context, statement: s.DropDatabase) -> Result:
-    """``DROP DATABASE``."""
-    databases, name = context.catalogs.database(statement.name)
-    databases.drop(name, if_exists=statement.if_exists, cascade=statement.cascade)
-    return Done(f"DROP DATABASE {statement.name}", "dropped")
-
-
-def use_database(context: Context, statement: s.UseDatabase) -> Result:
-    """``USE``."""
-    databases, name = context.catalogs.database(statement.name)
-    databases.use(name)
-    context.catalogs.use(databases.catalog)
-    return Done(f"USE {statement.name}", "in use")
-
-
-def create_catalog(context: Context, statement: s.CreateCatalog) -> Result:
-    """``CREATE CATALOG``: another warehouse gets a name in this session."""
-    context.catalogs.create(statement.name, statement.options, if_not_exists=statement.if_not_exists)
-    return Done(f"CREATE CATALOG {statement.name}", "created")
-
-
-def drop_catalog(context: Context, statement: s.DropCatalog) -> Result:
-    """``DROP CATALOG``: the name goes, the tables stay."""
-    context.catalogs.drop(statement.name, if_exists=statement.if_exists)
-    return Done(f"DROP CATALOG {statement.name}", "dropped")
-
-
-def use_catalog(context: Context, statement: s.UseCatalog) -> Result:
-    """``USE CATALOG``."""
-    context.catalogs.use(statement.name)
-    return Done(f"USE CATALOG {statement.name}", "in use")
+def catalog(context: Context, statement: s.CreateCatalog | s.DropCatalog | s.UseCatalog) -> Result:
+    """``CREATE CATALOG``, which names a warehouse in this session, ``DROP CATALOG`` and ``USE CATALOG``."""
+    match statement:
+        case s.CreateCatalog(name=name):
+            context.catalogs.create(name, statement.options, if_not_exists=statement.if_not_exists)
+            return Done(f"CREATE CATALOG {name}", "created")
+        case s.DropCatalog(name=name):
+            context.catalogs.drop(name, if_exists=statement.if_exists)
+            return Done(f"DROP CATALOG {name}", "dropped")
+        case s.UseCatalog(name=name):
+            context.catalogs.use(name)
+            return Done(f"USE CATALOG {name}", "in use")
+    assert_never(statement)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, assert_never
 
-from upsert.catalog.results import Done, Result, Rows
-from upsert.catalog.run import definitions, deletes, inserts, queries, shows, views
-from upsert.catalog.run.explain import explain
+from upsert.catalog.results import Done, Result
+from upsert.catalog.run import definitions, queries, row_changes, shows, views
 from upsert.catalog.run.jobs import active
 from upsert.sql import statements as s
 
@@ -18,13 +17,7 @@ if TYPE_CHECKING:
 
 
 def execute(context: Context, statement: s.Statement, spark: SparkSession | None) -> Result:
-    """Execute a statement.
-
-    Args:
-        context: whose tables it names.
-        statement: what to do.
-        spark: the session that runs queries; the active one of this thread if None.
-    """
+    """Execute a statement; without a session the active one of this thread runs its queries."""
     match statement:
         case s.CreateTable():
             return definitions.create_table(context, statement)
@@ -35,7 +28,7 @@ def execute(context: Context, statement: s.Statement, spark: SparkSession | None
         case s.CreateView():
             return views.create_view(context, statement, spark)
         case s.Explain():
-            return explain(context, statement, spark)
+            return shows.explain(context, statement, spark)
         case s.ExplainView():
             return views.explain_view(context, statement, spark)
         case s.RefreshView():
@@ -57,25 +50,17 @@ def execute(context: Context, statement: s.Statement, spark: SparkSession | None
         case s.TrackPartitions():
             return definitions.track_partition(context, statement)
         case s.DropPartition():
-            return deletes.drop_partition(context, statement)
+            return row_changes.drop_partition(context, statement)
         case s.CompactTable():
             return definitions.compact_table(context, statement)
         case s.PublishLog():
             return definitions.publish_log(context, statement)
-        case s.CreateCatalog():
-            return definitions.create_catalog(context, statement)
-        case s.DropCatalog():
-            return definitions.drop_catalog(context, statement)
-        case s.UseCatalog():
-            return definitions.use_catalog(context, statement)
+        case s.CreateCatalog() | s.DropCatalog() | s.UseCatalog():
+            return definitions.catalog(context, statement)
         case s.ShowCatalogs():
             return shows.show_catalogs(context, statement)
-        case s.CreateDatabase():
-            return definitions.create_database(context, statement)
-        case s.DropDatabase():
-            return definitions.drop_database(context, statement)
-        case s.UseDatabase():
-            return definitions.use_database(context, statement)
+        case s.CreateDatabase() | s.DropDatabase() | s.UseDatabase():
+            return definitions.database(context, statement)
         case s.ShowDatabases():
             return shows.show_databases(context, statement)
         case s.ShowTables():
@@ -87,17 +72,18 @@ def execute(context: Context, statement: s.Statement, spark: SparkSession | None
         case s.DescribeTable():
             return shows.describe_table(context, statement, spark)
         case s.SetOption():
-            return _set(context, statement)
+            context.options[statement.key] = statement.value
+            return Done(f"SET {statement.key}", "set")
         case s.ShowOptions():
-            return Rows("SET", shows.options_table(context.options, statement.key))
+            return shows.show_options(context, statement)
         case s.ResetOption():
             return _reset(context, statement, spark)
         case s.Insert():
-            return inserts.insert(context, statement, spark)
+            return row_changes.insert(context, statement, spark)()
         case s.Delete():
-            return deletes.delete(context, statement, spark)
+            return row_changes.delete(context, statement, spark)
         case s.Update():
-            return deletes.update(context, statement, spark)
+            return row_changes.update(context, statement, spark)
         case s.Select():
             return queries.select(context, statement, spark)
     assert_never(statement)
@@ -111,13 +97,8 @@ def planned(
     So the queries of a script start when all of them have been checked.
     """
     if isinstance(statement, s.Insert) and context.options.is_streaming:
-        return inserts.planned(context, statement, spark)
+        return row_changes.insert(context, statement, spark)
     return execute(context, statement, spark)
-
-
-def _set(context: Context, statement: s.SetOption) -> Result:
-    context.options[statement.key] = statement.value
-    return Done(f"SET {statement.key}", "set")
 
 
 def _reset(context: Context, statement: s.ResetOption, spark: SparkSession | None) -> Result:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
@@ -32,11 +32,7 @@ class SparkNeededError(ConfigurationError):
 
 
 def needed(spark: SparkSession | None, what: str, options: Mapping[str, str] = {}) -> SparkSession:
-    """The session that runs a statement, with the options that were set for it.
-
-    Raises:
-        SparkNeededError: there is none.
-    """
+    """The session that runs a statement, with the options that were set for it."""
     found = active(spark)
     if found is None:
         raise SparkNeededError(
@@ -68,16 +64,9 @@ class Job:
 
     @classmethod
     def of(cls, context: Context, name: str, what: str, uuid: str = "") -> Self:
-        """The job of a statement.
+        """The job of a statement that writes the table ``name``; the options say where its checkpoint lies.
 
-        Args:
-            context: whose options say where the checkpoint lies.
-            name: of the table.
-            what: the statement, for messages.
-            uuid: of the table: one that is dropped and created again starts from the beginning.
-
-        Raises:
-            ConfigurationError: nothing says where.
+        With the table's uuid: one that is dropped and created again starts from the beginning.
         """
         options = context.options
         location, pipeline = options.value(CHECKPOINT), options.value(PIPELINE)
@@ -87,17 +76,15 @@ class Job:
                 f"SET '{CHECKPOINT}' = 'folder', or SET '{PIPELINE}' = 'name' for one in the warehouse"
             )
         if location is None and not storage_of(context.warehouse).is_local:
-            raise ConfigurationError(
-                f"{what}: the warehouse is in an object store, which Spark's checkpoints may not reach; SET "
-                f"'{CHECKPOINT}' = 'folder'"
-            )
+            raise unreachable_checkpoint(what)
         table_ref = context.databases.resolve(name)
         _, database, own = table_ref.qualified.split(".")
         folder = f"{database}.{own}" + (f"-{uuid[:8]}" if uuid else "")
-        base = os.path.join(
-            location or os.path.join(table_ref.warehouse, _JOBS), *([pipeline] if pipeline else [])
-        )
-        checkpoint = os.path.join(base, _begun_before(base, uuid) or folder)
+        base = os.path.join(location or os.path.join(table_ref.warehouse, _JOBS), pipeline or "")
+        if uuid and os.path.isdir(base):  # under whatever name the table had when the job began
+            begun = (entry for entry in sorted(os.listdir(base)) if entry.endswith(f"-{uuid[:8]}"))
+            folder = next(begun, folder)
+        checkpoint = os.path.join(base, folder)
         return cls(table_ref.shown, checkpoint, f"{pipeline}: {table_ref.shown}" if pipeline else None)
 
     @property
@@ -108,14 +95,10 @@ class Job:
 
     def settings(self, options: SessionOptions) -> StreamSettings:
         """How the query of the job runs."""
-        return StreamSettings(self.checkpoint, trigger(options), self.query_name)
+        return StreamSettings(self.checkpoint, options.value(TRIGGER), self.query_name)
 
     def started(self, writer: DataStreamWriter, settings: StreamSettings) -> StreamingQuery:
-        """The query, running.
-
-        Raises:
-            SchemaError: Spark has no way to run it as a stream.
-        """
+        """The query, running; refuses what Spark has no way to run as a stream."""
         try:
             return settings.applied(writer).start()
         except AnalysisException as cause:
@@ -127,13 +110,10 @@ class Job:
             ) from cause
 
     def refuse_left_checkpoint(self, context: Context) -> None:
-        """Refuse to create a table whose rows an earlier table of its name has received.
-
-        Raises:
-            ConfigurationError: the checkpoint has been used, and there is no table.
-        """
+        """Refuse to create a table whose rows an earlier table of its name has received."""
         is_used = os.path.isdir(os.path.join(self.checkpoint, "offsets"))
-        if is_used and not context.databases.resolve(self.name).is_taken:
+        table_ref = context.databases.resolve(self.name)
+        if is_used and not table_ref.tables.is_taken(table_ref.name):
             raise ConfigurationError(
                 f"table {self.name!r}: the checkpoint {self.checkpoint!r} is that of a dropped table, so "
                 f"the new one would lack its rows; delete the folder, or SET another '{PIPELINE}' or "
@@ -141,13 +121,9 @@ class Job:
             )
 
 
-def _begun_before(base: str, uuid: str) -> str | None:
-    """The folder of the job's checkpoint, under whatever name the table had when the job began."""
-    if not uuid or not os.path.isdir(base):
-        return None
-    return next((entry for entry in sorted(os.listdir(base)) if entry.endswith(f"-{uuid[:8]}")), None)
-
-
-def trigger(options: SessionOptions) -> dict[str, Any]:
-    """The trigger of streaming statements, as ``DataStreamWriter.trigger`` takes it; empty if not set."""
-    return dict(options.value(TRIGGER))
+def unreachable_checkpoint(what: str) -> ConfigurationError:
+    """The refusal of a statement whose checkpoint would lie in an object store."""
+    return ConfigurationError(
+        f"{what}: the warehouse is in an object store, which Spark's checkpoints may not reach; SET "
+        f"'{CHECKPOINT}' = 'folder'"
+    )

@@ -17,7 +17,7 @@ from upsert.catalog.results import Done, Frame, Live, Materialized, Result, Runn
 from upsert.catalog.run import jobs
 from upsert.catalog.run.jobs import needed
 from upsert.catalog.run.scans import Scan, unstable_column
-from upsert.catalog.session import DROP_ON_CANCEL, RESULT_MODE
+from upsert.catalog.session import DROP_ON_CANCEL, RESULT_MODE, TRIGGER
 from upsert.errors import DatabaseNotFoundError, SchemaError, StorageError, TableNotFoundError, UpsertError
 from upsert.kafka.options import CONNECTOR_ALIASES, UPSERT
 from upsert.schema import Index
@@ -41,16 +41,14 @@ _NOISE: Final = re.compile(r"(?<!\s)\s*+(SQLSTATE: \w++)?\.?\s*+(;\s*+line \d++ 
 def select(context: Context, statement: s.Select, spark: SparkSession | None) -> Result:
     """A query: a batch DataFrame, or in streaming mode its changes, or the rows that result from them."""
     session = needed(spark, "SELECT", context.options.forwarded())
-    if not context.options.is_streaming:
-        return Frame("SELECT", frame(context, session, statement.query, is_streaming=False))
-    df = frame(context, session, statement.query, is_streaming=True)
+    df = frame(context, session, statement.query, is_streaming=context.options.is_streaming)
     if not df.isStreaming:
         return Frame("SELECT", df)
     changes = context.optimized(df, "SELECT", None)
     if context.options.value(RESULT_MODE) == "changelog":
         return Frame("SELECT", changes)
     check_stable(context, statement.query, (), "SELECT in 'execution.result-mode' = 'table'")
-    return Live("SELECT", Materialized.started(changes, jobs.trigger(context.options)))
+    return Live("SELECT", Materialized(changes, context.options.value(TRIGGER)))
 
 
 def create_table_as(context: Context, statement: s.CreateTableAs, spark: SparkSession | None) -> Result:
@@ -91,11 +89,7 @@ def create_table_as(context: Context, statement: s.CreateTableAs, spark: SparkSe
 
 
 def check_stable(context: Context, query: QueryText, key: Sequence[str], what: str) -> None:
-    """Refuse METADATA columns of changes in a table whose rows are found by all of their values.
-
-    Raises:
-        SchemaError: the query has one, and there is no key.
-    """
+    """Refuse METADATA columns of changes in a table whose rows are found by all of their values."""
     if not key and (column := unstable_column(context, query)) is not None:
         raise SchemaError(
             f"{what}: column {column!r} holds metadata of a change, and the one that takes its row away "
@@ -114,23 +108,23 @@ def frame(
 ) -> DataFrame:
     """The DataFrame of a query over tables of the catalog and those that Spark knows.
 
-    Args:
-        context: whose tables it names.
-        spark: the session that runs it.
-        query: the text.
-        is_streaming: whether it reads changes.
-        pinned: for names of managed tables the snapshot to read.
-
-    Raises:
-        TableNotFoundError: a table is neither in the catalog nor known to Spark.
-        SchemaError: Spark cannot make a plan of the query; the message has the position.
+    ``pinned`` has for names of managed tables the snapshot to read.
     """
     _check_processing_times(context, query)
     if is_streaming:
         query.check_can_stream()
-    scans = [_scan(context, spark, one, is_streaming, query.subject, pinned) for one in query.references]
-    names = [None if scan is None else _temporary_name() for scan in scans]
-    tables = {name: scan for name, scan in zip(names, scans, strict=True) if name and scan}
+    names: list[str | None] = []
+    tables: dict[str, Callable[[], DataFrame]] = {}
+    for written in query.references:
+        reference = written
+        if (snapshot := pinned.get(written.name)) is not None:
+            state = {"scan.mode": "from-snapshot", "scan.snapshot-id": str(snapshot)}
+            reference = replace(written, options={**written.options, **state})
+        name = None
+        if _is_in_catalog(context, spark, reference, query.subject):
+            name = _temporary_name()
+            tables[name] = partial(Scan(reference, is_streaming, query.subject).rows, context, spark)
+        names.append(name)
     text, frames = query.over(names), {name: scan() for name, scan in tables.items()}
     try:
         return _over(spark, text, frames)
@@ -171,28 +165,6 @@ def _over(spark: SparkSession, text: Revision, tables: Mapping[str, DataFrame]) 
             spark.catalog.dropTempView(name)
 
 
-def _scan(
-    context: Context,
-    spark: SparkSession,
-    written: Reference,
-    is_streaming: bool,
-    subject: str,
-    pinned: Mapping[str, int],
-) -> Callable[[], DataFrame] | None:
-    """What reads a table that a query names; None for one of Spark's."""
-    reference = _pinned(written, pinned.get(written.name))
-    if not _is_in_catalog(context, spark, reference, subject):
-        return None
-    return partial(_scanned, context, spark, Scan(reference, is_streaming, subject))
-
-
-def _pinned(reference: Reference, snapshot: int | None) -> Reference:
-    if snapshot is None:
-        return reference
-    options = {"scan.mode": "from-snapshot", "scan.snapshot-id": str(snapshot)}
-    return replace(reference, options={**reference.options, **options})
-
-
 def _is_in_catalog(context: Context, spark: SparkSession, reference: Reference, subject: str) -> bool:
     """Whether a table is the catalog's; else it must be one that Spark knows."""
     try:
@@ -216,17 +188,14 @@ def _is_in_catalog(context: Context, spark: SparkSession, reference: Reference, 
     raise type(error)(f"{subject}: {error}, at {reference.position}")
 
 
-def _scanned(context: Context, spark: SparkSession, scan: Scan) -> DataFrame:
-    name = scan.reference.name
-    if (connected := context.connected(name, scan.options)) is not None:
-        return scan.of_connector(spark, connected, context.schema(name))
-    return scan.of_managed(spark, context.databases.resolve(name).existing())
-
-
 def _check_processing_times(context: Context, query: QueryText) -> None:
     """Refuse ``FOR SYSTEM_TIME AS OF`` a column that holds another time than that of processing."""
-    asked = [r for r in query.references if r.as_of is not None and r.as_of.kind is AsOfKind.PROCESSING]
-    if all(reference.as_of is None or not reference.as_of.value for reference in asked):
+    asked = [
+        (reference, reference.as_of.value)
+        for reference in query.references
+        if reference.as_of is not None and reference.as_of.kind is AsOfKind.PROCESSING
+    ]
+    if not any(named for _, named in asked):
         return
     known = set(query.processing_times)
     for reference in query.references:
@@ -235,8 +204,7 @@ def _check_processing_times(context: Context, query: QueryText) -> None:
         except UpsertError:
             continue  # a table of Spark's, which checks its name itself
         known |= {c.name.lower() for c in schema.computed if is_processing_time(c.expression)}
-    for reference in asked:
-        named = None if reference.as_of is None else reference.as_of.value
+    for reference, named in asked:
         if named and named.lower() not in known:
             raise SchemaError(
                 f"{query.subject}: table {reference.name!r} at {reference.position}: FOR SYSTEM_TIME AS OF a "
@@ -248,14 +216,13 @@ def _check_processing_times(context: Context, query: QueryText) -> None:
 def _unknown_column(first: str, error: PySparkException) -> str:
     """A name that no column has, with those that are near it; Spark lists up to five, however far."""
     parameters = error.getMessageParameters() or {}
-    name = parameters.get("objectName", "")
-    near = re.findall(r"((?:`[^`]+`\.?)+)", parameters.get("proposal", ""))
-    known = {path.replace("`", ""): path for path in near}
-    wanted = name.replace("`", "")
-    last = {path.rpartition(".")[2]: path for path in known} if "." not in wanted else dict.fromkeys(known)
-    close = get_close_matches(wanted, list(last), n=2)
+    wanted = parameters.get("objectName", "").replace("`", "")
     if not wanted:
         return first
+    near = re.findall(r"((?:`[^`]+`\.?)+)", parameters.get("proposal", ""))
+    known = dict.fromkeys(path.replace("`", "") for path in near)
+    last = known if "." in wanted else dict.fromkeys(path.rpartition(".")[2] for path in known)
+    close = get_close_matches(wanted, list(last), n=2)
     hint = " or ".join(map(repr, close))
     choice = f"; did you mean {hint}?" if close else f"; there are {', '.join(map(repr, known))}, …"
     return f"column {wanted!r} is in no table of the query{choice if known else ''}"
@@ -266,15 +233,15 @@ def _described(error: AnalysisException | ParseException, text: Revision) -> str
     message = str(error.getMessage() or error).strip()
     first = _NOISE.sub("", message.splitlines()[0])
     first = re.sub(r"`upsert_[0-9a-f]{32}`\.?", "", first)
-    match error.getCondition():
-        case "UNRESOLVED_COLUMN.WITH_SUGGESTION":
-            first = _unknown_column(first, error)
-        case condition if condition == _STREAM_IN_SUBQUERY:
-            first = (
-                "a subquery would have to read a stream, which Spark cannot; make the catalog as "
-                "Catalog(warehouse, optimize=planner.optimize), which makes a join of it, or write LEFT SEMI "
-                "JOIN for EXISTS and IN, LEFT ANTI JOIN for NOT EXISTS"
-            )
+    condition = error.getCondition()
+    if condition == "UNRESOLVED_COLUMN.WITH_SUGGESTION":
+        first = _unknown_column(first, error)
+    elif condition == _STREAM_IN_SUBQUERY:
+        first = (
+            "a subquery would have to read a stream, which Spark cannot; make the catalog as "
+            "Catalog(warehouse, optimize=planner.optimize), which makes a join of it, or write LEFT SEMI "
+            "JOIN for EXISTS and IN, LEFT ANTI JOIN for NOT EXISTS"
+        )
     where = _POSITION.search(f"{message} {error}")
     if where is None:
         return first

@@ -6,8 +6,8 @@ The columns of a managed table come with those that only reads have: METADATA, c
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from upsert.errors import SchemaError, UpsertError
@@ -34,9 +34,7 @@ if TYPE_CHECKING:
 def metadata_options(schema: TableSchema, only: Collection[str] | None = None) -> dict[str, str]:
     """The option with which the format adds a managed table's METADATA columns; empty if there are none.
 
-    Args:
-        schema: the table's.
-        only: the columns that are wanted, of which the watermark's is always one; None: all.
+    ``only`` has the columns that are wanted, of which the watermark's is always one; None: all.
     """
     watermark = None if schema.watermark is None else schema.watermark.column
     keys = {
@@ -50,10 +48,7 @@ def metadata_options(schema: TableSchema, only: Collection[str] | None = None) -
 def with_declared(df: DataFrame, schema: TableSchema, only: Collection[str] | None = None) -> DataFrame:
     """A DataFrame that reads a table, with its computed columns, and its watermark if it is a stream.
 
-    Args:
-        df: the table's columns or some of them, and ``_row_kind`` where there are changes.
-        schema: the table's.
-        only: the computed columns to add, of which the watermark's is always one; None: all.
+    ``only`` has the computed columns to add, of which the watermark's is always one; None: all.
     """
     if not schema.computed and schema.watermark is None:
         return df
@@ -92,48 +87,46 @@ _STATES: Final = frozenset(
 
 @dataclass(frozen=True)
 class Scan:
-    """One table of a query, and how the query reads it.
-
-    Attributes:
-        reference: where the query names it, and what it wants.
-        is_streaming: whether the query reads changes.
-        subject: first words of every refusal.
-    """
+    """One table of a query, and how the query reads it; ``subject`` begins every refusal."""
 
     reference: Reference
     is_streaming: bool
     subject: str
-    options: Mapping[str, str] = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Take the hint's options."""
-        object.__setattr__(self, "options", dict(self.reference.options))
 
     @property
-    def reads_changes(self) -> bool:
+    def _reads_changes(self) -> bool:
         """Whether the table's changes are read; else the rows of one state."""
         return self.is_streaming and self.reference.as_of is None
 
-    def of_managed(self, spark: SparkSession, path: str) -> DataFrame:
-        """A managed table as the query wants it."""
-        table = Table.open(path)
-        metadata = metadata_options(table.schema, self._computed(table.schema))
-        if metadata and self.is_streaming and not self.reference.is_alone:
-            raise self._changing_metadata(metadata_option(metadata[METADATA_COLUMNS]))
-        if self.reads_changes:
-            df = frames.read_changes(spark, path, **{**metadata, **self.options})
-        else:
-            state = self._state(spark)
-            options = {**metadata, **self.options, **state, **self._where(spark, table.schema)}
-            df = frames.read(spark, path, columns=self._columns(table.schema), options=options)
-        return with_declared(df, table.schema, self._computed(table.schema))
+    def rows(self, context: Context, spark: SparkSession) -> DataFrame:
+        """The table as the query wants it; of one with a connector its options hold those of the hint."""
+        name = self.reference.name
+        if (connected := context.connected(name, self.reference.options)) is not None:
+            return self._of_connector(spark, connected, context.schema(name))
+        return self._of_managed(spark, context.managed(name))
 
-    def of_connector(self, spark: SparkSession, connected: ConnectorTable, schema: TableSchema) -> DataFrame:
-        """A table with a connector as the query wants it; its options hold those of the hint."""
+    def _of_managed(self, spark: SparkSession, table: Table) -> DataFrame:
+        path, schema, given = table.path, table.schema, self.reference.options
+        metadata = metadata_options(schema, self._computed(schema))
+        if metadata and self.is_streaming and not self.reference.is_alone:
+            # a -U has those of the commit that takes the row away, so what digests changes would not find it
+            raise self._refusal(
+                f"column {next(iter(metadata_option(metadata[METADATA_COLUMNS])))!r} holds metadata of a "
+                "change, and the change that takes its row away has another one; select and filter it, write "
+                "it to a table and join or count there, or name the other columns"
+            )
+        if self._reads_changes:
+            df = frames.read_changes(spark, path, **{**metadata, **given})
+        else:
+            options = {**metadata, **given, **self._state(spark), **self._where(spark, schema)}
+            df = frames.read(spark, path, columns=self._columns(schema), options=options)
+        return with_declared(df, schema, self._computed(schema))
+
+    def _of_connector(self, spark: SparkSession, connected: ConnectorTable, schema: TableSchema) -> DataFrame:
         as_of = self.reference.as_of
         if as_of is not None and as_of.kind is not AsOfKind.PROCESSING:
             raise self._refusal("a table with a connector has no snapshots; leave out FOR SYSTEM_…")
-        if self.reads_changes:
+        if self._reads_changes:
             df = connected.read_changes(spark)
         else:
             df = connected.read(spark)
@@ -144,30 +137,17 @@ class Scan:
                 )
         return with_declared(df, schema, self._computed(schema))
 
-    def _changing_metadata(self, keys: Mapping[str, str]) -> SchemaError:
-        """The refusal of METADATA columns where a stream would need a row's to stay what they were.
-
-        A -U has those of the commit that takes the row away, so nothing that digests changes could find the
-        row by them.
-        """
-        return self._refusal(
-            f"column {next(iter(keys))!r} holds metadata of a change, and the change that takes its row away "
-            "has another one; select and filter it, write it to a table and join or count there, or name the "
-            "other columns"
-        )
-
     def _state(self, spark: SparkSession) -> dict[str, str]:
         as_of = self.reference.as_of
         if as_of is None or as_of.kind is AsOfKind.PROCESSING:
             return {}
-        if given := _STATES.intersection(self.options):
+        if given := _STATES.intersection(self.reference.options):
             raise self._refusal(
                 f"the state is given twice, by FOR SYSTEM_… and {sorted(given)[0]!r}; give one"
             )
         if as_of.kind is AsOfKind.VERSION:
-            if not as_of.is_number:
-                return {"scan.mode": "from-snapshot", "scan.tag-name": as_of.value}
-            return {"scan.mode": "from-snapshot", "scan.snapshot-id": as_of.value}
+            name = "scan.snapshot-id" if as_of.is_number else "scan.tag-name"
+            return {"scan.mode": "from-snapshot", name: as_of.value}
         try:
             time = instant(as_of.value, zone(spark))
         except ValueError:
@@ -177,7 +157,8 @@ class Scan:
     def _where(self, spark: SparkSession, schema: TableSchema) -> dict[str, str]:
         """Rows that the query drops anyway are not read."""
         where = pushed(self.reference.where, schema, zone(spark))
-        return {"scan.where": where_to_json(where)} if where and "scan.where" not in self.options else {}
+        is_given = "scan.where" in self.reference.options
+        return {"scan.where": where_to_json(where)} if where and not is_given else {}
 
     def _columns(self, schema: TableSchema) -> tuple[str, ...] | None:
         """The columns that the query may need, at least one of them; None: all."""

@@ -1,37 +1,38 @@
-"""Statements that show: tables, databases, partitions, definitions and options."""
+"""Statements that show: tables, databases, partitions, definitions, options, and how a query is executed."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, assert_never
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert import types
-from upsert.catalog.namespace import TableRef
 from upsert.catalog.results import Result, Rows
-from upsert.catalog.run.definitions import given_options, managed
-from upsert.catalog.run.jobs import active
-from upsert.catalog.session import OPTIONS, SessionOptions
+from upsert.catalog.run.definitions import fitting_partitions, given_options, managed
+from upsert.catalog.run.jobs import active, needed
+from upsert.catalog.run.queries import frame
+from upsert.catalog.run.row_changes import Target
+from upsert.catalog.session import OPTIONS
 from upsert.errors import ConfigurationError
-from upsert.schema import Column, ComputedColumn, TableSchema
+from upsert.materializer.choice import Sink, mode_of
+from upsert.schema import ComputedColumn, TableSchema
 from upsert.sql import statements as s
 from upsert.sql.show_create import create_text, declared_names, masked, view_text
 from upsert.store import Table
 from upsert.store.metadata.file_entry import newest, source_of, value_of
-from upsert.store.rows.partitions import is_within, specified
 from upsert.store.table_options import MATERIALIZED_VIEW
-from upsert.views.definition import ViewDefinition
-from upsert.views.view import definition_of, refreshes_of
+from upsert.views.view import ViewDefinition, definition_of, refreshes_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from upsert.catalog.context import Context
-    from upsert.store.read.statistics import PartitionInfo
 
 
 _MAP: Final = pa.map_(pa.string(), pa.string())
@@ -57,6 +58,19 @@ _TABLE: Final = {
     **{name: type_ for name, type_ in _PARTITION.items() if name != "file.path"},
 }
 
+_VIEW: Final = {
+    "view.query": pa.string(),
+    "view.suspended": pa.bool_(),
+    "view.refresh": pa.string(),
+    "base-versions": pa.map_(pa.string(), pa.int64()),
+    "refreshes": _MAP,
+}
+
+_COLUMN: Final = {
+    **dict.fromkeys(("name", "type", "null", "key", "extras", "watermark", "comment"), pa.string()),
+    "null": pa.bool_(),
+}
+
 _ASCENDING: Final = re.compile(
     r"(?i)(?:TO_TIMESTAMP(?:_LTZ|_NTZ)?|TIMESTAMP_(?:MILLIS|MICROS|SECONDS))\(\s*`?\w+`?\s*(?:,\s*\d\s*)?\)"
     r"|CAST\(\s*`?\w+`?\s+AS\s+TIMESTAMP\w*\s*(?:\(\d\))?\s*\)"
@@ -66,53 +80,13 @@ _ASCENDING: Final = re.compile(
 _SERVERS: Final = "properties.bootstrap.servers"
 
 
-def details(
-    table_ref: TableRef,
-    schema: TableSchema,
-    options: Mapping[str, str],
-    table: Table | None,
-    spark: SparkSession | None,
-) -> pa.Table:
-    """One row about a table.
-
-    Args:
-        table_ref: its name and folder.
-        schema: its columns.
-        options: as they were written; of a table with a connector they say where it lies.
-        table: the managed table; None for one with a connector, which has NULL for what files have.
-        spark: the session that evaluates a computed rowtime; without one its watermark is NULL.
-    """
-    row: dict[str, Any] = {"name": table_ref.qualified}
-    if table is None:
-        row |= {
-            "log.system": options["connector"],
-            "log.kafka.topic": options.get("topic"),
-            "log.kafka.bootstrap.servers": _servers(options.get(_SERVERS)),
-        }
-    else:
-        row |= {
-            **_log(table),
-            "file.path": table.path,
-            "file.format": table.options.file_form.format,
-            "bucket": table.options.bucket,
-            **_together(table),
-            "change-tracking": table.options.change_tracking,
-            "watermark": _watermark(table, schema, spark),
-        }
-    return _rows([row], _TABLE)
+def texts(name: str, values: Iterable[str]) -> pa.Table:
+    """One column of texts."""
+    return pa.table({name: pa.array(list(values), pa.string())})
 
 
-def partition_details(table: Table, chosen: Mapping[str, Any]) -> pa.Table:
-    """A row about each partition.
-
-    Args:
-        table: the table.
-        chosen: values that the partitions must have; none for all partitions.
-
-    Raises:
-        ConfigurationError: a name is that of no partition column.
-        SchemaError: a value does not fit its column.
-    """
+def _partition_details(table: Table, chosen: Mapping[str, Any]) -> pa.Table:
+    """A row about each partition that has the chosen values."""
     known = table.schema.partitioned_by
     if unknown := [name for name in chosen if name not in known]:
         raise ConfigurationError(
@@ -128,35 +102,19 @@ def partition_details(table: Table, chosen: Mapping[str, Any]) -> pa.Table:
             "compacted": info.is_compacted,
             "num-files": info.files,
         }
-        for info in fitting(table, chosen)
+        for info in fitting_partitions(table, chosen)
     ]
-    return _rows(rows, {"partition": pa.string(), **_PARTITION})
+    return _table(rows, {"partition": pa.string(), **_PARTITION})
 
 
-def fitting(table: Table, chosen: Mapping[str, Any]) -> list[PartitionInfo]:
-    """The partitions that have some values."""
-    wanted = specified(table.schema, chosen, f"table {table.name!r}")
-    return [info for info in table.partitions() if is_within(info.partition, wanted)]
-
-
-def _together(table: Table) -> dict[str, Any]:
-    """What all partitions of a table have in sum."""
-    found = table.partitions()
-    newest = max((info.last_modified_ms for info in found), default=None)
-    return {
-        "last-modified": None if newest is None else _time(newest),
-        "compacted": all(info.is_compacted for info in found),
-        "num-files": sum(info.files for info in found),
-    }
-
-
-def _watermark(table: Table, schema: TableSchema, spark: SparkSession | None) -> datetime | None:
+def _watermark(table: Table, spark: SparkSession | None) -> datetime | None:
     """The watermark of the rows so far: the newest time in them, less the delay.
 
     By the bounds of the files and what commits have kept of them, so that it never goes back. A computed
     rowtime is evaluated for the newest value of its column where it ascends with it, else for all rows.
+    Without a session it is not known.
     """
-    watermark = schema.watermark
+    schema, watermark = table.schema, table.schema.watermark
     if watermark is None:
         return None
     snapshot, source = table.snapshot(), source_of(schema)
@@ -167,17 +125,13 @@ def _watermark(table: Table, schema: TableSchema, spark: SparkSession | None) ->
         if source is not None and number is not None:
             found = value_of(source, number).cast(types.TIMESTAMP).as_py()
     elif spark is not None and computed.metadata is None:
-        if source is not None and number is not None and _ascends(computed):
+        ascends = _ASCENDING.fullmatch(computed.expression.strip()) is not None
+        if source is not None and number is not None and ascends:
             rows = pa.table({source.name: pa.array([value_of(source, number).as_py()], source.type)})
         else:
             rows = snapshot.scan(computed.uses)
         found = _newest_computed(spark, rows, computed)
     return None if found is None else found - timedelta(milliseconds=watermark.delay_ms)
-
-
-def _ascends(computed: ComputedColumn) -> bool:
-    """Whether the expression is a function of one column that grows with it."""
-    return _ASCENDING.fullmatch(computed.expression.strip()) is not None
 
 
 def _newest_computed(spark: SparkSession, rows: pa.Table, computed: ComputedColumn) -> datetime | None:
@@ -210,7 +164,7 @@ def _time(milliseconds: int) -> datetime:
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
-def _rows(rows: Sequence[Mapping[str, Any]], fields: Mapping[str, pa.DataType]) -> pa.Table:
+def _table(rows: Sequence[Mapping[str, Any]], fields: Mapping[str, pa.DataType]) -> pa.Table:
     return pa.table(
         {name: pa.array([row.get(name) for row in rows], type_) for name, type_ in fields.items()}
     )
@@ -221,20 +175,19 @@ def show_databases(context: Context, statement: s.ShowDatabases) -> Result:
     databases = context.databases
     if statement.catalog is not None:
         databases, _own = context.catalogs.database(f"{statement.catalog}.default")
-    names = [databases.current] if statement.only_current else list(databases.names())
-    return Rows("SHOW DATABASES", pa.table({"database": pa.array(names, pa.string())}))
+    names = [databases.current] if statement.only_current else databases.names()
+    return Rows("SHOW DATABASES", texts("database", names))
 
 
 def show_catalogs(context: Context, statement: s.ShowCatalogs) -> Result:
     """``SHOW CATALOGS``: one column, ``catalog``."""
-    names = [context.databases.catalog] if statement.only_current else list(context.catalogs.names())
-    return Rows("SHOW CATALOGS", pa.table({"catalog": pa.array(names, pa.string())}))
+    names = [context.databases.catalog] if statement.only_current else context.catalogs.names()
+    return Rows("SHOW CATALOGS", texts("catalog", names))
 
 
 def show_tables(context: Context, statement: s.ShowTables) -> Result:
     """``SHOW TABLES``: one column, ``table``."""
-    names = matching(context.tables(statement.database), statement.like)
-    return Rows("SHOW TABLES", pa.table({"table": pa.array(names, pa.string())}))
+    return Rows("SHOW TABLES", texts("table", matching(context.tables(statement.database), statement.like)))
 
 
 def matching(names: Sequence[str], like: str | None) -> Sequence[str]:
@@ -256,7 +209,7 @@ def show_create_table(context: Context, statement: s.ShowCreateTable) -> Result:
         shown = view_text(table_ref.shown, schema, options, ViewDefinition.from_option(view).query)
     else:
         shown = create_text(table_ref.shown, schema, options)
-    return Rows(f"SHOW CREATE TABLE {table_ref.shown}", pa.table({"create table": [shown]}))
+    return Rows(f"SHOW CREATE TABLE {table_ref.shown}", texts("create table", [shown]))
 
 
 def show_partitions(context: Context, statement: s.ShowPartitions) -> Result:
@@ -266,7 +219,7 @@ def show_partitions(context: Context, statement: s.ShowPartitions) -> Result:
         raise ConfigurationError(
             f"table {statement.name!r}: SHOW PARTITIONS needs PARTITIONED BY, which it has not"
         )
-    return Rows(f"SHOW PARTITIONS {statement.name}", partition_details(table, statement.partition))
+    return Rows(f"SHOW PARTITIONS {statement.name}", _partition_details(table, statement.partition))
 
 
 def describe_table(context: Context, statement: s.DescribeTable, spark: SparkSession | None) -> Result:
@@ -278,42 +231,44 @@ def describe_table(context: Context, statement: s.DescribeTable, spark: SparkSes
     what = f"DESCRIBE {table_ref.shown}"
     if statement.partition is not None:
         chosen = managed(context, statement.name, "DESCRIBE … PARTITION")
-        return Rows(what, partition_details(chosen, statement.partition))
-    schema = context.schema(statement.name)
+        return Rows(what, _partition_details(chosen, statement.partition))
     if not statement.is_extended:
-        return Rows(what, columns_table(schema))
+        schema = context.schema(statement.name)
+        return Rows(what, _table([_column_row(schema, name) for name in declared_names(schema)], _COLUMN))
     options = given_options(table_ref.existing())
-    table = None if "connector" in options else Table.open(table_ref.existing())
-    row = details(table_ref, schema, options, table, active(spark))
-    if table is not None and (view := definition_of(table)) is not None:
-        versions = table.snapshot().info.base_versions or {}
-        refreshes = [(name, str(one)) for name, one in refreshes_of(table_ref.shown, table).items()]
-        for name, value, type_ in (
-            ("view.query", view.query, pa.string()),
-            ("view.suspended", view.is_suspended, pa.bool_()),
-            ("view.refresh", table.options.refresh, pa.string()),
-            ("base-versions", list(versions.items()), pa.map_(pa.string(), pa.int64())),
-            ("refreshes", refreshes, pa.map_(pa.string(), pa.string())),
-        ):
-            row = row.append_column(name, pa.array([value], type_))
-    return Rows(what, row)
-
-
-def columns_table(schema: TableSchema) -> pa.Table:
-    """A row for each column: name, type, whether NULL is possible, keys, what it is else, comment."""
-    rows = [_column_row(schema, name) for name in declared_names(schema)]
-    fields = ("name", "type", "null", "key", "extras", "watermark", "comment")
-    return pa.table({field: pa.array([row.get(field) for row in rows], _type(field)) for field in fields})
-
-
-def _type(field: str) -> pa.DataType:
-    return pa.bool_() if field == "null" else pa.string()
-
-
-def _extras(schema: TableSchema, column: Column) -> str | None:
-    if column.metadata is not None:
-        return f"METADATA FROM {column.metadata!r}{' VIRTUAL' if column.virtual else ''}"
-    return "PARTITIONED BY" if column.name in schema.partitioned_by else None
+    if "connector" in options:
+        row: dict[str, Any] = {
+            "name": table_ref.qualified,
+            "log.system": options["connector"],
+            "log.kafka.topic": options.get("topic"),
+            "log.kafka.bootstrap.servers": _servers(options.get(_SERVERS)),
+        }
+        return Rows(what, _table([row], _TABLE))
+    table = Table.open(table_ref.existing())
+    partitions = table.partitions()
+    newest_ms = max((info.last_modified_ms for info in partitions), default=None)
+    row = {
+        "name": table_ref.qualified,
+        **_log(table),
+        "file.path": table.path,
+        "file.format": table.options.file_form.format,
+        "bucket": table.options.bucket,
+        "last-modified": None if newest_ms is None else _time(newest_ms),
+        "compacted": all(info.is_compacted for info in partitions),
+        "num-files": sum(info.files for info in partitions),
+        "change-tracking": table.options.change_tracking,
+        "watermark": _watermark(table, active(spark)),
+    }
+    if (view := definition_of(table)) is None:
+        return Rows(what, _table([row], _TABLE))
+    row |= {
+        "view.query": view.query,
+        "view.suspended": view.is_suspended,
+        "view.refresh": table.options.refresh,
+        "base-versions": list((table.snapshot().info.base_versions or {}).items()),
+        "refreshes": [(name, str(one)) for name, one in refreshes_of(table_ref.shown, table).items()],
+    }
+    return Rows(what, _table([row], _TABLE | _VIEW))
 
 
 def _column_row(schema: TableSchema, name: str) -> dict[str, Any]:
@@ -322,37 +277,85 @@ def _column_row(schema: TableSchema, name: str) -> dict[str, Any]:
     shown = None if delay is None else f"{name} - {delay} ms" if delay else name
     computed = next((column for column in schema.computed if column.name == name), None)
     if computed is not None:
-        row = {"name": name, "null": True, "watermark": shown, "comment": computed.comment}
+        row: dict[str, Any] = {"name": name, "null": True, "watermark": shown, "comment": computed.comment}
         if computed.type is None:
             return {**row, "extras": f"AS {computed.expression}"}
-        extras = f"METADATA FROM {computed.metadata!r} VIRTUAL"
-        return {**row, "type": types.sql_name(computed.type), "extras": extras}
+        row |= {"type": types.sql_name(computed.type)}
+        return row | {"extras": f"METADATA FROM {computed.metadata!r} VIRTUAL"}
     column = schema.column(name)
     keys = ["PRI"] if name in schema.primary_key else []
     keys += [index.name for index in schema.indexes if name in index.columns]
+    extras = "PARTITIONED BY" if name in schema.partitioned_by else None
+    if column.metadata is not None:
+        extras = f"METADATA FROM {column.metadata!r}{' VIRTUAL' if column.virtual else ''}"
     return {
         "name": name,
         "type": types.sql_name(column.type),
         "null": column.nullable,
         "key": ", ".join(keys) or None,
-        "extras": _extras(schema, column),
+        "extras": extras,
         "watermark": shown,
         "comment": column.comment,
     }
 
 
-def options_table(options: SessionOptions, key: str | None) -> pa.Table:
-    """The options that are set and those that have a default, secrets masked; or one of them."""
-    defaults = {option.key: option.default for option in OPTIONS}
-    known: dict[str, str | None] = {
-        name: None if value in (None, {}) else str(value).lower() for name, value in defaults.items()
+def show_options(context: Context, statement: s.ShowOptions) -> Result:
+    """``SET``: the options that are set and those that have a default, secrets masked; or one of them."""
+    key = statement.key
+    shown: Mapping[str, str | None] = {
+        option.key: None if option.default in (None, {}) else str(option.default).lower()
+        for option in OPTIONS
     }
-    shown: Mapping[str, str | None] = {**known, **masked(dict(options))}
+    shown = {**shown, **masked(dict(context.options))}
     if key is not None:
         shown = {name: value for name, value in shown.items() if name == key.lower() or name == key}
         if not shown:
             raise ConfigurationError(f"SET: option {key!r} is not set, or unknown; SET lists those that are")
-    names = sorted(shown)
-    return pa.table(
-        {"key": pa.array(names, pa.string()), "value": pa.array([shown[n] for n in names], pa.string())}
-    )
+    rows = [{"key": name, "value": shown[name]} for name in sorted(shown)]
+    return Rows("SET", _table(rows, {"key": pa.string(), "value": pa.string()}))
+
+
+def explain(context: Context, statement: s.Explain, spark: SparkSession | None) -> Rows:
+    """``EXPLAIN``: joins, indexes and state of a streaming query, else Spark's plan; nothing is read.
+
+    A text has a row for each line; JSON is one row.
+    """
+    session = needed(spark, "EXPLAIN", context.options.forwarded())
+    df, sink = _planned(context, session, statement.statement)
+    if df.isStreaming:
+        found = context.explained(df, sink)
+        lines, values = str(found).splitlines(), found.to_json()
+    else:
+        lines = _physical_plan(session, df).splitlines()
+        values = {"plan": lines}
+    return Rows("EXPLAIN", texts("plan", [json.dumps(values)] if statement.is_json else lines))
+
+
+def _planned(
+    context: Context, session: SparkSession, statement: s.Select | s.Insert | s.CreateTableAs
+) -> tuple[DataFrame, Sink | None]:
+    """What is read, and the table that it goes into."""
+    is_streaming = context.options.is_streaming
+    match statement:
+        case s.Select():
+            return frame(context, session, statement.query, is_streaming=is_streaming), None
+        case s.Insert():
+            target = Target.of(context, statement)
+            df = target.fitted(frame(context, session, statement.query, is_streaming=is_streaming))
+            return df, target.sink if is_streaming else None
+        case s.CreateTableAs():
+            df = frame(context, session, statement.query, is_streaming=is_streaming)
+            options = context.options.with_materialize(statement.options, {})
+            mode = mode_of(options, f"CREATE TABLE {statement.name}") or "auto"
+            return df, Sink(statement.name, statement.primary_key, mode)
+    assert_never(statement)
+
+
+def _physical_plan(spark: SparkSession, df: DataFrame) -> str:
+    view = f"upsert_{uuid.uuid4().hex}"
+    df.createOrReplaceTempView(view)
+    try:
+        (row,) = spark.sql(f"EXPLAIN FORMATTED SELECT * FROM {view}").collect()
+        return str(row[0]).strip()
+    finally:
+        spark.catalog.dropTempView(view)

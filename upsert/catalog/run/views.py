@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from upsert.catalog import definitions
+from upsert.catalog.connectors import definition_in
 from upsert.catalog.context import Context
-from upsert.catalog.create_as.create_as import fill_table, replace_table, stages_of
-from upsert.catalog.create_as.targets import NewManagedTable, clean_up, derived_schema
+from upsert.catalog.create_as.create_as import (
+    NewTable,
+    derived_schema,
+    fill_table,
+    replace_table,
+    stages_of,
+)
 from upsert.catalog.job_hooks import JobStatusHook
 from upsert.catalog.namespace import TableRef
 from upsert.catalog.results import Done, Result, Rows, Running
 from upsert.catalog.run import jobs
 from upsert.catalog.run.definitions import drop_existing
 from upsert.catalog.run.queries import frame, query_position
-from upsert.catalog.run.shows import matching
-from upsert.catalog.session import CHECKPOINT
+from upsert.catalog.run.shows import matching, texts
+from upsert.catalog.session import CHECKPOINT, TRIGGER
 from upsert.errors import (
     ConfigurationError,
     CorruptTableError,
@@ -36,11 +41,17 @@ from upsert.sql.query import QueryText
 from upsert.store.alterations import ResetOptions, SetOptions
 from upsert.store.storage import storage_of
 from upsert.store.table import Table
-from upsert.views.definition import OPTION, Base, ViewDefinition
-from upsert.views.prepared import Plan, Versions, ViewShape
-from upsert.views.refresh import NOT_PLANNED, Refresher, consumer_of
+from upsert.views.refresh import NOT_PLANNED, Bases, Plan, Refresher, Versions, ViewShape, consumer_of
 from upsert.views.session import own_session, settings, what_it_depends_on
-from upsert.views.view import View, checkpoint_in, definition_of, newest_versions
+from upsert.views.view import (
+    OPTION,
+    Base,
+    View,
+    ViewDefinition,
+    checkpoint_in,
+    definition_of,
+    newest_versions,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -72,16 +83,14 @@ def create(context: Context, statement: s.CreateView, spark: SparkSession | None
             )
         before = opened(context, statement.name, spark)  # only a view is replaced
     session = jobs.needed(spark, what, context.options.forwarded())
-    options = dict(context.options.with_defaults(statement.options))
-    definition = _definition(context, table_ref, statement, session)
-    target, rows = _planned(table_ref, definition, statement, session, options, context.view_plan)
-    stages, hook = stages_of(table_ref.tables, clean_up), JobStatusHook()
-    if is_replaced := before is not None:
-        replace_table(stages, target, rows, hook)
-        _release(before)
-    else:
+    target, rows = _planned(context, table_ref, statement, session)
+    stages, hook = stages_of(table_ref.tables), JobStatusHook()
+    if before is None:
         fill_table(stages, target, rows, hook)
-    return Done(what, "replaced" if is_replaced else "created")
+        return Done(what, "created")
+    replace_table(stages, target, rows, hook)
+    _release(before)
+    return Done(what, "replaced")
 
 
 def refresh_view(context: Context, statement: s.RefreshView, spark: SparkSession | None) -> Result:
@@ -96,23 +105,20 @@ def refresh_view(context: Context, statement: s.RefreshView, spark: SparkSession
 
 def explain_view(context: Context, statement: s.ExplainView, spark: SparkSession | None) -> Rows:
     """``EXPLAIN [CREATE] MATERIALIZED VIEW``: what a refresh reads and computes, a line a row."""
-    if isinstance(statement.view, str):
-        what = f"EXPLAIN MATERIALIZED VIEW {statement.view}"
-        session = jobs.needed(spark, what, context.options.forwarded())
-        text = opened(context, statement.view, session).explain()
+    view = statement.view
+    shown = f"MATERIALIZED VIEW {view}" if isinstance(view, str) else f"CREATE MATERIALIZED VIEW {view.name}"
+    session = jobs.needed(spark, f"EXPLAIN {shown}", context.options.forwarded())
+    if isinstance(view, str):
+        text = opened(context, view, session).explain()
     else:
-        what = f"EXPLAIN CREATE MATERIALIZED VIEW {statement.view.name}"
-        session = jobs.needed(spark, what, context.options.forwarded())
-        text = _explained(context, statement.view, session)
-    return Rows(what, pa.table({"plan": pa.array(text.splitlines(), pa.string())}))
+        text = _explained(context, view, session)
+    return Rows(f"EXPLAIN {shown}", texts("plan", text.splitlines()))
 
 
 def _explained(context: Context, statement: s.CreateView, session: SparkSession) -> str:
     """What a refresh of a view that is not there would do."""
     table_ref = context.databases.resolve(statement.name)
-    definition = _definition(context, table_ref, statement, session)
-    options = dict(context.options.with_defaults(statement.options))
-    target, rows = _planned(table_ref, definition, statement, session, options, context.view_plan)
+    target, rows = _planned(context, table_ref, statement, session)
     if target.plan is None:
         return f"all rows of its tables are read: {NOT_PLANNED}"
     with active(rows.sparkSession):
@@ -167,7 +173,7 @@ def drop_view(context: Context, statement: s.DropView) -> Result:
 
 def _release(view: View) -> None:
     """Let the base tables expire what the view has held; a lease that cannot be ended here ends by itself."""
-    for path in view.bases.values():
+    for path, _ in view.bases.values():
         with suppress(TableNotFoundError, PermissionError):
             base = Table.open(path)
             for consumer in base.consumers():
@@ -177,22 +183,18 @@ def _release(view: View) -> None:
 
 def show_views(context: Context, statement: s.ShowViews) -> Result:
     """``SHOW MATERIALIZED VIEWS``: name, state and query of each."""
-    found: list[tuple[str, str, str | None]] = []
+    found: list[dict[str, str | None]] = []
     for name in matching(context.tables(statement.database), statement.like):
         full = name if statement.database is None else f"{statement.database}.{name}"
         try:
-            if _is_view(context, full):
+            path = context.databases.resolve(full).existing()
+            if definition_in(path) is None and definition_of(Table.open(path)) is not None:
                 view = opened(context, full, None)
-                found.append((name, _state(view), view.definition.query))
+                found.append({"view": name, "state": _state(view), "query": view.definition.query})
         except CorruptTableError as damage:  # it may be one, and the others are to be seen
-            found.append((name, f"damaged: {damage}", None))
-    names, states, queries = zip(*found, strict=True) if found else ((), (), ())
-    rows = {
-        "view": pa.array(names, pa.string()),
-        "state": pa.array(states, pa.string()),
-        "query": pa.array(queries, pa.string()),
-    }
-    return Rows("SHOW MATERIALIZED VIEWS", pa.table(rows))
+            found.append({"view": name, "state": f"damaged: {damage}", "query": None})
+    columns = pa.schema([(name, pa.string()) for name in ("view", "state", "query")])
+    return Rows("SHOW MATERIALIZED VIEWS", pa.Table.from_pylist(found, columns))
 
 
 def _state(view: View) -> str:
@@ -205,71 +207,38 @@ def _state(view: View) -> str:
     return "running" if view.query is not None else "up to date" if is_current else "behind"
 
 
-def _is_view(context: Context, name: str) -> bool:
-    path = context.databases.resolve(name).existing()
-    return definitions.load(path) is None and definition_of(Table.open(path)) is not None
-
-
 def opened(context: Context, name: str, spark: SparkSession | None) -> View:
-    """The view of a name.
-
-    Raises:
-        TableNotFoundError: there is no such table.
-        ConfigurationError: it is a table, and no view.
-    """
+    """The view of a name; refuses a table that is none."""
     table_ref = context.databases.resolve(name)
     path = table_ref.existing()
-    table = None if definitions.load(path) is not None else Table.open(path)
+    table = None if definition_in(path) is not None else Table.open(path)
     definition = None if table is None else definition_of(table)
     if table is None or definition is None:
         raise ConfigurationError(
             f"{table_ref.shown!r} is a table, and no view; CREATE MATERIALIZED VIEW makes one"
         )
-    query = _Query(table_ref.shown, table_ref.warehouse, definition)
+    shown, query = table_ref.shown, _Query(table_ref.shown, table_ref.warehouse, definition)
     location = context.options.value(CHECKPOINT) or table_ref.warehouse
-    return View(
-        table_ref.shown,
-        table,
-        query.paths,
-        checkpoint_in(location, table.uuid),
-        context.views,
-        lambda session, versions: query.rows(session, versions, table.schema.names),
-        context.view_plan,
-        context.prepared_views,
-        lambda: jobs.needed(spark, f"view {table_ref.shown}"),
-        lambda session: own_session(session, definition),
-    )
+    bases, rows_at = query.bases, partial(query.rows, names=table.schema.names)
+    own = partial(own_session, zone=definition.zone, is_ansi=definition.is_ansi)
+
+    def refresher() -> Refresher:
+        of_query = jobs.needed(spark, f"view {shown}"), own, rows_at, bases
+        return Refresher(shown, path, table.uuid, *of_query, context.view_plan, context.prepared_views)
+
+    return View(shown, table, bases, checkpoint_in(location, table.uuid), context.views, refresher)
 
 
 def _started(context: Context, name: str, session: SparkSession, what: str) -> Result:
     view = opened(context, name, session)
     if not storage_of(view.checkpoint).is_local and context.options.value(CHECKPOINT) is None:
-        raise ConfigurationError(
-            f"{what}: the warehouse is in an object store, which Spark's checkpoints may not reach; SET "
-            f"'{CHECKPOINT}' = 'folder'"
-        )
-    return Running(what, view.start(jobs.trigger(context.options)), view.checkpoint)
+        raise jobs.unreachable_checkpoint(what)
+    return Running(what, view.start(context.options.value(TRIGGER)), view.checkpoint)
 
 
-def _definition(
-    context: Context, table_ref: TableRef, statement: s.CreateView, spark: SparkSession
-) -> ViewDefinition:
-    """What the statement says, with the tables that its query reads.
-
-    Raises:
-        SchemaError: it reads what has no versions.
-    """
-    here = context.databases
-    return ViewDefinition(
-        statement.query.text,
-        here.catalog,
-        here.current,
-        *settings(spark),
-        tuple(_bases(context, table_ref, statement.query, f"view {table_ref.shown!r}")),
-    )
-
-
-def _bases(context: Context, view: TableRef, query: QueryText, of: str) -> list[Base]:
+def _bases(context: Context, view: TableRef, query: QueryText) -> tuple[Base, ...]:
+    """The tables that a view's query reads; refuses what has no versions."""
+    of = f"view {view.shown!r}"
     found: dict[str, Base] = {}
     for reference in query.references:
         what = f"{of}: table {reference.name!r} at {reference.position}"
@@ -282,19 +251,18 @@ def _bases(context: Context, view: TableRef, query: QueryText, of: str) -> list[
         if table_ref.warehouse != view.warehouse:
             raise SchemaError(f"{what} must lie in the catalog of the view; create the view there")
         path = table_ref.existing()
-        if definitions.load(path) is not None:
+        if definition_in(path) is not None:
             raise SchemaError(
                 f"{what} must be a managed table, which has versions; keep one equal to it with INSERT INTO "
                 "… SELECT in streaming mode, and read that"
             )
         if path == view.path:
             raise SchemaError(f"{what} is the view itself; give the view another name")
-        table = Table.open(path)
         qualified = table_ref.qualified.partition(".")[2]
-        found[reference.name] = Base(reference.name, qualified, table.uuid)
+        found[reference.name] = Base(reference.name, qualified, Table.open(path).uuid)
     if not found:
         raise SchemaError(f"{of}: its query reads no table; CREATE TABLE … AS SELECT keeps constant rows")
-    return list(found.values())
+    return tuple(found.values())
 
 
 @dataclass(frozen=True)
@@ -313,17 +281,13 @@ class _Query:
         return context
 
     @property
-    def paths(self) -> dict[str, str]:
-        """The folder of each table that it reads."""
+    def bases(self) -> Bases:
+        """The tables that it reads."""
         databases = self.context.databases
-        return {table: databases.resolve(table).path for table in self.definition.tables}
+        return {b.table: (databases.resolve(b.table).path, b.uuid) for b in self.definition.bases}
 
     def rows(self, session: SparkSession, versions: Versions, names: tuple[str, ...] = ()) -> DataFrame:
-        """Its rows at some versions of its tables, under the names of the view's columns.
-
-        Raises:
-            SchemaError: it can no longer be planned, or gives other columns than those of the view.
-        """
+        """Its rows at some versions of its tables, under the names of the view's columns."""
         pinned = {base.name: versions[base.table] for base in self.definition.bases}
         query = QueryText.of(self.definition.query, subject=f"view {self.view!r}")
         df = frame(self.context, session, query, is_streaming=False, pinned=pinned)
@@ -336,42 +300,34 @@ class _Query:
 
 
 @dataclass(frozen=True)
-class _NewView(NewManagedTable):
+class _NewView(NewTable):
     """A view that is being created: a table, and the versions of the tables that its first rows are of."""
 
     versions: Versions = field(default_factory=dict)
-    bases: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    bases: Bases = field(default_factory=dict)
     plan: Plan | None = None
 
     def fill(self, folder: str, rows: DataFrame) -> None:
         """Refresh the empty view."""
 
-        def own(session: SparkSession) -> SparkSession:
-            return session
-
         def rows_at(session: SparkSession, versions: Versions) -> DataFrame:  # noqa: ARG001 - the present ones
             return rows
 
-        uuid, spark = Table.open(folder).uuid, rows.sparkSession
-        Refresher(self.name, folder, uuid, spark, own, rows_at, self.bases, self.plan).refresh(self.versions)
+        of_query = rows.sparkSession, lambda session: session, rows_at, self.bases
+        uuid = Table.open(folder).uuid
+        Refresher(self.name, folder, uuid, *of_query, self.plan).refresh(self.versions)
 
 
 def _planned(
-    table_ref: TableRef,
-    definition: ViewDefinition,
-    statement: s.CreateView,
-    spark: SparkSession,
-    options: Mapping[str, str],
-    plan: Plan | None,
+    context: Context, table_ref: TableRef, statement: s.CreateView, spark: SparkSession
 ) -> tuple[_NewView, DataFrame]:
-    """The view of a statement, and its rows at the present versions of its tables.
-
-    Raises:
-        SchemaError: the query cannot be planned, gives no columns of a table, or needs more than its tables.
-    """
+    """The view of a statement, and its rows at the present versions of its tables."""
+    here, (zone, is_ansi) = context.databases, settings(spark)
+    bases = _bases(context, table_ref, statement.query)
+    definition = ViewDefinition(statement.query.text, here.catalog, here.current, zone, is_ansi, bases)
     query = _Query(table_ref.shown, table_ref.warehouse, definition)
-    versions = newest_versions(table_ref.shown, definition.bases, query.paths)
-    rows = query.rows(own_session(spark, definition), versions)
+    versions = newest_versions(table_ref.shown, query.bases)
+    rows = query.rows(own_session(spark, zone=zone, is_ansi=is_ansi), versions)
     if (other := what_it_depends_on(rows)) is not None:
         at = "" if other.offset is None else f" (at {query_position(statement.query, other.offset)})"
         raise SchemaError(
@@ -386,6 +342,6 @@ def _planned(
         indexes=map(Index.over, statement.indexes),
         comment=statement.comment,
     )
-    options = {**options, OPTION: definition.to_option()}
-    bases = {base.table: (query.paths[base.table], base.uuid) for base in definition.bases}
-    return _NewView(table_ref.name, schema, options, versions, bases, plan), rows
+    options = context.options.with_defaults(statement.options) | {OPTION: definition.to_option()}
+    own = versions, query.bases, context.view_plan
+    return _NewView(table_ref.name, schema, options, None, *own), rows

@@ -14,7 +14,6 @@ from tests.upsert.store.disk import KILLED, finish, run, start
 from upsert.catalog.create_as import stages
 from upsert.catalog.create_as.create_as import fill_table, replace_table
 from upsert.catalog.create_as.local import LocalStages
-from upsert.catalog.create_as.targets import clean_up
 from upsert.catalog.job_hooks import JobStatusHook
 from upsert.catalog.warehouse import Warehouse
 from upsert.errors import TableExistsError
@@ -25,7 +24,7 @@ REPLACE_POINTS = ("after-table", "after-fill", "before-exchange", "after-exchang
 
 
 def tables_of(folder: Path) -> LocalStages:
-    return LocalStages(Warehouse(str(folder)), clean_up)
+    return LocalStages(Warehouse(str(folder)))
 
 
 def create(folder: Path, life: int) -> None:

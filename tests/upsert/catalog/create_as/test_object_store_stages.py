@@ -18,7 +18,6 @@ from upsert import Catalog, failpoints
 from upsert.catalog.create_as.create_as import fill_table, replace_table
 from upsert.catalog.create_as.object_store import ObjectStoreStages
 from upsert.catalog.create_as.stages import Entry
-from upsert.catalog.create_as.targets import clean_up
 from upsert.catalog.job_hooks import JobStatusHook
 from upsert.catalog.warehouse import ObjectStoreWarehouse
 from upsert.errors import CorruptTableError, TableExistsError, TableNotFoundError, UpsertError
@@ -43,7 +42,7 @@ def warehouse(s3: ObjectStore) -> str:
 
 
 def stages(warehouse: str) -> ObjectStoreStages:
-    return ObjectStoreStages(ObjectStoreWarehouse(warehouse), clean_up)
+    return ObjectStoreStages(ObjectStoreWarehouse(warehouse))
 
 
 def create(warehouse: str, life: int) -> None:

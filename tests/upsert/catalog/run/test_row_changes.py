@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from upsert.catalog.catalog import Catalog
-from upsert.catalog.run import deletes
+from upsert.catalog.run import row_changes
 from upsert.errors import CommitConflictError, ConfigurationError, SchemaError
 from upsert.managed import frames
 from upsert.sql.parser import parse
@@ -122,11 +122,11 @@ class TestRowsThatSparkFinds:
                 catalog.table("users").write(pa.table(changed))
             frames.write(df, path, options)
 
-        monkeypatch.setattr(deletes, "frames", type("Frames", (), {"write": staticmethod(write)}))
+        monkeypatch.setattr(row_changes, "frames", type("Frames", (), {"write": staticmethod(write)}))
         catalog.sql("UPDATE users SET n = n + 1 WHERE length(name) = 3", spark)
         assert len(tries) == 2
         assert self.rows(catalog) == [(1, "ann", 2), (2, "robert", 5), (3, "cecilia", 3)]
-        monkeypatch.setattr(deletes, "ATTEMPTS", 1)
+        monkeypatch.setattr(row_changes, "ATTEMPTS", 1)
         tries.clear()
         with pytest.raises(CommitConflictError, match="other writers changed them 1 times"):
             catalog.sql("DELETE FROM users WHERE length(name) = 6", spark)

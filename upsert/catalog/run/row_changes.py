@@ -1,0 +1,479 @@
+"""Statements that change rows: ``INSERT``, ``DELETE FROM``, ``UPDATE`` and ``DROP PARTITION``.
+
+``INSERT`` puts the columns of a query, by their places, into those of a table; a batch, or a stream. Existing
+rows that Spark finds are read at one snapshot, and committed if no other writer has changed them meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+
+from upsert import types
+from upsert.catalog.connectors import definition_in
+from upsert.catalog.results import Done, Result, Running
+from upsert.catalog.run import jobs
+from upsert.catalog.run.definitions import changeable, fitting_partitions, refuse_view
+from upsert.catalog.run.jobs import SparkNeededError, active, needed
+from upsert.catalog.run.queries import check_stable, frame
+from upsert.catalog.run.scans import zone
+from upsert.errors import CommitConflictError, ConfigurationError, CorruptTableError, SchemaError
+from upsert.managed import frames
+from upsert.managed.writer import sink_of
+from upsert.materializer.choice import Sink, mode_of
+from upsert.options import boolean
+from upsert.rowkind import ROW_KIND_COLUMN, RowKind
+from upsert.schema import Column, TableSchema
+from upsert.sql import statements as s
+from upsert.sql.predicates import alternatives
+from upsert.store import Table
+from upsert.store.predicate import Where
+from upsert.store.rows.merge_rules import DEDUPLICATE
+from upsert.store.rows.partitions import partition_name, specified
+from upsert.types import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from upsert.catalog.connectors import ConnectorTable
+    from upsert.catalog.context import Context
+    from upsert.sql.query import QueryText
+
+
+START_FROM: Final = "start-from"
+"""Option of a streaming statement: checkpoint of a stopped query from which its delta joins continue."""
+
+ATTEMPTS: Final = 10
+"""How often a statement is tried when other writers have changed its rows meanwhile."""
+_TRACKING: Final = "change-tracking"
+
+
+def _spark_type(column: Column) -> Any:
+    from pyspark.sql.types import StructType
+
+    field = {"name": "c", "type": types.to_json(column.type), "nullable": True, "metadata": {}}
+    return StructType.fromJson({"type": "struct", "fields": [field]})["c"].dataType
+
+
+def _is_assignable(given: Any, wanted: Any) -> bool:
+    """Whether SQL lets values of one type go into a column of another; numbers that do not fit are errors."""
+    from pyspark.sql import types as t
+
+    times = (t.DateType, t.TimestampType, t.TimestampNTZType)
+    if isinstance(given, t.NullType):
+        return True
+    if isinstance(given, t.NumericType) and isinstance(wanted, t.NumericType):
+        return True
+    if isinstance(given, times) and isinstance(wanted, times):
+        return True
+    if isinstance(wanted, t.StringType):
+        return isinstance(given, t.AtomicType) and not isinstance(given, t.BinaryType)
+    if isinstance(given, t.ArrayType) and isinstance(wanted, t.ArrayType):
+        own, other = given.elementType, wanted.elementType
+        return _is_assignable(own, other) or own == other
+    try:
+        names = {types.sql_name(types.from_json(one.jsonValue())) for one in (given, wanted)}
+        return len(names) == 1
+    except CorruptTableError:  # a type that no table can have
+        return False
+
+
+def assigned_type(column: Column, given: Any, subject: str) -> Any:
+    """Spark's type of a column that gets values of a type; refuses what SQL does not let go into it."""
+    wanted = _spark_type(column)
+    if not _is_assignable(given, wanted):
+        name = types.sql_name(column.type)
+        raise SchemaError(
+            f"{subject}: column {column.name!r} must be {name}, got {given.simpleString().upper()}; write "
+            f"CAST(… AS {name}) in the query"
+        )
+    return wanted
+
+
+def insert(context: Context, statement: s.Insert, spark: SparkSession | None) -> Callable[[], Result]:
+    """What runs an ``INSERT``, after all checks that are possible before it runs."""
+    is_streaming = context.options.is_streaming
+    start_from = statement.options.get(START_FROM)
+    what = _what(statement)
+    if start_from is not None and not is_streaming:
+        raise ConfigurationError(
+            f"{what}: option {START_FROM!r} must go with a stream, got {start_from!r} for a batch; leave it "
+            "out, or SET 'execution.runtime-mode' = 'streaming'"
+        )
+    target = Target.of(context, statement)
+    if is_streaming and statement.overwrite:
+        raise ConfigurationError(
+            f"{what}: a stream cannot overwrite, for it never has all rows; use INSERT INTO, or "
+            "SET 'execution.runtime-mode' = 'batch'"
+        )
+    session = needed(spark, what, context.options.forwarded())
+    rows = target.fitted(frame(context, session, statement.query, is_streaming=is_streaming))
+    if rows.isStreaming:
+        check_stable(context, statement.query, target.key, what)
+        return target.planned(context, rows, start_from, replaces=_replaces_rows(context, statement))
+    if statement.query.is_list:
+        rows = target.last_of_each_key(rows)
+
+    def write() -> Result:
+        target.write(rows, overwrite=statement.overwrite)
+        return Done(what, "overwritten" if statement.overwrite else "written")
+
+    return write
+
+
+def _what(statement: s.Insert) -> str:
+    return f"INSERT {'OVERWRITE' if statement.overwrite else 'INTO'} {statement.name}"
+
+
+@dataclass(frozen=True)
+class Target:
+    """The table that rows go into.
+
+    Attributes:
+        what: the statement, first words of every refusal.
+        table: a managed one, or one with a connector, its options replaced by those of the hint.
+        columns: those that the query gives, in its order.
+        partition: values of columns that all rows have.
+        dynamic: columns of PARTITION without a value: of partitions only those in which rows are written are
+            overwritten.
+    """
+
+    what: str
+    name: str
+    schema: TableSchema
+    table: Table | ConnectorTable
+    columns: tuple[Column, ...]
+    partition: Mapping[str, Any]
+    dynamic: tuple[str, ...]
+    options: Mapping[str, str]
+
+    @classmethod
+    def of(cls, context: Context, statement: s.Insert) -> Target:
+        """The target of a statement, which may name columns that the table has and that can be written."""
+        what, schema = _what(statement), context.schema(statement.name)
+        options = {key: value for key, value in statement.options.items() if key != START_FROM}
+        if context.options.is_streaming:
+            options = _with_materialize(context, statement.name, options)
+        connected = context.connected(statement.name, options)
+        if connected is not None and (statement.overwrite or statement.partition or statement.dynamic):
+            clause = "OVERWRITE" if statement.overwrite else "PARTITION"
+            raise ConfigurationError(
+                f"{what}: {clause} needs a managed table, got one with a connector; leave it out"
+            )
+        writable = {c.name: c for c in schema.columns if c.metadata is None or not c.virtual}
+        for name in (*statement.partition, *statement.dynamic):
+            if name not in schema.partitioned_by:
+                known = ", ".join(schema.partitioned_by) or "none"
+                raise SchemaError(f"{what}: PARTITION names {name!r}; partition columns are {known}")
+        given = {
+            name: value
+            for name, value in statement.partition.items()
+            if not pa.types.is_string(schema.type_of(name))  # any value has a text
+        }
+        specified(schema, given, what)
+        chosen = statement.columns
+        if chosen is None:
+            chosen = tuple(name for name in writable if name not in statement.partition)
+        for name in chosen:
+            if name in writable:
+                continue
+            if computed := next((column for column in schema.computed if column.name == name), None):
+                why = "computed from others" if computed.metadata is None else "METADATA, which is only read"
+            elif name in schema.names:
+                why = "VIRTUAL metadata, which is only read"
+            else:
+                raise SchemaError(f"{what}: unknown column {name!r}; columns are {', '.join(writable)}")
+            raise SchemaError(f"{what}: column {name!r} is {why}; leave it out")
+        if repeated := next((name for name in chosen if chosen.count(name) > 1), None):
+            raise SchemaError(f"{what}: column {repeated!r} is named twice")
+        if both := next((name for name in chosen if name in statement.partition), None):
+            raise SchemaError(
+                f"{what}: column {both!r} has a value in PARTITION, and one in the query; leave one out"
+            )
+        table = context.managed(statement.name) if connected is None else connected
+        if isinstance(table, Table):
+            refuse_view(table, what)
+        if lacking := next((name for name in statement.dynamic if name not in chosen), None):
+            raise SchemaError(
+                f"{what}: PARTITION names {lacking!r} without a value, and the query does not give it; write "
+                f"{lacking} = value, or name it among the columns"
+            )
+        columns = tuple(writable[name] for name in chosen)
+        partition = statement.partition, statement.dynamic
+        return cls(what, statement.name, schema, table, columns, *partition, options)
+
+    def fitted(self, df: DataFrame) -> DataFrame:
+        """The query's columns under the names of the table's, of its types, with all that the table has."""
+        from pyspark.sql import functions as F
+
+        rows = df.drop(ROW_KIND_COLUMN) if df.isStreaming else df
+        if len(rows.columns) != len(self.columns):
+            raise SchemaError(
+                f"{self.what}: the query must give {len(self.columns)} columns "
+                f"({', '.join(column.name for column in self.columns)}), got {len(rows.columns)} "
+                f"({', '.join(rows.columns)}); name the columns after the table's name, or select others"
+            )
+        named = rows.toDF(*(column.name for column in self.columns))
+        given = {}
+        for column, field in zip(self.columns, named.schema.fields, strict=True):
+            wanted, own = assigned_type(column, field.dataType, self.what), F.col(quoted(column.name))
+            given[column.name] = own if field.dataType == wanted else own.cast(wanted).alias(column.name)
+        for column in self.schema.columns:
+            if column.name in given or (column.metadata is not None and column.virtual):
+                continue
+            value = self.partition.get(column.name)
+            if value is None and not column.nullable:
+                raise SchemaError(
+                    f"{self.what}: column {column.name!r} is NOT NULL, and the statement gives it no value"
+                )
+            given[column.name] = F.lit(value).cast(_spark_type(column)).alias(column.name)
+        return named.select(*(given[column.name] for column in self.schema.columns if column.name in given))
+
+    @property
+    def sink(self) -> Sink:
+        """What counts of the table where changes go into it."""
+        if isinstance(self.table, Table):
+            return sink_of(self.table, mode_of(self.options, self.what))
+        return self.table.sink
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The columns by which a row that goes in replaces an older one; () if rows are counted."""
+        return self.schema.primary_key if isinstance(self.table, Table) else self.table.sink_key
+
+    def last_of_each_key(self, rows: DataFrame) -> DataFrame:
+        """Of each key the row that comes last in a list of rows, where rows replace each other as they come.
+
+        Tasks share the rows, and their order is lost then.
+        """
+        key = self.key
+        if not key or self._has_order:
+            return rows
+        from pyspark.sql import Window
+        from pyspark.sql import functions as F
+
+        number, rank = (_free_name(name, rows.columns) for name in ("number", "rank"))
+        of_key = Window.partitionBy(*(F.col(quoted(name)) for name in key)).orderBy(F.desc(number))
+        numbered = rows.withColumn(number, F.monotonically_increasing_id())
+        newest = numbered.withColumn(rank, F.row_number().over(of_key)).where(F.col(rank) == 1)
+        return newest.drop(number, rank)
+
+    @property
+    def _has_order(self) -> bool:
+        """Whether the table itself decides between two rows of one key."""
+        if not isinstance(self.table, Table):
+            return self.table.has_order
+        merge = self.table.options.merge
+        return merge.engine != DEDUPLICATE or bool(merge.sequence)
+
+    def write(self, rows: DataFrame, *, overwrite: bool) -> None:
+        """Write the rows of a batch."""
+        if not isinstance(self.table, Table):
+            self.table.write(rows)
+            return
+        options = dict(self.options)
+        if overwrite and self.dynamic:
+            given = {key.lower(): text for key, text in options.items()}
+            options = {"partition-overwrite-mode": "dynamic", **given}
+        if overwrite and self.partition:
+            options["partition"] = json.dumps(dict(self.partition), default=str)
+        frames.write(rows, self.table.path, options, overwrite=overwrite)
+
+    def planned(
+        self, context: Context, rows: DataFrame, start_from: str | None, *, replaces: bool
+    ) -> Callable[[], Result]:
+        """What starts the query of a stream, an aggregate without a watermark if ``replaces``.
+
+        Without a micro-batch of its own it continues from the checkpoint ``start_from``, if that is not None.
+        """
+        table = self.table
+        uuid = table.uuid if isinstance(table, Table) else ""
+        job = jobs.Job.of(context, self.name, self.what, uuid)
+        start_from = None if job.has_begun else start_from
+        changes = context.optimized(rows, self.name, self.sink, start_from)
+        if isinstance(table, Table):
+            writer = frames.write_changes(changes, table.path, self.options)
+        elif replaces and table.sink_key and ROW_KIND_COLUMN not in changes.columns:
+            writer = table.write_upsert(changes).outputMode("update")
+        else:
+            writer = table.write_changes(changes)
+        settings = job.settings(context.options)
+        return lambda: Running(self.what, job.started(writer, settings), job.checkpoint)
+
+
+def _with_materialize(context: Context, name: str, options: Mapping[str, str]) -> dict[str, str]:
+    """The options of a stream into a table, and ``sink.materialize`` of the session if that counts there."""
+    if (connected := context.connected(name)) is not None:
+        definition = definition_in(context.databases.resolve(name).existing())
+        key, given = connected.sink_key, {} if definition is None else definition.options
+    else:
+        table = context.managed(name).definition
+        key, given = table.schema.primary_key, table.given
+    return context.options.with_materialize(options, given) if key else dict(options)
+
+
+def _replaces_rows(context: Context, statement: s.Insert) -> bool:
+    """Whether the query is an aggregate without a watermark: later rows of a group replace earlier ones."""
+    if statement.query.tree.args.get("group") is None:
+        return False
+    refs = (context.databases.resolve(reference.name) for reference in statement.query.references)
+    return not any(ref.exists and context.schema(ref.qualified).watermark for ref in refs)
+
+
+def _free_name(name: str, taken: Sequence[str]) -> str:
+    while name in taken:
+        name += "_"
+    return name
+
+
+def delete(context: Context, statement: s.Delete, spark: SparkSession | None) -> Result:
+    """``DELETE FROM t WHERE …``: in one commit, which change streams show unless tracking is off.
+
+    Comparisons of columns with literals are looked up in the files; Spark evaluates any other condition.
+    """
+    subject = f"DELETE FROM {statement.name}"
+    table = changeable(context, statement.name, "DELETE")
+    tracked = _tracked(statement.options, subject)
+    where: Where = []
+    if statement.condition is not None:
+        session = active(spark)
+        own_zone = "UTC" if session is None else zone(session)
+        try:
+            where = alternatives(statement.condition, table.schema, own_zone, subject)
+        except SchemaError as cause:
+            if statement.rows is None:
+                raise
+            if session is None:
+                raise SparkNeededError(f"{cause}; or give a Spark session, for any condition") from cause
+            _check_engine(table, subject)
+            query, changed = statement.rows, _deletions(table)
+            snapshot = _committed(context, session, statement.name, query, changed, tracked)
+            return Done(subject, f"deleted, snapshot {snapshot}")
+    done = table.delete(where, tracked=tracked)
+    return Done(subject, f"deleted, snapshot {done.id}")
+
+
+def update(context: Context, statement: s.Update, spark: SparkSession | None) -> Result:
+    """``UPDATE t SET … WHERE …``: in one commit, which change streams show unless tracking is off."""
+    subject = f"UPDATE {statement.name}"
+    tracked = _tracked(statement.options, subject)
+    session = needed(spark, subject)
+    table = changeable(context, statement.name, "UPDATE")
+    _check_engine(table, subject)
+    schema = table.schema
+    for name in statement.columns:
+        if name in schema.primary_key:
+            raise SchemaError(
+                f"{subject}: column {name!r} is one of the PRIMARY KEY, by which the row is found; delete "
+                "the row, and insert another one"
+            )
+        if any(column.name == name for column in schema.computed):
+            raise SchemaError(
+                f"{subject}: column {name!r} is computed when it is read; set what it is computed from"
+            )
+        schema.type_of(name, subject)
+
+    def changed(rows: DataFrame) -> DataFrame:
+        new = rows.selectExpr(*_new_values(table, rows, statement, subject))
+        if schema.primary_key:
+            return new
+        return _deletions(table)(rows).unionByName(_of_kind(new, RowKind.INSERT))
+
+    snapshot = _committed(context, session, statement.name, statement.rows, changed, tracked)
+    return Done(subject, f"updated, snapshot {snapshot}")
+
+
+def _committed(
+    context: Context,
+    spark: SparkSession,
+    name: str,
+    query: QueryText,
+    changed: Callable[[DataFrame], DataFrame],
+    tracked: bool | None,
+) -> int:
+    """Commit the changes of the query's rows in one snapshot; its id."""
+    written = query.references[0].name
+    options = {} if tracked is None else {_TRACKING: str(tracked).lower()}
+    for attempt in range(1, ATTEMPTS + 1):
+        table = context.table(name)
+        base = table.snapshot()
+        rows = changed(frame(context, spark, query, is_streaming=False, pinned={written: base.id}))
+        try:
+            frames.write(rows, table.path, {**options, "unchanged-since": str(base.id)})
+        except PySparkException as cause:
+            # it was raised in a process of Spark's, which keeps only its text
+            if CommitConflictError.__name__ not in str(cause):
+                raise
+            if attempt == ATTEMPTS:
+                raise CommitConflictError(
+                    f"table {name!r}: rows must not change while the statement runs, but other writers "
+                    f"changed them {ATTEMPTS} times; stop those, or change fewer rows at a time"
+                ) from cause
+        else:
+            break
+    return context.table(name).snapshot().id
+
+
+def _check_engine(table: Table, subject: str) -> None:
+    if table.options.merge.needs_present_rows:
+        raise ConfigurationError(
+            f"{subject}: rows that Spark finds can be changed where the last one of a key counts, got a "
+            "table with 'merge-engine' or 'sequence.field'; compare columns with literals, or insert rows"
+        )
+
+
+def _new_values(table: Table, rows: DataFrame, statement: s.Update, subject: str) -> list[str]:
+    """Spark SQL for each of the table's columns."""
+    found = []
+    for column in table.schema.columns:
+        if column.name not in statement.columns:
+            found.append(quoted(column.name))
+            continue
+        value = s.NEW_VALUE.format(statement.columns.index(column.name))
+        wanted = assigned_type(column, rows.schema[value].dataType, subject)
+        found.append(f"CAST(`{value}` AS {wanted.simpleString()}) AS {quoted(column.name)}")
+    return found
+
+
+def _deletions(table: Table) -> Callable[[DataFrame], DataFrame]:
+    """What makes of rows that are found the changes that take them away."""
+    return lambda rows: _of_kind(rows.select(*map(quoted, table.schema.names)), RowKind.DELETE)
+
+
+def _of_kind(rows: DataFrame, kind: RowKind) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    return rows.withColumn(ROW_KIND_COLUMN, F.lit(kind.value))
+
+
+def _tracked(given: Mapping[str, str], subject: str) -> bool | None:
+    options = dict(given)
+    text = options.pop(_TRACKING, None)
+    if options:
+        raise ConfigurationError(f"{subject}: the one option is {_TRACKING!r}, got {', '.join(options)}")
+    try:
+        return None if text is None else boolean(text)
+    except ValueError as cause:
+        raise ConfigurationError(f"{subject}: option {_TRACKING!r} must be {cause}, got {text!r}") from None
+
+
+def drop_partition(context: Context, statement: s.DropPartition) -> Result:
+    """``ALTER TABLE t DROP [IF EXISTS] PARTITION (…)``: its rows are deleted."""
+    table = changeable(context, statement.name, "DROP PARTITION")
+    what = f"ALTER TABLE {statement.name} DROP PARTITION"
+    found = fitting_partitions(table, statement.partition)
+    if not found and statement.partition:
+        if statement.if_exists:
+            return Done(what, "there was no such partition")
+        name = partition_name(specified(table.schema, statement.partition, f"table {table.name!r}"))
+        raise ConfigurationError(
+            f"{what}: there must be a partition {name}, there is none; see SHOW PARTITIONS {statement.name}, "
+            "or write DROP IF EXISTS PARTITION"
+        )
+    done = table.drop_partition(statement.partition)
+    return Done(what, f"dropped, snapshot {done.id}")
