@@ -16,8 +16,7 @@ from tests.upsert.views.shops import QUERIES, change, expected, made, rows_of
 from upsert import Catalog, Table
 from upsert.errors import ChangelogError, ConfigurationError
 from upsert.managed import frames
-from upsert.views.prepared import HIDDEN_TABLES
-from upsert.views.refresh import Refresher
+from upsert.views.refresh import HIDDEN_TABLES, Refresher
 from upsert.views.view import View
 
 pytestmark = pytest.mark.spark
