@@ -447,12 +447,20 @@ class Catalog:
         >>> _ = catalog.sql("DROP TABLE pears")
         >>> spark.catalog.tableExists("pears")
         False
+        >>> catalog.unexpose(spark)
         """
         from upsert.catalog.expose import expose
 
         names = expose(self.context, spark)
         self.context.exposed_to.add(spark)
         return names
+
+    def unexpose(self, spark: SparkSession) -> None:
+        """Take back what ``expose`` has given a session; the tables stay as they are, and so do databases."""
+        from upsert.catalog.expose import unexpose
+
+        self.context.exposed_to.discard(spark)
+        unexpose(self.context, spark)
 
     def create_table_as(
         self,

@@ -50,7 +50,7 @@ _OPTIONS: Final = {option.key for option in (*READ_OPTIONS, *WRITE_OPTIONS)}
 def expose(context: Context, spark: SparkSession) -> tuple[str, ...]:
     """Let Spark's own catalog have the tables that the current catalog has now; see `Catalog.expose`."""
     register(spark)
-    prefix = _FORMATS + hashlib.sha256(context.warehouse.encode()).hexdigest()[:12]
+    prefix = _prefix(context)
     wanted = {one.qualified: one for one in _tables(context, prefix)}
     for database in {one.database for one in wanted.values()}:
         spark.sql(f"CREATE DATABASE IF NOT EXISTS {quoted(database)}")
@@ -71,6 +71,12 @@ def expose(context: Context, spark: SparkSession) -> tuple[str, ...]:
     for name in known:
         spark.sql(f"DROP TABLE {name}")
     return tuple(sorted(name.replace("`", "") for name, one in wanted.items() if not one.has_kinds))
+
+
+def unexpose(context: Context, spark: SparkSession) -> None:
+    """Take the names of the current catalog's tables out of Spark's own catalog; see `Catalog.unexpose`."""
+    for name, _ in _exposed(spark, _prefix(context)):
+        spark.sql(f"DROP TABLE {name}")
 
 
 @dataclass(frozen=True)
@@ -142,6 +148,11 @@ class _Exposed:
                 return UpsertTableSource({**given, **more, "path": exposed.path})
 
         return Exposed
+
+
+def _prefix(context: Context) -> str:
+    """What the names of the formats of a catalog's tables begin with."""
+    return _FORMATS + hashlib.sha256(context.warehouse.encode()).hexdigest()[:12]
 
 
 def _tables(context: Context, prefix: str) -> Iterator[_Exposed]:

@@ -109,7 +109,7 @@ class RowMetadata:
         if not self.needs(BUCKET, SEQUENCE_NUMBER) or not buckets:
             rows = snapshot.scan(columns, where, places=buckets)
             return self.with_values(rows, commit, 0)
-        left = snapshot.places(parse_where(where, snapshot.layout.schema))
+        left = snapshot.bucket_filters(parse_where(where, snapshot.layout.schema))
         pieces = {
             one: rows_with_sequence(snapshot, one, left[one], columns)
             if self.needs(SEQUENCE_NUMBER)
@@ -242,7 +242,7 @@ class SnapshotReader(DataSourceReader):
         snapshot = table.snapshot(chosen)
         sizes = {
             bucket: sum(entry.bytes for run in snapshot.files.groups[bucket] for entry in run)
-            for bucket in snapshot.places(parse_where(self._where.now(table.schema), table.schema))
+            for bucket in snapshot.bucket_filters(parse_where(self._where.now(table.schema), table.schema))
         }
         if self._metadata.needs(SEQUENCE_NUMBER):
             check_not_compacted(snapshot, sizes)

@@ -25,6 +25,7 @@ from upsert.materializer.choice import Sink, check_raw
 from upsert.materializer.hidden_table import FOLDER, HiddenTable, KeptRows
 from upsert.schema import TableSchema
 from upsert.spark_table import FORMAT, check_fits, from_spark
+from upsert.store.commit.change import check_is_no_view
 from upsert.store.commit.staging import StagedFiles
 from upsert.store.metadata import table_file
 from upsert.store.rows.merge_rules import DEDUPLICATE
@@ -76,6 +77,8 @@ class _Writer:
         table = Table.open(options.path)
         began = options.definition
         definition = table.definition if began is None else table.published.definition_at(began)
+        if options.stands_for is None:
+            check_is_no_view(definition, table.name)
         self._of = f"table {table.name!r}"
         self._partition = specified(definition.schema, options.partition or {}, of=self._of)
         check_fits(given, definition.schema, of=self._of, known=dict(self._partition))

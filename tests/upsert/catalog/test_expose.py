@@ -22,9 +22,9 @@ def catalog(tmp_path: Path, spark: SparkSession) -> Iterator[Catalog]:
     made.sql("CREATE DATABASE farm")
     made.sql("CREATE TABLE farm.trees (tree INT, pear INT, PRIMARY KEY (tree) NOT ENFORCED, INDEX (pear))")
     yield made
-    for table in spark.catalog.listTables("default"):
-        if not table.isTemporary:
-            spark.sql(f"DROP TABLE {table.name}")
+    made.unexpose(spark)
+    assert not spark.catalog.tableExists("pears")
+    assert "pears" in made.tables()
     spark.sql("DROP DATABASE IF EXISTS farm CASCADE")
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from upsert.errors import CommitConflictError, ConfigurationError, StaleWriterError
 from upsert.store import paths
-from upsert.store.metadata.definition import why_unreadable
+from upsert.store.metadata.definition import Definition, why_unreadable
 from upsert.store.metadata.file_entry import FileEntry, by_bucket
 from upsert.store.metadata.history import History
 from upsert.store.metadata.snapshot import Kind, SnapshotInfo
@@ -116,6 +116,19 @@ def _left_in(
     return (e for name, e in live.items() if e.bucket_id in buckets and name not in gone)
 
 
+def check_is_no_view(definition: Definition, name: str) -> None:
+    """Refuse to change the rows of a materialized view by anything but a refresh.
+
+    Raises:
+        ConfigurationError: the table is a view.
+    """
+    if MATERIALIZED_VIEW.key in definition.given:
+        raise ConfigurationError(
+            f"{name!r} is a materialized view, whose rows are those of its query; change the tables that it "
+            "reads, and refresh it"
+        )
+
+
 class CommitRules:
     """The rules that a change of one table must keep to be published."""
 
@@ -144,15 +157,8 @@ class CommitRules:
             )
         if not added and not removed:
             return
-        if (
-            change.changes_rows
-            and change.stands_for is None
-            and MATERIALIZED_VIEW.key in self._history.definition_at(head.definition).given
-        ):
-            raise ConfigurationError(
-                f"{paths.name_of(self._root)!r} is a materialized view, whose rows are those of its query; "
-                "change the tables that it reads, and refresh it"
-            )
+        if change.changes_rows and change.stands_for is None:
+            check_is_no_view(self._history.definition_at(head.definition), paths.name_of(self._root))
         present = head.definition if change.definition is None else change.definition
         for version in sorted({entry.definition for entry in added} - {present}):
             self.check_definition(version, present)

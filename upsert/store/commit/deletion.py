@@ -98,7 +98,7 @@ class _Deletion:
     def at(self, latest: SnapshotInfo) -> tuple[tuple[FileEntry, ...], tuple[FileEntry, ...]]:
         self._check_columns(latest)
         snapshot = self._snapshot_of(latest)
-        left = snapshot.places(self._where)
+        left = snapshot.bucket_filters(self._where)
         whole = {bucket_id for bucket_id, where in left.items() if where == EVERY_ROW}
         added = self._added_until(latest)
         for bucket_id in list(self._files):

@@ -114,13 +114,13 @@ class Snapshot:
         with damage_named(self._root, lambda: self.files.entries):
             pieces = [
                 self._repeated(rows).select(selected)
-                for bucket_id, left in self.places(wanted).items()
+                for bucket_id, left in self.bucket_filters(wanted).items()
                 if places is None or bucket_id in places
                 for rows in self.stored_rows(bucket_id, left, selected)
             ]
             return self._assembled(pieces, selected)
 
-    def places(self, where: Filter) -> dict[BucketId, Filter]:
+    def bucket_filters(self, where: Filter) -> dict[BucketId, Filter]:
         """The buckets that may have a row of which a filter is true, and what is left to ask of its rows."""
         left = remaining(where, (partition for partition, _ in self.files.groups), self.layout.schema)
         return {one: left[one[0]] for one in self.files.groups if one[0] in left}
@@ -298,7 +298,7 @@ class Snapshot:
         needed = self._with_counts((*selected, *wanted.columns, *own))
         files = self.files
         if wanted.alternatives:
-            files = files.only({partition for partition, _ in self.places(wanted)}.__contains__)
+            files = files.only({partition for partition, _ in self.bucket_filters(wanted)}.__contains__)
         positions: list[Positions] = [np.empty(0, np.int64)]
         batches: list[pa.RecordBatch] = []
         for runs, part in buckets_for(self.layout, files, probe):
