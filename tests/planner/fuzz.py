@@ -98,6 +98,8 @@ def check(spark: SparkSession, seed: int, case: Case, found: Found) -> None:
         with TemporaryDirectory() as folder:
             try:
                 part(Warehouse(spark, case.history, Path(folder)))
+            except ConnectionError:  # Spark has ended, and no query is wrong for that
+                raise
             except Exception as error:  # told with its seed; the other cases go on
                 last = traceback.format_exception_only(error)[-1].strip()
                 found.wrong.append(f"{type(error).__name__}: {last[:2000]}; {case.aggregate}")
