@@ -60,7 +60,7 @@ def planning_times(path: Path, files: int) -> dict[str, float]:
         history = table.published.reread()
         info = history.latest()
         snapshot = Snapshot(table.path, table.layout, history.files(info), info)
-        snapshot.places(parse_where(where, table.schema))
+        snapshot.bucket_filters(parse_where(where, table.schema))
 
     return {
         "plan_all_s": seconds(lambda: plan(None)),
