@@ -212,8 +212,10 @@ class Catalyst:
         expr = node.offsetExpr() if self.class_name(node) == "Offset" else node.limitExpr()
         return int(self.literal(expr)) if self.class_name(expr) == "Literal" else None
 
-    def first_order(self, node: JavaObject) -> FirstOrder:
-        """By what a Sort orders rows first."""
+    def first_order(self, node: JavaObject) -> FirstOrder | None:
+        """By what a Sort orders rows first; None if it orders those of each task alone (SORT BY)."""
+        if not getattr(node, "global")():
+            return None
         first = node.order().head()
         return FirstOrder(
             first.child(),

@@ -124,7 +124,8 @@ def table_of(planning: Planning, top: Top, keep: Callable[[DataFrame], Kept]) ->
     """
     catalyst = planning.catalyst
     assert top.sort.ref is not None
-    order = catalyst.first_order(catalyst.kept(top.sort.ref))
+    if (order := catalyst.first_order(catalyst.kept(top.sort.ref))) is None:
+        return None
     plan = Project(top.child, tuple(map(Output.of, top.child.columns)))
     names = [f"{COLUMN}{number}" for number in range(len(plan.columns))]
     made = catalyst.analyzed(planning.built(plan))

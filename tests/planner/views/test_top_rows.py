@@ -139,6 +139,8 @@ def test_rows_that_are_alike_in_the_order_are_read_whole(
     write(catalog, [{"id": id, "score": 1.0} for id in range(100)])
     view = catalog.create_view("best", "SELECT id FROM players ORDER BY score DESC, id LIMIT 3", spark=spark)
     assert not tops(view)
+    by_task = catalog.create_view("by_task", "SELECT id FROM players SORT BY id LIMIT 3", spark=spark)
+    assert not tops(by_task)
     assert (
         "all rows of its tables are read" in catalog.sql("EXPLAIN MATERIALIZED VIEW best", spark).rows or True
     )
