@@ -36,6 +36,10 @@ def register(spark: SparkSession) -> None:
         >>> words.columns
         ['word', 'n', '_row_kind']
     """
+    sessions = spark._jvm.org.apache.spark.sql.classic.SparkSession  # type: ignore[union-attr]
+    if sessions.getActiveSession().isEmpty():
+        # a thread of the user's own: Spark looks for Python formats in the thread's active session
+        sessions.setActiveSession(spark._jsparkSession)
     if spark in _sessions:  # Spark warns of every further registration
         return
     from upsert.kafka.source import KafkaChangelogSource, UpsertKafkaSource

@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+import planner
 from tests.helpers import changelog, multiset
+from upsert import Catalog
 from upsert.managed.frames import read_changes, write_changes
 from upsert.schema import TableSchema
 from upsert.store.table import Table
@@ -215,3 +218,23 @@ def test_aggregate_in_complete_mode_overwrites(
         query.processAllAvailable()
     assert content(sink) == Counter({("a", 2): 1, ("b", 1): 1})
     assert {info.kind for info in sink.history() if info.changes_rows} == {"overwrite"}
+
+
+def test_a_stream_begins_in_any_thread(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark looks for Python formats in the session that is active in the thread, and a new one has none."""
+    catalog = Catalog(tmp_path / "warehouse", optimize=planner.optimize)
+    for name in ("one", "two"):
+        catalog.sql(f"CREATE TABLE {name} (id BIGINT, PRIMARY KEY (id) NOT ENFORCED)")
+    catalog.table("one").write(pa.table({"id": [1, 2]}))
+    catalog.read(spark, "one")  # the session knows the formats, but not in the other thread
+
+    def copied() -> int:
+        changes = catalog.read_changes(spark, "one")
+        writer = catalog.write_changes(changes, "two").option(
+            "checkpointLocation", str(tmp_path / "checkpoint")
+        )
+        writer.trigger(availableNow=True).start().awaitTermination()
+        return catalog.table("two").snapshot().row_count
+
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(copied).result() == 2
