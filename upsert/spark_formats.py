@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 from weakref import WeakSet
 
 from pyspark.errors import AnalysisException
@@ -36,12 +37,25 @@ def register(spark: SparkSession) -> None:
         >>> words.columns
         ['word', 'n', '_row_kind']
     """
+    # Spark looks for the Python format of a stream in the session that is active in the thread, whichever
+    # session the stream is of: in a thread of the user's own there is none
     sessions = spark._jvm.org.apache.spark.sql.classic.SparkSession  # type: ignore[union-attr]
-    if sessions.getActiveSession().isEmpty():
-        # a thread of the user's own: Spark looks for Python formats in the thread's active session
+    current = sessions.getActiveSession()
+    if current.isEmpty():
         sessions.setActiveSession(spark._jsparkSession)
-    if spark in _sessions:  # Spark warns of every further registration
-        return
+    elif not (current.get().equals(spark._jsparkSession) or _knows_formats(current.get())):
+        _register(type(spark)(spark.sparkContext, current.get()))
+    if spark not in _sessions:  # Spark warns of every further registration
+        _register(spark)
+        _sessions.add(spark)
+
+
+def _knows_formats(session: Any) -> bool:
+    """Whether a session of the JVM has them."""
+    return bool(session.sessionState().dataSourceManager().dataSourceExists("upsert-table"))
+
+
+def _register(spark: SparkSession) -> None:
     from upsert.kafka.source import KafkaChangelogSource, UpsertKafkaSource
     from upsert.managed.datasource import TableStepSource, UpsertTableSource
     from upsert.views.steps import TableStepsSource
@@ -49,7 +63,6 @@ def register(spark: SparkSession) -> None:
     tables = (UpsertTableSource, TableStepSource, TableStepsSource)
     for format_ in (*tables, UpsertKafkaSource, KafkaChangelogSource):
         make_known(spark, format_)
-    _sessions.add(spark)
 
 
 def make_known(spark: SparkSession, format_: type[DataSource]) -> None:
