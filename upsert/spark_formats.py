@@ -43,16 +43,16 @@ def register(spark: SparkSession) -> None:
     current = sessions.getActiveSession()
     if current.isEmpty():
         sessions.setActiveSession(spark._jsparkSession)
-    elif not (current.get().equals(spark._jsparkSession) or _knows_formats(current.get())):
+    elif not (current.get().equals(spark._jsparkSession) or _knows(current.get(), "upsert-table")):
         _register(type(spark)(spark.sparkContext, current.get()))
     if spark not in _sessions:  # Spark warns of every further registration
         _register(spark)
         _sessions.add(spark)
 
 
-def _knows_formats(session: Any) -> bool:
-    """Whether a session of the JVM has them."""
-    return bool(session.sessionState().dataSourceManager().dataSourceExists("upsert-table"))
+def _knows(session: Any, name: str) -> bool:
+    """Whether a session of the JVM has a format."""
+    return bool(session.sessionState().dataSourceManager().dataSourceExists(name))
 
 
 def _register(spark: SparkSession) -> None:
@@ -66,7 +66,9 @@ def _register(spark: SparkSession) -> None:
 
 
 def make_known(spark: SparkSession, format_: type[DataSource]) -> None:
-    """Register one format; nothing in a session that is a copy of one that knows it."""
+    """Register one format; nothing in a session that knows it, or is a copy of one that does."""
+    if _knows(spark._jsparkSession, format_.name()):
+        return
     try:
         with active(spark):  # Spark asks the active session whether it has such a format, not this one
             spark.dataSource.register(format_)

@@ -2,7 +2,8 @@
 
 Spark asks a Python format for the columns of a table before it knows any option of that. So each table gets
 a format of its own, which knows the folder, and a table of Spark's that uses it. The format's name has the
-version of the table's definition: an altered table is another one to Spark.
+version of the table's definition and a hash of its folder: an altered or renamed table is another one to
+Spark.
 """
 
 from __future__ import annotations
@@ -152,7 +153,11 @@ class _Exposed:
 
 def _prefix(context: Context) -> str:
     """What the names of the formats of a catalog's tables begin with."""
-    return _FORMATS + hashlib.sha256(context.warehouse.encode()).hexdigest()[:12]
+    return _FORMATS + _hash(context.warehouse)
+
+
+def _hash(path: str) -> str:
+    return hashlib.sha256(path.encode()).hexdigest()[:12]
 
 
 def _tables(context: Context, prefix: str) -> Iterator[_Exposed]:
@@ -162,7 +167,7 @@ def _tables(context: Context, prefix: str) -> Iterator[_Exposed]:
             path = context.databases.resolve(f"{database}.{name}").existing()
             if definition_in(path) is None:
                 table = Table.open(path)
-                own = f"{prefix}_{table.uuid}_{table.definition.version}"
+                own = f"{prefix}_{_hash(path)}_{table.uuid}_{table.definition.version}"
                 yield _Exposed(database, name, path, own, has_kinds=False)
                 yield _Exposed(database, name, path, f"{own}{CHANGES}", has_kinds=True)
 

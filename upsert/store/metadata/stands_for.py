@@ -56,8 +56,8 @@ class Costs(Jsonable):
         took = one.ended(time_ms).took_ms
         if took <= 0:  # clocks of two machines
             return cls(one.known.changes, one.known.all_rows)
-        if not one.by_changes:
-            return cls(one.known.changes, Cost(one.rows, took))
+        if not one.by_changes:  # of how many rows is not always known
+            return cls(one.known.changes, Cost(one.rows, took) if one.rows else one.known.all_rows)
         is_telling = 0 < one.changed >= one.rows * _MEASURED_SHARE
         return cls(Cost(one.changed, took) if is_telling else one.known.changes, one.known.all_rows)
 

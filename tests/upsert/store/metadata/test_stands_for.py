@@ -53,6 +53,11 @@ def test_a_clock_that_was_ahead_measures_nothing() -> None:
     assert after(refresh, -5).changes == Cost(7, 7)
 
 
+def test_all_rows_of_an_unknown_number_measure_nothing() -> None:
+    refresh = Refresh.now(False, "option 'refresh' = 'full' says so", 0, 0, Costs(None, Cost(10, 20)))
+    assert after(refresh, 500).all_rows == Cost(10, 20)
+
+
 def test_it_is_read_again_from_a_snapshot() -> None:
     refresh = Refresh.now(True, "so", 1, 2, Costs(Cost(3, 4)))
     info = replace(EMPTY, base_versions={"t": 1}, refresh=refresh)
