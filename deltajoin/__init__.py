@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from deltajoin.latest.api import lookup_delta_join, upsert_key_of, with_lookup
     from deltajoin.latest.metrics import LookupMetrics, metrics
     from deltajoin.spark.source import register
+    from upsert.spark_formats import configure
 
 __all__ = [
     "BrokenPayloadError",
@@ -21,6 +22,7 @@ __all__ = [
     "JoinedTable",
     "LookupMetrics",
     "Side",
+    "configure",
     "expressions",
     "lookup_delta_join",
     "lookup_join",
@@ -37,6 +39,7 @@ __getattr__, __dir__ = _imported_on_use(
     __name__,
     {
         "LookupMetrics": "deltajoin.latest.metrics",
+        "configure": "upsert.spark_formats",
         "lookup_delta_join": "deltajoin.latest.api",
         "lookup_join": "deltajoin.enrichment",
         "metrics": "deltajoin.latest.metrics",

@@ -119,6 +119,8 @@ class Session:
         from pyspark.logger import PySparkLogger
         from pyspark.sql import SparkSession
 
+        from upsert.spark_formats import configure
+
         # it prints a page of the JVM's stack for each error, which the command tells in one line
         PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # its workers run this, not sys.executable
@@ -129,7 +131,7 @@ class Session:
         with Console(stderr=True).status("starting Spark …"), _quiet_start(self._conf):
             session = builder.getOrCreate()
         session.sparkContext.setLogLevel("OFF" if "spark.log.level" not in self._conf else "WARN")
-        return session
+        return configure(session)
 
     def _with_spark_if_needed(self, execute: Callable[[SparkSession | None], Found]) -> Found:
         from upsert.catalog.run.jobs import SparkNeededError
