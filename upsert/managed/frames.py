@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 from upsert.errors import ConfigurationError
 from upsert.managed.options import METADATA_COLUMNS, READ_OPTIONS, WriteOptions
 from upsert.managed.reader import RowMetadata
+from upsert.managed.stepping import STEP, SUFFIX, Step
 from upsert.managed.writer import hidden_table, sink_of
 from upsert.materializer.choice import Changes, choose
 from upsert.materializer.micro_batch import Materialize, WriteBatch, by_bucket
@@ -63,6 +64,24 @@ def read_changes(spark: SparkSession, path: str, **options: object) -> DataFrame
     for keyword, value in options.items():
         reader = reader.option(_KEYWORDS.get(keyword, keyword), str(value))
     return reader.load(Table.open(path).path)
+
+
+def changes_between(
+    spark: SparkSession, path: str, start: int, end: int, options: Mapping[str, str] = {}
+) -> DataFrame:
+    """The net changes of a table between two states as a batch DataFrame, ``_row_kind`` last.
+
+    Args:
+        spark: the session; the format is registered in it.
+        path: the table's folder.
+        start: data version of the state before the changes; 0 for the empty table.
+        end: that of the state after them.
+        options: more of the format's options.
+    """
+    register(spark)
+    table = Table.open(path)
+    reader = spark.read.format(FORMAT + SUFFIX).options(**options).option("scan.source", "files")
+    return reader.option(STEP.key, Step({table.uuid: (start, end)}).to_option()).load(table.path)
 
 
 def read(

@@ -82,6 +82,19 @@ class Revision:
         return found if self.before is None else self.before.original(found)
 
 
+class TableChanges(exp.Expression, exp.Func):
+    """``table_changes(table, from [, to])``: the parts of the table's name, and two of its states."""
+
+    arg_types: ClassVar[dict[str, bool]] = {"name": True, "start": True, "end": False}
+
+
+def visible_name(table: exp.Table) -> str:
+    """What stands before a column of a table in its query."""
+    if isinstance(table.this, TableChanges) and not table.alias:
+        return "table_changes"
+    return str(table.alias_or_name)
+
+
 START: Final = "start"
 END: Final = "end"
 """Keys of a node's ``meta``: offsets in the text, the end exclusive for nodes that this dialect makes."""
@@ -96,9 +109,10 @@ class CatalogDialect(Spark):
     """
 
     class Tokenizer(Spark.Tokenizer):
-        """Spark's words, one at a time, and texts with doubled quotes."""
+        """Spark's words, one at a time, texts with doubled quotes, and ``$`` in names of system tables."""
 
         STRING_ESCAPES = ["'", '"', "\\"]  # noqa: RUF012 - sqlglot's metaclass reads plain class attributes
+        VAR_SINGLE_TOKENS: ClassVar[set[str]] = {"$"}
         KEYWORDS = {key: kind for key, kind in Spark.Tokenizer.KEYWORDS.items() if " " not in key}  # noqa: RUF012
         COMMANDS: ClassVar[set[TokenType]] = set()
         """Statements that would be one word: none."""
@@ -108,13 +122,18 @@ class QueryDialect(Spark):
     """The same for whole queries, whose parser needs keywords of several words."""
 
     class Tokenizer(Spark.Tokenizer):
-        """Spark's words, and texts with doubled quotes."""
+        """Spark's words, texts with doubled quotes, and ``$`` in the names of system tables."""
 
         STRING_ESCAPES = ["'", '"', "\\"]  # noqa: RUF012
+        VAR_SINGLE_TOKENS: ClassVar[set[str]] = {"$"}
 
     class Parser(SparkParser):
-        """Spark's queries; a version keeps its position in the text."""
+        """Spark's queries; a version keeps its position in the text, as do the changes of a table."""
 
+        FUNCTION_PARSERS = {  # noqa: RUF012
+            **SparkParser.FUNCTION_PARSERS,
+            "TABLE_CHANGES": lambda self: self._parse_table_changes(),
+        }
         VERSION_PHRASES = {  # noqa: RUF012
             **SparkParser.VERSION_PHRASES,
             ("FOR", "SYSTEM_VERSION"): "VERSION",
@@ -126,6 +145,27 @@ class QueryDialect(Spark):
             if version is not None:
                 version.meta.update({START: start, END: self._prev.end + 1})
             return version
+
+        def _parse_table_changes(self) -> TableChanges:
+            start = self._tokens[self._index - 2].start
+            if self._match(TokenType.STRING):
+                names: list[exp.Expr | None] = [
+                    exp.to_identifier(part) for part in self._prev.text.split(".")
+                ]
+            else:
+                names = [self._parse_id_var()]
+                while self._match(TokenType.DOT):
+                    names.append(self._parse_id_var())
+            if not all(names):
+                self.raise_error("expected table_changes(table, from [, to])")
+            states = []
+            while self._match(TokenType.COMMA):
+                states.append(self._parse_bitwise())
+            if len(states) not in (1, 2) or not self._curr or self._curr.token_type != TokenType.R_PAREN:
+                self.raise_error("expected table_changes(table, from [, to])")
+            found = TableChanges(name=names, start=states[0], end=states[1] if len(states) > 1 else None)
+            found.meta.update({START: start, END: self._curr.end + 1})
+            return found
 
 
 def tokens_of(text: str, subject: str) -> list[Token]:

@@ -19,6 +19,7 @@ from sqlglot import exp
 from upsert import types
 from upsert.errors import SchemaError
 from upsert.schema import TableSchema
+from upsert.sql.dialect import visible_name
 
 _OPERATORS: Final[dict[type[exp.Expr], str]] = {
     exp.EQ: "=",
@@ -65,7 +66,7 @@ def comparisons(table: exp.Table, select: exp.Select) -> tuple[Comparison, ...]:
     if source is None or (not others and source.this is not table):
         return ()
     found = (_comparison(part) for part in _conjuncts(where.this))
-    name = table.alias_or_name.lower()
+    name = visible_name(table).lower()
     return tuple(
         each
         for each in found

@@ -16,7 +16,17 @@ from typing import Final
 from sqlglot import exp
 
 from upsert.errors import SchemaError
-from upsert.sql.dialect import END, START, Edit, Revision, position, query_tree, tokens_of
+from upsert.sql.dialect import (
+    END,
+    START,
+    Edit,
+    Revision,
+    TableChanges,
+    position,
+    query_tree,
+    tokens_of,
+    visible_name,
+)
 from upsert.sql.flink_words import check_no_sessions_of_a_table, spark_words
 from upsert.sql.predicates import Comparison, comparisons
 from upsert.sql.tokens import Cursor, Hint, blanked, hints_in
@@ -51,12 +61,21 @@ class AsOf:
 
 
 @dataclass(frozen=True)
+class ChangesBetween:
+    """``table_changes(t, from [, to])``: the states before and after the changes; None for the newest."""
+
+    start: AsOf
+    end: AsOf | None = None
+
+
+@dataclass(frozen=True)
 class Reference:
     """A table that a query reads, at one position of its text.
 
     Attributes:
         name: as written, parts separated by dots, without quotes.
         options: of the hint ``/*+ OPTIONS(…) */``.
+        changes: the two states of which the query reads the difference; None: it reads rows.
         columns: every name in lower case that may be one of the table's columns; None: all are read.
         is_alone: whether the query takes the table row by row: it joins, counts and unites nothing.
         where: comparisons of the query's own WHERE; rows that fail them need not be read.
@@ -66,6 +85,7 @@ class Reference:
     position: str
     options: Mapping[str, str] = field(default_factory=dict)
     as_of: AsOf | None = None
+    changes: ChangesBetween | None = None
     columns: frozenset[str] | None = None
     is_alone: bool = True
     where: tuple[Comparison, ...] = ()
@@ -170,14 +190,15 @@ class QueryText:
 
     @cached_property
     def _tables(self) -> tuple[exp.Table, ...]:
-        tables = (table for table in self.tree.find_all(exp.Table) if isinstance(table.this, exp.Identifier))
+        read = (exp.Identifier, TableChanges)
+        tables = (table for table in self.tree.find_all(exp.Table) if isinstance(table.this, read))
         named = (table for table in tables if not _is_named_query(table))
         return tuple(sorted(named, key=lambda table: table.this.meta[START]))
 
     def _edits(self, table: exp.Table, view: str) -> Iterator[Edit]:
         start, end = _span(table)
         version = table.args.get("version")
-        alias = "" if table.alias else f" AS {quoted(table.name)}"
+        alias = "" if table.alias else f" AS {quoted(visible_name(table))}"
         yield Edit(start, end, f"{quoted(view)}{alias}")
         if version is not None:
             yield Edit(version.meta[START], version.meta[END], "")
@@ -187,11 +208,14 @@ class QueryText:
         select = table.find_ancestor(exp.Select)
         hint = self._hint(table)
         where = position(self.statement, self._worded.original(start))
+        parts = table.this.args["name"] if isinstance(table.this, TableChanges) else table.parts
+        subject = f"{self.subject}: table {parts[-1].name!r} at {where}"
         return Reference(
-            ".".join(part.name for part in table.parts),
+            ".".join(part.name for part in parts),
             where,
             {} if hint is None else hint.options,
-            _as_of(table, f"{self.subject}: table {table.name!r} at {where}"),
+            _as_of(table, subject),
+            _changes_between(table.this, subject) if isinstance(table.this, TableChanges) else None,
             _columns(table, select, self.tree),
             len(self._tables) == 1 and self.tree.find(*_DIGESTING) is None,
             comparisons(table, select) if isinstance(select, exp.Select) else (),
@@ -204,7 +228,9 @@ class QueryText:
 
 
 def _span(table: exp.Table) -> tuple[int, int]:
-    """Where a table's name begins and ends, with its database."""
+    """Where a table's name begins and ends, with its database; or the function that gives its changes."""
+    if isinstance(table.this, TableChanges):
+        return table.this.meta[START], table.this.meta[END]
     parts = table.parts
     return parts[0].meta[START], parts[-1].meta[END] + 1
 
@@ -249,13 +275,34 @@ def _as_of(table: exp.Table, subject: str) -> AsOf | None:
         if version.name == "TIMESTAMP":
             if isinstance(value, exp.CurrentTimestamp | exp.Column):
                 return AsOf(AsOfKind.PROCESSING, value.name if isinstance(value, exp.Column) else "")
-            literal = value.this if isinstance(value, exp.Cast) else value
-            if isinstance(literal, exp.Literal) and literal.is_string:
-                return AsOf(AsOfKind.TIMESTAMP, literal.name)
+            if (time := _written_time(value)) is not None:
+                return AsOf(AsOfKind.TIMESTAMP, time)
     raise SchemaError(
         f"{subject}: expected FOR SYSTEM_TIME AS OF a processing time or TIMESTAMP '…', or "
         f"FOR SYSTEM_VERSION AS OF a snapshot's id or a 'tag', found {version.sql('spark')!r}"
     )
+
+
+def _written_time(value: exp.Expr) -> str | None:
+    """The text of ``TIMESTAMP '…'`` or ``'…'``."""
+    literal = value.this if isinstance(value, exp.Cast) else value
+    return literal.name if isinstance(literal, exp.Literal) and literal.is_string else None
+
+
+def _changes_between(call: TableChanges, subject: str) -> ChangesBetween:
+    def state(value: exp.Expr) -> AsOf:
+        if isinstance(value, exp.Literal):
+            return AsOf(AsOfKind.VERSION, value.name, not value.is_string)
+        if isinstance(value, exp.Cast) and (time := _written_time(value)) is not None:
+            return AsOf(AsOfKind.TIMESTAMP, time)
+        raise SchemaError(
+            f"{subject}: table_changes goes from a snapshot's id, a 'tag' or TIMESTAMP '…' to another one, "
+            f"found {value.sql('spark')!r}"
+        )
+
+    end = call.args["end"]
+    is_newest = end is None or isinstance(end, exp.Null)
+    return ChangesBetween(state(call.args["start"]), None if is_newest else state(end))
 
 
 def _columns(table: exp.Table, select: exp.Expr | None, tree: exp.Expr) -> frozenset[str] | None:
@@ -268,7 +315,7 @@ def _columns(table: exp.Table, select: exp.Expr | None, tree: exp.Expr) -> froze
         is_counted = isinstance(star.parent, exp.Count)
         if not is_counted and star.find_ancestor(exp.Select) is select:
             column = star.parent if isinstance(star.parent, exp.Column) else None
-            if column is None or not column.table or column.table.lower() == table.alias_or_name.lower():
+            if column is None or not column.table or column.table.lower() == visible_name(table).lower():
                 return None
     return frozenset(identifier.name.lower() for identifier in tree.find_all(exp.Identifier))
 

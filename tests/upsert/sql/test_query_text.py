@@ -5,7 +5,7 @@ import pytest
 from upsert.errors import SchemaError
 from upsert.sql.columns import parse_columns
 from upsert.sql.predicates import alternatives, pushed
-from upsert.sql.query import AsOf, AsOfKind, QueryText
+from upsert.sql.query import AsOf, AsOfKind, ChangesBetween, QueryText
 
 
 def over(text: str, *views: str | None) -> str:
@@ -99,6 +99,11 @@ def test_tables_of_a_query_are_found_but_not_the_names_of_with(text: str, tables
             "SELECT 'PROCTIME()' AS `TUMBLE`, s.tumble FROM `v` s",
         ),
         ("SELECT date_add(d,1),  'it''s' FROM t x", "SELECT date_add(d,1),  'it''s' FROM `v` x"),
+        ("SELECT c.a FROM table_changes(db.t, 3, 'x') AS c", "SELECT c.a FROM `v` AS c"),
+        (
+            "SELECT table_changes.a FROM TABLE_CHANGES('db.t', 3 ) WHERE a > 1",
+            "SELECT table_changes.a FROM `v` AS `table_changes` WHERE a > 1",
+        ),
     ],
 )
 def test_only_tables_and_words_of_flink_are_exchanged(text: str, expected: str) -> None:
@@ -107,6 +112,18 @@ def test_only_tables_and_words_of_flink_are_exchanged(text: str, expected: str) 
 
 def test_a_table_that_is_left_to_spark_stays_as_it_is() -> None:
     assert over("SELECT * FROM a JOIN b.c", None, "v") == "SELECT * FROM a JOIN `v` AS `c`"
+
+
+def test_changes_of_a_table_have_two_states() -> None:
+    text = (
+        "SELECT * FROM table_changes(a.`b`, 3, NULL) JOIN table_changes('t', 'x', TIMESTAMP '2020-01-01') c"
+    )
+    first, second = QueryText.of(text).references
+    version = AsOfKind.VERSION
+    assert (first.name, first.changes) == ("a.b", ChangesBetween(AsOf(version, "3", is_number=True)))
+    end = AsOf(AsOfKind.TIMESTAMP, "2020-01-01")
+    assert (second.name, second.changes) == ("t", ChangesBetween(AsOf(version, "x"), end))
+    assert second.position == "line 1, column 50"
 
 
 def test_hint_and_state_belong_to_the_table_before_them() -> None:
@@ -165,6 +182,17 @@ def test_hint_and_state_belong_to_the_table_before_them() -> None:
         (
             "SELECT * FROM t FOR SYSTEM_VERSION AS OF a",
             "query: table 't' at line 1, column 15: expected FOR SYSTEM",
+        ),
+        ("SELECT * FROM table_changes(t)", "expected table_changes(table, from [, to]), found ')' at line 1"),
+        ("SELECT * FROM table_changes(t, 1, 2, 3)", "expected table_changes(table, from [, to]), found ')'"),
+        (
+            "SELECT * FROM table_changes((TABLE t), 1)",
+            "expected table_changes(table, from [, to]), found '('",
+        ),
+        ("SELECT * FROM table_changes(t, 1", "expected table_changes(table, from [, to]), found '1'"),
+        (
+            "SELECT * FROM table_changes(db.t, now())",
+            "table 't' at line 1, column 15: table_changes goes from a snapshot's id, a 'tag' or TIME",
         ),
     ],
 )

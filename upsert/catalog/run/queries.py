@@ -117,7 +117,7 @@ def frame(
     tables: dict[str, Callable[[], DataFrame]] = {}
     for written in query.references:
         reference = written
-        if (snapshot := pinned.get(written.name)) is not None:
+        if written.changes is None and (snapshot := pinned.get(written.name)) is not None:
             state = {"scan.mode": "from-snapshot", "scan.snapshot-id": str(snapshot)}
             reference = replace(written, options={**written.options, **state})
         name = None
@@ -179,10 +179,10 @@ def _is_in_catalog(context: Context, spark: SparkSession, reference: Reference, 
     # a name with a slash is one of Spark's for files: parquet.`/data/orders`
     qualified = ".".join(map(quoted, reference.name.split(".")))
     if "/" in reference.name or spark.catalog.tableExists(qualified):
-        if reference.options or reference.as_of is not None:
+        if reference.options or reference.as_of is not None or reference.changes is not None:
             raise SchemaError(
                 f"{subject}: table {reference.name!r} at {reference.position} is Spark's, for which there "
-                "are no OPTIONS and no FOR SYSTEM_…; leave them out"
+                "are no OPTIONS, no FOR SYSTEM_… and no table_changes; leave them out"
             )
         return False
     raise type(error)(f"{subject}: {error}, at {reference.position}")

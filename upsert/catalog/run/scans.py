@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 from upsert.errors import SchemaError, UpsertError
 from upsert.managed import frames
-from upsert.managed.options import METADATA_COLUMNS
+from upsert.managed.options import METADATA_COLUMNS, ReadOptions
+from upsert.managed.reader import state_named_by
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
 from upsert.sql.predicates import instant, pushed
-from upsert.sql.query import AsOfKind, Reference
+from upsert.sql.query import AsOf, AsOfKind, ChangesBetween, Reference
 from upsert.sql.show_create import declared_names
 from upsert.store import Table
 from upsert.store.predicate import where_to_json
@@ -100,10 +101,43 @@ class Scan:
 
     def rows(self, context: Context, spark: SparkSession) -> DataFrame:
         """The table as the query wants it; of one with a connector its options hold those of the hint."""
-        name = self.reference.name
+        name, changes = self.reference.name, self.reference.changes
         if (connected := context.connected(name, self.reference.options)) is not None:
             return self._of_connector(spark, connected, context.schema(name))
+        if changes is not None:
+            return self._between(spark, context.managed(name), changes)
         return self._of_managed(spark, context.managed(name))
+
+    def _between(self, spark: SparkSession, table: Table, changes: ChangesBetween) -> DataFrame:
+        """The net changes between two states, with the columns of the table: fewer would hide changes."""
+        if self.is_streaming:
+            raise self._refusal(
+                "table_changes is for batches, a stream reads the changes of the table itself; name the "
+                "table alone, or SET 'execution.runtime-mode' = 'batch'"
+            )
+        if self.reference.options or self.reference.as_of is not None:
+            raise self._refusal("table_changes names its states itself; leave out OPTIONS and FOR SYSTEM_…")
+        start = self._data_version(spark, table, changes.start)
+        end = table.snapshot().info.data_version
+        if changes.end is not None:
+            end = self._data_version(spark, table, changes.end)
+        if start > end:
+            raise self._refusal(
+                f"changes must be read forwards, got those from snapshot {start} to snapshot {end}; swap them"
+            )
+        schema = table.schema
+        # WHERE filters each half of an update by itself, the store a change as a whole: they agree on a key
+        keys = {name.lower() for name in schema.primary_key}
+        own = [one for one in self.reference.where if not keys or one.column.lower() in keys]
+        where = pushed(own, schema, zone(spark))
+        metadata = metadata_options(schema, self._computed(schema))
+        options = {**metadata, **({"scan.where": where_to_json(where)} if where else {})}
+        df = frames.changes_between(spark, table.path, start, end, options)
+        return with_declared(df, schema, self._computed(schema))
+
+    def _data_version(self, spark: SparkSession, table: Table, state: AsOf) -> int:
+        options = ReadOptions.parse({**self._named(spark, state), "path": table.path})
+        return state_named_by(options, table)
 
     def _of_managed(self, spark: SparkSession, table: Table) -> DataFrame:
         path, schema, given = table.path, table.schema, self.reference.options
@@ -124,8 +158,11 @@ class Scan:
 
     def _of_connector(self, spark: SparkSession, connected: ConnectorTable, schema: TableSchema) -> DataFrame:
         as_of = self.reference.as_of
-        if as_of is not None and as_of.kind is not AsOfKind.PROCESSING:
-            raise self._refusal("a table with a connector has no snapshots; leave out FOR SYSTEM_…")
+        is_state = as_of is not None and as_of.kind is not AsOfKind.PROCESSING
+        if is_state or self.reference.changes is not None:
+            raise self._refusal(
+                "a table with a connector has no snapshots; leave out FOR SYSTEM_… and table_changes"
+            )
         if self._reads_changes:
             df = connected.read_changes(spark)
         else:
@@ -145,6 +182,10 @@ class Scan:
             raise self._refusal(
                 f"the state is given twice, by FOR SYSTEM_… and {sorted(given)[0]!r}; give one"
             )
+        return self._named(spark, as_of)
+
+    def _named(self, spark: SparkSession, as_of: AsOf) -> dict[str, str]:
+        """The options that name a state."""
         if as_of.kind is AsOfKind.VERSION:
             name = "scan.snapshot-id" if as_of.is_number else "scan.tag-name"
             return {"scan.mode": "from-snapshot", name: as_of.value}

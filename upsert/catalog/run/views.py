@@ -246,8 +246,10 @@ def _bases(context: Context, view: TableRef, query: QueryText) -> tuple[Base, ..
         if not table_ref.exists:
             missing = table_ref.tables.not_found(table_ref.name)
             raise SchemaError(f"{what} must be a table of the catalog: {missing}")
-        if reference.as_of is not None or reference.options:
-            raise SchemaError(f"{what} is read as it is at each refresh; leave out FOR SYSTEM_… and OPTIONS")
+        if reference.as_of is not None or reference.options or reference.changes is not None:
+            raise SchemaError(
+                f"{what} is read as it is at each refresh; leave out FOR SYSTEM_…, OPTIONS and table_changes"
+            )
         if table_ref.warehouse != view.warehouse:
             raise SchemaError(f"{what} must lie in the catalog of the view; create the view there")
         path = table_ref.existing()
