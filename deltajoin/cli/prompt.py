@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -11,6 +12,7 @@ from prompt_toolkit import PromptSession
 from prompt_toolkit.completion import WordCompleter
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 
+from upsert.catalog.system_tables import SYSTEM_TABLES
 from upsert.options import is_secret
 
 # fmt: off
@@ -25,6 +27,9 @@ WORDS: Final = (
     "UNIQUE INDEX", "VALUES", "WHERE", "WITH",
 )
 # fmt: on
+_LAST_WORD: Final = re.compile(r"\w*\$|\w+")
+"""What is typed of a word, read backwards: letters, and a ``$`` before them."""
+
 _LEAVE: Final = ("exit", "quit")
 
 
@@ -38,9 +43,8 @@ def statements(names: Callable[[], Sequence[str]]) -> Iterator[str]:
     """
     session: PromptSession[str] = PromptSession(history=_history())
     while True:
-        completer = WordCompleter([*WORDS, *names()], ignore_case=True)
         try:
-            text = _statement(session, completer)
+            text = _statement(session, completer(names()))
         except KeyboardInterrupt:
             continue
         except EOFError:
@@ -49,6 +53,12 @@ def statements(names: Callable[[], Sequence[str]]) -> Iterator[str]:
             return
         if text.strip():
             yield text
+
+
+def completer(names: Sequence[str]) -> WordCompleter:
+    """What completes words of SQL, the names of tables, and of system tables behind their ``$``."""
+    system = (f"${name}" for name in SYSTEM_TABLES)
+    return WordCompleter([*WORDS, *names, *system], ignore_case=True, pattern=_LAST_WORD)
 
 
 def _statement(session: PromptSession[str], completer: WordCompleter) -> str:

@@ -18,8 +18,9 @@ from upsert.catalog.connectors import ConnectorTable
 from upsert.catalog.context import Context
 from upsert.catalog.job_hooks import JobStatusHook
 from upsert.catalog.namespace import Databases
-from upsert.catalog.run.scans import metadata_options, with_declared
+from upsert.catalog.run.scans import metadata_options, system_frame, with_declared
 from upsert.catalog.session import CHECKPOINT
+from upsert.catalog.system_tables import split
 from upsert.errors import ConfigurationError, SchemaError, own_errors_first
 from upsert.managed import frames
 from upsert.managed.writer import sink_of
@@ -245,11 +246,15 @@ class Catalog:
 
         Such a DataFrame has the same rows whenever it runs, until its snapshot expires; call ``read`` again
         for what was written since. Only a stream that looks its rows up in it (``planner.explain``: form
-        "lookup") finds the newest ones. Computed columns stand at their places.
+        "lookup") finds the newest ones. Computed columns stand at their places. Of a system table such as
+        ``orders$files`` it has the rows of this moment.
 
         Raises:
             ConfigurationError: the table has a connector, and a snapshot is asked for.
         """
+        own, system = split(name)
+        if system is not None:
+            return system_frame(spark, self.context.managed(own), system, snapshot)
         if (connected := self.connected(name)) is None:
             table = self.context.managed(name)
             df = frames.read(spark, table.path, snapshot, options=metadata_options(table.schema))

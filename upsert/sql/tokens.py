@@ -82,9 +82,9 @@ class Cursor:
             words.append(self.word(len(words)))
         return " ".join(words)
 
-    def name(self, what: str) -> str:
-        """Read a name: one word, or anything in backquotes."""
-        if not self.is_name(0):
+    def name(self, what: str, *, may_be_system: bool = False) -> str:
+        """Read a name: one word, in which ``$`` may be that of a system table, or anything in backquotes."""
+        if not self.is_name(0) or ("$" in self.word(0) and not may_be_system):
             raise self.refusal(f"expected {what}")
         self._next += 1
         return str(self._tokens[self._next - 1].text)
@@ -96,7 +96,7 @@ class Cursor:
             return False
         if token.token_type is TokenType.IDENTIFIER:
             return bool(token.text.strip())
-        return token.token_type not in _VALUES and token.text.isidentifier()
+        return token.token_type not in _VALUES and token.text.replace("$", "_").isidentifier()
 
     def is_string(self, offset: int) -> bool:
         """Whether the token at this distance is a text in quotes."""
@@ -340,7 +340,7 @@ def table_name(cursor: Cursor) -> str:
 
 def _part_of_name(cursor: Cursor, what: str) -> str:
     before = cursor.refusal("a name must be 1 to 128 letters, digits and _, the first no digit")
-    part = cursor.name(what)
+    part = cursor.name(what, may_be_system=True)
     if "." in part:
         raise before
     return part

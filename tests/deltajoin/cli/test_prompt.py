@@ -1,8 +1,12 @@
-"""What the prompt remembers."""
+"""What the prompt remembers, and what it completes."""
 
 from pathlib import Path
 
-from deltajoin.cli.prompt import DiscreetHistory
+import pytest
+from prompt_toolkit.completion import CompleteEvent
+from prompt_toolkit.document import Document
+
+from deltajoin.cli.prompt import DiscreetHistory, completer
 
 
 def test_lines_are_remembered_but_those_with_secrets_and_only_for_their_owner(tmp_path: Path) -> None:
@@ -19,3 +23,17 @@ def test_lines_are_remembered_but_those_with_secrets_and_only_for_their_owner(tm
     assert list(DiscreetHistory(path).load_history_strings()) == ["SELECT 1;", "SHOW TABLES;"]
     assert "hush" not in path.read_text()
     assert path.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("SELECT * FROM orders", ["orders"]),
+        ("SELECT * FROM orders$f", ["$files"]),
+        ("select * from Orders$sn", ["$snapshots"]),
+        ("SELECT * FROM table_ch", ["table_changes"]),
+    ],
+)
+def test_words_tables_and_system_tables_are_completed(typed: str, offered: list[str]) -> None:
+    found = completer(["orders"]).get_completions(Document(typed), CompleteEvent())
+    assert [one.text for one in found] == offered

@@ -18,6 +18,7 @@ from upsert.catalog.run import jobs
 from upsert.catalog.run.jobs import needed
 from upsert.catalog.run.scans import Scan, unstable_column
 from upsert.catalog.session import DROP_ON_CANCEL, RESULT_MODE, TRIGGER
+from upsert.catalog.system_tables import split
 from upsert.errors import DatabaseNotFoundError, SchemaError, StorageError, TableNotFoundError, UpsertError
 from upsert.kafka.options import CONNECTOR_ALIASES, UPSERT
 from upsert.schema import Index
@@ -168,7 +169,7 @@ def _over(spark: SparkSession, text: Revision, tables: Mapping[str, DataFrame]) 
 def _is_in_catalog(context: Context, spark: SparkSession, reference: Reference, subject: str) -> bool:
     """Whether a table is the catalog's; else it must be one that Spark knows."""
     try:
-        table_ref = context.databases.resolve(reference.name)
+        table_ref = context.databases.resolve(split(reference.name)[0])
         if table_ref.exists:
             return True
         error: UpsertError = table_ref.tables.not_found(table_ref.name)

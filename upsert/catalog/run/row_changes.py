@@ -22,6 +22,7 @@ from upsert.catalog.run.definitions import changeable, fitting_partitions, refus
 from upsert.catalog.run.jobs import SparkNeededError, active, needed
 from upsert.catalog.run.queries import check_stable, frame
 from upsert.catalog.run.scans import zone
+from upsert.catalog.system_tables import split
 from upsert.errors import CommitConflictError, ConfigurationError, CorruptTableError, SchemaError
 from upsert.managed import frames
 from upsert.managed.writer import sink_of
@@ -321,7 +322,8 @@ def _replaces_rows(context: Context, statement: s.Insert) -> bool:
     """Whether the query is an aggregate without a watermark: later rows of a group replace earlier ones."""
     if statement.query.tree.args.get("group") is None:
         return False
-    refs = (context.databases.resolve(reference.name) for reference in statement.query.references)
+    names = (split(reference.name) for reference in statement.query.references)
+    refs = (context.databases.resolve(name) for name, system in names if system is None)
     return not any(ref.exists and context.schema(ref.qualified).watermark for ref in refs)
 
 

@@ -10,7 +10,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from upsert.errors import SchemaError, UpsertError
+from upsert.catalog.system_tables import read as system_rows
+from upsert.catalog.system_tables import split
+from upsert.errors import SchemaError, TableNotFoundError, UpsertError
 from upsert.managed import frames
 from upsert.managed.options import METADATA_COLUMNS, ReadOptions
 from upsert.managed.reader import state_named_by
@@ -80,6 +82,11 @@ def _expressions(df: DataFrame, schema: TableSchema, wanted: Collection[str]) ->
     return [*found, ROW_KIND_COLUMN] if ROW_KIND_COLUMN in there else found
 
 
+def system_frame(spark: SparkSession, table: Table, system: str, state: int | None = None) -> DataFrame:
+    """A system table of a managed table as a batch DataFrame, with the rows of this moment."""
+    return spark.createDataFrame(system_rows(table, system, state))
+
+
 _STATES: Final = frozenset(
     {"scan.mode", "log.scan", "scan.snapshot-id", "scan.timestamp-millis", "scan.tag-name"}
 )
@@ -101,12 +108,32 @@ class Scan:
 
     def rows(self, context: Context, spark: SparkSession) -> DataFrame:
         """The table as the query wants it; of one with a connector its options hold those of the hint."""
-        name, changes = self.reference.name, self.reference.changes
+        (name, system), changes = split(self.reference.name), self.reference.changes
+        if system is not None:
+            return self._of_system(context, spark, name, system)
         if (connected := context.connected(name, self.reference.options)) is not None:
             return self._of_connector(spark, connected, context.schema(name))
         if changes is not None:
             return self._between(spark, context.managed(name), changes)
         return self._of_managed(spark, context.managed(name))
+
+    def _of_system(self, context: Context, spark: SparkSession, name: str, system: str) -> DataFrame:
+        """A system table: its rows of now, also where the query is a stream."""
+        as_of, state = self.reference.as_of, None
+        if context.connected(name) is not None:
+            raise self._refusal("a table with a connector has no system tables; DESCRIBE shows what it is")
+        is_processing = as_of is not None and as_of.kind is AsOfKind.PROCESSING
+        if self.reference.options or self.reference.changes is not None or is_processing:
+            raise self._refusal(
+                "a system table is read as it is; leave out OPTIONS, table_changes and processing times"
+            )
+        table = context.managed(name)
+        if as_of is not None:
+            state = self._data_version(spark, table, as_of)
+        try:
+            return system_frame(spark, table, system, state)
+        except TableNotFoundError as cause:
+            raise TableNotFoundError(f"{self.subject}: {cause}, at {self.reference.position}") from None
 
     def _between(self, spark: SparkSession, table: Table, changes: ChangesBetween) -> DataFrame:
         """The net changes between two states, with the columns of the table: fewer would hide changes."""

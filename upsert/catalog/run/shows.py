@@ -19,6 +19,7 @@ from upsert.catalog.run.jobs import active, needed
 from upsert.catalog.run.queries import frame
 from upsert.catalog.run.row_changes import Target
 from upsert.catalog.session import OPTIONS
+from upsert.catalog.system_tables import known, split
 from upsert.errors import ConfigurationError
 from upsert.materializer.choice import Sink, mode_of
 from upsert.schema import ComputedColumn, TableSchema
@@ -227,8 +228,13 @@ def describe_table(context: Context, statement: s.DescribeTable, spark: SparkSes
 
     The row of a materialized view has its query, and the versions that it stands for, beside those.
     """
-    table_ref = context.databases.resolve(statement.name)
+    name, system = split(statement.name)
+    table_ref = context.databases.resolve(name)
     what = f"DESCRIBE {table_ref.shown}"
+    if system is not None:
+        columns = known(system, managed(context, name, f"DESCRIBE {statement.name}").name).columns
+        rows = [{"name": one, "type": types.sql_name(of), "null": True} for one, of in columns.items()]
+        return Rows(f"{what}${system}", _table(rows, _COLUMN))
     if statement.partition is not None:
         chosen = managed(context, statement.name, "DESCRIBE … PARTITION")
         return Rows(what, _partition_details(chosen, statement.partition))

@@ -27,6 +27,7 @@ from upsert.catalog.run.definitions import drop_existing
 from upsert.catalog.run.queries import frame, query_position
 from upsert.catalog.run.shows import matching, texts
 from upsert.catalog.session import CHECKPOINT, TRIGGER
+from upsert.catalog.system_tables import split
 from upsert.errors import (
     ConfigurationError,
     CorruptTableError,
@@ -242,6 +243,8 @@ def _bases(context: Context, view: TableRef, query: QueryText) -> tuple[Base, ..
     found: dict[str, Base] = {}
     for reference in query.references:
         what = f"{of}: table {reference.name!r} at {reference.position}"
+        if split(reference.name)[1] is not None:
+            raise SchemaError(f"{what} is a system table, which has no versions; query it where it is needed")
         table_ref = context.databases.resolve(reference.name)
         if not table_ref.exists:
             missing = table_ref.tables.not_found(table_ref.name)
