@@ -6,11 +6,12 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Self, TypeVar
+from typing import Final, Self, TypeVar
 
 import pyarrow as pa
 
 from upsert.errors import (
+    CommitConflictError,
     ConfigurationError,
     CorruptTableError,
     SnapshotExpiredError,
@@ -54,6 +55,9 @@ from upsert.store.version import Version
 __all__ = ["StagedFiles", "Table"]
 
 _T = TypeVar("_T")
+
+_MAX_ROLLBACKS: Final = 10
+"""Attempts to roll back while others write."""
 
 
 class Table:
@@ -269,6 +273,55 @@ class Table:
         dropped = deletion.to_drop(self.schema, spec, f"table {self.name!r}")
         protocol.before_commit(self.as_logged())
         return self._settled(deletion.drop(self._committer, dropped, tracked=tracked))
+
+    def rollback_to(self, snapshot: int | str) -> Snapshot:
+        """Give the table the rows of an older snapshot again, by a commit that takes all changes since back.
+
+        No snapshot is lost, and readers of changes see each row change. Rows that others commit meanwhile are
+        taken back too. Memory holds the changes of a bucket at a time.
+
+        Args:
+            snapshot: its id, 0 for the empty table, or the name of a tag.
+
+        Returns:
+            The snapshot with the old rows; the latest one if it has them already.
+
+        Raises:
+            ConfigurationError: there is no such snapshot, or the table's rows are made of several
+                (``merge-engine``, ``sequence.field``).
+            SnapshotExpiredError: it has expired.
+            UntrackedChangesError: a commit since then was written with ``change-tracking = false``.
+            CommitConflictError: others changed the rows each time. What is committed by then stays.
+        """
+        target = self.snapshot(snapshot).info.data_version
+        if self.options.merge.needs_present_rows:
+            raise ConfigurationError(
+                f"table {self.name!r}: rollback_to needs a table in which the last row of a key counts, got "
+                "one with 'merge-engine' or 'sequence.field', which would combine old rows with newer ones; "
+                "write the rows of the old snapshot to a new table"
+            )
+        for _ in range(_MAX_ROLLBACKS):
+            head = self.snapshot()
+            staged = self._taken_back(target, head.info)
+            if not staged:
+                return head
+            try:
+                with self.discarded_if_failed(staged):
+                    done = self.commit(staged, unchanged_since=head.id)
+            except CommitConflictError:
+                continue  # another commit has changed one of these rows: see what it is now
+            if not _changes.data_commits(self.pinned(), head.id, done.id - 1):
+                return done
+        raise CommitConflictError(
+            f"table {self.name!r}: rows must not change while it is rolled back, but other writers changed "
+            f"some {_MAX_ROLLBACKS} times; stop those, and call rollback_to again"
+        )
+
+    def _taken_back(self, target: int, head: SnapshotInfo) -> list[StagedFiles]:
+        """The staged changes from one state back to an older one, bucket by bucket."""
+        start, end = Version.complete(target), Version.complete(head.data_version)
+        found = (self.changes_between(start, end, buckets=[one]) for one in range(self.options.bucket))
+        return [self.stage(_changes.inverted(rows), order="none") for rows in found if rows.num_rows]
 
     def stage(self, rows: Rows, *, order: Order, definition: int | None = None) -> StagedFiles:
         """Write the files of one task that has *all* rows of the buckets it writes to; publish nothing.

@@ -172,6 +172,15 @@ class TableLife(RuleBasedStateMachine):
             changed[row["id"], row["value"]] += 1 if row["_row_kind"][0] == "+" else -1
         assert {row: count for row, count in changed.items() if count} == dict(self.states[until])
 
+    @rule(data=st.data())
+    def roll_back(self, data: st.DataObject) -> None:
+        oldest = self.table.history()[0].data_version if self.table.history() else 0
+        retained = [0, *(version for version in sorted(self.states) if version >= max(oldest, 1))]
+        version = data.draw(st.sampled_from(retained))
+        done = self.table.rollback_to(version)
+        assert rows_in(done.scan()) == self.states[version]
+        self.remember(self.states[version])
+
     @invariant()
     def lookups_find_the_rows(self) -> None:
         snapshot = self.table.snapshot()

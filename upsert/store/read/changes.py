@@ -262,6 +262,20 @@ def changes_between(
     return pa.concat_tables([schema.empty_table(), *whole])
 
 
+_INVERSE: Final = {"+I": "-D", "-U": "+U", "+U": "-U", "-D": "+I"}
+
+
+def inverted(changes: pa.Table) -> pa.Table:
+    """The changes that take these back.
+
+    >>> inverted(pa.table({"id": [1, 1, 2], "_row_kind": ["-U", "+U", "-D"]})).to_pydict()
+    {'id': [1, 1, 2], '_row_kind': ['+U', '-U', '+I']}
+    """
+    kinds = [_INVERSE[kind] for kind in changes.column(ROW_KIND_COLUMN).to_pylist()]
+    position = changes.column_names.index(ROW_KIND_COLUMN)
+    return changes.set_column(position, _KIND_FIELD, pa.array(kinds, pa.string()))
+
+
 def halves_where(changes: pa.Table, where: Filter) -> pa.Table:
     """Those halves of changes of which a filter is true, and what they are without the other half."""
     if not where.alternatives or not changes.num_rows:
