@@ -12,19 +12,20 @@ from prompt_toolkit import PromptSession
 from prompt_toolkit.completion import WordCompleter
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 
+from upsert.catalog.run.procedures import PROCEDURES
 from upsert.catalog.system_tables import SYSTEM_TABLES
 from upsert.options import is_secret
 
 # fmt: off
 WORDS: Final = (
-    "ALTER TABLE", "AS", "BY", "COMPACT", "CREATE TABLE", "CREATE MATERIALIZED VIEW",
+    "ALTER TABLE", "AS", "BY", "CALL", "COMPACT", "CREATE TABLE", "CREATE MATERIALIZED VIEW",
     "DELETE FROM", "DESCRIBE", "DROP TABLE", "DROP MATERIALIZED VIEW", "EXPLAIN", "EXPLAIN FORMAT JSON",
     "EXPLAIN MATERIALIZED VIEW", "EXTENDED", "FROM", "FOR SYSTEM_TIME AS OF", "GROUP BY", "IF EXISTS",
     "IF NOT EXISTS", "INDEX",
     "INSERT INTO", "INSERT OVERWRITE", "JOIN", "LEFT JOIN", "LIMIT", "NOT ENFORCED", "ON", "ORDER BY",
     "PARTITION", "PARTITIONED BY", "PRIMARY KEY", "REFRESH MATERIALIZED VIEW", "RESET", "SELECT", "SET",
-    "SHOW CREATE TABLE", "SHOW PARTITIONS", "SHOW TABLES", "SHOW MATERIALIZED VIEWS", "table_changes",
-    "UNIQUE INDEX", "VALUES", "WHERE", "WITH",
+    "SHOW CREATE TABLE", "SHOW PARTITIONS", "SHOW PROCEDURES", "SHOW TABLES", "SHOW MATERIALIZED VIEWS",
+    "table_changes", "UNIQUE INDEX", "VALUES", "WHERE", "WITH",
 )
 # fmt: on
 _LAST_WORD: Final = re.compile(r"\w*\$|\w+")
@@ -56,9 +57,9 @@ def statements(names: Callable[[], Sequence[str]]) -> Iterator[str]:
 
 
 def completer(names: Sequence[str]) -> WordCompleter:
-    """What completes words of SQL, the names of tables, and of system tables behind their ``$``."""
+    """What completes words of SQL, names of tables and procedures, and system tables behind their ``$``."""
     system = (f"${name}" for name in SYSTEM_TABLES)
-    return WordCompleter([*WORDS, *names, *system], ignore_case=True, pattern=_LAST_WORD)
+    return WordCompleter([*WORDS, *names, *PROCEDURES, *system], ignore_case=True, pattern=_LAST_WORD)
 
 
 def _statement(session: PromptSession[str], completer: WordCompleter) -> str:

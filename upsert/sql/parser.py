@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from upsert.errors import SchemaError
 from upsert.sql import statements as s
@@ -27,6 +27,7 @@ from upsert.sql.statements import Statement
 from upsert.sql.tokens import (
     Cursor,
     blanked,
+    literal,
     names,
     options,
     partition,
@@ -308,6 +309,45 @@ def _explain(cursor: Cursor) -> s.Explain | s.ExplainView:
     )
 
 
+_SYSTEM: Final = ("SYS", "SYSTEM")
+"""Paimon's and Iceberg's database of procedures, which may stand before a name."""
+
+
+def _call(cursor: Cursor) -> s.Call:
+    if cursor.word(0) in _SYSTEM and cursor.word(1) == ".":
+        cursor.skip(cursor.word(0), ".")
+    procedure = cursor.name("the name of a procedure").lower()
+    cursor.subject = f"CALL {procedure}"
+    if cursor.skip("(", ")"):
+        return s.Call(procedure)
+
+    def read() -> s.Argument:
+        name = None
+        if cursor.is_name(0) and cursor.word(1) == "=>":
+            name = cursor.name("the name of an argument").lower()
+            cursor.skip("=>")
+        elif any(one.name is not None for one in found):
+            raise cursor.refusal("expected name => value, for an argument before it has a name")
+        found.append(s.Argument(name, _argument(cursor)))
+        return found[-1]
+
+    found: list[s.Argument] = []
+    return s.Call(procedure, tuple(cursor.listed(read)))
+
+
+def _argument(cursor: Cursor) -> Any:
+    """A literal, or the name of a table."""
+    if cursor.ahead("TIMESTAMP") and cursor.is_string(1):
+        cursor.skip("TIMESTAMP")
+        return cursor.string("a time")
+    is_literal = cursor.word(0) in ("TRUE", "FALSE", "NULL") or (cursor.ahead("DATE") and cursor.is_string(1))
+    return table_name(cursor) if cursor.is_name(0) and not is_literal else literal(cursor)
+
+
+def _show_procedures(cursor: Cursor) -> s.ShowProcedures:
+    return s.ShowProcedures(cursor.string("a pattern in quotes") if cursor.skip("LIKE") else None)
+
+
 _STATEMENTS: Final[Mapping[tuple[str, ...], Callable[[Cursor], Statement]]] = {
     ("CREATE", "OR", "REPLACE", "TABLE"): lambda cursor: create_table(cursor, replaces=True),
     ("CREATE", "TABLE"): create_table,
@@ -334,6 +374,8 @@ _STATEMENTS: Final[Mapping[tuple[str, ...], Callable[[Cursor], Statement]]] = {
     ("SHOW", "CREATE", "TABLE"): lambda cursor: s.ShowCreateTable(table_name(cursor)),
     ("SHOW", "TABLES"): lambda cursor: s.ShowTables(*_shown_of(cursor)),
     ("SHOW", "PARTITIONS"): _show_partitions,
+    ("SHOW", "PROCEDURES"): _show_procedures,
+    ("CALL",): _call,
     ("DESCRIBE",): _describe,
     ("DESC",): _describe,
     ("INSERT",): _insert,
@@ -346,7 +388,7 @@ _STATEMENTS: Final[Mapping[tuple[str, ...], Callable[[Cursor], Statement]]] = {
 _NAMES: Final = (
     "CREATE TABLE, DROP TABLE, ALTER TABLE, CREATE MATERIALIZED VIEW, REFRESH MATERIALIZED VIEW, EXPLAIN, "
     "CREATE CATALOG, DROP CATALOG, CREATE DATABASE, DROP DATABASE, USE, SHOW, DESCRIBE, INSERT, DELETE FROM, "
-    "UPDATE, SELECT, SET, RESET"
+    "UPDATE, SELECT, CALL, SET, RESET"
 )
 
 _HEAD_WORDS: Final = frozenset(

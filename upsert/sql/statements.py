@@ -490,11 +490,35 @@ class Explain:
     is_json: bool = False
 
 
+@dataclass(frozen=True)
+class Argument:
+    """An argument of a procedure; ``name`` is None where its place says which one it is."""
+
+    name: str | None
+    value: Any
+
+
+@dataclass(frozen=True)
+class Call:
+    """``CALL procedure(value, …, name => value, …)``."""
+
+    procedure: str
+    arguments: tuple[Argument, ...] = ()
+
+
+@dataclass(frozen=True)
+class ShowProcedures:
+    """``SHOW PROCEDURES [LIKE 'pattern']``."""
+
+    like: str | None = None
+
+
 CatalogStatement = CreateCatalog | DropCatalog | UseCatalog | ShowCatalogs
 DatabaseStatement = CreateDatabase | DropDatabase | UseDatabase | ShowDatabases | ShowTables | ShowViews
 TableStatement = CreateTable | CreateTableLike | CreateTableAs | DropTable | AlterTable | RenameTable
 PartitionStatement = TrackPartitions | DropPartition | CompactTable | PublishLog
 Description = ShowCreateTable | ShowPartitions | DescribeTable | Explain
+ProcedureStatement = Call | ShowProcedures
 ViewStatement = CreateView | ExplainView | RefreshView | AlterView | SuspendView | DropView
 SessionStatement = SetOption | ShowOptions | ResetOption
 RowStatement = Insert | Delete | Update | Select
@@ -507,6 +531,7 @@ Statement = (
     | TableStatement
     | PartitionStatement
     | Description
+    | ProcedureStatement
     | ViewStatement
     | SessionStatement
     | RowStatement

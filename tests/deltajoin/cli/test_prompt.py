@@ -32,6 +32,7 @@ def test_lines_are_remembered_but_those_with_secrets_and_only_for_their_owner(tm
         ("SELECT * FROM orders$f", ["$files"]),
         ("select * from Orders$sn", ["$snapshots"]),
         ("SELECT * FROM table_ch", ["table_changes"]),
+        ("CALL roll", ["rollback_to"]),
     ],
 )
 def test_words_tables_and_system_tables_are_completed(typed: str, offered: list[str]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, assert_never
 
 from upsert.catalog.results import Done, Result
-from upsert.catalog.run import definitions, queries, row_changes, shows, views
+from upsert.catalog.run import definitions, procedures, queries, row_changes, shows, views
 from upsert.catalog.run.jobs import active
 from upsert.sql import statements as s
 
@@ -71,6 +71,10 @@ def execute(context: Context, statement: s.Statement, spark: SparkSession | None
             return shows.show_partitions(context, statement)
         case s.DescribeTable():
             return shows.describe_table(context, statement, spark)
+        case s.Call():
+            return procedures.call(context, statement, spark)
+        case s.ShowProcedures():
+            return procedures.show_procedures(statement)
         case s.SetOption():
             context.options[statement.key] = statement.value
             return Done(f"SET {statement.key}", "set")
