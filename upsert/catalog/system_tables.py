@@ -69,7 +69,8 @@ def split(name: str) -> tuple[str, str | None]:
     >>> split("shop.orders$files"), split("orders")
     (('shop.orders', 'files'), ('orders', None))
     """
-    table, dollar, system = name.partition("$")
+    # what is no text is refused where names are resolved
+    table, dollar, system = name.partition("$") if isinstance(name, str) else (name, "", "")
     return (table, system) if dollar and table else (name, None)
 
 
