@@ -26,7 +26,7 @@ from upsert.options import Option, Secret
 _MAGIC: Final = b"\x00"
 _HEADER_BYTES: Final = 5
 _SCHEMA, _ID, _VERSION = avro.SCHEMA_KEY, "schema-id", "schema-version"
-_METADATA: Final = {_SCHEMA: pa.string(), _ID: pa.int32(), _VERSION: pa.int32()}
+METADATA: Final = {_SCHEMA: pa.string(), _ID: pa.int32(), _VERSION: pa.int32()}
 """Of the schema that a message was written with: its JSON text, its id, its version in the subject."""
 
 
@@ -73,7 +73,7 @@ OPTIONS: Final = (
 )
 
 
-def check(context: FormatContext) -> None:
+def check(context: FormatContext, of: str = "avro-confluent") -> None:
     """Refuse fields and options that the format cannot serve; the registry is not asked."""
     avro.check(context)
     for place, url in enumerate(context.options["url"], start=1):
@@ -84,39 +84,34 @@ def check(context: FormatContext) -> None:
             is_good = False
         if not is_good or parts.query or parts.fragment:
             raise ConfigurationError(
-                "avro-confluent: option 'url' must be http: or https: addresses separated by commas, like "
+                f"{of}: option 'url' must be http: or https: addresses separated by commas, like "
                 f"http://registry:8081; address {place} is none"
             )
-    _check_credentials(context.options)
+    if (reason := _contradiction(context.options)) is not None:
+        raise ConfigurationError(f"{of}: {reason}")
 
 
-def _check_credentials(given: Mapping[str, Any]) -> None:
+def _contradiction(given: Mapping[str, Any]) -> str | None:
+    """Which options of credentials do not go together; None if all do."""
     basic, user_info = given["basic-auth.credentials-source"], given["basic-auth.user-info"]
     bearer, token = given["bearer-auth.credentials-source"], given["bearer-auth.token"]
     if (basic == "user_info" and user_info is None) or (basic == "url" and user_info is not None):
-        raise ConfigurationError(
-            "avro-confluent: 'basic-auth.credentials-source' = 'USER_INFO' and 'basic-auth.user-info' must "
-            "be given together"
+        return (
+            "'basic-auth.credentials-source' = 'USER_INFO' and 'basic-auth.user-info' must be given together"
         )
     if bearer is not None and token is None:
-        raise ConfigurationError(
-            "avro-confluent: 'bearer-auth.credentials-source' = 'STATIC_TOKEN' needs 'bearer-auth.token'"
-        )
+        return "'bearer-auth.credentials-source' = 'STATIC_TOKEN' needs 'bearer-auth.token'"
     has_user = any(urlsplit(url).username is not None for url in given["url"])
     if has_user != (basic == "url"):
-        raise ConfigurationError(
-            "avro-confluent: a user in the option 'url' and 'basic-auth.credentials-source' = 'URL' must be "
-            "given together"
-        )
+        return "a user in the option 'url' and 'basic-auth.credentials-source' = 'URL' must be given together"
     if token is not None and (user_info is not None or has_user):
-        raise ConfigurationError(
-            "avro-confluent: basic and bearer authentication exclude each other; give one"
-        )
+        return "basic and bearer authentication exclude each other; give one"
     if given["ssl.truststore.password"] is not None:
-        raise ConfigurationError(
-            "avro-confluent: 'ssl.truststore.location' must be a PEM file, which has no password; leave out "
+        return (
+            "'ssl.truststore.location' must be a PEM file, which has no password; leave out "
             "'ssl.truststore.password'"
         )
+    return None
 
 
 def _subject(context: FormatContext) -> str | None:
@@ -134,7 +129,7 @@ class AvroConfluentDecoder:
         self._fields = context.fields
         self._registry = registry or shared_registry(RegistryConfig.of(context.options))
         self._subject = _subject(context)
-        self._metadata = {key: _METADATA[key] for key in context.metadata}
+        self._metadata = {key: METADATA[key] for key in context.metadata}
         self._empty = pa.schema([*self._fields, *self._metadata.items()]).empty_table()
 
     def decode(self, messages: pa.Array) -> Decoded:
@@ -187,12 +182,12 @@ class AvroConfluentDecoder:
 class AvroConfluentEncoder:
     """Rows to messages of one schema, which has an id in a registry."""
 
-    def __init__(self, context: FormatContext, registry: SchemaRegistry | None = None) -> None:
+    def __init__(
+        self, context: FormatContext, registry: SchemaRegistry | None = None, *, of: str = "avro-confluent"
+    ) -> None:
         subject = _subject(context)
         if subject is None:
-            raise ConfigurationError(
-                "avro-confluent: option 'subject' is required to write into several topics"
-            )
+            raise ConfigurationError(f"{of}: option 'subject' is required to write into several topics")
         self._subject = subject
         self._schema = avro.schema_of(context)
         self._codec = avro.writing_codec(context)
@@ -212,5 +207,5 @@ FORMAT: Final = Format(
     check,
     AvroConfluentDecoder,
     AvroConfluentEncoder,
-    metadata=tuple(MetadataKey(key, type_) for key, type_ in _METADATA.items()),
+    metadata=tuple(MetadataKey(key, type_) for key, type_ in METADATA.items()),
 )
