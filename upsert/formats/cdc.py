@@ -141,16 +141,18 @@ def before_and_after(envelopes: Envelopes, first_kinds: Positions, remedy: str) 
 
 
 class _Rows:
-    """The rows in a member of all envelopes: their columns, where each envelope's start, how many it has."""
+    """The rows in a member of all envelopes: their columns, where each envelope's start, how many it has.
+
+    There is no ``lengths`` where the member is one row, and no list.
+    """
 
     def __init__(self, envelopes: Envelopes, name: str, is_needed: Mask) -> None:
         found = envelopes.columns[name]
         envelopes.refuse(is_null(found) & is_needed, f"field {name!r} is missing")
-        self.are_lists = pa.types.is_list(found.type)
-        if not self.are_lists:
+        self.lengths: Positions | None = None
+        if pa.types.is_struct(found.type):
             self.columns = found.flatten()
             self.starts = np.arange(len(found))
-            self.lengths: Positions = (~is_null(found)).astype(np.int64)
             return
         self.columns = found.values.flatten()
         self.starts = found.offsets.to_numpy()[:-1].astype(np.int64)
@@ -172,7 +174,7 @@ def data_and_old(
     is_update = first_kinds == UPDATE_BEFORE
     data = _Rows(envelopes, "data", first_kinds != NO_ROW)
     old = _Rows(envelopes, "old", is_update)
-    if data.are_lists:
+    if data.lengths is not None and old.lengths is not None:
         envelopes.refuse(
             is_update & (data.lengths != old.lengths), "fields 'data' and 'old' differ in length"
         )
@@ -189,7 +191,7 @@ def data_and_old(
             found.append(pa.concat_arrays([now, then]).take(pa.array(where)))
         return found
 
-    return Images(data.lengths if data.are_lists else None, columns)
+    return Images(data.lengths, columns)
 
 
 def _is_in_old(
@@ -205,7 +207,9 @@ def _is_in_old(
         is_update = is_update & pc.match_substring(texts, "null").to_numpy(zero_copy_only=False)
     for envelope in np.flatnonzero(is_update & envelopes.is_good).tolist():
         written = parse(texts[envelope].as_py())["old"]
-        for image, names in enumerate(written if old.are_lists else [written], int(old.starts[envelope])):
+        for image, names in enumerate(
+            [written] if old.lengths is None else written, int(old.starts[envelope])
+        ):
             for field, is_there in zip(fields, found, strict=True):
                 if field.name in names and not is_there[image]:
                     is_there[image] = True
