@@ -18,6 +18,7 @@ from upsert import options as option_parser
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.formats.base import FORMATS, Format, FormatContext, Side, format_named
 from upsert.kafka.client.connection import Connection, check_allowed
+from upsert.kafka.client.java_properties import translated
 from upsert.kafka.client.records import record_metadata
 from upsert.kafka.options import CONNECTOR_ALIASES, PLAIN, UPSERT, parse
 from upsert.metadata_columns import MetadataColumn, MetadataKey, resolve
@@ -246,7 +247,7 @@ def check_options(
 ) -> None:
     """Refuse options that contradict each other or the schema."""
     _refuse_first(_missing(values, properties), of)
-    check_allowed(properties, of)
+    check_allowed(translated(properties, of), of)
     if connector == UPSERT:
         _check_upsert(schema, values, of)
     sequence = values.get("sequence.field")
