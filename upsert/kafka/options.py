@@ -249,7 +249,7 @@ _PLAIN_ONLY: Final = (
     Option(
         "scan.startup.mode",
         options.one_of("earliest-offset", "latest-offset", "group-offsets", "timestamp", "specific-offsets"),
-        "where a query starts that has no checkpoint yet",
+        "where a query starts that has no checkpoint yet; group-offsets: those of properties.group.id",
         "earliest-offset",
     ),
     Option("scan.startup.specific-offsets", specific_offsets, "starts by partition", None),

@@ -279,10 +279,11 @@ def _contradictions(
     modes = (values["scan.bounded.mode"], values.get("scan.startup.mode"))
     if "group-offsets" in modes and "group.id" not in properties:
         yield "'group-offsets' needs the option 'properties.group.id'"
-    if "group-offsets" not in modes and "group.id" in properties:
+    reset = properties.get("auto.offset.reset", "none")
+    if "group-offsets" in modes and reset not in ("earliest", "latest", "none"):
         yield (
-            "option 'properties.group.id' is only for 'group-offsets': the offsets of a query are in its "
-            "checkpoint; leave it out"
+            "option 'properties.auto.offset.reset' must be earliest, latest or none, which is where a group "
+            f"without offsets starts, got {reset!r}"
         )
     rows, interval = values.get("sink.buffer-flush.max-rows", 0), values.get("sink.buffer-flush.interval", 0)
     if (rows > 0) != (interval > 0):
