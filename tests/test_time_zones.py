@@ -312,6 +312,7 @@ def test_files(spark: SparkSession, catalog: Catalog, zone: str, tmp_path: Path)
 
 FORMATS = {
     "json": (COLUMNS, {}),
+    "json-schema-confluent": (COLUMNS, {}),
     "json in ISO 8601": (COLUMNS, {"timestamp-format.standard": "ISO-8601"}),
     "csv": (FLAT, {}),
     "avro": (COLUMNS, {"timestamp_mapping.legacy": "false"}),
@@ -344,7 +345,7 @@ def test_topics(
         name, topic = title.split()[0], f"zones-{uuid.uuid4().hex[:8]}"
         given = {"connector": connector, "topic": topic, "topic.partitions": "1", **servers}
         given |= {"value.format": name, **{f"value.{name}.{k}": v for k, v in of_format.items()}}
-        if name.endswith("avro-confluent"):
+        if name.endswith("-confluent"):
             given[f"value.{name}.url"] = registry.url
         key = ""
         if connector == "upsert-kafka":

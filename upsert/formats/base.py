@@ -146,6 +146,7 @@ FORMATS: Final[Mapping[str, str]] = {
     "debezium-avro-confluent": "upsert.formats.debezium_avro_confluent",
     "debezium-json": "upsert.formats.debezium_json",
     "json": "upsert.formats.json",
+    "json-schema-confluent": "upsert.formats.json_schema_confluent",
     "maxwell-json": "upsert.formats.maxwell_json",
     "ogg-json": "upsert.formats.ogg_json",
     "raw": "upsert.formats.raw",

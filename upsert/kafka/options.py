@@ -87,7 +87,8 @@ _SHARED: Final = (
     Option(
         "value.format",
         options.text,
-        "format of values: json, csv, avro, avro-confluent, raw; for 'kafka' also those of changes: "
+        "format of values: json, csv, avro, avro-confluent, json-schema-confluent, raw; for 'kafka' "
+        "also those of changes: "
         "debezium-json, debezium-avro-confluent, canal-json, maxwell-json, ogg-json",
         None,
         aliases=("format",),
