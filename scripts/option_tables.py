@@ -85,7 +85,8 @@ Written by `python scripts/option_tables.py` from `upsert/kafka/options.py`, `up
 `properties.*` (or `kafka.*`, of a log `log.kafka.*`) goes to the Kafka client, librdkafka, but for what loads
 libraries, runs commands or sends files: the environment variable `UPSERT_KAFKA_ALLOWED_PROPERTIES` of driver
 and executors, a list of names separated by commas, allows these (decision
-[0032](decisions/0032-what-a-table-may-tell-the-kafka-client.md)). Durations: `250 ms`, `10 s`, `5 min`.
+[0032](decisions/0032-what-a-table-may-tell-the-kafka-client.md)). Properties of Java's client are
+[translated or refused](kafka.md#declare). Durations: `250 ms`, `10 s`, `5 min`.
 """
 LOG_HEAD = """## Log of a managed table
 

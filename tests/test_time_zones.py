@@ -26,6 +26,7 @@ from tests.upsert.formats.registry_double import Double, registry_double
 from tests.upsert.kafka.written import records_in
 from upsert import Catalog
 from upsert.changelog.operator import normalize
+from upsert.formats.base import format_named
 from upsert.kafka.client.connection import Connection
 from upsert.testing import LocalKafka
 from upsert.types import TIMESTAMP, TIMESTAMP_NTZ
@@ -311,12 +312,16 @@ def test_files(spark: SparkSession, catalog: Catalog, zone: str, tmp_path: Path)
 
 FORMATS = {
     "json": (COLUMNS, {}),
+    "json-schema-confluent": (COLUMNS, {}),
     "json in ISO 8601": (COLUMNS, {"timestamp-format.standard": "ISO-8601"}),
     "csv": (FLAT, {}),
     "avro": (COLUMNS, {"timestamp_mapping.legacy": "false"}),
     "avro-confluent": (COLUMNS, {}),
     "debezium-json": (COLUMNS, {}),
+    "debezium-avro-confluent": (COLUMNS, {}),
     "canal-json": (COLUMNS, {}),
+    "maxwell-json": (COLUMNS, {}),
+    "ogg-json": (COLUMNS, {}),
 }
 
 
@@ -340,11 +345,11 @@ def test_topics(
         name, topic = title.split()[0], f"zones-{uuid.uuid4().hex[:8]}"
         given = {"connector": connector, "topic": topic, "topic.partitions": "1", **servers}
         given |= {"value.format": name, **{f"value.{name}.{k}": v for k, v in of_format.items()}}
-        if name == "avro-confluent":
-            given["value.avro-confluent.url"] = registry.url
+        if name.endswith("-confluent"):
+            given[f"value.{name}.url"] = registry.url
         key = ""
         if connector == "upsert-kafka":
-            if name in ("debezium-json", "canal-json"):
+            if not format_named(name, "test").is_insert_only:
                 continue
             given |= {"key.format": "json"}
             key = ", PRIMARY KEY (id) NOT ENFORCED"

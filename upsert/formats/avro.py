@@ -13,6 +13,7 @@ here, in Arrow, for a whole column at once. Times without a zone are UTC.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from io import BytesIO
@@ -28,6 +29,7 @@ from upsert.arrays import floor_divided, one_array
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.formats import avro_schema
 from upsert.formats.avro_schema import (
+    TEXTS_BY_NAME,
     AvroType,
     codec_schema,
     derived,
@@ -64,6 +66,8 @@ def to_arrow(values: Sequence[Any], avro: AvroType, field: pa.Field) -> pa.Array
 def _converted(values: Sequence[Any], avro: AvroType, type_: pa.DataType, is_null: Any) -> pa.Array:
     if avro.inner is not None:
         return _nested(values, avro, avro.inner, type_, is_null)
+    if avro.kind == "record" and type_ == TEXTS_BY_NAME:
+        return _texts_by_name(values, avro)
     if avro.kind == "record":
         children = fields_to_arrow(values, avro, list(type_), is_null)
         return pa.StructArray.from_arrays(children, fields=list(type_), mask=pa.array(is_null))
@@ -79,6 +83,20 @@ def _converted(values: Sequence[Any], avro: AvroType, type_: pa.DataType, is_nul
     if avro.kind in ("bytes", "fixed"):
         return pa.array(values, pa.binary()).cast(type_)
     return pa.array(values, pa.string() if avro.kind in _TEXTS else type_).cast(type_)
+
+
+def _texts_by_name(values: Sequence[Mapping[str, Any] | None], avro: AvroType) -> pa.Array:
+    """Records as maps of each field's name to its value as text, as JSON has it."""
+    names = [name for name, _ in avro.fields]
+
+    def text(value: Any) -> str | None:
+        return value if value is None or isinstance(value, str) else json.dumps(value)
+
+    found = [
+        None if value is None else [(name, text(value[f"f{i}"])) for i, name in enumerate(names)]
+        for value in values
+    ]
+    return pa.array(found, TEXTS_BY_NAME)
 
 
 def fields_to_arrow(

@@ -23,10 +23,11 @@ from upsert.formats.schema_registry import RegistryConfig, SchemaRegistry, share
 from upsert.metadata_columns import MetadataKey
 from upsert.options import Option, Secret
 
-_MAGIC: Final = b"\x00"
-_HEADER_BYTES: Final = 5
+MAGIC: Final = b"\x00"
+HEADER_BYTES: Final = 5
+"""What is before a datum: the magic byte and the id of its schema."""
 _SCHEMA, _ID, _VERSION = avro.SCHEMA_KEY, "schema-id", "schema-version"
-_METADATA: Final = {_SCHEMA: pa.string(), _ID: pa.int32(), _VERSION: pa.int32()}
+METADATA: Final = {_SCHEMA: pa.string(), _ID: pa.int32(), _VERSION: pa.int32()}
 """Of the schema that a message was written with: its JSON text, its id, its version in the subject."""
 
 
@@ -49,7 +50,7 @@ def _option(key: str, convert: Any, doc: str, default: Any = None) -> Option:
     return Option(key, convert, doc, default, aliases=(f"schema-registry.{key}",))
 
 
-OPTIONS: Final = (
+REGISTRY_OPTIONS: Final = (
     Option(
         "url",
         registry_urls,
@@ -69,14 +70,21 @@ OPTIONS: Final = (
     _option("ssl.truststore.password", secret, "refused: a PEM file of certificates has no password"),
     _option("ssl.keystore.location", options.text, "PEM file of the client's certificate and key"),
     _option("ssl.keystore.password", secret, "password of the key"),
-    *avro.SHARED_OPTIONS,
 )
+"""How a schema registry is reached, and where in it the schema is."""
+
+OPTIONS: Final = (*REGISTRY_OPTIONS, *avro.SHARED_OPTIONS)
 
 
-def check(context: FormatContext) -> None:
+def check(context: FormatContext, of: str = "avro-confluent") -> None:
     """Refuse fields and options that the format cannot serve; the registry is not asked."""
     avro.check(context)
-    for place, url in enumerate(context.options["url"], start=1):
+    check_registry(context.options, of)
+
+
+def check_registry(given: Mapping[str, Any], of: str) -> None:
+    """Refuse addresses that are none, and credentials that do not go together."""
+    for place, url in enumerate(given["url"], start=1):
         try:
             parts = urlsplit(url)
             is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -84,47 +92,65 @@ def check(context: FormatContext) -> None:
             is_good = False
         if not is_good or parts.query or parts.fragment:
             raise ConfigurationError(
-                "avro-confluent: option 'url' must be http: or https: addresses separated by commas, like "
+                f"{of}: option 'url' must be http: or https: addresses separated by commas, like "
                 f"http://registry:8081; address {place} is none"
             )
-    _check_credentials(context.options)
+    if (reason := _contradiction(given)) is not None:
+        raise ConfigurationError(f"{of}: {reason}")
 
 
-def _check_credentials(given: Mapping[str, Any]) -> None:
+def _contradiction(given: Mapping[str, Any]) -> str | None:
+    """Which options of credentials do not go together; None if all do."""
     basic, user_info = given["basic-auth.credentials-source"], given["basic-auth.user-info"]
     bearer, token = given["bearer-auth.credentials-source"], given["bearer-auth.token"]
     if (basic == "user_info" and user_info is None) or (basic == "url" and user_info is not None):
-        raise ConfigurationError(
-            "avro-confluent: 'basic-auth.credentials-source' = 'USER_INFO' and 'basic-auth.user-info' must "
-            "be given together"
+        return (
+            "'basic-auth.credentials-source' = 'USER_INFO' and 'basic-auth.user-info' must be given together"
         )
     if bearer is not None and token is None:
-        raise ConfigurationError(
-            "avro-confluent: 'bearer-auth.credentials-source' = 'STATIC_TOKEN' needs 'bearer-auth.token'"
-        )
+        return "'bearer-auth.credentials-source' = 'STATIC_TOKEN' needs 'bearer-auth.token'"
     has_user = any(urlsplit(url).username is not None for url in given["url"])
     if has_user != (basic == "url"):
-        raise ConfigurationError(
-            "avro-confluent: a user in the option 'url' and 'basic-auth.credentials-source' = 'URL' must be "
-            "given together"
-        )
+        return "a user in the option 'url' and 'basic-auth.credentials-source' = 'URL' must be given together"
     if token is not None and (user_info is not None or has_user):
-        raise ConfigurationError(
-            "avro-confluent: basic and bearer authentication exclude each other; give one"
-        )
+        return "basic and bearer authentication exclude each other; give one"
     if given["ssl.truststore.password"] is not None:
-        raise ConfigurationError(
-            "avro-confluent: 'ssl.truststore.location' must be a PEM file, which has no password; leave out "
+        return (
+            "'ssl.truststore.location' must be a PEM file, which has no password; leave out "
             "'ssl.truststore.password'"
         )
+    return None
 
 
-def _subject(context: FormatContext) -> str | None:
+def subject_of(context: FormatContext) -> str | None:
     """The subject of the schema; None if several topics are read and none is given."""
     given: str | None = context.options["subject"]
     if given is not None or context.topic is None:
         return given
     return f"{context.topic}-{context.side}"
+
+
+def subject_to_write(context: FormatContext, of: str) -> str:
+    """The subject of the schema; `ConfigurationError` if there is no single one."""
+    if (subject := subject_of(context)) is None:
+        raise ConfigurationError(f"{of}: option 'subject' is required to write into several topics")
+    return subject
+
+
+def id_in(header: bytes) -> int:
+    """The id in what is before a datum; `SchemaError` if that is something else."""
+    if len(header) < HEADER_BYTES or not header.startswith(MAGIC):
+        raise SchemaError(f"a message must begin with a zero byte and a schema's id, got {header!r}")
+    return int.from_bytes(header[len(MAGIC) :], "big")
+
+
+def header_of(id: int) -> bytes:
+    r"""What is before a datum of the schema with this id.
+
+    >>> header_of(7), id_in(header_of(7))
+    (b'\x00\x00\x00\x00\x07', 7)
+    """
+    return MAGIC + id.to_bytes(HEADER_BYTES - len(MAGIC), "big")
 
 
 class AvroConfluentDecoder:
@@ -133,13 +159,13 @@ class AvroConfluentDecoder:
     def __init__(self, context: FormatContext, registry: SchemaRegistry | None = None) -> None:
         self._fields = context.fields
         self._registry = registry or shared_registry(RegistryConfig.of(context.options))
-        self._subject = _subject(context)
-        self._metadata = {key: _METADATA[key] for key in context.metadata}
+        self._subject = subject_of(context)
+        self._metadata = {key: METADATA[key] for key in context.metadata}
         self._empty = pa.schema([*self._fields, *self._metadata.items()]).empty_table()
 
     def decode(self, messages: pa.Array) -> Decoded:
         """One row a message. Bad is what names no schema of the registry, or is no datum of it."""
-        headers = pc.binary_slice(messages, 0, _HEADER_BYTES).dictionary_encode()
+        headers = pc.binary_slice(messages, 0, HEADER_BYTES).dictionary_encode()
         numbers = headers.indices.fill_null(-1).to_numpy(zero_copy_only=False)
         by_header = np.argsort(numbers, kind="stable")
         starts = np.searchsorted(numbers[by_header], np.arange(len(headers.dictionary) + 1))
@@ -158,20 +184,18 @@ class AvroConfluentDecoder:
 
     def _of_schema(self, header: bytes, messages: pa.Array) -> tuple[pa.Table, list[int], list[BadMessage]]:
         """The rows of messages that name one schema."""
-        id = int.from_bytes(header[1:], "big")
         try:
-            text, codec = self._codec(header, id)
+            id = id_in(header)
+            text, codec = self._codec(id)
         except SchemaError as cause:
             return self._empty, [], [BadMessage(place, str(cause)) for place in range(len(messages))]
-        rows, places, bad = codec.decode(messages.to_pylist(), start=_HEADER_BYTES)
+        rows, places, bad = codec.decode(messages.to_pylist(), start=HEADER_BYTES)
         for key, type_ in self._metadata.items():
             value = text if key == _SCHEMA else id if key == _ID else self._version(id)
             rows = rows.append_column(key, pa.repeat(pa.scalar(value, type_), rows.num_rows))
         return rows, places, bad
 
-    def _codec(self, header: bytes, id: int) -> tuple[str, avro.AvroCodec]:
-        if len(header) < _HEADER_BYTES or not header.startswith(_MAGIC):
-            raise SchemaError(f"a message must begin with a zero byte and a schema's id, got {header!r}")
+    def _codec(self, id: int) -> tuple[str, avro.AvroCodec]:
         text = self._registry.schema(id)
         if text is None:
             raise SchemaError(f"schema {id} is not in the registry")
@@ -187,13 +211,10 @@ class AvroConfluentDecoder:
 class AvroConfluentEncoder:
     """Rows to messages of one schema, which has an id in a registry."""
 
-    def __init__(self, context: FormatContext, registry: SchemaRegistry | None = None) -> None:
-        subject = _subject(context)
-        if subject is None:
-            raise ConfigurationError(
-                "avro-confluent: option 'subject' is required to write into several topics"
-            )
-        self._subject = subject
+    def __init__(
+        self, context: FormatContext, registry: SchemaRegistry | None = None, *, of: str = "avro-confluent"
+    ) -> None:
+        self._subject = subject_to_write(context, of)
         self._schema = avro.schema_of(context)
         self._codec = avro.writing_codec(context)
         self._registry = registry or shared_registry(RegistryConfig.of(context.options))
@@ -203,7 +224,7 @@ class AvroConfluentEncoder:
         if not rows.num_rows:
             return pa.array([], pa.binary())
         id = self._registry.id_of(self._subject, self._schema)
-        return self._codec.encode(rows, before=_MAGIC + id.to_bytes(4, "big"))
+        return self._codec.encode(rows, before=header_of(id))
 
 
 FORMAT: Final = Format(
@@ -212,5 +233,5 @@ FORMAT: Final = Format(
     check,
     AvroConfluentDecoder,
     AvroConfluentEncoder,
-    metadata=tuple(MetadataKey(key, type_) for key, type_ in _METADATA.items()),
+    metadata=tuple(MetadataKey(key, type_) for key, type_ in METADATA.items()),
 )

@@ -197,8 +197,19 @@ class _Parser:
         return AvroType("record", name=name, fields=fields, depth=_deeper(*(t.depth for _, t in fields)))
 
 
+_OF_DEBEZIUM: Final = {
+    "io.debezium.time.Date": "date",
+    "io.debezium.time.Timestamp": "local-timestamp-millis",
+    "io.debezium.time.MicroTimestamp": "local-timestamp-micros",
+    "io.debezium.time.NanoTimestamp": "local-timestamp-nanos",
+}
+"""Debezium's names of numbers that are times -> what Avro calls them."""
+
+
 def _with_logical(found: AvroType, value: Mapping[str, Any]) -> AvroType:
     logical = value.get("logicalType")
+    if logical is None and isinstance(name := value.get("connect.name"), str):
+        logical = _OF_DEBEZIUM.get(name)
     if not isinstance(logical, str):
         return found
     if logical != "decimal":
@@ -335,6 +346,9 @@ def mismatch(avro: AvroType, field: pa.Field, *, writing: bool) -> str | None:
             return mismatch(avro.inner, type_.item_field, writing=writing)
     elif avro.kind == "record" and pa.types.is_struct(type_):
         return record_mismatch(avro, list(type_), writing=writing)
+    elif avro.kind == "record" and type_ == TEXTS_BY_NAME and not writing:
+        odd = next((f"{name!r}, {inner}" for name, inner in avro.fields if not _is_text(inner)), None)
+        return None if odd is None else f"{field.name!r} is a map of texts, the schema has a field {odd}"
     elif (_can_write if writing else _can_read)(avro, type_):
         return None
     return f"{field.name!r} is {types.sql_name(type_)}, the schema says {avro}"
@@ -355,6 +369,14 @@ def record_mismatch(avro: AvroType, fields: Sequence[pa.Field], *, writing: bool
             if name not in columns and not inner.nullable:
                 return f"the schema's field {name!r} has no column and must not be null"
     return None
+
+
+TEXTS_BY_NAME: Final = pa.map_(pa.string(), pa.string())
+"""The column that any record of texts, numbers and BOOLEANs is read into."""
+
+
+def _is_text(avro: AvroType) -> bool:
+    return avro.kind in (*_INTEGERS, *_FLOATS, "string", "enum", "boolean")
 
 
 def _can_read(avro: AvroType, type_: pa.DataType) -> bool:

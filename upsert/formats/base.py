@@ -143,8 +143,12 @@ FORMATS: Final[Mapping[str, str]] = {
     "avro-confluent": "upsert.formats.avro_confluent",
     "canal-json": "upsert.formats.canal_json",
     "csv": "upsert.formats.csv",
+    "debezium-avro-confluent": "upsert.formats.debezium_avro_confluent",
     "debezium-json": "upsert.formats.debezium_json",
     "json": "upsert.formats.json",
+    "json-schema-confluent": "upsert.formats.json_schema_confluent",
+    "maxwell-json": "upsert.formats.maxwell_json",
+    "ogg-json": "upsert.formats.ogg_json",
     "raw": "upsert.formats.raw",
 }
 """Name of a format -> the module whose ``FORMAT`` it is. Modules are loaded when a table needs them."""

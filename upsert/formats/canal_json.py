@@ -25,11 +25,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert import types
-from upsert.arrays import Mask, Positions, is_null
+from upsert.arrays import Positions, is_null
 from upsert.formats import cdc
 from upsert.formats.base import BadMessage, FormatContext
 from upsert.formats.json_reader import JsonReader
-from upsert.formats.json_values import JsonDialect, parse
+from upsert.formats.json_values import SHARED_OPTIONS, JsonDialect
 from upsert.metadata_columns import MetadataKey
 from upsert.options import Option
 
@@ -64,16 +64,14 @@ def _regular_expression(text: str) -> str:
 class _CanalReader:
     """Reads the envelopes of the tables asked for."""
 
-    def __init__(self, context: FormatContext, dialect: JsonDialect) -> None:
+    def __init__(self, context: FormatContext) -> None:
         self._fields = context.fields
-        self._dialect = dialect
+        self._dialect = dialect = JsonDialect.of(context.options)
         included = ((name, context.options.get(f"{name}.include")) for name in ("database", "table"))
         self._included = {name: re.compile(text, re.ASCII) for name, text in included if text is not None}
         names = pa.schema([(name, pa.string()) for name in self._included])
         self._names = JsonReader(names, dialect, takes_arrays=False)
-        # What is not in `old` must not be missed there.
-        old = pa.struct([field.with_nullable(True) for field in context.fields])
-        rows = (("data", pa.struct(list(context.fields))), ("old", old))
+        rows = (("data", pa.struct(list(context.fields))), ("old", cdc.old_of(context.fields)))
         envelope = [
             *(pa.field(name, pa.list_(pa.field("element", type_))) for name, type_ in rows),
             pa.field("type", pa.string()),
@@ -106,34 +104,7 @@ class _CanalReader:
 
     def images(self, envelopes: cdc.Envelopes, first_kinds: Positions) -> cdc.Images:
         """The rows in ``data``, and what they were before as ``old`` says."""
-        is_update = first_kinds == cdc.UPDATE_BEFORE
-        data = _RowLists(envelopes, "data", first_kinds != cdc.NO_ROW)
-        old = _RowLists(envelopes, "old", is_update)
-        differs = is_update & (data.lengths != old.lengths)
-        envelopes.refuse(differs, "fields 'data' and 'old' differ in length")
-        return cdc.Images(
-            data.lengths, partial(_columns, data, old, self._is_in_old(envelopes, is_update, old))
-        )
-
-    def _is_in_old(self, envelopes: cdc.Envelopes, is_update: Mask, old: _RowLists) -> list[Mask]:
-        """For each field, which images before have it: those where it is NULL need a look at the text.
-
-        A text without ``null`` says nothing of the kind, unless a bad value has been taken for NULL.
-        """
-        found = [~is_null(column) for column in old.columns]
-        texts = envelopes.messages.take(pa.array(envelopes.positions))
-        if not self._dialect.ignore_parse_errors:
-            is_update = is_update & pc.match_substring(texts, "null").to_numpy(zero_copy_only=False)
-        for envelope in np.flatnonzero(is_update & envelopes.is_good).tolist():
-            for image, names in enumerate(parse(texts[envelope].as_py())["old"], int(old.starts[envelope])):
-                for field, is_there in zip(self._fields, found, strict=True):
-                    if field.name in names and not is_there[image]:
-                        is_there[image] = True
-                        if not field.nullable:
-                            envelopes.refuse_one(
-                                envelope, f"field 'old.{field.name}': is NULL, but declared NOT NULL"
-                            )
-        return found
+        return cdc.data_and_old(envelopes, first_kinds, self._fields, self._dialect)
 
     def metadata(self, key: str, envelopes: cdc.Envelopes) -> pa.Array:
         name = _MEMBERS[key].name
@@ -141,39 +112,12 @@ class _CanalReader:
         return envelopes.times(values, name) if values.type == pa.int64() else values
 
 
-class _RowLists:
-    """The rows in ``data`` or ``old`` of all envelopes: their columns, where each's rows start, how many."""
-
-    def __init__(self, envelopes: cdc.Envelopes, name: str, is_needed: Mask) -> None:
-        lists = envelopes.columns[name]
-        envelopes.refuse(is_null(lists) & is_needed, f"field {name!r} is missing")
-        self.columns = lists.values.flatten()
-        self.starts = lists.offsets.to_numpy()[:-1].astype(np.int64)
-        self.lengths: Positions = lists.value_lengths().fill_null(0).to_numpy().astype(np.int64)
-        if lists.values.null_count:
-            holes = np.concatenate([[0], np.cumsum(is_null(lists.values))])
-            has_hole = holes[self.starts + self.lengths] > holes[self.starts]
-            envelopes.refuse(has_hole & is_needed, f"field {name!r} has a NULL among its rows")
-
-
-def _columns(data: _RowLists, old: _RowLists, is_in_old: list[Mask], rows: cdc.ChangedRows) -> list[pa.Array]:
-    """The columns of the changed rows; before an update a field is as in ``old``, where ``old`` has it."""
-    is_before = rows.kinds == cdc.UPDATE_BEFORE
-    positions = data.starts[rows.envelope] + rows.within
-    before = old.starts[rows.envelope[is_before]] + rows.within[is_before]
-    found = []
-    for now, then, is_there in zip(data.columns, old.columns, is_in_old, strict=True):
-        where = positions.copy()
-        where[is_before] = np.where(is_there[before], before + len(now), positions[is_before])
-        found.append(pa.concat_arrays([now, then]).take(pa.array(where)))
-    return found
-
-
 TOOL: Final = cdc.CdcTool(
     name="canal-json",
-    own_options=(
+    options=(
         Option("database.include", _regular_expression, "which databases are read, all of the name", None),
         Option("table.include", _regular_expression, "which tables are read, all of the name", None),
+        *SHARED_OPTIONS,
     ),
     metadata=tuple(
         MetadataKey(key, types.TIMESTAMP if member.type == pa.int64() else member.type)
@@ -186,9 +130,13 @@ TOOL: Final = cdc.CdcTool(
         "DELETE": cdc.DELETE,
         "CREATE": cdc.NO_ROW,
     },
+    check=cdc.check_json,
     reader=_CanalReader,
-    added=('{"data":[', '],"type":"INSERT"}'),
-    removed=('{"data":[', '],"type":"DELETE"}'),
+    encoder=partial(
+        cdc.JsonChangeEncoder,
+        added=('{"data":[', '],"type":"INSERT"}'),
+        removed=('{"data":[', '],"type":"DELETE"}'),
+    ),
 )
 
 FORMAT: Final = cdc.cdc_format(TOOL)

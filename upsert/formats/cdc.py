@@ -1,12 +1,13 @@
-"""Change records in JSON, whatever tool writes them: what `canal-json` and `debezium-json` share (pure).
+"""Change records, whatever tool writes them and in whatever encoding (pure).
 
 A message is read as a row of an *envelope*: the images of a row before and after, the kind of change,
 metadata. Envelopes that make no sense are refused, and the images of the others are laid out as rows of a
-changelog: an update gives two rows, ``-U`` and ``+U``. A message is written as the image of a row between two
-texts, which say whether the row was added or removed.
+changelog: an update gives two rows, ``-U`` and ``+U``. There are two kinds of images: a row before and one
+after the change (`before_and_after`), or the row as it is and what of it was different (`data_and_old`).
 
-A tool is a `CdcTool`: its names, kinds of change and texts are values, and `EnvelopeReader` is what its
-envelopes look like.
+A tool is a `CdcTool`: its names and kinds of change are values, and `EnvelopeReader` is what its envelopes
+look like. In JSON a message is written as the image of a row between two texts, which say whether the row was
+added or removed (`JsonChangeEncoder`).
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ import pyarrow.compute as pc
 from upsert import types
 from upsert.arrays import Mask, Positions, is_null, one_array
 from upsert.errors import ConfigurationError
-from upsert.formats.base import BadMessage, Decoded, Format, FormatContext, Side
+from upsert.formats.base import BadMessage, Decoded, Encoder, Format, FormatContext, Side
 from upsert.formats.json import JsonEncoder
-from upsert.formats.json_values import SHARED_OPTIONS, JsonDialect, check_types
+from upsert.formats.json_values import JsonDialect, check_types, parse
 from upsert.formats.text_values import shown
 from upsert.metadata_columns import MetadataKey
 from upsert.options import Option
@@ -34,7 +35,8 @@ from upsert.rowkind import every_kind, signs
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE, NO_ROW = range(5)
 """Kinds of rows; of an envelope that of its first row, so an update is an ``UPDATE_BEFORE``."""
 
-_MAX_MILLIS: Final = (2**63 - 1) // 1000
+_MAX_MICROS: Final = 2**63 - 1
+_MICROS: Final = 1_000_000
 
 
 class Envelopes:
@@ -61,14 +63,16 @@ class Envelopes:
             self.bad.append(BadMessage(int(self.positions[row]), reason))
         self.is_good[row] = False
 
-    def times(self, millis: pa.Array, name: str) -> pa.Array:
-        """Times of milliseconds since 1970; refuses the envelopes whose time is out of range."""
+    def times(self, numbers: pa.Array, name: str, per_second: int = 1_000) -> pa.Array:
+        """Times of whole numbers since 1970; refuses the envelopes whose time is out of range."""
         # The smallest number of all has no absolute value.
-        outside = pc.or_(pc.greater(millis, _MAX_MILLIS), pc.less(millis, -_MAX_MILLIS)).fill_null(False)
+        limit = _MAX_MICROS // (_MICROS // per_second)
+        outside = pc.or_(pc.greater(numbers, limit), pc.less(numbers, -limit)).fill_null(False)
         is_bad = outside.to_numpy(zero_copy_only=False)
-        self.refuse(is_bad, f"field {name!r} is out of range for milliseconds")
-        kept = pc.if_else(outside, pa.scalar(None, pa.int64()), millis)
-        return pc.multiply(kept, 1000).cast(types.TIMESTAMP)
+        unit = "milliseconds" if per_second > 1 else "seconds"
+        self.refuse(is_bad, f"field {name!r} is out of range for {unit}")
+        kept = pc.if_else(outside, pa.scalar(None, pa.int64()), numbers)
+        return pc.multiply(kept, _MICROS // per_second).cast(types.TIMESTAMP)
 
 
 class ChangedRows(NamedTuple):
@@ -115,48 +119,156 @@ class EnvelopeReader(Protocol):
         """The values of a metadata key, one for each envelope."""
 
 
+def before_and_after(envelopes: Envelopes, first_kinds: Positions, remedy: str) -> Images:
+    """Images in ``before`` and ``after``; ``remedy`` says how a tool comes to write the one before."""
+    before, after = envelopes.columns["before"], envelopes.columns["after"]
+    is_update = first_kinds == UPDATE_BEFORE
+    envelopes.refuse(
+        (is_update | (first_kinds == DELETE)) & is_null(before),
+        f"field 'before' is NULL in an update or delete; {remedy}",
+    )
+    envelopes.refuse(
+        (is_update | (first_kinds == INSERT)) & is_null(after), "field 'after' is NULL in an insert or update"
+    )
+
+    def columns(rows: ChangedRows) -> list[pa.Array]:
+        is_after = (rows.kinds == INSERT) | (rows.kinds == UPDATE_AFTER)
+        positions = pa.array(rows.envelope + np.where(is_after, len(before), 0))
+        both = zip(before.flatten(), after.flatten(), strict=True)
+        return [pa.concat_arrays(images).take(positions) for images in both]
+
+    return Images(None, columns)
+
+
+class _Rows:
+    """The rows in a member of all envelopes: their columns, where each envelope's start, how many it has.
+
+    There is no ``lengths`` where the member is one row, and no list.
+    """
+
+    def __init__(self, envelopes: Envelopes, name: str, is_needed: Mask) -> None:
+        found = envelopes.columns[name]
+        envelopes.refuse(is_null(found) & is_needed, f"field {name!r} is missing")
+        self.lengths: Positions | None = None
+        if pa.types.is_struct(found.type):
+            self.columns = found.flatten()
+            self.starts = np.arange(len(found))
+            return
+        self.columns = found.values.flatten()
+        self.starts = found.offsets.to_numpy()[:-1].astype(np.int64)
+        self.lengths = found.value_lengths().fill_null(0).to_numpy().astype(np.int64)
+        if found.values.null_count:
+            holes = np.concatenate([[0], np.cumsum(is_null(found.values))])
+            has_hole = holes[self.starts + self.lengths] > holes[self.starts]
+            envelopes.refuse(has_hole & is_needed, f"field {name!r} has a NULL among its rows")
+
+
+def data_and_old(
+    envelopes: Envelopes, first_kinds: Positions, fields: pa.Schema, dialect: JsonDialect
+) -> Images:
+    """Images in ``data``, and for an update in ``old``: one row each, or as many as lists have.
+
+    ``old`` has only the columns that an update changed: one that is not in it is as in ``data``, one that is
+    there as ``null`` was NULL.
+    """
+    is_update = first_kinds == UPDATE_BEFORE
+    data = _Rows(envelopes, "data", first_kinds != NO_ROW)
+    old = _Rows(envelopes, "old", is_update)
+    if data.lengths is not None and old.lengths is not None:
+        envelopes.refuse(
+            is_update & (data.lengths != old.lengths), "fields 'data' and 'old' differ in length"
+        )
+    is_in_old = _is_in_old(envelopes, is_update, old, fields, dialect)
+
+    def columns(rows: ChangedRows) -> list[pa.Array]:
+        is_before = rows.kinds == UPDATE_BEFORE
+        positions = data.starts[rows.envelope] + rows.within
+        before = old.starts[rows.envelope[is_before]] + rows.within[is_before]
+        found = []
+        for now, then, is_there in zip(data.columns, old.columns, is_in_old, strict=True):
+            where = positions.copy()
+            where[is_before] = np.where(is_there[before], before + len(now), positions[is_before])
+            found.append(pa.concat_arrays([now, then]).take(pa.array(where)))
+        return found
+
+    return Images(data.lengths, columns)
+
+
+def _is_in_old(
+    envelopes: Envelopes, is_update: Mask, old: _Rows, fields: pa.Schema, dialect: JsonDialect
+) -> list[Mask]:
+    """For each field, which images before have it: those where it is NULL need a look at the text.
+
+    A text without ``null`` says nothing of the kind, unless a bad value has been taken for NULL.
+    """
+    found = [~is_null(column) for column in old.columns]
+    texts = envelopes.messages.take(pa.array(envelopes.positions))
+    if not dialect.ignore_parse_errors:
+        is_update = is_update & pc.match_substring(texts, "null").to_numpy(zero_copy_only=False)
+    for envelope in np.flatnonzero(is_update & envelopes.is_good).tolist():
+        written = parse(texts[envelope].as_py())["old"]
+        for image, names in enumerate(
+            [written] if old.lengths is None else written, int(old.starts[envelope])
+        ):
+            for field, is_there in zip(fields, found, strict=True):
+                if field.name in names and not is_there[image]:
+                    is_there[image] = True
+                    if not field.nullable:
+                        envelopes.refuse_one(
+                            envelope, f"field 'old.{field.name}': is NULL, but declared NOT NULL"
+                        )
+    return found
+
+
+def old_of(fields: pa.Schema) -> pa.StructType:
+    """The type of a row in ``old``: what is not there must not be missed."""
+    return pa.struct([field.with_nullable(True) for field in fields])
+
+
 @dataclass(frozen=True)
 class CdcTool:
     """What a tool that captures changes writes.
 
     Attributes:
-        own_options: the options that other JSON formats do not have.
         operation: the member of an envelope that names the kind of change.
         first_kinds: for each of its texts the kind of the first row.
-        added: what is written before and after a row that is added, with ``+I`` or ``+U``.
-        removed: what is written before and after a row that is removed, with ``-U`` or ``-D``.
-        read_only: an option with which messages can only be read, and why.
+        check: refuses fields and options, as that of a `Format` does.
     """
 
     name: str
-    own_options: tuple[Option, ...]
+    options: tuple[Option, ...]
     metadata: tuple[MetadataKey, ...]
     operation: str
     first_kinds: Mapping[str, int]
-    reader: Callable[[FormatContext, JsonDialect], EnvelopeReader]
-    added: tuple[str, str]
-    removed: tuple[str, str]
-    read_only: tuple[str, str] | None = None
+    check: Callable[[FormatContext], None]
+    reader: Callable[[FormatContext], EnvelopeReader]
+    encoder: Callable[[FormatContext], Encoder]
 
 
 def cdc_format(tool: CdcTool) -> Format:
     """The format of a tool's messages."""
     return Format(
         tool.name,
-        (*tool.own_options, *SHARED_OPTIONS),
-        check=partial(_check, tool.name),
+        tool.options,
+        check=partial(_check, tool),
         decoder=partial(_CdcDecoder, tool),
-        encoder=partial(_CdcEncoder, tool),
+        encoder=tool.encoder,
         metadata=tool.metadata,
         is_insert_only=False,
     )
 
 
-def _check(name: str, context: FormatContext) -> None:
+def _check(tool: CdcTool, context: FormatContext) -> None:
     if context.side is Side.KEY:
         raise ConfigurationError(
-            f"{name}: must be the format of values, got that of keys; a key is no change, use json for it"
+            f"{tool.name}: must be the format of values, got that of keys; a key is no change, use "
+            f"{'avro-confluent' if 'avro' in tool.name else 'json'} for it"
         )
+    tool.check(context)
+
+
+def check_json(context: FormatContext) -> None:
+    """Refuse fields that JSON has no form for."""
     check_types(context.fields)
 
 
@@ -167,8 +279,8 @@ class _CdcDecoder:
         self._operation = tool.operation
         self._names = pa.array(tool.first_kinds)
         self._first_kinds = np.array([*tool.first_kinds.values(), NO_ROW])
-        self._dialect = JsonDialect.of(context.options)
-        self._reader = tool.reader(context, self._dialect)
+        self._reader = tool.reader(context)
+        self._passes_bad_over = bool(context.options.get("ignore-parse-errors", False))
         self._metadata = context.metadata
         type_of = {key.key: key.type for key in tool.metadata}
         asked = (pa.field(key, type_of[key]) for key in context.metadata)
@@ -185,7 +297,7 @@ class _CdcDecoder:
             [*images.columns(rows), *(column.take(where) for column in metadata)], schema=self._schema
         )
         positions = envelopes.positions[rows.envelope]
-        bad = () if self._dialect.ignore_parse_errors else envelopes.bad
+        bad = () if self._passes_bad_over else envelopes.bad
         return Decoded.at(positions, len(messages), table, bad, every_kind().take(pa.array(rows.kinds)))
 
     def _kinds(self, envelopes: Envelopes) -> Positions:
@@ -202,22 +314,28 @@ class _CdcDecoder:
         return kinds
 
 
-class _CdcEncoder:
-    """One row is one change: ``+I`` and ``+U`` add it, ``-U`` and ``-D`` remove it."""
+class JsonChangeEncoder:
+    """One row is one change: ``+I`` and ``+U`` add it, ``-U`` and ``-D`` remove it.
 
-    def __init__(self, tool: CdcTool, context: FormatContext) -> None:
-        if tool.read_only is not None and context.options.get(tool.read_only[0]):
-            option, reason = tool.read_only
-            raise ConfigurationError(
-                f"{tool.name}: option {option!r} must be false to write, got true; {reason}"
-            )
+    Args:
+        added: what is written before and after a row that is added.
+        removed: what is written before and after a row that is removed.
+    """
+
+    def __init__(self, context: FormatContext, added: tuple[str, str], removed: tuple[str, str]) -> None:
         self._rows = JsonEncoder(context)
-        self._added = tool.added
-        self._removed = tool.removed
+        self._added = added
+        self._removed = removed
 
     def encode(self, rows: pa.Table, kinds: pa.Array | None = None) -> pa.Array:
+        """One message a row; without kinds every row is added."""
         images = self._rows.encode(rows).cast(pa.string())
-        is_added = pa.array(np.ones(rows.num_rows, np.bool_) if kinds is None else signs(kinds) > 0)
+        is_added = pa.array(adds(kinds, rows.num_rows))
         before = pc.if_else(is_added, self._added[0], self._removed[0])
         after = pc.if_else(is_added, self._added[1], self._removed[1])
         return pc.binary_join_element_wise(before, images, after, "").cast(pa.binary())
+
+
+def adds(kinds: pa.Array | None, count: int) -> Mask:
+    """Which rows are added, as opposed to removed; all where there are no kinds."""
+    return np.ones(count, np.bool_) if kinds is None else signs(kinds) > 0

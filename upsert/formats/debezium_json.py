@@ -13,20 +13,19 @@ format ``json``. Written are ``+I`` and ``+U`` as ``c``, ``-U`` and ``-D`` as ``
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert import options, types
 from upsert.arrays import Positions, is_null
+from upsert.errors import ConfigurationError
 from upsert.formats import cdc
 from upsert.formats.base import FormatContext
 from upsert.formats.json_reader import JsonReader
-from upsert.formats.json_values import JsonDialect
-from upsert.formats.text_values import read_column
+from upsert.formats.json_values import SHARED_OPTIONS, JsonDialect
+from upsert.formats.text_values import TimestampStandard, read_column
 from upsert.metadata_columns import MetadataKey
 from upsert.options import Option
 
@@ -49,36 +48,58 @@ _SOURCE: Final = {
 }
 """Metadata key -> the fields of the block ``source`` that it comes from."""
 
-_NO_IMAGE_BEFORE: Final = (
-    "field 'before' is NULL in an update or delete; "
-    "a table of PostgreSQL needs ALTER TABLE ... REPLICA IDENTITY FULL"
-)
+REMEDY: Final = "a table of PostgreSQL needs ALTER TABLE ... REPLICA IDENTITY FULL"
+"""How Debezium comes to write the image before a change."""
+
+
+def envelope(context: FormatContext) -> list[pa.Field]:
+    """The fields of an envelope that a decoder needs."""
+    image = pa.struct(list(context.fields))
+    fields = [pa.field("before", image), pa.field("after", image), pa.field("op", pa.string())]
+    if "ingestion-timestamp" in context.metadata:
+        fields.append(pa.field("ts_ms", pa.int64()))
+    if "source.properties" in context.metadata:
+        fields.append(pa.field("source", _PROPERTIES))
+    elif found := {name: type_ for key in context.metadata for name, type_ in _SOURCE.get(key, {}).items()}:
+        fields.append(pa.field("source", pa.struct(found.items())))
+    return fields
+
+
+def of_source(key: str, envelopes: cdc.Envelopes) -> pa.Array:
+    """The values of a metadata key, one for each envelope; not those of the schema."""
+    columns = envelopes.columns
+    if key == "source.properties":
+        return columns["source"]
+    if key == "ingestion-timestamp":
+        return envelopes.times(columns["ts_ms"], "ts_ms")
+    found = [_member(columns["source"], name) for name in _SOURCE[key]]
+    if key != "source.timestamp":
+        return pc.coalesce(*found)
+    millis = found[0]
+    if millis.type == pa.string():
+        millis, bad = read_column(millis, pa.int64(), TimestampStandard.SQL)
+        if bad is not None:
+            envelopes.refuse(bad, "field 'source.ts_ms' is no BIGINT")
+    return envelopes.times(millis, "source.ts_ms")
+
+
+def _member(source: pa.Array, name: str) -> pa.Array:
+    if pa.types.is_map(source.type):
+        return pc.map_lookup(source, pa.scalar(name), "first")
+    return source.flatten()[source.type.get_field_index(name)]
 
 
 class _DebeziumReader:
     """Reads envelopes, with a schema around each of them or without."""
 
-    def __init__(self, context: FormatContext, dialect: JsonDialect) -> None:
-        self._dialect = dialect
+    def __init__(self, context: FormatContext) -> None:
         self._has_schema = bool(context.options.get("schema-include", False))
-        self._reader = JsonReader(self._envelope(context), dialect, takes_arrays=False)
-
-    def _envelope(self, context: FormatContext) -> pa.Schema:
-        image = pa.struct(list(context.fields))
-        fields = [pa.field("before", image), pa.field("after", image), pa.field("op", pa.string())]
-        if "ingestion-timestamp" in context.metadata:
-            fields.append(pa.field("ts_ms", pa.int64()))
-        if "source.properties" in context.metadata:
-            fields.append(pa.field("source", _PROPERTIES))
-        elif found := {
-            name: type_ for key in context.metadata for name, type_ in _SOURCE.get(key, {}).items()
-        }:
-            fields.append(pa.field("source", pa.struct(found.items())))
+        fields = envelope(context)
         if self._has_schema:
             fields = [pa.field("payload", pa.struct(fields))]
         if "schema" in context.metadata:
             fields.append(pa.field("schema", pa.string()))
-        return pa.schema(fields)
+        self._reader = JsonReader(pa.schema(fields), JsonDialect.of(context.options), takes_arrays=False)
 
     def read(self, messages: pa.Array) -> cdc.Envelopes:
         envelopes = cdc.Envelopes(self._reader.decode(messages), messages)
@@ -95,63 +116,38 @@ class _DebeziumReader:
 
     def images(self, envelopes: cdc.Envelopes, first_kinds: Positions) -> cdc.Images:
         """The rows before and after each change."""
-        before, after = envelopes.columns["before"], envelopes.columns["after"]
-        is_update = first_kinds == cdc.UPDATE_BEFORE
-        envelopes.refuse((is_update | (first_kinds == cdc.DELETE)) & is_null(before), _NO_IMAGE_BEFORE)
-        envelopes.refuse(
-            (is_update | (first_kinds == cdc.INSERT)) & is_null(after),
-            "field 'after' is NULL in an insert or update",
-        )
-        return cdc.Images(None, partial(_columns, before, after))
+        return cdc.before_and_after(envelopes, first_kinds, REMEDY)
 
     def metadata(self, key: str, envelopes: cdc.Envelopes) -> pa.Array:
-        columns = envelopes.columns
-        match key:
-            case "schema":
-                return columns["schema"]
-            case "source.properties":
-                return columns["source"]
-            case "ingestion-timestamp":
-                return self._times(columns["ts_ms"], "ts_ms", envelopes)
-        found = [_of_source(columns["source"], name) for name in _SOURCE[key]]
-        if key == "source.timestamp":
-            return self._times(found[0], "source.ts_ms", envelopes)
-        return pc.coalesce(*found)
-
-    def _times(self, millis: pa.Array, name: str, envelopes: cdc.Envelopes) -> pa.Array:
-        if millis.type == pa.string():
-            millis, bad = read_column(millis, pa.int64(), self._dialect.timestamps)
-            if bad is not None:
-                envelopes.refuse(bad, f"field {name!r} is no BIGINT")
-        return envelopes.times(millis, name)
+        return envelopes.columns[key] if key == "schema" else of_source(key, envelopes)
 
 
-def _of_source(source: pa.Array, name: str) -> pa.Array:
-    if pa.types.is_map(source.type):
-        return pc.map_lookup(source, pa.scalar(name), "first")
-    return source.flatten()[source.type.get_field_index(name)]
+def _encoder(context: FormatContext) -> cdc.JsonChangeEncoder:
+    if context.options.get("schema-include"):
+        raise ConfigurationError(
+            "debezium-json: option 'schema-include' must be false to write, got true; messages are written "
+            "without a schema"
+        )
+    return cdc.JsonChangeEncoder(
+        context, ('{"before":null,"after":', ',"op":"c"}'), ('{"before":', ',"after":null,"op":"d"}')
+    )
 
 
-def _columns(before: pa.Array, after: pa.Array, rows: cdc.ChangedRows) -> list[pa.Array]:
-    is_after = (rows.kinds == cdc.INSERT) | (rows.kinds == cdc.UPDATE_AFTER)
-    positions = pa.array(rows.envelope + np.where(is_after, len(before), 0))
-    return [
-        pa.concat_arrays(both).take(positions) for both in zip(before.flatten(), after.flatten(), strict=True)
-    ]
-
+OPERATION: Final = "op"
+FIRST_KINDS: Final = {"c": cdc.INSERT, "r": cdc.INSERT, "u": cdc.UPDATE_BEFORE, "d": cdc.DELETE}
 
 TOOL: Final = cdc.CdcTool(
     name="debezium-json",
-    own_options=(
+    options=(
         Option("schema-include", options.boolean, "whether each message carries its schema", False),
+        *SHARED_OPTIONS,
     ),
     metadata=METADATA,
-    operation="op",
-    first_kinds={"c": cdc.INSERT, "r": cdc.INSERT, "u": cdc.UPDATE_BEFORE, "d": cdc.DELETE},
+    operation=OPERATION,
+    first_kinds=FIRST_KINDS,
+    check=cdc.check_json,
     reader=_DebeziumReader,
-    added=('{"before":null,"after":', ',"op":"c"}'),
-    removed=('{"before":', ',"after":null,"op":"d"}'),
-    read_only=("schema-include", "messages are written without a schema"),
+    encoder=_encoder,
 )
 
 FORMAT: Final = cdc.cdc_format(TOOL)

@@ -33,6 +33,11 @@ _CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 _BUSY: Final = (408, 425, 429)
 _MAX_ID: Final = 2**31 - 1
 
+AVRO: Final = "AVRO"
+JSON: Final = "JSON"
+_KINDS: Final = {AVRO: "an Avro", JSON: "a JSON"}
+"""What a registry calls the kinds of schemas that are read and written, and messages do."""
+
 
 @dataclass(frozen=True)
 class RegistryConfig:
@@ -71,25 +76,25 @@ class SchemaRegistry:
         self._patience_s = patience_s
         self._sleep = sleep
         self._opener = _opener(config)
-        self._schemas: dict[int, str] = {}
+        self._schemas: dict[tuple[int, str], str] = {}
         self._versions: dict[tuple[int, str], int] = {}
-        self._ids: dict[tuple[str, str], int] = {}
+        self._ids: dict[tuple[str, str, str], int] = {}
 
-    def schema(self, id: int) -> str | None:
-        """The JSON text of the Avro schema with this id; None if there is none."""
-        if id not in self._schemas:
+    def schema(self, id: int, kind: str = AVRO) -> str | None:
+        """The text of the schema with this id, which must be of this kind; None if there is none."""
+        if (id, kind) not in self._schemas:
             reply = self._call(f"schemas/ids/{id}")
             if reply is None:
                 return None
             text = reply.get("schema") if isinstance(reply, dict) else None
             if not isinstance(text, str):
                 raise self._no_registry("a schema", reply)
-            if (kind := reply.get("schemaType", "AVRO")) != "AVRO":
-                raise SchemaError(f"schema {id} must be an Avro schema, got {kind!r}")
-            if reply.get("references"):
+            if (found := reply.get("schemaType", AVRO)) != kind:
+                raise SchemaError(f"schema {id} must be {_KINDS[kind]} schema, got {_short(found)}")
+            if kind == AVRO and reply.get("references"):
                 raise SchemaError(f"schema {id} refers to schemas of other subjects, which is not supported")
-            self._schemas[id] = text
-        return self._schemas[id]
+            self._schemas[id, kind] = text
+        return self._schemas[id, kind]
 
     def version(self, id: int, subject: str) -> int | None:
         """The version that the schema with this id has in a subject; None if it is in another one only."""
@@ -100,23 +105,25 @@ class SchemaRegistry:
                     self._versions[id, subject] = self._number(entry.get("version"), "a version")
         return self._versions.get((id, subject))
 
-    def id_of(self, subject: str, schema: str) -> int:
+    def id_of(self, subject: str, schema: str, kind: str = AVRO) -> int:
         """The id of a schema in a subject, in which it is registered if it is not yet."""
-        if (subject, schema) not in self._ids:
+        key = subject, schema, kind
+        if key not in self._ids:
             path = f"subjects/{quote(subject, safe='')}"
-            reply = self._call(path, schema) or self._call(f"{path}/versions", schema)
+            asked = {"schema": schema} if kind == AVRO else {"schema": schema, "schemaType": kind}
+            reply = self._call(path, asked) or self._call(f"{path}/versions", asked)
             found = reply.get("id") if isinstance(reply, dict) else None
-            self._ids[subject, schema] = self._number(found, "an id")
-        return self._ids[subject, schema]
+            self._ids[key] = self._number(found, "an id")
+        return self._ids[key]
 
     def _number(self, value: Any, what: str) -> int:
         if not isinstance(value, int) or not 0 <= value <= _MAX_ID:
             raise self._no_registry(what, value)
         return value
 
-    def _call(self, path: str, schema: str | None = None) -> Any:
+    def _call(self, path: str, asked: Mapping[str, str] | None = None) -> Any:
         """The reply of the first URL that gives one, None for "not found"; tried again while none does."""
-        body = None if schema is None else json.dumps({"schema": schema}).encode()
+        body = None if asked is None else json.dumps(asked).encode()
 
         def ask() -> Any:
             failures = []

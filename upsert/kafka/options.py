@@ -87,7 +87,9 @@ _SHARED: Final = (
     Option(
         "value.format",
         options.text,
-        "format of values: json, csv, avro, avro-confluent, raw; for 'kafka' also debezium-json, canal-json",
+        "format of values: json, csv, avro, avro-confluent, json-schema-confluent, raw; for 'kafka' "
+        "also those of changes: "
+        "debezium-json, debezium-avro-confluent, canal-json, maxwell-json, ogg-json",
         None,
         aliases=("format",),
     ),
@@ -248,7 +250,7 @@ _PLAIN_ONLY: Final = (
     Option(
         "scan.startup.mode",
         options.one_of("earliest-offset", "latest-offset", "group-offsets", "timestamp", "specific-offsets"),
-        "where a query starts that has no checkpoint yet",
+        "where a query starts that has no checkpoint yet; group-offsets: those of properties.group.id",
         "earliest-offset",
     ),
     Option("scan.startup.specific-offsets", specific_offsets, "starts by partition", None),

@@ -24,6 +24,8 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 from pyspark.sql.types import StructType
 
 from upsert.errors import ConfigurationError
+from upsert.kafka.client.group_commits import GroupCommits
+from upsert.kafka.client.java_properties import COMMITS
 from upsert.kafka.client.records import TopicPartition
 from upsert.kafka.declaration import check_asked, declared, struct_of
 from upsert.kafka.options import PLAIN, UPSERT
@@ -60,11 +62,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._table = table
         self._asked = asked
         self._planner: Planner | None = None
+        self._commits: GroupCommits | None = None
         self._until: dict[TopicPartition, int] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the planner: its clients belong to the process that made them."""
-        return self.__dict__ | {"_planner": None}
+        """Without what plans and commits: their clients belong to the process that made them."""
+        return self.__dict__ | {"_planner": None, "_commits": None}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """No partition yet: which there are, and where they begin, the first `latestOffset` finds out.
@@ -82,9 +85,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._until = self._planning().ends()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """The end of the next step; ``start`` itself when nothing is new."""
+        """The end of the next step; ``start`` itself when nothing is new.
+
+        What is before ``start`` has been processed, so it is committed to the group here: Spark calls
+        `commit` only when it has planned the next micro-batch, and never for the last one.
+        """
         max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         begun = Offset.from_json(start, self._table.name)
+        self._commit_to_group(begun)
         return self._planning().next(begun, max_rows, self._until).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -100,6 +108,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The rows of a range."""
         rows = rows_of(self._table, partition.part, self._output, task_property(QUERY_ID))
         return chain.from_iterable(to_spark(some, self._asked) for some in rows)
+
+    def _commit_to_group(self, done: Offset) -> None:
+        given = self._table.properties
+        if (group := given.get("group.id")) is None or given.get(COMMITS, "true").lower() == "false":
+            return
+        if self._commits is None:
+            self._commits = GroupCommits(self._table.connection, group, self._table.name)
+        self._commits.commit({partition: progress.at for partition, progress in done.partitions.items()})
 
     def _planning(self) -> Planner:
         if self._planner is None:

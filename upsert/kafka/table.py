@@ -18,6 +18,7 @@ from upsert import options as option_parser
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.formats.base import FORMATS, Format, FormatContext, Side, format_named
 from upsert.kafka.client.connection import Connection, check_allowed
+from upsert.kafka.client.java_properties import translated
 from upsert.kafka.client.records import record_metadata
 from upsert.kafka.options import CONNECTOR_ALIASES, PLAIN, UPSERT, parse
 from upsert.metadata_columns import MetadataColumn, MetadataKey, resolve
@@ -246,7 +247,7 @@ def check_options(
 ) -> None:
     """Refuse options that contradict each other or the schema."""
     _refuse_first(_missing(values, properties), of)
-    check_allowed(properties, of)
+    check_allowed(translated(properties, of), of)
     if connector == UPSERT:
         _check_upsert(schema, values, of)
     sequence = values.get("sequence.field")
@@ -278,10 +279,11 @@ def _contradictions(
     modes = (values["scan.bounded.mode"], values.get("scan.startup.mode"))
     if "group-offsets" in modes and "group.id" not in properties:
         yield "'group-offsets' needs the option 'properties.group.id'"
-    if "group-offsets" not in modes and "group.id" in properties:
+    reset = properties.get("auto.offset.reset", "none")
+    if "group-offsets" in modes and reset not in ("earliest", "latest", "none"):
         yield (
-            "option 'properties.group.id' is only for 'group-offsets': the offsets of a query are in its "
-            "checkpoint; leave it out"
+            "option 'properties.auto.offset.reset' must be earliest, latest or none, which is where a group "
+            f"without offsets starts, got {reset!r}"
         )
     rows, interval = values.get("sink.buffer-flush.max-rows", 0), values.get("sink.buffer-flush.interval", 0)
     if (rows > 0) != (interval > 0):

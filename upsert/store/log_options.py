@@ -248,6 +248,13 @@ def _check_formats(owner: str, log: LogOptions, schema: TableSchema) -> None:
         raise ConfigurationError(
             f"{owner}: option 'log.key.format' must be a format of rows, got {log.key_format!r}; set 'json'"
         )
+    for key_or_value, option in ((key, "log.key.format"), (value, "log.format")):
+        if any(own.is_required for own in key_or_value.options):
+            raise ConfigurationError(
+                f"{owner}: option {option!r} must be a format with defaults for all of its options, got "
+                f"{key_or_value.name!r}, whose own a log cannot set; set "
+                f"{'json' if key_or_value is key else 'debezium-json'!r}"
+            )
     value.check(value_context(schema, log, value))
     if schema.primary_key:
         key.check(key_context(schema, log, key))

@@ -25,6 +25,8 @@ class Double(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.schemas: list[str] = []
+        self.kinds: dict[str, str] = {}
+        """The texts of schemas that are not Avro's -> what they are."""
         self.subjects: dict[str, list[int]] = {}
         self.requests: list[tuple[str, str]] = []
         self.authorizations: list[str | None] = []
@@ -38,8 +40,10 @@ class Double(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing: a client that does not trust the server hangs up."""
 
-    def add(self, subject: str, schema: str) -> int:
+    def add(self, subject: str, schema: str, kind: str = "AVRO") -> int:
         """Register a schema; its id."""
+        if kind != "AVRO":
+            self.kinds[schema] = kind
         if schema not in self.schemas:
             self.schemas.append(schema)
         id = self.schemas.index(schema) + 1
@@ -51,7 +55,9 @@ class Double(ThreadingHTTPServer):
     def answer(self, method: str, path: str, body: Any) -> Reply:
         match method, [unquote(part) for part in path.strip("/").split("/")]:
             case "GET", ["schemas", "ids", id] if 1 <= int(id) <= len(self.schemas):
-                return 200, {"schema": self.schemas[int(id) - 1], "references": []}
+                text = self.schemas[int(id) - 1]
+                kind = {"schemaType": self.kinds[text]} if text in self.kinds else {}
+                return 200, {"schema": text, "references": [], **kind}
             case "GET", ["schemas", "ids", id, "versions"] if 1 <= int(id) <= len(self.schemas):
                 found = [
                     {"subject": subject, "version": ids.index(int(id)) + 1}
@@ -70,9 +76,10 @@ class Double(ThreadingHTTPServer):
             case "POST", ["subjects", _]:
                 return 404, {"error_code": 40401, "message": "Subject not found"}
             case "POST", ["subjects", subject, "versions"]:
-                if "type" not in body["schema"] and not body["schema"].startswith('"'):
+                kind = body.get("schemaType", "AVRO")
+                if kind == "AVRO" and "type" not in body["schema"] and not body["schema"].startswith('"'):
                     return 422, {"error_code": 42201, "message": "Invalid Avro schema"}
-                return 200, {"id": self.add(subject, body["schema"])}
+                return 200, {"id": self.add(subject, body["schema"], kind)}
         return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
 
 

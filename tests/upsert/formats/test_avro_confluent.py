@@ -16,7 +16,7 @@ from upsert.errors import ConfigurationError, KafkaUnavailableError, SchemaError
 from upsert.formats.avro_confluent import FORMAT, AvroConfluentDecoder, AvroConfluentEncoder
 from upsert.formats.avro_schema import derived
 from upsert.formats.base import BadMessage, FormatContext, Side, format_named
-from upsert.formats.schema_registry import RegistryConfig, SchemaRegistry
+from upsert.formats.schema_registry import AVRO, RegistryConfig, SchemaRegistry
 from upsert.options import Secret
 from upsert.options import parse as parse_options
 
@@ -161,7 +161,7 @@ def test_message_that_names_no_schema_is_bad_and_the_others_are_read(double: Dou
 )
 def test_any_bytes_give_rows_or_bad_messages(messages: list[bytes]) -> None:
     registry = SchemaRegistry(RegistryConfig((Secret(URL),)))
-    registry._schemas = {1: derived(USERS)}
+    registry._schemas = {(1, AVRO): derived(USERS)}
     registry._call = lambda *_: None  # type: ignore[method-assign]
     found = AvroConfluentDecoder(context(USERS), registry).decode(pa.array(messages, pa.binary()))
     rows = range(len(messages)) if found.positions is None else found.positions.tolist()

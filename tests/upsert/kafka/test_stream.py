@@ -14,8 +14,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.helpers import LOCAL_CLUSTER, run_spark_script
+from upsert.kafka.client.admin import group_offsets, latest_offsets
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.producer import produce
+from upsert.kafka.client.records import TopicPartition
 from upsert.kafka.declaration import given_options
 from upsert.kafka.frames import read, read_changes
 from upsert.kafka.options import PLAIN, UPSERT
@@ -284,3 +286,34 @@ def test_several_executors_share_a_topic(connection: Connection, topic: str, tmp
         "b": [("+I", 1), ("-D", 1)],
         "c": [("+I", 1)],
     }
+
+
+def test_stream_commits_what_it_has_processed_to_its_group_and_another_starts_there(
+    spark: SparkSession, connection: Connection, topic: str, tmp_path: Path
+) -> None:
+    """Also its last micro-batch, for which Spark never calls `commit`; a checkpoint outweighs the group."""
+    group = f"group-of-{topic}"
+
+    def run(checkpoint: str, **others: str) -> list[int]:
+        given = options(connection, topic, properties_group_id=group, max__rows__per__trigger="2", **others)
+        schema = TableSchema((Column("word", pa.string()), Column("n", pa.int64())))
+        table = KafkaTable.of(PLAIN, schema, {**given, "key.fields": "word"})
+        seen: list[int] = []
+
+        def keep(batch: DataFrame, number: int) -> None:
+            seen.extend(row.n for row in batch.collect())
+
+        writer = read_changes(spark, table).writeStream.foreachBatch(keep)
+        writer = writer.option("checkpointLocation", str(tmp_path / checkpoint))
+        writer.trigger(availableNow=True).start().awaitTermination()
+        return sorted(seen)
+
+    places = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
+    put(connection, topic, [(word, n) for n in range(3) for word in "ab"])
+    assert run("one") == [0, 0, 1, 1, 2, 2]
+    assert group_offsets(connection, group, places) == dict.fromkeys(places, 3)
+    put(connection, topic, [("a", 3)])
+    assert run("another", scan_startup_mode="group-offsets") == [3]
+    assert group_offsets(connection, group, places) == latest_offsets(connection, places)
+    put(connection, topic, [("b", 4)])
+    assert run("one") == [3, 4]

@@ -98,10 +98,20 @@ CONDITIONS = {
         USERS,
         "a format that the table does not",
     ),
-    "a group": (
-        GOOD | {"properties.group.id": "g"},
+    "a group that is missing": (
+        GOOD | {"scan.bounded.mode": "group-offsets"},
         USERS,
-        "'properties.group.id' is only for 'group-offsets'",
+        "'group-offsets' needs the option 'properties.group.id'",
+    ),
+    "an odd start of a group": (
+        GOOD
+        | {
+            "scan.bounded.mode": "group-offsets",
+            "properties.group.id": "g",
+            "properties.auto.offset.reset": "smallest",
+        },
+        USERS,
+        "'properties.auto.offset.reset' must be earliest, latest or none",
     ),
     "two names of one property": (
         GOOD | {"kafka.bootstrap.servers": "other:9092"},

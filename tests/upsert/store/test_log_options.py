@@ -77,6 +77,8 @@ def test_properties_of_the_client_are_passed_on_and_not_shown() -> None:
         (KEYED, {"log.format": "json"}, "must be a format of changes, got 'json'"),
         (KEYED, {"log.format": "jsonn"}, "unknown format 'jsonn'"),
         (KEYED, {"log.key.format": "debezium-json"}, "must be a format of rows"),
+        (KEYED, {"log.key.format": "avro-confluent"}, "a format with defaults for all of its options"),
+        (KEYED, {"log.format": "debezium-avro-confluent"}, "whose own a log cannot set; set 'debezium-json'"),
         (KEYED, {"log.scan": "from-timestamp"}, "needs 'log.scan.timestamp-mills'"),
         (KEYED, {"log.kafka.topic": "no/topic"}, "a topic's name"),
         (

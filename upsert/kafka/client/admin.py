@@ -279,7 +279,13 @@ def group_markers(
 
 
 def group_consumer(
-    connection: Connection, group: str, subject: str, *, settled: bool = True, reports: Reports | None = None
+    connection: Connection,
+    group: str,
+    subject: str,
+    *,
+    settled: bool = True,
+    reports: Reports | None = None,
+    on_commit: Callable[[Any, list[Any]], None] | None = None,
 ) -> Any:
     """A consumer that can speak of a group, and does not join it; ``reports`` gets what it meets."""
     fixed: dict[str, Any] = {
@@ -291,6 +297,8 @@ def group_consumer(
     }
     if reports is not None:
         fixed["error_cb"] = reports.on_error
+    if on_commit is not None:
+        fixed["on_commit"] = on_commit
     properties = client_properties(connection, fixed=fixed)
     return made(connection, subject, lambda: library().Consumer(properties, logger=LOGGER))
 

@@ -26,6 +26,7 @@ from weakref import WeakSet
 from cachetools import LRUCache
 
 from upsert.errors import ConfigurationError
+from upsert.kafka.client.java_properties import translated
 from upsert.options import MASK, is_secret
 
 ALLOWED_VARIABLE: Final = "UPSERT_KAFKA_ALLOWED_PROPERTIES"
@@ -190,7 +191,8 @@ class Connection:
     """The address of a Kafka cluster, and the properties of its client library.
 
     Args:
-        properties: those of librdkafka (``bootstrap.servers``, ``security.protocol``, …), without a prefix.
+        properties: those of librdkafka (``bootstrap.servers``, ``security.protocol``, …), without a prefix;
+            those of Java's client become librdkafka's.
         patience_s: seconds without any answer after which a call fails with `KafkaUnavailableError`.
 
     Raises:
@@ -204,16 +206,11 @@ class Connection:
     patience_s: float = PATIENCE_SECONDS
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "properties", dict(self.properties))
+        object.__setattr__(self, "properties", translated(self.properties))
         if not self.properties.get("bootstrap.servers", "").strip():
             raise ConfigurationError(
                 "a connection to Kafka needs the property 'bootstrap.servers' — none was given — "
                 "set it to the brokers, as in 'host1:9092,host2:9092'"
-            )
-        if "transactional.id" in self.properties:
-            raise ConfigurationError(
-                "a connection to Kafka has no property 'transactional.id' of its own — found "
-                f"{self.properties['transactional.id']!r} — set 'sink.transactional-id-prefix'"
             )
         check_allowed(self.properties)
 

@@ -98,6 +98,18 @@ def test_a_wrong_password_is_said_at_once(secured: str, client: str) -> None:
 
 
 @pytest.mark.kafka
+def test_a_login_of_java_is_understood(secured: str) -> None:
+    module = "org.apache.flink.kafka.shaded.org.apache.kafka.common.security.plain.PlainLoginModule"
+    given = {
+        "bootstrap.servers": secured,
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.jaas.config": f'{module} required username="admin" password="right";',
+    }
+    assert admin.topics(Connection(given), ["t"]) == {}
+
+
+@pytest.mark.kafka
 def test_a_broker_without_tls_is_told(kafka: LocalKafka) -> None:
     secure = {"bootstrap.servers": kafka.bootstrap_servers, "security.protocol": "ssl"}
     with pytest.raises(KafkaUnavailableError, match="SSL connection closed by peer"):

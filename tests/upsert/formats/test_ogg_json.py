@@ -1,0 +1,139 @@
+"""Which change a message of Oracle GoldenGate holds, and how a change is written."""
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.upsert.formats.random_columns import SCALARS, nested, plain, schemas, tables
+from upsert.errors import ConfigurationError
+from upsert.formats import debezium_json
+from upsert.formats.base import Decoded, FormatContext, Side
+from upsert.formats.ogg_json import FORMAT, REMEDY
+from upsert.options import parse
+
+N = pa.schema([("n", pa.int64())])
+
+
+def decode(
+    fields: pa.Schema, messages: Sequence[object], metadata: tuple[str, ...] = (), **given: str
+) -> Decoded:
+    options = {name.replace("_", "-"): text for name, text in given.items()}
+    context = FormatContext(fields, parse("ogg-json", FORMAT.options, options), metadata=metadata)
+    FORMAT.check(context)
+    wire = [m if m is None or isinstance(m, bytes) else json.dumps(m).encode() for m in messages]
+    return FORMAT.decoder(context).decode(pa.array(wire, pa.binary()))
+
+
+def changes(found: Decoded) -> list[list[Any]]:
+    assert found.kinds is not None
+    rows = [list(row.values()) for row in found.rows.to_pylist()]
+    return [[kind, *row] for kind, row in zip(found.kinds.to_pylist(), rows, strict=True)]
+
+
+def test_insert_update_of_the_key_and_delete() -> None:
+    found = decode(
+        N,
+        [
+            {"after": {"n": 1}, "op_type": "I", "pos": "143"},
+            None,
+            {"before": {"n": 1}, "after": {"n": 2}, "op_type": "U"},
+            b"",
+            {"before": {"n": 2}, "after": None, "op_type": "D"},
+        ],
+    )
+    assert changes(found) == [["+I", 1], ["-U", 1], ["+U", 2], ["-D", 2]]
+    assert found.positions is not None
+    assert found.positions.tolist() == [0, 2, 2, 4]
+    assert found.bad == ()
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (
+            {"after": {"n": 1}, "op_type": "U"},
+            f"field 'before' is NULL in an update or delete; {REMEDY}",
+        ),
+        ({"before": {"n": 1}, "op_type": "U"}, "field 'after' is NULL in an insert or update"),
+        ({"table": "T", "op_type": "T"}, "field 'op_type': 'T' is none of I, U, D"),
+        ({"after": {"n": 1}}, "field 'op_type' is missing"),
+        ({"after": {"n": "x"}, "op_type": "I"}, "field 'after.n': 'x' is no BIGINT"),
+    ],
+)
+def test_messages_that_are_no_change_are_bad(message: object, expected: str) -> None:
+    assert [bad.reason for bad in decode(N, [message]).bad] == [expected]
+    assert decode(N, [message], ignore_parse_errors="true").bad == ()
+
+
+def test_metadata_is_that_of_the_message_in_either_form_of_a_time() -> None:
+    message = {
+        "table": "OGG.TBL_TEST",
+        "before": {"n": 1},
+        "after": {"n": 2},
+        "op_type": "U",
+        "op_ts": "2020-05-13 15:40:06.000001",
+        "current_ts": "2020-05-13T15:40:07.5Z",
+        "primary_keys": ["n"],
+    }
+    keys = ("event-timestamp", "table", "ingestion-timestamp", "primary-keys")
+    found = decode(N, [message, {"after": {"n": 3}, "op_type": "I"}], keys)
+    at = datetime(2020, 5, 13, 15, 40, 6, 1, UTC)
+    of_update = [at, "OGG.TBL_TEST", at.replace(second=7, microsecond=500_000), ["n"]]
+    assert changes(found) == [["-U", 1, *of_update], ["+U", 2, *of_update], ["+I", 3, *[None] * 4]]
+    bad = decode(N, [{**message, "op_ts": "yesterday"}], keys).bad
+    assert [one.reason for one in bad] == ["field 'op_ts' is no TIMESTAMP"]
+    assert not any(key.is_writable for key in FORMAT.metadata)
+
+
+def test_keys_and_unknown_options_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="a key is no change"):
+        FORMAT.check(FormatContext(N, side=Side.KEY))
+    with pytest.raises(ConfigurationError, match="unknown option 'schema-include'"):
+        parse("ogg-json", FORMAT.options, {"schema-include": "true"})
+
+
+def test_positive_kinds_are_written_as_inserts_and_negative_ones_as_deletes() -> None:
+    rows = pa.table({"n": [1, 2, 3, 4]})
+    messages = FORMAT.encoder(FormatContext(rows.schema)).encode(rows, pa.array(["+I", "-U", "+U", "-D"]))
+    assert messages.to_pylist() == [
+        b'{"before":null,"after":{"n":1},"op_type":"I"}',
+        b'{"before":{"n":2},"after":null,"op_type":"D"}',
+        b'{"before":null,"after":{"n":3},"op_type":"I"}',
+        b'{"before":{"n":4},"after":null,"op_type":"D"}',
+    ]
+
+
+@given(tables(schemas(nested(SCALARS))), st.data())
+def test_what_is_written_is_read_back_as_inserts_and_deletes(rows: pa.Table, data: st.DataObject) -> None:
+    kind = st.sampled_from(["+I", "-U", "+U", "-D"])
+    kinds = data.draw(st.lists(kind, min_size=rows.num_rows, max_size=rows.num_rows))
+    context = FormatContext(rows.schema)
+    messages = FORMAT.encoder(context).encode(rows, pa.array(kinds, pa.string()))
+    found = FORMAT.decoder(context).decode(messages)
+    assert found.bad == ()
+    assert plain(found.rows) == plain(rows)
+    assert found.kinds is not None
+    assert found.kinds.to_pylist() == ["+I" if kind[0] == "+" else "-D" for kind in kinds]
+
+
+IMAGES = st.none() | st.fixed_dictionaries({}, optional={"n": st.none() | st.integers(-9, 9)})
+OPERATIONS = {"I": "c", "U": "u", "D": "d", "T": "t"}
+
+
+@given(st.lists(st.tuples(st.sampled_from([*OPERATIONS]), IMAGES, IMAGES), max_size=8))
+def test_envelopes_mean_what_those_of_debezium_mean(envelopes: list[tuple[str, Any, Any]]) -> None:
+    found = decode(N, [{"op_type": op, "before": b, "after": a} for op, b, a in envelopes])
+    same = debezium_json.FORMAT.decoder(FormatContext(N)).decode(
+        pa.array(
+            [json.dumps({"op": OPERATIONS[op], "before": b, "after": a}).encode() for op, b, a in envelopes],
+            pa.binary(),
+        )
+    )
+    assert changes(found) == changes(same)
+    assert [bad.position for bad in found.bad] == [bad.position for bad in same.bad]
