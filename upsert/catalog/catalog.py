@@ -103,8 +103,9 @@ class Catalog:
         """Execute one statement.
 
         ``CREATE TABLE``, also ``AS SELECT``, ``DROP TABLE``, ``ALTER TABLE``, ``INSERT``, ``DELETE FROM``,
-        queries, ``SHOW``, ``DESCRIBE``, ``SET``, databases: docs/sql.md. Follows FLIP-188, FLIP-218, FLIP-486
-        (``INDEX``), FLIP-149 and FLIP-107. A table appears and disappears atomically, also in a crash.
+        ``UPDATE``, ``MERGE INTO``, queries, ``SHOW``, ``DESCRIBE``, ``SET``, databases: docs/sql.md. Follows
+        FLIP-188, FLIP-218, FLIP-486 (``INDEX``), FLIP-149 and FLIP-107. A table appears and disappears
+        atomically, also in a crash.
         ``DROP TABLE`` deletes a managed table's rows and history; of a table with a connector the definition,
         the state of its readers and its mirror, and nothing outside, no topic.
 
@@ -423,7 +424,7 @@ class Catalog:
         ``writeStream.toTable`` and tools that only know Spark (a Thrift server) work on managed tables and
         views, always on their newest snapshot. ``readStream.table("orders__changes")`` reads the changes with
         ``_row_kind``. Statements of this catalog that create, alter, rename or drop tables are followed;
-        those of other processes by the next call. Tables with a connector, UPDATE, DELETE, hints and
+        those of other processes by the next call. Tables with a connector, UPDATE, DELETE, MERGE, hints and
         FOR SYSTEM_VERSION are for ``catalog.sql`` alone. ``DROP TABLE`` in plain Spark SQL takes the name
         away, and no row.
 
