@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from upsert.catalog.results import Result
+    from upsert.sql.parameters import Args
     from upsert.views.view import View
 
 
@@ -99,7 +100,7 @@ class Catalog:
         """The absolute path of the current catalog's folder."""
         return self.context.warehouse
 
-    def sql(self, text: str, spark: SparkSession | None = None) -> Result:
+    def sql(self, text: str, spark: SparkSession | None = None, *, args: Args | None = None) -> Result:
         """Execute one statement.
 
         ``CREATE TABLE``, also ``AS SELECT``, ``DROP TABLE``, ``ALTER TABLE``, ``INSERT``, ``DELETE FROM``,
@@ -112,6 +113,8 @@ class Catalog:
         Args:
             text: the statement; ``upsert.catalog.script.split_statements`` splits a text with several.
             spark: the session that runs queries; the active one of this thread if None.
+            args: values for the parameters of its expressions, as ``spark.sql`` takes them: by name for
+                ``:name``, a list for each ``?``. They are bound as literals, never put into the text.
 
         Returns:
             See ``upsert.catalog.results``: ``Rows`` of what is shown, the ``Frame`` of a query, the
@@ -132,14 +135,17 @@ class Catalog:
         <INSERT INTO words: written>
         >>> catalog.sql("SELECT word FROM words WHERE n > 1", spark)
         <SELECT: DataFrame[word: string]>
+        >>> catalog.sql("DELETE FROM words WHERE word = :word", args={"word": "a"})
+        <DELETE FROM words: deleted, snapshot 2>
         """
         # Every task of a query imports this module; the parser behind it is for the few that read SQL.
         from upsert.catalog.run.dispatch import execute
+        from upsert.sql.parameters import bound
         from upsert.sql.parser import parse
         from upsert.sql.statements import OtherTables
 
         with own_errors_first():
-            statement = parse(text)
+            statement = bound(parse(text), args)
             result = execute(self.context, statement, spark)
             if isinstance(statement, OtherTables):
                 self._follow()

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.sql import functions as F
 
 from upsert.catalog.create_as.create_as import TableFromQuery
 from upsert.catalog.results import Done, Frame, Live, Materialized, Result, Running
@@ -18,7 +19,14 @@ from upsert.catalog.run import jobs
 from upsert.catalog.run.jobs import needed
 from upsert.catalog.run.scans import Scan, unstable_column
 from upsert.catalog.session import DROP_ON_CANCEL, RESULT_MODE, TRIGGER
-from upsert.errors import DatabaseNotFoundError, SchemaError, StorageError, TableNotFoundError, UpsertError
+from upsert.errors import (
+    ConfigurationError,
+    DatabaseNotFoundError,
+    SchemaError,
+    StorageError,
+    TableNotFoundError,
+    UpsertError,
+)
 from upsert.kafka.options import CONNECTOR_ALIASES, UPSERT
 from upsert.schema import Index
 from upsert.sql import statements as s
@@ -28,7 +36,7 @@ from upsert.sql.query import AsOfKind, QueryText, Reference
 from upsert.types import quoted
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from upsert.catalog.context import Context
 
@@ -126,14 +134,15 @@ def frame(
             tables[name] = partial(Scan(reference, is_streaming, query.subject).rows, context, spark)
         names.append(name)
     text, frames = query.over(names), {name: scan() for name, scan in tables.items()}
+    args = _literals(query)
     try:
-        return _over(spark, text, frames)
+        return _over(spark, text, frames, args)
     except (AnalysisException, ParseException) as cause:
         is_subquery = cause.getCondition() == _STREAM_IN_SUBQUERY
         if not is_subquery or (joined := context.joined_subqueries) is None:
             raise SchemaError(f"{query.subject}: {_described(cause, text)}") from cause
     stand_ins = {name: spark.createDataFrame([], df.schema) for name, df in frames.items()}
-    return joined(_over(spark, text, stand_ins), tables)
+    return joined(_over(spark, text, stand_ins, args), tables)
 
 
 def query_position(query: QueryText, offset: int) -> str:
@@ -154,12 +163,29 @@ def _temporary_name() -> str:
     return f"upsert_{uuid.uuid4().hex}"
 
 
-def _over(spark: SparkSession, text: Revision, tables: Mapping[str, DataFrame]) -> DataFrame:
+def _literals(query: QueryText) -> dict[str, Column]:
+    """The values for a query's parameters as Spark's literals."""
+    found = {}
+    for name, value in query.args.items():
+        try:
+            found[name] = F.lit(value)
+        except Exception as cause:  # Spark and py4j have an error for each kind of value that is none
+            mark = "?" if query.is_numbered else f":{name}"
+            raise ConfigurationError(
+                f"{query.subject}: parameter {mark} must be a literal of Spark SQL, got "
+                f"{type(value).__name__}; give a number, a text, a time or a list of such values"
+            ) from cause
+    return found
+
+
+def _over(
+    spark: SparkSession, text: Revision, tables: Mapping[str, DataFrame], args: dict[str, Column]
+) -> DataFrame:
     """A query over temporary views, which are there while Spark reads its text."""
     try:
         for name, df in tables.items():
             df.createOrReplaceTempView(name)
-        return spark.sql(text.text)
+        return spark.sql(text.text, args=args or None)
     finally:
         for name in tables:
             spark.catalog.dropTempView(name)
