@@ -143,6 +143,8 @@ def test_spark_gets_literals_of_the_values_types(spark: SparkSession, tmp_path: 
     assert found.to_pylist() == [{"id": 2}]
     with pytest.raises(ConfigurationError, match="parameter :a must be a literal of Spark SQL, got object"):
         catalog.sql("SELECT :a", spark, args={"a": object()})
+    with pytest.raises(SchemaError, match=r"'nix' is in no table of the query; .* at line 2$"):
+        catalog.sql("SELECT id FROM t\nWHERE id > :long AND nix = 1", spark, args={"long": 123_456})
     catalog.sql(f"CREATE TABLE u (id INT, {types})")
     catalog.options.update({"execution.runtime-mode": "streaming", "pipeline.name": "p"})
     query = catalog.sql(

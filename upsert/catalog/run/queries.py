@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import functions as F
@@ -140,7 +140,7 @@ def frame(
     except (AnalysisException, ParseException) as cause:
         is_subquery = cause.getCondition() == _STREAM_IN_SUBQUERY
         if not is_subquery or (joined := context.joined_subqueries) is None:
-            raise SchemaError(f"{query.subject}: {_described(cause, text)}") from cause
+            raise SchemaError(f"{query.subject}: {_described(cause, text, query.args)}") from cause
     stand_ins = {name: spark.createDataFrame([], df.schema) for name, df in frames.items()}
     return joined(_over(spark, text, stand_ins, args), tables)
 
@@ -254,8 +254,11 @@ def _unknown_column(first: str, error: PySparkException) -> str:
     return f"column {wanted!r} is in no table of the query{choice if known else ''}"
 
 
-def _described(error: AnalysisException | ParseException, text: Revision) -> str:
-    """What Spark says of a query, with the position in the statement that the user wrote."""
+def _described(error: AnalysisException | ParseException, text: Revision, args: Mapping[str, Any]) -> str:
+    """What Spark says of a query, with the position in the statement that the user wrote.
+
+    Spark counts columns, and lines if these have any, with the values of ``args`` in place of their marks.
+    """
     message = str(error.getMessage() or error).strip()
     first = _NOISE.sub("", message.splitlines()[0])
     first = re.sub(r"`upsert_[0-9a-f]{32}`\.?", "", first)
@@ -269,9 +272,10 @@ def _described(error: AnalysisException | ParseException, text: Revision) -> str
             "JOIN for EXISTS and IN, LEFT ANTI JOIN for NOT EXISTS"
         )
     where = _POSITION.search(f"{message} {error}")
-    if where is None:
+    if where is None or any("\n" in str(value) for value in args.values()):
         return first
     lines = text.text.split("\n")
     offset = sum(len(line) + 1 for line in lines[: int(where[1]) - 1]) + int(where[2])
     first = _POSITION.sub("", first).strip()
-    return f"{first} at {position(text.first, text.original(offset))}"
+    place = position(text.first, text.original(offset))
+    return f"{first} at {place.partition(',')[0] if args else place}"
