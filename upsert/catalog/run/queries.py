@@ -17,7 +17,7 @@ from upsert.catalog.create_as.create_as import TableFromQuery
 from upsert.catalog.results import Done, Frame, Live, Materialized, Result, Running
 from upsert.catalog.run import jobs
 from upsert.catalog.run.jobs import needed
-from upsert.catalog.run.scans import Scan, unstable_column
+from upsert.catalog.run.scans import STATES, Scan, unstable_column
 from upsert.catalog.session import DROP_ON_CANCEL, RESULT_MODE, TRIGGER
 from upsert.errors import (
     ConfigurationError,
@@ -116,7 +116,7 @@ def frame(
 ) -> DataFrame:
     """The DataFrame of a query over tables of the catalog and those that Spark knows.
 
-    ``pinned`` has for names of managed tables the snapshot to read.
+    ``pinned`` has for names of managed tables the snapshot to read where the query names no state itself.
     """
     _check_processing_times(context, query)
     if is_streaming:
@@ -125,7 +125,8 @@ def frame(
     tables: dict[str, Callable[[], DataFrame]] = {}
     for written in query.references:
         reference = written
-        if (snapshot := pinned.get(written.name)) is not None:
+        names_state = written.as_of is not None or not STATES.isdisjoint(written.options)
+        if not names_state and (snapshot := pinned.get(written.name)) is not None:
             state = {"scan.mode": "from-snapshot", "scan.snapshot-id": str(snapshot)}
             reference = replace(written, options={**written.options, **state})
         name = None

@@ -322,6 +322,12 @@ class TestMerge:
             ("tue", 1, 3, "-D"),
             ("wed", 1, 40, "+I"),
         ]
+        catalog.sql(
+            f"MERGE INTO days USING days FOR SYSTEM_VERSION AS OF {before} AS old "
+            "ON days.day = old.day AND days.id = old.id WHEN NOT MATCHED THEN INSERT *",
+            spark,
+        )
+        assert self.rows(catalog)[2] == ("tue", 1, 3)
 
     def test_row_that_others_changed_meanwhile_is_looked_at_again(
         self, catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
