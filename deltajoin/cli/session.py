@@ -24,11 +24,14 @@ from upsert import Catalog
 from upsert.catalog.results import Done, Frame, Live, Result, Rows, Running
 from upsert.catalog.script import split_statements
 from upsert.errors import ConfigurationError, own_errors_first
+from upsert.sql.parameters import bound, parameters, written
 from upsert.sql.parser import parse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from upsert.sql.statements import Statement
 
 Found = TypeVar("Found")
 
@@ -83,6 +86,7 @@ class Session:
         conf: Spark settings as ``key=value``.
         master: Spark's master, such as ``local[*]``.
         rows: how many rows of a batch a table shows.
+        params: values for parameters of statements, as ``name=value``.
 
     Attributes:
         started: the queries that streaming statements have started, in their order.
@@ -96,12 +100,14 @@ class Session:
         master: str | None = None,
         *,
         rows: int = SHOWN_ROWS,
+        params: Sequence[str] = (),
     ) -> None:
         self._conf = dict(map(_setting, conf))
         self._master = master
         self._warehouse = warehouse
         self._output = output
         self._rows = rows
+        self._params = dict(map(_param, params))
         self._shown: list[StreamingQuery] = []
         self._is_cancelled = False
         self.started: list[StreamingQuery] = []
@@ -160,6 +166,8 @@ class Session:
     def run_script(self, text: str) -> None:
         """Execute all statements of a text; stops at the first error."""
         self._is_cancelled = False
+        if self._params:
+            self._check_params([parse(statement.text) for statement in split_statements(text)])
         for statement in split_statements(text):
             self._go_on()
             self.run(statement.text)
@@ -173,8 +181,9 @@ class Session:
 
         # each must be a statement before any is executed
         parsed = [parse(statement.text) for statement in split_statements(text)]
+        self._check_params(parsed)
         found: list[Callable[[], Result]] = []
-        for one in parsed:
+        for one in [bound(one, self._args(one)) for one in parsed]:
             self._go_on()
             with own_errors_first():
                 planned = self._with_spark_if_needed(partial(dispatch.planned, self.catalog.context, one))
@@ -192,6 +201,20 @@ class Session:
                 result = start()
             self._show(result)
 
+    def _args(self, statement: Statement) -> dict[str, Any] | None:
+        """The values for the parameters of one statement."""
+        names = parameters(statement)
+        return {name: value for name, value in self._params.items() if name in names} or None
+
+    def _check_params(self, statements: Sequence[Statement]) -> None:
+        """Refuse a value that no statement of a text has a parameter for."""
+        known = {name for statement in statements for name in parameters(statement)}
+        if unused := next((name for name in self._params if name not in known), None):
+            raise ConfigurationError(
+                f"--param {unused}: a statement must have the parameter :{unused}, none has; parameters are "
+                f"{', '.join(f':{name}' for name in sorted(known)) or 'none'}"
+            )
+
     def _go_on(self) -> None:
         if self._is_cancelled:
             raise KeyboardInterrupt
@@ -206,7 +229,8 @@ class Session:
 
     def run(self, text: str) -> None:
         """Execute one statement and show what it gives; a stream is shown until `cancel` stops it."""
-        self._show(self._with_spark_if_needed(partial(self.catalog.sql, text)))
+        args = self._args(parse(text)) if self._params else None
+        self._show(self._with_spark_if_needed(partial(self.catalog.sql, text, args=args)))
 
     @own_errors_first()
     def _show(self, result: Result) -> None:
@@ -293,6 +317,13 @@ def _setting(text: str) -> tuple[str, str]:
             f"option --conf must read key=value, got {text!r}; for example spark.ui.port=4040"
         )
     return key.strip(), value
+
+
+def _param(text: str) -> tuple[str, Any]:
+    name, sign, value = text.partition("=")
+    if not sign or not name.strip():
+        raise ConfigurationError(f"option --param must read name=value, got {name!r}; for example least=3")
+    return name.strip(), written(value)
 
 
 def _picture(rows: pa.Table) -> Group:

@@ -95,6 +95,10 @@ view_app = typer.Typer(no_args_is_help=True, help="Materialized views: their sta
 Conf = Annotated[
     list[str] | None, typer.Option("--conf", help="A Spark setting, key=value; may be repeated.")
 ]
+Params = Annotated[
+    list[str] | None,
+    typer.Option("--param", help="A value for :name in statements, name=value; may be repeated."),
+]
 Trace = Annotated[bool, typer.Option("--trace", help="Also print what Python and Java say of an error.")]
 Master = Annotated[str | None, typer.Option(help="Spark's master.", show_default="local[*]")]
 
@@ -108,6 +112,7 @@ def sql(
     ] = None,
     warehouse: Warehouse = HERE,
     rows: Annotated[int, typer.Option(min=1, help="Rows of a query that a table shows.")] = SHOWN_ROWS,
+    params: Params = None,
     conf: Conf = None,
     master: Master = None,
     trace: Trace = False,
@@ -120,7 +125,7 @@ def sql(
     with errors_printed(as_json=as_json, trace=trace) as output:
         if file is not None and execute is not None:
             raise ConfigurationError("sql: either a file or -e says what to do, got both; leave one out")
-        session = Session(warehouse, output, conf or (), master, rows=rows)
+        session = Session(warehouse, output, conf or (), master, rows=rows, params=params or ())
         with ThreadPoolExecutor(1, "statement") as thread, closing(session):
             if file is None and execute is None and sys.stdin.isatty():
                 _converse(session, thread, trace=trace)
@@ -140,6 +145,7 @@ def _run_and_follow(text: str, session: Session, thread: ThreadPoolExecutor, out
 def run(
     job: Annotated[Path, typer.Argument(metavar="JOB.sql", help="A file of statements.", show_default=False)],
     warehouse: Warehouse = HERE,
+    params: Params = None,
     conf: Conf = None,
     master: Master = None,
     keep_going: Annotated[
@@ -156,7 +162,7 @@ def run(
     with (
         errors_printed(as_json=as_json, trace=trace) as output,
         signals_noted() as stopped,
-        closing(Session(warehouse, output, conf or (), master)) as session,
+        closing(Session(warehouse, output, conf or (), master, params=params or ())) as session,
     ):
         done_or_stopped(partial(_start, session, _read(job), job), session.cancel, stopped)
         if session.started:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from upsert.catalog.results import Result
+    from upsert.sql.parameters import Args
     from upsert.views.view import View
 
 
@@ -100,18 +101,21 @@ class Catalog:
         """The absolute path of the current catalog's folder."""
         return self.context.warehouse
 
-    def sql(self, text: str, spark: SparkSession | None = None) -> Result:
+    def sql(self, text: str, spark: SparkSession | None = None, *, args: Args | None = None) -> Result:
         """Execute one statement.
 
         ``CREATE TABLE``, also ``AS SELECT``, ``DROP TABLE``, ``ALTER TABLE``, ``INSERT``, ``DELETE FROM``,
-        queries, ``SHOW``, ``DESCRIBE``, ``SET``, databases: docs/sql.md. Follows FLIP-188, FLIP-218, FLIP-486
-        (``INDEX``), FLIP-149 and FLIP-107. A table appears and disappears atomically, also in a crash.
+        ``UPDATE``, ``MERGE INTO``, queries, ``SHOW``, ``DESCRIBE``, ``SET``, databases: docs/sql.md. Follows
+        FLIP-188, FLIP-218, FLIP-486 (``INDEX``), FLIP-149 and FLIP-107. A table appears and disappears
+        atomically, also in a crash.
         ``DROP TABLE`` deletes a managed table's rows and history; of a table with a connector the definition,
         the state of its readers and its mirror, and nothing outside, no topic.
 
         Args:
             text: the statement; ``upsert.catalog.script.split_statements`` splits a text with several.
             spark: the session that runs queries; the active one of this thread if None.
+            args: values for the parameters of its expressions, as ``spark.sql`` takes them: by name for
+                ``:name``, a list for each ``?``. They are bound as literals, never put into the text.
 
         Returns:
             See ``upsert.catalog.results``: ``Rows`` of what is shown, the ``Frame`` of a query, the
@@ -132,14 +136,17 @@ class Catalog:
         <INSERT INTO words: written>
         >>> catalog.sql("SELECT word FROM words WHERE n > 1", spark)
         <SELECT: DataFrame[word: string]>
+        >>> catalog.sql("DELETE FROM words WHERE word = :word", args={"word": "a"})
+        <DELETE FROM words: deleted, snapshot 2>
         """
         # Every task of a query imports this module; the parser behind it is for the few that read SQL.
         from upsert.catalog.run.dispatch import execute
+        from upsert.sql.parameters import bound
         from upsert.sql.parser import parse
         from upsert.sql.statements import OtherTables
 
         with own_errors_first():
-            statement = parse(text)
+            statement = bound(parse(text), args)
             result = execute(self.context, statement, spark)
             if isinstance(statement, OtherTables):
                 self._follow()
@@ -428,7 +435,7 @@ class Catalog:
         ``writeStream.toTable`` and tools that only know Spark (a Thrift server) work on managed tables and
         views, always on their newest snapshot. ``readStream.table("orders__changes")`` reads the changes with
         ``_row_kind``. Statements of this catalog that create, alter, rename or drop tables are followed;
-        those of other processes by the next call. Tables with a connector, UPDATE, DELETE, hints and
+        those of other processes by the next call. Tables with a connector, UPDATE, DELETE, MERGE, hints and
         FOR SYSTEM_VERSION are for ``catalog.sql`` alone. ``DROP TABLE`` in plain Spark SQL takes the name
         away, and no row.
 

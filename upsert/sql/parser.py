@@ -9,6 +9,8 @@ words of it are exchanged, so that Spark reads the user's expressions, and error
 
     DELETE FROM t WHERE c                SELECT * FROM t WHERE c
     UPDATE t SET a = x, b = y WHERE c    SELECT *, x AS `_new_value_0`, y AS `_new_value_1` FROM t WHERE c
+
+That of ``MERGE INTO`` is made in `upsert.sql.merge_into`.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from upsert.sql import statements as s
 from upsert.sql.alter_table import alter_table, alter_view
 from upsert.sql.create_table import create_table, create_view
 from upsert.sql.dialect import Edit, expression_tree, too_deep
+from upsert.sql.merge_into import merge_into
 from upsert.sql.query import QueryText, query_at
 from upsert.sql.statements import Statement
 from upsert.sql.tokens import (
@@ -109,11 +112,12 @@ def _delete(cursor: Cursor) -> s.Delete:
     start = cursor.offset
     cursor.raw("a condition", lambda: False)
     tree = expression_tree(blanked(cursor.text, start, cursor.reached), cursor.subject)
-    return s.Delete(name, tree, hints, _query_of_rows(cursor, [head]))
+    return s.Delete(name, tree, hints, _query_of_rows(cursor, [head], start))
 
 
 def _update(cursor: Cursor) -> s.Update:
     hints, name, table = _target(cursor, "UPDATE")
+    named = cursor.offset
     cursor.expect("SET")
     edits, columns = [Edit(cursor.first, cursor.reached, "SELECT *,")], list[str]()
     while True:
@@ -134,7 +138,7 @@ def _update(cursor: Cursor) -> s.Update:
         cursor.raw("a condition", lambda: False)
     if repeated := next((column for column in columns if columns.count(column) > 1), None):
         raise SchemaError(f"{cursor.subject}: column {repeated!r} gets two values; give one")
-    return s.Update(name, tuple(columns), _query_of_rows(cursor, edits), hints)
+    return s.Update(name, tuple(columns), _query_of_rows(cursor, edits, named), hints)
 
 
 def _target(cursor: Cursor, what: str) -> tuple[dict[str, str], str, str]:
@@ -147,8 +151,9 @@ def _target(cursor: Cursor, what: str) -> tuple[dict[str, str], str, str]:
     return before | cursor.hint(), name, written
 
 
-def _query_of_rows(cursor: Cursor, edits: list[Edit]) -> QueryText:
-    text = without_hints(cursor.text, cursor.subject)
+def _query_of_rows(cursor: Cursor, edits: list[Edit], named: int) -> QueryText:
+    """The query of a statement whose table has been ``named``, with hints that are those of the write."""
+    text = without_hints(cursor.text, cursor.subject, until=named)
     return QueryText.of(text, cursor.first, cursor.reached, cursor.subject, edits)
 
 
@@ -300,12 +305,12 @@ def _explain(cursor: Cursor) -> s.Explain | s.ExplainView:
     match explained:
         case s.CreateView() if not is_json:
             return s.ExplainView(explained)
-        case s.Select() | s.Insert() | s.CreateTableAs():
+        case s.Select() | s.Insert() | s.Merge() | s.CreateTableAs():
             return s.Explain(explained, is_json)
     views_too = "" if is_json else ", CREATE MATERIALIZED VIEW"
     raise SchemaError(
-        f"EXPLAIN{' FORMAT JSON' if is_json else ''}: the statement must be SELECT, INSERT{views_too} or "
-        f"CREATE TABLE … AS, got {head}; SHOW and DESCRIBE show what tables are"
+        f"EXPLAIN{' FORMAT JSON' if is_json else ''}: the statement must be SELECT, INSERT, MERGE{views_too} "
+        f"or CREATE TABLE … AS, got {head}; SHOW and DESCRIBE show what tables are"
     )
 
 
@@ -381,6 +386,7 @@ _STATEMENTS: Final[Mapping[tuple[str, ...], Callable[[Cursor], Statement]]] = {
     ("INSERT",): _insert,
     ("DELETE", "FROM"): _delete,
     ("UPDATE",): _update,
+    ("MERGE", "INTO"): merge_into,
     **{(word,): _select for word in _QUERY_WORDS},
 }
 """The first words of each statement, and what reads the rest of it."""
@@ -388,7 +394,7 @@ _STATEMENTS: Final[Mapping[tuple[str, ...], Callable[[Cursor], Statement]]] = {
 _NAMES: Final = (
     "CREATE TABLE, DROP TABLE, ALTER TABLE, CREATE MATERIALIZED VIEW, REFRESH MATERIALIZED VIEW, EXPLAIN, "
     "CREATE CATALOG, DROP CATALOG, CREATE DATABASE, DROP DATABASE, USE, SHOW, DESCRIBE, INSERT, DELETE FROM, "
-    "UPDATE, SELECT, CALL, SET, RESET"
+    "UPDATE, MERGE INTO, SELECT, CALL, SET, RESET"
 )
 
 _HEAD_WORDS: Final = frozenset(

@@ -210,6 +210,28 @@ def _is_literal(node: exp.Expr) -> bool:
     return False
 
 
+def literal_tree(value: object) -> exp.Expr | None:
+    """A value as the literal that means the same to Spark and to the store; None where there is none.
+
+    A float is a DOUBLE, its literal a DECIMAL; what a time without a zone means is Spark's matter.
+    """
+    match value:
+        case None:
+            return exp.Null()
+        case bool():
+            return exp.Boolean(this=value)
+        case int():
+            return exp.Literal.number(value)
+        case Decimal() if value.is_finite():
+            literal = exp.Literal.number(format(abs(value), "f"))
+            return exp.Neg(this=literal) if value < 0 else literal
+        case str():
+            return exp.Literal.string(value)
+        case date() if not isinstance(value, datetime):
+            return exp.Cast(this=exp.Literal.string(value.isoformat()), to=exp.DataType.build("date"))
+    return None
+
+
 def _of_column(
     comparison: Comparison, name: str, schema: TableSchema, zone: str
 ) -> tuple[str, str, Any] | None:

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 from sqlglot import exp
+from sqlglot.tokenizer_core import Token, TokenType
 
 from upsert.errors import SchemaError
 from upsert.sql.dialect import (
@@ -28,7 +29,7 @@ from upsert.sql.dialect import (
     visible_name,
 )
 from upsert.sql.flink_words import check_no_sessions_of_a_table, spark_words
-from upsert.sql.predicates import Comparison, comparisons
+from upsert.sql.predicates import Comparison, comparisons, literal_tree
 from upsert.sql.tokens import Cursor, Hint, blanked, hints_in
 from upsert.types import quoted
 
@@ -95,6 +96,8 @@ class Reference:
 class QueryText:
     """The query that a part of a statement is; ``edits`` make one of a statement that is none, as UPDATE.
 
+    ``args`` has values for its parameters, see ``upsert.sql.parameters``; a ``?`` is one by its number.
+
     >>> query = QueryText.of("SELECT o.id, name FROM orders o JOIN shop.products USING (product_id)")
     >>> [reference.name for reference in query.references]
     ['orders', 'shop.products']
@@ -107,6 +110,7 @@ class QueryText:
     end: int
     subject: str = "query"
     edits: tuple[Edit, ...] = ()
+    args: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(
@@ -172,7 +176,30 @@ class QueryText:
         tokens = tokens_of(self._white, self.subject)
         if len(tokens) > 1 and tokens[0].text.upper() == "TABLE" and tokens[1].text != "(":
             edits.append(Edit(tokens[0].start, tokens[0].end + 1, "SELECT * FROM"))  # it is short for that
-        return Revision(self._white).edited(edits)
+        worded = Revision(self._white).edited(edits)
+        if not self.is_numbered:
+            return worded
+        marks = [token for token in tokens_of(worded.text, self.subject) if _is_mark(token)]
+        names = self.numbers(len(marks))
+        return worded.edited(
+            Edit(mark.start, mark.end + 1, f":{name}") for mark, name in zip(marks, names, strict=True)
+        )
+
+    @cached_property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of the parameters, each once; those of ``numbers`` are ``?``."""
+        marks = query_tree(self._worded.text, self.subject, self._worded).find_all(exp.Placeholder)
+        return tuple(sorted({mark.name for mark in marks}))
+
+    @cached_property
+    def is_numbered(self) -> bool:
+        """Whether there are parameters ``?``."""
+        return any(map(_is_mark, tokens_of(self._white, self.subject)))
+
+    @staticmethod
+    def numbers(count: int) -> list[str]:
+        """The names of that many parameters ``?``, in their order."""
+        return [f"_{number:06}" for number in range(count)]
 
     @cached_property
     def _hints(self) -> tuple[Hint, ...]:
@@ -185,8 +212,12 @@ class QueryText:
 
     @cached_property
     def tree(self) -> exp.Expr:
-        """The query as sqlglot reads it, in Spark's words."""
-        return query_tree(self._worded.text, self.subject, self._worded)
+        """The query as sqlglot reads it, in Spark's words, with values for parameters where it has them."""
+        tree = query_tree(self._worded.text, self.subject, self._worded)
+        for mark in list(tree.find_all(exp.Placeholder)) if self.args else ():
+            if (value := literal_tree(self.args.get(mark.name, ...))) is not None:
+                mark.replace(value)
+        return tree
 
     @cached_property
     def _tables(self) -> tuple[exp.Table, ...]:
@@ -225,6 +256,10 @@ class QueryText:
         """The hint right after a table's name."""
         end = self._worded.original(_span(table)[1] - 1) + 1
         return next((hint for hint in self._hints if hint.after == end), None)
+
+
+def _is_mark(token: Token) -> bool:
+    return token.token_type is TokenType.PLACEHOLDER
 
 
 def _span(table: exp.Table) -> tuple[int, int]:

@@ -475,6 +475,64 @@ NEW_VALUE: Final = "_new_value_{}"
 """Name of the value of the n-th column of an UPDATE in the query of its rows."""
 
 
+class MergeRows(StrEnum):
+    """Which rows a clause of MERGE is for."""
+
+    MATCHED = "WHEN MATCHED"
+    NOT_MATCHED = "WHEN NOT MATCHED"
+    NOT_MATCHED_BY_SOURCE = "WHEN NOT MATCHED BY SOURCE"
+
+
+class MergeAction(StrEnum):
+    """What a clause of MERGE does with its rows."""
+
+    UPDATE = "UPDATE"
+    DELETE = "DELETE"
+    INSERT = "INSERT"
+
+
+@dataclass(frozen=True)
+class MergeClause:
+    """``WHEN … THEN …`` of MERGE.
+
+    Attributes:
+        columns: those that get values; None for ``*``, all of them from columns of the source.
+        values: for each column that of the source, in lower case, which is its value; None for another one.
+    """
+
+    rows: MergeRows
+    action: MergeAction
+    columns: tuple[str, ...] | None = None
+    values: tuple[str | None, ...] = ()
+
+
+@dataclass(frozen=True)
+class Merge:
+    """``MERGE INTO t USING s ON condition WHEN …``.
+
+    Attributes:
+        rows: the query of the rows of target and source, see ``upsert.sql.merge_into``.
+        equal: columns of the target with those of the source that ON says they equal, in lower case.
+        is_only_equal: whether ON says nothing else.
+    """
+
+    name: str
+    clauses: tuple[MergeClause, ...]
+    rows: QueryText
+    equal: tuple[tuple[str, str], ...] = ()
+    is_only_equal: bool = False
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+MERGE_TARGET: Final = "_merge_target"
+MERGE_SOURCE: Final = "_merge_source"
+IN_TARGET: Final = "_merge_in_target"
+IN_SOURCE: Final = "_merge_in_source"
+CLAUSE: Final = "_merge_{}"
+CLAUSE_VALUE: Final = "_merge_{}_{}"
+"""Names of columns in the query of a MERGE: both rows, which of them are there, the clauses, their values."""
+
+
 @dataclass(frozen=True)
 class Select:
     """A query."""
@@ -486,7 +544,7 @@ class Select:
 class Explain:
     """``EXPLAIN [PLAN FOR] [FORMAT [=] { TEXT | JSON }]`` of a statement with a query: how it is executed."""
 
-    statement: Select | Insert | CreateTableAs
+    statement: Select | Insert | Merge | CreateTableAs
     is_json: bool = False
 
 
@@ -521,7 +579,7 @@ Description = ShowCreateTable | ShowPartitions | DescribeTable | Explain
 ProcedureStatement = Call | ShowProcedures
 ViewStatement = CreateView | ExplainView | RefreshView | AlterView | SuspendView | DropView
 SessionStatement = SetOption | ShowOptions | ResetOption
-RowStatement = Insert | Delete | Update | Select
+RowStatement = Insert | Delete | Update | Merge | Select
 OtherTables = TableStatement | ViewStatement | DropDatabase | UseCatalog
 """After these the current catalog may have other tables, or other columns of them."""
 

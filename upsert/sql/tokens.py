@@ -221,10 +221,12 @@ def hints_in(text: str, subject: str) -> tuple[Hint, ...]:
     return tuple(hint for hint in found if hint is not None)
 
 
-def without_hints(text: str, subject: str) -> str:
-    """A text of the same places without its hints OPTIONS."""
+def without_hints(text: str, subject: str, until: int) -> str:
+    """A text of the same places without its hints OPTIONS that begin before a place."""
     parts, at = [], 0
     for hint in hints_in(text, subject):
+        if hint.start >= until:
+            break
         parts += [text[at : hint.start], _white(text[hint.start : hint.end])]
         at = hint.end
     return "".join((*parts, text[at:]))

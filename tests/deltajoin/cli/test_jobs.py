@@ -90,7 +90,8 @@ def test_one_query_that_fails_is_told_in_a_line_while_the_others_go_on(
 def test_a_log_has_a_line_a_micro_batch_and_the_trace_comes_on_request(
     spark: SparkSession, warehouse: Path
 ) -> None:
-    done = run(spark, warehouse, "INSERT INTO copies SELECT id, word FROM words;")
+    copied = "INSERT INTO copies SELECT id, word FROM words WHERE id < :end;"
+    done = run(spark, warehouse, copied, "--param", "end=9")
     assert done.exit_code == 0, done.stderr
     lines = [line.split(" ", 2)[2] for line in done.stdout.splitlines() if "query job" in line]
     assert [line.partition(", ")[0].rpartition(": ")[2] for line in lines] == [

@@ -1,10 +1,14 @@
-"""A Java that Spark does not run on is named before Spark starts."""
+"""The session of a command: Java that Spark does not run on is named before Spark starts; --param."""
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from typer.testing import CliRunner
 
+from deltajoin.cli.app import app
 from deltajoin.cli.session import check_java
+from upsert import Catalog
 from upsert.errors import ConfigurationError
 
 
@@ -48,3 +52,29 @@ def test_that_of_the_path_counts_without_java_home(tmp_path: Path) -> None:
     folder = java(tmp_path / "j", 'openjdk version "11.0.2"')
     with pytest.raises(ConfigurationError, match="found Java 11"):
         check_java({"PATH": f"{folder}/bin:/usr/bin:/bin"})
+
+
+def test_values_of_parameters_come_from_the_command_line(tmp_path: Path) -> None:
+    """Each statement takes its own; one that no statement has is refused before any is executed."""
+    catalog = Catalog(tmp_path)
+    catalog.sql("CREATE TABLE words (id BIGINT, word STRING, PRIMARY KEY (id) NOT ENFORCED)")
+    catalog.table("words").write(pa.table({"id": [1, 2, 3, 4], "word": ["a", "007", "O'Brien", "7"]}))
+
+    def run(text: str, *given: str) -> tuple[int, str]:
+        values = (one for value in given for one in ("--param", value))
+        done = CliRunner().invoke(app, ["sql", "-w", str(tmp_path), "-e", text, *values])
+        return done.exit_code, done.stderr
+
+    text = "SHOW TABLES; DELETE FROM words WHERE word = :w OR word = :v; DELETE FROM words WHERE id = :id"
+    code, told = run(text, "w=007", "v=O'Brien", "id=1", "idd=2")
+    assert code != 0
+    assert (
+        "--param idd: a statement must have the parameter :idd, none has; parameters are :id, :v, :w" in told
+    )
+    assert catalog.table("words").snapshot().id == 1
+    assert run(text, "w=007", "v=O'Brien", "id=1") == (0, "")
+    assert catalog.table("words").snapshot().scan()["id"].to_pylist() == [4]
+    code, told = run("DELETE FROM words WHERE id = :id")
+    assert "parameter :id must have a value, args has none" in told
+    code, told = run("SHOW TABLES", "id")
+    assert "option --param must read name=value, got 'id'; for example least=3" in told

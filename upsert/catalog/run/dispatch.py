@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, assert_never
 
 from upsert.catalog.results import Done, Result
-from upsert.catalog.run import definitions, procedures, queries, row_changes, shows, views
+from upsert.catalog.run import definitions, merge, procedures, queries, row_changes, shows, views
 from upsert.catalog.run.jobs import active
 from upsert.sql import statements as s
 
@@ -88,6 +88,8 @@ def execute(context: Context, statement: s.Statement, spark: SparkSession | None
             return row_changes.delete(context, statement, spark)
         case s.Update():
             return row_changes.update(context, statement, spark)
+        case s.Merge():
+            return merge.merge(context, statement, spark)
         case s.Select():
             return queries.select(context, statement, spark)
     assert_never(statement)

@@ -8,18 +8,26 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.sql import functions as F
 
 from upsert.catalog.create_as.create_as import TableFromQuery
 from upsert.catalog.results import Done, Frame, Live, Materialized, Result, Running
 from upsert.catalog.run import jobs
 from upsert.catalog.run.jobs import needed
-from upsert.catalog.run.scans import Scan, unstable_column
+from upsert.catalog.run.scans import STATES, Scan, unstable_column
 from upsert.catalog.session import DROP_ON_CANCEL, RESULT_MODE, TRIGGER
 from upsert.catalog.system_tables import split
-from upsert.errors import DatabaseNotFoundError, SchemaError, StorageError, TableNotFoundError, UpsertError
+from upsert.errors import (
+    ConfigurationError,
+    DatabaseNotFoundError,
+    SchemaError,
+    StorageError,
+    TableNotFoundError,
+    UpsertError,
+)
 from upsert.kafka.options import CONNECTOR_ALIASES, UPSERT
 from upsert.schema import Index
 from upsert.sql import statements as s
@@ -29,7 +37,7 @@ from upsert.sql.query import AsOfKind, QueryText, Reference
 from upsert.types import quoted
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from upsert.catalog.context import Context
 
@@ -109,7 +117,7 @@ def frame(
 ) -> DataFrame:
     """The DataFrame of a query over tables of the catalog and those that Spark knows.
 
-    ``pinned`` has for names of managed tables the snapshot to read.
+    ``pinned`` has for names of managed tables the snapshot to read where the query names no state itself.
     """
     _check_processing_times(context, query)
     if is_streaming:
@@ -118,7 +126,9 @@ def frame(
     tables: dict[str, Callable[[], DataFrame]] = {}
     for written in query.references:
         reference = written
-        if written.changes is None and (snapshot := pinned.get(written.name)) is not None:
+        names_state = written.as_of is not None or not STATES.isdisjoint(written.options)
+        is_pinned = written.changes is None and not names_state
+        if is_pinned and (snapshot := pinned.get(written.name)) is not None:
             state = {"scan.mode": "from-snapshot", "scan.snapshot-id": str(snapshot)}
             reference = replace(written, options={**written.options, **state})
         name = None
@@ -127,14 +137,15 @@ def frame(
             tables[name] = partial(Scan(reference, is_streaming, query.subject).rows, context, spark)
         names.append(name)
     text, frames = query.over(names), {name: scan() for name, scan in tables.items()}
+    args = _literals(query)
     try:
-        return _over(spark, text, frames)
+        return _over(spark, text, frames, args)
     except (AnalysisException, ParseException) as cause:
         is_subquery = cause.getCondition() == _STREAM_IN_SUBQUERY
         if not is_subquery or (joined := context.joined_subqueries) is None:
-            raise SchemaError(f"{query.subject}: {_described(cause, text)}") from cause
+            raise SchemaError(f"{query.subject}: {_described(cause, text, query.args)}") from cause
     stand_ins = {name: spark.createDataFrame([], df.schema) for name, df in frames.items()}
-    return joined(_over(spark, text, stand_ins), tables)
+    return joined(_over(spark, text, stand_ins, args), tables)
 
 
 def query_position(query: QueryText, offset: int) -> str:
@@ -155,12 +166,29 @@ def _temporary_name() -> str:
     return f"upsert_{uuid.uuid4().hex}"
 
 
-def _over(spark: SparkSession, text: Revision, tables: Mapping[str, DataFrame]) -> DataFrame:
+def _literals(query: QueryText) -> dict[str, Column]:
+    """The values for a query's parameters as Spark's literals."""
+    found = {}
+    for name, value in query.args.items():
+        try:
+            found[name] = F.lit(value)
+        except Exception as cause:  # Spark and py4j have an error for each kind of value that is none
+            mark = "?" if query.is_numbered else f":{name}"
+            raise ConfigurationError(
+                f"{query.subject}: parameter {mark} must be a literal of Spark SQL, got "
+                f"{type(value).__name__}; give a number, a text, a time or a list of such values"
+            ) from cause
+    return found
+
+
+def _over(
+    spark: SparkSession, text: Revision, tables: Mapping[str, DataFrame], args: dict[str, Column]
+) -> DataFrame:
     """A query over temporary views, which are there while Spark reads its text."""
     try:
         for name, df in tables.items():
             df.createOrReplaceTempView(name)
-        return spark.sql(text.text)
+        return spark.sql(text.text, args=args or None)
     finally:
         for name in tables:
             spark.catalog.dropTempView(name)
@@ -229,8 +257,11 @@ def _unknown_column(first: str, error: PySparkException) -> str:
     return f"column {wanted!r} is in no table of the query{choice if known else ''}"
 
 
-def _described(error: AnalysisException | ParseException, text: Revision) -> str:
-    """What Spark says of a query, with the position in the statement that the user wrote."""
+def _described(error: AnalysisException | ParseException, text: Revision, args: Mapping[str, Any]) -> str:
+    """What Spark says of a query, with the position in the statement that the user wrote.
+
+    Spark counts columns, and lines if these have any, with the values of ``args`` in place of their marks.
+    """
     message = str(error.getMessage() or error).strip()
     first = _NOISE.sub("", message.splitlines()[0])
     first = re.sub(r"`upsert_[0-9a-f]{32}`\.?", "", first)
@@ -244,9 +275,10 @@ def _described(error: AnalysisException | ParseException, text: Revision) -> str
             "JOIN for EXISTS and IN, LEFT ANTI JOIN for NOT EXISTS"
         )
     where = _POSITION.search(f"{message} {error}")
-    if where is None:
+    if where is None or any("\n" in str(value) for value in args.values()):
         return first
     lines = text.text.split("\n")
     offset = sum(len(line) + 1 for line in lines[: int(where[1]) - 1]) + int(where[2])
     first = _POSITION.sub("", first).strip()
-    return f"{first} at {position(text.first, text.original(offset))}"
+    place = position(text.first, text.original(offset))
+    return f"{first} at {place.partition(',')[0] if args else place}"

@@ -340,7 +340,7 @@ def delete(context: Context, statement: s.Delete, spark: SparkSession | None) ->
     """
     subject = f"DELETE FROM {statement.name}"
     table = changeable(context, statement.name, "DELETE")
-    tracked = _tracked(statement.options, subject)
+    is_tracked = tracked(statement.options, subject)
     where: Where = []
     if statement.condition is not None:
         session = active(spark)
@@ -352,21 +352,23 @@ def delete(context: Context, statement: s.Delete, spark: SparkSession | None) ->
                 raise
             if session is None:
                 raise SparkNeededError(f"{cause}; or give a Spark session, for any condition") from cause
-            _check_engine(table, subject)
-            query, changed = statement.rows, _deletions(table)
-            snapshot = _committed(context, session, statement.name, query, changed, tracked)
+            check_engine(table, subject)
+            deleted = _deletions(table)
+            snapshot = committed(
+                context, session, statement.name, statement.rows, lambda rows, _: deleted(rows), is_tracked
+            )
             return Done(subject, f"deleted, snapshot {snapshot}")
-    done = table.delete(where, tracked=tracked)
+    done = table.delete(where, tracked=is_tracked)
     return Done(subject, f"deleted, snapshot {done.id}")
 
 
 def update(context: Context, statement: s.Update, spark: SparkSession | None) -> Result:
     """``UPDATE t SET … WHERE …``: in one commit, which change streams show unless tracking is off."""
     subject = f"UPDATE {statement.name}"
-    tracked = _tracked(statement.options, subject)
+    is_tracked = tracked(statement.options, subject)
     session = needed(spark, subject)
     table = changeable(context, statement.name, "UPDATE")
-    _check_engine(table, subject)
+    check_engine(table, subject)
     schema = table.schema
     for name in statement.columns:
         if name in schema.primary_key:
@@ -374,37 +376,41 @@ def update(context: Context, statement: s.Update, spark: SparkSession | None) ->
                 f"{subject}: column {name!r} is one of the PRIMARY KEY, by which the row is found; delete "
                 "the row, and insert another one"
             )
-        if any(column.name == name for column in schema.computed):
-            raise SchemaError(
-                f"{subject}: column {name!r} is computed when it is read; set what it is computed from"
-            )
-        schema.type_of(name, subject)
+        check_stored(schema, name, subject)
 
-    def changed(rows: DataFrame) -> DataFrame:
+    def changed(rows: DataFrame, _: int) -> DataFrame:
         new = rows.selectExpr(*_new_values(table, rows, statement, subject))
         if schema.primary_key:
             return new
         return _deletions(table)(rows).unionByName(_of_kind(new, RowKind.INSERT))
 
-    snapshot = _committed(context, session, statement.name, statement.rows, changed, tracked)
+    snapshot = committed(context, session, statement.name, statement.rows, changed, is_tracked)
     return Done(subject, f"updated, snapshot {snapshot}")
 
 
-def _committed(
+def check_stored(schema: TableSchema, name: str, subject: str) -> None:
+    """Refuse a column that gets a value but is none, or is not stored."""
+    if any(column.name == name for column in schema.computed):
+        raise SchemaError(
+            f"{subject}: column {name!r} is computed when it is read; set what it is computed from"
+        )
+    schema.type_of(name, subject)
+
+
+def committed(
     context: Context,
     spark: SparkSession,
     name: str,
     query: QueryText,
-    changed: Callable[[DataFrame], DataFrame],
-    tracked: bool | None,
+    changed: Callable[[DataFrame, int], DataFrame],
+    is_tracked: bool | None,
 ) -> int:
-    """Commit the changes of the query's rows in one snapshot; its id."""
-    written = query.references[0].name
-    options = {} if tracked is None else {_TRACKING: str(tracked).lower()}
+    """Commit the changes of the query's rows, which are of a snapshot, in one snapshot; its id."""
+    options = {} if is_tracked is None else {_TRACKING: str(is_tracked).lower()}
     for attempt in range(1, ATTEMPTS + 1):
         table = context.table(name)
         base = table.snapshot()
-        rows = changed(frame(context, spark, query, is_streaming=False, pinned={written: base.id}))
+        rows = changed(frame(context, spark, query, is_streaming=False, pinned={name: base.id}), base.id)
         try:
             frames.write(rows, table.path, {**options, "unchanged-since": str(base.id)})
         except PySparkException as cause:
@@ -421,7 +427,8 @@ def _committed(
     return context.table(name).snapshot().id
 
 
-def _check_engine(table: Table, subject: str) -> None:
+def check_engine(table: Table, subject: str) -> None:
+    """Refuse a table in which a row does not replace the earlier one of its key."""
     if table.options.merge.needs_present_rows:
         raise ConfigurationError(
             f"{subject}: rows that Spark finds can be changed where the last one of a key counts, got a "
@@ -453,7 +460,8 @@ def _of_kind(rows: DataFrame, kind: RowKind) -> DataFrame:
     return rows.withColumn(ROW_KIND_COLUMN, F.lit(kind.value))
 
 
-def _tracked(given: Mapping[str, str], subject: str) -> bool | None:
+def tracked(given: Mapping[str, str], subject: str) -> bool | None:
+    """What a statement's options say of change tracking; None for nothing."""
     options = dict(given)
     text = options.pop(_TRACKING, None)
     if options:

@@ -87,7 +87,7 @@ def system_frame(spark: SparkSession, table: Table, system: str, state: int | No
     return spark.createDataFrame(system_rows(table, system, state))
 
 
-_STATES: Final = frozenset(
+STATES: Final = frozenset(
     {"scan.mode", "log.scan", "scan.snapshot-id", "scan.timestamp-millis", "scan.tag-name"}
 )
 """Options that choose a state, beside FOR SYSTEM_TIME and FOR SYSTEM_VERSION."""
@@ -205,7 +205,7 @@ class Scan:
         as_of = self.reference.as_of
         if as_of is None or as_of.kind is AsOfKind.PROCESSING:
             return {}
-        if given := _STATES.intersection(self.reference.options):
+        if given := STATES.intersection(self.reference.options):
             raise self._refusal(
                 f"the state is given twice, by FOR SYSTEM_… and {sorted(given)[0]!r}; give one"
             )

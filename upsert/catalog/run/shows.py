@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from upsert import types
 from upsert.catalog.results import Result, Rows
+from upsert.catalog.run import merge
 from upsert.catalog.run.definitions import fitting_partitions, given_options, managed
 from upsert.catalog.run.jobs import active, needed
 from upsert.catalog.run.queries import frame
@@ -338,7 +339,7 @@ def explain(context: Context, statement: s.Explain, spark: SparkSession | None) 
 
 
 def _planned(
-    context: Context, session: SparkSession, statement: s.Select | s.Insert | s.CreateTableAs
+    context: Context, session: SparkSession, statement: s.Select | s.Insert | s.Merge | s.CreateTableAs
 ) -> tuple[DataFrame, Sink | None]:
     """What is read, and the table that it goes into."""
     is_streaming = context.options.is_streaming
@@ -349,6 +350,8 @@ def _planned(
             target = Target.of(context, statement)
             df = target.fitted(frame(context, session, statement.query, is_streaming=is_streaming))
             return df, target.sink if is_streaming else None
+        case s.Merge():
+            return merge.planned(context, statement, session), None
         case s.CreateTableAs():
             df = frame(context, session, statement.query, is_streaming=is_streaming)
             options = context.options.with_materialize(statement.options, {})

@@ -97,6 +97,9 @@ class TestRowsThatSparkFinds:
             spark,
         )
         assert self.rows(catalog) == [(1, "ANN", 10), (2, "BOB", 20), (3, "cecilia", 3)]
+        catalog.sql("CREATE TABLE most (n INT)")
+        catalog.table("most").write(pa.table({"n": pa.array([3], pa.int32())}))
+        catalog.sql("UPDATE users SET n = (SELECT max(n) FROM most) WHERE id = 3", spark)
         catalog.sql("DELETE FROM users WHERE name LIKE '%B' OR size = 7", spark)
         assert self.rows(catalog) == [(1, "ANN", 10)]
         changes = catalog.table("users").changes(before, columns=["id", "n"])

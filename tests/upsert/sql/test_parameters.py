@@ -1,0 +1,157 @@
+"""Parameters of statements: which have values, how they reach Spark, the store, and conditions on files."""
+
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import planner
+from upsert.catalog.catalog import Catalog
+from upsert.errors import ConfigurationError, SchemaError
+from upsert.sql.parameters import bound, parameters
+from upsert.sql.parser import parse
+
+MERGE = (
+    "MERGE INTO t USING (SELECT ? AS id, CASE WHEN ? THEN 2 END AS v) s ON t.id = s.id "
+    "WHEN MATCHED AND s.v > ? THEN UPDATE SET v = ? WHEN NOT MATCHED THEN INSERT (id, v) VALUES (id, ?)"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "args", "marks", "values"),
+    [
+        (
+            "SELECT a FROM t WHERE b > ? AND c IN (?, 'a ? b') LIMIT ?",
+            [1, "x", 2],
+            "> c IN LIMIT",
+            [1, "x", 2],
+        ),
+        ("SELECT a FROM t WHERE b = :b -- :c\nOR c = :b", {"b": 1}, "= =", [1]),
+        ("INSERT INTO t VALUES (?, CAST(NULL AS STRUCT<a: INT>), ?)", (1, None), "VALUES ,", [1, None]),
+        ("UPDATE t SET a = ?, b = upper(?) WHERE c = ?", [1, 2, 3], "", [1, 2, 3]),
+        ("DELETE FROM t WHERE length(a) > ?", [1], "", [1]),
+        (MERGE, [1, 2, 3, 4, 5], "", [1, 2, 3, 4, 5]),
+        ("EXPLAIN INSERT INTO t SELECT a FROM u WHERE c = ?", [1], "", [1]),
+        ("CREATE TABLE t AS SELECT a, :x AS x FROM u", {"x": 1}, "", [1]),
+    ],
+)
+def test_values_are_bound_in_the_order_of_their_marks(
+    text: str, args: Any, marks: str, values: list[Any]
+) -> None:
+    statement: Any = bound(parse(text), args)
+    statement = getattr(statement, "statement", statement)
+    query = getattr(statement, "query", None) or statement.rows
+    sent = query.over([None] * len(query.references)).text
+    assert list(query.args.values()) == values
+    assert "?" not in sent.replace("'a ? b'", "")
+    places = [sent.index(f":{name}") for name in query.args]
+    assert places == sorted(places)
+
+
+def test_conditions_on_values_are_those_on_literals() -> None:
+    """So files are left out, and the store deletes, as if the values had been written."""
+    values = {"i": -3, "d": Decimal("-1.50"), "s": "it's", "day": date(2020, 10, 1), "yes": True}
+    written = "a = -3 AND b > -1.50 AND c = 'it''s' AND e < DATE '2020-10-01' AND f = TRUE"
+    marked = "a = :i AND b > :d AND c = :s AND e < :day AND f = :yes"
+    for head in ("SELECT * FROM t", "DELETE FROM t"):
+        given: Any = bound(parse(f"{head} WHERE {marked}"), values)
+        alike: Any = parse(f"{head} WHERE {written}")
+        queries = [getattr(one, "query", None) or one.rows for one in (given, alike)]
+        wheres = [[repr(one) for one in query.references[0].where] for query in queries]
+        assert wheres[0] == wheres[1]
+        if head.startswith("DELETE"):
+            assert given.condition == alike.condition
+    times: Any = bound(parse("SELECT * FROM t WHERE a < :t AND b > :f"), {"t": datetime.now(UTC), "f": 0.1})
+    assert times.query.references[0].where == ()
+
+
+def test_names_of_parameters() -> None:
+    assert parameters(parse("EXPLAIN SELECT :b + :a, :b FROM t")) == ("a", "b")
+    assert parameters(parse("UPDATE t SET a = ?")) == ()
+    assert parameters(parse("SHOW TABLES")) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "args", "error", "message"),
+    [
+        ("SELECT :a", None, SchemaError, "parameter :a must have a value, args has none; give args={'a': …}"),
+        ("SELECT :a", {"b": 1}, SchemaError, "parameter :a must have a value, args has :b"),
+        ("SELECT :a", {"a": 1, "b": 2}, ConfigurationError, "of a parameter, got :b; parameters are :a"),
+        ("SELECT 1", {"b": 1}, ConfigurationError, "got :b; parameters are none"),
+        ("SELECT 1", ["secret"], ConfigurationError, "got 1 values; parameters are none"),
+        ("SELECT :a", [1], ConfigurationError, "parameters are :a, so args must be a dict, got a list"),
+        ("SELECT ?", {"a": 1}, ConfigurationError, "parameters are ?, so args must be a list, got a dict"),
+        ("SELECT ?", None, SchemaError, "the 1 parameters ? must have a value each, args has 0"),
+        ("SELECT ?", [1, 2], SchemaError, "the 1 parameters ? must have a value each, args has 2"),
+        ("SELECT ?, :a", [1], SchemaError, "parameters must be all ? or all :name, got both"),
+        (
+            "SELECT ?",
+            "x",
+            ConfigurationError,
+            "args must be a dict of values by name, or a list for each ?, got str",
+        ),
+        ("SHOW TABLES", {"a": 1}, ConfigurationError, "got 1 values for another statement"),
+        ("DELETE FROM t", [1], ConfigurationError, "got 1 values for another statement"),
+        (
+            "CREATE MATERIALIZED VIEW v AS SELECT a FROM t WHERE b = :b",
+            {"b": 1},
+            SchemaError,
+            "a view keeps the text of its query, which must have no parameters, got :b; write the value",
+        ),
+        ("SHOW PARTITIONS t PARTITION (a = ?)", [1], SchemaError, "expected a literal, found '?'"),
+    ],
+)
+def test_missing_and_superfluous_values_are_refused(
+    text: str, args: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error) as raised:
+        bound(parse(text), args)
+    assert message in str(raised.value)
+
+
+@pytest.mark.spark
+def test_spark_gets_literals_of_the_values_types(spark: SparkSession, tmp_path: Path) -> None:
+    catalog = Catalog(tmp_path / "warehouse", optimize=planner.optimize)
+    types = "v STRING, n DOUBLE, PRIMARY KEY (id) NOT ENFORCED"
+    catalog.sql(f"CREATE TABLE t (id INT, {types})")
+    text = "x'; DROP TABLE t \\ \\' \" \n :id ? é"
+    values = {
+        "text": text,
+        "n": 1.5,
+        "none": None,
+        "day": date(2020, 10, 1),
+        "time": datetime(2020, 10, 1, 8, tzinfo=UTC),
+        "bytes": b"\x00'",
+        "list": [1, 2],
+        "span": timedelta(days=1),
+        "exact": Decimal("1.10"),
+    }
+    marks = ", ".join(f":{name} AS `{name}`" for name in values)
+    (row,) = catalog.sql(f"SELECT {marks}", spark, args=values).rows.to_pylist()
+    assert row == values
+    catalog.table("t").write(pa.table({"id": pa.array([1, 2], pa.int32()), "v": ["a", "b"], "n": [1.0, 2.0]}))
+    catalog.sql(
+        "UPDATE t SET v = :v, n = n * :f WHERE length(v) = :one AND id = 2",
+        spark,
+        args={"v": text, "f": 2, "one": 1},
+    )
+    found = catalog.sql("SELECT id FROM t WHERE v = ? AND n > ? LIMIT ?", spark, args=[text, 3.5, 5]).rows
+    assert found.to_pylist() == [{"id": 2}]
+    with pytest.raises(ConfigurationError, match="parameter :a must be a literal of Spark SQL, got object"):
+        catalog.sql("SELECT :a", spark, args={"a": object()})
+    with pytest.raises(SchemaError, match=r"'nix' is in no table of the query; .* at line 2$"):
+        catalog.sql("SELECT id FROM t\nWHERE id > :long AND nix = 1", spark, args={"long": 123_456})
+    catalog.sql(f"CREATE TABLE u (id INT, {types})")
+    catalog.options.update({"execution.runtime-mode": "streaming", "pipeline.name": "p"})
+    query = catalog.sql(
+        "INSERT INTO u SELECT id, :v, n + :add FROM t WHERE n > :least",
+        spark,
+        args={"v": "x", "add": 0.5, "least": 1},
+    ).query
+    query.processAllAvailable()
+    query.stop()
+    assert catalog.table("u").snapshot().scan().to_pylist() == [{"id": 2, "v": "x", "n": 4.5}]

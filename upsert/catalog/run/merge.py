@@ -1,0 +1,251 @@
+"""``MERGE INTO``: what its clauses make of the rows of target and source, in one commit.
+
+Spark joins the tables once, see ``upsert.sql.merge_into``. Of the rows that a clause takes, those of one key
+come together, for two rules that are checked before anything is published: at most one row of the source
+changes a row of the target, and afterwards each key has one row (docs/decisions/0044).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Observation
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, StructField, StructType
+
+from upsert import types
+from upsert.catalog.results import Done, Result
+from upsert.catalog.run.definitions import changeable
+from upsert.catalog.run.jobs import needed
+from upsert.catalog.run.queries import frame
+from upsert.catalog.run.row_changes import assigned_type, check_engine, check_stored, committed, tracked
+from upsert.errors import ChangelogError, ConfigurationError, SchemaError
+from upsert.managed import frames
+from upsert.rowkind import ROW_KIND_COLUMN, RowKind
+from upsert.sql import statements as s
+from upsert.types import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from upsert.catalog.context import Context
+    from upsert.store import Table
+
+_ACTION: Final = "_merge_action"
+_ROW: Final = "_merge_row"
+_KEPT: Final = "_merge_kept"
+_COUNTS: Final = {
+    s.MergeAction.UPDATE: "num_updated_rows",
+    s.MergeAction.DELETE: "num_deleted_rows",
+    s.MergeAction.INSERT: "num_inserted_rows",
+}
+_SEVERAL: Final = "several rows of the source change the row of the target with the key "
+_TWICE: Final = "several rows are inserted with the key "
+_THERE: Final = "a row is inserted that ON has not found, but the target has one with the key "
+_REMEDIES: Final = {
+    _SEVERAL: "keep one row of the source for each of the target, or make its conditions more exact",
+    _TWICE: "keep one row of the source for each key",
+    _THERE: "compare the primary key in ON",
+}
+
+
+def merge(context: Context, statement: s.Merge, spark: SparkSession | None) -> Result:
+    """``MERGE INTO t USING s ON … WHEN …``: in one commit, which change streams show unless tracking is off.
+
+    Raises:
+        ChangelogError: several rows of the source change one of the target, or a key would have two rows.
+    """
+    subject = f"MERGE INTO {statement.name}"
+    is_tracked = tracked(statement.options, subject)
+    found = _Changes(_target(context, statement, subject), statement, subject)
+    session = needed(spark, subject, context.options.forwarded())
+    counted = Observation()
+
+    def changed(rows: DataFrame, snapshot: int) -> DataFrame:
+        nonlocal counted
+        counted = Observation()
+        counts = [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in _COUNTS.values()]
+        return found.rows(rows, snapshot).observe(counted, *counts).drop(*_COUNTS.values())
+
+    try:
+        snapshot = committed(context, session, statement.name, statement.rows, changed, is_tracked)
+    except PySparkException as cause:
+        # a task raised it, whose error is known by its text alone
+        if (why := _violation(str(cause))) is None:
+            raise
+        raise ChangelogError(f"{subject}: {why}") from cause
+    updated, deleted, inserted = (counted.get[name] for name in _COUNTS.values())
+    return Done(
+        subject,
+        f"merged, snapshot {snapshot}: {updated} rows updated, {deleted} deleted, {inserted} inserted",
+    )
+
+
+def planned(context: Context, statement: s.Merge, spark: SparkSession) -> DataFrame:
+    """What a MERGE would write, for ``EXPLAIN``."""
+    subject = f"MERGE INTO {statement.name}"
+    table = _target(context, statement, subject)
+    rows = frame(context, spark, statement.rows, is_streaming=False)
+    return _Changes(table, statement, subject).rows(rows, table.snapshot().id).drop(*_COUNTS.values())
+
+
+def _target(context: Context, statement: s.Merge, subject: str) -> Table:
+    table = changeable(context, statement.name, "MERGE")
+    check_engine(table, subject)
+    if not table.schema.primary_key:
+        raise ConfigurationError(
+            f"{subject}: the target must have a PRIMARY KEY, by which its rows are told apart, got a table "
+            "without one; create it with a key, or use UPDATE, DELETE and INSERT"
+        )
+    return table
+
+
+@dataclass(frozen=True)
+class _Changes:
+    """What a statement makes of the rows of its query."""
+
+    table: Table
+    statement: s.Merge
+    subject: str
+
+    def rows(self, joined: DataFrame, snapshot: int) -> DataFrame:
+        """The changes, at most one for each key, and a column for each number of ``_COUNTS``.
+
+        The target is that of a snapshot.
+        """
+        key = self.table.schema.primary_key
+        source = joined.schema[s.MERGE_SOURCE].dataType
+        assert isinstance(source, StructType)
+        action, row = F.lit(None).cast("string"), F.lit(None)
+        for number, clause in reversed(list(enumerate(self.statement.clauses))):
+            applies = F.col(s.CLAUSE.format(number))
+            values = F.struct(*self._row(number, clause, joined.schema, source))
+            row = F.when(applies, values).otherwise(row)
+            action = F.when(applies, F.lit(clause.action.value)).otherwise(action)
+        chosen = joined.select(action.alias(_ACTION), row.alias(_ROW)).where(f"{_ACTION} IS NOT NULL")
+
+        def count(action: s.MergeAction) -> Column:
+            return F.count_if(F.col(_ACTION) == action.value)
+
+        updates, deletes, inserts = map(F.col, _COUNTS.values())
+        # the row that a key has afterwards; the deleted one where it has none
+        newest = F.max_by(_ROW, F.col(_ACTION) != s.MergeAction.DELETE.value)
+        grouped = chosen.groupBy(*(F.col(f"{_ROW}.{quoted(name)}").alias(name) for name in key)).agg(
+            *(count(action).alias(name) for action, name in _COUNTS.items()), newest.alias(_ROW)
+        )
+        has_key = F.lit(True)  # the store refuses rows without one
+        for name in key:
+            has_key &= F.col(quoted(name)).isNotNull()
+        checks = [
+            ((updates > 1) | ((updates > 0) & (deletes > 0)), _SEVERAL),
+            ((inserts > 1) & has_key, _TWICE),
+            ((inserts > 0) & (updates > 0), _THERE),
+        ]
+        if not all(self._is_found_by_key(clause, source) for clause in self.statement.clauses):
+            kept = frames.read(joined.sparkSession, self.table.path, snapshot, key)
+            grouped = grouped.join(kept.withColumn(_KEPT, F.lit(True)), list(key), "left")
+            checks.append(((inserts > 0) & (deletes == 0) & F.col(_KEPT), _THERE))
+        written = F.when(updates + inserts > 0, RowKind.INSERT.value).otherwise(RowKind.DELETE.value)
+        for violated, why in reversed(checks):
+            shown = F.to_json(F.struct(*map(quoted, key)))
+            refusal = F.raise_error(F.concat(F.lit(why), shown)).cast("string")
+            written = F.when(violated, refusal).otherwise(written)
+        deleted = F.least(deletes, F.lit(1)).alias(_COUNTS[s.MergeAction.DELETE])
+        columns = [F.col(f"{_ROW}.{quoted(name)}").alias(name) for name in self.table.schema.names]
+        return grouped.select(*columns, written.alias(ROW_KIND_COLUMN), updates, deleted, inserts)
+
+    def _row(self, number: int, clause: s.MergeClause, given: StructType, source: StructType) -> list[Column]:
+        """The columns of the row that a clause writes, or deletes."""
+        values = self._values(number, clause, given, source)
+        target = given[s.MERGE_TARGET].dataType
+        assert isinstance(target, StructType)
+        found = []
+        for column in self.table.schema.columns:
+            if (value := values.get(column.name)) is not None:
+                new = F.col(value[0]).cast(assigned_type(column, value[1], self.subject))
+            elif clause.action is not s.MergeAction.INSERT:
+                new = F.col(f"{s.MERGE_TARGET}.{quoted(column.name)}")
+            elif column.nullable:
+                new = F.lit(None).cast(target[column.name].dataType)
+            else:
+                raise SchemaError(
+                    f"{self.subject}: column {column.name!r} is NOT NULL, and INSERT gives it no value"
+                )
+            found.append(new.alias(column.name))
+        return found
+
+    def _values(
+        self, number: int, clause: s.MergeClause, given: StructType, source: StructType
+    ) -> dict[str, tuple[str, DataType]]:
+        """The columns that a clause gives values: where these are in the query, and their types."""
+        if clause.action is s.MergeAction.DELETE:
+            return {}
+        schema, equal = self.table.schema, dict(self.statement.equal)
+        found = {}
+        if clause.columns is None:
+            for name in schema.names:
+                field = self._field(source, name, clause.action)
+                found[name] = f"{s.MERGE_SOURCE}.{quoted(field.name)}", field.dataType
+        else:
+            for place, name in enumerate(clause.columns):
+                check_stored(schema, name, self.subject)
+                value = s.CLAUSE_VALUE.format(number, place)
+                found[name] = value, given[value].dataType
+        if clause.action is s.MergeAction.INSERT:
+            return found
+        values = _of_source(clause, schema.names)
+        for name in schema.primary_key:
+            if found.pop(name, None) is not None and equal.get(name.lower(), "") != values[name]:
+                raise SchemaError(
+                    f"{self.subject}: column {name!r} is one of the PRIMARY KEY, by which the row is found; "
+                    "leave it out, or set it to the column of the source that ON says it equals"
+                )
+        return found
+
+    def _field(self, source: StructType, name: str, action: s.MergeAction) -> StructField:
+        """The column of the source for one of the target, which ``*`` finds by its name."""
+        known = [field for field in source.fields if field.name != s.IN_SOURCE]
+        fields = [field for field in known if field.name.lower() == name.lower()]
+        if len(fields) == 1:
+            return fields[0]
+        raise SchemaError(
+            f"{self.subject}: {action} * needs one column {name!r} of the source, got {len(fields)} in "
+            f"{', '.join(field.name for field in known)}; name the columns and their values"
+        )
+
+    def _is_found_by_key(self, clause: s.MergeClause, source: StructType) -> bool:
+        """Whether ON finds every row of the target with the key of a row that the clause inserts.
+
+        It does if it says nothing but that columns of the key equal what they are inserted as.
+        """
+        if clause.action is not s.MergeAction.INSERT:
+            return True
+        schema = self.table.schema
+        values = _of_source(clause, schema.names)
+        names = {name.lower(): name for name in schema.primary_key}
+        return self.statement.is_only_equal and all(
+            (name := names.get(target)) is not None
+            and values.get(name) == column
+            and types.from_json(self._field(source, column, clause.action).dataType.jsonValue())
+            == schema.type_of(name)
+            for target, column in self.statement.equal
+        )
+
+
+def _of_source(clause: s.MergeClause, names: Sequence[str]) -> dict[str, str | None]:
+    """The columns of the source that a clause gives to those of the target, in lower case."""
+    if clause.columns is None:
+        return {name: name.lower() for name in names}
+    return dict(zip(clause.columns, clause.values, strict=True))
+
+
+def _violation(text: str) -> str | None:
+    """Which rule a row has broken, in the text of an error; None for neither."""
+    for why, remedy in _REMEDIES.items():
+        if (found := re.search(re.escape(why) + r"(\{.*?\})", text)) is not None:
+            return f"{why}{found[1]}; nothing was written; {remedy}"
+    return None

@@ -1,0 +1,138 @@
+"""Parameters of a statement: ``:name`` and ``?`` in its expressions, and the values for them (pure).
+
+They are Spark's: a value reaches Spark as a literal of its type, beside the text and never in it, so no value
+can change what the statement says. sqlglot's tree has literals for those that it can write, so that
+conditions on them are evaluated on files, as conditions on literals are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, TypeAlias, cast
+
+from upsert.errors import ConfigurationError, SchemaError
+from upsert.sql import statements as s
+from upsert.sql.query import QueryText
+from upsert.sql.tokens import Cursor, literal
+
+_ZEROS: Final = re.compile(r"-?0\d")
+
+Args: TypeAlias = Mapping[str, Any] | Sequence[Any]
+"""Values by name, or in the order of their ``?``."""
+
+_Explained: TypeAlias = s.Select | s.Insert | s.Merge | s.CreateTableAs
+
+
+def bound(statement: s.Statement, args: Args | None) -> s.Statement:
+    """The statement with values for its parameters.
+
+    Raises:
+        SchemaError: a parameter has no value, or stands where none may be.
+        ConfigurationError: a value has no parameter.
+
+    >>> from upsert.sql.parser import parse
+    >>> bound(parse("SELECT a FROM t WHERE b > :least"), {"least": 3}).query.args
+    {'least': 3}
+    >>> bound(parse("SELECT a FROM t WHERE b > ?"), [])
+    Traceback (most recent call last):
+        ...
+    upsert.errors.SchemaError: query: the 1 parameters ? must have a value each, args has 0; ...
+    """
+    if args is not None and (isinstance(args, str | bytes) or not isinstance(args, Mapping | Sequence)):
+        raise ConfigurationError(
+            f"args must be a dict of values by name, or a list for each ?, got {type(args).__name__}"
+        )
+    match statement:
+        case s.Explain():
+            explained = bound(statement.statement, args)
+            return replace(statement, statement=cast("_Explained", explained))
+        case s.Select() | s.Insert() | s.CreateTableAs():
+            return replace(statement, query=_valued(statement.query, args))
+        case s.Update() | s.Merge():
+            return replace(statement, rows=_valued(statement.rows, args))
+        case s.Delete() if statement.rows is not None:
+            rows = _valued(statement.rows, args)
+            condition = rows.tree.args["where"].this if rows.args else statement.condition
+            return replace(statement, rows=rows, condition=condition)
+        case s.CreateView(query=query) | s.ExplainView(view=s.CreateView(query=query)) if query.parameters:
+            raise SchemaError(
+                f"{query.subject}: a view keeps the text of its query, which must have no parameters, got "
+                f"{_listed(query.parameters)}; write the value"
+            )
+    if args:
+        raise ConfigurationError(
+            f"args: parameters are of queries and of statements that change rows, got {len(args)} values for "
+            "another statement; leave them out"
+        )
+    return statement
+
+
+def parameters(statement: s.Statement) -> tuple[str, ...]:
+    """The names of the parameters that a statement has; ``?`` are not among them."""
+    match statement:
+        case s.Explain():
+            return parameters(statement.statement)
+        case s.Select() | s.Insert() | s.CreateTableAs():
+            found = statement.query
+        case s.Update() | s.Merge():
+            found = statement.rows
+        case s.Delete() if statement.rows is not None:
+            found = statement.rows
+        case _:
+            return ()
+    return () if found.is_numbered else found.parameters
+
+
+def written(text: str) -> Any:
+    """The value that a command line means: that of a literal of SQL, else the text itself.
+
+    >>> [written(text) for text in ("7", "-1.5", "NULL", "DATE '2020-10-01'", "'7'", "007", "2020-10-01")]
+    [7, Decimal('-1.5'), None, datetime.date(2020, 10, 1), '7', '007', '2020-10-01']
+    """
+    if _ZEROS.match(text):  # such digits are a code, not a number
+        return text
+    try:
+        cursor = Cursor(text, "value")
+        value = literal(cursor)
+    except SchemaError:
+        return text
+    return value if cursor.at_end else text
+
+
+def _valued(query: QueryText, args: Args | None) -> QueryText:
+    names, subject = query.parameters, query.subject
+    if query.is_numbered:
+        if any(name not in QueryText.numbers(len(names)) for name in names):
+            raise SchemaError(f"{subject}: parameters must be all ? or all :name, got both")
+        if isinstance(args, Mapping):
+            raise ConfigurationError(f"{subject}: parameters are ?, so args must be a list, got a dict")
+        if len(args or ()) != len(names):
+            raise SchemaError(
+                f"{subject}: the {len(names)} parameters ? must have a value each, args has "
+                f"{len(args or ())}; give args=[…] in their order"
+            )
+        return replace(query, args=dict(zip(QueryText.numbers(len(names)), args or (), strict=True)))
+    if names and args is not None and not isinstance(args, Mapping):
+        raise ConfigurationError(
+            f"{subject}: parameters are {_listed(names)}, so args must be a dict, got a list"
+        )
+    given = args if isinstance(args, Mapping) else {}
+    if missing := next((name for name in names if name not in given), None):
+        raise SchemaError(
+            f"{subject}: parameter :{missing} must have a value, args has {_listed(list(given)) or 'none'}; "
+            f"give args={{'{missing}': …}}"
+        )
+    unused = [name for name in given if name not in names]
+    if unused or (args and not given):
+        got = _listed(unused) or f"{len(args or ())} values"
+        raise ConfigurationError(
+            f"{subject}: each value of args must be of a parameter, got {got}; parameters are "
+            f"{_listed(names) or 'none'}"
+        )
+    return replace(query, args=dict(given))
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f":{name}" for name in names)
