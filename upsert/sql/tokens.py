@@ -258,7 +258,7 @@ def blanked(text: str, start: int, end: int) -> str:
 
 
 def _white(text: str) -> str:
-    return re.sub(r"[^\n]", " ", text)
+    return re.sub(r"[^\n]+", lambda line: " " * len(line[0]), text)
 
 
 def options(cursor: Cursor) -> dict[str, str]:

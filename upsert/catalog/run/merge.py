@@ -39,15 +39,15 @@ _ACTION: Final = "_merge_action"
 _ROW: Final = "_merge_row"
 _KEPT: Final = "_merge_kept"
 _COUNTS: Final = {
-    s.MergeAction.UPDATE: "num_updated_rows",
-    s.MergeAction.DELETE: "num_deleted_rows",
-    s.MergeAction.INSERT: "num_inserted_rows",
+    s.MergeAction.UPDATE: "_merge_updated",
+    s.MergeAction.DELETE: "_merge_deleted",
+    s.MergeAction.INSERT: "_merge_inserted",
 }
 _SEVERAL: Final = "several rows of the source change the row of the target with the key "
 _TWICE: Final = "several rows are inserted with the key "
 _THERE: Final = "a row is inserted that ON has not found, but the target has one with the key "
 _REMEDIES: Final = {
-    _SEVERAL: "keep one row of the source for each of the target, or make its conditions more exact",
+    _SEVERAL: "keep one row of the source for each of the target, or give the clauses conditions",
     _TWICE: "keep one row of the source for each key",
     _THERE: "compare the primary key in ON",
 }
