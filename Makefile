@@ -94,6 +94,10 @@ wheel: $(STAMP)  ## build the wheel and the source distribution into dist/
 wheel-test: wheel  ## install the wheel into an empty environment, Spark too, and run the README's example with it
 	@$(WITH_JAVA) $(PY) scripts/wheel_test.py dist/*.whl
 
+docs: $(STAMP)  ## build the site of these pages into build/site
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict
+	@echo build/site/index.html
+
 lint: $(STAMP)  ## ruff and mypy --strict
 	$(PY) -m ruff check .
 	$(PY) -m mypy upsert deltajoin planner examples bench
