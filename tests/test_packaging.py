@@ -12,31 +12,14 @@ from pathlib import Path
 import pytest
 
 import deltajoin
-from tests.helpers import REPOSITORY
+from tests.helpers import REPOSITORY, built_wheel
 
 PACKAGES = ("deltajoin", "planner", "upsert")
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zipfile.ZipFile]:
-    """Built from a copy, since the build leaves folders behind, by the setuptools of this environment."""
-    folder = tmp_path_factory.mktemp("build")
-    for name in (
-        "pyproject.toml",
-        "README.md",
-        "LICENSE",
-        "MANIFEST.in",
-        *PACKAGES,
-        "tests",
-        "bench",
-        "examples",
-    ):
-        (folder / name).symlink_to(REPOSITORY / name)
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder / "dist")]
-    done = subprocess.run([*command, str(folder)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (built,) = (folder / "dist").glob("*.whl")
-    with zipfile.ZipFile(built) as opened:
+    with zipfile.ZipFile(built_wheel(tmp_path_factory.mktemp("wheel") / "build")) as opened:
         yield opened
 
 
