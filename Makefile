@@ -33,7 +33,7 @@ WITH_JAVA = JAVA_HOME="$$(sh scripts/java.sh)" && export JAVA_HOME &&
 # Options of pytest: the tests of a file stay together, files are begun in their order.
 IN_PARALLEL = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help install demo demo-kafka test test-long test-slice fuzz mutate bench bench-store bench-kafka bench-views lint clean
+.PHONY: help install demo demo-kafka test test-long test-slice fuzz mutate bench bench-store bench-kafka bench-views wheel wheel-test docs lint clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -96,6 +96,17 @@ bench-kafka: $(STAMP)  ## measure Kafka source, normalizer and sink beside a pla
 
 bench-views: $(STAMP)  ## measure refreshes of TPC-H's queries beside Spark and DuckDB (an hour)
 	@$(WITH_JAVA) $(PY) -m bench.views
+
+wheel: $(STAMP)  ## build the wheel and the source distribution into dist/
+	@rm -rf build dist
+	@$(PY) -m build --outdir dist
+
+wheel-test: wheel  ## install the wheel into an empty environment, Spark too, and run the README's example with it
+	@$(WITH_JAVA) $(PY) scripts/wheel_test.py dist/*.whl
+
+docs: $(STAMP)  ## build the site of these pages into build/site
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict
+	@echo build/site/index.html
 
 lint: $(STAMP)  ## ruff and mypy --strict
 	$(PY) -m ruff check .

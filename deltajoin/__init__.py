@@ -2,12 +2,19 @@
 
 from typing import TYPE_CHECKING
 
+from deltajoin import aliases as _aliases
+
+_aliases.install()  # before anything of `upsert` is imported, which may be another package
+
 from deltajoin import expressions, tree
 from deltajoin.errors import BrokenPayloadError, CheckpointMismatchError
 from deltajoin.spec import DeltaJoinSpec, JoinedTable, Side
 from upsert.lazy_names import imported_on_use as _imported_on_use
 
+__version__ = "0.1.0"
+
 if TYPE_CHECKING:
+    from deltajoin import planner, upsert
     from deltajoin.api import reached, read_join
     from deltajoin.enrichment import lookup_join
     from deltajoin.latest.api import lookup_delta_join, upsert_key_of, with_lookup
@@ -27,10 +34,12 @@ __all__ = [
     "lookup_delta_join",
     "lookup_join",
     "metrics",
+    "planner",
     "reached",
     "read_join",
     "register",
     "tree",
+    "upsert",
     "upsert_key_of",
     "with_lookup",
 ]
@@ -43,9 +52,11 @@ __getattr__, __dir__ = _imported_on_use(
         "lookup_delta_join": "deltajoin.latest.api",
         "lookup_join": "deltajoin.enrichment",
         "metrics": "deltajoin.latest.metrics",
+        "planner": "deltajoin",
         "reached": "deltajoin.api",
         "read_join": "deltajoin.api",
         "register": "deltajoin.spark.source",
+        "upsert": "deltajoin",
         "upsert_key_of": "deltajoin.latest.api",
         "with_lookup": "deltajoin.latest.api",
     },

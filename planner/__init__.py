@@ -1,5 +1,9 @@
 """Ordinary queries over changelogs made right and cheap: `optimize` rewrites them, `explain` says why."""
 
+from deltajoin.aliases import require_beside as _require_beside
+
+_require_beside(__name__)  # the joins that this package plans are executed by another one
+
 import upsert.spark_version  # noqa: F401  (raises where PySpark is of a version that has too little)
 from planner.api import check_sink, explain, optimize
 from planner.explanation import (

@@ -558,7 +558,7 @@ class Explanation:
         parts.append(
             "<p>the plan is left as it is</p>" if is_same else _folded("plan after", tree(self.after))
         )
-        return f'<div class="deltajoin-explanation">{"".join(parts)}</div>'
+        return f'<div class="deltajoin-explanation tex2jax_ignore mathjax_ignore">{"".join(parts)}</div>'
 
     def _reports(self) -> list[str]:
         reports = [*map(str, self.joins), *map(str, self.aggregates), *map(str, self.topics)]

@@ -195,6 +195,23 @@ def _tidy(spark: SparkSession, options: Mapping[str, str]) -> None:
             spark.conf.set(name, options[name])
 
 
+def built_wheel(folder: Path) -> Path:
+    """The wheel of this checkout, built by the setuptools of this environment.
+
+    From links to the sources, since a build leaves folders behind.
+    """
+    folder.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in", "deltajoin", "planner", "upsert"):
+        (folder / name).symlink_to(REPOSITORY / name)
+    for name in ("tests", "bench", "examples", "scripts"):  # not to be in it
+        (folder / name).symlink_to(REPOSITORY / name)
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder / "dist")]
+    done = subprocess.run([*command, str(folder)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (built,) = (folder / "dist").glob("*.whl")
+    return built
+
+
 def changelog(schema: pa.Schema, *lines: str) -> pa.Table:
     """Signed rows from lines like `+I 1 apple NULL`: kind, then one word per column.
 

@@ -3,17 +3,20 @@
 import os
 import re
 import runpy
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import yaml
 from pyspark.sql import SparkSession
 
 from tests.helpers import REPOSITORY, run_in_session, snippet
 from tests.object_store import ObjectStore
-from upsert.errors import TableNotFoundError
+from upsert.errors import TableNotFoundError, UpsertError
 from upsert.kafka.client.admin import delete_topic
 from upsert.kafka.client.connection import Connection
+from upsert.sql.parser import parse
 from upsert.testing import LocalKafka
 
 DOCS = REPOSITORY / "docs"
@@ -57,6 +60,14 @@ def test_snippets_of_a_page_print_what_it_says(page: str, spark: SparkSession, t
     """All its python blocks in a row; its text blocks are what they print."""
     output = run_in_session(snippet("".join(snippets(page)), tmp_path), tmp_path, spark)
     assert output.split() == "".join(snippets(page, "text")).split()
+
+
+def test_snippets_of_the_page_on_concepts_print_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(snippet("".join(snippets("concepts.md")), tmp_path)))
+    assert capsys.readouterr().out.split() == "".join(snippets("concepts.md", "text")).split()
 
 
 @pytest.mark.kafka
@@ -129,6 +140,55 @@ def test_tables_of_options_are_those_of_the_declarations(name: str) -> None:
 def test_links_of_a_page_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text())
     assert [link for link in links if not os.path.exists(page.parent / link)] == []
+
+
+def pages_of(nav: object) -> Iterator[str]:
+    match nav:
+        case str(page):
+            yield page
+        case list(entries):
+            for entry in entries:
+                yield from pages_of(entry)
+        case dict(titles):
+            yield from pages_of(list(titles.values()))
+
+
+def test_the_site_leads_to_every_page_once() -> None:
+    nav = yaml.safe_load((REPOSITORY / "mkdocs.yml").read_text())["nav"]
+    assert sorted(pages_of(nav)) == sorted(path.name for path in DOCS.glob("*.md"))
+
+
+def test_the_quick_start_is_that_of_the_readme_which_runs() -> None:
+    (section,) = re.findall(r'^--8<-- "README.md:(\w+)"$', (DOCS / "index.md").read_text(), re.MULTILINE)
+    _, _, rest = (REPOSITORY / "README.md").read_text().partition(f"<!-- --8<-- [start:{section}] -->")
+    shown, end, _ = rest.partition(f"<!-- --8<-- [end:{section}] -->")
+    assert "```python" in shown
+    assert end
+
+
+@pytest.mark.parametrize(
+    ("name", "statement"),
+    [
+        ("`MERGE INTO`", "MERGE INTO t USING u ON t.id = u.id WHEN MATCHED THEN DELETE"),
+        ("`CALL`", "CALL expire('t')"),
+        ("`ROLLBACK TO`", "ALTER TABLE t ROLLBACK TO 3"),
+        ("`STATEMENT SET`", "BEGIN STATEMENT SET"),
+        ("`CREATE TEMPORARY TABLE`", "CREATE TEMPORARY TABLE t (a INT)"),
+        ("`CREATE VIEW`", "CREATE VIEW v AS SELECT 1"),
+        ("`DEFAULT`", "CREATE TABLE t (a INT DEFAULT 3)"),
+        ("`CHECK`", "CREATE TABLE t (a INT, CHECK (a > 3))"),
+        ("TIME", "CREATE TABLE t (a TIME)"),
+        ("intervals", "CREATE TABLE t (a INTERVAL DAY)"),
+        ("CHAR(n)", "CREATE TABLE t (a CHAR(3))"),
+        ("VARIANT", "CREATE TABLE t (a VARIANT)"),
+    ],
+)
+def test_a_statement_that_the_page_says_is_not_there_is_refused(name: str, statement: str) -> None:
+    """One that is there now has its line on the page of SQL, and none on this page."""
+    _, _, rest = (DOCS / "not-there-yet.md").read_text().partition("## SQL\n")
+    assert name in rest.partition("## ")[0]
+    with pytest.raises(UpsertError):
+        parse(statement)
 
 
 def named_tests(page: str) -> list[str]:

@@ -51,6 +51,12 @@ def test_imports_point_down(source: str) -> None:
     assert imports_any(source, *LAYERS[own_layer + 1 :]) == set()
 
 
+def test_aliases_are_for_users() -> None:
+    """Here a name that is imported says its layer; the command alone asks whose package `planner` is."""
+    users = {source for source in SOURCES if imports_any(source, "deltajoin.upsert", "deltajoin.planner")}
+    assert users == {"deltajoin/__init__.py", "deltajoin/cli/session.py"}
+
+
 def test_only_the_door_uses_py4j() -> None:
     users = {source for source in SOURCES if imports_any(source, "py4j") or reaches_jvm(source)}
     own_sessions = {"upsert/spark_formats.py", "upsert/views/session.py"}

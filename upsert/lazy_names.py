@@ -16,7 +16,8 @@ def imported_on_use(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """``__getattr__`` and ``__dir__`` of a package whose names each come from one of ``modules``.
 
-    Its ``globals()``, the ``namespace``, keep what was imported.
+    A name that comes from the package itself is a module of it. Its ``globals()``, the ``namespace``, keep
+    what was imported.
 
     >>> get, names = imported_on_use("numbers", {"sqrt": "math"}, {})
     >>> get("sqrt")(4.0), names()
@@ -26,7 +27,10 @@ def imported_on_use(
     def get(name: str) -> Any:
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        namespace[name] = getattr(import_module(modules[name]), name)
+        if modules[name] == package:
+            namespace[name] = import_module(f"{package}.{name}")
+        else:
+            namespace[name] = getattr(import_module(modules[name]), name)
         return namespace[name]
 
     def names() -> list[str]:

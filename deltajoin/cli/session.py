@@ -115,9 +115,9 @@ class Session:
     @cached_property
     def catalog(self) -> Catalog:
         """The catalog, whose streams become delta joins."""
-        import planner
+        from deltajoin.planner import optimize  # by the alias, which finds out whose package `planner` is
 
-        return Catalog(self._warehouse, optimize=planner.optimize)
+        return Catalog(self._warehouse, optimize=optimize)
 
     @cached_property
     def spark(self) -> SparkSession:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from upsert import html
 from upsert.errors import ConfigurationError, own_errors_first
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.stream_keys import UpsertKey
@@ -97,6 +98,10 @@ class Result:
     def __repr__(self) -> str:
         return f"<{self.statement}>"
 
+    def _repr_html_(self) -> str:
+        """For notebooks; nothing is executed for it."""
+        return html.block(repr(self))
+
     def __getattr__(self, name: str) -> Any:
         """What another kind of result has: ``catalog.sql(…).rows`` needs no cast, and says what is wrong."""
         if name.startswith("_"):
@@ -130,6 +135,10 @@ class Rows(Result):
     def __repr__(self) -> str:
         return as_text(self.rows)
 
+    def _repr_html_(self) -> str:
+        """For notebooks: the first rows."""
+        return _as_html(self.statement, self.rows)
+
 
 @dataclass(frozen=True, repr=False)
 class Frame(Result):
@@ -139,6 +148,14 @@ class Frame(Result):
 
     def __repr__(self) -> str:
         return f"<{self.statement}: {self.df}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the columns; the query does not run."""
+        kind = "a streaming query" if self.df.isStreaming else "a query; .rows executes it"
+        columns = [(field.name, field.dataType.simpleString()) for field in self.df.schema.fields]
+        return html.page(
+            self.statement, f"<p>{kind}</p>", html.grid(("column", "type"), columns, len(columns), "columns")
+        )
 
     @property
     def rows(self) -> pa.Table:
@@ -203,6 +220,10 @@ class Live(Result):
     def __repr__(self) -> str:
         return f"<{self.statement}: {self.table}>"
 
+    def _repr_html_(self) -> str:
+        """For notebooks: the first of the rows that are in the result now."""
+        return _as_html(f"{self.statement}: {self.table}", self.rows)
+
     @property
     def query(self) -> StreamingQuery:
         """The running query."""
@@ -226,7 +247,7 @@ def as_text(rows: pa.Table) -> str:
     if not rows.num_columns:
         return "(no columns)"
     shown = rows.slice(0, _SHOWN_ROWS).to_pydict()
-    if rows.num_rows == rows.num_columns == 1 and "\n" in (text := str(rows.column(0)[0].as_py())):
+    if (text := _only_text(rows)) is not None:
         return text
     columns = [[name, *map(_cell, values)] for name, values in shown.items()]
     widths = [max(map(len, column)) for column in columns]
@@ -240,6 +261,23 @@ def as_text(rows: pa.Table) -> str:
     elif not rows.num_rows:
         lines.append("(no rows)")
     return "\n".join(lines)
+
+
+def _as_html(title: str, rows: pa.Table) -> str:
+    """The first rows as HTML; one text of several lines, such as an explanation, as it is."""
+    if (text := _only_text(rows)) is not None:
+        return html.page(title, html.block(text))
+    shown = rows.slice(0, html.MAX_ROWS)
+    values = zip(*(column.to_pylist() for column in shown.columns), strict=True)
+    return html.page(title, html.grid(rows.column_names, list(values), rows.num_rows))
+
+
+def _only_text(rows: pa.Table) -> str | None:
+    """The one value of a table, if it has several lines."""
+    if not rows.num_rows == rows.num_columns == 1:
+        return None
+    text = str(rows.column(0)[0].as_py())
+    return text if "\n" in text else None
 
 
 def _cell(value: Any) -> str:

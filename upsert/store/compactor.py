@@ -1,8 +1,8 @@
 """The process that merges larger buckets: ``python -m upsert.store.compactor <table folder>``.
 
 Committers start it as a child. It ends when nothing is due, and lets go of the compaction lock, which it has
-inherited. With ``--watch 10`` it is a service of its own, that looks every ten seconds. It may be killed at
-any time.
+inherited. With ``--watch 10`` it is a service of its own, that looks every ten seconds, and expires snapshots
+too. It may be killed at any time.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from upsert.store import paths
 from upsert.store.commit.committer import Committer
 from upsert.store.metadata.history import History
 from upsert.store.metadata.table_file import read
+from upsert.store.retention import expiry
 from upsert.store.upkeep import background, compaction
 
 
@@ -31,14 +32,23 @@ def run(path: str) -> int:
     return published
 
 
-def watch(path: str, pause_s: float) -> NoReturn:
-    """Merge what is due, again and again: the compaction of a table with ``write-only = true``.
+def maintain(path: str) -> None:
+    """Merge and expire what is due: what the commits of a table with ``write-only = true`` leave to others.
 
-    Each round waits for any other compaction of the table to end.
+    It waits for any other compaction of the table to end.
     """
+    file = read(paths.table_folder(path))
+    with background.compaction_lock(file.root, wait=True):
+        run(path)
+    history = History.shared(file)
+    history.latest()
+    expiry.after_commit(Committer(history), history.definition.options.retention)
+
+
+def watch(path: str, pause_s: float) -> NoReturn:
+    """Maintain a table again and again."""
     while True:
-        with background.compaction_lock(read(paths.table_folder(path)).root, wait=True):
-            run(path)
+        maintain(path)
         time.sleep(pause_s)
 
 

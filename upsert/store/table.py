@@ -10,6 +10,7 @@ from typing import Final, Self, TypeVar
 
 import pyarrow as pa
 
+from upsert import html
 from upsert.errors import (
     CommitConflictError,
     ConfigurationError,
@@ -18,6 +19,7 @@ from upsert.errors import (
     TableExistsError,
     TableNotFoundError,
     UnknownOutcomeError,
+    UpsertError,
 )
 from upsert.schema import TableSchema
 from upsert.store import paths
@@ -51,6 +53,7 @@ from upsert.store.table_options import TableOptions
 from upsert.store.upkeep import background, check, compaction, orphans
 from upsert.store.upkeep.check import Violation
 from upsert.store.version import Version
+from upsert.types import sql_name
 
 __all__ = ["StagedFiles", "Table"]
 
@@ -148,6 +151,28 @@ class Table:
 
     def __repr__(self) -> str:
         return f"Table({self.path!r})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the newest snapshot in numbers, and the columns; no row is read."""
+        try:
+            newest = self.snapshot()
+            rows = newest.row_count
+        except UpsertError as error:  # what is shown is no place to fail
+            return html.page(repr(self), html.block(str(error)))
+        schema = self.schema
+        facts = {"snapshot": newest.id, "rows": f"about {rows:,}"}
+        if schema.primary_key:
+            facts["primary key"] = ", ".join(schema.primary_key)
+        if schema.partitioned_by:
+            facts["partitioned by"] = ", ".join(schema.partitioned_by)
+        if schema.indexes:
+            facts["indexes"] = ", ".join(map(str, schema.indexes))
+        columns = [
+            (column.name, sql_name(column.type), "" if column.nullable else "NOT NULL", column.comment or "")
+            for column in schema.columns
+        ]
+        names = ("column", "type", "", "comment")
+        return html.page(repr(self), html.facts(facts), html.grid(names, columns, len(columns), "columns"))
 
     @property
     def definition(self) -> Definition:

@@ -14,8 +14,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from upsert import html
 from upsert.codec import Jsonable
-from upsert.errors import ConfigurationError, CorruptTableError, TableNotFoundError, own_errors_first
+from upsert.errors import (
+    ConfigurationError,
+    CorruptTableError,
+    TableNotFoundError,
+    UpsertError,
+    own_errors_first,
+)
 from upsert.spark_formats import register
 from upsert.store.alterations import SetOptions
 from upsert.store.metadata.stands_for import Refresh
@@ -125,6 +132,20 @@ class View:
 
     def __repr__(self) -> str:
         return f"View({self.name!r})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: its query, what it stands for, how it was last refreshed, and its table."""
+        try:
+            definition = self.definition
+            state = "suspended" if definition.is_suspended else "up to date" if self.is_current else "behind"
+            facts = {"state": f"{state}, running" if self.query else state}
+            facts |= {f"snapshot of {name}": str(id) for name, id in self.base_versions.items()}
+            facts |= {f"refreshed {name}": refresh.reason for name, refresh in self.refreshes.items()}
+        except UpsertError as error:  # what is shown is no place to fail
+            return html.page(repr(self), html.block(str(error)))
+        return html.page(
+            repr(self), html.block(definition.query), html.facts(facts), self.table._repr_html_()
+        )
 
     @property
     def definition(self) -> ViewDefinition:

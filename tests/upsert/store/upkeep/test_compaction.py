@@ -194,6 +194,20 @@ def test_a_failed_compaction_warns_and_the_commit_stands(table: Table) -> None:
     assert snapshot.id == table.snapshot().id == 3
 
 
+def test_the_compactor_as_a_service_expires_too_since_the_writers_do_not(tmp_path: Path) -> None:
+    table = Table.create(
+        tmp_path / "t",
+        SCHEMA,
+        {"write-only": "true", "snapshot.num-retained.max": "2", "snapshot.num-retained.min": "1"},
+    )
+    for value in range(8):
+        table.write(rows(1, value=value))
+    assert [info.id for info in table.history() if info.changes_rows] == list(range(1, 9))
+    compactor.maintain(table.path)
+    assert [info.id for info in table.history() if info.changes_rows] == [7, 8]
+    assert table.snapshot().scan().num_rows == 1
+
+
 def test_a_compactor_that_failed_is_heard_of_at_the_next_commit(table: Table) -> None:
     for number in range(2):
         table.write(rows(number))
