@@ -543,6 +543,21 @@ class Catalyst:
         id, name, _ = self.attribute(exists)
         return self.project([*self.output(left), self.alias(met, name, id)], joined)
 
+    def existence_as_union(
+        self, left: JavaObject, right: JavaObject, condition: JavaObject, exists: JavaObject
+    ) -> JavaObject:
+        """The left side with such a column, as its rows that have met one, and those that have not."""
+        id, name, _ = self.attribute(exists)
+        boolean = self._jvm.org.apache.spark.sql.types.DataTypes.BooleanType
+        met, unmet = (
+            self.project(
+                [*self.output(left), self.alias(self._made.Literal.create(is_met, boolean), name, id)],
+                self._join(left, right, kind, condition),
+            )
+            for is_met, kind in ((True, "leftsemi"), (False, "leftanti"))
+        )
+        return self._logical.Union(self._seq([met, self._apart(unmet, met)]), False, False)
+
     def inner_join(self, left: JavaObject, right: JavaObject, condition: JavaObject) -> JavaObject:
         """An inner Join of two nodes; an id that both put out is the left's, also in the condition.
 
