@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from upsert.schema import TableSchema
@@ -87,6 +87,11 @@ class Part:
             first, *others = one._lines(drawn)
             yield f"{'└─' if is_last else '├─'} {first}"
             yield from (f"{'   ' if is_last else '│  '}{line}" for line in others)
+
+
+def once(parts: Iterable[Part]) -> tuple[Part, ...]:
+    """The parts, each hidden table once."""
+    return tuple({one.name: one for one in parts}.values())
 
 
 def keys_of(schema: TableSchema) -> str:

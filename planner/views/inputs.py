@@ -61,7 +61,7 @@ class Input(Protocol):
         """Its rows, read by Spark."""
 
 
-class Kept(Protocol):
+class HiddenTable(Protocol):
     """A hidden table that stands for versions of others."""
 
     def opened(self) -> Table:
@@ -187,7 +187,7 @@ class Planning:
         self.guesses[os.path.join(scratch, name)] = most or 0
         return os.path.join(scratch, name)
 
-    def version_of(self, table: Kept, versions: Versions) -> int:
+    def version_of(self, table: HiddenTable, versions: Versions) -> int:
         """The snapshot of a hidden table at some versions: brought there, unless it is only explained."""
         if self.view.scratch is None:
             return table.at(versions)

@@ -22,7 +22,7 @@ from planner.spark.catalyst import Catalyst
 from planner.spark.read import read_plan
 from planner.spark.template import Template
 from planner.spark.unnest import unnested
-from planner.views.drawing import Part
+from planner.views.drawing import Part, once
 from planner.views.inputs import Input, Planning
 from planner.views.kept_table import COLUMN, can_keep, meant, named_tables, names_of, tables_in
 from planner.views.moves import SHALLOW_ROWS, WHOLE_ROWS, Bases, Move, Versions, bases_of
@@ -168,7 +168,7 @@ class DeepView:
         self.rest = rest
         self.is_lasting: bool = rest.is_lasting
         self.is_unique: bool = rest.is_unique
-        self.part: Part = rest.part.over([one.part for one in results])
+        self.part: Part = rest.part.over(once(one.part for one in results))
 
     @property
     def hidden(self) -> frozenset[str]:
@@ -248,7 +248,7 @@ def _kept(
     rest = planning.template(planning.built(over), tuple(rows_of.values()))
     why = deep or needs_all_rows(over) or "an aggregate whose groups are not among its columns is read whole"
     note = f"all rows of what is below are read, and what is computed is compared: {why}"
-    parts = tuple(table.part for _, table in stages.values())
+    parts = once(table.part for _, table in stages.values())
     part = Part("", _THE_VIEW, (note,), meant(over), parts, tables_in(over))
     return KeptView(planning, None, rest, FROM_HIDDEN, True, is_lasting, part)
 
