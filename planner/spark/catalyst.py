@@ -224,6 +224,11 @@ class Catalyst:
             self.class_name(first.nullOrdering()) == "NullsFirst$",
         )
 
+    def order_of_extreme(self, function: JavaObject) -> FirstOrder:
+        """The order of which MIN or MAX is the first value; NULL, which it never is, stands last."""
+        called = function.aggregateFunction()
+        return FirstOrder(called.child(), self.class_name(called) == "Min", are_nulls_first=False)
+
     def condition(self, node: JavaObject) -> JavaObject | None:
         """The condition of a Filter or a Join; None for a join without one."""
         found = node.condition()
@@ -543,6 +548,21 @@ class Catalyst:
         met = self._made.IsNotNull(self.output(joined)[len(self.output(left))])
         id, name, _ = self.attribute(exists)
         return self.project([*self.output(left), self.alias(met, name, id)], joined)
+
+    def existence_as_union(
+        self, left: JavaObject, right: JavaObject, condition: JavaObject, exists: JavaObject
+    ) -> JavaObject:
+        """The left side with such a column, as its rows that have met one, and those that have not."""
+        id, name, _ = self.attribute(exists)
+        boolean = self._jvm.org.apache.spark.sql.types.DataTypes.BooleanType
+        met, unmet = (
+            self.project(
+                [*self.output(left), self.alias(self._made.Literal.create(is_met, boolean), name, id)],
+                self._join(left, right, kind, condition),
+            )
+            for is_met, kind in ((True, "leftsemi"), (False, "leftanti"))
+        )
+        return self._logical.Union(self._seq([met, self._apart(unmet, met)]), False, False)
 
     def inner_join(self, left: JavaObject, right: JavaObject, condition: JavaObject) -> JavaObject:
         """An inner Join of two nodes; an id that both put out is the left's, also in the condition.

@@ -47,7 +47,7 @@ def unnested(catalyst: Catalyst, plan: JavaObject) -> JavaObject:
     refers to what is outside of a subquery at the end is left to Spark as it was.
     """
     named = catalyst.rewritten(plan, *_NAMES_AWAY)
-    flat = _joined(catalyst, named)
+    flat = _joined(catalyst, named, _with_existence_joined)
     return named if flat is None else _with_distinct_below(catalyst, flat)
 
 
@@ -66,7 +66,7 @@ def unnested_over(
     """
     plan = catalyst.analyzed(df)
     names = {id: name for leaf, name in _stand_ins(catalyst, plan) if (id := catalyst.first_id(leaf)) >= 0}
-    flat = _joined(catalyst, catalyst.rewritten(plan, *_NAMES_AWAY))
+    flat = _joined(catalyst, catalyst.rewritten(plan, *_NAMES_AWAY), _with_existence_apart)
     if flat is None or catalyst.has_subqueries(flat):
         raise PlanError(
             [
@@ -109,13 +109,17 @@ def _stand_ins(catalyst: Catalyst, node: JavaObject) -> Iterator[tuple[JavaObjec
         yield from _stand_ins(catalyst, child)
 
 
-def _joined(catalyst: Catalyst, named: JavaObject) -> JavaObject | None:
+_Rewrite = Callable[[Catalyst, JavaObject], JavaObject]
+"""What makes other joins of those that say whether EXISTS finds a row."""
+
+
+def _joined(catalyst: Catalyst, named: JavaObject, existence: _Rewrite) -> JavaObject | None:
     """A plan with its subqueries as joins; None if something refers to what is outside of one at the end."""
-    flat = catalyst.rewritten(_flattened(catalyst, named), *_CONDITIONS_DOWN)
+    flat = catalyst.rewritten(_flattened(catalyst, named, existence), *_CONDITIONS_DOWN)
     return None if catalyst.refers_outside(flat) else flat
 
 
-def _flattened(catalyst: Catalyst, plan: JavaObject) -> JavaObject:
+def _flattened(catalyst: Catalyst, plan: JavaObject, existence: _Rewrite) -> JavaObject:
     """The plan with subqueries as joins, the innermost ones first: what comes out of one is seen at once.
 
     A rule that makes a join of a subquery goes on to those inside of it, which are not prepared then.
@@ -123,11 +127,11 @@ def _flattened(catalyst: Catalyst, plan: JavaObject) -> JavaObject:
     plan = _grouped(catalyst, plan)
     if not catalyst.has_subqueries(plan):
         return catalyst.rewritten(plan, *_SIMPLER)
-    plan, before = _with_values_above(catalyst, _with_flat_subqueries(catalyst, plan)), None
+    plan, before = _with_values_above(catalyst, _with_flat_subqueries(catalyst, plan, existence)), None
     while before is None or not plan.fastEquals(before):
         before = plan
         plan = _with_rows_joined(catalyst, catalyst.rewritten(plan, *_RULES))
-    return _with_existence_joined(catalyst, plan)
+    return existence(catalyst, plan)
 
 
 def _grouped(catalyst: Catalyst, node: JavaObject) -> JavaObject:
@@ -168,15 +172,17 @@ def _counted(catalyst: Catalyst, node: JavaObject, kind: str) -> JavaObject:
     return catalyst.project([catalyst.alias(one, name, id) for one, (id, name, _) in given], made)
 
 
-def _with_flat_subqueries(catalyst: Catalyst, node: JavaObject) -> JavaObject:
+def _with_flat_subqueries(catalyst: Catalyst, node: JavaObject, existence: _Rewrite) -> JavaObject:
     inputs = catalyst.children(node)
     if inputs:
-        node = catalyst.with_children(node, [_with_flat_subqueries(catalyst, child) for child in inputs])
+        below = [_with_flat_subqueries(catalyst, child, existence) for child in inputs]
+        node = catalyst.with_children(node, below)
     kind = catalyst.class_name(node)
     if kind not in ("Filter", "Project"):
         return node
     found = catalyst.nested(node)
-    known = [(one, one.withNewPlan(_flattened(catalyst, _named_away(catalyst, one)))) for one in found]
+    flat = (_flattened(catalyst, _named_away(catalyst, one), existence) for one in found)
+    known = [(one, one.withNewPlan(plan)) for one, plan in zip(found, flat, strict=True)]
     if not known:
         return node
     (child,) = catalyst.children(node)
@@ -237,6 +243,22 @@ def _with_existence_joined(catalyst: Catalyst, node: JavaObject) -> JavaObject:
             return node
         keys |= found
     return catalyst.existence_as_left_join(left, right, list(keys.values()), condition, exists)
+
+
+def _with_existence_apart(catalyst: Catalyst, node: JavaObject) -> JavaObject:
+    """The plan with EXISTS as a value, as in an OR, as the rows for which it is true and those for which not.
+
+    Each is a join without state, while the groups of the other way would be another query's work.
+    """
+    inputs = catalyst.children(node)
+    if inputs:
+        node = catalyst.with_children(node, [_with_existence_apart(catalyst, child) for child in inputs])
+    exists = catalyst.existence(node)
+    condition = None if exists is None else catalyst.condition(node)
+    if exists is None or condition is None:
+        return node
+    left, right = catalyst.children(node)
+    return catalyst.existence_as_union(left, right, condition, exists)
 
 
 def _with_rows_joined(catalyst: Catalyst, node: JavaObject) -> JavaObject:

@@ -1,4 +1,4 @@
-"""The first rows by some order as a hidden table, for ORDER BY … LIMIT over a large input.
+"""The first rows by some order as a hidden table, for ORDER BY … LIMIT, MIN and MAX over a large input.
 
 The table has all rows up to the key of one that comes well after the last row that the LIMIT shows. So it
 follows from changes like any filtered rows, whichever of them come and go. When too few are left, or too many
@@ -19,16 +19,17 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
-from planner.plan.nodes import Opaque, Output, Plan, Project, Wrapper
+from planner.plan.expressions import Aggregation, Column, columns_of, walk_expression
+from planner.plan.nodes import Aggregate, Opaque, Output, Plan, Project, Wrapper
 from planner.plan.trees import children
 from planner.settings import Settings
 from planner.views.inputs import Planning
 from planner.views.kept_table import COLUMN, can_keep, meaning_of, meant
-from planner.views.rows_table import Line, RowsTable
+from planner.views.rows_table import KeptRows, Line, RowsTable
 from planner.views.stages import Tables, changes_of
-from upsert.store.storage import storage_of
 from upsert.store.table import Table
-from upsert.views.refresh import FEW_ROWS, HIDDEN_TABLES, Kept, PlanOutgrownError
+from upsert.views.hidden_tables import hidden_tables
+from upsert.views.refresh import FEW_ROWS, PlanOutgrownError
 
 MORE: Final = 10
 """So many times the rows that a LIMIT shows are kept, at first."""
@@ -61,26 +62,25 @@ _AS_TEXT: Final = (
 
 @dataclass(frozen=True)
 class Top:
-    """An ORDER BY … LIMIT of a query.
+    """An ORDER BY … LIMIT of a query, or its MIN or MAX of all rows.
 
     Attributes:
-        sort: the node that orders rows.
+        by: the node that orders rows, or the function.
+        child: what is ordered.
+        needed: its columns that are needed above.
         shown: how many of its first rows are needed.
-        tables: what its input reads, of which each row follows from their changes.
+        tables: what it reads, of which each row follows from their changes.
     """
 
-    sort: Opaque
+    by: Opaque | Aggregation
+    child: Plan
+    needed: tuple[Column, ...]
     shown: int
     tables: Tables
 
-    @property
-    def child(self) -> Plan:
-        """What is ordered."""
-        return self.sort.inputs[0]
-
 
 def tops_of(plan: Plan, settings: Settings, numbers: Callable[[Opaque], int | None]) -> Iterator[Top]:
-    """The orders with a LIMIT of a batch query, of inputs that follow from changes.
+    """The orders with a LIMIT, and the extremes, of a batch query, of inputs that follow from changes.
 
     Args:
         plan: the query.
@@ -95,17 +95,44 @@ def tops_of(plan: Plan, settings: Settings, numbers: Callable[[Opaque], int | No
                 shown = None if offset is None else shown + offset
             (node,) = children(node)
         if shown and isinstance(node, Opaque) and node.name == "Sort":
-            changes = changes_of(node.inputs[0], replace(settings, sink_key=None))
-            if changes is not None and shown <= _MOST_SHOWN and not _are_first_rows(changes.tables):
-                yield Top(node, shown, changes.tables)
+            child = node.inputs[0]
+            tables = _changed_in(child, settings)
+            if tables and shown <= _MOST_SHOWN:
+                yield Top(node, child, child.columns, shown, tables)
                 return
+    if isinstance(plan, Aggregate) and (function := _extreme(plan)) is not None:
+        used, tables = columns_of(function), _changed_in(plan.child, settings)
+        if tables:
+            needed = tuple(column for column in plan.child.columns if column.id in used)
+            yield Top(function, plan.child, needed, 1, tables)
+            return
     for child in children(plan):
         yield from tops_of(child, settings, numbers)
 
 
-def _are_first_rows(tables: Tables) -> bool:
-    """Whether a table of this kind is read already."""
-    return any(_MARK in os.path.basename(read.path) for read, _ in tables)
+def _changed_in(plan: Plan, settings: Settings) -> Tables:
+    """The tables that a plan reads if it follows from their changes; () if not, or if one is such a table."""
+    changes = changes_of(plan, replace(settings, sink_key=None))
+    if changes is None or any(_MARK in os.path.basename(read.path) for read, _ in changes.tables):
+        return ()
+    return changes.tables
+
+
+def _extreme(plan: Aggregate) -> Aggregation | None:
+    """The one MIN or MAX that an aggregate of all rows has; None if there are others, or it has a FILTER."""
+    if plan.groups:
+        return None
+    functions = {
+        part
+        for output in plan.outputs
+        for part in walk_expression(output.value)
+        if isinstance(part, Aggregation)
+    }
+    if len({replace(one, ref=None) for one in functions}) != 1:
+        return None
+    one = functions.pop()
+    is_plain = one.name in ("Min", "Max") and one.condition is None and len(one.values) == 1
+    return one if is_plain and columns_of(one) else None
 
 
 def _is_in_order(node: Plan) -> bool:
@@ -114,7 +141,7 @@ def _is_in_order(node: Plan) -> bool:
     return is_limit or isinstance(node, Project | Wrapper)
 
 
-def table_of(planning: Planning, top: Top, keep: Callable[[DataFrame], Kept]) -> RowsTable | None:
+def table_of(planning: Planning, top: Top, keep: Callable[[DataFrame], KeptRows]) -> RowsTable | None:
     """The table of the first rows of an order, which may not be there yet; None if it cannot have them.
 
     Args:
@@ -123,14 +150,18 @@ def table_of(planning: Planning, top: Top, keep: Callable[[DataFrame], Kept]) ->
         keep: finds out how the rows of a query are kept.
     """
     catalyst = planning.catalyst
-    assert top.sort.ref is not None
-    if (order := catalyst.first_order(catalyst.kept(top.sort.ref))) is None:
+    assert top.by.ref is not None
+    by, is_extreme = catalyst.kept(top.by.ref), isinstance(top.by, Aggregation)
+    order = catalyst.order_of_extreme(by) if is_extreme else catalyst.first_order(by)
+    if order is None:
         return None
-    plan = Project(top.child, tuple(map(Output.of, top.child.columns)))
+    plan = Project(top.child, tuple(map(Output.of, top.needed)))
     names = [f"{COLUMN}{number}" for number in range(len(plan.columns))]
     made = catalyst.analyzed(planning.built(plan))
     key = catalyst.alias(order.key, _KEY, _KEY_ID)
     keyed = catalyst.dataframe(catalyst.project([*catalyst.output(made), key], made)).toDF(*names, _KEY)
+    if is_extreme:
+        keyed = keyed.where(F.col(_KEY).isNotNull())
     rows = _Ordered.of(keyed, order.is_ascending, order.are_nulls_first)
     if rows is None or not can_keep(keyed.drop(_KEY).schema, ()):
         return None
@@ -142,9 +173,10 @@ def table_of(planning: Planning, top: Top, keep: Callable[[DataFrame], Kept]) ->
         name = f"{meaning}{_MARK}{_short(line)}"
         return RowsTable(planning, plan, top.tables, kept, keep(kept), (), plan.columns, name, line)
 
-    if planning.view.is_explained:
-        return table(Line(None, top.shown, FEW_ROWS))  # where to draw it would have to be read
-    if (known := _known_line(planning, meaning, top.shown)) is not None:
+    known = _known_line(planning, meaning, top.shown) if planning.view.uuid else None
+    if planning.view.scratch is not None:  # where to draw another one would have to be read
+        return table(known or Line(None, top.shown, FEW_ROWS))
+    if known is not None:
         found = table(known)
         with suppress(PlanOutgrownError):
             found.at({Table.open(read.path).uuid: version for read, version in top.tables})
@@ -196,13 +228,8 @@ class _Ordered:
 
 def _known_line(planning: Planning, meaning: str, shown: int) -> Line | None:
     """That of the newest table of such rows that still fits them."""
-    folder = os.path.join(planning.view.folder, HIDDEN_TABLES)
-    storage = storage_of(folder)
-    is_there = HIDDEN_TABLES in storage.names(planning.view.folder)
-    names = (
-        [name for name in storage.names(folder) if name.startswith(f"{meaning}{_MARK}")] if is_there else []
-    )
-    heads = [Table.open(os.path.join(folder, name)).snapshot() for name in names]
+    tables = hidden_tables(planning.view.folder)
+    heads = [one.head for name, one in tables.items() if name.startswith(f"{meaning}{_MARK}")]
     for head in sorted(heads, key=lambda one: one.info.time_ms, reverse=True):
         line = Line.from_json(json.loads(head.layout.schema.comment or "{}"))
         if line.least in (0, shown) and line.fits(head):

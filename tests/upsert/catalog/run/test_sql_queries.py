@@ -2,7 +2,9 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -338,6 +340,18 @@ class TestStreaming:
                 [10, 11, 12],
                 [10, 12],
             ),
+            (
+                "amount > 1.9 OR EXISTS (SELECT 1 FROM products p WHERE p.product = o.product)",
+                [10, 11, 12],
+                [10, 11, 12, 13],
+            ),
+            pytest.param(
+                """id = 11 AND NOT EXISTS (SELECT 1 FROM products p WHERE p.product = o.product)
+                   OR product IN (SELECT product FROM products WHERE name LIKE 't%')""",
+                [10, 12],
+                [10, 11, 12],
+                marks=pytest.mark.long,
+            ),
         ],
     )
     def test_subquery_over_a_stream_is_a_join(
@@ -354,12 +368,47 @@ class TestStreaming:
         sql.ran(text)
         assert [id for id, *_ in sql.stored("sales")] == then
 
+    @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))])
+    def test_exists_inside_an_or_follows_random_changes(self, seed: int, sql: Session) -> None:
+        random_ = Random(seed)
+        query = """SELECT id, 'x' AS name, amount FROM orders o WHERE amount > 2.5
+            OR NOT EXISTS (SELECT 1 FROM products p WHERE p.product = o.product AND name > 'm')
+                AND amount < 1.5
+            OR product IN (SELECT product FROM products WHERE name LIKE 't%')"""
+
+        def changed(name: str, row: Callable[[int], dict[str, Any]]) -> None:
+            ids = random_.sample(range(8), 5)
+            kinds = [random_.choice(["+U", "+U", "-D"]) for _ in ids]
+            rows = [{**row(id), "_row_kind": kind} for id, kind in zip(ids, kinds, strict=True)]
+            table = sql.catalog.table(name)
+            kind = pa.field("_row_kind", pa.string())
+            table.write(pa.Table.from_pylist(rows, table.snapshot().scan().schema.append(kind)))
+
+        for _ in range(4):
+            changed(
+                "products", lambda id: {"product": id, "name": random_.choice(["tea", "a", None, "cake"])}
+            )
+            changed(
+                "orders",
+                lambda id: {
+                    "id": id,
+                    "product": random_.choice([None, *range(8)]),
+                    "amount": random_.choice([None, 1.0, 2.0, 3.0]),
+                },
+            )
+            sql("SET 'execution.runtime-mode' = 'batch'")
+            expected = sorted(sql.rows(query), key=repr)
+            sql("SET 'execution.runtime-mode' = 'streaming'")
+            sql("SET 'pipeline.name' = 'sales'")
+            sql.ran(f"INSERT INTO sales {query}")
+            assert sorted(sql.stored("sales"), key=repr) == expected
+
     @pytest.mark.parametrize(
         "condition",
         [
             "product NOT IN (SELECT product FROM products)",  # a product may be NULL
             "amount > (SELECT avg(product) FROM products)",
-            "amount > 9 OR product IN (SELECT product FROM orders WHERE amount > 1.5)",
+            "amount > 9 OR product IN (SELECT max(product) FROM products GROUP BY name)",
         ],
     )
     def test_what_one_query_cannot_hold_is_for_a_view(self, condition: str, sql: Session) -> None:
