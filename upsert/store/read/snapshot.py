@@ -26,10 +26,10 @@ from upsert.store.read.lookup import (
     Probe,
     buckets_for,
     columns_to_compare,
+    in_search_order,
     matches_by_index,
     matches_by_key,
     prepare,
-    search_order,
     signed_matches,
 )
 from upsert.store.rows.keys import order_by
@@ -292,8 +292,7 @@ class Snapshot:
     def _match(
         self, index: LookupIndex, probe: Probe, selected: tuple[str, ...], wanted: Filter
     ) -> tuple[npt.NDArray[np.int64], pa.Table]:
-        if len(probe):
-            probe = probe.take(search_order(self.layout, index, probe))
+        probe = in_search_order(self.layout, index, probe)
         own = self.layout.key if self.layout.is_counted else ()
         needed = self._with_counts((*selected, *wanted.columns, *own))
         files = self.files
