@@ -18,7 +18,7 @@ from upsert.catalog.connectors import ConnectorTable
 from upsert.catalog.context import Context
 from upsert.catalog.job_hooks import JobStatusHook
 from upsert.catalog.namespace import Databases
-from upsert.catalog.run.scans import metadata_options, with_declared
+from upsert.catalog.run.scans import metadata_options, read_managed, with_declared
 from upsert.catalog.session import CHECKPOINT
 from upsert.errors import ConfigurationError, SchemaError, own_errors_first
 from upsert.managed import frames
@@ -26,6 +26,7 @@ from upsert.managed.writer import sink_of
 from upsert.materializer.choice import mode_of
 from upsert.schema import Index, TableSchema
 from upsert.store import Table
+from upsert.store.predicate import Where
 from upsert.store.storage import storage_of
 from upsert.store.table_options import SINK_MATERIALIZE
 
@@ -240,23 +241,46 @@ class Catalog:
         df = frames.read_changes(spark, table.path, **metadata_options(table.schema), **options)
         return with_declared(df, table.schema)
 
-    def read(self, spark: SparkSession, name: str, snapshot: int | None = None) -> DataFrame:
+    def read(
+        self,
+        spark: SparkSession,
+        name: str,
+        snapshot: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        where: Where | None = None,
+    ) -> DataFrame:
         """A table's rows as a batch DataFrame: of the snapshot with this id, or of the latest one now.
 
         Such a DataFrame has the same rows whenever it runs, until its snapshot expires; call ``read`` again
         for what was written since. Only a stream that looks its rows up in it (``planner.explain``: form
         "lookup") finds the newest ones. Computed columns stand at their places.
 
+        What ``columns`` and ``where`` leave out is not read: Spark tells a source in Python nothing of the
+        columns and rows that a query needs. ``Catalog.sql`` takes both from the text.
+
+        Args:
+            spark: the session; the format is registered in it.
+            name: the table.
+            snapshot: id of the snapshot; None for the latest one.
+            columns: names of the columns, in this order; None for all.
+            where: which rows, by stored columns, as ``Snapshot.scan`` takes it: ``[("id", ">", 7)]``.
+
         Raises:
-            ConfigurationError: the table has a connector, and a snapshot is asked for.
+            ConfigurationError: the table has a connector, and a snapshot, columns or rows are asked for.
+            SchemaError: a column is unknown or ``where`` does not fit the table.
         """
         if (connected := self.connected(name)) is None:
             table = self.context.managed(name)
-            df = frames.read(spark, table.path, snapshot, options=metadata_options(table.schema))
-            return with_declared(df, table.schema)
+            return read_managed(spark, table, snapshot, columns, where)
         if snapshot is not None:
             raise ConfigurationError(
                 f"table {name!r}: a table with a connector has no snapshots, got {snapshot!r}; leave it out"
+            )
+        if columns is not None or where is not None:
+            raise ConfigurationError(
+                f"table {name!r}: a table with a connector is read whole, got columns {columns!r} and where "
+                f"{where!r}; select and filter the DataFrame"
             )
         return with_declared(connected.read(spark), self.schema(name))
 

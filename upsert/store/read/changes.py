@@ -36,7 +36,7 @@ from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.paths import Partition
 from upsert.store.predicate import EVERY_ROW, Filter, remaining
-from upsert.store.read.snapshot import PinnedTable, Snapshot
+from upsert.store.read.snapshot import PIECE_BYTES, PinnedTable, Snapshot
 from upsert.store.rows.hashing import Hashes, row_hashes
 from upsert.store.rows.keys import as_values, equal_rows, order_by
 from upsert.store.rows.layout import COUNT_COLUMN, Layout
@@ -201,9 +201,6 @@ Limits = tuple[int, int]
 
 _INSERT, _BEFORE, _AFTER, _DELETE = range(len(RowKind))
 
-_PIECE_BYTES: Final = 8 << 20
-"""Of the files of a bucket so much is compared at a time; what it takes in memory is used again."""
-
 _KIND_FIELD: Final = pa.field(ROW_KIND_COLUMN, pa.string(), nullable=False)
 
 
@@ -309,7 +306,7 @@ def _bucket_changes(
     stored = list(dict.fromkeys([*layout.key, *names, *counts]))
     base = table.snapshot(step.base) if step.base and not layout.is_counted else None
     for runs in _runs_by_partition(table, source, bucket, limits, stored):
-        for within in key_ranges(layout, runs, _PIECE_BYTES):
+        for within in key_ranges(layout, runs, PIECE_BYTES):
             if layout.is_counted:
                 yield _repeated(merge_runs(layout, within).rows, names, is_load=step.base == 0)
             elif base is None:
