@@ -18,7 +18,7 @@ from upsert.catalog.connectors import ConnectorTable
 from upsert.catalog.context import Context
 from upsert.catalog.job_hooks import JobStatusHook
 from upsert.catalog.namespace import Databases
-from upsert.catalog.run.scans import metadata_options, system_frame, with_declared
+from upsert.catalog.run.scans import metadata_options, read_managed, system_frame, with_declared
 from upsert.catalog.session import CHECKPOINT
 from upsert.catalog.system_tables import split
 from upsert.errors import ConfigurationError, SchemaError, own_errors_first
@@ -27,6 +27,7 @@ from upsert.managed.writer import sink_of
 from upsert.materializer.choice import mode_of
 from upsert.schema import Index, TableSchema
 from upsert.store import Table
+from upsert.store.predicate import Where
 from upsert.store.storage import storage_of
 from upsert.store.table_options import SINK_MATERIALIZE
 
@@ -248,7 +249,15 @@ class Catalog:
         df = frames.read_changes(spark, table.path, **metadata_options(table.schema), **options)
         return with_declared(df, table.schema)
 
-    def read(self, spark: SparkSession, name: str, snapshot: int | None = None) -> DataFrame:
+    def read(
+        self,
+        spark: SparkSession,
+        name: str,
+        snapshot: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        where: Where | None = None,
+    ) -> DataFrame:
         """A table's rows as a batch DataFrame: of the snapshot with this id, or of the latest one now.
 
         Such a DataFrame has the same rows whenever it runs, until its snapshot expires; call ``read`` again
@@ -256,16 +265,32 @@ class Catalog:
         "lookup") finds the newest ones. Computed columns stand at their places. Of a system table such as
         ``orders$files`` it has the rows of this moment.
 
+        What ``columns`` and ``where`` leave out is not read: Spark tells a source in Python nothing of the
+        columns and rows that a query needs. ``Catalog.sql`` takes both from the text.
+
+        Args:
+            spark: the session; the format is registered in it.
+            name: the table.
+            snapshot: id of the snapshot; None for the latest one.
+            columns: names of the columns, in this order; None for all.
+            where: which rows, by stored columns, as ``Snapshot.scan`` takes it: ``[("id", ">", 7)]``.
+
         Raises:
-            ConfigurationError: the table has a connector, and a snapshot is asked for.
+            ConfigurationError: the table has a connector, and a snapshot, columns or rows are asked for; or it
+                is a system table, and columns or rows are.
+            SchemaError: a column is unknown or ``where`` does not fit the table.
         """
         own, system = split(name)
-        if system is not None:
-            return system_frame(spark, self.context.managed(own), system, snapshot)
-        if (connected := self.connected(name)) is None:
-            table = self.context.managed(name)
-            df = frames.read(spark, table.path, snapshot, options=metadata_options(table.schema))
-            return with_declared(df, table.schema)
+        connected = None if system is not None else self.connected(name)
+        if system is None and connected is None:
+            return read_managed(spark, self.context.managed(name), snapshot, columns, where)
+        if columns is not None or where is not None:
+            raise ConfigurationError(
+                f"table {name!r}: a system table, or one with a connector, is read whole, got columns "
+                f"{columns!r} and where {where!r}; select and filter the DataFrame"
+            )
+        if connected is None:
+            return system_frame(spark, self.context.managed(own), str(system), snapshot)
         if snapshot is not None:
             raise ConfigurationError(
                 f"table {name!r}: a table with a connector has no snapshots, got {snapshot!r}; leave it out"

@@ -7,6 +7,7 @@ often it runs. Every call opens the table again: a reader that outlived its tabl
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
@@ -26,7 +27,6 @@ from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import TableSchema
 from upsert.spark_table import FORMAT, read_columns, to_spark
 from upsert.store.metadata.history import History
-from upsert.store.paths import BucketId
 from upsert.store.predicate import Where, parse_where
 from upsert.store.read.changes import data_commits, has_gap
 from upsert.store.read.pinned_columns import PinnedColumns, PinnedWhere, unaltered
@@ -41,6 +41,7 @@ from upsert.store.read.row_metadata import (
     rows_with_sequence,
 )
 from upsert.store.read.snapshot import PinnedTable, Snapshot
+from upsert.store.read.splits import Split, tasks
 from upsert.store.table import Table
 from upsert.store.version import Version, step_between
 
@@ -97,27 +98,24 @@ class RowMetadata:
                 "but has expired; leave the column out, or keep more states with 'snapshot.time-retained'"
             ) from cause
 
-    def scan(
+    def pieces(
         self,
         snapshot: Snapshot,
         columns: tuple[str, ...],
         where: Where | None,
-        buckets: Sequence[BucketId],
+        splits: Sequence[Split],
         commit: Commit,
-    ) -> pa.Table:
-        """Rows of some buckets of one state, then these columns."""
-        if not self.needs(BUCKET, SEQUENCE_NUMBER) or not buckets:
-            rows = snapshot.scan(columns, where, places=buckets)
-            return self.with_values(rows, commit, 0)
+    ) -> Iterator[pa.Table]:
+        """Rows of some splits of one state, then these columns."""
+        if not self.needs(SEQUENCE_NUMBER):
+            for split in splits:
+                for rows in snapshot.pieces(columns, where, splits=[split]):
+                    yield self.with_values(rows, commit, split.bucket_id[1])
+            return
         left = snapshot.bucket_filters(parse_where(where, snapshot.layout.schema))
-        pieces = {
-            one: rows_with_sequence(snapshot, one, left[one], columns)
-            if self.needs(SEQUENCE_NUMBER)
-            else snapshot.scan(columns, where, places=[one])
-            for one in buckets
-        }
-        whole = [self.with_values(rows, commit, bucket) for (_, bucket), rows in pieces.items()]
-        return pa.concat_tables(whole)
+        for bucket_id in (split.bucket_id for split in splits):
+            rows = rows_with_sequence(snapshot, bucket_id, left[bucket_id], columns)
+            yield self.with_values(rows, commit, bucket_id[1])
 
     def with_values(self, rows: pa.Table, commit: Commit, bucket: int) -> pa.Table:
         """Rows of one bucket and one commit, with these columns after the others but before ``_row_kind``."""
@@ -171,23 +169,17 @@ def state_named_by(options: ReadOptions, table: Table) -> int:
     )
 
 
-TASK_BYTES: Final = 128 << 20
-"""Small partitions are read together, up to this size: a task costs some tenths of a second."""
-
-OPEN_BYTES: Final = 1 << 20
-"""What opening a bucket counts for."""
-
 STREAM_ONLY: Final = frozenset({"max-rows-per-trigger", "scan.untracked", "consumer.lease"})
 """Options that mean nothing for a batch, beside those that are refused with a remedy of their own."""
 
 
 @dataclass(frozen=True)
 class SnapshotPartition(InputPartition):
-    """Some buckets of one snapshot: one of a large partition, all of some small ones."""
+    """What a task reads of one snapshot: a part of a large bucket, or some small ones."""
 
     table: str
     snapshot_id: int
-    buckets: tuple[BucketId, ...]
+    splits: tuple[Split, ...]
     commit: Commit
 
 
@@ -214,7 +206,11 @@ def _wanted(options: ReadOptions, asked: StructType) -> tuple[RowMetadata, Pinne
 
 
 class SnapshotReader(DataSourceReader):
-    """Reads one snapshot, chosen when the query is planned; tasks share its buckets."""
+    """Reads one snapshot, chosen when the query is planned; tasks share its rows.
+
+    It has no ``pushFilters``: Spark would read other rows where a DataFrame is used twice, see
+    docs/decisions/0047.
+    """
 
     def __init__(self, options: ReadOptions, asked: StructType) -> None:
         """Check what is asked of the table, and that no option is one of streams."""
@@ -236,52 +232,30 @@ class SnapshotReader(DataSourceReader):
         self._metadata, self._columns, self._where = _wanted(options, asked)
 
     def partitions(self) -> list[SnapshotPartition]:
-        """The buckets of the snapshot that the scan options name, where ``scan.where`` may be true."""
+        """The splits of the snapshot that the scan options name, where the filter may be true."""
         table = Table.open(self._options.path, self._options.pinned and self._options.pinned[1])
         chosen = state_named_by(self._options, table)
         snapshot = table.snapshot(chosen)
-        sizes = {
-            bucket: sum(entry.bytes for run in snapshot.files.groups[bucket] for entry in run)
-            for bucket in snapshot.bucket_filters(parse_where(self._where.now(table.schema), table.schema))
-        }
+        wanted = snapshot.bucket_filters(parse_where(self._where.now(table.schema), table.schema))
+        shares = tasks(snapshot.files, wanted)
         if self._metadata.needs(SEQUENCE_NUMBER):
-            check_not_compacted(snapshot, sizes)
+            check_not_compacted(snapshot, wanted)
+            shares = tasks(snapshot.files, wanted, sys.maxsize)
         commit = self._metadata.commit(table.published, chosen)
         # a source without partitions would be read by Spark as one of no name
-        return [
-            SnapshotPartition(table.uuid, chosen, buckets, commit) for buckets in shared_out(sizes) or [()]
-        ]
+        return [SnapshotPartition(table.uuid, chosen, tuple(share), commit) for share in shares or [[]]]
 
     def read(self, partition: SnapshotPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
-        """The buckets' rows, every one of kind ``+I``."""
-        table = Table.open(self._options.path, partition.table)
-
-        def scan(names: tuple[str, ...]) -> pa.Table:
-            snapshot = table.snapshot(partition.snapshot_id)
-            where = self._where.now(snapshot.layout.schema)
-            return self._metadata.scan(snapshot, names, where, partition.buckets, partition.commit)
-
-        rows = self._columns.read(table, scan)
-        kinds = pa.repeat(pa.scalar(RowKind.INSERT.value), rows.num_rows)
-        return to_spark(rows.append_column(ROW_KIND_COLUMN, kinds), self._asked)
-
-
-def shared_out(sizes: Mapping[BucketId, int]) -> list[tuple[BucketId, ...]]:
-    """Buckets for tasks: neighbours together up to ``TASK_BYTES``, no bucket in two tasks.
-
-    >>> [len(task) for task in shared_out({((), 0): 1, ((), 1): TASK_BYTES, ((("day", "1"),), 0): 1})]
-    [1, 1, 1]
-    """
-    tasks: list[list[BucketId]] = []
-    room = 0
-    for bucket in sorted(sizes, key=repr):
-        cost = OPEN_BYTES + sizes[bucket]
-        if not bucket[0] or cost > room:
-            tasks.append([])
-            room = TASK_BYTES
-        tasks[-1].append(bucket)
-        room -= cost
-    return [tuple(task) for task in tasks]
+        """The rows of the splits, every one of kind ``+I``."""
+        snapshot = Table.open(self._options.path, partition.table).snapshot(partition.snapshot_id)
+        now = snapshot.layout.schema
+        names, where = self._columns.names_in(now), self._where.now(now)
+        for piece in self._metadata.pieces(snapshot, names, where, partition.splits, partition.commit):
+            rows = self._columns.restored(piece)
+            if ROW_KIND_COLUMN in self._asked.names:
+                kinds = pa.repeat(pa.scalar(RowKind.INSERT.value), rows.num_rows)
+                rows = rows.append_column(ROW_KIND_COLUMN, kinds)
+            yield from to_spark(rows, self._asked)
 
 
 class ChangesReader(SteppingReader[Table]):

@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 from contextlib import nullcontext
+from datetime import date
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -271,6 +273,28 @@ def test_stream_without_kinds_needs_somebody_who_can_read_its_plan(
     ):
         catalog.write_changes(changes, "orders")
     Catalog(catalog.warehouse, optimize=lambda df: df).write_changes(changes, "orders")
+
+
+@pytest.mark.spark
+def test_read_gives_the_columns_and_rows_asked_for(spark: SparkSession, catalog: Catalog) -> None:
+    catalog.sql(
+        "CREATE TABLE sales (id BIGINT, day DATE, n INT, twice AS n * 2, "
+        "state BIGINT METADATA FROM 'snapshot-id', PRIMARY KEY (id) NOT ENFORCED)"
+    )
+    days = [date(2024, 1, number) for number in (1, 2, 3)]
+    catalog.table("sales").write(
+        pa.table({"id": [1, 2, 3], "day": days, "n": pa.array([5, None, 7], pa.int32())})
+    )
+    read = partial(catalog.read, spark, "sales")
+    some = read(columns=["twice", "day"], where=[("day", ">", days[0])])
+    assert some.columns == ["twice", "day"]
+    assert sorted(some.collect(), key=repr) == [(14, days[2]), (None, days[1])]
+    assert read(columns=["state"]).distinct().collect() == [(1,)]
+    assert [row.id for row in read(where=[[("n", "=", 5)], [("id", "=", 3)]]).sort("id").collect()] == [1, 3]
+    assert read(0, columns=["id"]).collect() == []
+    for wrong in ({"columns": ["x"]}, {"columns": []}, {"columns": "id"}, {"where": [("twice", "=", 1)]}):
+        with pytest.raises(SchemaError, match=r"columns are|one or more different names|twice"):
+            read(**wrong)
 
 
 @pytest.mark.spark

@@ -12,13 +12,12 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.helpers import multiset
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.managed.options import ReadOptions, WriteOptions
-from upsert.managed.reader import OPEN_BYTES, TASK_BYTES, SnapshotReader, shared_out
+from upsert.managed.reader import SnapshotReader
 from upsert.managed.writer import BatchWriter, StreamWriter
 from upsert.schema import TableSchema
 from upsert.spark_formats import register
 from upsert.spark_table import spark_schema
 from upsert.store.files.data_file import forget_open_files
-from upsert.store.paths import BucketId
 from upsert.store.predicate import where_to_json
 from upsert.store.table import Table
 
@@ -132,18 +131,9 @@ def test_tasks_share_small_partitions_and_skip_those_without_rows(table: Table) 
     options = ReadOptions.parse({"path": table.path, "scan.where": '[["day", "=", "2013-01-02"]]'})
     reader = SnapshotReader(options, spark_schema(table.schema, row_kind=True))
     (only,) = reader.partitions()
-    assert [dict(partition)["day"] for partition, _ in only.buckets] == ["2013-01-02"]
-
-
-def test_large_partitions_get_tasks_of_their_own() -> None:
-    places: list[BucketId] = [((("day", str(n)),), 0) for n in range(6)]
-    sizes = dict(
-        zip(places, [TASK_BYTES, 1, 1, TASK_BYTES - 3 * OPEN_BYTES, 1, 10 * TASK_BYTES], strict=True)
-    )
-    tasks = shared_out(sizes)
-    assert sorted(place for task in tasks for place in task) == places
-    assert [len(task) for task in tasks] == [1, 2, 2, 1]
-    assert shared_out({((), bucket): 1 for bucket in range(3)}) == [(((), 0),), (((), 1),), (((), 2),)]
+    assert [dict(partition)["day"] for partition in (split.bucket_id[0] for split in only.splits)] == [
+        "2013-01-02"
+    ]
 
 
 @pytest.mark.parametrize(

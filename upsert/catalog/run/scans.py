@@ -6,7 +6,7 @@ The columns of a managed table come with those that only reads have: METADATA, c
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -22,7 +22,7 @@ from upsert.sql.predicates import instant, pushed
 from upsert.sql.query import AsOf, AsOfKind, ChangesBetween, Reference
 from upsert.sql.show_create import declared_names
 from upsert.store import Table
-from upsert.store.predicate import where_to_json
+from upsert.store.predicate import Where, parse_where, where_to_json
 from upsert.store.read.row_metadata import is_of_commit, metadata_option
 from upsert.types import quoted
 
@@ -66,6 +66,34 @@ def with_declared(df: DataFrame, schema: TableSchema, only: Collection[str] | No
     return df.withWatermark(watermark.column, f"{watermark.delay_ms} milliseconds")
 
 
+def read_managed(
+    spark: SparkSession,
+    table: Table,
+    snapshot: int | None,
+    columns: Sequence[str] | None,
+    where: Where | None,
+) -> DataFrame:
+    """A managed table as ``Catalog.read`` gives it: these columns of these rows, all where None is given."""
+    schema = table.schema
+    options = metadata_options(schema, columns)
+    if where is not None and parse_where(where, schema).alternatives:
+        options["scan.where"] = where_to_json(where)
+    if columns is None:
+        return with_declared(frames.read(spark, table.path, snapshot, options=options), schema)
+    _check_declared(schema, columns, of=f"table {table.name!r}")
+    stored = columns_for(schema, columns.__contains__)
+    df = frames.read(spark, table.path, snapshot, columns=stored, options=options)
+    return with_declared(df, schema, columns).select(*map(quoted, columns))
+
+
+def _check_declared(schema: TableSchema, columns: Sequence[str], *, of: str) -> None:
+    known = declared_names(schema)
+    if isinstance(columns, str) or not columns or len(set(columns)) < len(columns):
+        raise SchemaError(f"{of}: columns must be one or more different names, got {columns!r}")
+    if unknown := [name for name in columns if name not in known]:
+        raise SchemaError(f"{of}: unknown column {unknown[0]!r}; columns are {', '.join(known)}")
+
+
 def _expressions(df: DataFrame, schema: TableSchema, wanted: Collection[str]) -> list[str]:
     # the parser is for the few tables that have such columns
     from upsert.sql.flink_words import spark_expression
@@ -85,6 +113,13 @@ def _expressions(df: DataFrame, schema: TableSchema, wanted: Collection[str]) ->
 def system_frame(spark: SparkSession, table: Table, system: str, state: int | None = None) -> DataFrame:
     """A system table of a managed table as a batch DataFrame, with the rows of this moment."""
     return spark.createDataFrame(system_rows(table, system, state))
+
+
+def columns_for(schema: TableSchema, is_wanted: Callable[[str], bool]) -> tuple[str, ...]:
+    """The stored columns that a read of some columns needs, also of computed ones; at least one."""
+    used = {name for column in schema.computed if is_wanted(column.name) for name in column.uses}
+    found = tuple(name for name in schema.names if is_wanted(name) or name in used)
+    return found or schema.primary_key[:1] or schema.names[:1]
 
 
 STATES: Final = frozenset(
@@ -231,12 +266,7 @@ class Scan:
     def _columns(self, schema: TableSchema) -> tuple[str, ...] | None:
         """The columns that the query may need, at least one of them; None: all."""
         mentioned = self.reference.columns
-        if mentioned is None:
-            return None
-        computed = [c for c in schema.computed if c.name.lower() in mentioned]
-        used = {name for column in computed for name in column.uses}
-        found = tuple(name for name in schema.names if name.lower() in mentioned or name in used)
-        return found or schema.primary_key[:1] or schema.names[:1]
+        return None if mentioned is None else columns_for(schema, lambda name: name.lower() in mentioned)
 
     def _computed(self, schema: TableSchema) -> list[str] | None:
         mentioned = self.reference.columns

@@ -38,7 +38,7 @@ from upsert.store.metadata.manifest import FileSet, Run
 from upsert.store.metadata.snapshot import Kind, SnapshotInfo
 from upsert.store.metadata.stands_for import StandsFor
 from upsert.store.paths import BucketId, Partition
-from upsert.store.read.lookup import newest_by_key, prepare, search_order
+from upsert.store.read.lookup import in_search_order, newest_by_key, prepare
 from upsert.store.rows.layout import Layout
 from upsert.store.rows.merge_engines import Stored, combine
 from upsert.store.rows.partitions import Overwrite, check_within
@@ -96,9 +96,7 @@ def find_stored(
     layout: Layout, runs: Sequence[Sequence[DataFile]], keys: pa.Table, columns: tuple[str, ...]
 ) -> Stored:
     """The newest rows of distinct keys in one bucket's open files, newest run first; deletions too."""
-    probe = prepare(layout, layout.key, keys)
-    if len(probe):
-        probe = probe.take(search_order(layout, layout.indexes[0], probe))
+    probe = in_search_order(layout, layout.indexes[0], prepare(layout, layout.key, keys))
     needed = list(dict.fromkeys((*columns, *layout.key)))
     found = list(newest_by_key(layout, runs, probe, needed))
     if not found:

@@ -28,6 +28,7 @@ from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.paths import BucketId, Partition
 from upsert.store.predicate import EVERY_ROW, Filter
 from upsert.store.read.snapshot import Snapshot
+from upsert.store.read.splits import Split
 from upsert.store.rows.layout import Layout
 from upsert.store.rows.merge import SortedRows, deletions, merge_runs
 from upsert.store.rows.partitions import is_within, specified
@@ -154,7 +155,7 @@ class _Deletion:
             self._files[bucket_id] = files
 
     def _found(self, snapshot: Snapshot, bucket_id: BucketId, where: Filter) -> Iterable[SortedRows]:
-        found = snapshot.stored_rows(bucket_id, where, snapshot.layout.stored.names)
+        found = snapshot.stored_rows(Split(bucket_id), where, snapshot.layout.stored.names)
         return (deletions(snapshot.layout, rows) for rows in found if rows.num_rows)
 
     def _amended(

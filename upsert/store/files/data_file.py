@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Self
@@ -380,12 +380,13 @@ def _damaged(path: str, must: str, found: object) -> CorruptTableError:
 
 @dataclass(frozen=True)
 class FileRange:
-    """Rows of a file that a merge cuts into ranges of keys without holding it, see ``key_ranges``."""
+    """Some columns of rows of a file, which a reader cuts without holding the file, see ``key_ranges``."""
 
     file: DataFile
     layout: Layout
     start: int
     length: int
+    names: Sequence[str]
 
     def __len__(self) -> int:
         return self.length
@@ -402,11 +403,11 @@ class FileRange:
 
     def slice(self, start: int, length: int) -> FileRange:
         """Some of these rows."""
-        return FileRange(self.file, self.layout, self.start + start, length)
+        return replace(self, start=self.start + start, length=length)
 
     def load(self) -> SortedRows:
         """The rows themselves."""
-        rows = pa.Table.from_batches([self.file.slice(self.file.names, self.start, self.length)])
+        rows = pa.Table.from_batches([self.file.slice(self.names, self.start, self.length)])
         kinds = self.file.kinds
         return SortedRows(rows, None if kinds is None else kinds[self.start : self.start + self.length])
 
@@ -414,7 +415,9 @@ class FileRange:
 def rows_of_file(root: str | Path, layout: Layout, entry: FileEntry) -> SortedRows | FileRange:
     """The rows of a data file, to be merged range by range: views of it, or decoded when they are needed."""
     file = DataFile.open(root, layout, entry)
-    return SortedRows(file.table, file.kinds) if file.is_mapped else FileRange(file, layout, 0, file.rows)
+    if file.is_mapped:
+        return SortedRows(file.table, file.kinds)
+    return FileRange(file, layout, 0, file.rows, file.names)
 
 
 def remove_data_file(root: str, name: str) -> None:

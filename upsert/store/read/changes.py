@@ -17,9 +17,9 @@ fit, else a range of keys.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert import types
-from upsert.arrays import Positions, is_null, one_array
+from upsert.arrays import Mask, Positions, is_null, one_array
 from upsert.errors import ConfigurationError, UntrackedChangesError
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind, every_kind
 from upsert.schema import TableSchema
@@ -36,11 +36,20 @@ from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.paths import Partition
 from upsert.store.predicate import EVERY_ROW, Filter, remaining
-from upsert.store.read.snapshot import PinnedTable, Snapshot
+from upsert.store.read.snapshot import PIECE_BYTES, PinnedTable, Snapshot
 from upsert.store.rows.hashing import Hashes, row_hashes
-from upsert.store.rows.keys import as_values, equal_rows
+from upsert.store.rows.keys import as_values, equal_rows, order_by
 from upsert.store.rows.layout import COUNT_COLUMN, Layout
-from upsert.store.rows.merge import SortedRows, check_counts, deletions, gather, joined, merge_runs, present
+from upsert.store.rows.merge import (
+    SortedRows,
+    check_counts,
+    deletions,
+    gather,
+    joined,
+    key_ranges,
+    merge_runs,
+    present,
+)
 from upsert.store.rows.partitions import partition_name
 from upsert.store.version import MAX_HASH, Cursor, Step, Version, step_between
 
@@ -254,7 +263,7 @@ def changes_between(
             limits = step.hashes_of(bucket)
             if limits is not None:
                 found = _bucket_changes(table, source, step, bucket, limits, read)
-                parts.append(halves_where(found, scope.where).select([*names, ROW_KIND_COLUMN]))
+                parts += [halves_where(part, scope.where).select([*names, ROW_KIND_COLUMN]) for part in found]
     declared = table.layout.schema.arrow
     schema = pa.schema([*(declared.field(name) for name in names), _KIND_FIELD])
     # files keep every column nullable, for deletions; signed rows are whole rows again
@@ -304,24 +313,26 @@ def _checked(layout: Layout, columns: Sequence[str] | None) -> list[str]:
 
 def _bucket_changes(
     table: PinnedTable, source: ChangeFiles, step: Step, bucket: int, limits: Limits, names: list[str]
-) -> pa.Table:
+) -> Iterator[pa.Table]:
+    """The signed rows of a bucket, range of keys by range of keys: what a range takes stays in the cache."""
     layout = table.layout
     counts = [COUNT_COLUMN] if layout.is_counted else []
     stored = list(dict.fromkeys([*layout.key, *names, *counts]))
-    merged = _merged_partitions(table, source, bucket, limits, stored)
-    if layout.is_counted:
-        return _repeated(merged.rows, names, is_load=step.base == 0)
-    if step.base == 0:
-        return _with_kinds(present(layout, merged).select(names), _INSERT)
-    keys = merged.rows.select(list(layout.key))
-    positions, before = table.snapshot(step.base).match(list(layout.key), keys, select=names)
-    return _net(before, merged.rows.select(names), merged.is_there, positions)
+    base = table.snapshot(step.base) if step.base and not layout.is_counted else None
+    for runs in _runs_by_partition(table, source, bucket, limits, stored):
+        for within in key_ranges(layout, runs, PIECE_BYTES):
+            if layout.is_counted:
+                yield _repeated(merge_runs(layout, within).rows, names, is_load=step.base == 0)
+            elif base is None:
+                yield _with_kinds(present(layout, merge_runs(layout, within)).select(names), _INSERT)
+            else:
+                yield _net(base, Touched.by(layout, within), names)
 
 
-def _merged_partitions(
+def _runs_by_partition(
     table: PinnedTable, source: ChangeFiles, bucket: int, limits: Limits, stored: list[str]
-) -> SortedRows:
-    """The touched keys of a bucket in all partitions: their newest rows, or that they are gone."""
+) -> Iterable[list[SortedRows]]:
+    """The files of a bucket that hold touched keys, oldest first, for each partition apart."""
     runs: dict[Partition, list[SortedRows]] = defaultdict(list)
     for entry in source.old:
         if entry.bucket == bucket:
@@ -330,10 +341,7 @@ def _merged_partitions(
     for entry in source.new:
         if entry.bucket == bucket:
             runs[entry.partition].append(_cut_file(table, entry, limits, stored))
-    merged = [merge_runs(table.layout, of_partition) for of_partition in runs.values()]
-    if not merged:
-        return SortedRows(table.layout.stored.empty_table().select(stored), None)
-    return merged[0] if len(merged) == 1 else joined(merged)
+    return runs.values()
 
 
 def _cut_file(table: PinnedTable, entry: FileEntry, limits: Limits, stored: list[str]) -> SortedRows:
@@ -349,47 +357,84 @@ def _cut_file(table: PinnedTable, entry: FileEntry, limits: Limits, stored: list
     return SortedRows(gather(rows, chosen), None if file.kinds is None else file.kinds[chosen])
 
 
-def _net(
-    before: pa.Table, after: pa.Table, is_after: npt.NDArray[np.bool_], positions: Positions
-) -> pa.Table:
-    """Signed rows from the images of each touched key at the base and at the target.
+class Touched(NamedTuple):
+    """Keys that a step touches: of each key row ``rows[newest]`` is the newest, or says that it is gone.
 
-    ``after`` has a row for each key, meaningless where ``is_after`` is false; ``positions`` say for each row
-    of ``before`` which row of ``after`` has the same key.
+    The rows are those of some runs as they came. Most columns are not gathered before it is known which rows
+    have changed.
     """
+
+    layout: Layout
+    rows: pa.Table
+    newest: Positions
+    is_there: Mask
+
+    @classmethod
+    def by(cls, layout: Layout, runs: Sequence[SortedRows]) -> Self:
+        """The keys of some runs of a table with a primary key, oldest first."""
+        rows, kinds = joined(runs)
+        rows = rows.combine_chunks()
+        newest = np.arange(rows.num_rows)
+        if len(runs) > 1:
+            newest = order_by([rows.column(name) for name in layout.key]).lasts
+        is_there = np.ones(len(newest), np.bool_) if kinds is None else kinds[newest] == 0
+        return cls(layout, rows, newest, is_there)
+
+    @property
+    def keys(self) -> pa.Table:
+        """Each key once."""
+        return gather(self.rows.select(list(self.layout.key)), self.newest)
+
+
+def _net(base: Snapshot, touched: Touched, names: Sequence[str]) -> pa.Table:
+    """Signed rows from the images of each touched key at the base and at the target."""
+    key = touched.layout.key
+    positions, before = base.match(list(key), touched.keys, select=names)
+    after, newest, is_after = touched.rows.select(names), touched.newest, touched.is_there
     if not before.num_rows:  # nothing but new keys, as in a log of events
-        return _with_kinds(after if is_after.all() else gather(after, np.flatnonzero(is_after)), _INSERT)
-    before_of = np.full(after.num_rows, -1, np.int64)
+        return _with_kinds(gather(after, newest[is_after]), _INSERT)
+    before_of = np.full(len(newest), -1, np.int64)
     before_of[positions] = np.arange(before.num_rows)
     both = np.flatnonzero(is_after & (before_of >= 0))
-    unchanged = both[_same_images(gather(before, before_of[both]), gather(after, both))]
-    is_changed = np.ones(after.num_rows, np.bool_)
-    is_changed[unchanged] = False
-    leaving = np.flatnonzero((before_of >= 0) & is_changed)
-    coming = np.flatnonzero(is_after & is_changed)
-    # a stable sort by key puts the old image, which comes first in the input, just before the new one
-    order = np.argsort(np.concatenate([leaving, coming]), kind="stable")
-    old_kinds = np.where(is_after[leaving], _BEFORE, _DELETE)
-    new_kinds = np.where(before_of[coming] >= 0, _AFTER, _INSERT)
-    kinds = np.concatenate([old_kinds, new_kinds])
-    columns = gather(before, before_of[leaving]).columns, gather(after, coming).columns
-    images = pa.concat_tables([pa.Table.from_arrays(each, schema=after.schema) for each in columns])
-    return _with_kinds(gather(images, order), kinds[order])
+    values = [name for name in names if name not in key]
+    same = _same_images(before.select(values), before_of[both], after.select(values), newest[both])
+    is_changed = np.ones(len(newest), np.bool_)
+    is_changed[both[same]] = False
+    leaves, comes = (before_of >= 0) & is_changed, is_after & is_changed
+    leaving, coming = np.flatnonzero(leaves), np.flatnonzero(comes)
+    # of a key the old image stands just before the new one
+    stop = np.cumsum(leaves.astype(np.int64) + comes)
+    old, new = stop[leaving] - 1 - comes[leaving], stop[coming] - 1
+    rows, kinds = np.empty(len(old) + len(new), np.int64), np.empty(len(old) + len(new), np.int8)
+    rows[old], rows[new] = before_of[leaving], newest[coming] + before.num_rows
+    kinds[old] = np.where(is_after[leaving], _BEFORE, _DELETE)
+    kinds[new] = np.where(before_of[coming] >= 0, _AFTER, _INSERT)
+    images = pa.concat_tables([pa.Table.from_arrays(before.columns, schema=after.schema), after])
+    return _with_kinds(gather(images, rows), kinds)
 
 
-def _same_images(one: pa.Table, other: pa.Table) -> npt.NDArray[np.bool_]:
-    """Row by row, whether all columns are equal: NULL equals NULL, NaN equals NaN, -0.0 is not 0.0."""
-    same = np.ones(one.num_rows, np.bool_)
+def _same_images(one: pa.Table, of_one: Positions, other: pa.Table, of_other: Positions) -> Positions:
+    """Which pairs of a row of ``one`` and a row of ``other`` are equal in all columns.
+
+    NULL equals NULL, NaN equals NaN, -0.0 is not 0.0. Pairs that differ in a column are not compared further.
+    """
+    same = np.arange(len(of_one))
     for name in one.column_names:
-        left, right = (as_values(one_array(side.column(name))) for side in (one, other))
-        if types.is_scalar(left.type):
-            equal = equal_rows([left], [right])
-            if left.null_count and right.null_count:
-                equal |= is_null(left) & is_null(right)
-        else:
-            equal = equal_rows([row_hashes([left], len(left))], [row_hashes([right], len(right))])
-        same &= equal
+        if not len(same):
+            break
+        pairs = (gather(one.select([name]), of_one[same]), gather(other.select([name]), of_other[same]))
+        left, right = (as_values(one_array(values.column(0))) for values in pairs)
+        same = same[_are_equal(left, right)]
     return same
+
+
+def _are_equal(left: pa.Array, right: pa.Array) -> Mask:
+    if not types.is_scalar(left.type):
+        return equal_rows([row_hashes([left], len(left))], [row_hashes([right], len(right))])
+    equal = equal_rows([left], [right])
+    if left.null_count and right.null_count:
+        equal |= is_null(left) & is_null(right)
+    return equal
 
 
 def _repeated(rows: pa.Table, names: list[str], *, is_load: bool) -> pa.Table:
@@ -402,11 +447,11 @@ def _repeated(rows: pa.Table, names: list[str], *, is_load: bool) -> pa.Table:
     return _with_kinds(gather(rows.select(names), repeated), kinds[repeated])
 
 
-def _with_kinds(rows: pa.Table, kinds: int | Positions) -> pa.Table:
+def _with_kinds(rows: pa.Table, kinds: int | npt.NDArray[np.integer[Any]]) -> pa.Table:
     if isinstance(kinds, int):
         column = pa.repeat(every_kind()[kinds], rows.num_rows)
     else:
-        column = every_kind().take(pa.array(kinds, pa.int64()))
+        column = every_kind().take(pa.array(kinds))
     return rows.append_column(_KIND_FIELD, column)
 
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -178,11 +179,18 @@ class Matches(NamedTuple):
     rows: pa.RecordBatch
 
 
-def search_order(layout: Layout, index: LookupIndex, probe: Probe) -> Positions:
-    """The order of keys in which a search of a file touches its pages one after the other."""
+def in_search_order(layout: Layout, index: LookupIndex, probe: Probe) -> Probe:
+    """The keys in the order in which a search of a file touches its pages one after the other."""
+    codes = _searched(layout, index, probe)
+    # keys of a run are in order already
+    return probe if (codes[1:] >= codes[:-1]).all() else probe.take(np.argsort(codes))
+
+
+def _searched(layout: Layout, index: LookupIndex, probe: Probe) -> npt.NDArray[Any]:
+    """What an index is searched for: the values of the keys, or their hashes."""
     if _is_direct(layout, index.columns):
-        return np.argsort(fixed_width(probe.column(index.columns[0])))
-    return np.argsort(probe.hashes(index.columns))
+        return fixed_width(probe.column(index.columns[0]))
+    return probe.hashes(index.columns)
 
 
 def columns_to_compare(layout: Layout, index: LookupIndex, runs: int, probe: Probe) -> tuple[str, ...]:
@@ -323,7 +331,7 @@ def _not_in(layout: Layout, newer: DataFile, matches: Matches) -> Matches:
     if not len(asked):
         return matches
     some = keys.take(asked)
-    order = search_order(layout, layout.lookup_index("pk"), some)
+    order = np.argsort(_searched(layout, layout.lookup_index("pk"), some))
     hits = _find(layout, newer, some.take(order))
     stale = asked[order[hits.probes]]
     if not _is_direct(layout, layout.key) and len(stale):

@@ -89,7 +89,10 @@ class PinnedColumns:
 
         Columns that ``read`` adds come after them, as they are.
         """
-        rows = unaltered(table, lambda schema: read(self.names_in(schema)))
+        return self.restored(unaltered(table, lambda schema: read(self.names_in(schema))))
+
+    def restored(self, rows: pa.Table) -> pa.Table:
+        """Rows that begin with the columns under their present names, under the names and types of old."""
         own = len(self.columns)
         columns = [self._cast(rows.column(n), column) for n, column in enumerate(self.columns)]
         fields = [pa.field(c.name, c.type, nullable=c.nullable) for c in self.columns]

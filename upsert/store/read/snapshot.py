@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +15,7 @@ import pyarrow as pa
 
 from upsert.arrays import Positions, one_array
 from upsert.errors import CorruptTableError, SchemaError
-from upsert.store.files.data_file import DataFile, damage_named
+from upsert.store.files.data_file import DataFile, FileRange, damage_named
 from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.metadata.history import History
 from upsert.store.metadata.manifest import FileSet, Run
@@ -26,16 +28,23 @@ from upsert.store.read.lookup import (
     Probe,
     buckets_for,
     columns_to_compare,
+    in_search_order,
     matches_by_index,
     matches_by_key,
     prepare,
-    search_order,
     signed_matches,
 )
+from upsert.store.read.splits import Split
 from upsert.store.rows.keys import order_by
 from upsert.store.rows.layout import COUNT_COLUMN, PRIMARY_KEY, ROW_HASH_COLUMN, Layout, LookupIndex
-from upsert.store.rows.merge import SortedRows, check_counts, joined, merge_runs, present
+from upsert.store.rows.merge import SortedRows, check_counts, key_ranges, merge_runs, present
 from upsert.store.version import Version, has_arrived
+
+PIECE_BYTES: Final = 8 << 20
+"""Of the files of a bucket so much is merged at a time; the next time uses the same memory, near at hand."""
+
+MAX_PIECE_BYTES: Final = 32 << 20
+"""Of what need not be merged, or is compressed, so much is read at a time."""
 
 
 class Snapshot:
@@ -110,28 +119,49 @@ class Snapshot:
             CorruptTableError: a file is missing or damaged.
         """
         selected = self._selected(columns)
-        wanted = parse_where(where, self.layout.schema)
+        splits = None if places is None else map(Split, places)
+        return self._assembled(list(self._pieces(selected, where, splits, sys.maxsize)), selected)
+
+    def pieces(
+        self,
+        columns: Sequence[str] | None = None,
+        where: Where | None = None,
+        *,
+        splits: Iterable[Split] | None = None,
+    ) -> Iterator[pa.Table]:
+        """The rows of some splits, see ``scan``, of which no more are in memory than of one piece.
+
+        A piece is of ``MAX_PIECE_BYTES`` of files at most, and may have no row.
+        """
+        selected = self._selected(columns)
+        for piece in self._pieces(selected, where, splits, MAX_PIECE_BYTES):
+            yield self._assembled([piece], selected)
+
+    def _pieces(
+        self, selected: Sequence[str], where: Where | None, splits: Iterable[Split] | None, most: int
+    ) -> Iterator[pa.Table]:
+        left = self.bucket_filters(parse_where(where, self.layout.schema))
+        wanted = map(Split, left) if splits is None else (one for one in splits if one.bucket_id in left)
         with damage_named(self._root, lambda: self.files.entries):
-            pieces = [
-                self._repeated(rows).select(selected)
-                for bucket_id, left in self.bucket_filters(wanted).items()
-                if places is None or bucket_id in places
-                for rows in self.stored_rows(bucket_id, left, selected)
-            ]
-            return self._assembled(pieces, selected)
+            for split in wanted:
+                for rows in self.stored_rows(split, left[split.bucket_id], selected, most):
+                    yield self._repeated(rows).select(selected)
 
     def bucket_filters(self, where: Filter) -> dict[BucketId, Filter]:
         """The buckets that may have a row of which a filter is true, and what is left to ask of its rows."""
         left = remaining(where, (partition for partition, _ in self.files.groups), self.layout.schema)
         return {one: left[one[0]] for one in self.files.groups if one[0] in left}
 
-    def stored_rows(self, bucket_id: BucketId, where: Filter, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """The rows of a bucket of which a filter is true, in pieces that need no merging with each other.
+    def stored_rows(
+        self, split: Split, where: Filter, columns: Sequence[str], most: int = sys.maxsize
+    ) -> Iterator[pa.Table]:
+        """The rows of a split of which a filter is true, in pieces that need no merging with each other.
 
-        Each piece ascends by key. Equal rows of a table without primary key come once, with their count.
+        The pieces, and the rows of each, ascend by key. Equal rows of a table without primary key come once,
+        with their count. What needs no merging is cut where it has more than ``most`` bytes.
         """
         names = self._with_counts(columns)
-        for run in self._merged(self.files.groups[bucket_id], names, where):
+        for run in self._merged(split, names, where, most):
             if self.layout.is_counted:
                 # counts of rows that are not wanted may be incomplete: a file that has only such is skipped
                 rows = present(self.layout, SortedRows(where.apply(run.rows), None))
@@ -143,10 +173,13 @@ class Snapshot:
         counts = (COUNT_COLUMN,) if self.layout.is_counted else ()
         return list(dict.fromkeys((*columns, *counts)))
 
-    def _merged(self, runs: Sequence[Run], names: Sequence[str], where: Filter) -> Iterator[SortedRows]:
-        """The bucket's rows, and with them others of which the filter is not true."""
+    def _merged(self, split: Split, names: Sequence[str], where: Filter, most: int) -> Iterator[SortedRows]:
+        """The rows of a split, and with them others of which the filter is not true."""
         every = self.layout.schema.names
         judged = every if self.layout.is_counted else self.layout.key
+        runs = self.files.groups[split.bucket_id]
+        if not split.is_whole:
+            runs = tuple(tuple(filter(split.may_have, run)) for run in runs)
         kept = self._pruned(runs, where, judged)
         if len(kept) == 1:
             # nothing newer can hide a row, so bounds of all columns may skip files
@@ -154,15 +187,19 @@ class Snapshot:
             kept = self._pruned(kept, where, judged)
         keys = self.layout.key if len(kept) > 1 else ()
         needed = self._with_counts((*names, *where.columns, *keys))
+        files = (self.open(entry) for run in reversed(kept) for entry in run)
+        inputs = (one for file in files for one in self._inputs(file, split, needed, where, judged))
         if len(kept) > 1:
-            found = (self._sorted_rows(run, needed, where, judged) for run in reversed(kept))
-            if pieces := [rows for rows in found if rows is not None]:
-                yield merge_runs(self.layout, pieces)
+            cut = list(inputs)
+            # parts of a compressed file are decoded again for every range of keys that they lie in
+            a_range = min(most, PIECE_BYTES) if all(one.file.is_mapped for one in cut) else most
+            for within in key_ranges(self.layout, cut, a_range):
+                yield merge_runs(self.layout, within)
             return
-        for run in kept:
-            for entry in run:
-                if (rows := self._sorted_rows([entry], needed, where, judged)) is not None:
-                    yield rows
+        for rows in inputs:
+            a_piece = max(1, most * len(rows) // max(1, rows.size))
+            for start in range(0, len(rows), a_piece):
+                yield rows.slice(start, min(a_piece, len(rows) - start)).load()
 
     def _pruned(self, runs: Sequence[Run], where: Filter, columns: Collection[str]) -> list[Run]:
         entries = [entry for run in runs for entry in run]
@@ -170,20 +207,18 @@ class Snapshot:
         pruned = [tuple(entry for entry in run if next(kept)) for run in runs]
         return [run for run in pruned if run]
 
-    def _sorted_rows(
-        self, entries: Sequence[FileEntry], needed: Sequence[str], where: Filter, judged: Collection[str]
-    ) -> SortedRows | None:
-        """Rows of files of one run, without parts that cannot have wanted ones; None if nothing is left."""
-        files = [self.open(entry) for entry in entries]
-        stretches = [(f, start, stop) for f in files for start, stop in f.stretches(where, judged)]
-        pieces = [
-            SortedRows(
-                pa.Table.from_batches([f.slice(needed, start, stop - start)]),
-                None if f.kinds is None else f.kinds[start:stop],
-            )
-            for f, start, stop in stretches
-        ]
-        return joined(pieces) if pieces else None
+    def _inputs(
+        self, file: DataFile, split: Split, needed: Sequence[str], where: Filter, judged: Collection[str]
+    ) -> Iterator[FileRange]:
+        """The rows of a file that belong to a split, without parts that cannot have wanted ones."""
+        whole = FileRange(file, self.layout, 0, file.rows, needed)
+        low = bisect_left(range(file.rows), split.low, key=whole.key) if split.low else 0
+        high = file.rows
+        if split.high is not None:
+            high = bisect_left(range(file.rows), split.high, key=whole.key)
+        for start, stop in file.stretches(where, judged):
+            if (first := max(start, low)) < (end := min(stop, high)):
+                yield whole.slice(first, end - first)
 
     def lookup(
         self, columns: Sequence[str], keys: pa.Table, *, select: Sequence[str] | None = None
@@ -292,8 +327,7 @@ class Snapshot:
     def _match(
         self, index: LookupIndex, probe: Probe, selected: tuple[str, ...], wanted: Filter
     ) -> tuple[npt.NDArray[np.int64], pa.Table]:
-        if len(probe):
-            probe = probe.take(search_order(self.layout, index, probe))
+        probe = in_search_order(self.layout, index, probe)
         own = self.layout.key if self.layout.is_counted else ()
         needed = self._with_counts((*selected, *wanted.columns, *own))
         files = self.files

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.upsert.store.replay import Replay, State, state_of
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
+from upsert.store.read import changes as _changes
 from upsert.store.table import Table
 from upsert.store.version import Version
 
@@ -85,16 +86,19 @@ def difference(new: State, old: State) -> State:
 HISTORY = st.lists(COMMIT, max_size=8)
 BUCKETS = st.sampled_from([1, 3])
 MAX_ROWS = st.integers(1, 12)
+A_PIECE = st.sampled_from([_changes.PIECE_BYTES, 100, 1])
 FEWER = settings(max_examples=max(8, settings().max_examples // 5))
 
 
 @pytest.mark.parametrize("schema", [KEYED, MULTISET], ids=["keyed", "multiset"])
-@given(commits=HISTORY, buckets=BUCKETS, max_rows=MAX_ROWS)
+@given(commits=HISTORY, buckets=BUCKETS, max_rows=MAX_ROWS, piece=A_PIECE)
 def test_random_history(
-    schema: TableSchema, commits: list[tuple[str, list[Change]]], buckets: int, max_rows: int
+    schema: TableSchema, commits: list[tuple[str, list[Change]]], buckets: int, max_rows: int, piece: int
 ) -> None:
     """Changes between any two versions are the model's difference, and any way of stepping rebuilds it."""
-    check_history(schema, commits, buckets, max_rows)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_changes, "PIECE_BYTES", piece)
+        check_history(schema, commits, buckets, max_rows)
 
 
 @FEWER

@@ -19,6 +19,8 @@ from upsert.schema import TableSchema
 from upsert.store.files import lookup_index
 from upsert.store.files.data_file import forget_open_files
 from upsert.store.read import lookup
+from upsert.store.read import snapshot as snapshots
+from upsert.store.read.splits import tasks
 from upsert.store.rows import hashing
 from upsert.store.rows.layout import Layout
 
@@ -115,6 +117,21 @@ def test_scan_with_a_filter_shows_only_rows_that_pass_whichever_files_are_skippe
             assert multiset(filtered) == Counter(
                 r for r in model.values() if r[0] == wanted and r[-1] <= limit
             )
+
+
+@given(keyed_tables(), st.sampled_from([1, 500, 10**6]), st.sampled_from([1, 200, 10**6]))
+def test_splits_and_pieces_together_are_a_scan(case, task_bytes, piece_bytes):
+    layout, steps = case
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        runs, model = build(Path(folder), layout, steps)
+        patch.setattr(snapshots, "PIECE_BYTES", piece_bytes)
+        patch.setattr(snapshots, "MAX_PIECE_BYTES", 2 * piece_bytes)
+        snapshot = runs.snapshot()
+        shares = tasks(snapshot.files, snapshot.files.groups, task_bytes)
+        found = [multiset(rows) for share in shares for rows in snapshot.pieces(["v", "k0"], splits=share)]
+        assert sum(found, Counter()) == Counter((r[-1], r[0]) for r in model.values())
+        filtered = [rows for share in shares for rows in snapshot.pieces(where=[("v", ">", 1)], splits=share)]
+        assert sum(map(multiset, filtered), Counter()) == Counter(r for r in model.values() if r[-1] > 1)
 
 
 @given(keyed_tables(), st.data())
