@@ -237,7 +237,7 @@ MASK: Final = "***"
 
 _SECRET_NAMES: Final = re.compile(
     r"password|passwd|secret|jaas|private|credential|token(?!\.endpoint)|ssl\.key(?!\.location)|\.pem$"
-    r"|keystore\.key$|basic\.auth|user\.info|oauthbearer\.(config|extensions)",
+    r"|keystore\.key$|basic[.-]auth|user[.-]info|oauthbearer\.(config|extensions)",
     re.IGNORECASE,
 )
 
@@ -249,3 +249,15 @@ def is_secret(name: str) -> bool:
     (True, False)
     """
     return _SECRET_NAMES.search(name) is not None
+
+
+_USER_IN_URL: Final = re.compile(r"://[^/\s]*@")
+
+
+def holds_secret(name: str, value: str) -> bool:
+    """Whether an option is secret by its name, or holds an address with a user in it.
+
+    >>> holds_secret("url", "https://me:pa55@registry"), holds_secret("url", "https://registry")
+    (True, False)
+    """
+    return is_secret(name) or _USER_IN_URL.search(value) is not None

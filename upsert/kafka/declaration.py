@@ -12,7 +12,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from upsert.errors import ConfigurationError, CorruptTableError, SchemaError
 from upsert.kafka.options import SECRET_PREFIX
 from upsert.kafka.table import SPARK_FORMATS, KafkaTable
-from upsert.options import is_secret
+from upsert.options import holds_secret
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
 from upsert.spark_table import read_columns, spark_schema, stored_type
@@ -36,7 +36,7 @@ def given_options(table: KafkaTable) -> dict[str, str]:
     """
     given = {}
     for name, text in table.given.items():
-        is_shown = is_secret(name) and not name.lower().startswith(SECRET_PREFIX)
+        is_shown = holds_secret(name, text) and not name.lower().startswith(SECRET_PREFIX)
         given[SECRET_PREFIX + name if is_shown else name] = text
     return given | {COLUMNS: json.dumps(table.schema.to_json() | {_NAME: table.name})}
 

@@ -8,7 +8,7 @@ from typing import Final
 import pyarrow as pa
 
 from upsert import types
-from upsert.options import MASK, is_secret
+from upsert.options import MASK, holds_secret
 from upsert.schema import Column, ComputedColumn, TableSchema, Watermark
 from upsert.types import quoted
 
@@ -78,8 +78,10 @@ def masked(options: Mapping[str, str]) -> dict[str, str]:
 
     >>> masked({"topic": "words", "properties.sasl.password": "pa55"})
     {'topic': 'words', 'properties.sasl.password': '***'}
+    >>> masked({"avro-confluent.url": "https://me:pa55@registry"})
+    {'avro-confluent.url': '***'}
     """
-    return {key: MASK if is_secret(key) else value for key, value in options.items()}
+    return {key: MASK if holds_secret(key, value) else value for key, value in options.items()}
 
 
 def text(value: str) -> str:

@@ -52,6 +52,8 @@ def test_a_secret_within_another_leaves_nothing_behind() -> None:
         "ssl.keystore.password",
         "ssl.keystore.key",
         "basic.auth.user.info",
+        "debezium-avro-confluent.basic-auth.user-info",
+        "avro-confluent.schema-registry.bearer-auth.token",
         "sasl.oauthbearer.client.secret",
         "sasl.oauthbearer.config",
     ],
