@@ -25,6 +25,7 @@ PRINTING_PAGES = (
     "operate.md",
     "partitions.md",
     "schema-evolution.md",
+    "ui.md",
     "views.md",
 )
 

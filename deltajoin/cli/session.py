@@ -131,7 +131,9 @@ class Session:
         with Console(stderr=True).status("starting Spark …"), _quiet_start(self._conf):
             session = builder.getOrCreate()
         session.sparkContext.setLogLevel("OFF" if "spark.log.level" not in self._conf else "WARN")
-        return configure(session)
+        session = configure(session)
+        self.catalog.record_queries(session)
+        return session
 
     def _with_spark_if_needed(self, execute: Callable[[SparkSession | None], Found]) -> Found:
         from upsert.catalog.run.jobs import SparkNeededError
@@ -155,6 +157,7 @@ class Session:
         if self._has_spark:
             for query in self.spark.streams.active:
                 query.stop()
+            self.catalog.record_queries(self.spark).close()
             self.spark.stop()
 
     def run_script(self, text: str) -> None:
