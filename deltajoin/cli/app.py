@@ -61,7 +61,7 @@ def ui(
     It reads the files of the warehouse and changes nothing. No password protects it.
     """
     with errors_printed() as output:
-        if find_spec("aiohttp") is None or find_spec("jinja2") is None:
+        if None in map(find_spec, ("aiohttp", "jinja2", "prometheus_client")):
             raise ConfigurationError(
                 "ui: needs the extra 'ui', which is not installed; pip install 'deltajoin[ui]'"
             )

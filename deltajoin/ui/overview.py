@@ -405,7 +405,14 @@ class Observer:
             ),
             options=masked(given),
             snapshots=tuple(
-                SnapshotRow(one.id, one.kind, one.time_ms, one.rows, one.delta_rows, one.files)
+                SnapshotRow(
+                    one.id,
+                    one.kind,
+                    one.time_ms,
+                    one.rows,
+                    one.delta_rows if one.changes_rows else 0,
+                    one.files,
+                )
                 for one in history
             ),
             tags={tag.name: tag.snapshot.id for tag in table.tags()},

@@ -23,8 +23,8 @@ Href = Callable[[str, str], str]
 """The link to a page: of its kind (``tables``, ``pipelines``, ``table``, ``query``), and a name or an id."""
 
 _LONGEST_CELL: Final = 200
-_BOX: Final = (190, 42)
-_GAP: Final = (56, 14)
+_BOX: Final = (184, 42)
+_GAP: Final = (48, 14)
 _BAR: Final = (12, 3)
 _BARS_HEIGHT: Final = 120
 _BARS_TOP: Final = 16

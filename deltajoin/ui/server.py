@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from deltajoin.ui import pages
+from deltajoin.ui import metrics, pages
 from deltajoin.ui.overview import Observer, Overview, QueryInfo, TableInfo
 from upsert.errors import ConfigurationError, UpsertError
 
@@ -81,7 +81,7 @@ def is_own_name(host: str, names: Collection[str] = ()) -> bool:
 
 
 def application(observer: Observer, names: Collection[str] = ()) -> web.Application:
-    """The pages and, below ``/api``, the values that they show as JSON.
+    """The pages; the values that they show as JSON below ``/api``, and as metrics for Prometheus.
 
     Args:
         observer: looks at the warehouse.
@@ -112,6 +112,7 @@ def application(observer: Observer, names: Collection[str] = ()) -> web.Applicat
             web.get("/tables", _tables),
             web.get("/tables/{name}", _table),
             web.get("/queries/{id}", _query),
+            web.get("/metrics", _metrics),
             web.get("/api", _api),
             web.get("/api/tables", _api_tables),
             web.get("/api/tables/{name}", _api_table),
@@ -206,6 +207,11 @@ async def _query(request: web.Request) -> web.Response:
     if (query := _query_of(overview, request)) is None:
         return _html(pages.missing_page(overview, _no_query(request)), 404)
     return _html(pages.query_page(overview, query))
+
+
+async def _metrics(request: web.Request) -> web.Response:
+    body = metrics.text_of(await _overview(request))
+    return web.Response(body=body, headers={"Content-Type": metrics.CONTENT_TYPE})
 
 
 async def _api(request: web.Request) -> web.Response:
