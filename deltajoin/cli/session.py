@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from upsert.catalog.query_recorder import QueryRecorder
+
 Found = TypeVar("Found")
 
 OLDEST: Final = 17
@@ -104,6 +106,7 @@ class Session:
         self._rows = rows
         self._shown: list[StreamingQuery] = []
         self._is_cancelled = False
+        self._recorder: QueryRecorder | None = None
         self.started: list[StreamingQuery] = []
 
     @cached_property
@@ -132,7 +135,7 @@ class Session:
             session = builder.getOrCreate()
         session.sparkContext.setLogLevel("OFF" if "spark.log.level" not in self._conf else "WARN")
         session = configure(session)
-        self.catalog.record_queries(session)
+        self._recorder = self.catalog.record_queries(session)
         return session
 
     def _with_spark_if_needed(self, execute: Callable[[SparkSession | None], Found]) -> Found:
@@ -157,7 +160,8 @@ class Session:
         if self._has_spark:
             for query in self.spark.streams.active:
                 query.stop()
-            self.catalog.record_queries(self.spark).close()
+            if self._recorder is not None:
+                self._recorder.close()
             self.spark.stop()
 
     def run_script(self, text: str) -> None:

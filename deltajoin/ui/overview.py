@@ -18,6 +18,7 @@ from upsert.catalog.connectors import definition_in
 from upsert.catalog.context import Context
 from upsert.catalog.query_records import QueryRecord, read_all
 from upsert.errors import SnapshotExpiredError, TableNotFoundError, UpsertError
+from upsert.options import masked_text
 from upsert.schema import TableSchema
 from upsert.sql.show_create import create_text, masked, view_text
 from upsert.store.metadata.file_entry import FileEntry
@@ -352,15 +353,14 @@ class Observer:
         definition = definition_in(path)
         if definition is None:
             return self._opened(name, Table.open(path))
+        options = _shown_options({"connector": definition.connector, **definition.options})
         info = TableInfo(
             name,
             definition.connector,
             definition.uuid,
             columns=_columns(definition.schema),
-            options=masked({"connector": definition.connector, **definition.options}),
-            create=create_text(
-                name, definition.schema, {"connector": definition.connector, **definition.options}
-            ),
+            options=options,
+            create=create_text(name, definition.schema, options),
         )
         connected = self._context.connected(name)
         try:
@@ -388,6 +388,7 @@ class Observer:
         largest = sorted(entries, key=lambda entry: (-entry.bytes, entry.file))[:SHOWN_FILES]
         schema, given = table.schema, dict(table.definition.given)
         view = given.pop(MATERIALIZED_VIEW.key, None)
+        given = _shown_options(given)
         of_view = definition_of(table) if view is not None else None
         info = TableInfo(
             name,
@@ -403,7 +404,7 @@ class Observer:
                 f"{'UNIQUE ' if index.unique else ''}{index.name} ({', '.join(index.columns)})"
                 for index in schema.indexes
             ),
-            options=masked(given),
+            options=given,
             snapshots=tuple(
                 SnapshotRow(
                     one.id,
@@ -453,6 +454,11 @@ class Observer:
         except UpsertError as error:  # a refresh replaces hidden tables while this looks at them
             return replace(info, error=str(error))
         return replace(info, view=ViewInfo(view.query, view.is_suspended, lags, stages, refreshes))
+
+
+def _shown_options(given: Mapping[str, str]) -> dict[str, str]:
+    """Options without secrets: neither those of such a name, nor passwords within an address."""
+    return {key: masked_text(value) for key, value in masked(given).items()}
 
 
 def _shown(version: Version) -> str:

@@ -160,6 +160,9 @@ class QueryRecorder(StreamingQueryListener):
                         stacklevel=1,
                     )
                 is_failing = True
+                with self._lock:
+                    if not self._is_closed:
+                        self._unwritten.setdefault(id)  # the next attempt, in its turn
             _pause(self._closing, _WRITE_EVERY_S)
 
     def _next(self) -> str | None:

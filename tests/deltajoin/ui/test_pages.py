@@ -180,8 +180,15 @@ def test_secrets_are_not_shown(tmp_path: Path) -> None:
         "'topic' = 't', 'properties.bootstrap.servers' = 'h:1', 'properties.sasl.password' = 'pa55', "
         "'key.format' = 'json', 'value.format' = 'json')"
     )
+    catalog.sql(
+        "CREATE TABLE bills (id BIGINT) WITH ('connector' = 'jdbc', 'url' = 'jdbc:x://me:pa55@host/db', "
+        "'dbtable' = 'bills')"
+    )
     seen = Observer(tmp_path).look(0)
-    assert [(one.name, one.kind, one.error) for one in seen.tables] == [("events", "upsert-kafka", None)]
+    assert [(one.name, one.kind, one.error) for one in seen.tables] == [
+        ("bills", "jdbc", None),
+        ("events", "upsert-kafka", None),
+    ]
     assert "pa55" not in pages.as_json(seen) + pages.snapshot_file(seen)
     assert "***" in pages.snapshot_file(seen)
 

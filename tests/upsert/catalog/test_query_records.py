@@ -313,6 +313,28 @@ def test_a_quiet_query_is_heard_of_beside_a_busy_one(tmp_path: Path, monkeypatch
     assert len(heard) >= 3
 
 
+def test_the_end_of_a_query_is_written_when_the_storage_answers_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(query_recorder, "_pause", lambda event, s: event.wait(s / 100))
+    folder = tmp_path / query_records.FOLDER
+    folder.write_text("in the way")
+    recorder = QueryRecorder(str(tmp_path), Clock())
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        recorder.run()
+        recorder.onQueryStarted(started())
+        recorder.onQueryTerminated(terminated("boom"))
+        end = time.monotonic() + 60
+        while not told and time.monotonic() < end:
+            time.sleep(0.01)
+        folder.unlink()
+        while not (found := read_all(str(tmp_path)).queries) and time.monotonic() < end:
+            time.sleep(0.01)
+    recorder.close()
+    assert [one.state for one in found] == ["failed"]
+
+
 def test_a_storage_that_fails_is_told_once_and_fails_nothing(tmp_path: Path) -> None:
     (tmp_path / query_records.FOLDER).write_text("a file where the folder should be")
     recorder = QueryRecorder(str(tmp_path), Clock())
