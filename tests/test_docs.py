@@ -28,6 +28,7 @@ PRINTING_PAGES = (
     "operate.md",
     "partitions.md",
     "schema-evolution.md",
+    "ui.md",
     "views.md",
 )
 
@@ -169,9 +170,6 @@ def test_the_quick_start_is_that_of_the_readme_which_runs() -> None:
 @pytest.mark.parametrize(
     ("name", "statement"),
     [
-        ("`MERGE INTO`", "MERGE INTO t USING u ON t.id = u.id WHEN MATCHED THEN DELETE"),
-        ("`CALL`", "CALL expire('t')"),
-        ("`ROLLBACK TO`", "ALTER TABLE t ROLLBACK TO 3"),
         ("`STATEMENT SET`", "BEGIN STATEMENT SET"),
         ("`CREATE TEMPORARY TABLE`", "CREATE TEMPORARY TABLE t (a INT)"),
         ("`CREATE VIEW`", "CREATE VIEW v AS SELECT 1"),

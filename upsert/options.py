@@ -261,3 +261,22 @@ def holds_secret(name: str, value: str) -> bool:
     (True, False)
     """
     return is_secret(name) or _USER_IN_URL.search(value) is not None
+
+
+_SECRET_IN_TEXT: Final = re.compile(
+    r"""(?ix)
+    (?P<name> [\w.-]* (?: password | passwd | secret | token | credential | api[-_]?key ) [\w.-]* ["']?
+        \s* [=:] \s* )
+    (?: "[^"]*" | '[^']*' | [^\s,;&"')}\]]+ )
+    | (?<= :// ) [^\s/@]+ : [^\s/@]+ (?= @ )
+    """
+)
+
+
+def masked_text(text: str) -> str:
+    """A text of others, such as an error, with what it says of passwords and tokens masked.
+
+    >>> masked_text("cannot open jdbc:x://me:pa55@host/db, user=me, password='pa 55'; correct it")
+    'cannot open jdbc:x://***@host/db, user=me, password=***; correct it'
+    """
+    return _SECRET_IN_TEXT.sub(lambda found: f"{found['name'] or ''}{MASK}", text)

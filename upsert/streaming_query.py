@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from py4j.protocol import Py4JError
 from pyspark import TaskContext
 
 from upsert.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 QUERY_ID: Final = "sql.streaming.queryId"
 """Name of the local property of a stream's jobs that holds its id: the same after a restart."""
@@ -56,3 +57,22 @@ def query_of_micro_batch(rows: DataFrame, subject: str) -> str:
             "PYSPARK_PIN_THREAD at its default, true"
         )
     return str(query)
+
+
+def active_queries(spark: SparkSession) -> set[str]:
+    """The ids of the queries that a session runs; none if it has been stopped."""
+    try:
+        return {str(query.id) for query in spark.streams.active}
+    except (Py4JError, OSError):
+        return set()
+
+
+def checkpoint_of(spark: SparkSession, id: str) -> str | None:
+    """Folder of the checkpoint of a query that runs in a session; None if it does not run or has none."""
+    try:
+        query: Any = spark.streams.get(id)
+        if query is None:
+            return None
+        return str(query._jsq.streamingQuery().resolvedCheckpointRoot())
+    except (Py4JError, OSError):  # the query, or the session, has ended meanwhile
+        return None

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
+import time
 from importlib.util import find_spec
 from pathlib import Path
 from runpy import run_module
+from typing import Annotated
 
 import typer
 
 from deltajoin.cli import sql, tables
-from deltajoin.cli.command import errors_printed
+from deltajoin.cli.command import HERE, Warehouse, errors_printed
 from upsert.errors import ConfigurationError
 
 app = typer.Typer(
@@ -43,6 +45,36 @@ def demo(context: typer.Context) -> None:
     sys.path.insert(0, str(checkout))
     sys.argv = ["deltajoin demo", *context.args]
     run_module("examples.flights", run_name="__main__")
+
+
+@app.command()
+def ui(
+    warehouse: Warehouse = HERE,
+    host: Annotated[str, typer.Option(help="Address to listen at; others can reach 0.0.0.0.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port; 0 for a free one.")] = 8642,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Write all pages to one file instead.", show_default=False)
+    ] = None,
+) -> None:
+    """Show a warehouse in the browser: its tables, its streaming queries, how far they are behind.
+
+    It reads the files of the warehouse and changes nothing. No password protects it.
+    """
+    with errors_printed() as output:
+        if None in map(find_spec, ("aiohttp", "jinja2", "prometheus_client")):
+            raise ConfigurationError(
+                "ui: needs the extra 'ui', which is not installed; pip install 'deltajoin[ui]'"
+            )
+        from deltajoin.ui import pages, server
+        from deltajoin.ui.overview import Observer
+
+        observer = Observer(warehouse)
+        if html is not None:
+            html.write_text(pages.snapshot_file(observer.look(time.time_ns() // 1_000_000)), "utf-8")
+            output.say(f"{html}: written")
+            return
+        shown = f"[{host}]" if ":" in host else host
+        server.serve(observer, host, port, lambda at: output.say(f"http://{shown}:{at}  (Ctrl-C ends)"))
 
 
 def main() -> None:

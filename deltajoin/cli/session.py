@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from upsert.catalog.query_recorder import QueryRecorder
     from upsert.sql.statements import Statement
 
 Found = TypeVar("Found")
@@ -110,6 +111,7 @@ class Session:
         self._params = dict(map(_param, params))
         self._shown: list[StreamingQuery] = []
         self._is_cancelled = False
+        self._recorder: QueryRecorder | None = None
         self.started: list[StreamingQuery] = []
 
     @cached_property
@@ -137,7 +139,9 @@ class Session:
         with Console(stderr=True).status("starting Spark …"), _quiet_start(self._conf):
             session = builder.getOrCreate()
         session.sparkContext.setLogLevel("OFF" if "spark.log.level" not in self._conf else "WARN")
-        return configure(session)
+        session = configure(session)
+        self._recorder = self.catalog.record_queries(session)
+        return session
 
     def _with_spark_if_needed(self, execute: Callable[[SparkSession | None], Found]) -> Found:
         from upsert.catalog.run.jobs import SparkNeededError
@@ -161,6 +165,8 @@ class Session:
         if self._has_spark:
             for query in self.spark.streams.active:
                 query.stop()
+            if self._recorder is not None:
+                self._recorder.close()
             self.spark.stop()
 
     def run_script(self, text: str) -> None:

@@ -34,6 +34,7 @@ from upsert.store.table_options import SINK_MATERIALIZE
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from upsert.catalog.query_recorder import QueryRecorder
     from upsert.catalog.results import Result
     from upsert.sql.parameters import Args
     from upsert.views.view import View
@@ -276,8 +277,8 @@ class Catalog:
             where: which rows, by stored columns, as ``Snapshot.scan`` takes it: ``[("id", ">", 7)]``.
 
         Raises:
-            ConfigurationError: the table has a connector, and a snapshot, columns or rows are asked for; or it
-                is a system table, and columns or rows are.
+            ConfigurationError: columns or rows are asked for of a table with a connector or a system table,
+                or a snapshot of one with a connector.
             SchemaError: a column is unknown or ``where`` does not fit the table.
         """
         own, system = split(name)
@@ -452,6 +453,42 @@ class Catalog:
         from upsert.catalog.run import views
 
         return views.opened(self.context, name, spark)
+
+    def record_queries(self, spark: SparkSession) -> QueryRecorder:
+        """Let the streaming queries of a session leave in the warehouse what they do, for ``deltajoin ui``.
+
+        From now on each query that the session starts, over whatever tables, has a small file in ``.queries``
+        of the current catalog's warehouse: its name, its checkpoint, its last 60 micro-batches, where it is
+        in each table, and why it failed. A thread of the driver writes them, one a second at most. A
+        micro-batch never waits for that. Where a file cannot be written, a ``QueryRecordWarning`` says so,
+        and the queries go on. Called again it returns the recorder that is at work. The command
+        ``deltajoin`` records without being asked.
+
+        Args:
+            spark: the session.
+
+        Returns:
+            What records; its ``close()`` ends that, and writes the ends of queries that have ended.
+
+        >>> import tempfile
+        >>> catalog = Catalog(tempfile.mkdtemp())
+        >>> recorder = catalog.record_queries(spark)
+        >>> stream = spark.readStream.format("rate").load()
+        >>> query = stream.writeStream.format("noop").queryName("beat").start()
+        >>> query.stop()
+        >>> recorder.close()
+        >>> from upsert.catalog.query_records import read_all
+        >>> [(record.name, record.state) for record in read_all(catalog.warehouse).queries]
+        [('beat', 'ended')]
+        """
+        from upsert.catalog.query_recorder import QueryRecorder
+
+        of = spark, self.warehouse
+        found = self.context.recorders.get(of)
+        if found is None or found.is_closed:
+            found = self.context.recorders[of] = QueryRecorder(self.warehouse)
+            found.start(spark)
+        return found
 
     def expose(self, spark: SparkSession) -> tuple[str, ...]:
         """Let plain Spark SQL have the tables of the current catalog, under their own names.

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from upsert.catalog.query_recorder import QueryRecorder
     from upsert.views.refresh import Plan
 
 
@@ -45,6 +46,7 @@ class Context:
         views: the queries of this session that keep materialized views, by the folder of the view.
         prepared_views: how this session refreshes materialized views.
         exposed_to: the sessions whose own SQL has the tables.
+        recorders: what records the queries of a session in a warehouse, by the session and that folder.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Context:
         self.views: dict[str, StreamingQuery] = {}
         self.prepared_views = PreparedViews()
         self.exposed_to: WeakSet[SparkSession] = WeakSet()
+        self.recorders: dict[tuple[SparkSession, str], QueryRecorder] = {}
         self._optimize = optimize
 
     @property

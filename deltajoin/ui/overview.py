@@ -1,0 +1,535 @@
+"""What there is to see of a warehouse, as values: its tables, the queries over them, their lags.
+
+All of it is read from the files of the tables and from the records that queries leave there; no Spark session
+is needed, and nothing is written. A table that cannot be read does not hide the others: it says why.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import pyarrow as pa
+
+from upsert import types
+from upsert.catalog.connectors import definition_in
+from upsert.catalog.context import Context
+from upsert.catalog.query_records import QueryRecord, read_all
+from upsert.errors import SnapshotExpiredError, TableNotFoundError, UpsertError
+from upsert.options import masked_text
+from upsert.schema import TableSchema
+from upsert.sql.show_create import create_text, masked, view_text
+from upsert.store.metadata.file_entry import FileEntry
+from upsert.store.metadata.snapshot import SnapshotInfo
+from upsert.store.predicate import parse_where
+from upsert.store.read.snapshot import Snapshot
+from upsert.store.storage import storage_of
+from upsert.store.table import Table
+from upsert.store.table_options import MATERIALIZED_VIEW
+from upsert.store.version import Version
+from upsert.views.refresh import HIDDEN_TABLES
+from upsert.views.view import CHECKPOINTS, definition_of, refreshes_of
+
+SILENT_MS: Final = 60_000
+"""A running query whose driver was not heard of for so long is shown as silent: the driver may be gone."""
+
+SHOWN_SNAPSHOTS: Final = 200
+SHOWN_FILES: Final = 200
+SAMPLE_ROWS: Final = 20
+
+
+@dataclass(frozen=True)
+class Level:
+    """The data files of one level of the table's sorted runs."""
+
+    level: int
+    files: int
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class ColumnInfo:
+    """A column as CREATE TABLE declares it."""
+
+    name: str
+    type: str
+    nullable: bool
+    key: str
+    comment: str | None
+
+
+@dataclass(frozen=True)
+class SnapshotRow:
+    """A published state: ``rows`` are the stored ones of all files, ``changed`` those of this commit."""
+
+    id: int
+    kind: str
+    time_ms: int
+    rows: int
+    changed: int
+    files: int
+
+
+@dataclass(frozen=True)
+class FileRow:
+    """A data file of the newest state."""
+
+    name: str
+    level: int
+    rows: int
+    deletes: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class ConsumerRow:
+    """A reader that holds a version of the table."""
+
+    name: str
+    version: str
+    renewed_ms: int
+    until_ms: int
+
+
+@dataclass(frozen=True)
+class Lag:
+    """How far a reader of a table is behind its newest commit.
+
+    Attributes:
+        table: its name; None if no table of the warehouse has the uuid.
+        uuid: of the table.
+        version: where the reader is.
+        commits: how many commits that changed rows it has not read; None if not known.
+        seconds: since when the oldest of these waits; 0.0 if there is none; None if not known.
+    """
+
+    table: str | None
+    uuid: str
+    version: str
+    commits: int | None
+    seconds: float | None
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A hidden table that a materialized view keeps; ``reads`` are uuids of tables and of other stages."""
+
+    name: str
+    uuid: str
+    rows: int
+    reads: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ViewInfo:
+    """What a materialized view is, beside a table."""
+
+    query: str
+    is_suspended: bool
+    lags: tuple[Lag, ...]
+    stages: tuple[Stage, ...]
+    refreshes: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class TableInfo:
+    """A table, a materialized view, or a table with a connector.
+
+    Attributes:
+        name: with its database where that is not ``default``.
+        kind: ``table``, ``view``, or the name of the connector.
+        uuid: "" where the table cannot be read.
+        error: why it cannot be read; None if it can.
+        rows: about how many there are; None where the storage does not say.
+        snapshots: the newest ones, oldest first.
+        writers: the last transaction of each query that has written it.
+        written: rows that queries wrote, by query and transaction, as far as snapshots are kept.
+        create: the statement that makes an equal table, secrets masked.
+    """
+
+    name: str
+    kind: str
+    uuid: str = ""
+    error: str | None = None
+    rows: int | None = None
+    bytes: int = 0
+    oldest_snapshot: int = 0
+    levels: tuple[Level, ...] = ()
+    files: tuple[FileRow, ...] = ()
+    columns: tuple[ColumnInfo, ...] = ()
+    indexes: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+    snapshots: tuple[SnapshotRow, ...] = ()
+    tags: Mapping[str, int] = field(default_factory=dict)
+    consumers: tuple[ConsumerRow, ...] = ()
+    writers: Mapping[str, int] = field(default_factory=dict)
+    written: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    create: str = ""
+    view: ViewInfo | None = None
+
+    @property
+    def file_count(self) -> int:
+        """How many data files there are."""
+        return sum(level.files for level in self.levels)
+
+    @property
+    def committed_ms(self) -> int | None:
+        """When the newest snapshot was published."""
+        return self.snapshots[-1].time_ms if self.snapshots else None
+
+
+@dataclass(frozen=True)
+class QueryInfo:
+    """A streaming query.
+
+    Attributes:
+        record: what its driver has left.
+        state: that of the record, or ``silent``: it should run, and its driver was not heard of for a minute.
+        reads: where it is in each table that it reads.
+        sources: its other inputs, as Spark describes them.
+        writes: names of the tables that have commits of it, or the view that it keeps.
+        rows_out: rows that each of its micro-batches wrote, as far as that is known.
+    """
+
+    record: QueryRecord
+    state: str
+    reads: tuple[Lag, ...] = ()
+    sources: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+    rows_out: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """As people call it."""
+        return self.record.name or f"query {self.record.id[:8]}"
+
+    @property
+    def commits_behind(self) -> int | None:
+        """Unread commits of all inputs together; None if not known of each."""
+        known = [lag.commits for lag in self.reads if lag.commits is not None]
+        return sum(known) if known and len(known) == len(self.reads) else None
+
+    @property
+    def seconds_behind(self) -> float | None:
+        """Of the input that is furthest behind; None if not known of each."""
+        known = [lag.seconds for lag in self.reads if lag.seconds is not None]
+        return max(known) if known and len(known) == len(self.reads) else None
+
+
+@dataclass(frozen=True)
+class Overview:
+    """A warehouse at one moment.
+
+    Attributes:
+        warehouse: its folder.
+        now_ms: the moment, in milliseconds since 1970.
+        tables: by name.
+        queries: the last heard of first.
+        problems: what could not be read beside tables.
+    """
+
+    warehouse: str
+    now_ms: int
+    tables: tuple[TableInfo, ...]
+    queries: tuple[QueryInfo, ...]
+    problems: tuple[str, ...] = ()
+
+
+def lag_of(uuid: str, name: str | None, at: Version, history: Sequence[SnapshotInfo], now_ms: int) -> Lag:
+    """How far a reader is behind, by the newest snapshots of the table, oldest first.
+
+    >>> lag_of("a1", "orders", Version.EMPTY, (), 0)
+    Lag(table='orders', uuid='a1', version='0', commits=0, seconds=0.0)
+    """
+    shown = str(at.base) if at.is_complete else f"{at.base} → {at.target}"
+    if name is None:
+        return Lag(None, uuid, shown, None, None)
+    unread = [info for info in history if info.changes_rows and info.id > at.base]
+    if not unread:
+        return Lag(name, uuid, shown, 0, 0.0)
+    # the count of all commits up to each is in the snapshots, however few of these are left
+    before = next((info.states for info in reversed(history) if info.id <= at.base), None)
+    if before is None and at.base == 0:
+        before = 0
+    is_first = before is not None and unread[0].states == before + 1
+    commits = None if before is None else unread[-1].states - before
+    return Lag(
+        name, uuid, shown, commits, max(0.0, (now_ms - unread[0].time_ms) / 1000) if is_first else None
+    )
+
+
+def written_by_query(history: Sequence[SnapshotInfo]) -> dict[str, dict[int, int]]:
+    """Rows that each transaction of each writer stored, of consecutive snapshots."""
+    found: dict[str, dict[int, int]] = {}
+    before: Mapping[str, int] = history[0].writers if history and history[0].id > 1 else {}
+    for info in history:
+        for writer, transaction in info.writers.items():
+            if before.get(writer) != transaction:
+                found.setdefault(writer, {})[transaction] = info.delta_rows
+        before = info.writers
+    return found
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """A managed table with what was read of it."""
+
+    info: TableInfo
+    table: Table
+    history: tuple[SnapshotInfo, ...]
+
+
+class Observer:
+    """Looks at a warehouse again and again; remembers only what cannot have changed.
+
+    Args:
+        warehouse: its folder, as ``Catalog`` takes it.
+
+    >>> import tempfile
+    >>> Observer(tempfile.mkdtemp()).look(now_ms=0).tables
+    ()
+    """
+
+    def __init__(self, warehouse: str | os.PathLike[str]) -> None:
+        self._context = Context(warehouse, None, "main")
+        self._counts: dict[str, tuple[str | None, int]] = {}
+
+    @property
+    def warehouse(self) -> str:
+        """Its folder."""
+        return self._context.warehouse
+
+    def look(self, now_ms: int) -> Overview:
+        """The warehouse now.
+
+        Raises:
+            StorageError: the storage did not answer, or refused.
+        """
+        databases = self._context.databases
+        names = [
+            name if database == databases.current else f"{database}.{name}"
+            for database in databases.names()
+            for name in self._context.tables(database)
+        ]
+        infos, opened = [], {}
+        for name in names:
+            try:
+                found = self._table(name)
+            except TableNotFoundError:
+                continue  # it was dropped since
+            except (UpsertError, ValueError) as error:
+                infos.append(TableInfo(name, "table", error=str(error)))
+                continue
+            infos.append(found.info if isinstance(found, _Opened) else found)
+            if isinstance(found, _Opened):
+                opened[found.table.uuid] = found
+        tables = tuple(self._with_view(info, opened, now_ms) for info in infos)
+        records = read_all(self.warehouse)
+        queries = tuple(_query(record, tables, opened, now_ms) for record in records.queries)
+        return Overview(self.warehouse, now_ms, tables, queries, records.unreadable)
+
+    def sample(self, name: str) -> pa.Table:
+        """Some rows of a managed table: the first ones of its first buckets.
+
+        Raises:
+            ConfigurationError, TableNotFoundError: there is no managed table of this name.
+        """
+        snapshot = self._context.table(name).snapshot()
+        columns, found = snapshot.layout.schema.names, []
+        left = SAMPLE_ROWS
+        for bucket, where in snapshot.bucket_filters(parse_where(None, snapshot.layout.schema)).items():
+            for rows in snapshot.stored_rows(bucket, where, columns):
+                found.append(rows.select(columns).slice(0, left))
+                left -= found[-1].num_rows
+                if left <= 0:
+                    return pa.concat_tables(found)
+        return pa.concat_tables(found) if found else snapshot.scan().slice(0, 0)
+
+    def _table(self, name: str) -> _Opened | TableInfo:
+        path = self._context.databases.resolve(name).existing()
+        definition = definition_in(path)
+        if definition is None:
+            return self._opened(name, Table.open(path))
+        options = _shown_options({"connector": definition.connector, **definition.options})
+        info = TableInfo(
+            name,
+            definition.connector,
+            definition.uuid,
+            columns=_columns(definition.schema),
+            options=options,
+            create=create_text(name, definition.schema, options),
+        )
+        connected = self._context.connected(name)
+        try:
+            mirror = None if connected is None else connected.mirror_table()
+        except UpsertError:
+            return info  # it has none, or none yet
+        if mirror is None:
+            return info
+        kept = self._opened(name, mirror)
+        return replace(
+            kept, info=replace(kept.info, kind=info.kind, options=info.options, create=info.create)
+        )
+
+    def _opened(self, name: str, table: Table) -> _Opened:
+        snapshot = table.snapshot()
+        history = _recent(table, snapshot.info)
+        entries = snapshot.files.entries
+        by_level: dict[int, list[FileEntry]] = {}
+        for entry in entries:
+            by_level.setdefault(entry.level, []).append(entry)
+        levels = tuple(
+            Level(level, len(of), sum(one.rows for one in of), sum(one.bytes for one in of))
+            for level, of in sorted(by_level.items())
+        )
+        largest = sorted(entries, key=lambda entry: (-entry.bytes, entry.file))[:SHOWN_FILES]
+        schema, given = table.schema, dict(table.definition.given)
+        view = given.pop(MATERIALIZED_VIEW.key, None)
+        given = _shown_options(given)
+        of_view = definition_of(table) if view is not None else None
+        info = TableInfo(
+            name,
+            "table" if of_view is None else "view",
+            table.uuid,
+            rows=self._rows(table, snapshot),
+            bytes=sum(level.bytes for level in levels),
+            oldest_snapshot=snapshot.info.oldest,
+            levels=levels,
+            files=tuple(FileRow(one.file, one.level, one.rows, one.deletes, one.bytes) for one in largest),
+            columns=_columns(schema),
+            indexes=tuple(
+                f"{'UNIQUE ' if index.unique else ''}{index.name} ({', '.join(index.columns)})"
+                for index in schema.indexes
+            ),
+            options=given,
+            snapshots=tuple(
+                SnapshotRow(
+                    one.id,
+                    one.kind,
+                    one.time_ms,
+                    one.rows,
+                    one.delta_rows if one.changes_rows else 0,
+                    one.files,
+                )
+                for one in history
+            ),
+            tags={tag.name: tag.snapshot.id for tag in table.tags()},
+            consumers=tuple(
+                ConsumerRow(one.name, _shown(one.version), one.renewed_ms, one.until_ms)
+                for one in table.consumers()
+            ),
+            writers=dict(snapshot.info.writers),
+            written=written_by_query(history),
+            create=(
+                create_text(name, schema, given)
+                if of_view is None
+                else view_text(name, schema, given, of_view.query)
+            ),
+        )
+        return _Opened(info, table, history)
+
+    def _rows(self, table: Table, snapshot: Snapshot) -> int:
+        known = self._counts.get(table.uuid)
+        if known is None or known[0] != snapshot.info.uuid:
+            known = self._counts[table.uuid] = (snapshot.info.uuid, round(snapshot.row_count))
+        return known[1]
+
+    def _with_view(self, info: TableInfo, opened: Mapping[str, _Opened], now_ms: int) -> TableInfo:
+        found = opened.get(info.uuid)
+        if info.kind != "view" or found is None or (view := definition_of(found.table)) is None:
+            return info
+        at = found.history[-1].base_versions if found.history else None
+        uuids = {base.table: base.uuid for base in view.bases}
+        lags = tuple(
+            _lag(uuids[base], Version.complete(version), opened, now_ms)
+            for base, version in (at or {}).items()
+            if base in uuids
+        )
+        try:
+            refreshes = {name: str(one) for name, one in refreshes_of(info.name, found.table).items()}
+            stages = _stages(found.table)
+        except UpsertError as error:  # a refresh replaces hidden tables while this looks at them
+            return replace(info, error=str(error))
+        return replace(info, view=ViewInfo(view.query, view.is_suspended, lags, stages, refreshes))
+
+
+def _shown_options(given: Mapping[str, str]) -> dict[str, str]:
+    """Options without secrets: neither those of such a name, nor passwords within an address."""
+    return {key: masked_text(value) for key, value in masked(given).items()}
+
+
+def _shown(version: Version) -> str:
+    return str(version.base) if version.is_complete else f"{version.base} → {version.target}"
+
+
+def _recent(table: Table, head: SnapshotInfo) -> tuple[SnapshotInfo, ...]:
+    """The newest snapshots, oldest first."""
+    found: list[SnapshotInfo] = []
+    for id in range(head.id, max(head.oldest, head.id - SHOWN_SNAPSHOTS, 1) - 1, -1):
+        try:
+            found.append(table.published.info(id, head))
+        except SnapshotExpiredError:
+            break  # it has expired since, and so have all before it
+    return tuple(reversed(found))
+
+
+def _columns(schema: TableSchema) -> tuple[ColumnInfo, ...]:
+    found = []
+    for column in schema.columns:
+        keys = ["PRIMARY KEY"] if column.name in schema.primary_key else []
+        keys += ["PARTITIONED BY"] if column.name in schema.partitioned_by else []
+        keys += [index.name for index in schema.indexes if column.name in index.columns]
+        found.append(
+            ColumnInfo(
+                column.name, types.sql_name(column.type), column.nullable, ", ".join(keys), column.comment
+            )
+        )
+    return tuple(found)
+
+
+def _lag(uuid: str, at: Version, opened: Mapping[str, _Opened], now_ms: int) -> Lag:
+    found = opened.get(uuid)
+    if found is None:
+        return lag_of(uuid, None, at, (), now_ms)
+    return lag_of(uuid, found.info.name, at, found.history, now_ms)
+
+
+def _stages(view: Table) -> tuple[Stage, ...]:
+    storage, folder = storage_of(view.path), os.path.join(view.path, HIDDEN_TABLES)
+    names = storage.names(folder) if HIDDEN_TABLES in storage.names(view.path) else []
+    found = []
+    for name in sorted(names):
+        table = Table.open(os.path.join(folder, name))
+        info = table.snapshot().info
+        found.append(Stage(name, table.uuid, info.rows, tuple(sorted(info.base_versions or ()))))
+    return tuple(found)
+
+
+def _query(
+    record: QueryRecord, tables: Iterable[TableInfo], opened: Mapping[str, _Opened], now_ms: int
+) -> QueryInfo:
+    inputs = record.batches[-1].inputs if record.batches else ()
+    reads = {uuid: at for one in inputs for uuid, at in one.versions.items()}
+    kept_view = _view_of(record.checkpoint)
+    written = [info for info in tables if record.id in info.writers or (kept_view and info.uuid == kept_view)]
+    rows_out = {batch.id: batch.rows_out for batch in record.batches if batch.rows_out is not None}
+    for info in written:
+        rows_out |= info.written.get(record.id, {})
+    is_silent = record.state == "running" and now_ms - record.heard_ms > SILENT_MS
+    return QueryInfo(
+        record,
+        "silent" if is_silent else record.state,
+        tuple(_lag(uuid, at, opened, now_ms) for uuid, at in reads.items()),
+        tuple(one.name for one in inputs if not one.versions),
+        tuple(info.name for info in written),
+        rows_out,
+    )
+
+
+def _view_of(checkpoint: str | None) -> str | None:
+    """The uuid of the view that a query with this checkpoint keeps; None for other queries."""
+    parent, _, name = (checkpoint or "").rstrip("/").rpartition("/")
+    return name if parent.rpartition("/")[2] == CHECKPOINTS else None

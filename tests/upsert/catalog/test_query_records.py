@@ -1,0 +1,360 @@
+"""The records that streaming queries leave: what they say; nothing waits for them or fails by them."""
+
+import json
+import os
+import threading
+import time
+import uuid
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.listener import QueryProgressEvent, QueryStartedEvent, QueryTerminatedEvent
+
+from upsert.catalog import query_recorder, query_records
+from upsert.catalog.query_recorder import QueryRecorder, QueryRecordWarning
+from upsert.catalog.query_records import KEPT_BATCHES, MicroBatch, QueryRecord, read_all
+from upsert.options import masked_text
+from upsert.store.version import Version
+
+ID = "11111111-0000-4000-8000-000000000001"
+RUN = "22222222-0000-4000-8000-000000000002"
+
+
+def progress(batch: int, *, rows: int = 1, out: int = -1, offset: Any = None, id: str = ID) -> dict[str, Any]:
+    """A progress event as Spark writes it."""
+    source = {
+        "description": "orders",
+        "numInputRows": rows,
+        "startOffset": None,
+        "endOffset": offset,
+        "latestOffset": offset,
+        "inputRowsPerSecond": 0.0,
+        "processedRowsPerSecond": 0.0,
+        "metrics": {},
+    }
+    return {
+        "id": id,
+        "runId": RUN,
+        "name": "job",
+        "timestamp": f"2026-01-01T00:00:{batch % 60:02}.000Z",
+        "batchId": batch,
+        "batchDuration": 5,
+        "durationMs": {"addBatch": 3, "triggerExecution": 5},
+        "stateOperators": [],
+        "sources": [source],
+        "sink": {"description": "sink", "numOutputRows": out, "metrics": {}},
+    }
+
+
+def record(**given: Any) -> QueryRecord:
+    return QueryRecord(**{"id": ID, "run": RUN, "name": "job", "driver": "h:1", "state": "running"} | given)
+
+
+def fresh() -> QueryRecord:
+    return record(started_ms=1, heard_ms=1)
+
+
+def test_a_micro_batch_that_is_done_again_is_told_once() -> None:
+    found = fresh()
+    for batch, rows in ((0, 1), (1, 2), (1, 3)):
+        found = found.progressed(progress(batch, rows=rows), 7)
+    assert [(one.id, one.rows_in) for one in found.batches] == [(0, 1), (1, 3)]
+    assert (found.heard_ms, found.sink) == (7, "sink")
+
+
+def test_a_record_is_bounded() -> None:
+    found = fresh()
+    for batch in range(500):
+        offset = {"tables": ["a" * 32] * 9, "versions": [Version.complete(10**9).to_json()] * 9}
+        found = found.progressed(progress(batch, offset=offset), 7)
+    assert [one.id for one in found.batches] == list(range(500 - KEPT_BATCHES, 500))
+    failed = found.terminated("x" * 10**6, 8)
+    assert len(failed.content()) < 60_000
+
+
+@pytest.mark.parametrize(
+    ("offset", "versions"),
+    [
+        (
+            {"consumer": "c", "table": "a", "version": Version(3, 5, (0, 7)).to_json()},
+            {"a": Version(3, 5, (0, 7))},
+        ),
+        (
+            {"tables": ["a", "b"], "versions": [Version.EMPTY.to_json(), Version.complete(2).to_json()]},
+            {"a": Version.EMPTY, "b": Version.complete(2)},
+        ),
+        ({"versions": {"a": Version.complete(4).to_json()}}, {"a": Version.complete(4)}),
+        ({"orders": {"0": 5}}, {}),
+        ({"table": "a", "version": {"base": "x"}}, {}),
+        ({"versions": {"a": 1}}, {}),
+        ({"versions": {"a": [1]}}, {}),
+        (7, {}),
+        (None, {}),
+        ("[" * 100_000, {}),
+    ],
+)
+def test_versions_are_read_from_every_form_of_offset(offset: Any, versions: dict[str, Version]) -> None:
+    assert query_records.versions_in(offset) == versions
+    if not isinstance(offset, str):
+        assert query_records.versions_in(json.dumps(offset)) == versions
+
+
+def test_a_failure_is_the_own_sentence_with_its_remedy() -> None:
+    text = (
+        "STREAM_FAILED\n  File …\nupsert.errors.SchemaError: table 'a': column 'b' is gone; add it\n\tat Java"
+    )
+    failed = fresh().terminated(text, 9)
+    assert (failed.state, failed.error, failed.error_ms) == (
+        "failed",
+        "table 'a': column 'b' is gone; add it",
+        9,
+    )
+    assert fresh().terminated(None, 9).state == "ended"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "password=pa55",
+        "sasl.jaas.config=… username='u' password='pa55';",
+        'fs.s3a.secret.key = "pa55"',
+        "jdbc:postgresql://me:pa55@host/db",
+        '{"access_token": "pa55"}',
+        "api-key: pa55, next",
+    ],
+)
+def test_secrets_in_what_others_say_are_masked(text: str) -> None:
+    assert "pa55" not in masked_text(text)
+    assert "pa55" not in str(fresh().terminated(f"java.io.IOException: {text}", 1).error)
+    described = progress(1) | {"sink": {"description": text}}
+    assert b"pa55" not in fresh().progressed(described, 1).content()
+
+
+def test_masking_takes_time_that_grows_with_the_text() -> None:
+    began = time.process_time()
+    query_records.reason("a" * 10**6 + "password" * 1000)
+    assert time.process_time() - began < 5
+
+
+def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
+    offset = {"table": "a", "version": Version(3, 5, (1, 2**63)).to_json()}
+    one = fresh().progressed(progress(3, out=2, offset=offset), 7).terminated("naïve", 8)
+    query_records.write(str(tmp_path), one)
+    assert read_all(str(tmp_path)) == ((one,), ())
+
+
+def test_a_record_that_is_none_is_told_and_hides_no_other(tmp_path: Path) -> None:
+    query_records.write(str(tmp_path), fresh())
+    folder = tmp_path / query_records.FOLDER
+    damages: list[bytes] = [
+        b"",
+        b"\xff",
+        b"[]",
+        b'{"format": 2}',
+        b"[" * 100_000,
+        fresh().content(),  # under another name
+        b" " * (2 << 20),
+        fresh().content().replace(b'"running"', b'"dancing"'),
+        fresh().content().replace(b'"started_ms": 1', b'"started_ms": "1"'),
+    ]
+    for content in damages:
+        (folder / f"{uuid.uuid4()}.json").write_bytes(content)
+    (folder / "notes.txt").write_bytes(b"not ours")
+    (folder / "..json").write_bytes(b"not ours")
+    found = read_all(str(tmp_path))
+    assert found.queries == (fresh(),)
+    assert len(found.unreadable) == len(damages)
+    assert all("delete the file" in one or "1 MiB" in one for one in found.unreadable)
+
+
+def test_records_that_were_not_written_for_longest_are_forgotten(tmp_path: Path) -> None:
+    ids = [str(uuid.uuid4()) for _ in range(5)]
+    for number, id in enumerate(ids):
+        query_records.write(str(tmp_path), record(id=id, started_ms=1, heard_ms=1))
+        path = Path(query_records.file_of(str(tmp_path), id))
+        os.utime(path, (number, number))
+    query_records.forget_oldest(str(tmp_path), keep=2)
+    assert sorted(one.id for one in read_all(str(tmp_path)).queries) == sorted(ids[3:])
+
+
+class Clock:
+    """A clock that goes on by a millisecond each time."""
+
+    def __init__(self) -> None:
+        self.now = 1_000
+
+    def __call__(self) -> int:
+        self.now += 1
+        return self.now
+
+
+def started(id: str = ID) -> QueryStartedEvent:
+    return QueryStartedEvent.fromJson(
+        {"id": id, "runId": RUN, "name": "job", "timestamp": "2026-01-01T00:00:00.000Z"}
+    )
+
+
+def progressed(batch: int, id: str = ID) -> QueryProgressEvent:
+    return QueryProgressEvent.fromJson({"progress": progress(batch, id=id)})
+
+
+def terminated(exception: str | None = None, id: str = ID) -> QueryTerminatedEvent:
+    return QueryTerminatedEvent.fromJson(
+        {"id": id, "runId": RUN, "exception": exception, "errorClassOnException": None}
+    )
+
+
+@pytest.fixture
+def recorder(tmp_path: Path) -> Iterator[QueryRecorder]:
+    made = QueryRecorder(str(tmp_path), Clock())
+    made.run()
+    yield made
+    made.close()
+
+
+def test_events_become_a_record(recorder: QueryRecorder, tmp_path: Path) -> None:
+    recorder.onQueryStarted(started())
+    for batch in range(3):
+        recorder.onQueryProgress(progressed(batch))
+    recorder.onQueryTerminated(terminated("boom; mend it"))
+    recorder.close()
+    (found,) = read_all(str(tmp_path)).queries
+    assert (found.state, found.error, [one.id for one in found.batches]) == (
+        "failed",
+        "boom; mend it",
+        [0, 1, 2],
+    )
+
+
+def test_a_query_that_starts_again_keeps_what_earlier_runs_told(tmp_path: Path) -> None:
+    for first in (0, 2):
+        recorder = QueryRecorder(str(tmp_path), Clock())
+        recorder.run()
+        recorder.onQueryStarted(started())
+        recorder.onQueryProgress(progressed(first))
+        recorder.onQueryProgress(progressed(first + 1))
+        recorder.onQueryTerminated(terminated("boom" if first == 0 else None))
+        recorder.close()
+    (found,) = read_all(str(tmp_path)).queries
+    assert (found.state, found.error, [one.id for one in found.batches]) == ("ended", "boom", [0, 1, 2, 3])
+
+
+def test_events_never_wait_for_the_storage(
+    recorder: QueryRecorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A storage that hangs: events are taken all the same, and the writer goes on when it answers."""
+    is_hanging, goes_on = threading.Event(), threading.Event()
+    write = query_records.write
+
+    def hang(warehouse: str, found: QueryRecord) -> None:
+        is_hanging.set()
+        goes_on.wait(60)
+        write(warehouse, found)
+
+    monkeypatch.setattr(query_records, "write", hang)
+    recorder.onQueryStarted(started())
+    assert is_hanging.wait(60)
+    for batch in range(100):
+        recorder.onQueryProgress(progressed(batch))
+    recorder.onQueryTerminated(terminated())
+    assert read_all(str(tmp_path)).queries == ()
+    goes_on.set()
+    recorder.close(60)
+    (found,) = read_all(str(tmp_path)).queries
+    assert (found.state, found.batches[-1].id) == ("ended", 99)
+
+
+def test_a_driver_writes_once_a_second_at_most(
+    recorder: QueryRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    written: list[str] = []
+    done = threading.Event()
+
+    def note(warehouse: str, found: QueryRecord) -> None:
+        written.append(found.id)
+        if len(written) == 4:
+            done.set()
+
+    monkeypatch.setattr(query_records, "write", note)
+    monkeypatch.setattr(query_recorder, "_pause", lambda event, s: pauses.append(s) or event.is_set())
+    ids = [f"{digit * 8}-0000-4000-8000-{digit * 12}" for digit in "1234"]
+    for id in ids:
+        recorder.onQueryStarted(started(id))
+        recorder.onQueryTerminated(terminated(id=id))
+    assert done.wait(60)
+    recorder.close()
+    assert set(written) == set(ids)
+    assert len(pauses) >= 3
+    assert set(pauses) == {1.0}
+
+
+def test_a_quiet_query_is_heard_of_beside_a_busy_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query_recorder, "HEARTBEAT_S", 0.05)
+    monkeypatch.setattr(query_recorder, "_pause", lambda event, s: event.wait(s / 100))
+    quiet, busy = ID, "33333333-0000-4000-8000-000000000003"
+    recorder = QueryRecorder(str(tmp_path), Clock())
+    recorder.run()
+    recorder.onQueryStarted(started(quiet))
+    recorder.onQueryStarted(started(busy))
+    end = time.monotonic() + 60
+    heard: set[int] = set()
+    batch = 0
+    while len(heard) < 3 and time.monotonic() < end:
+        recorder.onQueryProgress(progressed(batch := batch + 1, busy))
+        time.sleep(0.005)
+        heard |= {one.heard_ms for one in read_all(str(tmp_path)).queries if one.id == quiet}
+    recorder.onQueryTerminated(terminated(id=busy))
+    recorder.onQueryTerminated(terminated(id=quiet))
+    recorder.close()
+    assert len(heard) >= 3
+
+
+def test_the_end_of_a_query_is_written_when_the_storage_answers_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(query_recorder, "_pause", lambda event, s: event.wait(s / 100))
+    folder = tmp_path / query_records.FOLDER
+    folder.write_text("in the way")
+    recorder = QueryRecorder(str(tmp_path), Clock())
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        recorder.run()
+        recorder.onQueryStarted(started())
+        recorder.onQueryTerminated(terminated("boom"))
+        end = time.monotonic() + 60
+        while not told and time.monotonic() < end:
+            time.sleep(0.01)
+        folder.unlink()
+        while not (found := read_all(str(tmp_path)).queries) and time.monotonic() < end:
+            time.sleep(0.01)
+    recorder.close()
+    assert [one.state for one in found] == ["failed"]
+
+
+def test_a_storage_that_fails_is_told_once_and_fails_nothing(tmp_path: Path) -> None:
+    (tmp_path / query_records.FOLDER).write_text("a file where the folder should be")
+    recorder = QueryRecorder(str(tmp_path), Clock())
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        recorder.run()
+        recorder.onQueryStarted(started())
+        recorder.onQueryProgress(progressed(0))
+        recorder.onQueryTerminated(terminated())
+        recorder.close()
+    (one,) = [each for each in told if each.category is QueryRecordWarning]
+    assert "the query goes on" in str(one.message)
+
+
+def test_a_micro_batch_says_what_spark_says() -> None:
+    assert MicroBatch.of_progress(progress(2, rows=4, out=3)) == MicroBatch(
+        2,
+        1_767_225_602_000,
+        4,
+        3,
+        {"addBatch": 3, "triggerExecution": 5},
+        (query_records.Input("orders", 4, {}),),
+    )

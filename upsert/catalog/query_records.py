@@ -1,0 +1,331 @@
+"""What streaming queries leave in a warehouse of their progress: one small file for each query.
+
+``<warehouse>/.queries/<query id>.json`` says what the query is, how it is, and what its last micro-batches
+did. The file is for people who look on; no query reads it. See docs/decisions/0050.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final, Literal, NamedTuple, Self
+
+from upsert.codec import Jsonable
+from upsert.errors import ConfigurationError, own_error
+from upsert.options import masked_text
+from upsert.store.storage import storage_of
+from upsert.store.version import Version
+
+FOLDER: Final = ".queries"
+"""Folder in the warehouse; no table can have such a name."""
+
+KEPT_BATCHES: Final = 60
+"""Micro-batches of a query that its record tells of: a file stays below 60 kB."""
+
+KEPT_RECORDS: Final = 200
+"""Queries of a warehouse that are remembered; the ones not heard of for longest go."""
+
+_FORMAT: Final = 1
+_LARGEST_FILE: Final = 1 << 20
+_LONGEST_TEXT: Final = 2_000
+_LONGEST_NAME: Final = 200
+_MOST_INPUTS: Final = 32
+_NAME: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.json")
+_IN_PYTHON: Final = re.compile(r"org\.apache\.spark\.[\w.]+\.python\.\w+(?:@[0-9a-f]+)?")
+
+
+@dataclass(frozen=True)
+class Input(Jsonable):
+    """One source of a micro-batch.
+
+    Attributes:
+        name: as Spark describes it.
+        rows: how many it gave.
+        versions: where the query is in each table of this source after the micro-batch, by the table's uuid.
+            Empty for a source that reads no managed table.
+    """
+
+    name: str
+    rows: int
+    versions: Mapping[str, Version]
+
+
+@dataclass(frozen=True)
+class MicroBatch(Jsonable):
+    """What one micro-batch did.
+
+    Attributes:
+        id: its number in the query's checkpoint.
+        time_ms: when it began, in milliseconds since 1970.
+        rows_in: rows that it read.
+        rows_out: rows that it wrote; None where the sink does not say.
+        duration_ms: what each of its phases took, by Spark's names, ``triggerExecution`` being the whole.
+        inputs: its sources.
+    """
+
+    id: int
+    time_ms: int
+    rows_in: int
+    rows_out: int | None
+    duration_ms: Mapping[str, int]
+    inputs: tuple[Input, ...]
+
+    @classmethod
+    def of_progress(cls, progress: Mapping[str, Any]) -> Self:
+        """The micro-batch of Spark's progress event, in its JSON form.
+
+        >>> MicroBatch.of_progress({"batchId": 3, "timestamp": "1970-01-01T00:00:01.500Z", "sources": []})
+        MicroBatch(id=3, time_ms=1500, rows_in=0, rows_out=None, duration_ms={}, inputs=())
+        """
+        began = datetime.fromisoformat(progress["timestamp"])
+        began = began if began.tzinfo else began.replace(tzinfo=UTC)
+        sources = progress.get("sources") or []
+        inputs = tuple(
+            Input(
+                _name(source),
+                max(0, source.get("numInputRows") or 0),
+                versions_in(source.get("endOffset")),
+            )
+            for source in sources[:_MOST_INPUTS]
+        )
+        out = (progress.get("sink") or {}).get("numOutputRows", -1)
+        return cls(
+            int(progress["batchId"]),
+            int(began.timestamp() * 1000),
+            sum(max(0, source.get("numInputRows") or 0) for source in sources),
+            out if isinstance(out, int) and out >= 0 else None,
+            {str(phase): max(0, int(took)) for phase, took in (progress.get("durationMs") or {}).items()},
+            inputs,
+        )
+
+
+def _name(described: Mapping[str, Any]) -> str:
+    """What Spark calls a source or a sink; of one in Python that is only the name of a class in Java."""
+    text = masked_text(str(described.get("description", ""))[:_LONGEST_NAME])
+    return "Python data source" if _IN_PYTHON.fullmatch(text) else text
+
+
+def versions_in(offset: object) -> dict[str, Version]:
+    """Where an offset of a stream is in each managed table, by uuid; {} if it is one of other sources.
+
+    There are three forms: of one table, of a join's tables, and of the tables of a view.
+
+    >>> versions_in({"table": "a1", "version": {"base": 3, "cursor": None, "target": 3}})
+    {'a1': Version(base=3, target=3, cursor=None)}
+    >>> versions_in('{"orders": {"0": 17}}')
+    {}
+    """
+    if isinstance(offset, str):
+        try:
+            offset = json.loads(offset)
+        except (ValueError, RecursionError):
+            return {}
+    match offset:
+        case {"table": str(uuid), "version": dict(version)}:
+            pairs = [(uuid, version)]
+        case {"tables": list(uuids), "versions": list(versions)} if len(uuids) == len(versions):
+            pairs = list(zip(uuids, versions, strict=True))
+        case {"versions": dict(by_uuid)}:
+            pairs = list(by_uuid.items())
+        case _:
+            return {}
+    try:
+        return {uuid: Version.from_json(value) for uuid, value in pairs if isinstance(uuid, str)}
+    except (ConfigurationError, TypeError):
+        return {}  # an offset of another source that looks like one of these
+
+
+@dataclass(frozen=True)
+class QueryRecord(Jsonable):
+    """A streaming query: what it is, how it is, and what it did last.
+
+    Attributes:
+        id: by which its checkpoint and its commits know it; the same after a restart.
+        run: of the present or last start.
+        name: that its user gave it; None for none.
+        driver: host and process that run it.
+        state: ``running`` also of a driver that was killed: see ``heard_ms``.
+        started_ms: when this run began, in milliseconds since 1970.
+        heard_ms: when the driver was last known to live.
+        checkpoint: its folder; None if not known.
+        sink: as Spark describes it; "" before the first micro-batch.
+        batches: the last ones, also of runs before, oldest first.
+        error: why it has last failed, with what to do about it; None if it never did, as far as is known.
+        error_ms: when that was.
+    """
+
+    id: str
+    run: str
+    name: str | None
+    driver: str
+    state: Literal["running", "ended", "failed"]
+    started_ms: int
+    heard_ms: int
+    checkpoint: str | None = None
+    sink: str = ""
+    batches: tuple[MicroBatch, ...] = ()
+    error: str | None = None
+    error_ms: int | None = None
+
+    def heard(self, now_ms: int) -> Self:
+        """Its driver lives."""
+        return replace(self, heard_ms=now_ms)
+
+    def progressed(self, progress: Mapping[str, Any], now_ms: int) -> Self:
+        """A micro-batch has ended; one that is done again replaces the record of the first time."""
+        batch = MicroBatch.of_progress(progress)
+        before = tuple(one for one in self.batches if one.id < batch.id)
+        sink = _name(progress.get("sink") or {})
+        return replace(self, batches=(*before, batch)[-KEPT_BATCHES:], sink=sink, heard_ms=now_ms)
+
+    def terminated(self, exception: str | None, now_ms: int) -> Self:
+        """It was stopped or came to its end, or failed with what Spark says of it."""
+        if exception is None:
+            return replace(self, state="ended", heard_ms=now_ms)
+        return replace(self, state="failed", heard_ms=now_ms, error=reason(exception), error_ms=now_ms)
+
+    def after(self, earlier: QueryRecord) -> Self:
+        """With what the record of earlier runs tells: their micro-batches, and the last failure."""
+        first = min((batch.id for batch in self.batches), default=None)
+        before = tuple(batch for batch in earlier.batches if first is None or batch.id < first)
+        error = (self.error, self.error_ms) if self.error is not None else (earlier.error, earlier.error_ms)
+        return replace(
+            self,
+            checkpoint=self.checkpoint or earlier.checkpoint,
+            batches=(*before, *self.batches)[-KEPT_BATCHES:],
+            error=error[0],
+            error_ms=error[1],
+        )
+
+    def content(self) -> bytes:
+        """The content of its file."""
+        return json.dumps({"format": _FORMAT, **self.to_json()}, ensure_ascii=False).encode()
+
+
+def reason(exception: str) -> str:
+    r"""The sentence that tells why a query failed: one of this project's, else Spark's first line.
+
+    >>> reason("STREAM_FAILED …\n  File …\nupsert.errors.SchemaError: column 'a' is gone; add it")
+    "column 'a' is gone; add it"
+    >>> reason("java.io.IOException: cannot connect with password=pa55\n\tat …")
+    'java.io.IOException: cannot connect with password=***'
+    """
+    own = own_error(RuntimeError(exception))
+    text = exception.strip().partition("\n")[0] if own is None else str(own)
+    return masked_text(text.strip()[:_LONGEST_TEXT])
+
+
+def file_of(warehouse: str, id: str) -> str:
+    """The file of the query with this id."""
+    name = f"{id}.json"
+    if not _NAME.fullmatch(name):
+        raise ConfigurationError(f"a query's id must be a UUID, got {id!r}; use the id that Spark gives it")
+    return os.path.join(warehouse, FOLDER, name)
+
+
+def parsed(content: bytes, where: str) -> QueryRecord:
+    """The record whose file has this content.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        value = json.loads(content)
+        if not isinstance(value, dict) or value.get("format") != _FORMAT:
+            raise ValueError(f"a record of format {_FORMAT} was expected")
+        record = QueryRecord.from_json(value)
+        if f"{record.id}.json" != os.path.basename(where):
+            raise ValueError(f"it is the record of {record.id!r}")
+        return record
+    except (ValueError, KeyError, TypeError, RecursionError, ConfigurationError) as cause:
+        raise ValueError(
+            f"{where}: the record of a query must have the fields of one, got {cause!r}; delete the file, "
+            "its query writes it again"
+        ) from cause
+
+
+class Records(NamedTuple):
+    """The records of a warehouse.
+
+    Attributes:
+        queries: of each query, the last heard of first.
+        unreadable: a sentence for each file that is no record.
+    """
+
+    queries: tuple[QueryRecord, ...]
+    unreadable: tuple[str, ...] = ()
+
+
+def read_all(warehouse: str) -> Records:
+    """What the queries of all drivers have left in a warehouse; nothing if there is none.
+
+    Raises:
+        StorageError: the storage did not answer, or refused.
+
+    >>> import tempfile
+    >>> read_all(tempfile.mkdtemp())
+    Records(queries=(), unreadable=())
+    """
+    found, unreadable = [], []
+    for name in names(warehouse):
+        path = os.path.join(warehouse, FOLDER, name)
+        try:
+            found.append(_read(path))
+        except FileNotFoundError:
+            continue  # it was removed since
+        except ValueError as error:
+            unreadable.append(str(error))
+    found.sort(key=lambda record: (-record.heard_ms, record.id))
+    return Records(tuple(found), tuple(unreadable))
+
+
+def _read(path: str) -> QueryRecord:
+    stat = storage_of(path).stat(path)
+    if stat is not None and stat.size > _LARGEST_FILE:
+        raise ValueError(f"{path}: the record of a query must be smaller than 1 MiB, got {stat.size} bytes")
+    return parsed(storage_of(path).read(path), path)
+
+
+def read(warehouse: str, id: str) -> QueryRecord | None:
+    """The record of one query; None if there is none, or none that can be read."""
+    try:
+        return _read(file_of(warehouse, id))
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+
+
+def write(warehouse: str, record: QueryRecord) -> None:
+    """Put a record in the place of the query's last one: readers see the old or the new."""
+    path = file_of(warehouse, record.id)
+    storage_of(path).replace(path, record.content())
+
+
+def names(warehouse: str) -> list[str]:
+    """Names of the files of records."""
+    folder = os.path.join(warehouse, FOLDER)
+    try:
+        return sorted(filter(_NAME.fullmatch, storage_of(folder).names(folder)))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def forget_oldest(warehouse: str, *, keep: int = KEPT_RECORDS) -> None:
+    """Delete the records that were not written for longest, until so many are left."""
+    found = names(warehouse)
+    if len(found) > keep:
+        for path in _longest_unwritten(warehouse, found)[: len(found) - keep]:
+            storage_of(path).delete(path)
+
+
+def _longest_unwritten(warehouse: str, found: list[str]) -> list[str]:
+    def ages() -> Iterator[tuple[int, str]]:
+        for name in found:
+            path = os.path.join(warehouse, FOLDER, name)
+            stat = storage_of(path).stat(path)
+            yield (0 if stat is None else stat.modified_ns), path
+
+    return [path for _, path in sorted(ages())]
