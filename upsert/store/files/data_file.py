@@ -397,8 +397,9 @@ class FileRange:
         return self.file.entry.size * self.length // self.file.rows
 
     def key(self, row: int) -> bytes:
-        """The key of a row as bytes; the part of the file that it lies in is kept for the next one asked."""
-        found = self.file.take(self.layout.key, np.array([self.start + row]))
+        """The key of a row as bytes; the part of a compressed file that it lies in is kept for the next."""
+        key, at = self.layout.key, self.start + row
+        found = self.file.slice(key, at, 1) if self.file.is_mapped else self.file.take(key, np.array([at]))
         return key_bytes(found.columns)
 
     def slice(self, start: int, length: int) -> FileRange:

@@ -36,7 +36,7 @@ from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.paths import Partition
 from upsert.store.predicate import EVERY_ROW, Filter, remaining
-from upsert.store.read.snapshot import PIECE_BYTES, PinnedTable, Snapshot
+from upsert.store.read.snapshot import PinnedTable, Snapshot
 from upsert.store.rows.hashing import Hashes, row_hashes
 from upsert.store.rows.keys import as_values, equal_rows, order_by
 from upsert.store.rows.layout import COUNT_COLUMN, Layout
@@ -200,6 +200,9 @@ Limits = tuple[int, int]
 """Smallest and largest hash of a range of keys, both inside."""
 
 _INSERT, _BEFORE, _AFTER, _DELETE = range(len(RowKind))
+
+PIECE_BYTES: Final = 8 << 20
+"""Of the files of a bucket so much is compared at a time: each time uses the same memory, near at hand."""
 
 _KIND_FIELD: Final = pa.field(ROW_KIND_COLUMN, pa.string(), nullable=False)
 

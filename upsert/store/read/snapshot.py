@@ -40,11 +40,11 @@ from upsert.store.rows.layout import COUNT_COLUMN, PRIMARY_KEY, ROW_HASH_COLUMN,
 from upsert.store.rows.merge import SortedRows, check_counts, key_ranges, merge_runs, present
 from upsert.store.version import Version, has_arrived
 
-PIECE_BYTES: Final = 8 << 20
-"""Of the files of a bucket so much is merged at a time; the next time uses the same memory, near at hand."""
+PIECE_BYTES: Final = 32 << 20
+"""Of the files of a bucket so much is merged, or read without merging, at a time."""
 
-MAX_PIECE_BYTES: Final = 32 << 20
-"""Of what need not be merged, or is compressed, so much is read at a time."""
+_DECODED: Final = 4
+"""So many times as much where files are compressed: their parts are decoded again for each range of keys."""
 
 
 class Snapshot:
@@ -131,10 +131,11 @@ class Snapshot:
     ) -> Iterator[pa.Table]:
         """The rows of some splits, see ``scan``, of which no more are in memory than of one piece.
 
-        A piece is of ``MAX_PIECE_BYTES`` of files at most, and may have no row.
+        A piece is of ``PIECE_BYTES`` of files, or of a few times as much where these are compressed, and may
+        have no row.
         """
         selected = self._selected(columns)
-        for piece in self._pieces(selected, where, splits, MAX_PIECE_BYTES):
+        for piece in self._pieces(selected, where, splits, PIECE_BYTES):
             yield self._assembled([piece], selected)
 
     def _pieces(
@@ -191,8 +192,7 @@ class Snapshot:
         inputs = (one for file in files for one in self._inputs(file, split, needed, where, judged))
         if len(kept) > 1:
             cut = list(inputs)
-            # parts of a compressed file are decoded again for every range of keys that they lie in
-            a_range = min(most, PIECE_BYTES) if all(one.file.is_mapped for one in cut) else most
+            a_range = PIECE_BYTES if all(one.file.is_mapped for one in cut) else _DECODED * most
             for within in key_ranges(self.layout, cut, a_range):
                 yield merge_runs(self.layout, within)
             return

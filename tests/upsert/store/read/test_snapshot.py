@@ -125,7 +125,6 @@ def test_splits_and_pieces_together_are_a_scan(case, task_bytes, piece_bytes):
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         runs, model = build(Path(folder), layout, steps)
         patch.setattr(snapshots, "PIECE_BYTES", piece_bytes)
-        patch.setattr(snapshots, "MAX_PIECE_BYTES", 2 * piece_bytes)
         snapshot = runs.snapshot()
         shares = tasks(snapshot.files, snapshot.files.groups, task_bytes)
         found = [multiset(rows) for share in shares for rows in snapshot.pieces(["v", "k0"], splits=share)]

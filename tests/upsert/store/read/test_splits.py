@@ -94,7 +94,6 @@ def test_what_a_reader_of_pieces_holds_does_not_grow_with_the_bucket(
 ) -> None:
     """Three runs of 4 MB, merged in pieces of 128 kB."""
     monkeypatch.setattr(snapshots, "PIECE_BYTES", 1 << 17)
-    monkeypatch.setattr(snapshots, "MAX_PIECE_BYTES", 1 << 18)
     schema = TableSchema.of({"id": pa.int64(), "v": pa.int64(), "w": pa.int64()}, primary_key=["id"])
     table = Table.create(tmp_path / "t", schema, {"bucket": "1", "write-only": "true"})
     ids = np.arange(180_000)
