@@ -29,15 +29,21 @@ class FileLock:
 
     @classmethod
     def take(
-        cls, path: str | os.PathLike[str], *, wait: bool = False, is_folder: bool = False
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        wait: bool = False,
+        is_folder: bool = False,
+        is_shared: bool = False,
     ) -> Self | None:
         """The lock on a file, which is created if it is missing, or on an existing folder.
 
-        Without ``wait`` None while another holder lives.
+        Without ``wait`` None while another holder lives. Those that share it exclude only one that does not.
         """
         descriptor = os.open(path, _FOLDER if is_folder else _FILE, 0o666)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            kind = fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX
+            fcntl.flock(descriptor, kind | (0 if wait else fcntl.LOCK_NB))
         except BaseException as cause:
             os.close(descriptor)
             if isinstance(cause, BlockingIOError):

@@ -13,6 +13,7 @@ from rich.live import Live
 
 from deltajoin.cli.command import Output, RowGrid, reason_of
 from upsert.errors import UpsertError
+from upsert.views.progress import METRICS
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -103,6 +104,7 @@ class _Log:
         parts = [f"query {event['query']}: {event['event']}"]
         if event["event"] == "micro-batch":
             parts = [f"{parts[0]} {event['micro-batch']}", f"{event['rows']} rows", f"{event['seconds']} s"]
+            parts += [event["refresh"]] if "refresh" in event else []
         if "message" in event:
             parts.append(str(event["message"]))
         self._output.say(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {', '.join(parts)}")
@@ -111,7 +113,9 @@ class _Log:
 def picture(queries: Sequence[StreamingQuery]) -> RowGrid:
     """The queries and what each has done last."""
     names = ["query", "state", "micro-batch", "rows", "rows/s", "seconds"]
-    return RowGrid(names, [list(_line(query, query.lastProgress or {}).values()) for query in queries])
+    lines = [_line(query, query.lastProgress or {}) for query in queries]
+    names += ["refresh"] if any("refresh" in line for line in lines) else []
+    return RowGrid(names, [[line.get(name) for name in names] for line in lines])
 
 
 def _line(query: StreamingQuery, progress: Any) -> dict[str, Any]:
@@ -123,7 +127,19 @@ def _line(query: StreamingQuery, progress: Any) -> dict[str, Any]:
         "rows": progress["numInputRows"] if progress else None,
         "rows/s": round(progress["processedRowsPerSecond"] or 0.0) if progress else None,
         "seconds": None if seconds is None else seconds / 1000,
+        **(_told(progress["observedMetrics"].get(METRICS)) if progress else {}),
     }
+
+
+def _told(view: Any) -> dict[str, Any]:
+    """What the query of a view tells beside that: the rows that have changed, the way, and what it lacks."""
+    if view is None or not view["refreshes"]:
+        return {}
+    own = view["refreshes"][0]
+    way = f"by {'changes' if own['by_changes'] else 'all rows'}: {own['reason']}"
+    behind = [one for one in view["lag"] if one["versions"]]
+    lags = "".join(f"; {one['table']} has {one['versions']} newer versions" for one in behind)
+    return {"rows": max(one["changed"] for one in view["refreshes"]), "refresh": way + lags}
 
 
 def _name(query: StreamingQuery) -> str:

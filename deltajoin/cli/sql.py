@@ -212,7 +212,7 @@ def list_views(warehouse: Warehouse = HERE, as_json: Json = False) -> None:
 
 @view_app.command("describe")
 def describe_view(name: ViewName, warehouse: Warehouse = HERE, as_json: Json = False) -> None:
-    """Show a view's columns and query, and the versions of its tables that its rows are of."""
+    """Show a view's query, how far it is behind each table, and how its rows were computed."""
     _execute([f"DESCRIBE EXTENDED {name}"], warehouse, as_json=as_json)
 
 

@@ -6,8 +6,9 @@ for millions. Few rows are read in the driver by the very same reader, and trave
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 import pyarrow as pa
@@ -16,18 +17,21 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from deltajoin.spark.source import JoinStepSource
-from planner.plan.nodes import Plan
+from planner.plan.nodes import Plan, Relation
+from planner.plan.trees import transform_up
 from planner.settings import Settings
 from planner.spark.build import build_plan
 from planner.spark.catalyst import Catalyst, JavaObject
 from planner.spark.template import Template
 from planner.views.moves import Bases, Move, Versions, move_of
+from upsert.errors import TableNotFoundError
 from upsert.managed.datasource import TableStepSource, UpsertTableSource
 from upsert.managed.stepping import STEP, SUFFIX
 from upsert.spark_table import FORMAT, arrow_schema
 from upsert.store.metadata.stands_for import Costs
 from upsert.store.table import Table
-from upsert.views.refresh import FEW_ROWS, ViewShape, consumer_of
+from upsert.views.hidden_tables import HIDDEN_TABLES, consumer_of, uuids_of
+from upsert.views.refresh import FEW_ROWS, ViewShape
 
 FEW_BYTES: Final = 32 << 20
 """So many bytes of rows are read in the driver; see also `FEW_ROWS`."""
@@ -55,6 +59,16 @@ class Input(Protocol):
 
     def frame(self, move: Move) -> DataFrame:
         """Its rows, read by Spark."""
+
+
+class HiddenTable(Protocol):
+    """A hidden table that stands for versions of others."""
+
+    def opened(self) -> Table:
+        """The table, made if this is the first time."""
+
+    def at(self, versions: Versions) -> int:
+        """Its snapshot that stands for some versions of the base tables: brought there."""
 
 
 _RELATIONS: Final = ("StreamingRelationV2", "DataSourceV2Relation")
@@ -146,17 +160,66 @@ class Planning:
         small: the session that computes few rows.
         settings: of the planner.
         view: what they are for.
+        guesses: how many rows tables may have at most that are not there yet, by their folders.
     """
 
     catalyst: Catalyst
     small: SparkSession
     settings: Settings
     view: ViewShape
+    guesses: dict[str, int] = field(default_factory=dict)
 
     @property
     def consumer(self) -> str:
         """What begins the names under which the view holds changes of tables."""
         return consumer_of(self.view.uuid)
+
+    def folder_of(self, name: str, most: int | None) -> str:
+        """Folder of a hidden table; of an empty one instead if it is not there, and only explained.
+
+        Args:
+            name: of the table.
+            most: how many rows it may have at most, for the rest of the plan; None if that is not known.
+        """
+        scratch, root = self.view.scratch, self.view.folder
+        if scratch is None or uuids_of(root, [name]):
+            return os.path.join(root, HIDDEN_TABLES, name)
+        self.guesses[os.path.join(scratch, name)] = most or 0
+        return os.path.join(scratch, name)
+
+    def version_of(self, table: HiddenTable, versions: Versions) -> int:
+        """The snapshot of a hidden table at some versions: brought there, unless it is only explained."""
+        if self.view.scratch is None:
+            return table.at(versions)
+        return table.opened().snapshot().info.data_version
+
+    def rows_in(self, path: str) -> int:
+        """About how many rows a hidden table has; at most, if it is not there yet."""
+        if path in self.guesses:
+            return self.guesses[path]
+        try:
+            return Table.open(path).snapshot().row_count
+        except TableNotFoundError:
+            return 0
+
+    def rows_in_words(self, path: str, what: str = "rows") -> str:
+        """How many rows a hidden table has, as far as that is known."""
+        if path in self.guesses:
+            most = self.guesses[path]
+            return f"at most {most:,} {what}" if most else f"{what} not known yet"
+        return f"{self.rows_in(path):,} {what}"
+
+    def with_guesses(self, plan: Plan) -> Plan:
+        """A plan of which each table that is not there yet has as many rows as it may have."""
+
+        def guessed(node: Plan) -> Plan:
+            if not isinstance(node, Relation) or node.rows is None:
+                return node
+            if (rows := self.guesses.get(node.rows.table.path)) is None:
+                return node
+            return replace(node, rows=replace(node.rows, table=replace(node.rows.table, rows=rows)))
+
+        return transform_up(plan, guessed) if self.guesses else plan
 
     def move(
         self, bases: Bases, known: Versions, versions: Versions, costs: Costs, consumer: str = ""

@@ -22,15 +22,25 @@ from planner.spark.catalyst import Catalyst
 from planner.spark.read import read_plan
 from planner.spark.template import Template
 from planner.spark.unnest import unnested
+from planner.views.drawing import Part, once
 from planner.views.inputs import Input, Planning
-from planner.views.kept_table import COLUMN, can_keep, indented, meant
+from planner.views.kept_table import COLUMN, can_keep, meant, named_tables, names_of, tables_in
 from planner.views.moves import SHALLOW_ROWS, WHOLE_ROWS, Bases, Move, Versions, bases_of
 from planner.views.partition_table import PartitionTable
 from planner.views.partitions import partitions_of
 from planner.views.result_table import ResultTable
 from planner.views.rows_table import RowsTable
 from planner.views.stage_table import StageRows, StageTable
-from planner.views.stages import Stage, changes_of, joined_in, looked_up, shown, stages_of, why_not
+from planner.views.stages import (
+    Stage,
+    changes_of,
+    joined_in,
+    looked_up,
+    needs_all_rows,
+    shown,
+    stages_of,
+    why_not,
+)
 from planner.views.top_rows import Top, table_of, tops_of
 from planner.views.unindexed import unindexed
 from upsert.errors import ConfigurationError
@@ -38,6 +48,8 @@ from upsert.store.metadata.stands_for import Costs, Refresh
 from upsert.store.table import Table
 from upsert.views.refresh import Computed, ViewShape
 from upsert.views.session import small_session
+
+_THE_VIEW: Final = "the view"
 
 FROM_HIDDEN: Final = "computed from its hidden tables"
 """Why all rows of a view are computed: what they are of is kept."""
@@ -51,8 +63,8 @@ class KeptTable(Protocol):
         """The part as what is read of the table, for a plan that is only looked at."""
 
     @property
-    def explanation(self) -> str:
-        """What is kept, and what moves it, line by line."""
+    def part(self) -> Part:
+        """What is kept, and what moves it."""
 
     @property
     def uuid(self) -> str:
@@ -75,7 +87,7 @@ class KeptView:
         is_incremental: whether anything but all rows of the tables is read.
         is_lasting: whether it holds for other versions than those of the query that it was made of.
         is_unique: whether the view's key is proven, so that changes need not be compared with its rows.
-        explanation: what a refresh reads and computes, line by line.
+        part: how its rows are computed, and from which hidden tables.
     """
 
     def __init__(
@@ -86,7 +98,7 @@ class KeptView:
         why_rest: str,
         is_incremental: bool,
         is_lasting: bool,
-        explanation: str,
+        part: Part,
         is_unique: bool = True,
     ) -> None:
         """Of a query whose changes follow from those of its tables, or of another, with or without stages."""
@@ -97,7 +109,17 @@ class KeptView:
         self.is_incremental = is_incremental
         self.is_lasting = is_lasting
         self.is_unique = is_unique
-        self.explanation = explanation
+        self.part = part
+
+    @property
+    def hidden(self) -> frozenset[str]:
+        """Names of the hidden tables that it reads."""
+        return self.part.hidden
+
+    @property
+    def explanation(self) -> str:
+        """What a refresh reads and computes, line by line."""
+        return str(self.part)
 
     def at(self, known: Versions, versions: Versions, costs: Costs) -> Computed:
         """What makes the view's rows those of other versions: changes with their kinds, or all rows.
@@ -135,7 +157,7 @@ class DeepView:
         is_incremental: as of a `KeptView`.
         is_lasting: as of a `KeptView`.
         is_unique: as of a `KeptView`.
-        explanation: as of a `KeptView`.
+        part: as of a `KeptView`.
     """
 
     is_incremental: Final = True
@@ -146,7 +168,17 @@ class DeepView:
         self.rest = rest
         self.is_lasting: bool = rest.is_lasting
         self.is_unique: bool = rest.is_unique
-        self.explanation: str = "\n".join((*(one.explanation for one in results), rest.explanation))
+        self.part: Part = rest.part.over(once(one.part for one in results))
+
+    @property
+    def hidden(self) -> frozenset[str]:
+        """As of a `KeptView`."""
+        return self.part.hidden
+
+    @property
+    def explanation(self) -> str:
+        """As of a `KeptView`."""
+        return str(self.part)
 
     def at(self, known: Versions, versions: Versions, costs: Costs) -> Computed:
         """As of a `KeptView`."""
@@ -183,60 +215,79 @@ def kept(df: DataFrame, view: ViewShape, settings: Settings) -> KeptView | DeepV
 def _kept(
     planning: Planning, whole: DataFrame, is_lasting: bool, *, is_over_hidden: bool = False
 ) -> KeptView | DeepView:
-    plan = read_plan(planning.catalyst, whole)
+    plan = planning.with_guesses(read_plan(planning.catalyst, whole))
     if (changes := changes_of(plan, planning.settings)) is not None:
         template, rows = (planning.template(one) for one in (planning.built(changes.plan), whole))
-        text = f"the view's changes are those of a step of its tables\n{indented(shown(changes.plan))}"
+        note = f"by changes: those of its rows follow from a step of {named_tables(changes.tables)}"
+        part = Part("", _THE_VIEW, (note,), shown(changes.plan), reads=names_of(changes.tables))
         bases = bases_of(changes.tables)
-        return KeptView(planning, (bases, template), rows, "", True, is_lasting, text, changes.is_unique)
-    if (parted := _parted(planning, whole, plan)) is not None:
+        return KeptView(planning, (bases, template), rows, "", True, is_lasting, part, changes.is_unique)
+    if (parted := _parted(planning, plan)) is not None:
         return parted
-    if (indexed := _indexed(planning, whole, plan)) is not None:
+    if (indexed := _indexed(planning, plan)) is not None:
         return indexed
     made = ((stage, StageTable.of(planning, stage)) for stage in stages_of(plan, planning.settings))
     stages = {id(stage.node): (stage, table) for stage, table in made if table is not None}
-    if stages and (deep := _deep(planning, whole, plan, list(stages.values()))) is not None:
+    deep = _deep(planning, plan, list(stages.values())) if stages else ""
+    if not isinstance(deep, str):
         return deep
-    if (topped := _topped(planning, whole, plan)) is not None:
+    if (topped := _topped(planning, plan)) is not None:
         return topped
-    if (joined := _joined(planning, whole, plan, stages.keys())) is not None:
+    if (joined := _joined(planning, plan, stages.keys())) is not None:
         return joined
     if not stages:
         reason = FROM_HIDDEN if is_over_hidden else why_not(plan, planning.settings)
-        text = f"all rows of its tables are read: {reason}"
-        return KeptView(planning, None, planning.template(whole), reason, False, is_lasting, text)
+        rest = planning.template(whole)
+        what = "what is below" if is_over_hidden else "its tables"
+        note = f"all rows of {what} are read, and what is computed is compared: {_why_all(planning, plan)}"
+        part = Part("", _THE_VIEW, (note,), meant(plan), reads=tables_in(plan))
+        return KeptView(planning, None, rest, reason, False, is_lasting, part)
     rows_of = {number: StageRows(table) for number, (_, table) in stages.items()}
     nodes = {number: one.node for number, one in rows_of.items()}
     over = _with(plan, nodes)
     rest = planning.template(planning.built(over), tuple(rows_of.values()))
-    above = f"the view's rows are computed from stages, and compared\n{indented(shown(over))}"
-    text = "\n".join((*(table.explanation for _, table in stages.values()), above))
-    return KeptView(planning, None, rest, FROM_HIDDEN, True, is_lasting, text)
+    why = deep or needs_all_rows(over) or "an aggregate whose groups are not among its columns is read whole"
+    note = f"all rows of what is below are read, and what is computed is compared: {why}"
+    parts = once(table.part for _, table in stages.values())
+    part = Part("", _THE_VIEW, (note,), meant(over), parts, tables_in(over))
+    return KeptView(planning, None, rest, FROM_HIDDEN, True, is_lasting, part)
 
 
 def _deep(
-    planning: Planning, whole: DataFrame, plan: Plan, stages: Sequence[tuple[Stage, StageTable]]
-) -> KeptView | DeepView | None:
-    """The view with its stages as tables, if there are too many groups to read all, and it helps."""
+    planning: Planning, plan: Plan, stages: Sequence[tuple[Stage, StageTable]]
+) -> KeptView | DeepView | str:
+    """The view with its stages as tables, if there are many groups, and it helps; or why not."""
     if not all(table.group_outputs for _, table in stages):
-        return None
+        return ""
     is_shallow = all(table.row_count <= SHALLOW_ROWS for _, table in stages)
     if is_shallow and _rows_beside(plan, {id(stage.node) for stage, _ in stages}) <= WHOLE_ROWS:
-        return None
+        few = f"there are no more than {SHALLOW_ROWS:,} groups, beside {WHOLE_ROWS:,} rows of tables"
+        return f"{few}, for {kinds}" if (kinds := needs_all_rows(plan)) else few
     found = {id(stage.node): ResultTable(planning, table, plan) for stage, table in stages}
     looked_at = _with(plan, {number: one.planned for number, one in found.items()})
     settings = planning.settings
     is_kept = changes_of(looked_at, settings) or stages_of(looked_at, settings) or unindexed(looked_at)
     if not is_kept and not partitions_of(looked_at, settings):
-        return None
+        return needs_all_rows(looked_at) or why_not(looked_at, settings)
     versions: dict[str, int] = {}
     for stage, _ in stages:
         versions |= {Table.open(read.path).uuid: version for read, version in stage.tables}
-    deep = _over(planning, whole, plan, found, versions)
-    return None if isinstance(deep, DeepView) and not deep.rest.is_incremental else deep
+    deep = _over(planning, plan, found, versions)
+    if isinstance(deep, DeepView) and not deep.rest.is_incremental:
+        return needs_all_rows(looked_at) or why_not(looked_at, settings)
+    return deep
 
 
-def _parted(planning: Planning, whole: DataFrame, plan: Plan) -> KeptView | DeepView | None:
+def _why_all(planning: Planning, plan: Plan) -> str:
+    """Why all rows are read of which a plan over tables is computed."""
+    kinds = needs_all_rows(plan)
+    if _rows_beside(plan, ()) <= WHOLE_ROWS and not planning.view.must_be_incremental:
+        few = f"there are no more than {WHOLE_ROWS:,} of them"
+        return f"{few}, for {kinds}" if kinds else few
+    return kinds or why_not(plan, planning.settings)
+
+
+def _parted(planning: Planning, plan: Plan) -> KeptView | DeepView | None:
     """The view with what is computed partition by partition as tables, if there are enough rows for that."""
     found: dict[int, PartitionTable] = {}
     versions: dict[str, int] = {}
@@ -250,10 +301,10 @@ def _parted(planning: Planning, whole: DataFrame, plan: Plan) -> KeptView | Deep
         if table is not None:
             found[id(part.place)] = table
             versions |= {Table.open(read.path).uuid: version for read, version in part.tables}
-    return _over(planning, whole, plan, found, versions) if found else None
+    return _over(planning, plan, found, versions) if found else None
 
 
-def _indexed(planning: Planning, whole: DataFrame, plan: Plan) -> KeptView | DeepView | None:
+def _indexed(planning: Planning, plan: Plan) -> KeptView | DeepView | None:
     """The view with the rows of tables that lack an index as tables that have it, if that helps."""
     missing = unindexed(plan)
     rows = sum(leaf.rows.table.rows or 0 for leaf, _ in missing.values() if leaf.rows is not None)
@@ -274,7 +325,7 @@ def _indexed(planning: Planning, whole: DataFrame, plan: Plan) -> KeptView | Dee
         parts = len(partitions_of(looked_at, settings)) + len(_tops(planning, looked_at))
         if parts + len(stages_of(looked_at, settings)) <= len(stages_of(plan, settings)):
             return None
-    return _over(planning, whole, plan, found, versions)
+    return _over(planning, plan, found, versions)
 
 
 def _tops(planning: Planning, plan: Plan) -> tuple[Top, ...]:
@@ -287,7 +338,7 @@ def _tops(planning: Planning, plan: Plan) -> tuple[Top, ...]:
     return tuple(tops_of(plan, planning.settings, row_number))
 
 
-def _topped(planning: Planning, whole: DataFrame, plan: Plan) -> KeptView | DeepView | None:
+def _topped(planning: Planning, plan: Plan) -> KeptView | DeepView | None:
     """The view with the first rows of large inputs as tables, for its ORDER BY … LIMIT."""
     found: dict[int, RowsTable] = {}
     versions: dict[str, int] = {}
@@ -298,12 +349,10 @@ def _topped(planning: Planning, whole: DataFrame, plan: Plan) -> KeptView | Deep
         if (table := table_of(planning, top, partial(_kept_rows, planning))) is not None:
             found[id(top.child)] = table
             versions |= {Table.open(read.path).uuid: version for read, version in top.tables}
-    return _over(planning, whole, plan, found, versions) if found else None
+    return _over(planning, plan, found, versions) if found else None
 
 
-def _joined(
-    planning: Planning, whole: DataFrame, plan: Plan, stages: Collection[int]
-) -> KeptView | DeepView | None:
+def _joined(planning: Planning, plan: Plan, stages: Collection[int]) -> KeptView | DeepView | None:
     """The view with the rows of joins of large tables as tables, where the rest needs all of them."""
     found: dict[int, RowsTable] = {}
     versions: dict[str, int] = {}
@@ -321,7 +370,7 @@ def _joined(
             kept = _kept_rows(planning, rows)
             found[id(part.place)] = RowsTable(planning, part.plan, part.tables, rows, kept, by, columns)
             versions |= {Table.open(read.path).uuid: version for read, version in part.tables}
-    return _over(planning, whole, plan, found, versions) if found else None
+    return _over(planning, plan, found, versions) if found else None
 
 
 def _rows_of(planning: Planning, leaf: Relation, indexes: Sequence[Sequence[Column]]) -> RowsTable | None:
@@ -339,14 +388,9 @@ def _rows_of(planning: Planning, leaf: Relation, indexes: Sequence[Sequence[Colu
 
 
 def _over(
-    planning: Planning, whole: DataFrame, plan: Plan, found: Mapping[int, KeptTable], versions: Versions
+    planning: Planning, plan: Plan, found: Mapping[int, KeptTable], versions: Versions
 ) -> KeptView | DeepView:
     """The view with tables in place of parts of its plan, over which the rest is kept."""
-    if planning.view.is_explained:
-        looked_at = _with(plan, {number: one.planned for number, one in found.items()})
-        over = f"over these tables the rest is kept\n{indented(meant(looked_at))}"
-        text = "\n".join((*(one.explanation for one in found.values()), over))
-        return KeptView(planning, None, planning.template(whole), "", True, True, text)
     nodes = {number: one.node(versions) for number, one in found.items()}
     rest = _kept(planning, planning.built(_with(plan, nodes)), is_lasting=True, is_over_hidden=True)
     return DeepView(tuple(found.values()), rest)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
@@ -20,6 +19,7 @@ from planner.plan.nodes import Opaque, Output, Plan, Project, Relation, TableRow
 from planner.plan.sources import ManagedTable
 from planner.plan.trees import expressions, transform_up, walk
 from planner.spark.catalyst import Catalyst, JavaObject
+from planner.views.drawing import named
 from planner.views.moves import Versions
 from planner.views.stages import Tables, shown
 from upsert.errors import CommitConflictError, SchemaError
@@ -115,9 +115,25 @@ def can_keep(rows: t.StructType, indexes: Sequence[Sequence[str]]) -> bool:
     return True
 
 
-def indented(text: str) -> str:
-    """The text, each line further in."""
-    return textwrap.indent(text, "  ")
+def names_of(tables: Tables) -> frozenset[str]:
+    """The names of some tables."""
+    return frozenset(read.name for read, _ in tables)
+
+
+def tables_in(plan: Plan) -> frozenset[str]:
+    """The names of the tables that a batch query reads itself."""
+    leaves = (node.rows for node in walk(plan) if isinstance(node, Relation))
+    return frozenset(rows.table.name for rows in leaves if rows is not None)
+
+
+def named_tables(tables: Tables) -> str:
+    """The tables in words."""
+    return named(list(names_of(tables)))
+
+
+def most_rows(tables: Tables) -> int:
+    """How many rows the largest of some tables has."""
+    return max(read.rows or 0 for read, _ in tables)
 
 
 def _in_sql(catalyst: Catalyst, plan: Plan) -> Iterator[str]:

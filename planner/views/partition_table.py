@@ -19,26 +19,27 @@ from pyspark.sql import types as t
 
 from deltajoin.filters import Filters
 from planner.plan.expressions import Column
-from planner.plan.nodes import Project, Relation
+from planner.plan.nodes import Aggregate, Project, Relation
 from planner.plan.sources import ManagedTable
 from planner.plan.trees import transform_down
 from planner.spark.catalyst import Catalyst
+from planner.views.drawing import Part, keys_of
 from planner.views.inputs import Planning
 from planner.views.kept_table import (
     COLUMN,
     bag_schema,
     brought,
     can_keep,
-    indented,
     meaning_of,
     meant,
+    most_rows,
     read_of,
     relation,
     snapshot_of,
 )
 from planner.views.moves import Bases, Move, Versions
 from planner.views.partitions import Partitions, relation_below
-from planner.views.rows_table import RowsTable
+from planner.views.rows_table import KeptRows, RowsTable
 from upsert.managed import frames
 from upsert.schema import TableSchema
 from upsert.spark_table import collected, spark_schema
@@ -47,7 +48,7 @@ from upsert.store.predicate import where_to_json
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.table import Table
 from upsert.views.difference import difference, signed_rows
-from upsert.views.refresh import FEW_ROWS, HIDDEN_TABLES, Computed, Kept
+from upsert.views.refresh import FEW_ROWS, Computed
 
 PARTITION: Final = "partition"
 """The column with the hash by which the rows of a partition are found; others may have the same."""
@@ -110,11 +111,6 @@ class OwnRows:
     def names(self) -> list[str]:
         """The columns that are read."""
         return [column.name for column in self.columns]
-
-    @property
-    def explanation(self) -> str:
-        """Where the rows of a partition are found."""
-        return f"the rows of a partition are looked up in {os.path.basename(self.path)}"
 
     def opened(self) -> Table:
         """The table."""
@@ -217,14 +213,14 @@ class PartitionTable:
         self._buckets = max(read.buckets for read, _ in part.tables)
         json = str(self._schema.to_json())
         self._name = meaning_of(planning.catalyst, part.top, meant(part.top), part.tables, json)
-        self._path = os.path.join(planning.view.folder, HIDDEN_TABLES, f"{self._name}-partitions")
+        self._path = planning.folder_of(f"{self._name}-partitions", most_rows(part.tables))
 
     @classmethod
     def of(
         cls,
         planning: Planning,
         part: Partitions,
-        keep: Callable[[DataFrame], Kept],
+        keep: Callable[[DataFrame], KeptRows],
         indexes: Sequence[Sequence[int]],
     ) -> PartitionTable | None:
         """The table of a part, which may not be there yet; None if its values cannot be kept.
@@ -266,17 +262,22 @@ class PartitionTable:
         Raises:
             CommitConflictError: another process has brought it further.
         """
-        self._opened()
+        self.opened()
         catalyst = self._planning.catalyst
-        read = frames.read(catalyst.session, self._path, self.at(versions))
+        read = frames.read(catalyst.session, self._path, self._planning.version_of(self, versions))
         return relation(catalyst, self._part.top.columns, catalyst.analyzed(read), "partitions")
 
     @property
-    def explanation(self) -> str:
-        """What is kept, and what moves it, line by line."""
-        indexes = ", ".join(f"INDEX ({', '.join(index.columns)})" for index in self._schema.indexes)
-        kept = f"table {self._name} ({indexes}): partitions with changed rows, computed again"
-        return f"{self._source.explanation}\n{kept}\n{indented(meant(self._part.top))}"
+    def part(self) -> Part:
+        """What it is, and what moves it."""
+        name = os.path.basename(self._path)
+        title = f"table {name} ({keys_of(self._schema)}), {self._planning.rows_in_words(self._path)}"
+        what = "groups" if isinstance(self._part.node, Aggregate) else "partitions"
+        kept = f"by {what}: those with changed rows are computed again, all others stay"
+        found = f"the rows of a {what[:-1]} are looked up in {os.path.basename(self._source.path)}"
+        inputs = () if isinstance(self._source, OwnRows) else (self._source.part,)
+        reads = frozenset((os.path.basename(self._source.path),)) if not inputs else frozenset[str]()
+        return Part(name, title, (kept, found), meant(self._part.top), inputs, reads)
 
     @property
     def uuid(self) -> str:
@@ -288,7 +289,7 @@ class PartitionTable:
         bases = self._source.bases
         if not bases.keys() <= versions.keys():
             return None
-        return snapshot_of(self._opened(), {uuid: versions[uuid] for uuid in bases})
+        return snapshot_of(self.opened(), {uuid: versions[uuid] for uuid in bases})
 
     def at(self, versions: Versions) -> int:
         """The table's snapshot that stands for some versions of the base tables: brought there.
@@ -297,7 +298,7 @@ class PartitionTable:
             CommitConflictError: another process has brought it further.
         """
         target = {uuid: versions[uuid] for uuid in self._source.bases}
-        own = self._opened()
+        own = self.opened()
 
         def rows(known: Versions, costs: Costs) -> Computed:
             source, to = self._source.opened(), self._source.at(versions)
@@ -332,7 +333,7 @@ class PartitionTable:
         before = many(self._planning.catalyst, self._path, version, self._by, move.partitions)
         return difference(before.select(*names), new, ())
 
-    def _opened(self) -> Table:
+    def opened(self) -> Table:
         """The table, made if this is the first time."""
         options = {"bucket": str(self._buckets)}
         return Table.create(self._path, self._schema, options, if_not_exists=True)
@@ -343,7 +344,9 @@ def _looked_up(indexes: Sequence[Sequence[int]]) -> list[list[str]]:
     return [[f"{COLUMN}{number}" for number in numbers] for numbers in indexes]
 
 
-def _hidden_rows(planning: Planning, part: Partitions, keep: Callable[[DataFrame], Kept]) -> RowsTable | None:
+def _hidden_rows(
+    planning: Planning, part: Partitions, keep: Callable[[DataFrame], KeptRows]
+) -> RowsTable | None:
     """The rows of a part's partitions as a table of their own; None if it cannot have them."""
     names = [f"{COLUMN}{number}" for number in range(len(part.needed))]
     keys = [f"{_KEY}{number}" for number in range(len(part.keys))]

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 
 from planner.plan.nodes import Plan, Project, Relation
 from planner.plan.sources import ManagedTable
+from planner.views.drawing import Part, keys_of
 from planner.views.inputs import Planning
 from planner.views.kept_table import brought, read_of, snapshot_of
 from planner.views.moves import Versions
@@ -50,7 +51,7 @@ class ResultTable:
         self._rows = planning.template(all_rows.where(F.col(ROW_KIND_COLUMN) != RowKind.DELETE.value))
         self._outputs = [one.column for one in stage.stage.changes.outputs]
         self._schema = self._schema_of(all_rows, looked_up(plan, self._outputs))
-        self._path = f"{stage.path}-rows-{_short(self._schema)}"
+        self._path = planning.folder_of(f"{stage.name}-rows-{_short(self._schema)}", stage.row_count)
         self._buckets = sums.options.bucket
 
     @property
@@ -65,18 +66,22 @@ class ResultTable:
         Raises:
             CommitConflictError: another process has brought it further.
         """
-        options = {"bucket": str(self._buckets)}
-        Table.create(self._path, self._schema, options, if_not_exists=True)
-        read = frames.read(self._planning.catalyst.session, self._path, self.at(versions))
+        self.opened()
+        version = self._planning.version_of(self, versions)
+        read = frames.read(self._planning.catalyst.session, self._path, version)
         return self._stage.relation(self._planning.catalyst.analyzed(read))
 
+    def opened(self) -> Table:
+        """The table, made if this is the first time."""
+        options = {"bucket": str(self._buckets)}
+        return Table.create(self._path, self._schema, options, if_not_exists=True)
+
     @property
-    def explanation(self) -> str:
-        """What is kept, and what moves it, line by line."""
-        indexes = [f"INDEX ({', '.join(index.columns)})" for index in self._schema.indexes]
-        key = ", ".join((f"PRIMARY KEY ({', '.join(self._schema.primary_key)})", *indexes))
-        table = f"table {os.path.basename(self._path)} ({key}): the results of stage {self._stage.name}"
-        return f"{self._stage.explanation}\n{table}"
+    def part(self) -> Part:
+        """What it is, and what moves it."""
+        name = os.path.basename(self._path)
+        title = f"table {name} ({keys_of(self._schema)}), {self._planning.rows_in_words(self._path)}"
+        return Part(name, title, ("by changes: the results of its stage",), "", (self._stage.part,))
 
     @property
     def uuid(self) -> str:

@@ -9,19 +9,23 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from pyspark.sql import DataFrame
 
 from planner.plan.expressions import Column
 from planner.plan.nodes import Plan, Project, Relation
 from planner.plan.sources import ManagedTable
+from planner.views.drawing import Part, keys_of
 from planner.views.inputs import Planning
 from planner.views.kept_table import (
     bag_schema,
     brought,
-    indented,
     meaning_of,
     meant,
+    most_rows,
+    named_tables,
+    names_of,
     read_of,
     relation,
     snapshot_of,
@@ -33,7 +37,7 @@ from upsert.managed import frames
 from upsert.store.metadata.stands_for import Costs
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.table import Table
-from upsert.views.refresh import HIDDEN_TABLES, Computed, Kept, PlanOutgrownError
+from upsert.views.refresh import Computed, PlanOutgrownError
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,17 @@ class Line(Jsonable):
         return rows.row_count <= self.most and self.least <= rows.scan(names).num_rows <= self.most
 
 
+class KeptRows(Protocol):
+    """How the rows of a part of a query are kept."""
+
+    @property
+    def part(self) -> Part:
+        """The hidden tables that they are computed from."""
+
+    def at(self, known: Versions, versions: Versions, costs: Costs) -> Computed:
+        """What makes the rows those of other versions of the base tables."""
+
+
 class RowsTable:
     """The table of the rows of one plan.
 
@@ -72,7 +87,7 @@ class RowsTable:
         plan: Plan,
         tables: Tables,
         rows: DataFrame,
-        kept: Kept,
+        kept: KeptRows,
         indexes: Sequence[Sequence[str]],
         columns: Sequence[Column],
         name: str | None = None,
@@ -97,7 +112,7 @@ class RowsTable:
         if name is None:
             meaning = str(self.schema.to_json())
             name = f"{meaning_of(planning.catalyst, plan, meant(plan), tables, meaning)}-input"
-        self.path = os.path.join(planning.view.folder, HIDDEN_TABLES, name)
+        self.path = planning.folder_of(name, most_rows(tables) if line is None else line.most)
 
     @property
     def planned(self) -> Project:
@@ -112,7 +127,8 @@ class RowsTable:
             CommitConflictError: another process has brought it further.
         """
         catalyst = self._planning.catalyst
-        read = frames.read(catalyst.session, self.path, self.at(versions))
+        self.opened()
+        read = frames.read(catalyst.session, self.path, self._planning.version_of(self, versions))
         return relation(catalyst, self._columns, catalyst.analyzed(read), "rows")
 
     @property
@@ -121,14 +137,15 @@ class RowsTable:
         return Table.open(self.path).uuid
 
     @property
-    def explanation(self) -> str:
-        """What is kept, and what moves it, line by line."""
-        tables = ", ".join(sorted(read.name for read, _ in self._tables))
-        indexes = ", ".join(f"INDEX ({', '.join(index.columns)})" for index in self.schema.indexes)
-        name = os.path.basename(self.path) + (f" ({indexes})" if indexes else "")
-        which = "rows" if self._line is None else "the first rows of an order,"
-        kept = f"table {name}: {which} moved by a step of {tables}"
-        return f"{kept}\n{indented(meant(self._plan))}"
+    def part(self) -> Part:
+        """What it is, and what moves it."""
+        name, keys = os.path.basename(self.path), keys_of(self.schema)
+        title = f"table {name}{f' ({keys})' if keys else ''}, {self._planning.rows_in_words(self.path)}"
+        which = "its rows" if self._line is None else "the first rows of an order,"
+        moved = f"by changes: {which} moved by a step of {named_tables(self._tables)}"
+        below = self._kept.part
+        reads = below.reads | names_of(self._tables)
+        return Part(name, title, (moved,), meant(self._plan), below.inputs, reads)
 
     def opened(self) -> Table:
         """The table, made if this is the first time."""

@@ -20,8 +20,9 @@ from pyspark.sql import types as t
 from planner.plan.nodes import Relation
 from planner.spark.build import SumsOf
 from planner.spark.catalyst import JavaObject
+from planner.views.drawing import Part, keys_of
 from planner.views.inputs import Planning
-from planner.views.kept_table import brought, indented, meaning_of, relation
+from planner.views.kept_table import brought, meaning_of, most_rows, named_tables, names_of, relation
 from planner.views.moves import Move, Versions, bases_of
 from planner.views.stages import Stage, shown
 from upsert.errors import TableNotFoundError
@@ -32,7 +33,7 @@ from upsert.schema import TableSchema
 from upsert.spark_table import spark_schema, stored_type
 from upsert.store.metadata.stands_for import Costs
 from upsert.store.table import Table
-from upsert.views.refresh import FEW_ROWS, HIDDEN_TABLES, Computed
+from upsert.views.refresh import FEW_ROWS, Computed
 
 _GROUP: Final = "group_"
 _IS_NULL: Final = "is_null_"
@@ -84,7 +85,7 @@ class StageTable:
             return None
         more = *sums.kept, groups.json()
         name = meaning_of(planning.catalyst, stage.node, stage.text, stage.tables, *more)
-        path = os.path.join(planning.view.folder, HIDDEN_TABLES, name)
+        path = planning.folder_of(name, most_rows(stage.tables))
         return cls(planning, stage, sums, rows, path, f"{planning.consumer}-{name}")
 
     @property
@@ -95,11 +96,15 @@ class StageTable:
         return tuple(map(values.index, groups)) if all(group in values for group in groups) else ()
 
     @property
-    def explanation(self) -> str:
-        """What is kept, and what moves it, line by line."""
-        tables = ", ".join(sorted(read.name for read, _ in self.stage.tables))
-        kept = f"stage {self.name}, {self.row_count:,} groups: sums moved by a step of {tables}"
-        return f"{kept}\n{indented(shown(self.stage.changes))}"
+    def part(self) -> Part:
+        """What it is, and what moves it."""
+        rows = self._planning.rows_in_words(self.path, "groups")
+        title = f"stage {self.name}, one row"
+        if self._groups.fields:
+            title = f"stage {self.name} ({keys_of(self._schema)}), {rows}"
+        moved = f"by changes: its sums are moved by a step of {named_tables(self.stage.tables)}"
+        reads = names_of(self.stage.tables)
+        return Part(self.name, title, (moved,), shown(self.stage.changes), reads=reads)
 
     @property
     def name(self) -> str:
@@ -139,11 +144,8 @@ class StageTable:
 
     @property
     def row_count(self) -> int:
-        """How many groups there are; 0 before the first time."""
-        try:
-            return Table.open(self.path).snapshot().row_count
-        except TableNotFoundError:
-            return 0
+        """How many groups there are; 0 before the first time, if that is to come."""
+        return self._planning.rows_in(self.path)
 
     def opened(self) -> Table:
         """The table, made if this is the first time."""

@@ -7,7 +7,15 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from planner.optimizer import optimize_plan
-from planner.plan.expressions import Call, Column, columns_of, conjuncts, without_widening
+from planner.plan.expressions import (
+    Aggregation,
+    Call,
+    Column,
+    columns_of,
+    conjuncts,
+    walk_expression,
+    without_widening,
+)
 from planner.plan.keys import is_unique_by
 from planner.plan.nodes import (
     Aggregate,
@@ -166,6 +174,44 @@ def why_not(plan: Plan, settings: Settings) -> str:
     if refusals:
         return f"{refusals[0].reason}; {refusals[0].remedy}"
     return "none of its aggregates is of sums over rows and joins with an index for each lookup"
+
+
+def needs_all_rows(plan: Plan) -> str:
+    """What in a plan needs all rows of its inputs, in words; "" if nothing does by its kind.
+
+    >>> rows = Relation("r", (Column(1, "a", "int"),))
+    >>> needs_all_rows(Distinct(rows, rows.columns)), needs_all_rows(Filter(rows, None))
+    ('DISTINCT', '')
+    """
+    found = dict.fromkeys(kind for node in walk(plan) if (kind := _kind_of_all_rows(node)))
+    return ", ".join(found)
+
+
+def _kind_of_all_rows(node: Plan) -> str | None:
+    match node:
+        case Opaque(name="Sort" | "LocalLimit"):
+            return None
+        case Opaque(name="GlobalLimit"):
+            return "LIMIT"
+        case Opaque(apart=apart, name=name):
+            return name if apart is None else "a window function"
+        case Distinct():
+            return "DISTINCT"
+        case Aggregate(groups=groups, outputs=outputs):
+            named = (
+                part.name.upper()
+                for output in outputs
+                for part in walk_expression(output.value)
+                if isinstance(part, Aggregation)
+            )
+            functions = " and ".join(dict.fromkeys(named)) or "DISTINCT"
+            return f"{functions} of groups" if groups else f"{functions} of all rows"
+        case Join(condition=condition) if not any(
+            isinstance(part, Call) and part.name in ("EqualTo", "EqualNullSafe")
+            for part in conjuncts(condition)
+        ):
+            return "a join without equality"
+    return None
 
 
 def looked_up(plan: Plan, columns: Sequence[Column]) -> tuple[tuple[int, ...], ...]:

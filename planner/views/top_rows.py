@@ -24,11 +24,11 @@ from planner.plan.trees import children
 from planner.settings import Settings
 from planner.views.inputs import Planning
 from planner.views.kept_table import COLUMN, can_keep, meaning_of, meant
-from planner.views.rows_table import Line, RowsTable
+from planner.views.rows_table import KeptRows, Line, RowsTable
 from planner.views.stages import Tables, changes_of
-from upsert.store.storage import storage_of
 from upsert.store.table import Table
-from upsert.views.refresh import FEW_ROWS, HIDDEN_TABLES, Kept, PlanOutgrownError
+from upsert.views.hidden_tables import hidden_tables
+from upsert.views.refresh import FEW_ROWS, PlanOutgrownError
 
 MORE: Final = 10
 """So many times the rows that a LIMIT shows are kept, at first."""
@@ -114,7 +114,7 @@ def _is_in_order(node: Plan) -> bool:
     return is_limit or isinstance(node, Project | Wrapper)
 
 
-def table_of(planning: Planning, top: Top, keep: Callable[[DataFrame], Kept]) -> RowsTable | None:
+def table_of(planning: Planning, top: Top, keep: Callable[[DataFrame], KeptRows]) -> RowsTable | None:
     """The table of the first rows of an order, which may not be there yet; None if it cannot have them.
 
     Args:
@@ -142,9 +142,10 @@ def table_of(planning: Planning, top: Top, keep: Callable[[DataFrame], Kept]) ->
         name = f"{meaning}{_MARK}{_short(line)}"
         return RowsTable(planning, plan, top.tables, kept, keep(kept), (), plan.columns, name, line)
 
-    if planning.view.is_explained:
-        return table(Line(None, top.shown, FEW_ROWS))  # where to draw it would have to be read
-    if (known := _known_line(planning, meaning, top.shown)) is not None:
+    known = _known_line(planning, meaning, top.shown) if planning.view.uuid else None
+    if planning.view.scratch is not None:  # where to draw another one would have to be read
+        return table(known or Line(None, top.shown, FEW_ROWS))
+    if known is not None:
         found = table(known)
         with suppress(PlanOutgrownError):
             found.at({Table.open(read.path).uuid: version for read, version in top.tables})
@@ -196,13 +197,8 @@ class _Ordered:
 
 def _known_line(planning: Planning, meaning: str, shown: int) -> Line | None:
     """That of the newest table of such rows that still fits them."""
-    folder = os.path.join(planning.view.folder, HIDDEN_TABLES)
-    storage = storage_of(folder)
-    is_there = HIDDEN_TABLES in storage.names(planning.view.folder)
-    names = (
-        [name for name in storage.names(folder) if name.startswith(f"{meaning}{_MARK}")] if is_there else []
-    )
-    heads = [Table.open(os.path.join(folder, name)).snapshot() for name in names]
+    tables = hidden_tables(planning.view.folder)
+    heads = [one.head for name, one in tables.items() if name.startswith(f"{meaning}{_MARK}")]
     for head in sorted(heads, key=lambda one: one.info.time_ms, reverse=True):
         line = Line.from_json(json.loads(head.layout.schema.comment or "{}"))
         if line.least in (0, shown) and line.fits(head):

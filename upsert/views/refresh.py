@@ -9,7 +9,9 @@ refresh one view at once the second commit is refused.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -25,6 +27,7 @@ from upsert.spark_table import collected
 from upsert.store.metadata.stands_for import Costs, Refresh, StandsFor
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.table import Table
+from upsert.views import hidden_tables
 from upsert.views.difference import SAME_KEY, check_keys, difference, signed_rows
 from upsert.views.session import settings_of
 
@@ -44,14 +47,6 @@ FEW_ROWS: Final = 50_000
 """So many are read, computed and compared in the driver: Spark's fixed costs are more than theirs."""
 
 
-def consumer_of(uuid: str) -> str:
-    """What the names begin with under which a view holds the changes of its tables until it has read them."""
-    return f"view-{uuid}"
-
-
-HIDDEN_TABLES: Final = "stages"
-"""Folder of the tables that a view keeps, in that of its own."""
-
 Versions = Mapping[str, int]
 """A snapshot of each base table, by the table's database and name, or by its uuid."""
 
@@ -68,14 +63,15 @@ class ViewShape:
         uuid: of that table.
         key: its primary key; () for none.
         must_be_incremental: whether a query that cannot be kept by what has changed is refused.
-        is_explained: whether only the explanation is wanted, so that nothing is brought anywhere.
+        scratch: folder for empty tables in the place of hidden ones that are not there, if only the
+            explanation is wanted, so that nothing is brought anywhere.
     """
 
     folder: str
     uuid: str
     key: tuple[str, ...]
     must_be_incremental: bool = False
-    is_explained: bool = False
+    scratch: str | None = None
 
 
 @dataclass(frozen=True)
@@ -112,6 +108,10 @@ class Kept(Protocol):
     def explanation(self) -> str:
         """What a refresh reads and computes, line by line."""
 
+    @property
+    def hidden(self) -> frozenset[str]:
+        """Names of the hidden tables that it reads."""
+
     def at(self, known: Versions, versions: Versions, costs: Costs) -> Computed:
         """What makes the view's rows those of other versions of its tables, which are given by uuid.
 
@@ -124,16 +124,37 @@ Plan = Callable[["DataFrame", ViewShape], Kept]
 """Finds out how the rows of a query are computed by what has changed."""
 
 
+def explained(plan: Plan | None, view: ViewShape, mode: str, rows: DataFrame) -> str:
+    """What a refresh of a view with this option ``refresh`` reads and computes, line by line.
+
+    Raises:
+        ConfigurationError: the view must be refreshed by what has changed, and cannot.
+    """
+    if mode == "full" or plan is None:
+        why = AS_OPTION_SAYS if mode == "full" else NOT_PLANNED
+        return f"the view\n   all rows of its tables are read: {why}"
+    with TemporaryDirectory(prefix="explained-") as scratch:
+        shape = replace(view, must_be_incremental=mode == "incremental", scratch=scratch)
+        return plan(rows, shape).explanation
+
+
 @dataclass(frozen=True)
 class Prepared:
     """What the refreshes of a view share: the session of its query, and how its rows are computed.
 
-    ``holds_for`` is all that it was made of, as text. Without ``kept`` the rows are as the query says.
+    Attributes:
+        holds_for: all that it was made of, as text.
+        spark: the session.
+        kept: how the rows are computed; None: as the query says.
+        uuids: of the hidden tables that it reads, as the last refresh found them.
+        is_tidy: whether all others are gone.
     """
 
     holds_for: str
     spark: SparkSession
     kept: Kept | None
+    uuids: Mapping[str, str] = field(default_factory=dict)
+    is_tidy: bool = False
 
 
 class PreparedViews:
@@ -186,18 +207,19 @@ class Refresher:
         versions = {base: max(id, known.get(base, 0)) for base, id in versions.items()}
         if versions == known:
             return False
-        prepared = self._prepared(table, versions)
         try:
-            with active(prepared.spark):
-                try:
-                    computed = self._computed(prepared, head, versions)
-                except PlanOutgrownError:
-                    prepared = self._planned(table, versions, self._holds_for(table))
-                    computed = self._computed(prepared, head, versions)
-                changes = self._changes(table, head, computed, prepared)
-                reach(POINTS[0])
-                stands_for = StandsFor(versions, head.info.data_version, computed.refresh)
-                frames.commit(changes, self.path, stands_for)
+            with hidden_tables.reading(table.root) if self._reads_hidden(table) else nullcontext():
+                prepared = self._prepared(table, versions)
+                with active(prepared.spark):
+                    try:
+                        computed = self._computed(prepared, head, versions)
+                    except PlanOutgrownError:
+                        prepared = self._planned(table, versions, self._holds_for(table))
+                        computed = self._computed(prepared, head, versions)
+                    changes = self._changes(table, head, computed, prepared)
+                    reach(POINTS[0])
+                    stands_for = StandsFor(versions, head.info.data_version, computed.refresh)
+                    frames.commit(changes, self.path, stands_for)
         except (PySparkException, ChangelogError) as cause:
             if SAME_KEY not in str(cause):
                 raise
@@ -207,25 +229,37 @@ class Refresher:
                 "without a key"
             ) from cause
         reach(POINTS[1])
+        if not prepared.is_tidy and self.plan is not None:
+            self._tidy(table, prepared)
         return True
 
     def explain(self, versions: Versions) -> str:
         """What a refresh to some versions reads and computes, line by line."""
         table = Table.open(self.path, self.uuid)
-        if table.options.refresh == "full":
-            return f"all rows of its tables are read: {AS_OPTION_SAYS}"
-        if self.plan is None:
-            return f"all rows of its tables are read: {NOT_PLANNED}"
+        shape = ViewShape(table.root, table.uuid, table.schema.primary_key)
         spark = self.own_session(self.spark)
-        shape = ViewShape(table.root, table.uuid, table.schema.primary_key, is_explained=True)
         with active(spark):
-            return self.plan(self.rows_at(spark, versions), shape).explanation
+            return explained(self.plan, shape, table.options.refresh, self.rows_at(spark, versions))
 
     def _prepared(self, table: Table, versions: Versions) -> Prepared:
         """How the view is refreshed, found out if that is not known, or no longer holds."""
         holds_for = self._holds_for(table)
         known = self.prepared.get(self.path, holds_for)
-        return self._planned(table, versions, holds_for) if known is None else known
+        if known is not None and known.uuids == hidden_tables.uuids_of(table.root, known.uuids):
+            return known
+        return self._planned(table, versions, holds_for)  # also if another process needed other tables
+
+    def _reads_hidden(self, table: Table) -> bool:
+        return self.plan is not None and table.options.refresh != "full"
+
+    def _tidy(self, table: Table, prepared: Prepared) -> None:
+        """Drop the hidden tables that the plan of a refresh, which is committed, no longer needs."""
+        needed = frozenset[str]() if prepared.kept is None else prepared.kept.hidden
+        bases = (path for path, _ in self.bases.values())
+        is_tidy = hidden_tables.drop_unused(table.root, table.uuid, needed, bases)
+        if prepared.kept is None or prepared.kept.is_lasting:
+            uuids = hidden_tables.uuids_of(table.root, needed)
+            self.prepared.put(self.path, replace(prepared, uuids=uuids, is_tidy=is_tidy))
 
     def _planned(self, table: Table, versions: Versions, holds_for: str) -> Prepared:
         """How the view is refreshed, found out for its tables at some versions."""

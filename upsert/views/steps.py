@@ -1,7 +1,8 @@
-"""The Spark format ``table-steps``: a stream without rows, with a micro-batch when a table has changed.
+"""The Spark format ``table-steps``: a stream with a micro-batch when a table of a view has changed.
 
 Its offset has the versions of all tables. What handles the micro-batch looks at the tables itself, so nothing
-is held for a replay.
+is held for a replay. The one row of a micro-batch is what the view tells of itself when the row is read: the
+query observes it, and so Spark's progress has it.
 """
 
 from __future__ import annotations
@@ -18,14 +19,19 @@ from upsert import options
 from upsert.errors import ConfigurationError
 from upsert.managed.stepping import Offset, SteppingReader
 from upsert.options import Option
+from upsert.spark_table import arrow_schema
 from upsert.store.table import Table
 from upsert.store.version import Version
+from upsert.views.progress import SCHEMA, report
 
 FORMAT: Final = "table-steps"
 
 OPTIONS: Final = (
     Option("tables", options.json_object, "uuid of each table, by its folder, as JSON"),
     Option("begin", options.json_object, "snapshot of each table that is known already, by folder, as JSON"),
+    Option("names", options.json_object, "database and name of each table, by its folder, as JSON"),
+    Option("view", options.text, "folder of the view's table"),
+    Option("name", options.text, "the view's name"),
 )
 """Options of the format; a view sets them."""
 
@@ -39,23 +45,35 @@ class TableStepsSource(DataSource):
         return FORMAT
 
     def schema(self) -> str:
-        """A column, for there must be one."""
-        return "nothing STRING"
+        """See `upsert.views.progress`."""
+        return SCHEMA
 
-    def streamReader(self, schema: StructType) -> StepsReader:  # noqa: N802, ARG002
+    def streamReader(self, schema: StructType) -> StepsReader:  # noqa: N802
         """The reader of the steps."""
         given = options.parse(FORMAT, OPTIONS, self.options)
-        return StepsReader(given["tables"], given["begin"])
+        bases = {given["names"][path]: (path, uuid) for path, uuid in given["tables"].items()}
+        return StepsReader(bases, given["begin"], given["view"], given["name"], schema)
 
 
 class StepsReader(SteppingReader[tuple[Table, ...]]):
     """Steps through the versions of some tables, to the newest of all of them each time."""
 
-    def __init__(self, uuids: Mapping[str, str], begin: Mapping[str, int]) -> None:
-        """Of tables by their folders; nothing is opened yet."""
+    def __init__(
+        self,
+        bases: Mapping[str, tuple[str, str]],
+        begin: Mapping[str, int],
+        view: str,
+        name: str,
+        schema: StructType,
+    ) -> None:
+        """Of folder and uuid of tables by their names; nothing is opened yet."""
         super().__init__(None, 0)
-        self._uuids = dict(uuids)
+        self._bases = dict(bases)
+        self._uuids = dict(bases.values())
         self._begin = dict(begin)
+        self._view = view
+        self._name = name
+        self._schema = schema
 
     def initialOffset(self) -> Offset:  # noqa: N802
         """The versions from which the view was filled."""
@@ -102,12 +120,13 @@ class StepsReader(SteppingReader[tuple[Table, ...]]):
         return tuple(map(Version.complete, self._until or self._data_versions(opened)))
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:  # noqa: ARG002
-        """One, in which there is nothing."""
+        """One, with one row."""
         return [InputPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
-        """No rows."""
-        return iter(())
+        """What the view tells of itself now."""
+        told = report(self._name, Table.open(self._view), self._bases)
+        yield pa.RecordBatch.from_pylist([told], arrow_schema(self._schema))
 
     def _offset(self, versions: Iterable[Version]) -> Offset:
         given = zip(self._uuids.values(), versions, strict=True)

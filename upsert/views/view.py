@@ -19,11 +19,11 @@ from upsert.errors import ConfigurationError, CorruptTableError, TableNotFoundEr
 from upsert.spark_formats import register
 from upsert.store.alterations import SetOptions
 from upsert.store.metadata.stands_for import Refresh
-from upsert.store.storage import storage_of
 from upsert.store.table import Table
 from upsert.store.table_options import MATERIALIZED_VIEW
 from upsert.views import steps
-from upsert.views.refresh import HIDDEN_TABLES, Bases, Refresher, Versions
+from upsert.views.progress import Lag, lag_behind, observed, refreshes_of
+from upsert.views.refresh import Bases, Refresher, Versions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -73,6 +73,11 @@ class ViewDefinition(Jsonable):
     is_ansi: bool
     bases: tuple[Base, ...]
     is_suspended: bool = False
+
+    @property
+    def tables(self) -> Mapping[str, str]:
+        """Uuid of each table that the query reads, by the table's database and name."""
+        return {base.table: base.uuid for base in self.bases}
 
     def to_option(self) -> str:
         """The value of the table's option."""
@@ -145,7 +150,18 @@ class View:
 
         Of views that an older release has refreshed last, nothing is known.
         """
-        return refreshes_of(self.name, self.table)
+        return refreshes_of(self.name, self.table, {base: uuid for base, (_, uuid) in self.bases.items()})
+
+    @property
+    def lag(self) -> dict[str, Lag]:
+        """How far the view is behind each table that its query reads, by the table's database and name.
+
+        Raises:
+            TableNotFoundError: a base table was dropped, or made again.
+        """
+        known = self.base_versions
+        newest_versions(self.name, self.bases)  # which refuses with the remedy
+        return {base: lag_behind(Table.open(*at), known.get(base, 0)) for base, at in self.bases.items()}
 
     @property
     def is_current(self) -> bool:
@@ -184,6 +200,9 @@ class View:
     def start(self, trigger: Mapping[str, Any] | None = None) -> StreamingQuery:
         """Keep the view up to date until the query is stopped; called again it returns the running one.
 
+        In the query's progress, ``observedMetrics["view"]`` has the ``lag`` and the ``refreshes`` of the view
+        at the end of a micro-batch.
+
         Args:
             trigger: of the query, as ``DataStreamWriter.trigger`` takes it: ``{"processingTime": "1 hour"}``.
 
@@ -198,12 +217,15 @@ class View:
         register(refresher.spark)
         begin = {self.bases[base][0]: id for base, id in self.base_versions.items()}
         options = {"tables": json.dumps(dict(self.bases.values())), "begin": json.dumps(begin)}
-        df = refresher.spark.readStream.format(steps.FORMAT).options(**options).load()
+        names = {path: base for base, (path, _) in self.bases.items()}
+        options |= {"names": json.dumps(names), "view": self.table.path, "name": self.name}
+        df = observed(refresher.spark.readStream.format(steps.FORMAT).options(**options).load())
         writer = df.writeStream.queryName(f"view {self.name}").option("checkpointLocation", self.checkpoint)
 
-        def keep(_: DataFrame, batch: int) -> None:  # noqa: ARG001 - the view itself knows what is done
+        def keep(told: DataFrame, batch: int) -> None:  # noqa: ARG001 - the view itself knows what is done
             self._check_may_run()
             refresher.refresh(newest_versions(self.name, self.bases))
+            told.collect()  # for Spark's progress, once what it tells of has been done
 
         query = (writer.trigger(**trigger) if trigger else writer).foreachBatch(keep).start()
         self.running[self.table.path] = query
@@ -235,26 +257,6 @@ class View:
                 f"view {self.name!r} is suspended; ALTER MATERIALIZED VIEW {self.name} RESUME lets it be "
                 "refreshed again"
             )
-
-
-def refreshes_of(name: str, table: Table) -> dict[str, Refresh]:
-    """How the present rows of a view, and of its hidden tables, were computed; see `View.refreshes`."""
-    view, info = definition_of(table), table.snapshot().info
-    assert view is not None
-    uuids = {base.table: base.uuid for base in view.bases}
-    reached = {uuids[base]: id for base, id in (info.base_versions or {}).items()}
-    storage, folder = storage_of(table.path), os.path.join(table.path, HIDDEN_TABLES)
-    names = storage.names(folder) if HIDDEN_TABLES in storage.names(table.path) else []
-    hidden = {name: Table.open(os.path.join(folder, name)) for name in sorted(names)}
-    heads = {name: one.snapshot().info for name, one in hidden.items()}
-    reached |= {one.uuid: heads[name].data_version for name, one in hidden.items()}
-    found = {}
-    for part, head in {name: info, **heads}.items():
-        # a table that the query no longer needs stays where it was
-        is_needed = head is info or (head.base_versions or {}).items() <= reached.items()
-        if head.refresh is not None and is_needed:
-            found[part] = head.refresh.ended(head.time_ms)
-    return found
 
 
 def newest_versions(view: str, bases: Bases) -> dict[str, int]:

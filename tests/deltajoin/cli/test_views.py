@@ -43,6 +43,7 @@ def test_a_view_is_listed_refreshed_suspended_and_dropped(warehouse: str) -> Non
     assert rows("head", "names", "-w", warehouse) == [{"name": "fig", "n": 2}, {"name": "kiwi", "n": 1}]
     (described,) = rows("view", "describe", "names", "-w", warehouse)
     assert described["base-versions"] == [["default.fruit", 1]]
+    assert described["lag"] == [["default.fruit", "up to date"]]
     assert run("view", "suspend", "names", "-w", warehouse)[0] == 0
     (view,) = rows("view", "list", "-w", warehouse)
     assert view["state"] == "suspended"
@@ -62,6 +63,8 @@ def test_a_view_is_kept_until_an_interrupt(warehouse: str) -> None:
     for line in process.stdout:
         event = json.loads(line)
         if event.get("event") == "micro-batch":
+            assert event["rows"] == 3
+            assert event["refresh"].startswith("by changes: ")
             process.send_signal(2)
     assert process.wait(SILENT_S) == 0
     assert rows("head", "names", "-w", warehouse) == [{"name": "fig", "n": 2}, {"name": "kiwi", "n": 1}]

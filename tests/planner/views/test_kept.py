@@ -16,7 +16,8 @@ from tests.upsert.views.shops import QUERIES, change, expected, made, rows_of
 from upsert import Catalog, Table
 from upsert.errors import ChangelogError, ConfigurationError
 from upsert.managed import frames
-from upsert.views.refresh import HIDDEN_TABLES, Refresher
+from upsert.views.hidden_tables import HIDDEN_TABLES, reading
+from upsert.views.refresh import Refresher
 from upsert.views.view import View
 
 pytestmark = pytest.mark.spark
@@ -323,7 +324,7 @@ def test_a_partition_is_looked_up_in_the_query_s_table_if_that_has_an_index(
     catalog.sql("INSERT INTO t VALUES (1, 1, 10), (1, 2, 30), (2, 1, 5), (3, 1, 7)", spark)
     query = "SELECT a, max(v) AS high, min(b) AS low FROM t WHERE v > 6 GROUP BY a"
     view = catalog.create_view("v", query, primary_key=["a"], spark=spark)
-    assert "the rows of a partition are looked up in t\n" in view.explain()
+    assert "the rows of a group are looked up in t\n" in view.explain()
     catalog.sql("INSERT INTO t VALUES (1, 2, 1), (2, 2, 8), (3, 1, 0)", spark)
     assert view.refresh()
     assert sorted(view.table.snapshot().scan().to_pylist(), key=str) == [
@@ -373,6 +374,42 @@ def test_a_join_without_an_index_keeps_the_rows_it_looks_up(
         change(catalog, seed)
         assert view.refresh()
         assert rows_of(catalog, "v") == expected(catalog, query), seed
+
+
+def test_hidden_tables_go_with_the_first_refresh_that_needs_others(
+    catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("planner.views.keep.WHOLE_ROWS", 0)
+    query = "SELECT c.shop, max(n) AS high FROM sales s JOIN closed c ON s.n = c.since GROUP BY c.shop"
+    view = catalog.create_view("v", query, spark=spark)
+    before = {Path(table.path).name for table in stages(view.table)}
+    assert len(before) == 4  # both sides of the join, its rows, and what groups give
+
+    def refreshed(other: View) -> None:
+        change(catalog, len(stages(view.table)))
+        assert other.refresh()
+        assert rows_of(catalog, "v") == expected(catalog, query)
+
+    refreshed(view)
+    assert {Path(table.path).name for table in stages(view.table)} == before
+    old = Catalog(catalog.warehouse, optimize=planner.optimize)  # as another process
+    refreshed(old.view("v", spark))
+    catalog.sql("ALTER TABLE closed ADD INDEX (since)")
+    catalog.sql("ALTER TABLE sales ADD INDEX (n)")
+    with reading(view.table.root):  # as a refresh of another process that reads them
+        refreshed(view)
+        assert len(stages(view.table)) == 6
+    refreshed(view)
+    after = {Path(table.path).name for table in stages(view.table)}
+    assert len(after) == 2
+    assert not after & before
+    refreshed(old.view("v", spark))  # which knew the old ones
+    held = {consumer.name for name in ("sales", "closed") for consumer in catalog.table(name).consumers()}
+    hidden = {consumer.name for table in stages(view.table) for consumer in table.consumers()}
+    assert not any(name[:16] in "".join(held | hidden) for name in before)
+    catalog.sql("ALTER MATERIALIZED VIEW v SET ('refresh' = 'full')")
+    refreshed(view)
+    assert stages(view.table) == []
 
 
 def test_two_rows_of_a_key_that_is_not_proven_end_a_refresh_by_changes(
@@ -606,18 +643,41 @@ def test_explain_says_what_a_refresh_reads(
     def explained(query: str, options: str = "") -> str:
         return plan_of(catalog, f"EXPLAIN CREATE MATERIALIZED VIEW v {options} AS {query}", spark)
 
-    assert explained(CHANGED["semi"]).startswith("the view's changes are those of a step of its tables\n  ")
-    assert "0 groups: sums moved by a step of sales\n  SignedAggregate by" in explained(TOTALS)
-    assert "all rows of its tables are read: " in explained("SELECT max(n) AS n FROM sales")
-    assert "v" not in catalog.tables()
+    assert explained(CHANGED["semi"]).startswith(
+        "the view\n   by changes: those of its rows follow from a step of closed and sales\n     "
+    )
+    text = explained(TOTALS)
+    assert text.startswith(
+        "the view\n│  all rows of what is below are read, and what is computed is compared: there are no "
+    )
+    assert (
+        " (PRIMARY KEY (group_0, is_null_0)), at most 20 groups\n      by changes: its sums are moved" in text
+    )
+    assert "moved by a step of sales\n        SignedAggregate by" in text
+    assert "there are no more than 50,000 of them, for MAX of all rows\n" in explained(
+        "SELECT max(n) AS n FROM sales"
+    )
+    assert "option 'refresh' = 'full' says so" in explained(TOTALS, "WITH ('refresh' = 'full')")
+    before = sorted(Path(catalog.warehouse).rglob("*"))
+    with monkeypatch.context() as large:
+        large.setattr("planner.views.keep.WHOLE_ROWS", 0)
+        large.setattr("planner.views.keep.SHALLOW_ROWS", 0)
+        text = explained(PARTED["joined"])
+        assert text.startswith("the view\n│  by changes: those of its rows follow from a step of ")
+        assert "-input (INDEX (partition)), at most 20 rows\n" in text
+        assert "by groups: those with changed rows are computed again, all others stay" in text
+        three_deep = explained(DEEP["three deep"])
+        assert [three_deep.count(f"─ {what} ") for what in ("stage", "table")] == [3, 3]
+    assert sorted(Path(catalog.warehouse).rglob("*")) == before
     monkeypatch.setattr("planner.views.keep.SHALLOW_ROWS", 0)
     view = catalog.create_view("v", DEEP["an aggregate of aggregates"], spark=spark)
+    change(catalog, 1)
+    assert view.refresh()  # by now it is known how many groups there are
     text = plan_of(catalog, "EXPLAIN MATERIALIZED VIEW v", spark)
     assert view.explain() == text
-    (first,) = (line for line in text.splitlines() if line.startswith("stage "))
-    assert first.endswith("sums moved by a step of sales")
-    assert "\nover these tables the rest is kept\n" in text
-    assert "(PRIMARY KEY (key_0, is_null_0)): the results of stage" in text
+    assert [text.count(f"─ {what} ") for what in ("stage", "table")] == [2, 2]
+    assert all(Path(table.path).name in text for table in stages(view.table))
+    assert " (PRIMARY KEY (key_0, is_null_0)), 5 rows\n" in text
     catalog.create_view("w", TOTALS, options={"refresh": "full"}, spark=spark)
     assert "'refresh' = 'full'" in catalog.view("w", spark).explain()
     assert "optimize=planner.optimize" in Catalog(catalog.warehouse).view("v", spark).explain()

@@ -119,16 +119,18 @@ def test_another_line_is_drawn_when_too_few_or_too_many_rows_are_left(
     assert rows_of(view) == ["{'id': 88}", "{'id': 89}", "{'id': 90}"]
     write(catalog, [{"id": id} for id in range(89, 91)], "-D")
     assert view.refresh()
-    assert len(tops(view)) == 2
+    (second,) = tops(view)  # and the first is gone
+    assert second != first
     assert rows_of(view) == ["{'id': 86}", "{'id': 87}", "{'id': 88}"]
     write(catalog, [{"id": id, "score": float(id)} for id in range(100, 130)])
     assert view.refresh()
-    assert len(tops(view)) == 3
+    (third,) = tops(view)
+    assert third != second
     assert rows_of(view) == ["{'id': 127}", "{'id': 128}", "{'id': 129}"]
     again = Catalog(catalog.warehouse, optimize=planner.optimize)  # as another process: no line is drawn
     write(catalog, [{"id": 200, "score": 200.0}])
     assert again.view("best", spark).refresh()
-    assert len(tops(view)) == 3
+    assert tops(view) == [third]
     assert rows_of(view) == ["{'id': 128}", "{'id': 129}", "{'id': 200}"]
 
 
@@ -141,9 +143,6 @@ def test_rows_that_are_alike_in_the_order_are_read_whole(
     assert not tops(view)
     by_task = catalog.create_view("by_task", "SELECT id FROM players SORT BY id LIMIT 3", spark=spark)
     assert not tops(by_task)
-    assert (
-        "all rows of its tables are read" in catalog.sql("EXPLAIN MATERIALIZED VIEW best", spark).rows or True
-    )
     write(catalog, [{"id": 0, "score": 0.5}])
     assert view.refresh()
     assert rows_of(view) == ["{'id': 1}", "{'id': 2}", "{'id': 3}"]

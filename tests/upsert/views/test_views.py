@@ -100,6 +100,13 @@ def test_a_query_keeps_a_view_and_the_views_on_it(catalog: Catalog, spark: Spark
             query.processAllAvailable()
         assert rows_of(catalog, "totals") == expected(catalog, TOTALS)
     assert rows_of(catalog, "top") == expected(catalog, TOP)
+    told = [progress["observedMetrics"]["view"] for progress in running[0].recentProgress]
+    (own,) = told[-1]["refreshes"]
+    assert (own["table"], own["by_changes"], own["seconds"] > 0) == ("totals", False, True)
+    assert own["reason"].startswith("the catalog plans nothing")
+    assert [(lag["table"], lag["versions"], lag["seconds"]) for lag in told[-1]["lag"]] == [
+        ("default.sales", 0, 0.0)
+    ]
     running[1].stop()
     assert top.query is None
     change(catalog, 7)
@@ -124,7 +131,12 @@ def test_statements(catalog: Catalog, spark: SparkSession) -> None:
     change(catalog, 0)
     shown = catalog.sql("SHOW MATERIALIZED VIEWS LIKE 'tot%'").rows.to_pylist()
     assert shown == [{"view": "totals", "state": "behind", "query": TOTALS}]
+    (lag,) = catalog.view("totals").lag.values()
+    ((behind, shown_lag),) = catalog.sql("DESCRIBE EXTENDED totals").rows["lag"][0].as_py()
+    assert (behind, lag.versions, lag.rows > 10, lag.seconds > 0) == ("default.sales", 3, True, True)
+    assert shown_lag.startswith(f"3 versions, {lag.rows} rows, ")
     assert said("REFRESH MATERIALIZED VIEW totals").endswith("refreshed>")
+    assert catalog.sql("DESCRIBE EXTENDED totals").rows["lag"][0].as_py() == [(behind, "up to date")]
     (text,) = catalog.sql("SHOW CREATE TABLE totals").rows["create table"].to_pylist()
     (described,) = catalog.sql("DESCRIBE EXTENDED totals", spark).rows.to_pylist()
     assert described["view.query"] == TOTALS

@@ -19,7 +19,7 @@ from upsert.catalog.run.jobs import active, needed
 from upsert.catalog.run.queries import frame
 from upsert.catalog.run.row_changes import Target
 from upsert.catalog.session import OPTIONS
-from upsert.errors import ConfigurationError
+from upsert.errors import ConfigurationError, TableNotFoundError
 from upsert.materializer.choice import Sink, mode_of
 from upsert.schema import ComputedColumn, TableSchema
 from upsert.sql import statements as s
@@ -27,7 +27,8 @@ from upsert.sql.show_create import create_text, declared_names, masked, view_tex
 from upsert.store import Table
 from upsert.store.metadata.file_entry import newest, source_of, value_of
 from upsert.store.table_options import MATERIALIZED_VIEW
-from upsert.views.view import ViewDefinition, definition_of, refreshes_of
+from upsert.views.progress import lag_behind, refreshes_of
+from upsert.views.view import ViewDefinition, definition_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -63,6 +64,7 @@ _VIEW: Final = {
     "view.suspended": pa.bool_(),
     "view.refresh": pa.string(),
     "base-versions": pa.map_(pa.string(), pa.int64()),
+    "lag": _MAP,
     "refreshes": _MAP,
 }
 
@@ -261,14 +263,29 @@ def describe_table(context: Context, statement: s.DescribeTable, spark: SparkSes
     }
     if (view := definition_of(table)) is None:
         return Rows(what, _table([row], _TABLE))
+    known = table.snapshot().info.base_versions or {}
+    refreshes = refreshes_of(table_ref.shown, table, view.tables)
+    catalog, _, _ = table_ref.qualified.partition(".")
     row |= {
         "view.query": view.query,
         "view.suspended": view.is_suspended,
         "view.refresh": table.options.refresh,
-        "base-versions": list((table.snapshot().info.base_versions or {}).items()),
-        "refreshes": [(name, str(one)) for name, one in refreshes_of(table_ref.shown, table).items()],
+        "base-versions": list(known.items()),
+        "lag": [
+            (base, _lag(context, f"{catalog}.{base}", base_uuid, known.get(base, 0)))
+            for base, base_uuid in view.tables.items()
+        ],
+        "refreshes": [(part, str(one)) for part, one in refreshes.items()],
     }
     return Rows(what, _table([row], _TABLE | _VIEW))
+
+
+def _lag(context: Context, table: str, table_uuid: str, known: int) -> str:
+    """How far a view is behind a table, in words; also if that was dropped, or made again."""
+    try:
+        return str(lag_behind(Table.open(context.databases.resolve(table).path, table_uuid), known))
+    except TableNotFoundError:
+        return "dropped, or made again"
 
 
 def _column_row(schema: TableSchema, name: str) -> dict[str, Any]:

@@ -41,7 +41,9 @@ from upsert.sql.query import QueryText
 from upsert.store.alterations import ResetOptions, SetOptions
 from upsert.store.storage import storage_of
 from upsert.store.table import Table
-from upsert.views.refresh import NOT_PLANNED, Bases, Plan, Refresher, Versions, ViewShape, consumer_of
+from upsert.store.table_options import TableOptions
+from upsert.views.hidden_tables import consumer_of
+from upsert.views.refresh import Bases, Plan, Refresher, Versions, ViewShape, explained
 from upsert.views.session import own_session, settings, what_it_depends_on
 from upsert.views.view import (
     OPTION,
@@ -119,11 +121,10 @@ def _explained(context: Context, statement: s.CreateView, session: SparkSession)
     """What a refresh of a view that is not there would do."""
     table_ref = context.databases.resolve(statement.name)
     target, rows = _planned(context, table_ref, statement, session)
-    if target.plan is None:
-        return f"all rows of its tables are read: {NOT_PLANNED}"
+    mode = TableOptions.parse(target.options, target.schema, f"view {table_ref.shown!r}").refresh
     with active(rows.sparkSession):
-        shape = ViewShape(table_ref.path, "", target.schema.primary_key, is_explained=True)
-        return target.plan(rows, shape).explanation
+        shape = ViewShape(table_ref.path, "", target.schema.primary_key)
+        return explained(target.plan, shape, mode, rows)
 
 
 def alter_view(context: Context, statement: s.AlterView) -> Done:

@@ -1,0 +1,140 @@
+"""Hidden tables that a view no longer needs go, unless a refresh may read them; a kill leaves no half."""
+
+import subprocess
+import sys
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.helpers import REPOSITORY
+from tests.object_store import ObjectStore
+from upsert import Table
+from upsert.failpoints import ENVIRONMENT_VARIABLE
+from upsert.schema import TableSchema
+from upsert.store.storage import storage_of
+from upsert.store.version import Version
+from upsert.views import hidden_tables
+from upsert.views.hidden_tables import HIDDEN_TABLES, POINTS, drop_unused, reading, uuids_of
+
+SCHEMA = TableSchema.of({"n": pa.int64()})
+
+
+@pytest.fixture(params=["disk", "s3"])
+def view(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
+    """A view's table with three hidden ones."""
+    if request.param == "disk":
+        return made(str(tmp_path / "view"))
+    store: ObjectStore = request.getfixturevalue("s3")
+    return made(store.folder())
+
+
+def made(path: str) -> Table:
+    view = table(path)
+    for name in ("aaaa", "aaaa-rows-1", "bbbb-partitions"):
+        table(folder_of(view, name)).write(pa.table({"n": [1]}))
+    return view
+
+
+def table(path: str) -> Table:
+    return Table.create(path, SCHEMA, {"bucket": "1"}, if_not_exists=True)
+
+
+def folder_of(view: Table, name: str) -> str:
+    return f"{view.root}/{HIDDEN_TABLES}/{name}"
+
+
+def names(view: Table) -> list[str]:
+    return sorted(hidden_tables.hidden_tables(view.root))
+
+
+def drop(view: Table, *needed: str) -> bool:
+    return drop_unused(view.root, view.uuid, needed, ())
+
+
+def test_what_is_needed_stays_and_keeps_what_it_holds(view: Table, tmp_path: Path) -> None:
+    base = table(str(tmp_path / "base"))
+    base.write(pa.table({"n": [1]}))
+    held = [f"view-{view.uuid}{end}" for end in ("", "-aaaa", "-bbbb")]
+    for consumer in (*held, "view-other-bbbb"):
+        base.hold(consumer, Version.complete(1))
+    table(folder_of(view, "aaaa")).hold(held[2], Version.complete(1))
+    assert drop_unused(view.root, view.uuid, ["aaaa", "aaaa-rows-1"], [base.path, str(tmp_path / "gone")])
+    assert names(view) == ["aaaa", "aaaa-rows-1"]
+    assert [one.name for one in base.consumers()] == sorted([*held[:2], "view-other-bbbb"])
+    assert table(folder_of(view, "aaaa")).consumers() == ()
+    again = table(folder_of(view, "bbbb-partitions"))  # another one of the same name has none of its rows
+    again.write(pa.table({"n": [7]}))
+    assert again.snapshot().scan().to_pydict() == {"n": [7]}
+    assert uuids_of(view.root, ["bbbb-partitions", "gone"]) == {"bbbb-partitions": again.uuid}
+    assert drop(view)
+    assert not list(storage_of(view.root).walk(f"{view.root}/{HIDDEN_TABLES}"))
+
+
+def test_nothing_goes_while_a_refresh_runs(view: Table) -> None:
+    with reading(view.root):
+        with reading(view.root):  # another one
+            assert not drop(view, "aaaa")
+        assert not drop(view, "aaaa")
+        assert len(names(view)) == 3
+        assert drop(view, *names(view))  # nothing is to be dropped
+    assert drop(view, "aaaa")
+    assert names(view) == ["aaaa"]
+
+
+def test_a_refresh_begins_when_what_is_being_dropped_is_gone(
+    view: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[list[str]] = []
+
+    def begin() -> None:
+        with reading(view.root, sleep=lambda _: None):
+            seen.append(names(view))
+
+    refresh = Thread(target=begin)
+
+    def reach(point: str) -> None:
+        if point == POINTS[0]:
+            refresh.start()
+
+    monkeypatch.setattr(hidden_tables, "reach", reach)
+    assert drop(view)
+    refresh.join(timeout=60)
+    assert seen == [[]]
+
+
+def test_a_refresh_that_has_died_is_passed_over(s3: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    view = made(s3.folder())
+    dead: Any = reading(view.root)
+    dead.__enter__()
+    assert not drop(view)
+    monkeypatch.setattr(hidden_tables, "LEASE_S", -1)
+    assert drop(view)
+    assert names(view) == []
+    with pytest.raises(StopIteration):
+        next(dead.gen)
+
+
+KILLED = "import sys; from upsert.views.hidden_tables import drop_unused; drop_unused(*sys.argv[1:3], (), ())"
+
+
+BEFORE, WITHIN, AFTER = POINTS
+
+
+@pytest.mark.parametrize(
+    "point", [WITHIN, *(pytest.param(one, marks=pytest.mark.long) for one in (BEFORE, f"{WITHIN}:2", AFTER))]
+)
+def test_a_kill_leaves_a_table_or_none(tmp_path: Path, point: str) -> None:
+    view = made(str(tmp_path / "view"))
+    environment = {ENVIRONMENT_VARIABLE: point, "PYTHONPATH": str(REPOSITORY)}
+    command = [sys.executable, "-c", KILLED, view.root, view.uuid]
+    assert subprocess.run(command, env=environment, check=False).returncode == -9
+    left = names(view)
+    assert len(left) == {BEFORE: 3, WITHIN: 2, f"{WITHIN}:2": 1, AFTER: 0}[point]
+    for name in left:
+        assert table(folder_of(view, name)).check(deep=True) == ()
+    assert drop(view, *left[:1])
+    assert names(view) == left[:1]
+    assert [path.name for path in Path(view.root, HIDDEN_TABLES).iterdir()] == left[:1]

@@ -1,0 +1,117 @@
+"""What a view tells of itself: how far it is behind each of its tables, and how its rows were computed.
+
+All of it is in the snapshots of the view, of its hidden tables, and of the tables that it reads. So any
+process can tell it, and the micro-batch of the query that keeps a view tells it when all is committed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from upsert.store.metadata.stands_for import Refresh
+from upsert.store.table import Table
+from upsert.views.hidden_tables import hidden_tables
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+METRICS: Final = "view"
+"""Name of what a view's query observes, in ``observedMetrics`` of its progress."""
+
+SCHEMA: Final = (
+    "lag ARRAY<STRUCT<table: STRING, versions: BIGINT, rows: BIGINT, seconds: DOUBLE>>, "
+    "refreshes ARRAY<STRUCT<table: STRING, by_changes: BOOLEAN, reason: STRING, changed: BIGINT, "
+    "rows: BIGINT, seconds: DOUBLE>>"
+)
+"""Columns of `report`."""
+
+
+def observed(told: DataFrame) -> DataFrame:
+    """The rows of `report` with what Spark's progress is to have of them."""
+    from pyspark.sql import functions as F
+
+    return told.observe(METRICS, *(F.first(name).alias(name) for name in told.columns))
+
+
+@dataclass(frozen=True)
+class Lag:
+    """How far a view is behind a table that it reads.
+
+    Attributes:
+        versions: how many commits have changed rows of the table since.
+        rows: how many rows they have written; a deletion is one, too.
+        seconds: since the first of them; 0.0 if there is none.
+        is_least: whether it may be more, for the first of these commits have expired.
+
+    >>> print(Lag(0, 0, 0.0), Lag(2, 1500, 3.21), Lag(7, 80, 9000.0, is_least=True), sep="; ")
+    up to date; 2 versions, 1,500 rows, 3.2 s; at least 7 versions, 80 rows, 9,000.0 s
+    """
+
+    versions: int
+    rows: int
+    seconds: float
+    is_least: bool = False
+
+    def __str__(self) -> str:
+        if not self.versions:
+            return "up to date"
+        least, many = "at least " * self.is_least, "s" * (self.versions > 1)
+        return f"{least}{self.versions:,} version{many}, {self.rows:,} rows, {self.seconds:,.1f} s"
+
+
+def lag_behind(table: Table, known: int, now_s: float | None = None) -> Lag:
+    """How far a view is behind a table of which it has the rows of a data version; 0: none of them."""
+    history = table.history()
+    missed = [info for info in history if info.changes_rows and info.id > known]
+    if not missed:
+        return Lag(0, 0, 0.0)
+    seconds = (time.time() if now_s is None else now_s) - missed[0].time_ms / 1000
+    rows = sum(info.delta_rows for info in missed)
+    return Lag(len(missed), rows, round(max(0.0, seconds), 3), is_least=history[0].id > known + 1)
+
+
+def refreshes_of(name: str, table: Table, bases: Mapping[str, str]) -> dict[str, Refresh]:
+    """How the present rows of a view, and of its hidden tables, were computed; see `View.refreshes`.
+
+    Args:
+        name: of the view.
+        table: its rows.
+        bases: uuid of each table that its query reads, by the table's database and name.
+    """
+    info, hidden = table.snapshot().info, hidden_tables(table.root)
+    reached = {bases[base]: id for base, id in (info.base_versions or {}).items()}
+    reached |= {one.uuid: one.head.info.data_version for one in hidden.values()}
+    found = {}
+    for part, head in {name: info, **{name: one.head.info for name, one in hidden.items()}}.items():
+        # one that the query no longer needs, and that could not be dropped yet, stays where it was
+        is_needed = head is info or (head.base_versions or {}).items() <= reached.items()
+        if head.refresh is not None and is_needed:
+            found[part] = head.refresh.ended(head.time_ms)
+    return found
+
+
+def report(name: str, table: Table, bases: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
+    """Both as one row; see `SCHEMA`.
+
+    Args:
+        name: of the view.
+        table: its rows.
+        bases: folder and uuid of each table that its query reads, by the table's database and name.
+    """
+    known = table.snapshot().info.base_versions or {}
+    lags = {base: lag_behind(Table.open(*at), known.get(base, 0)) for base, at in bases.items()}
+    refreshes = refreshes_of(name, table, {base: uuid for base, (_, uuid) in bases.items()})
+    return {
+        "lag": [{"table": base} | asdict(lag) for base, lag in lags.items()],
+        "refreshes": [
+            {
+                **{name: getattr(one, name) for name in ("by_changes", "reason", "changed", "rows")},
+                "table": part,
+                "seconds": one.took_ms / 1000,
+            }
+            for part, one in refreshes.items()
+        ],
+    }
