@@ -223,6 +223,11 @@ class Catalyst:
             self.class_name(first.nullOrdering()) == "NullsFirst$",
         )
 
+    def order_of_extreme(self, function: JavaObject) -> FirstOrder:
+        """The order of which MIN or MAX is the first value; NULL, which it never is, stands last."""
+        called = function.aggregateFunction()
+        return FirstOrder(called.child(), self.class_name(called) == "Min", are_nulls_first=False)
+
     def condition(self, node: JavaObject) -> JavaObject | None:
         """The condition of a Filter or a Join; None for a join without one."""
         found = node.condition()

@@ -1,4 +1,4 @@
-"""The first rows by some order as a hidden table, for ORDER BY … LIMIT over a large input.
+"""The first rows by some order as a hidden table, for ORDER BY … LIMIT, MIN and MAX over a large input.
 
 The table has all rows up to the key of one that comes well after the last row that the LIMIT shows. So it
 follows from changes like any filtered rows, whichever of them come and go. When too few are left, or too many
@@ -19,7 +19,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
-from planner.plan.nodes import Opaque, Output, Plan, Project, Wrapper
+from planner.plan.expressions import Aggregation, Column, columns_of, walk_expression
+from planner.plan.nodes import Aggregate, Opaque, Output, Plan, Project, Wrapper
 from planner.plan.trees import children
 from planner.settings import Settings
 from planner.views.inputs import Planning
@@ -61,26 +62,25 @@ _AS_TEXT: Final = (
 
 @dataclass(frozen=True)
 class Top:
-    """An ORDER BY … LIMIT of a query.
+    """An ORDER BY … LIMIT of a query, or its MIN or MAX of all rows.
 
     Attributes:
-        sort: the node that orders rows.
+        by: the node that orders rows, or the function.
+        child: what is ordered.
+        needed: its columns that are needed above.
         shown: how many of its first rows are needed.
-        tables: what its input reads, of which each row follows from their changes.
+        tables: what it reads, of which each row follows from their changes.
     """
 
-    sort: Opaque
+    by: Opaque | Aggregation
+    child: Plan
+    needed: tuple[Column, ...]
     shown: int
     tables: Tables
 
-    @property
-    def child(self) -> Plan:
-        """What is ordered."""
-        return self.sort.inputs[0]
-
 
 def tops_of(plan: Plan, settings: Settings, numbers: Callable[[Opaque], int | None]) -> Iterator[Top]:
-    """The orders with a LIMIT of a batch query, of inputs that follow from changes.
+    """The orders with a LIMIT, and the extremes, of a batch query, of inputs that follow from changes.
 
     Args:
         plan: the query.
@@ -95,17 +95,44 @@ def tops_of(plan: Plan, settings: Settings, numbers: Callable[[Opaque], int | No
                 shown = None if offset is None else shown + offset
             (node,) = children(node)
         if shown and isinstance(node, Opaque) and node.name == "Sort":
-            changes = changes_of(node.inputs[0], replace(settings, sink_key=None))
-            if changes is not None and shown <= _MOST_SHOWN and not _are_first_rows(changes.tables):
-                yield Top(node, shown, changes.tables)
+            child = node.inputs[0]
+            tables = _changed_in(child, settings)
+            if tables and shown <= _MOST_SHOWN:
+                yield Top(node, child, child.columns, shown, tables)
                 return
+    if isinstance(plan, Aggregate) and (function := _extreme(plan)) is not None:
+        used, tables = columns_of(function), _changed_in(plan.child, settings)
+        if tables:
+            needed = tuple(column for column in plan.child.columns if column.id in used)
+            yield Top(function, plan.child, needed, 1, tables)
+            return
     for child in children(plan):
         yield from tops_of(child, settings, numbers)
 
 
-def _are_first_rows(tables: Tables) -> bool:
-    """Whether a table of this kind is read already."""
-    return any(_MARK in os.path.basename(read.path) for read, _ in tables)
+def _changed_in(plan: Plan, settings: Settings) -> Tables:
+    """The tables that a plan reads if it follows from their changes; () if not, or if one is such a table."""
+    changes = changes_of(plan, replace(settings, sink_key=None))
+    if changes is None or any(_MARK in os.path.basename(read.path) for read, _ in changes.tables):
+        return ()
+    return changes.tables
+
+
+def _extreme(plan: Aggregate) -> Aggregation | None:
+    """The one MIN or MAX that an aggregate of all rows has; None if there are others, or it has a FILTER."""
+    if plan.groups:
+        return None
+    functions = {
+        part
+        for output in plan.outputs
+        for part in walk_expression(output.value)
+        if isinstance(part, Aggregation)
+    }
+    if len({replace(one, ref=None) for one in functions}) != 1:
+        return None
+    one = functions.pop()
+    is_plain = one.name in ("Min", "Max") and one.condition is None and len(one.values) == 1
+    return one if is_plain and columns_of(one) else None
 
 
 def _is_in_order(node: Plan) -> bool:
@@ -123,14 +150,18 @@ def table_of(planning: Planning, top: Top, keep: Callable[[DataFrame], KeptRows]
         keep: finds out how the rows of a query are kept.
     """
     catalyst = planning.catalyst
-    assert top.sort.ref is not None
-    if (order := catalyst.first_order(catalyst.kept(top.sort.ref))) is None:
+    assert top.by.ref is not None
+    by, is_extreme = catalyst.kept(top.by.ref), isinstance(top.by, Aggregation)
+    order = catalyst.order_of_extreme(by) if is_extreme else catalyst.first_order(by)
+    if order is None:
         return None
-    plan = Project(top.child, tuple(map(Output.of, top.child.columns)))
+    plan = Project(top.child, tuple(map(Output.of, top.needed)))
     names = [f"{COLUMN}{number}" for number in range(len(plan.columns))]
     made = catalyst.analyzed(planning.built(plan))
     key = catalyst.alias(order.key, _KEY, _KEY_ID)
     keyed = catalyst.dataframe(catalyst.project([*catalyst.output(made), key], made)).toDF(*names, _KEY)
+    if is_extreme:
+        keyed = keyed.where(F.col(_KEY).isNotNull())
     rows = _Ordered.of(keyed, order.is_ascending, order.are_nulls_first)
     if rows is None or not can_keep(keyed.drop(_KEY).schema, ()):
         return None

@@ -103,6 +103,40 @@ def test_the_first_rows_are_right_whichever_come_and_go(
         assert any(refresh.by_changes for refresh in kept), query
 
 
+EXTREMES = [
+    "SELECT max(score) AS high FROM players",
+    "SELECT min(score) AS low, min(score) + 1 AS more FROM players WHERE team > 0",
+    "SELECT max(at) AS last FROM players JOIN teams USING (team)",
+    "SELECT id, name FROM players WHERE name = (SELECT max(name) FROM players)",
+]
+
+
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_extremes_of_all_rows_are_right_whichever_come_and_go(
+    catalog: Catalog, spark: SparkSession, seed: int
+) -> None:
+    random_ = Random(seed)
+    write(catalog, [player(id, random_) for id in range(120)])
+    views = [catalog.create_view(f"v{number}", query, spark=spark) for number, query in enumerate(EXTREMES)]
+    for step in range(4):
+        players = catalog.table("players").snapshot().scan().to_pylist()
+        gone = random_.sample(players, min(12, len(players)))
+        if step == 1:  # the extremes of most go
+            gone += sorted(players, key=lambda row: row["score"] or 0.0)[-20:]
+            gone += [row for row in players if row["name"] == max(one["name"] or "" for one in players)]
+        if step == 2:
+            gone = players
+        write(catalog, [row for number, row in enumerate(gone) if row not in gone[:number]], "-D")
+        if step != 2:
+            write(catalog, [player(random_.randrange(200), random_) for _ in range(9)])
+        for view, query in zip(views, EXTREMES, strict=True):
+            assert view.refresh()
+            assert rows_of(view) == shown(catalog, query, spark), (step, query)
+            assert len(tops(view)) == (step != 2), query  # without rows there is nothing to keep
+            ways = [refresh.by_changes for name, refresh in view.refreshes.items() if "-top-" in name]
+            assert step or ways == [True], query
+
+
 def test_another_line_is_drawn_when_too_few_or_too_many_rows_are_left(
     catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
