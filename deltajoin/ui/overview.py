@@ -25,12 +25,13 @@ from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.predicate import parse_where
 from upsert.store.read.snapshot import Snapshot
-from upsert.store.storage import storage_of
+from upsert.store.read.splits import Split
 from upsert.store.table import Table
 from upsert.store.table_options import MATERIALIZED_VIEW
 from upsert.store.version import Version
-from upsert.views.refresh import HIDDEN_TABLES
-from upsert.views.view import CHECKPOINTS, definition_of, refreshes_of
+from upsert.views.hidden_tables import hidden_tables
+from upsert.views.progress import refreshes_of
+from upsert.views.view import CHECKPOINTS, definition_of
 
 SILENT_MS: Final = 60_000
 """A running query whose driver was not heard of for so long is shown as silent: the driver may be gone."""
@@ -341,7 +342,7 @@ class Observer:
         columns, found = snapshot.layout.schema.names, []
         left = SAMPLE_ROWS
         for bucket, where in snapshot.bucket_filters(parse_where(None, snapshot.layout.schema)).items():
-            for rows in snapshot.stored_rows(bucket, where, columns):
+            for rows in snapshot.stored_rows(Split(bucket), where, columns):
                 found.append(rows.select(columns).slice(0, left))
                 left -= found[-1].num_rows
                 if left <= 0:
@@ -449,7 +450,9 @@ class Observer:
             if base in uuids
         )
         try:
-            refreshes = {name: str(one) for name, one in refreshes_of(info.name, found.table).items()}
+            refreshes = {
+                name: str(one) for name, one in refreshes_of(info.name, found.table, view.tables).items()
+            }
             stages = _stages(found.table)
         except UpsertError as error:  # a refresh replaces hidden tables while this looks at them
             return replace(info, error=str(error))
@@ -498,14 +501,10 @@ def _lag(uuid: str, at: Version, opened: Mapping[str, _Opened], now_ms: int) -> 
 
 
 def _stages(view: Table) -> tuple[Stage, ...]:
-    storage, folder = storage_of(view.path), os.path.join(view.path, HIDDEN_TABLES)
-    names = storage.names(folder) if HIDDEN_TABLES in storage.names(view.path) else []
-    found = []
-    for name in sorted(names):
-        table = Table.open(os.path.join(folder, name))
-        info = table.snapshot().info
-        found.append(Stage(name, table.uuid, info.rows, tuple(sorted(info.base_versions or ()))))
-    return tuple(found)
+    return tuple(
+        Stage(name, one.uuid, one.head.info.rows, tuple(sorted(one.head.info.base_versions or ())))
+        for name, one in sorted(hidden_tables(view.path).items())
+    )
 
 
 def _query(
