@@ -1,7 +1,9 @@
-# Everything runs in .venv; `make help` lists what there is.
+# Everything runs in .venv, with SPARK=4.2 in .venv-4.2; `make help` lists what there is.
 .DEFAULT_GOAL := help
 
-VENV := .venv
+# A version of Spark in place of the locked one.
+SPARK ?=
+VENV := .venv$(SPARK:%=-%)
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 CLASSES := $(VENV)/spark-classes.jsa
@@ -36,12 +38,20 @@ IN_PARALLEL = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-install: $(STAMP)  ## make .venv and install everything into it
+install: $(STAMP)  ## make .venv and install everything into it (SPARK=4.2: and .venv-4.2; so with all that follow)
 
-$(STAMP): pyproject.toml requirements.lock scripts/venv.sh scripts/worker_path.py
-	@sh scripts/venv.sh $(VENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[dev]'
-	@$(PY) scripts/worker_path.py
+.venv/.installed: pyproject.toml requirements.lock scripts/venv.sh scripts/worker_path.py
+	@sh scripts/venv.sh .venv
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[dev]'
+	@.venv/bin/python scripts/worker_path.py
+	@touch $@
+
+# Of another version of Spark this has PySpark alone; all else is that of .venv, which stands behind it on the path.
+.venv-%/.installed: .venv/.installed
+	@PYTHON=.venv/bin/python sh scripts/venv.sh $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps 'pyspark==$*.*'
+	@$(@D)/bin/python -c 'import pathlib, sysconfig; own = sysconfig.get_path("purelib"); \
+	  pathlib.Path(own, "behind.pth").write_text("import site; site.addsitedir(%r)\n" % own.replace("$(@D)", ".venv"))'
 	@touch $@
 
 $(CLASSES): $(STAMP) scripts/class_archive.py
@@ -92,5 +102,5 @@ lint: $(STAMP)  ## ruff and mypy --strict
 	$(PY) -m mypy upsert deltajoin planner examples bench
 
 clean:  ## remove .venv, caches and build output
-	rm -rf $(VENV) mutants build dist ./*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse warehouse
+	rm -rf .venv .venv-* mutants build dist ./*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse warehouse
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

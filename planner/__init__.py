@@ -1,5 +1,6 @@
 """Ordinary queries over changelogs made right and cheap: `optimize` rewrites them, `explain` says why."""
 
+import upsert.spark_version  # noqa: F401  (raises where PySpark is of a version that has too little)
 from planner.api import check_sink, explain, optimize
 from planner.explanation import (
     AggregateReport,

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource
+
+from upsert.spark_version import version_of
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSource
 
 _SETTINGS: Final = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
@@ -76,7 +80,11 @@ def register(spark: SparkSession) -> None:
         ... )
         >>> words.columns
         ['word', 'n', '_row_kind']
+
+    Raises:
+        ConfigurationError: Spark is of a version that is not supported, or not of PySpark's.
     """
+    version_of(spark)
     # Spark looks for the Python format of a stream in the session that is active in the thread, whichever
     # session the stream is of: in a thread of the user's own there is none
     sessions = spark._jvm.org.apache.spark.sql.classic.SparkSession  # type: ignore[union-attr]

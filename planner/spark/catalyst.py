@@ -1,7 +1,7 @@
 """The adapter to Spark's own plans: reads Catalyst's objects, and makes them.
 
 Only this file and `state.py` use py4j. Each object that is read gets a number, the `ref` of the planner's
-nodes and expressions. Written for PySpark 4.3 in classic mode (no Connect).
+nodes and expressions. It is for classic mode (no Connect); `versions.py` has what differs between Sparks.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pyspark.errors.exceptions.captured import convert_exception
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from planner.spark.versions import constructors
 from upsert.errors import ConfigurationError
 
 JavaObject = Any
@@ -65,6 +66,7 @@ class Catalyst:
         self.session: SparkSession = df.sparkSession
         self._jvm: Any = self.session._jvm
         self._gateway: Any = self.session._sc._gateway
+        self._takes = constructors(self.session)
         self._kept: list[JavaObject] = []
         self._expr_ids: dict[int, JavaObject] = {}
         self._numbers: dict[int, int] = {}
@@ -87,8 +89,7 @@ class Catalyst:
         """
         plan = df._jdf.queryExecution().analyzed()
         inline = self._jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE
-        defaults = [getattr(inline, f"$lessinit$greater$default${n}")() for n in (2, 3)]
-        return inline(True, *defaults).apply(plan)
+        return inline(True, *defaults_of(inline, 2, self._takes.inline_cte)).apply(plan)
 
     def rewritten(self, plan: JavaObject, *rules: str) -> JavaObject:
         """What rules of Spark's make of a plan, each by its name below ``catalyst``: ``optimizer.…``."""
@@ -608,6 +609,11 @@ class Catalyst:
 
     def _seq(self, items: Iterable[JavaObject]) -> JavaObject:
         return self._jvm.org.apache.spark.api.python.PythonUtils.toSeq(list(items))
+
+
+def defaults_of(scala_class: JavaObject, first: int, last: int) -> list[JavaObject]:
+    """The values that arguments of a constructor have where they are not given."""
+    return [getattr(scala_class, f"$lessinit$greater$default${n}")() for n in range(first, last + 1)]
 
 
 def _given(option: JavaObject) -> JavaObject | None:

@@ -4,7 +4,7 @@ Spark optimizes each micro-batch alone, and a source without new rows is an empt
 side, columns become NOT NULL, constants or are left out, and the rows that earlier batches have put into the
 state are read with other fields. So the plan is optimized here as each micro-batch may be, with any of its
 sources silent. Where the state would differ, each stateful operator gets an input that the optimizer does not
-see through. See docs/decisions/0027. Written for PySpark 4.3.
+see through. See docs/decisions/0027.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from py4j.java_gateway import is_instance_of
 from pyspark.sql import DataFrame
 
 from planner.refusals import PlanError, Refused
-from planner.spark.catalyst import Catalyst, JavaObject
+from planner.spark.catalyst import Catalyst, JavaObject, defaults_of
 
 STATE_MARK: Final = (
     "state of one shape: an older release's checkpoint may hold wrong values; start with a new checkpoint"
@@ -176,7 +176,7 @@ class StatePlans(Catalyst):
         execution = streaming.runtime.IncrementalExecution
         number = self._jvm.java.util.UUID.randomUUID()
         metadata = streaming.checkpointing.OffsetSeqMetadata
-        started = metadata(0, 0, getattr(metadata, "$lessinit$greater$default$3")())
+        started = metadata(0, 0, *defaults_of(metadata, 3, 3))
         return execution(
             self.session._jsparkSession,
             plan,
@@ -189,7 +189,7 @@ class StatePlans(Catalyst):
             started,
             streaming.runtime.WatermarkPropagator.noop(),
             False,
-            *(getattr(execution, f"$lessinit$greater$default${n}")() for n in range(12, 17)),
+            *defaults_of(execution, 12, self._takes.incremental_execution),
         )
 
     def fenced(self, plan: JavaObject, *, is_marked: bool) -> JavaObject:
@@ -223,7 +223,7 @@ class StatePlans(Catalyst):
             case "Distinct":
                 return self.with_children(node, inputs)
         keys = self._seq([*self.keys(node), *marks])
-        return node.copy(keys, *inputs, node.spec())
+        return node.copy(keys, *inputs, *(getattr(node, field)() for field in self._takes.deduplicate))
 
     def _marked_total(self, node: JavaObject, child: JavaObject, mark: JavaObject) -> JavaObject:
         """An aggregate of all rows that keeps the greatest mark, which a filter above asks for."""
@@ -275,14 +275,14 @@ class StatePlans(Catalyst):
         rows = relation(
             self._seq(read),
             self.session._sc._jsc.emptyRDD().rdd(),
-            getattr(relation, "$lessinit$greater$default$3")(),
+            *defaults_of(relation, 3, 3),
             self._seq([]),
             True,
             none,
             self.session._jsparkSession,
             none,
             none,
-            False,
+            *self._takes.logical_rdd,
         )
         return self.project([self._renamed(column, STATE_MARK, self._new_id()) for column in read], rows)
 

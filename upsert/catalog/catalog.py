@@ -434,7 +434,8 @@ class Catalog:
             The tables, with their databases.
 
         Raises:
-            ConfigurationError: Spark has another table of such a name.
+            ConfigurationError: Spark has another table of such a name, or a session catalog that is not its
+                own (Delta Lake's, Iceberg's).
 
         >>> import tempfile
         >>> catalog = Catalog(tempfile.mkdtemp())

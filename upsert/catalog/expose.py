@@ -45,12 +45,21 @@ _FORMATS: Final = "deltajoin_"
 _PROVIDER: Final = re.compile(r"^Provider: (\S+)$", re.MULTILINE)
 """Where Spark says the format of a table, which nothing that a user has written stands before."""
 
+_SESSION_CATALOG: Final = "spark.sql.catalog.spark_catalog"
+_BUILT_IN: Final = "builtin"
+
 _OPTIONS: Final = {option.key for option in (*READ_OPTIONS, *WRITE_OPTIONS)}
 
 
 def expose(context: Context, spark: SparkSession) -> tuple[str, ...]:
     """Let Spark's own catalog have the tables that the current catalog has now; see `Catalog.expose`."""
     register(spark)
+    if (found := spark.conf.get(_SESSION_CATALOG, _BUILT_IN)) != _BUILT_IN:
+        raise ConfigurationError(
+            f"expose: {_SESSION_CATALOG!r} must not be set, Spark reads tables of a format in Python only "
+            f"without; found {found!r}; "
+            "use catalog.read or catalog.sql in this session, or expose the tables in another one"
+        )
     prefix = _prefix(context)
     wanted = {one.qualified: one for one in _tables(context, prefix)}
     for database in {one.database for one in wanted.values()}:

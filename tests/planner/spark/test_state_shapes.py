@@ -22,6 +22,7 @@ from tests.planner.in_steps import local
 from tests.planner.spark.state_shapes import state_shapes
 from upsert import Catalog
 from upsert.rowkind import RowKind
+from upsert.spark_version import PYSPARK
 
 pytestmark = pytest.mark.spark
 
@@ -276,7 +277,8 @@ def test_time_alone_does_not_change_the_state(spark: SparkSession, tmp_path: Pat
 
 
 PLAIN = {
-    "distinct": ("SELECT DISTINCT g, c FROM (SELECT g, 1 AS c FROM p UNION ALL SELECT g, v FROM q)", False),
+    "distinct": ("""SELECT DISTINCT g, c FROM
+        (SELECT g, 1 AS c FROM p UNION ALL SELECT g, v FROM q)""", PYSPARK == "4.2"),
     "total": ("SELECT count(*), count(c) FROM (SELECT 1 AS c FROM p UNION ALL SELECT v FROM q)", True),
     "one source": ("SELECT g, count(*) AS y, count(v) AS z FROM p WHERE v > 1 GROUP BY g", False),
     "join": ("SELECT p.v, q.v AS w FROM p JOIN q ON p.g = q.g", False),
@@ -286,7 +288,7 @@ PLAIN = {
     "three": ("""SELECT g, count(*) AS y, count(c) AS z FROM (SELECT g, 1 AS c FROM p UNION ALL
         SELECT g, v FROM q UNION ALL SELECT g, id FROM r) GROUP BY g""", True),
 }  # fmt: skip
-"""Queries of rows, and whether number or types of their state's fields could differ."""
+"""Queries of rows, and whether number or types of their state's fields could differ (DISTINCT: in 4.2)."""
 
 
 @pytest.mark.parametrize("title", PLAIN)
