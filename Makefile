@@ -46,7 +46,7 @@ install: $(STAMP)  ## make .venv and install everything into it (SPARK=4.2: and 
 	@.venv/bin/python scripts/worker_path.py
 	@touch $@
 
-# Of another version of Spark this has PySpark alone; all else is that of .venv, which stands behind it on the path.
+# It has PySpark alone, of that version; all else is that of .venv, which stands behind it on the path.
 .venv-%/.installed: .venv/.installed
 	@PYTHON=.venv/bin/python sh scripts/venv.sh $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps 'pyspark==$*.*'

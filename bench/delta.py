@@ -2,7 +2,7 @@
 
 200 000 upserts a micro-batch go into a table of 2 million rows; then the changes are read back, the table is
 scanned and looked up in. Delta Lake does MERGE in ``foreachBatch``, with deletion vectors and change feed.
-It has no release for the Spark that this project uses, so it gets an environment of its own with the newest
+It has no release for Spark 4.3, with which the managed table runs, so it gets an environment with the newest
 Spark that it supports, made once in the cache folder (about 450 MB). It takes 8 minutes, and 3 more the first
 time. Figures go to ``bench/results/delta.json``, a plot to ``delta.png``.
 """

@@ -310,6 +310,9 @@ def test_dropped_duplicates_have_one_state(spark: SparkSession, tmp_path: Path) 
     both = p.select("id", F.lit(1).alias("c")).union(q.select("id", "v"))
     for df in (both.dropDuplicates(["c"]), both.dropDuplicates()):
         assert agree(state_shapes(planner.optimize(df)))
+    many = reduce(DataFrame.union, [p, *(files(spark, tmp_path, name) for name in "qrst")])
+    for df in (many.dropDuplicates(["v"]), many.dropDuplicatesWithinWatermark(["v"])):
+        assert planner.optimize(df)._jdf.queryExecution().analyzed().toString().count(STATE_MARK) > 1
 
 
 def test_an_older_checkpoint_of_state_that_cannot_differ_goes_on(
