@@ -7,7 +7,6 @@ often it runs. Every call opens the table again: a reader that outlived its tabl
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
@@ -240,7 +239,8 @@ class SnapshotReader(DataSourceReader):
         shares = tasks(snapshot.files, wanted)
         if self._metadata.needs(SEQUENCE_NUMBER):
             check_not_compacted(snapshot, wanted)
-            shares = tasks(snapshot.files, wanted, sys.maxsize)
+            # these are told a whole bucket at a time
+            shares = [[Split(one.bucket_id) for one in share] for share in shares if not share[0].low]
         commit = self._metadata.commit(table.published, chosen)
         # a source without partitions would be read by Spark as one of no name
         return [SnapshotPartition(table.uuid, chosen, tuple(share), commit) for share in shares or [[]]]

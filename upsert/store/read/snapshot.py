@@ -119,7 +119,7 @@ class Snapshot:
             CorruptTableError: a file is missing or damaged.
         """
         selected = self._selected(columns)
-        splits = None if places is None else map(Split, places)
+        splits = None if places is None else map(Split, dict.fromkeys(places))
         return self._assembled(list(self._pieces(selected, where, splits, sys.maxsize)), selected)
 
     def pieces(
