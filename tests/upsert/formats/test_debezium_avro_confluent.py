@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.upsert.formats.json_changes import changes
 from tests.upsert.formats.random_columns import plain, tables
 from tests.upsert.formats.registry_double import Double, registry_double
 from tests.upsert.formats.test_avro import record, schemas
@@ -102,12 +103,6 @@ def decode(
     id = double.add("persons-value", schema)
     wire = [m if m is None or isinstance(m, bytes) else message(id, schema, m) for m in messages]
     return FORMAT.decoder(context(fields, double.url, metadata)).decode(pa.array(wire, pa.binary()))
-
-
-def changes(found: Decoded) -> list[list[Any]]:
-    assert found.kinds is not None
-    rows = [list(row.values()) for row in found.rows.to_pylist()]
-    return [[kind, *row] for kind, row in zip(found.kinds.to_pylist(), rows, strict=True)]
 
 
 ANN, BOB = {"id": 1, "name": "ann"}, {"id": 1, "name": None}

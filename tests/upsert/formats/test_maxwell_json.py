@@ -1,8 +1,7 @@
 """Which change a Maxwell message holds, and how a change is written."""
 
-import json
-from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -10,30 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.upsert.formats.random_columns import SCALARS, nested, plain, schemas, tables
+from tests.upsert.formats import json_changes
+from tests.upsert.formats.json_changes import changes
 from upsert.errors import ConfigurationError, SchemaError
-from upsert.formats.base import Decoded, FormatContext, Side
+from upsert.formats.base import FormatContext, Side
 from upsert.formats.maxwell_json import FORMAT, TOOL
 from upsert.options import parse
 
 PRODUCTS = pa.schema([("id", pa.int32()), ("name", pa.string()), ("weight", pa.float64())])
 N = pa.schema([("n", pa.int64())])
 
-
-def decode(
-    fields: pa.Schema, messages: Sequence[object], metadata: tuple[str, ...] = (), **given: str
-) -> Decoded:
-    options = {name.replace("_", "-"): text for name, text in given.items()}
-    context = FormatContext(fields, parse("maxwell-json", FORMAT.options, options), metadata=metadata)
-    FORMAT.check(context)
-    wire = [m if m is None or isinstance(m, bytes) else json.dumps(m).encode() for m in messages]
-    return FORMAT.decoder(context).decode(pa.array(wire, pa.binary()))
-
-
-def changes(found: Decoded) -> list[list[Any]]:
-    assert found.kinds is not None
-    rows = [list(row.values()) for row in found.rows.to_pylist()]
-    return [[kind, *row] for kind, row in zip(found.kinds.to_pylist(), rows, strict=True)]
+decode = partial(json_changes.decode, FORMAT)
 
 
 def test_insert_update_of_the_key_delete_and_bootstrap() -> None:
@@ -155,19 +141,6 @@ def test_positive_kinds_are_written_as_inserts_and_negative_ones_as_deletes() ->
         b'{"data":{"n":3},"type":"insert"}',
         b'{"data":{"n":4},"type":"delete"}',
     ]
-
-
-@given(tables(schemas(nested(SCALARS))), st.data())
-def test_what_is_written_is_read_back_as_inserts_and_deletes(rows: pa.Table, data: st.DataObject) -> None:
-    kind = st.sampled_from(["+I", "-U", "+U", "-D"])
-    kinds = data.draw(st.lists(kind, min_size=rows.num_rows, max_size=rows.num_rows))
-    context = FormatContext(rows.schema)
-    messages = FORMAT.encoder(context).encode(rows, pa.array(kinds, pa.string()))
-    found = FORMAT.decoder(context).decode(messages)
-    assert found.bad == ()
-    assert plain(found.rows) == plain(rows)
-    assert found.kinds is not None
-    assert found.kinds.to_pylist() == ["+I" if kind[0] == "+" else "-D" for kind in kinds]
 
 
 PAIR = pa.schema([("a", pa.int64()), ("b", pa.list_(pa.field("element", pa.string())))])

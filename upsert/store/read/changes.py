@@ -274,7 +274,8 @@ def changes_between(
     return pa.concat_tables([schema.empty_table(), *whole])
 
 
-_INVERSE: Final = {"+I": "-D", "-U": "+U", "+U": "-U", "-D": "+I"}
+_KINDS: Final = pa.array(["+I", "-U", "+U", "-D"])
+_OPPOSITES: Final = pa.array(["-D", "+U", "-U", "+I"])
 
 
 def inverted(changes: pa.Table) -> pa.Table:
@@ -283,9 +284,9 @@ def inverted(changes: pa.Table) -> pa.Table:
     >>> inverted(pa.table({"id": [1, 1, 2], "_row_kind": ["-U", "+U", "-D"]})).to_pydict()
     {'id': [1, 1, 2], '_row_kind': ['+U', '-U', '+I']}
     """
-    kinds = [_INVERSE[kind] for kind in changes.column(ROW_KIND_COLUMN).to_pylist()]
+    kinds = _OPPOSITES.take(pc.index_in(one_array(changes.column(ROW_KIND_COLUMN)), _KINDS))
     position = changes.column_names.index(ROW_KIND_COLUMN)
-    return changes.set_column(position, _KIND_FIELD, pa.array(kinds, pa.string()))
+    return changes.set_column(position, _KIND_FIELD, kinds)
 
 
 def halves_where(changes: pa.Table, where: Filter) -> pa.Table:
