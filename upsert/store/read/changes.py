@@ -274,8 +274,7 @@ def changes_between(
     return pa.concat_tables([schema.empty_table(), *whole])
 
 
-_KINDS: Final = pa.array(["+I", "-U", "+U", "-D"])
-_OPPOSITES: Final = pa.array(["-D", "+U", "-U", "+I"])
+_OPPOSITES: Final = {"+I": "-D", "-U": "+U", "+U": "-U", "-D": "+I"}
 
 
 def inverted(changes: pa.Table) -> pa.Table:
@@ -284,7 +283,9 @@ def inverted(changes: pa.Table) -> pa.Table:
     >>> inverted(pa.table({"id": [1, 1, 2], "_row_kind": ["-U", "+U", "-D"]})).to_pydict()
     {'id': [1, 1, 2], '_row_kind': ['+U', '-U', '+I']}
     """
-    kinds = _OPPOSITES.take(pc.index_in(one_array(changes.column(ROW_KIND_COLUMN)), _KINDS))
+    # arrays of a list load pandas: not when this file is imported
+    known, opposites = pa.array(_OPPOSITES.keys()), pa.array(_OPPOSITES.values())
+    kinds = opposites.take(pc.index_in(one_array(changes.column(ROW_KIND_COLUMN)), known))
     position = changes.column_names.index(ROW_KIND_COLUMN)
     return changes.set_column(position, _KIND_FIELD, kinds)
 
