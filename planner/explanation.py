@@ -13,9 +13,8 @@ from typing import Any, Final
 
 from deltajoin.core.evaluate import determined
 from deltajoin.core.plans import Path
-from planner.joins.tree import lookup_paths
+from planner.join_tree import lookup_paths
 from planner.optimizer import Step, Trace
-from planner.plan.chains import chain_of, join_in_words, trace
 from planner.plan.expressions import without_ids
 from planner.plan.keys import group_keys, unique_keys, upsert_key
 from planner.plan.nodes import (
@@ -35,7 +34,18 @@ from planner.plan.nodes import (
     tree_in_words,
 )
 from planner.plan.sources import KafkaTopic, Mode, RecordRange
-from planner.plan.trees import aggregations, is_streaming, reads_changes, sources, static_input, tree, walk
+from planner.plan.trees import (
+    aggregations,
+    chain_of,
+    is_streaming,
+    join_in_words,
+    reads_changes,
+    sources,
+    static_input,
+    trace,
+    tree,
+    walk,
+)
 from planner.refusals import FOR_A_VIEW, Refused
 from planner.rules.aggregates import replace_aggregate
 from planner.rules.joins import fall_back_to_regular_join, replace_join

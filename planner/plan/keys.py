@@ -16,7 +16,6 @@ from functools import partial
 from itertools import islice, product
 from typing import Final
 
-from planner.plan.chains import chain_of
 from planner.plan.expressions import (
     Call,
     Column,
@@ -51,6 +50,7 @@ from planner.plan.nodes import (
     Wrapper,
 )
 from planner.plan.sources import KafkaTopic, ManagedTable, Mode
+from planner.plan.trees import chain_of
 from upsert.stream_keys import UniqueKeys, UpsertKey
 
 Ids = frozenset[int]

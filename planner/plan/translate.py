@@ -17,7 +17,6 @@ import pyarrow as pa
 from deltajoin import expressions as inside
 from deltajoin.expressions import Condition, Ref
 from deltajoin.filters import Predicate
-from planner.plan.chains import trace
 from planner.plan.expressions import (
     INTEGER_WIDTHS,
     Call,
@@ -29,6 +28,7 @@ from planner.plan.expressions import (
     without_ids,
 )
 from planner.plan.nodes import Plan
+from planner.plan.trees import trace
 from upsert import types
 from upsert.errors import CorruptTableError
 

@@ -18,7 +18,6 @@ from deltajoin.aggregate.spec import of_table
 from deltajoin.core.conditions import check_is_condition
 from deltajoin.expressions import Call as InsideCall
 from deltajoin.expressions import Condition, Ref
-from planner.plan.chains import chain_of, inlined
 from planner.plan.expressions import (
     Aggregation,
     Column,
@@ -56,9 +55,11 @@ from planner.plan.sources import KafkaTopic, ManagedTable, Mode, index_within
 from planner.plan.translate import NotTranslatableError, translated
 from planner.plan.trees import (
     aggregations,
+    chain_of,
     children,
     expressions,
     fresh_ids,
+    inlined,
     reads_changes,
     row_kind_of,
     sources,

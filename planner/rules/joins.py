@@ -15,9 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from planner.joins.stack import Stacker, with_hidden_ids
-from planner.joins.tree import KINDS, JoinTree
-from planner.plan.chains import chain_of, equalities, is_observed
+from planner.join_tree import KINDS, JoinTree, Stacker, with_hidden_ids
 from planner.plan.expressions import conjunction, conjuncts, without_kinds
 from planner.plan.nodes import (
     Aggregate,
@@ -41,6 +39,9 @@ from planner.plan.nodes import (
 from planner.plan.sources import KafkaTopic, ManagedTable, Mode
 from planner.plan.trees import (
     at_join_trees,
+    chain_of,
+    equalities,
+    is_observed,
     is_streaming,
     joins_changes,
     reads_changes,

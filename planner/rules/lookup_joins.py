@@ -9,8 +9,7 @@ from deltajoin.expressions import Ref
 from deltajoin.latest.api import side_of_mark
 from deltajoin.latest.spec import SIDES, LatestJoin, faults_of
 from deltajoin.settings import JoinSettings
-from planner.joins.stack import Chained, Joined, Raw, Stacker, Staged
-from planner.plan.chains import chain_of, equalities, is_observed, trace
+from planner.join_tree import Chained, Joined, Raw, Stacker, Staged
 from planner.plan.expressions import Call, Column, Expr, conjunction, conjuncts, without_kinds
 from planner.plan.keys import KIND_IF, is_marked
 from planner.plan.nodes import (
@@ -27,7 +26,16 @@ from planner.plan.nodes import (
 )
 from planner.plan.sources import ManagedTable
 from planner.plan.translate import NotTranslatableError, translated
-from planner.plan.trees import fresh_ids, joins_changes, transform_up, walk
+from planner.plan.trees import (
+    chain_of,
+    equalities,
+    fresh_ids,
+    is_observed,
+    joins_changes,
+    trace,
+    transform_up,
+    walk,
+)
 from planner.refusals import Refused, first_refusal
 from planner.rules.row_kinds import unmet_lookup_joins
 from planner.settings import Settings

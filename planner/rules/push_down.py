@@ -17,7 +17,6 @@ from deltajoin.core.conditions import check_is_condition
 from deltajoin.expressions import Condition, refs_of
 from deltajoin.tree import columns_of as columns_of_tree
 from deltajoin.tree import null_supplied, visible
-from planner.plan.chains import Chain, chain_of, inlined, is_observed, trace
 from planner.plan.expressions import (
     INTEGER_WIDTHS,
     Call,
@@ -44,7 +43,18 @@ from planner.plan.nodes import (
 )
 from planner.plan.sources import KafkaTopic, Mode, RecordRange
 from planner.plan.translate import NotTranslatableError, predicates_of, translated
-from planner.plan.trees import children, expressions, static_input, transform_up, with_children
+from planner.plan.trees import (
+    Chain,
+    chain_of,
+    children,
+    expressions,
+    inlined,
+    is_observed,
+    static_input,
+    trace,
+    transform_up,
+    with_children,
+)
 from planner.settings import Settings
 from upsert.errors import ConfigurationError
 

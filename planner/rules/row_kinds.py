@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from planner.plan.chains import chain_of
 from planner.plan.expressions import Aggregation, Call, Column, Literal, conjunction, conjuncts
 from planner.plan.keys import (
     AGGREGATE,
@@ -36,6 +35,7 @@ from planner.plan.nodes import (
     Union,
 )
 from planner.plan.trees import (
+    chain_of,
     children,
     fresh_ids,
     reads_changes,

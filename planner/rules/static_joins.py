@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from planner.plan.chains import above, chain_of, equalities, trace
 from planner.plan.expressions import Column, are_joinable, conjunction, conjuncts, without_widening
 from planner.plan.nodes import (
     Enriched,
@@ -27,7 +26,7 @@ from planner.plan.nodes import (
     Wrapper,
 )
 from planner.plan.sources import index_within
-from planner.plan.trees import row_kind_of, sources, static_input, walk
+from planner.plan.trees import above, chain_of, equalities, row_kind_of, sources, static_input, trace, walk
 from planner.refusals import Refused, first_refusal
 from planner.rules.unsupported import expressions_are_repeatable
 from planner.settings import Settings

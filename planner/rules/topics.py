@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from planner.plan.chains import chain_of, is_observed, origins, trace
-from planner.plan.expressions import Expr, in_short
+from planner.plan.expressions import Expr, Outcome, Value, in_deletes, in_short
 from planner.plan.nodes import (
     Changelog,
     Filter,
@@ -22,9 +21,18 @@ from planner.plan.nodes import (
     Project,
     Unary,
 )
-from planner.plan.null_tolerance import Outcome, Value, in_deletes
 from planner.plan.sources import KafkaTopic, Mode
-from planner.plan.trees import children, joins_changes, transform_up, walk, with_children
+from planner.plan.trees import (
+    chain_of,
+    children,
+    is_observed,
+    joins_changes,
+    origins,
+    trace,
+    transform_up,
+    walk,
+    with_children,
+)
 from planner.refusals import Refused, first_refusal, operator_in_words
 from planner.rules.push_down import narrow_kafka_range
 from planner.settings import Settings

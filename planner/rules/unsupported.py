@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from planner.plan.chains import equalities, trace
 from planner.plan.expressions import (
     SUBQUERY,
     TIMES,
@@ -37,7 +36,7 @@ from planner.plan.nodes import (
     Watermark,
 )
 from planner.plan.sources import Mode
-from planner.plan.trees import expressions, reads_changes, row_kind_of, sources, walk
+from planner.plan.trees import equalities, expressions, reads_changes, row_kind_of, sources, trace, walk
 from planner.refusals import Refused, first_refusal, operator_in_words
 from planner.rules.topics import UPSERT_CONDITIONS, topic_of, upserts_are_replaced_above
 from planner.settings import Settings

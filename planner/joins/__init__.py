@@ -1,1 +1,0 @@
-"""Joins of a query as the tree of one delta join (pure)."""
