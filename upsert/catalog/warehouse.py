@@ -22,7 +22,7 @@ from upsert.catalog.create_as.stages import is_visible
 from upsert.errors import ConfigurationError, CorruptTableError, TableExistsError, TableNotFoundError
 from upsert.flock import locked
 from upsert.options import suggestion
-from upsert.store.log.lifecycle import drop_log
+from upsert.store.log import drop_log
 from upsert.store.metadata import table_file
 from upsert.store.metadata.table_file import FREE
 from upsert.store.paths import COMPACTION_ERROR, TABLE_FILE

@@ -2,16 +2,26 @@
 
 A reader is made, pickled and dropped by Spark as it likes; what a task needs is in its partition. One process
 on the driver plans all micro-batches of a query; it keeps the planner.
+
+In a task the records of a range become rows, folded or normalized where keys matter. Chunks are passed on one
+by one where nothing has to be folded, so a task needs memory for a few of them only. Folding remembers one
+row for each key of the range. `BadRecords` applies ``bad-records``: the query stops at a record that cannot
+be read, or such records are counted, or copied to a topic.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from itertools import chain
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -23,20 +33,241 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from upsert.errors import ConfigurationError
-from upsert.kafka.client.group_commits import GroupCommits
+from upsert.arrays import one_array
+from upsert.changelog.image_log import ImageLog
+from upsert.changelog.normalizer import Expiry, folded, same_keys
+from upsert.errors import ConfigurationError, RecordsExpiredError, SchemaError
+from upsert.formats.base import BadMessage
+from upsert.kafka.client import admin
+from upsert.kafka.client.admin import GroupCommits
+from upsert.kafka.client.connection import Connection
+from upsert.kafka.client.consumer import read_range
 from upsert.kafka.client.java_properties import COMMITS
-from upsert.kafka.client.records import TopicPartition
+from upsert.kafka.client.producer import produce
+from upsert.kafka.client.records import HEADERS, TopicPartition, record_metadata
 from upsert.kafka.declaration import check_asked, declared, struct_of
+from upsert.kafka.decode import DecodedRecords, RecordDecoder
 from upsert.kafka.options import PLAIN, UPSERT
 from upsert.kafka.planning import Offset, Planner, Range, ranges, split
-from upsert.kafka.reading import ReadMode, mode_of_stream, rows_of
 from upsert.kafka.sink import BatchWriter, StreamWriter, declared_for_write
 from upsert.kafka.table import SPARK_FORMATS, KafkaTable
-from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.metadata_columns import MetadataColumn
+from upsert.rowkind import ROW_KIND_COLUMN, RowKind
+from upsert.schema import Column, TableSchema
 from upsert.spark_table import to_spark
 from upsert.store.paths import table_folder
 from upsert.streaming_query import QUERY_ID, task_property
+
+LOG: Final = logging.getLogger("upsert.kafka")
+
+
+@dataclass
+class BadRecords:
+    """Applies ``bad-records`` to one task's records, and counts what gave no rows."""
+
+    _table: KafkaTable
+    _connection: Connection
+    _partition: TopicPartition
+    _count: int = 0
+    _without_key: int = 0
+
+    @property
+    def wanted(self) -> frozenset[str]:
+        """Columns of raw records that a copy needs."""
+        return frozenset({"headers"}) if self._table.values["bad-records"] == "dead-letter" else frozenset()
+
+    def handle(self, records: pa.Table, decoded: DecodedRecords) -> None:
+        """Do what the option says with the bad records of a chunk, before its rows are handed on.
+
+        Copies are at least once: a batch that is read again copies its bad records again.
+        """
+        self._without_key += decoded.without_key
+        if not decoded.bad:
+            return
+        self._count += len(decoded.bad)
+        match self._table.values["bad-records"]:
+            case "fail":
+                first = decoded.bad[0]
+                offset = records.column("offset")[first.position].as_py()
+                raise SchemaError(
+                    f"{self._table.name}: topic {self._partition.topic!r}, partition "
+                    f"{self._partition.partition}, offset {offset}: the record cannot be read: "
+                    f"{first.reason}; correct the format, or say 'bad-records' = 'skip' or 'dead-letter' to "
+                    "go on without such records"
+                )
+            case "dead-letter":
+                (topic,) = self._table.values["bad-records.topic"]
+                copies = self._copies(records, decoded.bad)
+                produce(self._connection, topic, [copies], guarantee="at-least-once")
+
+    def report(self) -> None:
+        """Log how many records gave no rows, on the executor that read them; nothing where all did."""
+        where = f"{self._table.name}: {self._partition}"
+        if self._count:
+            copies = self._table.values["bad-records.topic"]
+            fate = "left out" if copies is None else f"copied to topic {copies[0]!r}"
+            LOG.warning("%s: %d records could not be read and were %s", where, self._count, fate)
+        if self._without_key:
+            LOG.warning("%s: %d records have no key and gave no rows", where, self._without_key)
+
+    def _copies(self, records: pa.Table, bad: Sequence[BadMessage]) -> pa.Table:
+        chosen = records.take(pa.array([record.position for record in bad]))
+        offsets = chosen.column("offset").to_pylist()
+        headers = []
+        for record, own, offset in zip(bad, chosen.column("headers").to_pylist(), offsets, strict=True):
+            added = {
+                "upsert.error.reason": record.reason,
+                "upsert.error.topic": self._partition.topic,
+                "upsert.error.partition": str(self._partition.partition),
+                "upsert.error.offset": str(offset),
+            }
+            entries = ({"key": name, "value": text.encode()} for name, text in added.items())
+            headers.append([*(own or ()), *entries])
+        columns = {name: chosen.column(name) for name in ("key", "value")}
+        return pa.table({**columns, "headers": pa.array(headers, HEADERS)})
+
+
+CHUNK_ROWS: Final = 65_536
+"""Records that are read and decoded at once: many enough for speed, few beside a task's memory."""
+
+_OF_RECORD_ALONE: Final = frozenset({"offset", "timestamp", "leader-epoch"})
+"""Metadata in which a record differs from its own repetition."""
+
+_TIME: Final = MetadataColumn(
+    Column("_record_time", pa.int64()),
+    record_metadata(topic_is_writable=False, partition_is_writable=False)["timestamp"],
+)
+"""The time of a record, where ``state.ttl`` needs it."""
+
+
+class ReadMode(StrEnum):
+    """What a read gives of the records of a range."""
+
+    ROWS = "all rows as they come"
+    NEWEST = "the newest row of each key, +U or -D"
+    TABLE = "the newest row of each key that is not deleted"
+    CHANGES = "a full changelog, by the images that the query remembers"
+
+
+def mode_of_stream(table: KafkaTable) -> ReadMode:
+    """What a stream of the table gives; refuses one that must remember images, and has no folder for them."""
+    if table.is_upsert and table.values["changelog"] == "upsert":
+        return ReadMode.NEWEST
+    if not table.is_upsert and not table.values["cdc-events-duplicate"]:
+        return ReadMode.ROWS
+    if table.values["state.path"] is None:
+        what = "'changelog' = 'all'" if table.is_upsert else "'cdc-events-duplicate' = 'true'"
+        raise ConfigurationError(
+            f"{table.name}: {what} remembers the newest row of each key, and needs the option 'state.path', "
+            "a folder that the driver and all executors share; set it"
+            + (", or say 'changelog' = 'upsert' for a sink with the same key" if table.is_upsert else "")
+        )
+    return ReadMode.CHANGES
+
+
+def rows_of(table: KafkaTable, part: Range, output: ReadMode, query_id: str | None) -> Iterator[pa.Table]:
+    """The rows of a range, in log order: the table's columns, and ``_row_kind`` where they are changes.
+
+    A changelog needs the id of the query, whose images these are.
+    """
+    match output:
+        case ReadMode.ROWS:
+            return _decoded(table, part)
+        case ReadMode.NEWEST:
+            return folded(_decoded(table, part), table.primary_key)
+        case ReadMode.TABLE:
+            return _present(folded(_decoded(table, part), table.primary_key))
+        case ReadMode.CHANGES:
+            return _changes(table, part, query_id)
+
+
+def _decoded(table: KafkaTable, part: Range, hidden: Sequence[MetadataColumn] = ()) -> Iterator[pa.Table]:
+    connection = table.connection
+    decoder = RecordDecoder(table, part.partition.topic, hidden)
+    bad_records = BadRecords(table, connection, part.partition)
+    for records in _records(table, connection, part, decoder.wanted | bad_records.wanted):
+        decoded = decoder.decode(records)
+        bad_records.handle(records, decoded)
+        yield decoded.rows
+    bad_records.report()
+
+
+def _records(
+    table: KafkaTable, connection: Connection, part: Range, wanted: frozenset[str]
+) -> Iterator[pa.Table]:
+    """The raw records of a range; past a gap where ``fail-on-data-loss`` is off."""
+    start = part.start
+    while start < part.end:
+        try:
+            for records in read_range(
+                connection, part.partition, start, part.end, wanted, max_rows=CHUNK_ROWS
+            ):
+                yield records
+                if records.num_rows:
+                    start = records.column("offset")[-1].as_py() + 1
+            return
+        except RecordsExpiredError:
+            if table.values["fail-on-data-loss"]:
+                raise
+        earliest = admin.earliest_offsets(connection, [part.partition])[part.partition]
+        if earliest <= start:
+            return  # the log ends before the range does: it was shortened, and nothing more will come
+        LOG.warning(
+            "%s: %s: offsets %d to %d were deleted before they were read; going on, as 'fail-on-data-loss' = "
+            "'false' says",
+            table.name,
+            part.partition,
+            start,
+            earliest - 1,
+        )
+        start = earliest
+
+
+def _present(rows: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    for newest in rows:
+        values = newest.filter(pc.equal(newest.column(ROW_KIND_COLUMN), RowKind.UPDATE_AFTER.value))
+        index = values.column_names.index(ROW_KIND_COLUMN)
+        yield values.set_column(index, ROW_KIND_COLUMN, pa.repeat(RowKind.INSERT.value, values.num_rows))
+
+
+def _changes(table: KafkaTable, part: Range, query_id: str | None) -> Iterator[pa.Table]:
+    if query_id is None:
+        raise ConfigurationError(f"{table.name}: a full changelog is read by a streaming query only")
+    ttl_ms = table.values["state.ttl"]
+    hidden = () if ttl_ms is None else (_TIME,)
+    # a folder for one partition of one stream; a topic that is created again has another one
+    name = str(part.partition) if part.topic_id is None else f"{part.partition}-{part.topic_id}"
+    folder = os.path.join(table.values["state.path"], query_id, part.stream or "", name)
+    columns = (*table.schema.columns, *(column.column for column in hidden))
+    images = TableSchema(tuple(c.as_data for c in columns), table.schema.primary_key)
+    log = ImageLog.open(folder, images, str(part.partition), beginning=part.begin)
+    varying = {c.column.name for c in table.metadata(writing=False) if c.key.key in _OF_RECORD_ALONE}
+    compared = [name for name in table.schema.names if name not in varying]
+    expiry = None if ttl_ms is None else Expiry(_TIME.column.name, ttl_ms)
+    records = _decoded(table, part, hidden)
+    if not table.is_upsert:
+        records = (_without_updates_before(rows, table.primary_key) for rows in records)
+    for rows in log.advance(part.start, part.end, records, compare=compared, expiry=expiry):
+        yield rows.drop_columns([column.column.name for column in hidden]) if hidden else rows
+
+
+def _without_updates_before(rows: pa.Table, key: Sequence[str]) -> pa.Table:
+    """The changes without each ``-U`` whose ``+U`` has the same key and follows: the ``+U`` alone says both.
+
+    What was repeated is recognised by its newest value, and a ``-U`` would take that away first. One whose
+    ``+U`` has another key is the deletion of its own.
+    """
+    kinds = one_array(rows.column(ROW_KIND_COLUMN))
+    before, after = (
+        pc.equal(kinds, kind.value).to_numpy(zero_copy_only=False)
+        for kind in (RowKind.UPDATE_BEFORE, RowKind.UPDATE_AFTER)
+    )
+    is_said_by_next = np.zeros(rows.num_rows, np.bool_)
+    is_said_by_next[:-1] = before[:-1] & after[1:]
+    for name in key:
+        values = one_array(rows.column(name))
+        is_said_by_next[:-1] &= same_keys(values[:-1], values[1:])
+    return rows.filter(pa.array(~is_said_by_next)) if is_said_by_next.any() else rows
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ from upsert.log.offset import LogOffset, LogRange, offsets_of_snapshot
 from upsert.log.publisher import LogTopic, last_published, published_at_least
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
-from upsert.store.log.lifecycle import beginning_of
+from upsert.store.log import beginning_of
 from upsert.store.log_options import ALL, LogOptions
 from upsert.store.metadata.definition import Definition
 from upsert.store.predicate import Filter, parse_where

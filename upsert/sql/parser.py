@@ -21,12 +21,11 @@ from typing import Any, Final
 
 from upsert.errors import SchemaError
 from upsert.sql import statements as s
-from upsert.sql.alter_table import alter_table, alter_view
-from upsert.sql.create_table import create_table, create_view
 from upsert.sql.dialect import Edit, expression_tree, too_deep
 from upsert.sql.merge_into import merge_into
 from upsert.sql.query import QueryText, query_at
 from upsert.sql.statements import Statement
+from upsert.sql.table_statements import alter_table, alter_view, create_table, create_view
 from upsert.sql.tokens import (
     Cursor,
     blanked,

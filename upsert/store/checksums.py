@@ -1,4 +1,4 @@
-"""Files that show when they are damaged: checksums, and JSON with a format version and one (pure).
+"""Files that show when they are damaged: checksums, and JSON with a format version and one.
 
 A JSON file of a table begins with its format version and ends with a checksum of what stands before it. The
 checksum also takes in whose file it is: the table's uuid and the file's name. So a changed byte is noticed,
@@ -10,14 +10,16 @@ they are.
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from io import RawIOBase
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, TypeVar
 
 import xxhash
 
-from upsert.errors import CorruptTableError
+from upsert.errors import ConfigurationError, CorruptTableError
+from upsert.store.storage import storage_of
 
 
 class ChecksummedFile(RawIOBase):
@@ -124,3 +126,28 @@ def checksum_of_value(value: Mapping[str, Any]) -> int:
 
 def _checksum(body: bytes, subject: str) -> int:
     return checksum_of(subject.encode() + b"\0" + body)
+
+
+T = TypeVar("T")
+
+
+def read_file(
+    root: str, uuid: str, name: str, make: Callable[[dict[str, Any]], T], must: str, remedy: str
+) -> T | None:
+    """What ``make`` makes of a file's JSON values; None if the file is not there.
+
+    ``must`` and ``remedy`` are for messages: what must hold of the values, and what to do where it does not.
+
+    Raises:
+        CorruptTableError: the file is damaged, or ``make`` does not take what it says.
+    """
+    path = os.path.join(root, name)
+    try:
+        content = storage_of(path).read(path)
+    except FileNotFoundError:
+        return None
+    value = parse_versioned(content, path, subject_of(uuid, name))
+    try:
+        return make(value)
+    except (KeyError, TypeError, ValueError, ConfigurationError) as cause:
+        raise CorruptTableError(f"{path}: {must}, got {cause!r}; {remedy}") from cause

@@ -22,14 +22,13 @@ from upsert.errors import (
     UpsertError,
 )
 from upsert.schema import TableSchema
-from upsert.store import paths
+from upsert.store import log, paths
 from upsert.store.alterations import Alteration
 from upsert.store.commit import append, deletion, staging
 from upsert.store.commit.append import Terms
 from upsert.store.commit.committer import Committed, Committer
 from upsert.store.commit.staging import Rows, StagedFiles
-from upsert.store.log import lifecycle, protocol
-from upsert.store.log.protocol import LoggedTable
+from upsert.store.log import LoggedTable
 from upsert.store.metadata import table_file, tag_file
 from upsert.store.metadata.definition import Definition
 from upsert.store.metadata.history import History
@@ -120,7 +119,7 @@ class Table:
         folder = paths.table_folder(path)
         try:
             stored = with_metadata_aside(schema, f"table {os.path.basename(folder)!r}")
-            return cls(lifecycle.create(folder, stored, options))
+            return cls(log.create(folder, stored, options))
         except TableExistsError:
             if not if_not_exists:
                 raise
@@ -278,7 +277,7 @@ class Table:
             LogNotPublishedError: the rows are deleted, and the table's log does not say so yet.
             OSError: the disk refused; nothing was deleted.
         """
-        protocol.before_commit(self.as_logged())
+        log.before_commit(self.as_logged())
         rows = parse_where(where, self.schema)
         return self._settled(deletion.delete(self._committer, self._snapshot_of, rows, tracked=tracked))
 
@@ -296,7 +295,7 @@ class Table:
             SchemaError: ``spec`` does not fit the table, or is empty.
         """
         dropped = deletion.to_drop(self.schema, spec, f"table {self.name!r}")
-        protocol.before_commit(self.as_logged())
+        log.before_commit(self.as_logged())
         return self._settled(deletion.drop(self._committer, dropped, tracked=tracked))
 
     def rollback_to(self, snapshot: int | str) -> Snapshot:
@@ -423,13 +422,13 @@ class Table:
     ) -> Terms:
         both = append.transaction_of(writer_id, transaction)
         self.published.latest()  # rows may have been written under a definition that is new to this process
-        protocol.before_commit(self.as_logged())
-        announce = None if overwrite else protocol.announcer(self.as_logged, tracked)
+        log.before_commit(self.as_logged())
+        announce = None if overwrite else log.announcer(self.as_logged, tracked)
         return Terms(both, overwrite, tracked, announce)
 
     def _settled(self, done: Committed) -> Snapshot:
         """What follows a commit: the log gets its changes before any of them can expire."""
-        failure = protocol.after_commit(self.as_logged(), done.info)
+        failure = log.after_commit(self.as_logged(), done.info)
         background.after_commit(self._committer, self.options, done)
         if failure is not None:
             raise failure
@@ -593,8 +592,8 @@ class Table:
                 the table's no more, and the same call tries again to delete its topic.
             LogNotPublishedError: the table has got a log, which lacks what was committed meanwhile.
         """
-        if lifecycle.alter_table(self._committer, changes):
-            failure = protocol.after_commit(self.as_logged(), self.published.latest())
+        if log.alter_table(self._committer, changes):
+            failure = log.after_commit(self.as_logged(), self.published.latest())
             if failure is not None:
                 raise failure
 
@@ -702,7 +701,7 @@ class Table:
             KafkaUnavailableError, DeliveryError: Kafka did not take them; call again.
         """
         self.published.latest()
-        return protocol.publish(self.as_logged(), accept_gap=accept_gap)
+        return log.publish(self.as_logged(), accept_gap=accept_gap)
 
     def compact(
         self, partition: Mapping[str, object] | None = None, buckets: Collection[int] | None = None

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 
 from deltajoin.errors import CheckpointMismatchError
+from deltajoin.latest.operator import EmittedRows, ShardState
 from deltajoin.latest.spec import LatestJoin, faults_of
-from deltajoin.latest.state import EmittedRows, ShardState
 from deltajoin.latest.step import TaskRows, Waiting, all_wait, step
 from deltajoin.settings import JoinSettings
 from tests.deltajoin.latest.driver import LEFT, ON, RIGHT, Row, World, as_rows, changes, rows, side

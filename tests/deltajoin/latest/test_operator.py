@@ -13,9 +13,8 @@ from pyspark import TaskContext
 
 from deltajoin.errors import CheckpointMismatchError, LookupFailedError
 from deltajoin.latest import operator
-from deltajoin.latest.operator import JoinShard, Pack, unpack
+from deltajoin.latest.operator import JoinShard, Pack, ShardState, unpack
 from deltajoin.latest.spec import LatestJoin
-from deltajoin.latest.state import ShardState
 from deltajoin.settings import JoinSettings
 from tests.deltajoin.latest.driver import LEFT, ON, RIGHT, Row, as_rows, changes, rows, side
 from tests.deltajoin.latest.files import FileLookup

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from deltajoin.ui import metrics
+from deltajoin.ui import server
 from deltajoin.ui.overview import Observer
 from tests.deltajoin.ui import shop
 from tests.deltajoin.ui.test_pages import HOSTILE, hostile
@@ -27,7 +27,7 @@ def samples(text: str) -> Samples:
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Samples:
     catalog, now = shop.make(tmp_path_factory.mktemp("shop"))
-    return samples(metrics.text_of(Observer(catalog.warehouse).look(now)).decode())
+    return samples(server.metrics_of(Observer(catalog.warehouse).look(now)).decode())
 
 
 def of(found: Samples, name: str, **labels: str) -> dict[str, float]:
@@ -61,7 +61,7 @@ def test_tables_and_queries_are_measured(found: Samples) -> None:
 
 
 def test_hostile_names_stay_labels() -> None:
-    text = metrics.text_of(hostile()).decode()
+    text = server.metrics_of(hostile()).decode()
     labels = {value for _, key_values in samples(text) for _, value in key_values}
     assert HOSTILE in labels
 

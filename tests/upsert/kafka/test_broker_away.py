@@ -12,7 +12,7 @@ from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.producer import produce
 from upsert.kafka.options import PLAIN
 from upsert.kafka.planning import Offset, Planner, ranges
-from upsert.kafka.reading import ReadMode, rows_of
+from upsert.kafka.source import ReadMode, rows_of
 from upsert.kafka.table import KafkaTable
 from upsert.schema import TableSchema
 from upsert.testing import LocalKafka

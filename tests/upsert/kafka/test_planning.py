@@ -18,7 +18,7 @@ from upsert.kafka.client.producer import produce
 from upsert.kafka.client.records import TopicPartition
 from upsert.kafka.options import PLAIN, UPSERT
 from upsert.kafka.planning import Offset, PartitionProgress, Planner, ranges
-from upsert.kafka.reading import ReadMode, rows_of
+from upsert.kafka.source import ReadMode, rows_of
 from upsert.kafka.table import KafkaTable
 from upsert.schema import TableSchema
 

@@ -13,7 +13,7 @@ from upsert.kafka.client.producer import produce
 from upsert.kafka.client.records import HEADERS, TopicPartition
 from upsert.kafka.options import UPSERT
 from upsert.kafka.planning import Range
-from upsert.kafka.reading import ReadMode, rows_of
+from upsert.kafka.source import ReadMode, rows_of
 from upsert.kafka.table import KafkaTable
 from upsert.schema import TableSchema
 

@@ -111,7 +111,7 @@ def test_only_rows_that_are_merely_added_are_split(table: KafkaTable, tasks: lis
 def test_warnings_of_tasks_are_seen_where_nobody_has_set_up_logging() -> None:
     """A worker has no handlers; what the client library says itself stays silent there."""
     script = (
-        "from upsert.kafka.client.connection import LOGGER; from upsert.kafka.reading import LOG;"
+        "from upsert.kafka.client.connection import LOGGER; from upsert.kafka.source import LOG;"
         "LOGGER.warning('of the library'); LOG.warning('2 records could not be read')"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

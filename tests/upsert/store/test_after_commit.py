@@ -8,9 +8,8 @@ import pytest
 
 from upsert.errors import ConfigurationError, LogNotPublishedError, UnknownOutcomeError
 from upsert.schema import TableSchema
-from upsert.store import Table, Version
+from upsert.store import Table, Version, log
 from upsert.store.commit import append, committer, staging
-from upsert.store.log import lifecycle, protocol
 from upsert.store.metadata import table_file
 from upsert.store.metadata.history import History
 from upsert.store.metadata.snapshot import SnapshotInfo
@@ -51,9 +50,9 @@ def test_a_log_that_fails_in_whatever_way_says_that_the_rows_are_there(
                     patched.setattr(History, "latest", no_answer)
                 no_answer()
 
-        patched.setattr(protocol, "before_commit", lambda _: None)
-        patched.setattr(protocol, "announcer", lambda *_: None)
-        patched.setattr(protocol, "log_system", lambda _: _NoLog)
+        patched.setattr(log, "before_commit", lambda _: None)
+        patched.setattr(log, "announcer", lambda *_: None)
+        patched.setattr(log, "log_system", lambda _: _NoLog)
         with pytest.raises(LogNotPublishedError, match=r"committed as snapshot 1; .* did not answer"):
             table.write(ROWS)
     assert ids_of(table) == [1, 2]
@@ -142,7 +141,7 @@ def test_the_log_of_a_table_that_may_be_there_yet_stays(
     def fails(*_: object) -> None:
         raise failure
 
-    monkeypatch.setattr(lifecycle, "log_system", lambda _: Log)
+    monkeypatch.setattr(log, "log_system", lambda _: Log)
     monkeypatch.setattr(table_file, "create", fails)
     with pytest.raises(type(failure)):
         Table.create(tmp_path / "t", TableSchema.of({"id": pa.int64()}), options)

@@ -13,8 +13,7 @@ from typing import Final
 from upsert.codec import Jsonable
 from upsert.errors import ConfigurationError
 from upsert.store import paths
-from upsert.store.checksums import FORMAT_VERSION, content_of, subject_of
-from upsert.store.metadata import json_file
+from upsert.store.checksums import FORMAT_VERSION, content_of, read_file, subject_of
 from upsert.store.metadata.snapshot import SnapshotInfo
 
 _NAME: Final = re.compile(r"(?!\d+$)[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -71,7 +70,7 @@ def names(root: str) -> list[str]:
 
 def read(root: str, uuid: str, name: str) -> Tag | None:
     """A tag of the table with this uuid, or None if there is none of this name."""
-    return json_file.read(
+    return read_file(
         root,
         uuid,
         paths.tag_file(checked_name("tag", name)),

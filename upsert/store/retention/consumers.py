@@ -17,8 +17,7 @@ from upsert.codec import Jsonable
 from upsert.errors import ConfigurationError
 from upsert.failpoints import reach
 from upsert.store import paths
-from upsert.store.checksums import content_of, subject_of
-from upsert.store.metadata import json_file
+from upsert.store.checksums import content_of, read_file, subject_of
 from upsert.store.metadata.history import History
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.metadata.tag_file import checked_name
@@ -109,7 +108,7 @@ def release(history: History, name: str) -> bool:
 
 def read(root: str, uuid: str, name: str) -> Consumer | None:
     """A consumer of the table with this uuid; None if there is none of this name."""
-    return json_file.read(
+    return read_file(
         root,
         uuid,
         paths.consumer_file(checked_name("consumer", name)),

@@ -8,9 +8,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from upsert.kafka.client.admin import group_offsets
+from upsert.kafka.client.admin import GroupCommits, group_offsets
 from upsert.kafka.client.connection import Connection, library
-from upsert.kafka.client.group_commits import GroupCommits
 from upsert.kafka.client.records import TopicPartition
 
 pytestmark = pytest.mark.kafka

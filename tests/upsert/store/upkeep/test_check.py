@@ -19,9 +19,8 @@ from tests.upsert.store.upkeep.damage import (
     with_values,
 )
 from upsert.schema import TableSchema
-from upsert.store import Table, Version, paths
+from upsert.store import Table, Version, log, paths
 from upsert.store.checksums import checksum_of
-from upsert.store.log import lifecycle
 from upsert.store.metadata import manifest
 from upsert.store.retention import consumers
 from upsert.store.upkeep import check
@@ -174,7 +173,7 @@ def other_options(table: Table) -> None:
 
 
 def log_that_nobody_can_read(table: Table) -> None:
-    lifecycle.LogBeginning("logged").write(table.root, table.uuid)
+    log.LogBeginning("logged").write(table.root, table.uuid)
     garbage(lambda _: paths.log_file("logged"))(table)
 
 

@@ -18,10 +18,9 @@ import pytest
 from tests.upsert.store.disk import finish, start
 from upsert.errors import CorruptTableError
 from upsert.schema import Column, TableSchema
-from upsert.store import Table, Version, paths
+from upsert.store import Table, Version, log, paths
 from upsert.store.alterations import AddColumn
 from upsert.store.files.data_file import forget_open_files
-from upsert.store.log import lifecycle
 from upsert.store.metadata import history
 
 SCHEMA: Final = TableSchema.of(
@@ -57,7 +56,7 @@ def new_table(path: Path, first: int, options: dict[str, str]) -> Table:
     table.write(gone, writer_id="loader", transaction=3)
     table.expire(keep=2)
     table.hold("reader", Version.complete(table.snapshot().id))
-    lifecycle.LogBeginning("topic", 1, 5).write(table.root, table.uuid)
+    log.LogBeginning("topic", 1, 5).write(table.root, table.uuid)
     return table
 
 
@@ -97,7 +96,7 @@ def said(path: str) -> dict[str, Any]:
         "hubs": _ordered(hubs),
         "tags": table.tags(),
         "consumers": table.consumers(),
-        "logs": lifecycle.beginnings(table.root, table.uuid),
+        "logs": log.beginnings(table.root, table.uuid),
     }
 
 
