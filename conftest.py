@@ -10,6 +10,7 @@ from hypothesis import settings
 from pyspark.sql import SparkSession
 
 from tests.helpers import JVM_OPTIONS, SESSION_OPTIONS, use_this_python
+from tests.local_postgres import LocalPostgres
 from tests.object_store import CREDENTIALS, ObjectStore, Server
 from upsert.testing import LocalKafka
 
@@ -56,6 +57,15 @@ def s3() -> Iterator[ObjectStore]:
     """The S3 server that all tests of object stores share; each takes a folder of its own in its bucket."""
     with Server() as store:
         yield store
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[LocalPostgres]:
+    """The PostgreSQL that all tests share; each makes tables of its own."""
+    server = LocalPostgres()
+    server.start()
+    yield server
+    server.stop()
 
 
 @pytest.fixture(autouse=True)

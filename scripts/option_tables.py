@@ -13,6 +13,7 @@ from upsert.formats.base import FORMATS, format_named
 from upsert.kafka.options import OPTIONS
 from upsert.managed.options import READ_OPTIONS, WRITE_OPTIONS
 from upsert.options import Option, byte_size, duration_ms, positive_duration_ms
+from upsert.postgres import table as postgres
 from upsert.store import table_options
 from upsert.store.log_options import LOG_OPTIONS
 
@@ -67,6 +68,12 @@ SECTIONS = (
         delta_join_source.OPTIONS,
     ),
     Section("Sessions of SQL", "`SET 'key' = 'value'`, `catalog.options[key] = value`.", session.OPTIONS),
+    Section(
+        "Tables of PostgreSQL",
+        "`CREATE TABLE … WITH ('connector' = 'postgres', …)`: [the page](postgres.md) says what is "
+        "written when.",
+        postgres.OPTIONS,
+    ),
     Section("Catalogs", "`CREATE CATALOG name WITH (…)`.", namespace.OPTIONS),
 )
 OPTIONS_HEAD = """# Options

@@ -84,7 +84,8 @@ def test_only_the_door_uses_object_stores() -> None:
 def test_clients_of_lookups_have_a_door_each() -> None:
     users = {source for source in SOURCES if imports_any(source, "aiohttp", "asyncpg")}
     own_server = {"deltajoin/ui/server.py"}
-    assert users - own_server == {"deltajoin/lookup/http_client.py", "deltajoin/lookup/postgres_client.py"}
+    clients = {"deltajoin/lookup/http_client.py", "deltajoin/lookup/postgres_client.py"}
+    assert users - own_server == {*clients, "upsert/postgres/connection.py"}
 
 
 def test_store_knows_nothing_above_it() -> None:

@@ -15,6 +15,7 @@
     ├── SnapshotExpiredError  the version asked for is gone: start from a retained one
     ├── RecordsExpiredError   a topic no longer has the records asked for: start over, or accept the gap
     ├── KafkaUnavailableError Kafka did not answer in time: start it or correct its address, then continue
+    ├── SinkUnavailableError  the database of a table does not answer: start it, then continue
     ├── DeliveryError         Kafka did not take some records: write them again
     ├── LogNotPublishedError  the commit stands, its log lacks it: repair the log, then publish_log()
     ├── FencedError           another attempt writes instead of this one: stop
@@ -96,6 +97,10 @@ class RecordsExpiredError(UpsertError):
 
 class KafkaUnavailableError(UpsertError):
     """Kafka did not answer for as long as its connection has patience; the message has its address."""
+
+
+class SinkUnavailableError(UpsertError):
+    """The database of a table did not answer, or ended a transaction; nothing of it counts, or all, once."""
 
 
 class DeliveryError(UpsertError):

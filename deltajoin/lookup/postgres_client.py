@@ -17,9 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from deltajoin.errors import LookupFailedError, LookupUnavailableError
-from deltajoin.lookup.postgres_types import from_values, lookup_statement, pg_types, to_parameter
+from deltajoin.lookup.postgres_types import from_values, lookup_statement, to_parameter
 from deltajoin.lookup.protocol import Answer, RequestLimits
 from upsert.arrays import one_array
+from upsert.postgres.types import pg_types
 
 _AWAY: Final = (
     OSError,  # also TimeoutError

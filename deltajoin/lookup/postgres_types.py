@@ -1,4 +1,4 @@
-"""Which types of PostgreSQL are which of ours, and the statement that looks keys up (pure).
+"""The statement that looks keys up in PostgreSQL, and its values as columns (pure).
 
 Only types whose values and whose equality are the same on both sides are taken. Times come from the driver as
 the integers that PostgreSQL sends, counted from 2000-01-01, so that no value loses anything on the way.
@@ -14,36 +14,12 @@ import pyarrow as pa
 from deltajoin.errors import LookupFailedError
 from upsert import types
 from upsert.errors import SchemaError
-
-_READABLE: Final[dict[pa.DataType, tuple[str, ...]]] = {
-    pa.bool_(): ("bool",),
-    pa.int8(): ("int2",),
-    pa.int16(): ("int2",),
-    pa.int32(): ("int4", "int2"),
-    pa.int64(): ("int8", "int4", "int2"),
-    pa.float32(): ("float4",),
-    pa.float64(): ("float8", "float4"),
-    pa.string(): ("text", "varchar"),
-    pa.binary(): ("bytea",),
-    pa.date32(): ("date",),
-    types.TIMESTAMP: ("timestamptz",),
-    types.TIMESTAMP_NTZ: ("timestamp",),
-}
-"""Arrow type -> types of PostgreSQL that it can be read from; the first is the type of a key parameter."""
+from upsert.postgres.types import pg_types, qualified, quoted
 
 _DAYS: Final = 10_957
 _MICROS: Final = _DAYS * 86_400_000_000
 _INFINITE_DAYS: Final = (-(2**31), 2**31 - 1)
 _INFINITE_MICROS: Final = (-(2**63), 2**63 - 1)
-
-
-def pg_types(type_: pa.DataType) -> tuple[str, ...]:
-    """Types of PostgreSQL that a column of this type can be read from; none for types that it has not.
-
-    >>> pg_types(pa.int32()), pg_types(pa.decimal128(10, 2))
-    (('int4', 'int2'), ('numeric',))
-    """
-    return ("numeric",) if pa.types.is_decimal128(type_) else _READABLE.get(type_, ())
 
 
 def check_column_types(schema: pa.Schema) -> None:
@@ -54,15 +30,6 @@ def check_column_types(schema: pa.Schema) -> None:
                 f"PostgresLookup: column {field.name!r} must have a scalar type, got "
                 f"{types.sql_name(field.type)}; leave it out, or let a view split it into columns"
             )
-
-
-def quoted(name: str) -> str:
-    """A name as an identifier of SQL.
-
-    >>> quoted('a"b')
-    '"a""b"'
-    """
-    return '"' + name.replace('"', '""') + '"'
 
 
 def lookup_statement(table: Sequence[str], schema: pa.Schema, keys: Sequence[str]) -> str:
@@ -81,7 +48,7 @@ def lookup_statement(table: Sequence[str], schema: pa.Schema, keys: Sequence[str
     equal = " AND ".join(f"t.{quoted(key)} = k.k{at}" for at, key in enumerate(keys))
     return (
         f"SELECT k.n, {columns} FROM unnest({arrays}) WITH ORDINALITY AS k({aliases}, n)\n"
-        f"JOIN {'.'.join(map(quoted, table))} AS t ON {equal}"
+        f"JOIN {qualified(table)} AS t ON {equal}"
     )
 
 

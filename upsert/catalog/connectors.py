@@ -1,8 +1,8 @@
 """Tables of a catalog whose rows lie elsewhere: the file that defines one, and the connector that it names.
 
 The file is the ``table.json`` that managed tables have too. One name for both, published put-if-absent, lets
-exactly one of two concurrent CREATE TABLEs win, of whatever kind they are. Kafka is imported when a table
-needs it: every worker of a query imports the catalog.
+exactly one of two concurrent CREATE TABLEs win, of whatever kind they are. Kafka and PostgreSQL are imported
+when a table needs them: every worker of a query imports the catalog.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ from upsert.store.storage import storage_of
 
 if TYPE_CHECKING:
     from upsert.catalog.kafka_connector import KafkaConnector
+    from upsert.catalog.postgres_connector import PostgresConnector
 
-ConnectorTable: TypeAlias = "KafkaConnector | spark_connector.SparkConnector"
+ConnectorTable: TypeAlias = "KafkaConnector | PostgresConnector | spark_connector.SparkConnector"
 """A table with a connector, as the catalog uses it."""
 
+_POSTGRES: Final = "postgres"
 _MIRRORED: Final = frozenset({"upsert-kafka"})
 """Connectors whose tables have a mirror, and so may have an INDEX."""
 
@@ -96,7 +98,7 @@ def connect(
     schema, given = definition.schema, {**definition.options, **options}
     connector = definition.connector.lower()
     of_spark = (*spark_connector.FORMATS, spark_connector.SPARK)
-    known = (*OPTIONS, *CONNECTOR_ALIASES, *of_spark)
+    known = (*OPTIONS, *CONNECTOR_ALIASES, _POSTGRES, *of_spark)
     if connector not in known:
         hint = suggestion(connector, known, "connectors are")
         raise ConfigurationError(f"table {name!r}: unknown connector {definition.connector!r}; {hint}")
@@ -104,12 +106,16 @@ def connect(
     _refuse_clauses_of_managed_tables(name, connector, schema)
     if connector in of_spark:
         return spark_connector.SparkConnector.of(name, connector, schema, given)
-    from upsert.catalog.kafka_connector import MIRROR_OPTION, KafkaConnector, Mirror, split_options
-    from upsert.kafka.table import KafkaTable
-
     # no folder of an object store can be deleted atomically: there what belongs to the table lies in one of
     # its own, which no later table of the name will use
     own_folder = folder if storage_of(folder).is_local else os.path.join(folder, definition.uuid)
+    if connector == _POSTGRES:
+        from upsert.catalog.postgres_connector import PostgresConnector
+
+        return PostgresConnector.of(name, schema, given, own_folder)
+    from upsert.catalog.kafka_connector import MIRROR_OPTION, KafkaConnector, Mirror, split_options
+    from upsert.kafka.table import KafkaTable
+
     if "state.path" not in map(str.lower, given):
         given["state.path"] = os.path.join(own_folder, "state")
     mirror = None

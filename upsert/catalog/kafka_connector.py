@@ -157,6 +157,9 @@ class KafkaConnector:
     def check_unused(self, spark: SparkSession) -> None:
         """Nothing: a table may be declared over a topic that others write."""
 
+    def check_target(self) -> None:
+        """Nothing: the first query asks the brokers."""
+
     def prepare(self) -> tuple[str, ...]:
         """Create the topics that do not exist, where ``topic.partitions`` says how; the names of these."""
         return topics.create_missing(self.table)

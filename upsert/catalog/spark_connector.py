@@ -170,6 +170,9 @@ class SparkConnector:
                 "reads the files of the stream alone; choose another folder, or a managed table"
             )
 
+    def check_target(self) -> None:
+        """Nothing: the first write or read finds out."""
+
     def prepare(self) -> tuple[str, ...]:
         """Nothing: the first write creates what is needed."""
         return ()

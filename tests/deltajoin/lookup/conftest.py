@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import pytest
 
 from tests.deltajoin.lookup.batch_endpoint import BatchEndpoint
-from tests.deltajoin.lookup.local_postgres import LocalPostgres, binaries
 
 
 @pytest.fixture(scope="session")
@@ -20,15 +19,3 @@ def endpoint(running_endpoint: BatchEndpoint) -> BatchEndpoint:
     """A batch endpoint that answers at once, and has seen no request yet."""
     running_endpoint.behave()
     return running_endpoint
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[LocalPostgres]:
-    """A PostgreSQL server of our own."""
-    folder = binaries()
-    if folder is None:
-        pytest.skip("PostgreSQL is not installed: neither on the PATH nor in /usr/lib/postgresql/*/bin")
-    server = LocalPostgres(folder)
-    server.start()
-    yield server
-    server.stop()

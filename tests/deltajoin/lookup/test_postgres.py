@@ -13,7 +13,7 @@ from deltajoin.errors import LookupFailedError, LookupUnavailableError
 from deltajoin.lookup import LookupSource, PostgresLookup, RequestLimits
 from deltajoin.lookup.batch import Lookups
 from deltajoin.lookup.contract import SCALAR_VALUES, LookupContract, ask, found, pairs
-from tests.deltajoin.lookup.local_postgres import PASSWORD, LocalPostgres
+from tests.local_postgres import PASSWORD, LocalPostgres
 from upsert.errors import ConfigurationError, SchemaError
 
 USERS = pa.table({"id": [1, 2], "name": ["ann", "bob"]})

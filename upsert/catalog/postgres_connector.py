@@ -1,0 +1,117 @@
+"""Tables of PostgreSQL in a catalog: sinks of changes and of batches. Others read them, and other tables."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from upsert.errors import ConfigurationError
+from upsert.materializer.choice import Sink
+from upsert.postgres import sink
+from upsert.postgres.table import CONNECTOR, PostgresTable
+from upsert.schema import TableSchema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from upsert.store.table import Table
+
+
+@dataclass(frozen=True)
+class PostgresConnector:
+    """A table of PostgreSQL that changes are written into.
+
+    ``state`` is the folder for the rows of keys that do not tell the rows of a query apart.
+    """
+
+    table: PostgresTable
+    state: str
+
+    @classmethod
+    def of(cls, name: str, schema: TableSchema, options: Mapping[str, str], folder: str) -> PostgresConnector:
+        """The table that a definition means; ``folder`` is its own."""
+        return cls(PostgresTable.of(name, schema, options), os.path.join(folder, "state"))
+
+    def check_target(self) -> None:
+        """Refuse a table that the database does not have, or has otherwise."""
+        sink.check(self.table)
+
+    @property
+    def sink_key(self) -> tuple[str, ...]:
+        """The primary key."""
+        return self.table.schema.primary_key
+
+    @property
+    def sink(self) -> Sink:
+        """The table as a sink of changes."""
+        return sink.sink_of(self.table)
+
+    @property
+    def has_order(self) -> bool:
+        """No: two rows of one key contradict each other."""
+        return False
+
+    def read_changes(self, spark: SparkSession, **options: object) -> DataFrame:  # noqa: ARG002
+        """Nothing: the database does not tell its changes."""
+        return self._only_written()
+
+    def read(self, spark: SparkSession) -> DataFrame:  # noqa: ARG002
+        """Nothing: Spark's own connector ``jdbc`` reads such a table."""
+        return self._only_written()
+
+    def write_changes(self, df: DataFrame) -> DataStreamWriter:
+        """A writer of changes, or of upserts; each micro-batch is one transaction, which counts once."""
+        return sink.write_changes(df, self.table, self.state)
+
+    def write_upsert(self, df: DataFrame) -> DataStreamWriter:
+        """A writer in update mode."""
+        return sink.write_upsert(df, self.table)
+
+    def write(self, df: DataFrame) -> None:
+        """Upsert the rows of a batch DataFrame, in one transaction."""
+        sink.write(df, self.table)
+
+    def fill(self, df: DataFrame) -> None:
+        """Write the rows of CREATE TABLE AS; refuses existing rows."""
+        self.check_unused(df.sparkSession)
+        self.write(df)
+
+    def check_unused(self, spark: SparkSession) -> None:  # noqa: ARG002
+        """Refuse a table that has rows, which a new table would have beside its own."""
+        self.check_target()
+        if sink.has_rows(self.table):
+            raise ConfigurationError(
+                f"{self.table.shown}: CREATE TABLE AS needs an empty table, got one with rows; create the "
+                "table without AS and INSERT INTO it"
+            )
+
+    def prepare(self) -> tuple[str, ...]:
+        """Nothing: the table in the database is there."""
+        return ()
+
+    def clean_up(self, made: tuple[str, ...]) -> None:
+        """Nothing: rows are written in one transaction."""
+
+    def keep_mirror(
+        self,
+        spark: SparkSession,  # noqa: ARG002
+        trigger: Mapping[str, Any],  # noqa: ARG002
+        checkpoints: str | None,  # noqa: ARG002
+    ) -> StreamingQuery:
+        """Nothing: only upsert topics have a mirror."""
+        return self._only_written()
+
+    def mirror_table(self) -> Table:
+        """Nothing: only upsert topics have a mirror."""
+        return self._only_written()
+
+    def _only_written(self) -> NoReturn:
+        raise ConfigurationError(
+            f"table {self.table.name!r}: a table of the connector {CONNECTOR!r} is only written; read it "
+            "with 'connector' = 'jdbc', look its keys up with deltajoin.PostgresLookup, or follow it with "
+            "Debezium"
+        )

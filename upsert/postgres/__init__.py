@@ -1,0 +1,1 @@
+"""Tables of PostgreSQL as sinks of changes."""

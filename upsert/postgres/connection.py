@@ -1,0 +1,129 @@
+"""Connections to PostgreSQL for tables that are written: opened, and their failures told.
+
+The only file of this package that uses ``asyncpg``, which speaks PostgreSQL's own protocol: no libpq has to
+be installed beside it. A connection belongs to the call that opens it, and so to one process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+
+from upsert.errors import ConfigurationError, SchemaError, SinkUnavailableError, UpsertError
+from upsert.options import masked_text
+from upsert.retry import retried
+
+if TYPE_CHECKING:
+    import asyncpg
+
+    from upsert.postgres.table import PostgresTable
+
+T = TypeVar("T")
+Connection: TypeAlias = "asyncpg.Connection"
+
+_PATIENCE_S: Final = 10.0
+_CONNECT_S: Final = 5.0
+_SETTINGS: Final = {
+    "application_name": "deltajoin",
+    # a task that waits for a dead one of its query must not do so for hours
+    "lock_timeout": "60s",
+    "tcp_keepalives_idle": "10",
+    "tcp_keepalives_interval": "10",
+    "tcp_keepalives_count": "3",
+}
+
+
+def run(table: PostgresTable, call: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
+    """What a call gives that uses a connection, which is open for the call only.
+
+    While the server is away, opening is tried again for ten seconds. What the call has not committed is
+    rolled back.
+
+    Raises:
+        SinkUnavailableError: the server does not answer, or ended the call; calling again may succeed.
+        ConfigurationError: it refuses the user, the table or the statement; ``asyncpg`` is not installed.
+        SchemaError: it refuses the rows.
+    """
+    try:
+        import asyncpg
+    except ImportError as cause:
+        raise ConfigurationError(
+            f"{table.shown}: the connector needs the package 'asyncpg', which cannot be imported ({cause}); "
+            "pip install 'deltajoin[postgres]' on every worker"
+        ) from cause
+    away = (
+        ConnectionError,
+        asyncpg.PostgresConnectionError,
+        asyncpg.InterfaceError,
+        asyncpg.InsufficientResourcesError,
+        asyncpg.OperatorInterventionError,
+        asyncpg.TransactionRollbackError,
+        asyncpg.LockNotAvailableError,
+    )
+
+    def opened(runner: asyncio.Runner) -> Connection:
+        return runner.run(
+            asyncpg.connect(
+                str(table.url),  # the driver's own parser wants a plain text
+                user=table.user,
+                password=None if table.password is None else str(table.password),
+                timeout=_CONNECT_S,
+                server_settings=_SETTINGS,
+            )
+        )
+
+    def called() -> T:
+        with asyncio.Runner() as runner:
+            try:
+                connection = retried(
+                    lambda: opened(runner),
+                    is_passing=lambda failure: isinstance(failure, (OSError, *away)),
+                    first_pause_s=0.1,
+                    longest_pause_s=1.0,
+                    patience_s=_PATIENCE_S,
+                    jitter=random.uniform,
+                )
+            except (OSError, *away) as cause:
+                raise _unavailable(table, cause) from cause
+            except (asyncpg.PostgresError, ValueError) as cause:
+                # the driver's own text of a ValueError may quote the address
+                raise _refused(table, cause) from None
+            try:
+                return runner.run(call(connection))
+            except UpsertError:
+                raise
+            except away as cause:
+                raise _unavailable(table, cause) from cause
+            except (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError) as cause:
+                where = getattr(cause, "context", None) or getattr(cause, "detail", None)
+                at = f" ({where.splitlines()[0]})" if where else ""
+                raise SchemaError(
+                    f"{table.shown}: the database must take the rows, it did not: {cause.args[0]}{at}; "
+                    "nothing of the micro-batch was written; correct the rows, or the table there"
+                ) from cause
+            except asyncpg.PostgresError as cause:
+                raise _refused(table, cause) from cause
+            finally:
+                connection.terminate()
+
+    # a notebook's own thread runs an event loop already
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(called).result()
+
+
+def _unavailable(table: PostgresTable, cause: BaseException) -> SinkUnavailableError:
+    return SinkUnavailableError(
+        f"{table.shown}: the server must answer, it did not ({type(cause).__name__}: "
+        f"{masked_text(str(cause))}); check that it runs and takes connections, then start the query again: "
+        "what was written is not written twice"
+    )
+
+
+def _refused(table: PostgresTable, cause: BaseException) -> ConfigurationError:
+    return ConfigurationError(
+        f"{table.shown}: the server must take user and statement, it did not ({type(cause).__name__}: "
+        f"{masked_text(str(cause))}); correct 'url', 'username', 'password', or the rights on the table"
+    )

@@ -1,0 +1,204 @@
+"""A table of PostgreSQL as CREATE TABLE declares it: its options, and whether the real one fits (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+
+from upsert import options, types
+from upsert.errors import ConfigurationError, SchemaError
+from upsert.options import Option, Secret
+from upsert.postgres.types import qualified, quoted, sink_types
+from upsert.schema import TableSchema
+from upsert.store.table_options import SINK_MATERIALIZE
+
+CONNECTOR: Final = "postgres"
+
+OPTIONS: Final = (
+    Option(
+        "url",
+        Secret,
+        "address of the database, `postgresql://host:port/database`, with options such as "
+        "`?sslmode=verify-full`; `jdbc:postgresql://…` means the same",
+    ),
+    Option("table-name", options.text, "the table that is written, `table` or `schema.table`, as it is"),
+    Option("username", options.text, "who connects; default: as the url says", None),
+    Option("password", Secret, "their password; shown nowhere", None),
+    SINK_MATERIALIZE,
+)
+"""Options of ``'connector' = 'postgres'``; the first four have the names of Flink's JDBC connector."""
+
+
+@dataclass(frozen=True)
+class PostgresTable:
+    """What counts of a declared table for a task that writes it.
+
+    Attributes:
+        name: for messages.
+        url: address of the database.
+        target: name of the table there, with or without its schema.
+        user, password: None: what the address says.
+        schema: the columns that are written, by the names that they have there.
+        materialize: ``sink.materialize``.
+    """
+
+    name: str
+    url: str = field(repr=False)
+    target: tuple[str, ...]
+    user: str | None
+    password: str | None = field(repr=False)
+    schema: TableSchema
+    materialize: str
+
+    @classmethod
+    def of(cls, name: str, schema: TableSchema, given: Mapping[str, str]) -> PostgresTable:
+        """The table that a definition means, after every check that needs no connection.
+
+        Raises:
+            ConfigurationError: an option is unknown, missing or wrong.
+            SchemaError: there is no primary key, or a column cannot be in PostgreSQL.
+        """
+        of = f"table {name!r}"
+        values = options.parse(of, OPTIONS, given)
+        url = str(values["url"]).removeprefix("jdbc:")
+        parts = urlsplit(url)
+        if parts.scheme not in ("postgresql", "postgres") or not parts.path.strip("/"):
+            raise ConfigurationError(
+                f"{of}: option 'url' must be like 'postgresql://host:5432/database', it is not"
+            )
+        target = tuple(values["table-name"].split("."))
+        if len(target) > 2 or not all(target):
+            raise ConfigurationError(
+                f"{of}: option 'table-name' must be 'table' or 'schema.table', got {values['table-name']!r}"
+            )
+        if not schema.primary_key:
+            raise SchemaError(
+                f"{of}: the connector {CONNECTOR!r} needs a PRIMARY KEY, by which rows are replaced and "
+                "deleted; name columns that are unique in the database"
+            )
+        if schema.metadata:
+            raise SchemaError(
+                f"{of}: the connector {CONNECTOR!r} has no METADATA columns, got {schema.metadata[0].name!r}"
+            )
+        for column in schema.columns:
+            if not sink_types(column.type):
+                raise SchemaError(
+                    f"{of}: column {column.name!r} must have a scalar type to go into PostgreSQL, got "
+                    f"{types.sql_name(column.type)}; leave it out, or declare it STRING and write "
+                    "to_json(…)"
+                )
+        user, password = values["username"], values["password"]
+        return cls(name, Secret(url), target, user, password, schema, values["sink.materialize"])
+
+    @property
+    def shown(self) -> str:
+        """The table for messages: its name here, and where it lies, without user and password."""
+        parts = urlsplit(self.url)
+        where = f"{parts.netloc.rpartition('@')[2]}{parts.path}"
+        return f"table {self.name!r} ({where}, {'.'.join(self.target)})"
+
+    @property
+    def ddl(self) -> str:
+        """A statement of PostgreSQL that creates a table which fits."""
+        columns = [f"{quoted(column.name)} {_declared(column.type)}" for column in self.schema.columns]
+        key = ", ".join(map(quoted, self.schema.primary_key))
+        return f"CREATE TABLE {qualified(self.target)} ({', '.join(columns)}, PRIMARY KEY ({key}))"
+
+
+def _declared(type_: pa.DataType) -> str:
+    if pa.types.is_decimal128(type_):
+        return f"numeric({type_.precision},{type_.scale})"
+    return sink_types(type_)[0]
+
+
+@dataclass(frozen=True)
+class FoundColumn:
+    """A column of the table in the database.
+
+    Attributes:
+        type: the name of its type in ``pg_type``; for a domain that of the type below it.
+        is_enum: whether the type is one of the user's own words.
+        digits: precision and scale of a ``numeric`` that has them.
+        is_needed: whether a row must give it a value.
+        is_computed: whether no row may.
+    """
+
+    name: str
+    type: str
+    is_enum: bool = False
+    digits: tuple[int, int] | None = None
+    is_needed: bool = False
+    is_computed: bool = False
+
+
+@dataclass(frozen=True)
+class FoundTable:
+    """The table in the database: the name of its schema, its columns, and each set that is unique."""
+
+    schema: str
+    columns: tuple[FoundColumn, ...]
+    unique: tuple[frozenset[str], ...]
+
+
+def check_target(table: PostgresTable, found: FoundTable | None) -> None:
+    """Refuse a table of the database that rows of the declared one cannot be written into.
+
+    Raises:
+        ConfigurationError: there is no such table.
+        SchemaError: a column or the key does not fit.
+    """
+    if found is None:
+        raise ConfigurationError(f"{table.shown}: there is no such table in the database; {table.ddl}")
+    by_name = {column.name: column for column in found.columns}
+    for column in table.schema.columns:
+        there = by_name.get(column.name)
+        if there is None or there.is_computed:
+            why = "is computed by the database" if there is not None else "is not there"
+            raise SchemaError(
+                f"{table.shown}: column {column.name!r} {why}; columns are {_listed(by_name)}, upper and "
+                "lower case count"
+            )
+        _check_type(table, column.type, there)
+    needed = [column.name for column in found.columns if column.is_needed]
+    if undeclared := [name for name in needed if name not in table.schema.names]:
+        raise SchemaError(
+            f"{table.shown}: column {undeclared[0]!r} is NOT NULL in the database and has no default; "
+            "declare it, or give it one"
+        )
+    if set(table.schema.primary_key) not in found.unique:
+        unique = "; ".join(_listed(sorted(key)) for key in found.unique) or "none"
+        raise SchemaError(
+            f"{table.shown}: PRIMARY KEY ({_listed(table.schema.primary_key)}) must be unique in the "
+            f"database, unique there: {unique}; declare one of these, or create a unique index"
+        )
+
+
+def _check_type(table: PostgresTable, type_: pa.DataType, there: FoundColumn) -> None:
+    taken = sink_types(type_)
+    fits = there.type in taken or (there.is_enum and type_ == pa.string())
+    if fits and there.digits is not None:
+        precision, scale = there.digits
+        whole, fraction = _digits(type_)
+        fits = precision - scale >= whole and scale >= fraction
+    if not fits:
+        has = there.type if there.digits is None else f"{there.type}({there.digits[0]},{there.digits[1]})"
+        raise SchemaError(
+            f"{table.shown}: column {there.name!r} is {types.sql_name(type_)}, which goes into "
+            f"{', '.join((_declared(type_), *taken[1:]))}, the database has {has}; declare another type, and "
+            "CAST in the query"
+        )
+
+
+def _digits(type_: pa.DataType) -> tuple[int, int]:
+    """Digits before and after the point that values of a number's type can have."""
+    if pa.types.is_decimal128(type_):
+        return type_.precision - type_.scale, type_.scale
+    return len(str(2 ** (type_.bit_width - 1))), 0
+
+
+def _listed(names: Collection[str]) -> str:
+    return ", ".join(names)
