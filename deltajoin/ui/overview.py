@@ -33,9 +33,6 @@ from upsert.views.hidden_tables import hidden_tables
 from upsert.views.progress import refreshes_of
 from upsert.views.view import CHECKPOINTS, definition_of
 
-SILENT_MS: Final = 60_000
-"""A running query whose driver was not heard of for so long is shown as silent: the driver may be gone."""
-
 SHOWN_SNAPSHOTS: Final = 200
 SHOWN_FILES: Final = 200
 SAMPLE_ROWS: Final = 20
@@ -517,10 +514,9 @@ def _query(
     rows_out = {batch.id: batch.rows_out for batch in record.batches if batch.rows_out is not None}
     for info in written:
         rows_out |= info.written.get(record.id, {})
-    is_silent = record.state == "running" and now_ms - record.heard_ms > SILENT_MS
     return QueryInfo(
         record,
-        "silent" if is_silent else record.state,
+        record.shown_state(now_ms),
         tuple(_lag(uuid, at, opened, now_ms) for uuid, at in reads.items()),
         tuple(one.name for one in inputs if not one.versions),
         tuple(info.name for info in written),

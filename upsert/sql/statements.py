@@ -442,6 +442,13 @@ class Insert:
 
 
 @dataclass(frozen=True)
+class StatementSet:
+    """``EXECUTE STATEMENT SET BEGIN INSERT …; INSERT …; END``: they start and stop together."""
+
+    inserts: tuple[Insert, ...]
+
+
+@dataclass(frozen=True)
 class Delete:
     """``DELETE FROM t [WHERE …]``; without a condition all rows.
 
@@ -571,15 +578,28 @@ class ShowProcedures:
     like: str | None = None
 
 
+@dataclass(frozen=True)
+class ShowJobs:
+    """``SHOW JOBS``: the streaming queries of this process, and those that the warehouse knows of."""
+
+
+@dataclass(frozen=True)
+class StopJob:
+    """``STOP JOB 'id'``."""
+
+    id: str
+
+
 CatalogStatement = CreateCatalog | DropCatalog | UseCatalog | ShowCatalogs
 DatabaseStatement = CreateDatabase | DropDatabase | UseDatabase | ShowDatabases | ShowTables | ShowViews
 TableStatement = CreateTable | CreateTableLike | CreateTableAs | DropTable | AlterTable | RenameTable
 PartitionStatement = TrackPartitions | DropPartition | CompactTable | PublishLog
 Description = ShowCreateTable | ShowPartitions | DescribeTable | Explain
 ProcedureStatement = Call | ShowProcedures
+JobStatement = ShowJobs | StopJob
 ViewStatement = CreateView | ExplainView | RefreshView | AlterView | SuspendView | DropView
 SessionStatement = SetOption | ShowOptions | ResetOption
-RowStatement = Insert | Delete | Update | Merge | Select
+RowStatement = Insert | StatementSet | Delete | Update | Merge | Select
 OtherTables = TableStatement | ViewStatement | DropDatabase | UseCatalog
 """After these the current catalog may have other tables, or other columns of them."""
 
@@ -590,6 +610,7 @@ Statement = (
     | PartitionStatement
     | Description
     | ProcedureStatement
+    | JobStatement
     | ViewStatement
     | SessionStatement
     | RowStatement
