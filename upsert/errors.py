@@ -110,6 +110,10 @@ class DeliveryError(UpsertError):
     """
 
 
+class PartlyExecutedError(UpsertError):
+    """A statement set failed after some of its INSERTs were committed; do not execute those again."""
+
+
 class LogNotPublishedError(UpsertError):
     """A commit was made, and its changes are not in the table's log yet; do not write the rows again."""
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JError
@@ -11,6 +15,9 @@ from upsert.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_WATCHED_EVERY_S: Final = 0.5
 
 QUERY_ID: Final = "sql.streaming.queryId"
 """Name of the local property of a stream's jobs that holds its id: the same after a restart."""
@@ -59,12 +66,44 @@ def query_of_micro_batch(rows: DataFrame, subject: str) -> str:
     return str(query)
 
 
+def end_together(queries: Sequence[StreamingQuery], *, end_by_themselves: bool) -> None:
+    """From now on stop all of some queries when one fails; or ends, unless they end by themselves."""
+
+    def watch() -> None:
+        while True:
+            active = [query for query in queries if query.isActive]
+            ended = [query for query in queries if not query.isActive]
+            if not active:
+                return
+            if ended and (not end_by_themselves or any(query.exception() is not None for query in ended)):
+                for query in active:
+                    query.stop()
+                return
+            time.sleep(_WATCHED_EVERY_S)
+
+    def watch_while_spark_runs() -> None:
+        with suppress(Py4JError, OSError):
+            watch()
+
+    threading.Thread(target=watch_while_spark_runs, name="statement-set", daemon=True).start()
+
+
 def active_queries(spark: SparkSession) -> set[str]:
     """The ids of the queries that a session runs; none if it has been stopped."""
     try:
         return {str(query.id) for query in spark.streams.active}
     except (Py4JError, OSError):
         return set()
+
+
+def stop_query(spark: SparkSession, id: str) -> bool:
+    """Stop a query; False if the session does not run it."""
+    with suppress(Py4JError, OSError):
+        for query in spark.streams.active:
+            if str(query.id) == id:
+                query.stop()
+                return True
+    return False
 
 
 def checkpoint_of(spark: SparkSession, id: str) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -13,12 +13,16 @@ from rich.live import Live
 
 from deltajoin.cli.command import Output, RowGrid, reason_of
 from upsert.errors import UpsertError
+from upsert.retry import retried
 from upsert.views.progress import METRICS
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _REFRESH_S: Final = 0.5
+_FIRST_PAUSE_S: Final = 1.0
+_LONGEST_PAUSE_S: Final = 60.0
+_RECOVERED_S: Final = 600.0
 
 
 class JobFailedError(UpsertError):
@@ -59,6 +63,65 @@ def follow(
             "; ".join(f"query {name} has failed: {reason}" for name, reason in failed.items())
             + "; correct the cause and run the job again, it goes on from its checkpoints"
         )
+
+
+def kept(
+    run: Callable[[], None],
+    restarts: int,
+    tell: Callable[[str], None],
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+    monotonic: Callable[[], float] = time.monotonic,
+) -> None:
+    """Run a job, and again after each failure, with pauses of 1 s, 2 s, 4 s … up to a minute.
+
+    Args:
+        run: raises an error of this project when the job has failed.
+        restarts: how often in a row; counted from the start when the job has run for ten minutes.
+        tell: is told of each failure that is followed by a restart.
+        sleep: how to wait.
+        monotonic: the clock.
+    """
+    began, has_recovered, reason = monotonic(), False, ""
+
+    def attempt() -> None:
+        nonlocal began
+        began = monotonic()
+        run()
+
+    def is_passing(failure: BaseException) -> bool:
+        nonlocal has_recovered, reason
+        has_recovered, reason = monotonic() - began >= _RECOVERED_S, str(failure)
+        return isinstance(failure, UpsertError) and not has_recovered
+
+    def pause(seconds: float) -> None:
+        tell(reason)
+        sleep(seconds)
+
+    while True:
+        try:
+            retried(
+                attempt,
+                is_passing=is_passing,
+                first_pause_s=_FIRST_PAUSE_S,
+                longest_pause_s=_LONGEST_PAUSE_S,
+                tries=restarts + 1,
+                sleep=pause,
+            )
+        except UpsertError:
+            if not has_recovered or not restarts:
+                raise
+            pause(_FIRST_PAUSE_S)
+        else:
+            return
+
+
+def tell_restart(output: Output, reason: str) -> None:
+    """Tell that a job is started again."""
+    if output.as_json:
+        print(json.dumps({"event": "restarting", "message": reason}), flush=True)
+    else:
+        output.say(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} the job is started again: {reason}")
 
 
 class _Log:

@@ -13,20 +13,22 @@ from prompt_toolkit.completion import WordCompleter
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 
 from upsert.catalog.run.procedures import PROCEDURES
+from upsert.catalog.script import ends_in_set
 from upsert.catalog.system_tables import SYSTEM_TABLES
 from upsert.options import is_secret
 
 # fmt: off
 WORDS: Final = (
-    "ALTER TABLE", "AS", "BY", "CALL", "COMPACT", "CREATE TABLE", "CREATE MATERIALIZED VIEW",
-    "DELETE FROM", "DESCRIBE", "DROP TABLE", "DROP MATERIALIZED VIEW", "EXPLAIN", "EXPLAIN FORMAT JSON",
-    "EXPLAIN MATERIALIZED VIEW", "EXTENDED", "FROM", "FOR SYSTEM_TIME AS OF", "GROUP BY", "IF EXISTS",
-    "IF NOT EXISTS", "INDEX",
-    "INSERT INTO", "INSERT OVERWRITE", "JOIN", "LEFT JOIN", "LIMIT", "MERGE INTO", "NOT ENFORCED", "ON",
-    "ORDER BY", "PARTITION", "PARTITIONED BY", "PRIMARY KEY", "REFRESH MATERIALIZED VIEW", "RESET",
-    "SELECT", "SET", "SHOW CREATE TABLE", "SHOW PARTITIONS", "SHOW PROCEDURES", "SHOW TABLES",
-    "SHOW MATERIALIZED VIEWS", "table_changes", "UNIQUE INDEX", "USING", "VALUES", "WHEN MATCHED",
-    "WHEN NOT MATCHED", "WHEN NOT MATCHED BY SOURCE", "WHERE", "WITH",
+    "ALTER TABLE", "AS", "BEGIN STATEMENT SET", "BY", "CALL", "COMPACT", "CREATE TABLE",
+    "CREATE MATERIALIZED VIEW", "CREATE TEMPORARY VIEW", "CREATE VIEW", "DELETE FROM", "DESCRIBE",
+    "DROP TABLE", "DROP MATERIALIZED VIEW", "DROP VIEW", "END", "EXECUTE STATEMENT SET BEGIN", "EXPLAIN",
+    "EXPLAIN FORMAT JSON", "EXPLAIN MATERIALIZED VIEW", "EXTENDED", "FROM", "FOR SYSTEM_TIME AS OF",
+    "GROUP BY", "IF EXISTS", "IF NOT EXISTS", "INDEX", "INSERT INTO", "INSERT OVERWRITE", "JOIN",
+    "LEFT JOIN", "LIMIT", "MERGE INTO", "NOT ENFORCED", "ON", "ORDER BY", "PARTITION", "PARTITIONED BY",
+    "PRIMARY KEY", "REFRESH MATERIALIZED VIEW", "RESET", "SELECT", "SET", "SHOW CREATE TABLE",
+    "SHOW CREATE VIEW", "SHOW JOBS", "SHOW PARTITIONS", "SHOW PROCEDURES", "SHOW TABLES",
+    "SHOW MATERIALIZED VIEWS", "STOP JOB", "SHOW VIEWS", "table_changes", "UNIQUE INDEX", "USING", "VALUES",
+    "WHEN MATCHED", "WHEN NOT MATCHED", "WHEN NOT MATCHED BY SOURCE", "WHERE", "WITH",
 )
 # fmt: on
 _LAST_WORD: Final = re.compile(r"\w*\$|\w+")
@@ -73,11 +75,13 @@ def _statement(session: PromptSession[str], completer: WordCompleter) -> str:
 def is_whole(text: str) -> bool:
     """Whether what was typed can be executed: it ends with a semicolon, is empty, or a word to leave by.
 
+    A semicolon within a statement set is no end.
+
     >>> is_whole("SELECT 1"), is_whole("SELECT 1;"), is_whole("exit"), is_whole(" ")
     (False, True, True, True)
     """
     typed = text.strip()
-    return not typed or typed.endswith(";") or typed.lower() in _LEAVE
+    return not typed or (typed.endswith(";") and not ends_in_set(typed)) or typed.lower() in _LEAVE
 
 
 class DiscreetHistory(FileHistory):

@@ -10,9 +10,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import pyarrow as pa
 from rich.console import Console, Group
@@ -21,11 +22,12 @@ from rich.text import Text
 
 from deltajoin.cli.command import Output, RowGrid
 from upsert import Catalog
-from upsert.catalog.results import Done, Frame, Live, Result, Rows, Running
+from upsert.catalog.results import Done, Frame, Live, Result, Rows, Running, RunningSet
 from upsert.catalog.script import split_statements
 from upsert.errors import ConfigurationError, own_errors_first
 from upsert.sql.parameters import bound, parameters, written
 from upsert.sql.parser import parse
+from upsert.sql.statements import CreateView, RefreshView
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -78,6 +80,28 @@ SHOWN_ROWS: Final = 1_000
 _REFRESH_S: Final = 0.5
 
 
+@dataclass(frozen=True)
+class _Job:
+    """A statement that started a query, None for none, and the options and the database that it ran with."""
+
+    statement: Statement | None
+    options: Mapping[str, str]
+    catalog: str
+    database: str
+
+    @classmethod
+    def of(cls, statement: Statement | None, catalog: Catalog) -> Self:
+        if isinstance(statement, CreateView):
+            statement = RefreshView(statement.name)  # it exists
+        return cls(statement, dict(catalog.options), catalog.databases.catalog, catalog.databases.current)
+
+    def restore(self, catalog: Catalog) -> None:
+        catalog.options.clear()
+        catalog.options.update(self.options)
+        catalog.catalogs.use(self.catalog)
+        catalog.databases.use(self.database)
+
+
 class Session:
     """A catalog, and Spark for what needs it; executes statements and shows the result of each.
 
@@ -112,6 +136,7 @@ class Session:
         self._shown: list[StreamingQuery] = []
         self._is_cancelled = False
         self._recorder: QueryRecorder | None = None
+        self._jobs: list[_Job] = []
         self.started: list[StreamingQuery] = []
 
     @cached_property
@@ -183,21 +208,53 @@ class Session:
 
         So no query starts before all of them are known to be possible.
         """
-        from upsert.catalog.run import dispatch
-
         # each must be a statement before any is executed
         parsed = [parse(statement.text) for statement in split_statements(text)]
         self._check_params(parsed)
         found: list[Callable[[], Result]] = []
         for one in [bound(one, self._args(one)) for one in parsed]:
-            self._go_on()
-            with own_errors_first():
-                planned = self._with_spark_if_needed(partial(dispatch.planned, self.catalog.context, one))
-            if isinstance(planned, Result):
-                self._show(planned)
-            else:
-                found.append(planned)
+            before = len(self.started)
+            starts, job = self._planned(one), _Job.of(one, self.catalog)
+            found += [partial(self._remembered, start, job) for start in starts]
+            self._jobs += [job] if len(self.started) > before else []
         return found
+
+    def _remembered(self, start: Callable[[], Result], job: _Job) -> Result:
+        """Run what `plan_script` gave; if that starts a query, `restart` starts it again."""
+        result = start()
+        if isinstance(result, Running | RunningSet):
+            self._jobs.append(job)
+        return result
+
+    def restart(self) -> None:
+        """Stop the queries of `plan_script`, plan them again, each as it was planned then, and start them.
+
+        Statements that started no query, such as a CREATE TABLE or an INSERT of a batch, are not repeated.
+        """
+        for query in self.started:
+            query.stop()
+        self.started.clear()
+        after = _Job.of(None, self.catalog)
+        found = []
+        try:
+            for job in self._jobs:
+                job.restore(self.catalog)
+                found += self._planned(job.statement) if job.statement is not None else []
+        finally:
+            after.restore(self.catalog)
+        self.run_planned(found)
+
+    def _planned(self, statement: Statement) -> list[Callable[[], Result]]:
+        """What starts the queries of a statement; any other one is executed, and its result is shown."""
+        from upsert.catalog.run import dispatch
+
+        self._go_on()
+        with own_errors_first():
+            planned = self._with_spark_if_needed(partial(dispatch.planned, self.catalog.context, statement))
+        if not isinstance(planned, Result):
+            return [planned]
+        self._show(planned)
+        return []
 
     def run_planned(self, planned: Sequence[Callable[[], Result]]) -> None:
         """Run what `plan_script` gave."""
@@ -248,6 +305,9 @@ class Session:
             case Running(query=query):
                 self.started.append(query)
                 self._output.say(f"{result.statement}: runs, checkpoint {result.checkpoint}")
+            case RunningSet(runs=runs):
+                for run in runs:
+                    self._show(run)
             case Live():
                 self._show_live(result)
             case Frame(df=df) if df.isStreaming:

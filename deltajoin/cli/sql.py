@@ -11,6 +11,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager, suppress
@@ -21,7 +22,7 @@ from typing import Annotated, Final
 import typer
 
 from deltajoin.cli.command import EXPECTED_ERRORS, HERE, Json, Output, Warehouse, errors_printed, print_error
-from deltajoin.cli.jobs import follow
+from deltajoin.cli.jobs import follow, kept, tell_restart
 from deltajoin.cli.session import SHOWN_ROWS, Session
 from upsert.errors import ConfigurationError
 from upsert.sql.parser import parse
@@ -151,6 +152,13 @@ def run(
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="When a query fails, leave the others running.")
     ] = False,
+    restarts: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="How often in a row all queries are started again when one fails.",
+        ),
+    ] = 0,
     trace: Trace = False,
     as_json: Json = False,
 ) -> None:
@@ -164,9 +172,29 @@ def run(
         signals_noted() as stopped,
         closing(Session(warehouse, output, conf or (), master, params=params or ())) as session,
     ):
+        if keep_going and restarts:
+            raise ConfigurationError(
+                "run: --restarts starts all queries again when one fails, got --keep-going too; leave one out"
+            )
         done_or_stopped(partial(_start, session, _read(job), job), session.cancel, stopped)
-        if session.started:
-            follow(session.started, output, stopped, keep_going=keep_going)
+        is_first = True
+
+        def attempt() -> None:
+            nonlocal is_first
+            if not is_first and not stopped:
+                done_or_stopped(session.restart, session.cancel, stopped)
+            if session.started and (is_first or not stopped):
+                is_first = False
+                follow(session.started, output, stopped, keep_going=keep_going)
+
+        kept(attempt, restarts, partial(tell_restart, output), sleep=partial(_pause, stopped))
+
+
+def _pause(stopped: list[int], seconds: float) -> None:
+    """Wait, but no longer than until a signal comes."""
+    end = time.monotonic() + seconds
+    while not stopped and (left := end - time.monotonic()) > 0:
+        time.sleep(min(left, _AGAIN_S))
 
 
 def _start(session: Session, text: str, job: Path) -> None:

@@ -32,9 +32,6 @@ from upsert.views.hidden_tables import hidden_tables
 from upsert.views.progress import refreshes_of
 from upsert.views.view import CHECKPOINTS, definition_of
 
-SILENT_MS: Final = 60_000
-"""A running query whose driver was not heard of for so long is shown as silent: the driver may be gone."""
-
 SHOWN_SNAPSHOTS: Final = 200
 SHOWN_FILES: Final = 200
 SAMPLE_ROWS: Final = 20
@@ -362,11 +359,11 @@ class Observer:
             options=options,
             create=create_text(name, definition.schema, options),
         )
-        connected = self._context.connected(name)
         try:
+            connected = self._context.connected(name)
             mirror = None if connected is None else connected.mirror_table()
         except UpsertError:
-            return info  # it has none, or none yet
+            return info  # it has none, or none yet, or is a view
         if mirror is None:
             return info
         kept = self._opened(name, mirror)
@@ -516,10 +513,9 @@ def _query(
     rows_out = {batch.id: batch.rows_out for batch in record.batches if batch.rows_out is not None}
     for info in written:
         rows_out |= info.written.get(record.id, {})
-    is_silent = record.state == "running" and now_ms - record.heard_ms > SILENT_MS
     return QueryInfo(
         record,
-        "silent" if is_silent else record.state,
+        record.shown_state(now_ms),
         tuple(_lag(uuid, at, opened, now_ms) for uuid, at in reads.items()),
         tuple(one.name for one in inputs if not one.versions),
         tuple(info.name for info in written),

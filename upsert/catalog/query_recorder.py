@@ -3,19 +3,18 @@
 Spark tells a listener of each start, micro-batch and end. The listener changes a value in memory and returns;
 a thread of its own writes the files, one a second at most. So no micro-batch waits for a disk or an object
 store, and nothing that fails here fails a query. Between events the thread says every ten seconds that the
-driver lives.
+driver lives, and looks whether another process wants a query to be stopped.
 """
 
 from __future__ import annotations
 
 import atexit
 import json
-import os
-import socket
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -24,7 +23,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from upsert.catalog import query_records
 from upsert.catalog.query_records import QueryRecord
 from upsert.errors import UpsertError
-from upsert.streaming_query import active_queries, checkpoint_of
+from upsert.streaming_query import active_queries, checkpoint_of, stop_query
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,7 +59,7 @@ class QueryRecorder(StreamingQueryListener):
         self._warehouse = warehouse
         self._now_ms = now_ms
         self._session: SparkSession | None = None
-        self._driver = f"{socket.gethostname()}:{os.getpid()}"
+        self._driver = query_records.this_driver()
         self._lock = threading.Lock()
         self._woken = threading.Condition(self._lock)
         self._records: dict[str, QueryRecord] = {}
@@ -185,9 +184,26 @@ class QueryRecorder(StreamingQueryListener):
         self._beat_at = time.monotonic() + HEARTBEAT_S
         active = None if self._session is None else active_queries(self._session)
         with self._lock:
-            for one in self._records.values():
-                if one.state == "running" and (active is None or one.id in active):
-                    self._unwritten.setdefault(one.id)
+            running = {
+                one.id: one.run
+                for one in self._records.values()
+                if one.state == "running" and (active is None or one.id in active)
+            }
+            for id in running:
+                self._unwritten.setdefault(id)
+        if running:
+            with suppress(UpsertError, OSError):  # the records that are written next tell of it
+                self._stop_asked(running)
+
+    def _stop_asked(self, running: Mapping[str, str]) -> None:
+        """Stop the queries whose stop another process has asked for."""
+        for id, run in query_records.asked_to_stop(self._warehouse).items():
+            if id not in running:
+                continue  # of another driver
+            query_records.stop_is_answered(self._warehouse, id)
+            if running[id] == run and self._session is not None:
+                # its micro-batch comes to an end first, and meanwhile this thread has records to write
+                threading.Thread(target=stop_query, args=(self._session, id), daemon=True).start()
 
     def _write(self, id: str) -> None:
         with self._lock:

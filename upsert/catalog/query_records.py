@@ -1,7 +1,8 @@
 """What streaming queries leave in a warehouse of their progress: one small file for each query.
 
 ``<warehouse>/.queries/<query id>.json`` says what the query is, how it is, and what its last micro-batches
-did. The file is for people who look on; no query reads it. See docs/decisions/0050.
+did. The file is for people who look on; no query reads it. ``<query id>.stop`` beside it asks the driver to
+stop the query. See docs/decisions/0050 and 0061.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, NamedTuple, Self
@@ -29,6 +32,10 @@ KEPT_BATCHES: Final = 60
 KEPT_RECORDS: Final = 200
 """Queries of a warehouse that are remembered; the ones not heard of for longest go."""
 
+SILENT_MS: Final = 60_000
+"""A running query whose driver was not heard of for so long is shown as silent: the driver may be gone."""
+
+_STOP: Final = ".stop"
 _FORMAT: Final = 1
 _LARGEST_FILE: Final = 1 << 20
 _LONGEST_TEXT: Final = 2_000
@@ -171,6 +178,11 @@ class QueryRecord(Jsonable):
     error: str | None = None
     error_ms: int | None = None
 
+    def shown_state(self, now_ms: int) -> str:
+        """Its state; ``silent`` if it should run, and its driver was not heard of for a minute."""
+        is_silent = self.state == "running" and now_ms - self.heard_ms > SILENT_MS
+        return "silent" if is_silent else self.state
+
     def heard(self, now_ms: int) -> Self:
         """Its driver lives."""
         return replace(self, heard_ms=now_ms)
@@ -217,6 +229,11 @@ def reason(exception: str) -> str:
     own = own_error(RuntimeError(exception))
     text = exception.strip().partition("\n")[0] if own is None else str(own)
     return masked_text(text.strip()[:_LONGEST_TEXT])
+
+
+def this_driver() -> str:
+    """Host and process that run this code."""
+    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def file_of(warehouse: str, id: str) -> str:
@@ -304,11 +321,39 @@ def write(warehouse: str, record: QueryRecord) -> None:
     storage_of(path).replace(path, record.content())
 
 
+def ask_to_stop(warehouse: str, record: QueryRecord) -> None:
+    """Ask the driver of a query to stop this run of it; it looks every ten seconds."""
+    path = file_of(warehouse, record.id).removesuffix(".json") + _STOP
+    storage_of(path).replace(path, json.dumps({"format": _FORMAT, "run": record.run}).encode())
+
+
+def asked_to_stop(warehouse: str) -> dict[str, str]:
+    """The run that is to be stopped of each query, by its id."""
+    found = {}
+    for name in _entries(warehouse):
+        id = name.removesuffix(_STOP)
+        if name.endswith(_STOP) and _NAME.fullmatch(f"{id}.json"):
+            path = os.path.join(warehouse, FOLDER, name)
+            with suppress(FileNotFoundError, ValueError, AttributeError, RecursionError):
+                found[id] = str(json.loads(storage_of(path).read(path)).get("run"))
+    return found
+
+
+def stop_is_answered(warehouse: str, id: str) -> None:
+    """Take away the request to stop a query."""
+    path = file_of(warehouse, id).removesuffix(".json") + _STOP
+    storage_of(path).delete(path)
+
+
 def names(warehouse: str) -> list[str]:
     """Names of the files of records."""
+    return sorted(filter(_NAME.fullmatch, _entries(warehouse)))
+
+
+def _entries(warehouse: str) -> list[str]:
     folder = os.path.join(warehouse, FOLDER)
     try:
-        return sorted(filter(_NAME.fullmatch, storage_of(folder).names(folder)))
+        return storage_of(folder).names(folder)
     except (FileNotFoundError, NotADirectoryError):
         return []
 

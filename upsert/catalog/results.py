@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -81,13 +82,14 @@ class Materialized:
             self._rows[identity] = (row, count)
 
 
+_ASKED_EVERY_S = 0.1
 _SHOWN_ROWS = 20
 _SHOWN_WIDTH = 40
 
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """What ``Catalog.sql`` returns: one of ``Done``, ``Rows``, ``Frame``, ``Running`` and ``Live``.
+    """What ``Catalog.sql`` returns: ``Done``, ``Rows``, ``Frame``, ``Running``, ``RunningSet`` or ``Live``.
 
     Attributes:
         statement: what was executed, such as ``CREATE TABLE orders``.
@@ -205,6 +207,41 @@ class Running(Result):
         """
         with own_errors_first():
             return self.query.awaitTermination(timeout) is not False  # None if there is no time-out
+
+
+@dataclass(frozen=True, repr=False)
+class RunningSet(Result):
+    """The streaming statements of a statement set, which have been started together and end together.
+
+    When one fails, the others are stopped; also when one is stopped, unless the trigger ends them.
+
+    Attributes:
+        runs: each of them, in the order of the text.
+    """
+
+    runs: tuple[Running, ...]
+
+    def __repr__(self) -> str:
+        return f"<{self.statement}: {', '.join(map(repr, self.runs))}>"
+
+    def stop(self) -> None:
+        """Stop all; the same set continues from its checkpoints."""
+        for run in self.runs:
+            run.query.stop()
+
+    def await_termination(self, timeout: float | None = None) -> bool:
+        """Wait until all have ended, as ``Running.await_termination``; raises the error of one that failed.
+
+        Args:
+            timeout: seconds to wait at most; None without an end.
+        """
+        end = float("inf") if timeout is None else time.monotonic() + timeout
+        while (are_active := any(run.query.isActive for run in self.runs)) and time.monotonic() < end:
+            time.sleep(_ASKED_EVERY_S)
+        for run in self.runs:
+            if not run.query.isActive:
+                run.await_termination()
+        return not are_active
 
 
 @dataclass(frozen=True, repr=False)

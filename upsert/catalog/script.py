@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
-from sqlglot.tokenizer_core import TokenType
+from sqlglot.tokenizer_core import Token, TokenType
 
+from upsert.errors import SchemaError
 from upsert.sql.dialect import tokens_of
+from upsert.sql.tokens import ends_set, head_of_set
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class ScriptStatement:
 
 
 def split_statements(text: str) -> Iterator[ScriptStatement]:
-    r"""The statements of a script, which semicolons end; comments and quotes may hold semicolons.
+    r"""The statements of a script, which semicolons end; comments, quotes and statement sets may hold some.
 
     Raises:
         SchemaError: a quote or comment is not closed.
@@ -34,15 +35,45 @@ def split_statements(text: str) -> Iterator[ScriptStatement]:
     >>> [(s.line, s.text.strip()) for s in split_statements("SET a = ';';\n-- done;\nSELECT 1")]
     [(1, "SET a = ';'"), (3, 'SELECT 1')]
     """
-    start: int | None = None
-    end = 0
-    for token in chain(tokens_of(text, "script"), (None,)):
-        if token is not None and token.token_type is not TokenType.SEMICOLON:
-            start = token.start if start is None else start
-            end = token.end + 1
-        elif start is not None:
-            before = text[:start]
-            lines = before.count("\n")
-            column = start - before.rfind("\n") - 1
-            yield ScriptStatement("\n" * lines + " " * column + text[start:end], lines + 1)
-            start = None
+    tokens = tokens_of(text, "script")
+    for first, last in _statements(tokens):
+        start = tokens[first].start
+        before = text[:start]
+        lines = before.count("\n")
+        column = start - before.rfind("\n") - 1
+        yield ScriptStatement("\n" * lines + " " * column + text[start : tokens[last].end + 1], lines + 1)
+
+
+def ends_in_set(text: str) -> bool:
+    """Whether a text ends within a statement set, so that a semicolon is not its end.
+
+    >>> ends_in_set("BEGIN STATEMENT SET; INSERT INTO t SELECT 1;"), ends_in_set("SELECT 1;")
+    (True, False)
+    """
+    try:
+        tokens = tokens_of(text, "script")
+    except SchemaError:
+        return False  # what is wrong with it is told when it is executed
+    *_, (first, last) = [(0, 0), *_statements(tokens)]
+    return bool(tokens) and head_of_set(tokens[first : first + 4]) > 0 and not _is_whole_set(tokens, last)
+
+
+def _statements(tokens: Sequence[Token]) -> Iterator[tuple[int, int]]:
+    """The numbers of the first and the last token of each statement, semicolons at its end left out."""
+    first, is_set = 0, False
+    for number, token in enumerate(tokens):
+        if number == first:
+            is_set = head_of_set(tokens[first : first + 4]) > 0
+        if token.token_type is not TokenType.SEMICOLON:
+            continue
+        if number > first and is_set and not _is_whole_set(tokens, number - 1):
+            continue
+        if number > first:
+            yield first, number - 1
+        first = number + 1
+    if first < len(tokens):
+        yield first, len(tokens) - 1
+
+
+def _is_whole_set(tokens: Sequence[Token], last: int) -> bool:
+    return last > 0 and ends_set(tokens[last], tokens[last - 1])

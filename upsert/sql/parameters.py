@@ -48,6 +48,8 @@ def bound(statement: s.Statement, args: Args | None) -> s.Statement:
         case s.Explain():
             explained = bound(statement.statement, args)
             return replace(statement, statement=cast("_Explained", explained))
+        case s.StatementSet(inserts=inserts):
+            return replace(statement, inserts=_bound_set(inserts, args))
         case s.Select() | s.Insert() | s.CreateTableAs():
             return replace(statement, query=_valued(statement.query, args))
         case s.Update() | s.Merge():
@@ -56,7 +58,11 @@ def bound(statement: s.Statement, args: Args | None) -> s.Statement:
             rows = _valued(statement.rows, args)
             condition = rows.tree.args["where"].this if rows.args else statement.condition
             return replace(statement, rows=rows, condition=condition)
-        case s.CreateView(query=query) | s.ExplainView(view=s.CreateView(query=query)) if query.parameters:
+        case (
+            s.CreateView(query=query)
+            | s.CreatePlainView(query=query)
+            | s.ExplainView(view=s.CreateView(query=query))
+        ) if query.parameters:
             raise SchemaError(
                 f"{query.subject}: a view keeps the text of its query, which must have no parameters, got "
                 f"{_listed(query.parameters)}; write the value"
@@ -69,11 +75,34 @@ def bound(statement: s.Statement, args: Args | None) -> s.Statement:
     return statement
 
 
+def _bound_set(inserts: Sequence[s.Insert], args: Args | None) -> tuple[s.Insert, ...]:
+    """The INSERTs of a statement set, each with the values for its own parameters."""
+    if any(one.query.is_numbered for one in inserts):
+        raise SchemaError("EXECUTE STATEMENT SET: parameters must have names, got ?; write :name")
+    if args is not None and not isinstance(args, Mapping):
+        raise ConfigurationError("EXECUTE STATEMENT SET: args must be a dict, got a list")
+    used = {name for one in inserts for name in one.query.parameters}
+    if unused := [name for name in args or () if name not in used]:
+        raise ConfigurationError(
+            f"EXECUTE STATEMENT SET: each value of args must be of a parameter, got {_listed(unused)}; "
+            f"parameters are {_listed(sorted(used)) or 'none'}"
+        )
+    own = [
+        {name: value for name, value in (args or {}).items() if name in one.query.parameters}
+        for one in inserts
+    ]
+    return tuple(
+        replace(one, query=_valued(one.query, given or None)) for one, given in zip(inserts, own, strict=True)
+    )
+
+
 def parameters(statement: s.Statement) -> tuple[str, ...]:
     """The names of the parameters that a statement has; ``?`` are not among them."""
     match statement:
         case s.Explain():
             return parameters(statement.statement)
+        case s.StatementSet(inserts=inserts):
+            return tuple(sorted({name for one in inserts for name in parameters(one)}))
         case s.Select() | s.Insert() | s.CreateTableAs():
             found = statement.query
         case s.Update() | s.Merge():

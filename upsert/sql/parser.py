@@ -17,18 +17,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
+
+from sqlglot.tokenizer_core import TokenType
 
 from upsert.errors import SchemaError
 from upsert.sql import statements as s
-from upsert.sql.dialect import Edit, expression_tree, too_deep
+from upsert.sql.dialect import Edit, expression_tree, refusal, tokens_of, too_deep
 from upsert.sql.merge_into import merge_into
 from upsert.sql.query import QueryText, query_at
 from upsert.sql.statements import Statement
-from upsert.sql.table_statements import alter_table, alter_view, create_table, create_view
+from upsert.sql.table_statements import (
+    alter_table,
+    alter_view,
+    create_plain_view,
+    create_table,
+    create_view,
+)
 from upsert.sql.tokens import (
     Cursor,
     blanked,
+    head_of_set,
     literal,
     names,
     options,
@@ -156,11 +166,12 @@ def _query_of_rows(cursor: Cursor, edits: list[Edit], named: int) -> QueryText:
     return QueryText.of(text, cursor.first, cursor.reached, cursor.subject, edits)
 
 
-_ASSIGNMENT_HEAD: Final = re.compile(
-    # possessive: what was read as a comment is not read in another way
-    r"(?:\s++|--[^\n]*+\n|/\*(?:[^*]|\*(?!/))*+\*/)*+(SET|RESET)\b\s*+",
-    re.IGNORECASE,
-)
+_BLANK: Final = r"(?:\s++|--[^\n]*+\n|/\*(?:[^*]|\*(?!/))*+\*/)*+"
+"""White and comments; possessive: what was read as a comment is not read in another way."""
+
+_ASSIGNMENT_HEAD: Final = re.compile(rf"{_BLANK}(SET|RESET)\b\s*+", re.IGNORECASE)
+
+_SET_HEAD: Final = re.compile(rf"{_BLANK}(?:EXECUTE|BEGIN)\b", re.IGNORECASE)
 
 _ASSIGNMENT: Final = re.compile(
     r"(?:'(?P<quoted>(?:[^']|'')*)'|(?P<key>[\w.\-]+))\s*(?:=\s*(?P<value>'(?:[^']|'')*'|[^'].*)?)?",
@@ -190,6 +201,8 @@ def parse(text: str) -> Statement:
     if (assignment := _assignment(text)) is not None:
         return assignment
     try:
+        if _SET_HEAD.match(text) and (found := _statement_set(text)) is not None:
+            return found
         cursor = Cursor(text)
         statement = _at(cursor)
     except RecursionError:
@@ -279,6 +292,32 @@ def _insert(cursor: Cursor) -> s.Insert:
     return s.Insert(name, query_at(cursor), columns, values, hints, overwrite, dynamic)
 
 
+def _statement_set(text: str) -> s.StatementSet | None:
+    """The statement set of a text; None if it begins as another statement."""
+    subject = "EXECUTE STATEMENT SET"
+    tokens = tokens_of(text, subject)
+    if not (head := head_of_set(tokens)):
+        return None
+    expected = "expected INSERT … and a semicolon, or END after the last one"
+    found: list[s.Insert] = []
+    first = head + (len(tokens) > head and tokens[head].token_type is TokenType.SEMICOLON)
+    for number in range(first, len(tokens)):
+        if tokens[number].token_type is TokenType.SEMICOLON and tokens[first].text.upper() != "END":
+            if tokens[first].text.upper() != "INSERT":
+                raise refusal(subject, expected, text, tokens[first])
+            # all around it is white, so errors have their places in the whole text
+            cursor = Cursor(blanked(text, tokens[first].start, tokens[number].start), subject)
+            cursor.expect("INSERT")
+            found.append(_insert(cursor))
+            first = number + 1
+    last = [one.text.upper() for one in tokens[first:]]
+    if last[:1] != ["END"] or not found:
+        raise refusal(subject, expected, text, tokens[first] if last else None)
+    if any(word != ";" for word in last[1:]):
+        raise refusal(subject, "expected the end of the statement", text, tokens[first + 1])
+    return s.StatementSet(tuple(found))
+
+
 def _columns_ahead(cursor: Cursor) -> bool:
     """``(a, b) SELECT …``; but ``(SELECT …)`` is a query."""
     is_query = cursor.word(1) in _QUERY_WORDS and cursor.word(2) not in (",", ")")
@@ -352,6 +391,20 @@ def _show_procedures(cursor: Cursor) -> s.ShowProcedures:
     return s.ShowProcedures(cursor.string("a pattern in quotes") if cursor.skip("LIKE") else None)
 
 
+_TEMPORARY: Final = ("TEMPORARY", "TEMP")
+
+
+def _drop_temporary_view(name: str, if_exists: bool) -> s.DropPlainView:
+    return s.DropPlainView(name, if_exists, must_be_temporary=True)
+
+
+def _stop_job(cursor: Cursor) -> s.StopJob:
+    id = cursor.string("the id of a job in quotes, see SHOW JOBS")
+    if cursor.ahead("WITH"):
+        raise cursor.refusal("a job has its checkpoint, from which it continues; leave WITH … out")
+    return s.StopJob(id)
+
+
 _STATEMENTS: Final[Mapping[tuple[str, ...], Callable[[Cursor], Statement]]] = {
     ("CREATE", "OR", "REPLACE", "TABLE"): lambda cursor: create_table(cursor, replaces=True),
     ("CREATE", "TABLE"): create_table,
@@ -363,6 +416,19 @@ _STATEMENTS: Final[Mapping[tuple[str, ...], Callable[[Cursor], Statement]]] = {
     ("REFRESH", "MATERIALIZED", "VIEW"): lambda cursor: s.RefreshView(table_name(cursor)),
     ("DROP", "MATERIALIZED", "VIEW"): _drop(s.DropView, table_name),
     ("SHOW", "MATERIALIZED", "VIEWS"): lambda cursor: s.ShowViews(*_shown_of(cursor)),
+    ("CREATE", "VIEW"): create_plain_view,
+    ("CREATE", "OR", "REPLACE", "VIEW"): partial(create_plain_view, replaces=True),
+    **{("CREATE", word, "VIEW"): partial(create_plain_view, is_temporary=True) for word in _TEMPORARY},
+    **{
+        ("CREATE", "OR", "REPLACE", word, "VIEW"): partial(
+            create_plain_view, replaces=True, is_temporary=True
+        )
+        for word in _TEMPORARY
+    },
+    ("DROP", "VIEW"): _drop(s.DropPlainView, table_name),
+    **{("DROP", word, "VIEW"): _drop(_drop_temporary_view, table_name) for word in _TEMPORARY},
+    ("SHOW", "VIEWS"): lambda cursor: s.ShowPlainViews(*_shown_of(cursor)),
+    ("SHOW", "CREATE", "VIEW"): lambda cursor: s.ShowCreateTable(table_name(cursor), must_be_view=True),
     ("CREATE", "CATALOG"): _create_catalog,
     ("DROP", "CATALOG"): _drop(s.DropCatalog, _catalog),
     **{("CREATE", word): _create_database for word in _DATABASE_WORDS},
@@ -379,6 +445,8 @@ _STATEMENTS: Final[Mapping[tuple[str, ...], Callable[[Cursor], Statement]]] = {
     ("SHOW", "TABLES"): lambda cursor: s.ShowTables(*_shown_of(cursor)),
     ("SHOW", "PARTITIONS"): _show_partitions,
     ("SHOW", "PROCEDURES"): _show_procedures,
+    ("SHOW", "JOBS"): lambda _: s.ShowJobs(),
+    ("STOP", "JOB"): _stop_job,
     ("CALL",): _call,
     ("DESCRIBE",): _describe,
     ("DESC",): _describe,
@@ -391,9 +459,10 @@ _STATEMENTS: Final[Mapping[tuple[str, ...], Callable[[Cursor], Statement]]] = {
 """The first words of each statement, and what reads the rest of it."""
 
 _NAMES: Final = (
-    "CREATE TABLE, DROP TABLE, ALTER TABLE, CREATE MATERIALIZED VIEW, REFRESH MATERIALIZED VIEW, EXPLAIN, "
+    "CREATE TABLE, DROP TABLE, ALTER TABLE, CREATE VIEW, DROP VIEW, CREATE MATERIALIZED VIEW, "
+    "REFRESH MATERIALIZED VIEW, EXPLAIN, "
     "CREATE CATALOG, DROP CATALOG, CREATE DATABASE, DROP DATABASE, USE, SHOW, DESCRIBE, INSERT, DELETE FROM, "
-    "UPDATE, MERGE INTO, SELECT, CALL, SET, RESET"
+    "EXECUTE STATEMENT SET, UPDATE, MERGE INTO, SELECT, STOP JOB, CALL, SET, RESET"
 )
 
 _HEAD_WORDS: Final = frozenset(

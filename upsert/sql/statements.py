@@ -318,6 +318,40 @@ class ShowViews:
 
 
 @dataclass(frozen=True)
+class CreatePlainView:
+    """``CREATE [OR REPLACE] [TEMPORARY] VIEW v [(columns)] [COMMENT 'x'] AS query``: a name for a query.
+
+    Attributes:
+        columns: their names; () for those of the query.
+    """
+
+    name: str
+    query: QueryText
+    columns: tuple[str, ...] = ()
+    comment: str | None = None
+    is_temporary: bool = False
+    if_not_exists: bool = False
+    or_replace: bool = False
+
+
+@dataclass(frozen=True)
+class DropPlainView:
+    """``DROP [TEMPORARY] VIEW``."""
+
+    name: str
+    if_exists: bool = False
+    must_be_temporary: bool = False
+
+
+@dataclass(frozen=True)
+class ShowPlainViews:
+    """``SHOW VIEWS [FROM database] [LIKE 'pattern']``, as ``SHOW TABLES``."""
+
+    database: str | None = None
+    like: str | None = None
+
+
+@dataclass(frozen=True)
 class DropTable:
     """``DROP TABLE``."""
 
@@ -377,9 +411,10 @@ class PublishLog:
 
 @dataclass(frozen=True)
 class ShowCreateTable:
-    """``SHOW CREATE TABLE``."""
+    """``SHOW CREATE TABLE``, or ``SHOW CREATE VIEW``, which refuses a table."""
 
     name: str
+    must_be_view: bool = False
 
 
 @dataclass(frozen=True)
@@ -439,6 +474,13 @@ class Insert:
     options: Mapping[str, str] = field(default_factory=dict)
     overwrite: bool = False
     dynamic: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class StatementSet:
+    """``EXECUTE STATEMENT SET BEGIN INSERT …; INSERT …; END``: they start and stop together."""
+
+    inserts: tuple[Insert, ...]
 
 
 @dataclass(frozen=True)
@@ -571,15 +613,29 @@ class ShowProcedures:
     like: str | None = None
 
 
+@dataclass(frozen=True)
+class ShowJobs:
+    """``SHOW JOBS``: the streaming queries of this process, and those that the warehouse knows of."""
+
+
+@dataclass(frozen=True)
+class StopJob:
+    """``STOP JOB 'id'``."""
+
+    id: str
+
+
 CatalogStatement = CreateCatalog | DropCatalog | UseCatalog | ShowCatalogs
 DatabaseStatement = CreateDatabase | DropDatabase | UseDatabase | ShowDatabases | ShowTables | ShowViews
 TableStatement = CreateTable | CreateTableLike | CreateTableAs | DropTable | AlterTable | RenameTable
 PartitionStatement = TrackPartitions | DropPartition | CompactTable | PublishLog
 Description = ShowCreateTable | ShowPartitions | DescribeTable | Explain
 ProcedureStatement = Call | ShowProcedures
+JobStatement = ShowJobs | StopJob
 ViewStatement = CreateView | ExplainView | RefreshView | AlterView | SuspendView | DropView
+PlainViewStatement = CreatePlainView | DropPlainView | ShowPlainViews
 SessionStatement = SetOption | ShowOptions | ResetOption
-RowStatement = Insert | Delete | Update | Merge | Select
+RowStatement = Insert | StatementSet | Delete | Update | Merge | Select
 OtherTables = TableStatement | ViewStatement | DropDatabase | UseCatalog
 """After these the current catalog may have other tables, or other columns of them."""
 
@@ -590,7 +646,9 @@ Statement = (
     | PartitionStatement
     | Description
     | ProcedureStatement
+    | JobStatement
     | ViewStatement
+    | PlainViewStatement
     | SessionStatement
     | RowStatement
 )

@@ -7,7 +7,7 @@ and falls back to an opaque command.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from decimal import Decimal
@@ -259,6 +259,26 @@ def blanked(text: str, start: int, end: int) -> str:
 
 def _white(text: str) -> str:
     return re.sub(r"[^\n]+", lambda line: " " * len(line[0]), text)
+
+
+_SETS: Final = (("EXECUTE", "STATEMENT", "SET", "BEGIN"), ("BEGIN", "STATEMENT", "SET"))
+"""Flink's two ways to begin a statement set."""
+
+
+def head_of_set(tokens: Sequence[Token]) -> int:
+    """How many tokens begin the statement set that these are; 0 if they are another statement.
+
+    >>> head_of_set(tokens_of("BEGIN STATEMENT SET; INSERT INTO t SELECT 1; END", "script"))
+    3
+    """
+    first = tuple("" if one.token_type in _VALUES else one.text.upper() for one in tokens[:4])
+    return next((len(words) for words in _SETS if first[: len(words)] == words), 0)
+
+
+def ends_set(last: Token, before: Token) -> bool:
+    """Whether the END of a statement set has been read: that of a CASE follows no semicolon."""
+    is_end = last.token_type not in _VALUES and last.text.upper() == "END"
+    return is_end and (before.token_type is TokenType.SEMICOLON or before.text.upper() in ("BEGIN", "SET"))
 
 
 def options(cursor: Cursor) -> dict[str, str]:

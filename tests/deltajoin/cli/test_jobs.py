@@ -8,7 +8,9 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
+from deltajoin.cli import jobs
 from deltajoin.cli.app import app
+from deltajoin.cli.jobs import JobFailedError, kept
 from tests.helpers import lent
 from upsert import Catalog
 
@@ -85,6 +87,77 @@ def test_one_query_that_fails_is_told_in_a_line_while_the_others_go_on(
     assert of["sizes"][1]["message"] in error["message"]
     assert "\n" not in error["message"]
     assert Catalog(warehouse).table("copies").snapshot().scan().num_rows == 3
+
+
+def test_a_job_is_restarted_as_often_in_a_row_as_is_said() -> None:
+    """Runs of (seconds, failure) in turn; what the job does between them, by a clock that the test sets."""
+    now, pauses, told = [0.0], list[float](), list[str]()
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        now[0] += seconds
+
+    def played(restarts: int, *runs: tuple[float, Exception | None]) -> int:
+        left = iter(runs)
+        count = 0
+        pauses.clear()
+        told.clear()
+
+        def run() -> None:
+            nonlocal count
+            count += 1
+            took, failure = next(left)
+            now[0] += took
+            if failure is not None:
+                raise failure
+
+        kept(run, restarts, told.append, sleep=sleep, monotonic=lambda: now[0])
+        return count
+
+    away = JobFailedError("away")
+    assert played(0, (5, None)) == 1
+    assert played(3, (5, away), (1, away), (1, away), (1, None)) == 4
+    assert (pauses, told) == ([1, 2, 4], ["away"] * 3)
+    with pytest.raises(JobFailedError):
+        played(2, (5, away), (5, away), (5, away), (5, None))
+    assert len(pauses) == 2
+    assert played(1, (5, away), (601, away), (5, away), (5, None)) == 4, "ten minutes are a recovery"
+    assert pauses == [1, 1, 1]
+    with pytest.raises(JobFailedError):
+        played(0, (601, away), (5, None))
+    with pytest.raises(ZeroDivisionError):
+        played(5, (1, ZeroDivisionError()), (5, None))
+
+
+FLAKY = """
+    CREATE TABLE log (id BIGINT, word STRING);
+    INSERT INTO log VALUES (7, 'constant');
+    SET 'pipeline.name' = 'other';
+    EXECUTE STATEMENT SET BEGIN
+      INSERT INTO sizes SELECT id, length(word) FROM words;
+      INSERT INTO copies SELECT id, word FROM words;
+    END;
+    SET 'pipeline.name' = 'job';
+"""
+
+
+def test_a_job_that_fails_is_started_again_under_its_own_options(
+    spark: SparkSession, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "_FIRST_PAUSE_S", 0.1)
+    failed = run(spark, warehouse, FLAKY, "--restarts", "1", "--json")
+    events = [json.loads(line) for line in failed.stdout.splitlines() if line.startswith('{"event"')]
+    assert [one["event"] for one in events if one["event"] in ("failed", "restarting")] == [
+        "failed",
+        "restarting",
+        "failed",
+    ]
+    assert {one["query"] for one in events if "query" in one} == {"other: sizes", "other: copies"}
+    assert failed.exit_code == 1
+    assert "UNIQUE INDEX" in failed.stderr
+    assert Catalog(warehouse).table("log").snapshot().scan().num_rows == 1, "the batch is not repeated"
+    both = run(spark, warehouse, "", "--restarts", "1", "--keep-going")
+    assert "--restarts starts all queries again when one fails, got --keep-going too" in both.stderr
 
 
 def test_a_log_has_a_line_a_micro_batch_and_the_trace_comes_on_request(

@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -11,11 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import QueryProgressEvent, QueryStartedEvent, QueryTerminatedEvent
 
 from upsert.catalog import query_recorder, query_records
+from upsert.catalog.catalog import Catalog
 from upsert.catalog.query_recorder import QueryRecorder, QueryRecordWarning
 from upsert.catalog.query_records import KEPT_BATCHES, MicroBatch, QueryRecord, read_all
+from upsert.catalog.run import jobs
+from upsert.errors import ConfigurationError, UpsertError
 from upsert.options import masked_text
 from upsert.store.version import Version
 
@@ -358,3 +364,92 @@ def test_a_micro_batch_says_what_spark_says() -> None:
         {"addBatch": 3, "triggerExecution": 5},
         (query_records.Input("orders", 4, {}),),
     )
+
+
+STOP = "STOP JOB '{}'"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("STOP JOB", "expected the id of a job in quotes, see SHOW JOBS, found the end"),
+        ("STOP JOB 7", "expected the id of a job in quotes, see SHOW JOBS, found '7' at line 1, column 10"),
+        ("STOP JOB 'a' WITH SAVEPOINT", "leave WITH … out, found 'WITH' at line 1, column 14"),
+        ("SHOW JOBS LIKE 'a'", "expected the end of the statement, found 'LIKE' at line 1, column 11"),
+        (
+            "STOP JOB '../../orders'",
+            "there must be a job of this id, there is none; none runs, see SHOW JOBS",
+        ),
+    ],
+)
+def test_a_wrong_job_is_refused(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UpsertError) as error:
+        Catalog(tmp_path).sql(text)
+    assert message in str(error.value)
+
+
+def test_jobs_of_other_processes_are_shown_and_asked_to_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without Spark: only the files of the warehouse say what runs."""
+    catalog, now = Catalog(tmp_path), time.time_ns() // 1_000_000
+    ids = [f"{number}1111111-0000-4000-8000-000000000001" for number in range(4)]
+    states = [
+        record(id=ids[0], started_ms=1, heard_ms=now),
+        record(id=ids[1], started_ms=1, heard_ms=now - 61_000),
+        record(id=ids[2], started_ms=1, heard_ms=now - 62_000).terminated(None, now - 62_000),
+        record(id=ids[3], started_ms=1, heard_ms=now - 63_000).terminated("gone", now - 63_000),
+    ]
+    for one in states:
+        query_records.write(str(tmp_path), one)
+    shown = catalog.sql("SHOW JOBS").rows
+    assert shown.column("status").to_pylist() == ["running", "silent", "ended", "failed"]
+    assert shown.column("job_id").to_pylist() == ids
+    assert shown.column("error").to_pylist() == [None, None, None, "gone"]
+    assert shown.column("start_time")[0].as_py().year == 1970
+    assert catalog.sql(STOP.format(ids[3])).note == "has failed before"
+    with pytest.raises(ConfigurationError, match=r"its driver h:1 was last heard of at .* stop it there"):
+        catalog.sql(STOP.format(ids[1]))
+    with pytest.raises(ConfigurationError, match=f"there is none; those that run are {ids[0]}"):
+        catalog.sql(STOP.format(f"f{ID[1:]}"))
+    monkeypatch.setattr(jobs, "_STOP_PATIENCE_S", 0.0)
+    assert "is asked to stop it, and has not yet" in catalog.sql(STOP.format(ids[0])).note
+    assert query_records.asked_to_stop(str(tmp_path)) == {ids[0]: RUN}
+
+
+@pytest.mark.spark
+def test_a_driver_stops_the_query_that_another_process_asks_it_to_stop(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(query_recorder, "HEARTBEAT_S", 0.2)
+    catalog = Catalog(tmp_path)
+    recorder = catalog.record_queries(spark)
+    try:
+        rate = spark.readStream.format("rate").load().writeStream.format("noop")
+        one, two = rate.queryName("one").start(), rate.queryName("two").start()
+        found = {row["job_name"]: row for row in catalog.sql("SHOW JOBS", spark).rows.to_pylist()}
+        assert {name: found[name]["status"] for name in ("one", "two")} == {
+            "one": "running",
+            "two": "running",
+        }
+        deadline = time.monotonic() + 60
+        while len(read_all(str(tmp_path)).queries) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        folder = tmp_path / query_records.FOLDER
+        (folder / f"{two.id}.stop").write_text('{"format": 1, "run": "an earlier one"}')
+        (folder / f"{ID}.stop").write_text("damaged")
+        program = (
+            f"from upsert import Catalog; print(Catalog({str(tmp_path)!r}).sql(\"STOP JOB '{one.id}'\").note)"
+        )
+        told = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True
+        )
+        assert told.stdout.startswith("stopped; the same statement continues it")
+        assert (one.isActive, two.isActive) == (False, True)
+        assert sorted(path.name for path in folder.glob("*.stop")) == [f"{ID}.stop"]
+        assert catalog.sql(STOP.format(two.id), spark).note.startswith("stopped")
+        assert not two.isActive
+    finally:
+        for query in spark.streams.active:
+            query.stop()
+        recorder.close()

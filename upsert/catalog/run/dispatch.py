@@ -6,8 +6,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, assert_never
 
 from upsert.catalog.results import Done, Result
-from upsert.catalog.run import definitions, merge, procedures, queries, row_changes, shows, views
-from upsert.catalog.run.jobs import active
+from upsert.catalog.run import (
+    definitions,
+    jobs,
+    merge,
+    plain_views,
+    procedures,
+    queries,
+    row_changes,
+    shows,
+    views,
+)
 from upsert.sql import statements as s
 
 if TYPE_CHECKING:
@@ -41,6 +50,12 @@ def execute(context: Context, statement: s.Statement, spark: SparkSession | None
             return views.drop_view(context, statement)
         case s.ShowViews():
             return views.show_views(context, statement)
+        case s.CreatePlainView():
+            return plain_views.create_plain_view(context, statement, spark)
+        case s.DropPlainView():
+            return plain_views.drop_plain_view(context, statement)
+        case s.ShowPlainViews():
+            return plain_views.show_plain_views(context, statement)
         case s.DropTable():
             return definitions.drop_table(context, statement)
         case s.AlterTable():
@@ -75,6 +90,10 @@ def execute(context: Context, statement: s.Statement, spark: SparkSession | None
             return procedures.call(context, statement, spark)
         case s.ShowProcedures():
             return procedures.show_procedures(statement)
+        case s.ShowJobs():
+            return jobs.show_jobs(context, spark)
+        case s.StopJob():
+            return jobs.stop_job(context, statement, spark)
         case s.SetOption():
             context.options[statement.key] = statement.value
             return Done(f"SET {statement.key}", "set")
@@ -84,6 +103,8 @@ def execute(context: Context, statement: s.Statement, spark: SparkSession | None
             return _reset(context, statement, spark)
         case s.Insert():
             return row_changes.insert(context, statement, spark)()
+        case s.StatementSet():
+            return row_changes.insert_all(context, statement, spark)()
         case s.Delete():
             return row_changes.delete(context, statement, spark)
         case s.Update():
@@ -98,18 +119,22 @@ def execute(context: Context, statement: s.Statement, spark: SparkSession | None
 def planned(
     context: Context, statement: s.Statement, spark: SparkSession | None
 ) -> Callable[[], Result] | Result:
-    """What starts an ``INSERT`` of a stream, after all checks; any other statement is executed at once.
+    """What starts the INSERTs of a stream, after all checks; any other statement is executed at once.
 
     So the queries of a script start when all of them have been checked.
     """
-    if isinstance(statement, s.Insert) and context.options.is_streaming:
-        return row_changes.insert(context, statement, spark)
+    if context.options.is_streaming:
+        match statement:
+            case s.Insert():
+                return row_changes.insert(context, statement, spark)
+            case s.StatementSet():
+                return row_changes.insert_all(context, statement, spark)
     return execute(context, statement, spark)
 
 
 def _reset(context: Context, statement: s.ResetOption, spark: SparkSession | None) -> Result:
     options, key = context.options, statement.key
-    session = active(spark)
+    session = jobs.active(spark)
     for forwarded in options.forwarded():
         if session is not None and key in (None, forwarded):
             session.conf.unset(forwarded)

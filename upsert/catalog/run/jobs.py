@@ -1,19 +1,27 @@
-"""The Spark session of a statement, and streaming statements: where their checkpoints lie, how they start."""
+"""The Spark session of a statement, and its streams: their checkpoints, which ones run, STOP JOB."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, Self
 
+import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
+from upsert import types
+from upsert.catalog import query_records
 from upsert.catalog.create_as.create_as import StreamSettings
+from upsert.catalog.results import Done, Rows
 from upsert.catalog.session import CHECKPOINT, PIPELINE, TRIGGER, SessionOptions
 from upsert.errors import ConfigurationError, SchemaError
+from upsert.sql import statements as s
 from upsert.store.storage import storage_of
+from upsert.streaming_query import stop_query
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -127,3 +135,86 @@ def unreachable_checkpoint(what: str) -> ConfigurationError:
         f"{what}: the warehouse is in an object store, which Spark's checkpoints may not reach; SET "
         f"'{CHECKPOINT}' = 'folder'"
     )
+
+
+_JOB: Final = {
+    **dict.fromkeys(("job_id", "job_name", "status"), pa.string()),
+    **dict.fromkeys(("start_time", "heard_time"), types.TIMESTAMP),
+    **dict.fromkeys(("driver", "error"), pa.string()),
+}
+
+_ASKED_EVERY_S: Final = 0.5
+_STOP_PATIENCE_S: Final = 60.0
+"""How long STOP JOB waits for the driver of another process, which looks every ten seconds."""
+
+
+def show_jobs(context: Context, spark: SparkSession | None) -> Rows:
+    """``SHOW JOBS``: the queries that this session runs, and those that have left a record."""
+    now_ms = time.time_ns() // 1_000_000
+    running = {str(query.id): query for query in _running(spark)}
+    found: list[dict[str, Any]] = []
+    for record in query_records.read_all(context.warehouse).queries:
+        is_ours = running.pop(record.id, None) is not None
+        found.append(
+            {
+                "job_id": record.id,
+                "job_name": record.name,
+                "status": "running" if is_ours else record.shown_state(now_ms),
+                "start_time": datetime.fromtimestamp(record.started_ms / 1000, UTC),
+                "heard_time": datetime.fromtimestamp(record.heard_ms / 1000, UTC),
+                "driver": record.driver,
+                "error": record.error,
+            }
+        )
+    driver = query_records.this_driver()
+    unrecorded = [
+        {"job_id": id, "job_name": query.name, "status": "running", "driver": driver}
+        for id, query in running.items()
+    ]
+    return Rows("SHOW JOBS", pa.Table.from_pylist(unrecorded + found, pa.schema(list(_JOB.items()))))
+
+
+def stop_job(context: Context, statement: s.StopJob, spark: SparkSession | None) -> Done:
+    """``STOP JOB 'id'``: at once in this session; the driver of another process is asked to do it."""
+    id, what = statement.id, f"STOP JOB {statement.id!r}"
+    session = active(spark)
+    if session is not None and stop_query(session, id):
+        return Done(what, "stopped; the same statement continues it from its checkpoint")
+    try:
+        record = query_records.read(context.warehouse, id)
+    except ConfigurationError:
+        record = None  # no query has such an id
+    now_ms = time.time_ns() // 1_000_000
+    if record is None:
+        known = [str(query.id) for query in _running(spark)]
+        records = query_records.read_all(context.warehouse).queries
+        known += [one.id for one in records if one.shown_state(now_ms) == "running"]
+        raise ConfigurationError(
+            f"{what}: there must be a job of this id, there is none; "
+            + (
+                f"those that run are {', '.join(dict.fromkeys(known))}"
+                if known
+                else "none runs, see SHOW JOBS"
+            )
+        )
+    if record.state != "running":
+        return Done(what, f"has {record.state} before")
+    if record.shown_state(now_ms) == "silent":
+        heard = datetime.fromtimestamp(record.heard_ms / 1000, UTC)
+        raise ConfigurationError(
+            f"{what}: its driver {record.driver} was last heard of at {heard:%Y-%m-%d %H:%M:%S} UTC, and "
+            "would not see the request; if that process still exists, stop it there"
+        )
+    query_records.ask_to_stop(context.warehouse, record)
+    deadline = time.monotonic() + _STOP_PATIENCE_S
+    while time.monotonic() < deadline:
+        seen = query_records.read(context.warehouse, id)
+        if seen is None or seen.run != record.run or seen.state != "running":
+            return Done(what, "stopped; the same statement continues it from its checkpoint")
+        time.sleep(_ASKED_EVERY_S)
+    return Done(what, f"its driver {record.driver} is asked to stop it, and has not yet; see SHOW JOBS")
+
+
+def _running(spark: SparkSession | None) -> list[StreamingQuery]:
+    session = active(spark)
+    return [] if session is None else list(session.streams.active)

@@ -16,14 +16,22 @@ from pyspark.errors import PySparkException
 
 from upsert import types
 from upsert.catalog.connectors import definition_in
-from upsert.catalog.results import Done, Result, Running
+from upsert.catalog.results import Done, Result, Rows, Running, RunningSet
 from upsert.catalog.run import jobs
 from upsert.catalog.run.definitions import changeable, fitting_partitions, refuse_view
 from upsert.catalog.run.jobs import SparkNeededError, active, needed
 from upsert.catalog.run.queries import check_stable, frame
 from upsert.catalog.run.scans import zone
+from upsert.catalog.session import TRIGGER
 from upsert.catalog.system_tables import split
-from upsert.errors import CommitConflictError, ConfigurationError, CorruptTableError, SchemaError
+from upsert.errors import (
+    CommitConflictError,
+    ConfigurationError,
+    CorruptTableError,
+    PartlyExecutedError,
+    SchemaError,
+    own_errors_first,
+)
 from upsert.managed import frames
 from upsert.managed.writer import sink_of
 from upsert.materializer.choice import Sink, mode_of
@@ -36,6 +44,7 @@ from upsert.store import Table
 from upsert.store.predicate import Where
 from upsert.store.rows.merge_rules import DEDUPLICATE
 from upsert.store.rows.partitions import partition_name, specified
+from upsert.streaming_query import end_together
 from upsert.types import quoted
 
 if TYPE_CHECKING:
@@ -125,6 +134,69 @@ def insert(context: Context, statement: s.Insert, spark: SparkSession | None) ->
         return Done(what, "overwritten" if statement.overwrite else "written")
 
     return write
+
+
+def insert_all(
+    context: Context, statement: s.StatementSet, spark: SparkSession | None
+) -> Callable[[], Result]:
+    """What runs the INSERTs of a statement set, after all checks of all of them.
+
+    Streams run until one fails. In a batch each reads its tables as they were before the first one writes.
+    """
+    what, whats = "EXECUTE STATEMENT SET", [_what(one) for one in statement.inserts]
+    if not context.options.is_streaming:
+        writes = [insert(context, one, spark) for one in statement.inserts]
+        return lambda: _written(what, whats, writes)
+    sinks = [context.databases.resolve(one.name).qualified for one in statement.inserts]
+    if twice := next((name for name in sinks if sinks.count(name) > 1), None):
+        raise ConfigurationError(
+            f"{what}: each table must get one stream, got several for {twice!r}, which would share a "
+            "checkpoint; write one INSERT with UNION ALL"
+        )
+    starts = [insert(context, one, spark) for one in statement.inserts]
+    ends_by_itself = "availableNow" in context.options.value(TRIGGER)
+    return lambda: _started(what, whats, starts, ends_by_itself=ends_by_itself)
+
+
+def _written(what: str, whats: Sequence[str], writes: Sequence[Callable[[], Result]]) -> Rows:
+    """Run the INSERTs of a batch, one after the other."""
+    for number, write in enumerate(writes):
+        try:
+            with own_errors_first():
+                write()
+        except Exception as cause:
+            if number == 0:
+                raise
+            reason = str(cause).strip().partition("\n")[0]
+            raise PartlyExecutedError(
+                f"{what}: {whats[number]} has failed after {', '.join(whats[:number])}, which are committed "
+                f"and stay: {reason}; correct the cause, and execute only the rest"
+            ) from cause
+    return _executed(what, whats)
+
+
+def _executed(what: str, whats: Sequence[str]) -> Rows:
+    columns = {"statement": list(whats), "result": ["written"] * len(whats)}
+    return Rows(what, pa.table(columns, pa.schema([(name, pa.string()) for name in columns])))
+
+
+def _started(
+    what: str, whats: Sequence[str], starts: Sequence[Callable[[], Result]], *, ends_by_itself: bool
+) -> Result:
+    """Start the INSERTs of a stream; one that reads no stream is a batch, and written at its place."""
+    runs: list[Running] = []
+    try:
+        for start in starts:
+            result = start()
+            runs += [result] if isinstance(result, Running) else []
+    except BaseException:
+        for run in runs:
+            run.query.stop()
+        raise
+    if not runs:
+        return _executed(what, whats)
+    end_together([run.query for run in runs], end_by_themselves=ends_by_itself)
+    return RunningSet(what, tuple(runs))
 
 
 def _what(statement: s.Insert) -> str:
