@@ -26,14 +26,6 @@ Connection: TypeAlias = "asyncpg.Connection"
 
 _PATIENCE_S: Final = 10.0
 _CONNECT_S: Final = 5.0
-_SETTINGS: Final = {
-    "application_name": "deltajoin",
-    # a task that waits for a dead one of its query must not do so for hours
-    "lock_timeout": "60s",
-    "tcp_keepalives_idle": "10",
-    "tcp_keepalives_interval": "10",
-    "tcp_keepalives_count": "3",
-}
 
 
 def run(table: PostgresTable, call: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
@@ -71,7 +63,8 @@ def run(table: PostgresTable, call: Callable[[Connection], Coroutine[Any, Any, T
                 user=table.user,
                 password=None if table.password is None else str(table.password),
                 timeout=_CONNECT_S,
-                server_settings=_SETTINGS,
+                server_settings={"application_name": "deltajoin"},
+                statement_cache_size=0,  # a pooler may give each transaction another session
             )
         )
 

@@ -53,6 +53,11 @@ _ROWS: Final = "deltajoin_rows"
 _IS_DELETED: Final = "deltajoin_is_deleted"
 
 _LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))"
+_PATIENCE: Final = (
+    # an attempt that waits for a dead one must not do so for hours
+    "SET LOCAL lock_timeout = '60s'; SET LOCAL tcp_keepalives_idle = 10; "
+    "SET LOCAL tcp_keepalives_interval = 10; SET LOCAL tcp_keepalives_count = 3"
+)
 _COLUMNS: Final = """
 SELECT n.nspname, a.attname, t.typname, t.typtype = 'e', a.atttypmod,
        a.attnotnull AND NOT a.atthasdef AND a.attidentity = '', a.attgenerated <> '' OR a.attidentity = 'a'
@@ -278,6 +283,7 @@ class _Transaction:
     async def done(self, connection: Connection) -> int:
         """The number of keys, when it is committed; 0 if it was before."""
         async with connection.transaction():
+            await connection.execute(_PATIENCE)
             progress = await self._progress(connection)
             if await self._is_written(connection, progress):
                 return 0

@@ -5,8 +5,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
+from threading import Event
 from typing import Any
 
 import pyarrow as pa
@@ -124,6 +126,24 @@ def test_a_task_killed_anywhere_counts_once(postgres: LocalPostgres, target: str
     for _ in range(2):
         sink.write_rows(table, ("q", 1), rows_of(CHANGES))
         assert held(postgres, target) == after
+
+
+def test_an_attempt_waits_for_another_one_of_its_micro_batch(postgres: LocalPostgres, target: str) -> None:
+    """Its process may still be at work, though Spark has given it up."""
+    table, reached, go_on = declared(postgres, target), Event(), Event()
+
+    def slow() -> Iterator[pa.RecordBatch]:
+        yield from rows_of([("+I", 1, "x", 1.0)])
+        reached.set()
+        assert go_on.wait(60)
+
+    with ThreadPoolExecutor(2) as threads:
+        earlier = threads.submit(sink.write_rows, table, ("q", 0), slow())
+        assert reached.wait(60)
+        later = threads.submit(sink.write_rows, table, ("q", 0), rows_of([("+I", 2, "x", 2.0)]))
+        go_on.set()
+        assert sorted([earlier.result(60), later.result(60)]) == [0, 1]
+    assert len(held(postgres, target)) == 1
 
 
 @pytest.mark.parametrize(
@@ -280,3 +300,5 @@ def test_an_aggregate_and_a_batch_are_written(
     assert dict(postgres.fetch(f"SELECT cust, n FROM {target}")) == {1: 7, 3: 9}
     with pytest.raises(ConfigurationError, match=r"'results'.*only written; read it with"):
         shop.sql("SELECT * FROM results", spark)
+    shop.sql("DROP TABLE results")
+    assert dict(postgres.fetch(f"SELECT cust, n FROM {target}")) == {1: 7, 3: 9}
