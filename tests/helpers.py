@@ -31,8 +31,9 @@ def _jvm_options(classes: Path) -> str:
     and gives none back. And Spark's default writes a checkpoint in a local folder by way of ten child
     processes a micro-batch. Without that compiler Java keeps 48 MB of compiled code, which the generated
     classes of a long run fill: then code is thrown away and interpreted again, up to eight times slower.
+    Its metaspace begins at what Spark loads at once, for whatever grows it collects the whole heap first.
     """
-    options = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
+    options = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -XX:MetaspaceSize=256m"
     if classes.exists() and " " not in str(classes):
         # An archive of another Java or other jars is not used, which would be told on standard output.
         options += f" -XX:SharedArchiveFile={classes} -Xlog:cds=off -Xlog:cds+dynamic=off"
@@ -48,7 +49,7 @@ JVM_OPTIONS = _jvm_options(CLASSES)
 SESSION_OPTIONS: Mapping[str, str] = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
-    "spark.driver.memory": "1g",
+    "spark.driver.memory": "2g",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",

@@ -137,10 +137,14 @@ def test_tables_of_options_are_those_of_the_declarations(name: str) -> None:
     assert (DOCS / name).read_text() == page(), "run: python scripts/option_tables.py"
 
 
-@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.name)
-def test_links_of_a_page_lead_somewhere(page: Path) -> None:
-    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text())
-    assert [link for link in links if not os.path.exists(page.parent / link)] == []
+def test_links_of_the_pages_lead_somewhere() -> None:
+    links = {
+        (page, link)
+        for page in DOCS.rglob("*.md")
+        for link in re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text())
+    }
+    assert len(links) > 50
+    assert [(page, link) for page, link in links if not os.path.exists(page.parent / link)] == []
 
 
 def pages_of(nav: object) -> Iterator[str]:
@@ -191,8 +195,9 @@ def named_tests(page: str) -> list[str]:
     return re.findall(r"`((?!tests/)(?:\w+/)+test_\w+\.py(?:::test_\w+)?)`", (DOCS / page).read_text())
 
 
-@pytest.mark.parametrize("named", sorted(set(named_tests("flip-188-and-218.md"))))
-def test_tests_that_the_page_on_flips_names_are_there(named: str) -> None:
-    file, _, function = named.partition("::")
-    text = (REPOSITORY / "tests" / "upsert" / file).read_text()
-    assert f"def {function}(" in text if function else text
+def test_tests_that_the_page_on_flips_names_are_there() -> None:
+    named = set(named_tests("flip-188-and-218.md"))
+    assert len(named) > 50
+    for file, _, function in (one.partition("::") for one in named):
+        text = (REPOSITORY / "tests" / "upsert" / file).read_text()
+        assert f"def {function}(" in text if function else text, (file, function)

@@ -22,16 +22,17 @@ from deltajoin.spark.source import register
 from deltajoin.spec import JoinedTable
 from deltajoin.tree import Leaf, Outer
 from tests.deltajoin.core.memory_tables import Rows, signed
+from tests.deltajoin.spark import join_script
 from tests.deltajoin.spark.cases import halves, load
 from tests.deltajoin.spark.steps import joined_by, multiset_of
-from tests.helpers import LOCAL_CLUSTER, changelog, run_spark_script, spark_script
+from tests.helpers import LOCAL_CLUSTER, changelog, lent, run_spark_script, spark_script
 from upsert.errors import ConfigurationError
 from upsert.schema import TableSchema
 from upsert.store.table import Table
 
 pytestmark = pytest.mark.spark
 
-SCRIPT = Path(__file__).parent / "join_script.py"
+SCRIPT = Path(join_script.__file__)
 ORDERS = TableSchema.of({"id": pa.int64(), "product": pa.int32(), "note": pa.string()}, primary_key=["id"])
 PRODUCTS = TableSchema.of({"code": pa.int64(), "name": pa.string()}, primary_key=["code"])
 LABELS = TableSchema.of({"name": pa.string(), "label": pa.string()}, primary_key=["name"])
@@ -327,10 +328,17 @@ def kill_with_children(process: subprocess.Popen[str]) -> None:
     process.wait()
 
 
-@pytest.mark.parametrize("form", [*LONG_FORMS, pytest.param("regular", marks=pytest.mark.long)])
-def test_sink_equals_the_join_although_the_driver_was_killed_and_went_on_with_several_executors(
-    tmp_path: Path, form: str
+@pytest.mark.parametrize(
+    ("form", "where"),
+    [
+        ("fused", "here"),
+        *(pytest.param(form, "executors", marks=pytest.mark.long) for form in (*FORMS, "regular")),
+    ],
+)
+def test_sink_equals_the_join_although_the_driver_was_killed_and_went_on_elsewhere(
+    spark: SparkSession, tmp_path: Path, form: str, where: str
 ) -> None:
+    """In this session, or with several executors."""
     spec, arguments = prepared(tmp_path, max_rows=200)
     process = spark_script(SCRIPT, *arguments, form)
     assert process.stdout is not None
@@ -338,7 +346,11 @@ def test_sink_equals_the_join_although_the_driver_was_killed_and_went_on_with_se
         if line.startswith("finished 1"):
             break
     kill_with_children(process)
-    run_spark_script(SCRIPT, *arguments, form, master=LOCAL_CLUSTER)
+    if where == "executors":
+        run_spark_script(SCRIPT, *arguments, form, master=LOCAL_CLUSTER)
+    else:
+        with lent(spark):
+            join_script.main(*map(str, arguments), form)
     assert rows_in(arguments[1], spec) == truth(spec)
     assert truth(spec).total() > 50
 

@@ -79,16 +79,17 @@ ORDERS = [
 
 
 @pytest.mark.parametrize(
-    "seed", [1, pytest.param(2, marks=pytest.mark.long), pytest.param(3, marks=pytest.mark.long)]
+    ("seed", "steps"),
+    [(1, 3), *(pytest.param(seed, 6, marks=pytest.mark.long) for seed in (1, 2, 3))],
 )
 def test_the_first_rows_are_right_whichever_come_and_go(
-    catalog: Catalog, spark: SparkSession, seed: int
+    catalog: Catalog, spark: SparkSession, seed: int, steps: int
 ) -> None:
     random_ = Random(seed)
     write(catalog, [player(id, random_) for id in range(120)])
     views = [catalog.create_view(f"v{number}", query, spark=spark) for number, query in enumerate(ORDERS)]
-    for step in range(6):
-        if step == 3:  # all that is shown goes
+    for step in range(steps):
+        if step == steps // 2:  # all that is shown goes
             gone = {row["id"] for view in views for row in view.table.snapshot().scan(["id"]).to_pylist()}
         else:
             gone = set(random_.sample(range(200), 12))

@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.helpers import REPOSITORY, run_spark_script, spark_script
+from tests.helpers import REPOSITORY, spark_script
 from tests.upsert.views.shops import QUERIES, TABLES, change, expected, int32, made, rows_of
 from upsert import Catalog
 from upsert.errors import (
@@ -346,7 +346,7 @@ def test_a_driver_that_is_killed_leaves_a_state_of_the_query(
     process.communicate()
     assert process.returncode != 0  # the driver was killed, or its Python process that commits
     assert rows_of(catalog, "totals") == (before if point == "view.before-commit" else after)
-    run_spark_script(script, catalog.warehouse, "totals")
+    Catalog(catalog.warehouse).view("totals", spark).refresh()
     assert rows_of(catalog, "totals") == after
     assert catalog.view("totals").is_current
     assert [found for found in view.table.check() if not found.is_information] == []
