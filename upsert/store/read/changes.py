@@ -146,7 +146,7 @@ def _untracked(table: PinnedTable, commit: SnapshotInfo, scope: Scope) -> Collec
 
 def data_commits(table: PinnedTable, after: int, until: int) -> Sequence[SnapshotInfo]:
     """Snapshots with ids in (after, until] that changed rows, oldest first."""
-    head = table.published.latest()
+    head = table.published.seen_from(until)
     # ``after`` may be an expired id whose rows a later snapshot has
     first = max(after + 1, head.oldest)
     infos = (table.published.info(number, head) for number in range(first, until + 1))
@@ -155,7 +155,7 @@ def data_commits(table: PinnedTable, after: int, until: int) -> Sequence[Snapsho
 
 def has_gap(table: PinnedTable, before: Snapshot, target: int) -> bool:
     """Whether commits between a state, which a tag keeps, and a later one have expired."""
-    oldest = table.published.latest().oldest
+    oldest = table.published.seen_from(target).oldest
     return before.id < oldest and target > before.info.data_version
 
 
@@ -225,8 +225,8 @@ def changes(
     >>> changes(table.pinned(), since=1).to_pylist()
     [{'id': 1, 'name': 'ann', '_row_kind': '-U'}, {'id': 1, 'name': 'cem', '_row_kind': '+U'}]
     """
-    base = 0 if since == 0 else table.snapshot(since).info.data_version
     target = table.snapshot(until).info.data_version
+    base = 0 if since == 0 else table.snapshot(since).info.data_version
     if until is not None and until < since:
         raise ConfigurationError(
             f"changes must be read forwards, got since {since} and until {until}; swap them"
@@ -518,7 +518,7 @@ def _last_commit_within(
 
 def _oldest_state_after(table: PinnedTable, base: int, latest: int) -> int:
     """From where on commits exist for a reader that begins at a tag; it reads one difference till then."""
-    head = table.published.latest()
+    head = table.published.seen
     found = table.published.info(head.oldest, head)
     state = min(found.data_version, latest)
     _check_all_tracked(table, base, table.snapshot(state).info)

@@ -393,8 +393,9 @@ class PinnedTable:
 
     def snapshot(self, id: int | None = None) -> Snapshot:
         """The latest snapshot, or one whose rows can still be read, see ``Table.snapshot``."""
-        info = self.published.latest() if id is None else self.published.equal_to(id)
-        return Snapshot.retained(self.published, info, self.layout)
+        published = self.published
+        info = published.latest() if id is None else published.equal_to(id, published.seen_from(id))
+        return Snapshot.retained(published, info, self.layout)
 
     def at(self, version: Version) -> View:
         """The table at a version."""
