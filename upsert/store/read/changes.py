@@ -352,14 +352,11 @@ def _runs_by_partition(
 def _cut_file(table: PinnedTable, entry: FileEntry, limits: Limits, stored: list[str]) -> SortedRows:
     """The rows of a file whose hash is within the limits, in the file's order."""
     file = DataFile.open(table.published.root, table.layout, entry)
-    rows = pa.Table.from_batches([file.select(stored)])
     if limits == (0, MAX_HASH):
-        return SortedRows(rows, file.kinds)
-    index = file.index("pk")
-    start = np.searchsorted(index.hashes, np.uint64(limits[0]), side="left")
-    stop = np.searchsorted(index.hashes, np.uint64(limits[1]), side="right")
-    chosen = np.sort(index.rows[start:stop]).astype(np.int64)
-    return SortedRows(gather(rows, chosen), None if file.kinds is None else file.kinds[chosen])
+        return SortedRows(pa.Table.from_batches([file.select(stored)]), file.kinds)
+    chosen = file.rows_of_hashes(*limits)
+    rows = pa.Table.from_batches([file.take(stored, chosen)])
+    return SortedRows(rows, None if file.kinds is None else file.kinds[chosen])
 
 
 class Touched(NamedTuple):
@@ -542,11 +539,15 @@ def cut(
             room -= whole  # known without opening the files
             continue
         root = table.published.root
-        opened = (DataFile.open(root, table.layout, entry).index("pk").hashes for entry in inside)
-        hashes = [each[np.searchsorted(each, np.uint64(smallest)) :] for each in opened]
-        if (rows := _rows_below(hashes, MAX_HASH + 1)) <= room:
+        files_inside = [DataFile.open(root, table.layout, entry) for entry in inside]
+        starts = [file.keys_below(smallest) for file in files_inside]
+        if (rows := sum(file.rows for file in files_inside) - sum(starts)) <= room:
             room -= rows
             continue
+        # of each no more than that can lie below the limit, or above it and not fit
+        hashes = [
+            file.key_hashes(start, start + room + 1) for file, start in zip(files_inside, starts, strict=True)
+        ]
         first = _largest_limit(hashes, smallest, room, must_take=room == max_rows)
         at = (bucket, first) if first <= MAX_HASH else (bucket + 1, 0)
         return Version(base, target, at) if at[0] < table.layout.buckets else Version.complete(target)

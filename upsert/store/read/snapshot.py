@@ -192,7 +192,7 @@ class Snapshot:
         inputs = (one for file in files for one in self._inputs(file, split, needed, where, judged))
         if len(kept) > 1:
             cut = list(inputs)
-            a_range = PIECE_BYTES if all(one.file.is_mapped for one in cut) else _DECODED * most
+            a_range = PIECE_BYTES if all(one.file.is_in_one_part for one in cut) else _DECODED * most
             for within in key_ranges(self.layout, cut, a_range):
                 yield merge_runs(self.layout, within)
             return
