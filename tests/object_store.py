@@ -8,11 +8,14 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 from uuid import uuid4
+
+import pytest
 
 CREDENTIALS: Mapping[str, str] = {
     "AWS_ACCESS_KEY_ID": "anybody",
@@ -42,6 +45,21 @@ class ObjectStore:
     def warehouse(self) -> str:
         """The path of a warehouse that nobody else uses."""
         return f"s3://{BUCKET}/{uuid4().hex}?endpoint={self.endpoint}&region=us-east-1"
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How many requests of each kind this process sends from here on, by their names at S3."""
+    from botocore.client import BaseClient
+
+    asked: Counter[str] = Counter()
+    send = BaseClient._make_api_call
+
+    def noted(self: Any, operation: str, arguments: Any) -> Any:
+        asked[operation] += 1
+        return send(self, operation, arguments)
+
+    monkeypatch.setattr(BaseClient, "_make_api_call", noted)
+    return asked
 
 
 class Server:

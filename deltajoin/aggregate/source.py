@@ -179,7 +179,7 @@ class AggregateReader(SteppingReader[Table]):
         self, opened: Table, versions: tuple[Version | None, ...], max_rows: int | None
     ) -> tuple[Version, ...]:
         """The end of the next step."""
-        until = None if self._until is None else self._until[0]
+        (until,) = self._until or self.versions_seen(opened)
         version, side = versions[0] or Version.EMPTY, _side(opened, self._spec)
         end = unaltered(
             opened,
@@ -192,7 +192,7 @@ class AggregateReader(SteppingReader[Table]):
     def partitions(self, start: Offset, end: Offset) -> list[ShareOfGroups]:
         """As many as the changes are worth."""
         table = self.opened()
-        self.keep(start, end)
+        self.keep(table, start, end)
         (first,), (last,) = (self.versions_of(table, offset) for offset in (start, end))
         if first is None or last is None or first == last:
             return []

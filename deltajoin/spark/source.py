@@ -200,7 +200,7 @@ class _JoinStepReader(SteppingReader[JoinedTables]):
         old = tuple(version or Version.EMPTY for version in versions)
         if self.takes_all(opened, old):
             max_rows = None
-        until = self._until or (None,) * len(old)
+        until = self._until or self.versions_seen(opened)
         return tuple(
             table.advance(version, max_rows=max_rows, until=last)
             for table, version, last in zip(opened.tables, old, until, strict=True)

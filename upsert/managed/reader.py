@@ -309,10 +309,11 @@ class ChangesReader(SteppingReader[Table]):
         self, opened: Table, versions: tuple[Version | None, ...], max_rows: int | None
     ) -> tuple[Version, ...]:
         """The end of the next step; an empty first one says in the checkpoint where the stream began."""
-        (version,), until = versions, None if self._until is None else self._until[0]
+        (version,) = versions
         if version is None:
             chosen = state_named_by(self._options, opened)
-            return (Version.complete(chosen if until is None else min(chosen, until)),)
+            return (Version.complete(min(chosen, *(self._until or [chosen]))),)
+        (until,) = self._until or self.versions_seen(opened)
         end = unaltered(
             opened,
             lambda schema: opened.advance(
@@ -328,7 +329,7 @@ class ChangesReader(SteppingReader[Table]):
     def partitions(self, start: Offset, end: Offset) -> list[ChangesPartition]:
         """One for each bucket that the step reaches."""
         table = Table.open(self._options.path)
-        self.keep(start, end)
+        self.keep(table, start, end)
         first, last = version_of(start, table), version_of(end, table)
         if first is None or last is None or first == last:
             return []

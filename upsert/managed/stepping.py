@@ -13,8 +13,10 @@ travels in the offsets that Spark logs: a restart finds it there. A hold is writ
 once a second at most, for an earlier version holds all that follows; and when half of the lease is over.
 
 A stream that has nothing to do asks an object store once a second, not as often as Spark asks the stream,
-which is as soon as it has an answer: each look costs some requests, which are counted. So a second look from
-one offset waits, and asks then: what was written before it is always seen. A local disk is asked at once.
+which is as soon as it has an answer: requests are counted. So a second look from one offset waits, a second
+for each table, and asks then whether the next snapshot is there: what was written before it is always seen.
+That does not show a table that was dropped, nor one of which all that the stream knows has expired, which a
+hold prevents; so twice a minute it looks as if it were the first time. A local disk is asked at once.
 
 `StepSource` gives one step as a batch, read by the stream's own reader.
 """
@@ -24,7 +26,7 @@ from __future__ import annotations
 import json
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 from uuid import uuid4
@@ -43,29 +45,41 @@ from upsert.store.table import Table
 from upsert.store.version import Version
 
 PAUSE_S: Final = 1.0
+"""Between two looks at an idle table, so that there is one request a second."""
+
+FULL_LOOK_S: Final = 30.0
 
 
 class IdleLooks:
     """When a reader has last found nothing new, and from where."""
 
-    def __init__(self) -> None:
+    def __init__(self, lease_ms: int) -> None:
+        """Of a reader whose holds are renewed by full looks before half of this time is over; 0: of none."""
+        self._lease_ms = lease_ms
+        self._full_look_s = min(FULL_LOOK_S, lease_ms / 4000) if lease_ms else FULL_LOOK_S
         self._start: Mapping[str, Any] | None = None
-        self._at = 0.0
+        self._tables: Mapping[Table, int] = {}
+        self._at = self._opened_at = 0.0
 
-    @property
-    def answer(self) -> Mapping[str, Any] | None:
-        """The offset at which there was nothing new just now; None if that is not known."""
-        return self._start if time.monotonic() < self._at + PAUSE_S else None
+    def __reduce__(self) -> tuple[type[IdleLooks], tuple[int]]:
+        """Tasks do not look."""
+        return IdleLooks, (self._lease_ms,)
 
-    def wait(self, start: Mapping[str, Any]) -> None:
-        """Wait before another look from an offset at which there was nothing new just now."""
-        if self.answer == start:
-            time.sleep(max(0.0, self._at + PAUSE_S - time.monotonic()))
-
-    def note(self, tables: Iterable[Table], start: Mapping[str, Any]) -> None:
-        """Remember that a look at tables from an offset has found nothing new."""
-        self._start = start if any(not storage_of(table.path).is_local for table in tables) else None
+    def find_none(self, start: Mapping[str, Any]) -> bool:
+        """Whether another look from an offset, after a pause, shows that there is still nothing new."""
+        if self._start != start:
+            return False
+        time.sleep(max(0.0, self._at + PAUSE_S * len(self._tables) - time.monotonic()))
         self._at = time.monotonic()
+        if self._at >= self._opened_at + self._full_look_s:
+            return False
+        return not any(table.published.has_successor(id) for table, id in self._tables.items())
+
+    def note(self, seen: Mapping[Table, int], start: Mapping[str, Any]) -> None:
+        """Remember that an offset has nothing new up to the snapshots that were seen of the tables."""
+        self._tables = {table: id for table, id in seen.items() if not storage_of(table.path).is_local}
+        self._start = start if self._tables else None
+        self._at = self._opened_at = time.monotonic()
 
 
 CONSUMER: Final = "consumer"
@@ -159,7 +173,7 @@ class Holding:
                 f"a restart reads again, got {cause}; let it, or set the option 'consumer.lease' = '0 s' to "
                 "hold nothing"
             ) from cause
-        is_fence = table.published.latest().oldest <= needed(version)[0]
+        is_fence = table.published.seen.oldest <= needed(version)[0]
         self._written[table.path] = _Hold(consumer, version, now, is_fence)
 
     def _is_fence(self, consumer: str, table: Table, version: Version) -> bool:
@@ -169,7 +183,7 @@ class Holding:
         before = self._written.get(table.path)
         if before is not None and before.fences(consumer, version, self._now(), self._lease_s):
             return True
-        return table.published.latest().oldest <= needed(version)[0]
+        return table.published.seen.oldest <= needed(version)[0]
 
 
 def _with_target(version: Version, ahead: Version) -> Version:
@@ -218,7 +232,8 @@ class SteppingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generi
         """Nothing is opened yet; see `Holding` for the arguments."""
         self._until: tuple[int, ...] | None = None
         self._holding = Holding(consumer_id, lease_ms)
-        self._idle = IdleLooks()
+        self._idle = IdleLooks(lease_ms)
+        self._newest: Offset | None = None
 
     @abstractmethod
     def opened(self) -> Opened:
@@ -247,15 +262,16 @@ class SteppingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generi
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Read no further than the present versions."""
-        self._until = self._data_versions(self.opened())
+        self._until = self.versions_seen(self.opened())
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         """The end of the next step; ``start`` itself when nothing is new."""
-        if self._until is None:
-            self._idle.wait(start)
+        if self._until is None and self._idle.find_none(start):
+            return start
         max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         opened, holding = self.opened(), self._holding
         tables, versions = self.tables_of(opened), self.versions_of(opened, start)
+        seen = {table: table.published.seen.id for table in tables}
         reached = _reached(versions)
         known = holding.consumer_of(start)
         consumer = known or holding.new_id()
@@ -268,8 +284,10 @@ class SteppingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generi
             except SnapshotExpiredError:
                 ends = self.ends(opened, versions, max_rows)  # expired just after it was chosen
         if ends == versions and not (known is None and holding.is_needed(ends)):
-            self._idle.note(tables, start)
+            self._idle.note(seen, start)
+            self._newest = start
             return start
+        self._newest = self.offset_at(opened, tuple(map(Version.complete, self.versions_seen(opened))))
         return self.offset_at(opened, ends, consumer)
 
     def commit(self, end: Offset) -> None:
@@ -279,20 +297,20 @@ class SteppingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generi
         self._holding.tell(self._holding.consumer_of(end), self.tables_of(opened), reached)
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802
-        """Where the stream will be when it has read all: for the progress that Spark shows."""
-        if (known := self._idle.answer) is not None:
-            return dict(known)
-        opened = self.opened()
-        return self.offset_at(opened, tuple(map(Version.complete, self._data_versions(opened))))
+        """Where the stream will be when it has read what the last look saw: for the progress of Spark."""
+        if self._newest is None:
+            opened = self.opened()
+            self._newest = self.offset_at(opened, tuple(map(Version.complete, self.versions_seen(opened))))
+        return self._newest
 
-    def keep(self, start: Offset, end: Offset) -> None:
+    def keep(self, opened: Opened, start: Offset, end: Offset) -> None:
         """Hold what a replay of this step reads; for one that was planned before a restart."""
-        opened = self.opened()
         first, last = (_reached(self.versions_of(opened, offset)) for offset in (start, end))
         self._holding.keep(self._holding.consumer_of(end), self.tables_of(opened), first, last)
 
-    def _data_versions(self, opened: Opened) -> tuple[int, ...]:
-        return tuple(table.snapshot().info.data_version for table in self.tables_of(opened))
+    def versions_seen(self, opened: Opened) -> tuple[int, ...]:
+        """The newest data version of each table, as of when it was opened."""
+        return tuple(table.published.seen.data_version for table in self.tables_of(opened))
 
 
 def _reached(versions: Sequence[Version | None]) -> tuple[Version, ...]:

@@ -145,7 +145,8 @@ class Table:
                 f"table {folder!r} was replaced by another one: its uuid must be {uuid!r}, got "
                 f"{table.uuid!r}; run the query again"
             )
-        table.published.latest()  # which says what the table's definition is by now
+        # which says what the table's definition is by now
+        table.published.latest(has_just_read_table=True)
         return table
 
     def __repr__(self) -> str:
@@ -483,7 +484,7 @@ class Table:
         Raises:
             SnapshotExpiredError: its base or its target has expired.
         """
-        self.published.latest()
+        self.published.seen_just_now()
         return self.pinned().at(version)
 
     def changes(
@@ -505,6 +506,8 @@ class Table:
             SnapshotExpiredError: one of them has expired.
             UntrackedChangesError: a commit in between was written with ``change-tracking = false``.
         """
+        if until is not None:
+            self.published.latest()
         scope = self._scope(where)
         return self._unless_expiring(lambda: _changes.changes(self.pinned(), since, until, columns, scope))
 
@@ -544,6 +547,7 @@ class Table:
             ConfigurationError: no single step leads from ``start`` to ``end``.
             SnapshotExpiredError, UntrackedChangesError: as for ``changes``.
         """
+        self.published.seen_just_now()
         scope = self._scope(where, skip_untracked)
         return self._unless_expiring(
             lambda: _changes.changes_between(
@@ -567,7 +571,7 @@ class Table:
     def _unless_expiring(self, read: Callable[[], _T]) -> _T:
         """What ``read`` returns; again after an expiry in between, for a newer snapshot may hold the same."""
         while True:
-            oldest = self.published.latest().oldest
+            oldest = self.published.seen.oldest
             try:
                 return read()
             except (CorruptTableError, SnapshotExpiredError):

@@ -177,7 +177,7 @@ OPTIONS: Final = (
     Option(
         "file.compression",
         options.one_of(*_CODECS),
-        "codec of new data files; default: none for arrow, zstd for parquet and orc, deflate for avro",
+        "codec of new data files; default: narrow for arrow, zstd for parquet and orc, deflate for avro",
         None,
     ),
     Option(

@@ -117,7 +117,7 @@ class StepsReader(SteppingReader[tuple[Table, ...]]):
         max_rows: int | None,  # noqa: ARG002
     ) -> tuple[Version, ...]:
         """The newest versions."""
-        return tuple(map(Version.complete, self._until or self._data_versions(opened)))
+        return tuple(map(Version.complete, self._until or self.versions_seen(opened)))
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:  # noqa: ARG002
         """One, with one row."""

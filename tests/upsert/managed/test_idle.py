@@ -6,20 +6,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.object_store import ObjectStore
+from tests.object_store import ObjectStore, counted
+from upsert.errors import SnapshotExpiredError, TableNotFoundError
 from upsert.managed import stepping
 from upsert.managed.options import ReadOptions
 from upsert.managed.reader import ChangesReader
 from upsert.schema import TableSchema
 from upsert.spark_table import spark_schema
-from upsert.store.storage.s3 import S3Storage
+from upsert.store.metadata import history
+from upsert.store.storage import storage_of
 from upsert.store.table import Table
 
 SCHEMA = TableSchema.of({"id": pa.int64()}, primary_key=["id"])
-
-
-REQUESTS = 10
-"""Of one look, which opens the table, looks for a newer snapshot, and makes sure that it is held."""
 
 
 class Clock:
@@ -59,22 +57,55 @@ def test_an_object_store_is_asked_once_a_second(
     s3: ObjectStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader, offset, table = drained(s3.folder())
-    asked: list[str] = []
-    own = S3Storage._call
-
-    def counted(self: Any, path: str, operation: str, **arguments: Any) -> Any:
-        asked.append(operation)
-        return own(self, path, operation, **arguments)
-
-    monkeypatch.setattr(S3Storage, "_call", counted)
+    asked = counted(monkeypatch)
     begun = clock.now
-    for _ in range(3):
+    for _ in range(60):
         assert reader.latestOffset(offset, reader.getDefaultReadLimit()) == offset
         assert reader.reportLatestOffset() == offset
-    assert clock.now == begun + 3 * stepping.PAUSE_S
-    assert len(asked) == 3 * REQUESTS
+    assert clock.now == begun + 60 * stepping.PAUSE_S
+    assert asked == {"HeadObject": 58, "GetObject": 2 * 3}, "twice a minute the table is opened again"
     table.write(pa.table({"id": [2]}))
     assert reader.latestOffset(offset, reader.getDefaultReadLimit()) != offset, "it waits, and looks then"
+
+
+def test_an_idle_stream_learns_that_all_it_knows_has_expired_or_was_dropped(
+    s3: ObjectStore, clock: Clock
+) -> None:
+    reader, offset, table = drained(s3.folder())
+    history._shared.clear()  # as in another process
+    other = Table.open(table.path)
+    other.release(offset["consumer"])
+    for id in range(3):
+        other.write(pa.table({"id": [id]}))
+    other.expire(keep=1)
+    for _ in range(29):
+        reader.latestOffset(offset, reader.getDefaultReadLimit())
+    with pytest.raises(SnapshotExpiredError):
+        reader.latestOffset(offset, reader.getDefaultReadLimit())
+    storage_of(table.path).delete_folder(table.path)
+    with pytest.raises(TableNotFoundError):
+        reader.latestOffset(offset, reader.getDefaultReadLimit())
+
+
+def test_a_micro_batch_is_some_requests(
+    s3: ObjectStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, before, table = drained(s3.folder())
+    sink = Table.create(s3.folder(), SCHEMA)
+    sink.write(pa.table({"id": [0]}))
+    table.write(pa.table({"id": [2]}))
+    clock.now += 2 * stepping.PACE_S
+    offset = reader.latestOffset(before, reader.getDefaultReadLimit())
+    table.write(pa.table({"id": [3]}))
+    asked = counted(monkeypatch)
+    reader.commit(offset)
+    end = reader.latestOffset(offset, reader.getDefaultReadLimit())
+    reader.reportLatestOffset()
+    (partition,) = reader.partitions(offset, end)
+    *_, batch = reader.read(partition)
+    staged = Table.open(sink.path).stage(pa.table({"id": batch.column(0)}), order="none")
+    Table.open(sink.path).commit([staged], writer_id="query", transaction=1)
+    assert asked.total() <= 36, asked
 
 
 def test_a_local_disk_is_asked_at_once(tmp_path: Path, clock: Clock) -> None:

@@ -165,11 +165,15 @@ def write(committer: Committer, rows: Rows, terms: Terms) -> Committed:
     history = committer.history
     staged = [staging.stage_folded(history, rows, "rows")]
     with discarded_if_failed(committer, lambda: staged):
+        if isinstance(rows, pa.RecordBatchReader):
+            history.latest()  # to read them may have taken hours
         return commit_staged(committer, staged, terms)
 
 
 def commit_staged(committer: Committer, staged: Iterable[StagedFiles], terms: Terms) -> Committed:
     """Publish staged files as one snapshot; nothing if the transaction is recorded or there is nothing to do.
+
+    The caller has just looked at the table's latest snapshot.
 
     An overwrite replaces what is there when it is published: it cannot conflict with what others committed
     while its rows were written, and goes after it. When it raises, the staged files are as they were; only
@@ -178,7 +182,7 @@ def commit_staged(committer: Committer, staged: Iterable[StagedFiles], terms: Te
     """
     history, overwrite, transaction = committer.history, terms.overwrite, terms.transaction
     given = staging.join(history.uuid, staged)
-    head = history.latest()
+    head = history.seen_just_now()
     if is_recorded(head, transaction):
         _remove_left(history, (), given.raw)
         return Committed(head)
@@ -211,7 +215,7 @@ def commit_staged(committer: Committer, staged: Iterable[StagedFiles], terms: Te
         if terms.announce is not None:
             terms.announce(rows.at(head, history.files(head)))
             reach("commit.after-announcement")
-        done = committer.commit(propose)
+        done = committer.commit(propose, has_just_looked=True)
     published = {entry.file for entry in done.added}
     # raw changes are in the folded files now, or were committed by another attempt: they are not needed
     left = tuple(entry for entry in rows.written if entry.file not in published)

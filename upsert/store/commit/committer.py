@@ -33,7 +33,7 @@ from upsert.store.commit.change import Change, CommitRules, Propose
 from upsert.store.metadata.definition import Shown, shown
 from upsert.store.metadata.file_entry import FileEntry, newest
 from upsert.store.metadata.history import History
-from upsert.store.metadata.manifest import checked, fold, write_manifest
+from upsert.store.metadata.manifest import Manifest, checked, fold, write_manifest
 from upsert.store.metadata.snapshot import ManifestRef, SnapshotInfo
 from upsert.store.storage import put_if_absent, storage_of
 
@@ -128,8 +128,11 @@ class Committer:
         self._storage = storage_of(history.root)
         self.environment = environment
 
-    def commit(self, propose: Propose) -> Committed:
+    def commit(self, propose: Propose, *, has_just_looked: bool = False) -> Committed:
         """Publish what ``propose`` says; the snapshot is the latest one if that is None.
+
+        With ``has_just_looked`` the first attempt builds on what the caller has seen a moment ago, see
+        ``History.seen_just_now``.
 
         Raises:
             UnknownOutcomeError: an object store has not said whether it was published, and it may be yet; or
@@ -142,9 +145,10 @@ class Committer:
         delta: _Delta | None = None
 
         def attempt() -> Committed:
-            nonlocal delta
+            nonlocal delta, has_just_looked
             while True:
-                head = self.history.latest()
+                head = self.history.seen_just_now() if has_just_looked else self.history.latest()
+                has_just_looked = False
                 try:
                     change = propose(head)
                     if change is None:
@@ -157,7 +161,7 @@ class Committer:
                     if self.history.latest().id == head.id:
                         raise
                     continue
-                if self._publish(info, change.transaction):
+                if self._publish(info, change):
                     return Committed(info, change.added)
                 raise _LostRaceError(head.id)
 
@@ -195,7 +199,7 @@ class Committer:
         own = (replace(delta, sequence=own_id),) if delta.entries else ()
         # those of an older release have no checksums
         before = (ref if ref.checksum else checked(self.root, ref) for ref in head.manifests)
-        manifests = fold(self.root, self.history.layout, head.id, (*before, *own))
+        manifests = fold(self.root, self.history.layout, head.id, (*before, *own), self.history.manifest)
         definition = head.definition if change.definition is None else change.definition
         added_rows = sum(entry.rows for entry in change.added)
         visible, stands_for = self._shown(change, head), change.stands_for
@@ -255,11 +259,11 @@ class Committer:
         touched = {entry.partition for entry in (*change.added, *change.removed)}
         return shown(self.history.definition_at(head.definition), touched, change.tracked)
 
-    def _publish(self, info: SnapshotInfo, transaction: tuple[str, int] | None) -> bool:
+    def _publish(self, info: SnapshotInfo, change: Change) -> bool:
         """Whether ``info`` is now part of the history; False if another snapshot has its id."""
-        path = os.path.join(self.root, paths.snapshot_file(info.id))
+        path, content = os.path.join(self.root, paths.snapshot_file(info.id)), info.content(self.history.uuid)
         try:
-            won = self.environment.put_if_absent(path, info.content(self.history.uuid))
+            won = self.environment.put_if_absent(path, content)
         except UnknownOutcomeError:
             raise
         except Exception as cause:
@@ -273,7 +277,9 @@ class Committer:
             won = True
         if won:
             try:
-                self._check_lineage(info, path, transaction)
+                self._check_lineage(info, path, change.transaction)
+                added = tuple(replace(entry, sequence=entry.sequence or info.id) for entry in change.added)
+                self.history.remember(info.id, content, Manifest(added, change.removed))
             except (OSError, ConfigurationError) as cause:  # the latter if a right has been taken away
                 raise UnknownOutcomeError(
                     f"table {self.root!r}: snapshot {info.id} was published, and must be seen to be part of "
@@ -285,9 +291,13 @@ class Committer:
         """Make sure that the history goes on from ``info``, not past it.
 
         If the id had been used before and had expired, newer snapshots exist that do not descend from ours.
-        They are found whatever expiry is doing: it deletes in ascending order, so if ours is legitimate and
-        still there, so is its successor, if it has one.
+        They are found whatever expiry is doing: it deletes in ascending order. So if the snapshot that ours
+        follows is there yet, no other one has had our id; and if ours is legitimate and still there, so is
+        its successor, if it has one.
         """
+        before = self.history.content(info.id - 1) if info.parent else None
+        if before is not None and before.uuid == info.parent:
+            return
         newest = self.history.latest()
         if newest.id <= info.id:
             return

@@ -223,7 +223,7 @@ class KeyConflicts:
         if entry.bucket_id != other.bucket_id or not entry.overlaps(other):
             return False
         root, layout = self._history.root, self._history.layout
-        own, theirs = (DataFile.open(root, layout, one).index("pk").hashes for one in (entry, other))
+        own, theirs = (DataFile.open(root, layout, one).key_hashes() for one in (entry, other))
         # two keys of one hash are taken for one: then the statement is done again for nothing
         return bool(np.isin(own, theirs).any())
 

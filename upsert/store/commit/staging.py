@@ -223,7 +223,8 @@ def stage_folded(history: History, rows: Rows, order: Order, definition: int | N
         SchemaError: the rows do not fit the table. Nothing was written.
         ChangelogError: they contradict each other. Cleaning removes what was written for other buckets.
     """
-    base, layout, root = history.latest().id, _layout(history, definition), history.root
+    # an older base than the latest snapshot only makes those careful who delete files
+    base, layout, root = history.seen_just_now().id, _layout(history, definition), history.root
     if layout.merge.needs_present_rows:
         return stage_raw(history, rows, order, definition)
     pieces = pieces_of(rows)
@@ -245,7 +246,7 @@ def stage_raw(
     history: History, rows: Rows, order: Order = "none", definition: int | None = None
 ) -> StagedFiles:
     """Write the signed rows of each bucket as they are, in one file; arguments as for ``stage_folded``."""
-    base, layout = history.latest().id, _layout(history, definition)
+    base, layout = history.seen_just_now().id, _layout(history, definition)
     staged = _staged_raw(history, _write_raw(history.root, layout, base, pieces_of(rows), order))
     reach("stage.after-raw")
     return staged

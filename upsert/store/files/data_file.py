@@ -10,6 +10,7 @@ is dropped (POSIX).
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -22,22 +23,33 @@ import numpy.typing as npt
 import pyarrow as pa
 from cachetools import LRUCache
 
-from upsert.arrays import Kinds
+from upsert.arrays import Kinds, Positions
 from upsert.errors import ConfigurationError, CorruptTableError, StorageError, UpsertError
 from upsert.store import paths
 from upsert.store.checksums import checksum_of
 from upsert.store.files.formats import ARROW, format_of_file
 from upsert.store.files.formats.arrow import EVERY, Some, check_offsets, has_offsets
 from upsert.store.files.formats.base import Bounds, FileFormat, StoredRows, without_columns
-from upsert.store.files.lookup_index import HashIndex, build_index, read_indexes, sidecar_schema
+from upsert.store.files.formats.narrow import NarrowRows
+from upsert.store.files.lookup_index import (
+    HashIndex,
+    KeyIndex,
+    build_index,
+    may_hold,
+    read_indexes,
+    read_key_index,
+    sidecar_schema,
+)
 from upsert.store.kept import Kept
 from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.paths import index_file, resolve
 from upsert.store.predicate import Filter
+from upsert.store.rows.hashing import Hashes
 from upsert.store.rows.keys import key_bytes
 from upsert.store.rows.layout import KIND_COLUMN, Layout, Projection
 from upsert.store.rows.merge import SortedRows, gather_parts
 from upsert.store.storage import storage_of
+from upsert.store.version import MAX_HASH
 
 MAX_DECODED_BYTES: Final = 512 << 20
 """Decoded columns of compressed files that a process keeps."""
@@ -60,9 +72,14 @@ class FileColumns:
         self.path = path
         self.schema = stored.schema
         self.rows = stored.rows
-        self.is_mapped = stored.is_mapped
+        self.is_mapped = stored.is_mapped and not isinstance(stored, NarrowRows)
         self._stored = stored
-        self._unchecked = {field.name for field in stored.schema if has_offsets(field.type)}
+        self._narrow = stored.narrow if isinstance(stored, NarrowRows) else ()
+        self._unchecked = {
+            field.name
+            for field in stored.schema
+            if has_offsets(field.type) and field.name not in self._narrow
+        }
 
     @cached_property
     def starts(self) -> npt.NDArray[np.int64]:
@@ -78,9 +95,9 @@ class FileColumns:
 
     def slice(self, names: Sequence[str], start: int, stop: int) -> pa.RecordBatch:
         """Some columns of the rows from ``start`` to before ``stop``; no other part is decoded."""
-        if self.is_mapped:
+        if self._stored.is_mapped:
             touched = EVERY if stop - start == self.rows else slice(start, stop)
-            return self._mapped(names, touched).slice(start, stop - start)
+            return self._widened(self._mapped(names, touched).slice(start, stop - start))
         first = int(np.searchsorted(self.starts, start, side="right")) - 1
         last = int(np.searchsorted(self.starts, max(stop, start + 1)))
         parts = [self._part(number, names, keep=False) for number in range(max(0, first), last)]
@@ -89,7 +106,7 @@ class FileColumns:
 
     def column(self, name: str) -> pa.Array:
         """One column of all rows, which is kept: something searches it again and again."""
-        if self.is_mapped:
+        if self._stored.is_mapped and name not in self._narrow:
             return self._mapped([name], EVERY).column(0)
         if (found := _DECODED.get((self.path, _WHOLE, name))) is None:
             found = self.slice([name], 0, self.rows).column(0)
@@ -98,8 +115,8 @@ class FileColumns:
 
     def take(self, names: Sequence[str], rows: Rows) -> pa.RecordBatch:
         """Some columns of some rows, given by their numbers."""
-        if self.is_mapped:
-            return self._mapped(names, rows).take(pa.array(rows))
+        if self._stored.is_mapped:
+            return self._widened(self._mapped(names, rows).take(pa.array(rows)))
         if not len(rows):
             return self._part(0, names, keep=True).slice(0, 0)
         return gather_parts(self.starts, rows, lambda number: self._part(number, names, keep=True))
@@ -119,6 +136,14 @@ class FileColumns:
             if rows is EVERY or pa.types.is_nested(column.type):
                 self._unchecked.discard(name)
         return found
+
+    def _widened(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        if not isinstance(self._stored, NarrowRows):
+            return rows
+        try:
+            return self._stored.widened(rows)
+        except (ValueError, LookupError, pa.ArrowException) as cause:
+            raise _damaged(self.path, "be whole", cause) from cause
 
     def _part(self, number: int, names: Sequence[str], *, keep: bool) -> pa.RecordBatch:
         start, stop = int(self.starts[number]), int(self.starts[number + 1])
@@ -173,9 +198,11 @@ class DataFile:
         stored: FileColumns,
         columns: Projection,
         indexes: dict[str, HashIndex],
+        by_key: KeyIndex | None,
         layout: Layout,
     ) -> None:
         """Take over what ``open`` has checked: rows as written, and the table's columns made of them."""
+        self._by_key = by_key
         self.entry = entry
         self.rows = stored.rows
         self.kinds: Kinds | None = stored.column(KIND_COLUMN).to_numpy() if entry.deletes else None
@@ -212,16 +239,21 @@ class DataFile:
                 raise _damaged(path, f"have {entry.deletes} deletions, as its manifest says", found)
             columns = Projection.of(stored.schema, layout, f"data file {path!r}")
         # of an older definition a file may lack indexes, and have others
-        known = sidecar_schema(layout) if entry.definition == layout.version else None
-        sidecar = _open_file(index_file(path), ARROW, known, entry.rows, None, entry.index_checksum)
+        sidecar = _open_file(index_file(path), ARROW, None, entry.rows, None, entry.index_checksum)
+        known = [sidecar_schema(layout), sidecar_schema(layout, is_whole=True)]
+        if entry.definition == layout.version and sidecar.schema not in known:
+            found = ", ".join(sidecar.schema.names)
+            raise _damaged(index_file(path), f"have columns {', '.join(known[0].names)}", found)
         try:
-            indexes = read_indexes(layout, sidecar.slice(sidecar.schema.names, 0, sidecar.rows))
+            batch = sidecar.slice(sidecar.schema.names, 0, sidecar.rows)
+            indexes = read_indexes(layout, batch)
+            by_key = read_key_index(batch) if layout.is_searched_by_key else None
         except (LookupError, TypeError, pa.ArrowException) as cause:
             raise _damaged(index_file(path), "have whole lookup indexes", cause) from cause
         for index in layout.indexes:
             if columns.converts(index.columns):
                 indexes.pop(index.name, None)
-        return cls(entry, stored, columns, indexes, layout)
+        return cls(entry, stored, columns, indexes, by_key, layout)
 
     def select(self, names: Sequence[str]) -> pa.RecordBatch:
         """Some of the table's stored columns, in this order; no copy of what is mapped as it is today."""
@@ -274,8 +306,13 @@ class DataFile:
 
     @property
     def is_mapped(self) -> bool:
-        """Whether its columns are views of the file; those of a compressed file take memory."""
+        """Whether its columns are views of the file; those of a narrow or compressed one take memory."""
         return self._stored.is_mapped
+
+    @property
+    def is_in_one_part(self) -> bool:
+        """Whether any rows can be read without others that lie beside them."""
+        return len(self._stored.starts) <= 2
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -290,10 +327,35 @@ class DataFile:
     def index(self, name: str) -> HashIndex:
         """The sorted hashes and row numbers of a lookup index; built and kept where the sidecar lacks it."""
         found = self._indexes.get(name)
-        if found is None:
+        if found is None and name == "pk" and self._by_key is not None:
+            whole = HashIndex.of(self.key_hashes(), self._by_key.rows)
+            found = self._indexes[name] = whole._replace(filled=self._by_key.filled)
+        elif found is None:
             columns = self._layout.lookup_index(name).columns
             found = self._indexes[name] = build_index(self.select(columns), columns)
         return found
+
+    def keys_that_may_be_there(self, hashes: Hashes) -> Positions:
+        """Positions of all keys of these hashes that the file has, and of few others; see ``may_hold``."""
+        return may_hold(self._by_key or self.index("pk"), hashes)
+
+    def key_hashes(self, start: int = 0, stop: int | None = None) -> Hashes:
+        """The hashes of the keys in ascending order, from one place in it to before another."""
+        if self._by_key is None:
+            return self.index("pk").hashes[start:stop]
+        return self._layout.key_hashes(self.take(self._layout.key, self._by_key.rows[start:stop]))
+
+    def keys_below(self, limit: int) -> int:
+        """How many keys have a hash below a limit."""
+        if self._by_key is None:
+            hashes = self.index("pk").hashes
+            return self.rows if limit > MAX_HASH else int(np.searchsorted(hashes, np.uint64(limit)))
+        return bisect_left(range(self.rows), limit, key=lambda at: int(self.key_hashes(at, at + 1)[0]))
+
+    def rows_of_hashes(self, low: int, high: int) -> Positions:
+        """Numbers of the rows of which the hash of the key lies in a range, both ends inside; ascending."""
+        rows = (self._by_key or self.index("pk")).rows[self.keys_below(low) : self.keys_below(high + 1)]
+        return np.sort(rows).astype(np.int64)
 
 
 _OPEN = Kept[tuple[str, int], DataFile](LRUCache(MAX_OPEN_FILES), is_inherited=True)

@@ -7,6 +7,9 @@ Hashes are spread evenly, so the n rows of a file cut the range of hashes into n
 each. The index knows where each slot begins, and which eighths of it have rows at all: most keys that a file
 does not hold are passed over by one bit, and the others are found in a step or two, in a third of the time of
 a binary search.
+
+A single integer-like key is searched in the key column itself, which files are sorted by. Of its index the
+sidecar has only where the rows are and which eighths have some: the hash of a row follows from its key.
 """
 
 from __future__ import annotations
@@ -60,20 +63,28 @@ class Hits(NamedTuple):
 
 
 _PARTS: Final = {"hash": pa.uint64(), "row": pa.uint32(), "start": pa.uint32(), "filled": pa.uint8()}
+_NAMES: Final = dict(zip(HashIndex._fields, _PARTS, strict=True))
 
 
-def sidecar_schema(layout: Layout) -> pa.Schema:
-    """Arrow schema of every sidecar of a table."""
-    parts = ((index.name, part, type_) for index in layout.indexes for part, type_ in _PARTS.items())
-    return pa.schema([pa.field(f"{name}.{part}", type_) for name, part, type_ in parts])
+_FOLLOW: Final = frozenset({"pk.hash", "pk.start"})
+"""What follows from the rows of a file that is searched by its key."""
+
+
+def sidecar_schema(layout: Layout, *, is_whole: bool = False) -> pa.Schema:
+    """Arrow schema of a table's sidecars; ``is_whole`` of those of earlier releases."""
+    parts = [(f"{index.name}.{part}", type_) for index in layout.indexes for part, type_ in _PARTS.items()]
+    is_short = layout.is_searched_by_key and not is_whole
+    return pa.schema([part for part in parts if not (is_short and part[0] in _FOLLOW)])
 
 
 def build_sidecar(layout: Layout, rows: pa.RecordBatch) -> pa.RecordBatch:
     """The sidecar of a data file with these rows."""
-    arrays: list[pa.Array] = []
+    arrays: dict[str, pa.Array] = {}
     for index in layout.indexes:
-        arrays += map(pa.array, build_index(rows, index.columns))
-    return pa.record_batch(arrays, schema=sidecar_schema(layout))
+        for part, values in build_index(rows, index.columns)._asdict().items():
+            arrays[f"{index.name}.{_NAMES[part]}"] = pa.array(values)
+    schema = sidecar_schema(layout)
+    return pa.record_batch([arrays[name] for name in schema.names], schema=schema)
 
 
 def build_index(rows: pa.RecordBatch, columns: Sequence[str]) -> HashIndex:
@@ -95,9 +106,24 @@ def read_indexes(layout: Layout, sidecar: pa.RecordBatch) -> dict[str, HashIndex
     }
 
 
-def may_hold(index: HashIndex, probes: Hashes) -> Positions:
+class KeyIndex(NamedTuple):
+    """What a sidecar has of the index of a key that is searched itself, as ``HashIndex`` has it."""
+
+    rows: npt.NDArray[np.uint32]
+    filled: npt.NDArray[np.uint8]
+
+
+def read_key_index(sidecar: pa.RecordBatch) -> KeyIndex | None:
+    """The short index of the primary key, as views of a sidecar's memory; None if it has the whole one."""
+    if "pk.hash" in sidecar.schema.names:
+        return None
+    rows, filled = (sidecar.column(f"pk.{part}").to_numpy(zero_copy_only=True) for part in ("row", "filled"))
+    return KeyIndex(rows, filled)
+
+
+def may_hold(index: HashIndex | KeyIndex, probes: Hashes) -> Positions:
     """Positions, ascending, of all probes that the file has rows of, and of few others: about one in nine."""
-    return _in_filled(index, _eighths(probes, len(index.hashes)))
+    return _in_filled(index, _eighths(probes, len(index.filled)))
 
 
 def search(index: HashIndex, probes: Hashes) -> Hits:
@@ -144,7 +170,7 @@ def _eighths(hashes: Hashes, slots: int) -> Positions:
     return upper.view(np.int64)
 
 
-def _in_filled(index: HashIndex, eighths: Positions) -> Positions:
+def _in_filled(index: HashIndex | KeyIndex, eighths: Positions) -> Positions:
     """Positions of the eighths that have rows."""
     bits = index.filled[eighths >> 3] >> (eighths.astype(np.uint8) & np.uint8(7))
     return np.flatnonzero(bits & np.uint8(1))

@@ -10,6 +10,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -66,7 +67,8 @@ def write_data_file(
     name = data_file(*bucket_id, base, uuid4().hex + format_.suffix)
     path = resolve(os.fspath(root), name)
     reach("data.before-file")
-    checksum, written = _write_file(path, format_, batch, form.compression)
+    plain = layout.key if layout.is_searched_by_key else ()
+    checksum, written = _write_file(path, format_, batch, replace(form.compression, plain=plain))
     reach("data.after-file")
     index_checksum, _ = _write_file(index_file(path), ARROW, build_sidecar(layout, batch), Compression())
     storage_of(path).settle(os.path.dirname(path))

@@ -33,10 +33,11 @@ from upsert.store.rows.layout import Layout
 from upsert.store.storage import storage_of
 
 _T = TypeVar("_T")
+_K = TypeVar("_K", bound=Hashable)
 
 _MAX_INFOS: Final = 20_000
 _MAX_FILE_SETS: Final = 64
-_MAX_DELTAS: Final = 64
+_MAX_MANIFESTS: Final = 64
 _MAX_TABLES: Final = 256
 _MAX_STEPS: Final = 256
 """A reader that is further behind lists the folder instead of stepping on."""
@@ -58,10 +59,11 @@ class History:
         self._definitions = {file.definition.version: file.definition}
         self._checked: Hashable = None
         self._known: tuple[int, bytes] | None = None
+        self._seen: SnapshotInfo | None = None
         self._infos: LRUCache[int, SnapshotInfo] = LRUCache(_MAX_INFOS)
         self._live: LRUCache[int, Mapping[str, FileEntry]] = LRUCache(_MAX_FILE_SETS)
         self._files: LRUCache[int, FileSet] = LRUCache(_MAX_FILE_SETS)
-        self._deltas: LRUCache[int, Manifest] = LRUCache(_MAX_DELTAS)
+        self._manifests: LRUCache[ManifestRef, Manifest] = LRUCache(_MAX_MANIFESTS)
         self._lock = threading.Lock()
 
     @classmethod
@@ -84,21 +86,66 @@ class History:
             self._definitions[version] = table_file.read_definition(self.root, self.uuid, version)
         return self._definitions[version]
 
-    def latest(self) -> SnapshotInfo:
+    def latest(self, *, has_just_read_table: bool = False) -> SnapshotInfo:
         """The latest snapshot at this moment; ``EMPTY`` before the first commit.
 
-        From here on ``definition`` is the one that it names.
+        From here on ``definition`` is the one that it names. ``has_just_read_table`` says that the caller
+        knows that the table is there.
 
         Raises:
             TableNotFoundError: the table is gone, or another one lies in its folder.
             CorruptTableError: the latest snapshot, or the definition that it names, cannot be read.
         """
+        if not has_just_read_table:
+            self._check_identity()
         info = self._latest()
+        self._look_at(info)
+        return info
+
+    def _look_at(self, info: SnapshotInfo) -> None:
         if info.definition > self.definition.version:
             self.definition = self.definition_at(info.definition)
         if info.definition == self.definition.version:
             self._check_definition(info)
-        return info
+        self._seen = info
+
+    @property
+    def seen(self) -> SnapshotInfo:
+        """The latest snapshot as of the last look of this process; it looks if there was none."""
+        return self._seen or self.latest()
+
+    def seen_just_now(self) -> SnapshotInfo:
+        """The latest snapshot, for an operation that has looked when it began.
+
+        In an object store, where a look is three requests, it does not look again: who builds on a snapshot
+        that is not the latest any more loses the race for the next id, and looks then.
+        """
+        return self.latest() if self._storage.is_local else self.seen
+
+    def seen_from(self, id: int) -> SnapshotInfo:
+        """``seen``, after another look if that is older than a snapshot which must be there."""
+        seen = self.seen
+        return seen if id <= seen.id else self.latest()
+
+    def has_successor(self, id: int) -> bool:
+        """Whether there is a snapshot after this one; one request at most.
+
+        If not, the table may still have been dropped, or have moved on so far that both have expired.
+        """
+        return self.seen.id > id or self._storage.exists(self._path(id + 1))
+
+    def remember(self, id: int, content: bytes, delta: Manifest) -> None:
+        """A snapshot that this process has published, and its own manifest: neither is read again."""
+        info = parsed(content, self._path(id), self.uuid, id)
+        with self._lock:
+            self._infos[id] = info
+            if info.delta is not None:
+                self._manifests[info.delta] = delta
+            is_newest = self._known is None or self._known[0] < id
+            if is_newest:
+                self._known = id, content
+        if is_newest:
+            self._look_at(info)
 
     def _check_definition(self, info: SnapshotInfo) -> None:
         stated, found = info.definition_checksum, self.definition.checksum
@@ -112,12 +159,11 @@ class History:
             )
 
     def _latest(self) -> SnapshotInfo:
-        self._check_identity()
         while True:
             newest, content = self._newest()
             if newest == 0:
                 return EMPTY
-            # between finding the name and reading the file it may have expired: look again
+            # between listing the names and reading the file it may have expired: look again
             if content is None:
                 content = self._content(newest)
             if content is not None:
@@ -143,12 +189,12 @@ class History:
         """Id of the latest snapshot, 0 for none, and its content if that was read just now."""
         known = self._known
         if known is not None:
-            newest = known[0]
-            while newest < known[0] + _MAX_STEPS and self._storage.exists(self._path(newest + 1)):
-                newest += 1
+            newest, content = known
+            while newest < known[0] + _MAX_STEPS and (following := self._content(newest + 1)) is not None:
+                newest, content = newest + 1, following
             # compared after the steps, and by content: a stalled writer may have put its own file there
             if newest < known[0] + _MAX_STEPS and self._content(known[0]) == known[1]:
-                return newest, known[1] if newest == known[0] else None
+                return newest, content
         return max(self.listed_ids(), default=0), None
 
     @property
@@ -271,9 +317,9 @@ class History:
     def forget(self, id: int) -> None:
         """Drop what is remembered of a snapshot that turned out not to be one."""
         with self._lock:
-            for cache in (self._infos, self._live, self._files, self._deltas):
+            for cache in (self._infos, self._live, self._files):
                 cache.pop(id, None)
-            self._known = None
+            self._known = self._seen = None
 
     def content(self, id: int) -> SnapshotInfo | None:
         """The snapshot in the file of this id as it is on disk now, whether it may be read or not."""
@@ -289,34 +335,33 @@ class History:
         except FileNotFoundError:
             return None
 
-    def _remembered(self, cache: LRUCache[int, _T], id: int) -> _T | None:
+    def _remembered(self, cache: LRUCache[_K, _T], key: _K) -> _T | None:
         with self._lock:
-            return cache.get(id)
+            return cache.get(key)
 
-    def _once(self, cache: LRUCache[int, _T], id: int, make: Callable[[], _T]) -> _T:
-        """What a cache has of a snapshot; made if it has nothing, by two threads at once if need be."""
-        if (found := self._remembered(cache, id)) is None:
+    def _once(self, cache: LRUCache[_K, _T], key: _K, make: Callable[[], _T]) -> _T:
+        """What a cache has under a key; made if it has nothing, by two threads at once if need be."""
+        if (found := self._remembered(cache, key)) is None:
             found = make()
             with self._lock:
-                cache[id] = found
+                cache[key] = found
         return found
 
-    def read_manifest(self, ref: ManifestRef) -> Manifest:
-        """A manifest as it is on the disk now."""
-        return read_manifest(self.root, ref)
+    def manifest(self, ref: ManifestRef) -> Manifest:
+        """What a manifest says; ``FileNotFoundError`` as of ``read_manifest``."""
+        return self._once(self._manifests, ref, partial(read_manifest, self.root, ref))
 
     def delta(self, info: SnapshotInfo) -> Manifest:
         """Files that a snapshot's own commit added and removed."""
         if info.delta is None:
             return Manifest((), ())
-        read = partial(read_manifest, self.root, info.delta)
-        return self._once(self._deltas, info.id, lambda: self._reading(info, read))
+        return self._reading(info, partial(self.manifest, info.delta))
 
     def delta_left(self, info: SnapshotInfo) -> Manifest:
         """``delta`` of a snapshot that may have expired; nothing if its manifest is gone."""
         with suppress(FileNotFoundError):
             if info.delta is not None:
-                return read_manifest(self.root, info.delta)
+                return self.manifest(info.delta)
         return Manifest((), ())
 
     def live(self, info: SnapshotInfo) -> Mapping[str, FileEntry]:
@@ -329,7 +374,7 @@ class History:
         refs = info.manifests if parent is None else (info.delta,)
         for ref in refs:
             if ref is not None:
-                apply(live, read_manifest(self.root, ref))
+                apply(live, self.manifest(ref))
         if len(live) != info.files:
             raise CorruptTableError(
                 f"table {self.root!r}: snapshot {info.id} must have {info.files} files, got {len(live)} from "

@@ -272,13 +272,15 @@ def apply(live: dict[str, FileEntry], manifest: Manifest) -> None:
         live[entry.file] = entry
 
 
-def fold(root: str, layout: Layout, base: int, refs: Sequence[ManifestRef]) -> tuple[ManifestRef, ...]:
+def fold(
+    root: str, layout: Layout, base: int, refs: Sequence[ManifestRef], read: Callable[[ManifestRef], Manifest]
+) -> tuple[ManifestRef, ...]:
     """The same live files in at most ``MAX_MANIFESTS`` manifests; writes one file if there are more."""
     count = folded_count([ref.entries for ref in refs])
     if not count:
         return tuple(refs)
     kept, folded = refs[:-count], refs[-count:]
-    manifest = combine(read_manifest(root, ref) for ref in folded)
+    manifest = combine(map(read, folded))
     ref = write_manifest(root, layout, base, manifest.added, manifest.removed)
     return (*kept, ref) if ref.entries else tuple(kept)
 

@@ -146,7 +146,7 @@ def _untracked(table: PinnedTable, commit: SnapshotInfo, scope: Scope) -> Collec
 
 def data_commits(table: PinnedTable, after: int, until: int) -> Sequence[SnapshotInfo]:
     """Snapshots with ids in (after, until] that changed rows, oldest first."""
-    head = table.published.latest()
+    head = table.published.seen_from(until)
     # ``after`` may be an expired id whose rows a later snapshot has
     first = max(after + 1, head.oldest)
     infos = (table.published.info(number, head) for number in range(first, until + 1))
@@ -155,7 +155,7 @@ def data_commits(table: PinnedTable, after: int, until: int) -> Sequence[Snapsho
 
 def has_gap(table: PinnedTable, before: Snapshot, target: int) -> bool:
     """Whether commits between a state, which a tag keeps, and a later one have expired."""
-    oldest = table.published.latest().oldest
+    oldest = table.published.seen_from(target).oldest
     return before.id < oldest and target > before.info.data_version
 
 
@@ -225,8 +225,8 @@ def changes(
     >>> changes(table.pinned(), since=1).to_pylist()
     [{'id': 1, 'name': 'ann', '_row_kind': '-U'}, {'id': 1, 'name': 'cem', '_row_kind': '+U'}]
     """
-    base = 0 if since == 0 else table.snapshot(since).info.data_version
     target = table.snapshot(until).info.data_version
+    base = 0 if since == 0 else table.snapshot(since).info.data_version
     if until is not None and until < since:
         raise ConfigurationError(
             f"changes must be read forwards, got since {since} and until {until}; swap them"
@@ -352,14 +352,11 @@ def _runs_by_partition(
 def _cut_file(table: PinnedTable, entry: FileEntry, limits: Limits, stored: list[str]) -> SortedRows:
     """The rows of a file whose hash is within the limits, in the file's order."""
     file = DataFile.open(table.published.root, table.layout, entry)
-    rows = pa.Table.from_batches([file.select(stored)])
     if limits == (0, MAX_HASH):
-        return SortedRows(rows, file.kinds)
-    index = file.index("pk")
-    start = np.searchsorted(index.hashes, np.uint64(limits[0]), side="left")
-    stop = np.searchsorted(index.hashes, np.uint64(limits[1]), side="right")
-    chosen = np.sort(index.rows[start:stop]).astype(np.int64)
-    return SortedRows(gather(rows, chosen), None if file.kinds is None else file.kinds[chosen])
+        return SortedRows(pa.Table.from_batches([file.select(stored)]), file.kinds)
+    chosen = file.rows_of_hashes(*limits)
+    rows = pa.Table.from_batches([file.take(stored, chosen)])
+    return SortedRows(rows, None if file.kinds is None else file.kinds[chosen])
 
 
 class Touched(NamedTuple):
@@ -518,7 +515,7 @@ def _last_commit_within(
 
 def _oldest_state_after(table: PinnedTable, base: int, latest: int) -> int:
     """From where on commits exist for a reader that begins at a tag; it reads one difference till then."""
-    head = table.published.latest()
+    head = table.published.seen
     found = table.published.info(head.oldest, head)
     state = min(found.data_version, latest)
     _check_all_tracked(table, base, table.snapshot(state).info)
@@ -542,11 +539,15 @@ def cut(
             room -= whole  # known without opening the files
             continue
         root = table.published.root
-        opened = (DataFile.open(root, table.layout, entry).index("pk").hashes for entry in inside)
-        hashes = [each[np.searchsorted(each, np.uint64(smallest)) :] for each in opened]
-        if (rows := _rows_below(hashes, MAX_HASH + 1)) <= room:
+        files_inside = [DataFile.open(root, table.layout, entry) for entry in inside]
+        starts = [file.keys_below(smallest) for file in files_inside]
+        if (rows := sum(file.rows for file in files_inside) - sum(starts)) <= room:
             room -= rows
             continue
+        # of each no more than that can lie below the limit, or above it and not fit
+        hashes = [
+            file.key_hashes(start, start + room + 1) for file, start in zip(files_inside, starts, strict=True)
+        ]
         first = _largest_limit(hashes, smallest, room, must_take=room == max_rows)
         at = (bucket, first) if first <= MAX_HASH else (bucket + 1, 0)
         return Version(base, target, at) if at[0] < table.layout.buckets else Version.complete(target)

@@ -21,12 +21,12 @@ from upsert import types
 from upsert.arrays import Kinds, Mask, Positions, one_array
 from upsert.errors import SchemaError
 from upsert.store.files.data_file import DataFile
-from upsert.store.files.lookup_index import Hits, may_hold, search
+from upsert.store.files.lookup_index import Hits, search
 from upsert.store.metadata.manifest import FileSet, Run
 from upsert.store.paths import Partition
 from upsert.store.rows.conform import check_is_table, is_same_but_for_width
 from upsert.store.rows.hashing import Hashes, bucket_of, fixed_width, hash_columns, normalised_floats
-from upsert.store.rows.keys import equal_rows, is_integer_like, order_by
+from upsert.store.rows.keys import equal_rows, order_by
 from upsert.store.rows.layout import Layout, LookupIndex
 from upsert.store.rows.partitions import partition_codes
 
@@ -327,7 +327,7 @@ def _not_in(layout: Layout, newer: DataFile, matches: Matches) -> Matches:
     columns = tuple(matches.rows.column(name) for name in layout.key)
     keys = Probe(layout.key, columns, np.arange(len(matches.probes)))
     # most keys are in one file only, so there is little left to be put in order
-    asked = may_hold(newer.index("pk"), keys.hashes(layout.key))
+    asked = newer.keys_that_may_be_there(keys.hashes(layout.key))
     if not len(asked):
         return matches
     some = keys.take(asked)
@@ -343,9 +343,7 @@ def _not_in(layout: Layout, newer: DataFile, matches: Matches) -> Matches:
 
 def _is_direct(layout: Layout, columns: tuple[str, ...]) -> bool:
     """Whether files are sorted by this one integer-like column, so that it can be searched itself."""
-    return (
-        columns == layout.key and len(columns) == 1 and is_integer_like(layout.stored.field(columns[0]).type)
-    )
+    return columns == layout.key and layout.is_searched_by_key
 
 
 def _find(layout: Layout, file: DataFile, probe: Probe) -> Hits:
@@ -355,7 +353,7 @@ def _find(layout: Layout, file: DataFile, probe: Probe) -> Hits:
         return search(file.index("pk"), probe.hashes(key))
     keys = fixed_width(file.column(key[0]))
     values = fixed_width(probe.column(key[0]))
-    asked = may_hold(file.index("pk"), probe.hashes(key))
+    asked = file.keys_that_may_be_there(probe.hashes(key))
     wanted = values[asked]
     # the probes are sorted: those outside of the file's range need no search
     first = int(np.searchsorted(wanted, keys[0]))

@@ -286,7 +286,7 @@ class Snapshot:
         inputs = (one for file in files for one in self._inputs(file, split, needed, where, judged))
         if len(kept) > 1:
             cut = list(inputs)
-            a_range = PIECE_BYTES if all(one.file.is_mapped for one in cut) else _DECODED * most
+            a_range = PIECE_BYTES if all(one.file.is_in_one_part for one in cut) else _DECODED * most
             for within in key_ranges(self.layout, cut, a_range):
                 yield merge_runs(self.layout, within)
             return
@@ -487,8 +487,9 @@ class PinnedTable:
 
     def snapshot(self, id: int | None = None) -> Snapshot:
         """The latest snapshot, or one whose rows can still be read, see ``Table.snapshot``."""
-        info = self.published.latest() if id is None else self.published.equal_to(id)
-        return Snapshot.retained(self.published, info, self.layout)
+        published = self.published
+        info = published.latest() if id is None else published.equal_to(id, published.seen_from(id))
+        return Snapshot.retained(published, info, self.layout)
 
     def at(self, version: Version) -> View:
         """The table at a version."""

@@ -51,7 +51,7 @@ def row_count(layout: Layout, files: FileSet, open_file: Open) -> float:
         stored = float(sum(entry.rows for entry in entries))
         if len(runs) > 1:
             largest = nlargest(_MAX_FILES, entries, key=lambda entry: entry.rows)
-            hashes = [open_file(entry).index("pk").hashes for entry in largest]
+            hashes = [open_file(entry).key_hashes(0, SAMPLE + 1) for entry in largest]
             stored = min(stored, distinct_hashes(hashes) * stored / sum(entry.rows for entry in largest))
         total += max(0.0, stored - sum(entry.deletes for entry in entries))
     return total

@@ -70,7 +70,7 @@ def _asked(configured: Retention, keep: int | None, older_than_s: float | None) 
 def after_commit(committer: Committer, retention: Retention) -> None:
     """Expire what has become due, if anything has and no other process does; never fails the commit."""
     try:
-        marks = _Retained(committer.history, committer.history.latest(), _now_ms(committer))
+        marks = _Retained(committer.history, committer.history.seen_just_now(), _now_ms(committer))
         if not policy.is_due(marks, retention, _now_ms(committer)):
             return
         with lifetime_lock_if_free(committer.history) as lock:
@@ -103,7 +103,7 @@ def _expire(committer: Committer, rule: Retention, lock: Lock) -> int:
         if not marks:
             return None
         # after ``latest`` was looked at: who takes the lock from us publishes a snapshot before going on
-        lock.check()
+        lock.check(renew=True)
         known = consumers.read_all(history.root, history.uuid)
         held = consumers.held_versions(known, latest, marks[0].data_version, now_ms)
         first = policy.boundary(marks, rule, now_ms, held)

@@ -49,12 +49,12 @@ class Lock:
 
     @property
     def is_held(self) -> bool:
-        """Whether it still is; asks an object store, and holds it for longer."""
-        return isinstance(self.held, FileLock) or self.held.renew()
+        """Whether it still is; asks an object store."""
+        return isinstance(self.held, FileLock) or self.held.is_held
 
-    def check(self) -> None:
-        """Refuse to go on where this process stalled, and another one went on."""
-        if not self.is_held:
+    def check(self, *, renew: bool = False) -> None:
+        """Refuse to go on where this process stalled and another one went on; maybe hold it for longer."""
+        if not (self.held.renew() if renew and isinstance(self.held, Lease) else self.is_held):
             raise CommitConflictError(
                 f"table {self.root!r}: {paths.LIFETIME_LOCK!r} must be renewed within a minute, this process "
                 "stalled for longer and another one went on; run this again"

@@ -19,6 +19,7 @@ from upsert.errors import CorruptTableError, SchemaError
 from upsert.schema import TableSchema
 from upsert.store.files.formats.base import FileForm, without_columns
 from upsert.store.rows.hashing import Hashes, bucket_of, hash_columns
+from upsert.store.rows.keys import is_integer_like
 from upsert.store.rows.merge_rules import PLAIN, MergeRules
 
 KIND_COLUMN: Final = "_kind"
@@ -125,6 +126,11 @@ class Layout:
         if within and within[0].label == PRIMARY_KEY:
             return within[0]
         return max(within, key=lambda index: (index.is_unique, len(index.columns)), default=None)
+
+    @property
+    def is_searched_by_key(self) -> bool:
+        """Whether files are sorted by one integer-like column, so that it can be searched itself."""
+        return len(self.key) == 1 and is_integer_like(self.stored.field(self.key[0]).type)
 
     def key_hashes(self, rows: pa.Table | pa.RecordBatch) -> Hashes:
         """Hash of the key of each stored row: what the sidecar's ``pk`` index is sorted by."""

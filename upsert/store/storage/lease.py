@@ -30,6 +30,10 @@ _FREE: Final = b"free"
 _DIGITS: Final = 20
 
 
+_released: Final[dict[str, int]] = {}
+"""The number under which this process has said last that a lock is free."""
+
+
 @dataclass(frozen=True)
 class Lease:
     """A lock that is held, by the holder's object.
@@ -45,9 +49,11 @@ class Lease:
     @classmethod
     def take(cls, storage: Storage, path: str) -> Self | None:
         """The lock of this name; None while another holder lives."""
-        newest = max(_numbers(storage, path), default=0)
+        # if no other process has had it since, the next number is ours: two requests less
+        own_last = _released.pop(path, 0)
+        newest = own_last or max(_numbers(storage, path), default=0)
         passed_over = False
-        if newest:
+        if newest and not own_last:
             if (found := storage.aged(_path(path, newest))) is None:
                 return None  # it changes hands just now
             content, age_s = found
@@ -57,12 +63,12 @@ class Lease:
         token = uuid4().hex.encode()
         own = _path(path, newest + 1)
         if not storage.put_if_absent(own, token):
-            return None
+            return cls.take(storage, path) if own_last else None
         numbers = _numbers(storage, path)
         if max(numbers, default=0) != newest + 1:
             # others went on in between, so far that the number was free again
             storage.delete(own)
-            return None
+            return cls.take(storage, path) if own_last else None
         for number in numbers:
             if number <= newest:
                 storage.delete(_path(path, number))
@@ -71,12 +77,24 @@ class Lease:
     def renew(self) -> bool:
         """Hold it for longer; False if another process has passed this holder over."""
         self._storage.replace(self.path, self._token)
-        name, _, number = self.path.rpartition("-")
-        return max(_numbers(self._storage, name), default=0) == int(number)
+        return self.is_held
+
+    @property
+    def is_held(self) -> bool:
+        """Whether no other process has passed this holder over."""
+        name, number = self._named
+        return max(_numbers(self._storage, name), default=0) == number
 
     def release(self) -> None:
         """Let go of it; harmless if it was lost."""
         self._storage.replace(self.path, _FREE)
+        name, number = self._named
+        _released[name] = number
+
+    @property
+    def _named(self) -> tuple[str, int]:
+        name, _, number = self.path.rpartition("-")
+        return name, int(number)
 
 
 def age(storage: Storage, path: str) -> float | None:

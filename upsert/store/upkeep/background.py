@@ -71,18 +71,18 @@ def after_commit(committer: Committer, options: TableOptions, done: Committed) -
 def _compact(committer: Committer, options: TableOptions, done: Committed) -> None:
     root, folder = committer.root, committer.history.folder
     try:
-        _tell_earlier_failure(folder)
         buckets = {entry.bucket_id for entry in done.added}
         files = compaction.of_buckets(committer.history.files(done.info), buckets)
         jobs = compaction.due(files, options)
         if not jobs:
             return
+        _tell_earlier_failure(folder)
         small = compaction.first_of(jobs, MAX_FOREGROUND_ROWS)
         with compaction_lock(root, wait=False) as lock:
             if lock is None:
                 return
             if small:
-                compaction.execute(committer, small)
+                compaction.execute(committer, small, has_just_looked=True)
             if len(small) < len(jobs):
                 start_compactor(committer.history.folder, lock)
     except Exception as failure:  # the commit is published: nothing that happens here may deny it

@@ -320,16 +320,22 @@ def plan(bucket_id: BucketId, runs: Sequence[Run], chosen: Chosen, target_bytes:
     return CompactionJob(bucket_id, tuple(groups), moving, chosen.output_level, target_bytes)
 
 
-def execute(committer: Committer, jobs: Sequence[CompactionJob]) -> SnapshotInfo | None:
-    """Merge and publish, as one snapshot; None if all inputs were taken away meanwhile."""
+def execute(
+    committer: Committer, jobs: Sequence[CompactionJob], *, has_just_looked: bool = False
+) -> SnapshotInfo | None:
+    """Merge and publish, as one snapshot; None if all inputs were taken away meanwhile.
+
+    ``has_just_looked`` as for ``Committer.commit``, of who merges little.
+    """
     history = committer.history
-    root, layout, base = history.root, history.layout, history.latest().id
+    base = (history.seen_just_now() if has_just_looked else history.latest()).id
+    root, layout = history.root, history.layout
     written = [
         [entry for group in merge.groups for entry in write(root, layout, base, merge, group)]
         for merge in jobs
     ]
     reach("compact.after-write")
-    return publish(committer, jobs, written)
+    return publish(committer, jobs, written, has_just_looked=has_just_looked)
 
 
 def publish(
@@ -338,6 +344,7 @@ def publish(
     written: Sequence[Sequence[FileEntry]],
     *,
     yields: bool = True,
+    has_just_looked: bool = False,
 ) -> SnapshotInfo | None:
     """Put the files written for each merge in the place of its inputs, as one snapshot.
 
@@ -360,8 +367,10 @@ def publish(
         return change(proposed[0]) if proposed[0] else None
 
     info: SnapshotInfo | None
+    needed: set[str] = set()
     try:
-        info = committer.commit(propose).info
+        done = committer.commit(propose, has_just_looked=has_just_looked)
+        info, needed = done.info, {entry.file for entry in done.added}
     except (CommitConflictError, StaleWriterError):
         if not yields:
             raise
@@ -373,8 +382,8 @@ def publish(
     finally:
         reach("compact.after-publish")
         # drops what was not published; what was is still needed and stays
-        files = tuple(entry for files in written for entry in files)
-        append.discard(committer, [StagedFiles(committer.history.uuid, files)])
+        if files := tuple(entry for files in written for entry in files if entry.file not in needed):
+            append.discard(committer, [StagedFiles(committer.history.uuid, files)])
     if not yields and len(proposed[0]) < len(jobs):
         # once more without looking: the check that every commit must pass says what came in between
         committer.commit(lambda _: change([n for n in range(len(jobs)) if n not in proposed[0]]))

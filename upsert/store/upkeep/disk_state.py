@@ -13,7 +13,7 @@ from upsert.store import paths
 from upsert.store.metadata import tag_file
 from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.metadata.history import History
-from upsert.store.metadata.manifest import Manifest
+from upsert.store.metadata.manifest import Manifest, read_manifest
 from upsert.store.metadata.snapshot import ManifestRef, SnapshotInfo, refs_of
 from upsert.store.metadata.tag_file import Tag
 from upsert.store.retention import consumers
@@ -147,7 +147,7 @@ class DiskState:
 
     def _manifest(self, ref: ManifestRef) -> Manifest | None:
         if not any(ref.name in known for known in (self._manifests, self.bad_manifests, self.unread)):
-            read = partial(self.history.read_manifest, ref)
+            read = partial(read_manifest, self.history.root, ref)
             if (found := self._tried(ref.name, read, self.bad_manifests, ref.name)) is not None:
                 self._manifests[ref.name] = found
         return self._manifests.get(ref.name)

@@ -193,10 +193,10 @@ def test_decoded_columns_stay_within_their_bound(tmp_path: Path, monkeypatch: py
             {"file.format": "orc", "file.compression": "gzip"},
             "of format 'orc' must be one of zstd, snappy, lz4",
         ),
-        ({"file.compression": "snappy"}, "of format 'arrow' must be one of none, lz4, zstd, got 'snappy'"),
+        ({"file.compression": "snappy"}, "must be one of narrow, none, lz4, zstd, got 'snappy'"),
         (
             {"file.compression.zstd-level": "3"},
-            "must go with zstd in arrow or parquet, got 'none' in 'arrow'",
+            "must go with zstd in arrow or parquet, got 'narrow' in 'arrow'",
         ),
         (
             {"file.compression": "zstd", "file.compression.zstd-level": "23"},

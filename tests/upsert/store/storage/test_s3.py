@@ -12,7 +12,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from tests.object_store import BUCKET, LossyProxy, ObjectStore
+from tests.object_store import BUCKET, LossyProxy, ObjectStore, counted
 from tests.upsert.store.disk import KILLED, assert_nothing_is_left_over, finish, run, start
 from tests.upsert.store.storage.contract import (
     SCHEMA,
@@ -40,6 +40,7 @@ from upsert.store.storage.base import Versioned
 from upsert.store.storage.cache import BYTES_VARIABLE, FOLDER_VARIABLE
 from upsert.store.storage.lease import Lease
 from upsert.store.storage.s3 import S3Storage, split
+from upsert.store.upkeep import background
 from upsert.store.version import Version
 
 
@@ -61,6 +62,32 @@ def lossy(s3: ObjectStore) -> Iterator[LossyProxy]:
 
 def test_of_eight_writers_of_one_name_one_wins(s3: ObjectStore) -> None:
     assert_one_of_eight_writers_of_a_name_wins(s3.folder(), races=3)
+
+
+def test_a_write_is_eight_requests_and_a_lookup_three(
+    s3: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = Table.create(s3.folder(), SCHEMA, {"num-sorted-run.compaction-trigger": "4"})
+    for number in range(3):
+        table.write(rows(number))
+    asked = counted(monkeypatch)
+    with monkeypatch.context() as at_once:
+        at_once.setattr(background, "_compact", lambda *_: None)
+        table.write(rows(3))
+    assert asked == {"HeadObject": 1, "GetObject": 3, "PutObject": 4}, "two files, manifest, snapshot"
+    asked.clear()
+    assert table.snapshot().lookup(["id"], pa.table({"id": [3]})).num_rows == 1
+    assert asked == {"HeadObject": 1, "GetObject": 2}
+    asked.clear()
+    table.write(rows(4))
+    assert table.snapshot().info.kind == "compact"
+    assert asked == {"HeadObject": 2, "GetObject": 7, "PutObject": 8}, "with a compaction, and a look at it"
+    asked.clear()
+    table.hold("reader", Version.complete(5))
+    assert asked == {"ListObjectsV2": 3, "HeadObject": 1, "GetObject": 2, "PutObject": 3}
+    asked.clear()
+    table.hold("reader", Version.complete(5))
+    assert asked == {"ListObjectsV2": 2, "HeadObject": 1, "GetObject": 2, "PutObject": 3, "DeleteObject": 1}
 
 
 def test_of_eight_that_replace_what_they_have_seen_one_wins(s3: ObjectStore) -> None:
@@ -404,7 +431,7 @@ class TestLifetime:
         self, table: Table, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         table.write(rows(1))
-        monkeypatch.setattr(Lease, "renew", lambda _: False)
+        monkeypatch.setattr(Lease, "is_held", False)
         with pytest.raises(CommitConflictError, match="this process stalled"):
             table.tag("late")
         assert table.tags() == ()

@@ -21,6 +21,7 @@ from upsert.schema import Column, TableSchema
 from upsert.store import Table, Version, log, paths
 from upsert.store.alterations import AddColumn
 from upsert.store.files.data_file import forget_open_files
+from upsert.store.files.formats import narrow
 from upsert.store.metadata import history
 
 SCHEMA: Final = TableSchema.of(
@@ -237,9 +238,14 @@ def test_no_damage_of_an_older_release_s_metadata_ends_the_process(
     assert not [one for one in found if one.startswith(("crash", "unexpected", "silent: unexpected"))]
 
 
-@pytest.mark.parametrize("format_", ["arrow", "arrow, lz4", "arrow, zstd", "parquet", "orc", "avro"])
+@pytest.mark.parametrize(
+    "format_", ["arrow, none", "arrow, narrow", "arrow, lz4", "arrow, zstd", "parquet", "orc", "avro"]
+)
 @pytest.mark.parametrize("count", [20, pytest.param(2000, marks=pytest.mark.long)])
-def test_a_damage_of_data_is_told_or_found(tmp_path: Path, format_: str, count: int) -> None:
+def test_a_damage_of_data_is_told_or_found(
+    tmp_path: Path, format_: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(narrow, "LEAST_ROWS", 1)
     form = dict(zip(("file.format", "file.compression"), format_.split(", "), strict=False))
     table, other = (new_table(tmp_path / name, 1, form) for name in ("t", "other"))
     damages = chosen(damages_of(table, data_files(table), other), count)

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from upsert.store.checksums import ChecksummedFile
 from upsert.store.files.formats.base import Compression, part_starts
+from upsert.store.files.formats.narrow import NOTES, NarrowRows, narrowed
 
 _OFFSETS: Final[dict[pa.DataType, np.dtype[Any]]] = {
     pa.string(): np.dtype("<i4"),
@@ -75,7 +76,7 @@ class ArrowFormat:
 
     name = "arrow"
     suffix = ".arrow"
-    codecs: tuple[str, ...] = ("none", "lz4", "zstd")
+    codecs: tuple[str, ...] = ("narrow", "none", "lz4", "zstd")
     has_levels = True
 
     def refusal(self, field: pa.Field) -> str | None:  # noqa: ARG002
@@ -84,7 +85,9 @@ class ArrowFormat:
 
     def write(self, out: ChecksummedFile, rows: pa.RecordBatch, compression: Compression) -> None:
         """Write the rows as one batch, or as compressed ones of a bounded size."""
-        if compression.codec == "none":
+        if compression.codec in ("narrow", "none"):
+            if compression.codec == "narrow":
+                rows = narrowed(rows, compression.plain)
             with pa.ipc.new_file(out, rows.schema) as writer:
                 writer.write_batch(rows)
             return
@@ -96,14 +99,15 @@ class ArrowFormat:
                 part = rows.slice(start, stop - start)
                 writer.write_batch(pa.RecordBatch.from_arrays(part.columns, schema=schema))
 
-    def open(self, content: pa.Buffer) -> MappedRows | CompressedBatches:
+    def open(self, content: pa.Buffer) -> MappedRows | NarrowRows | CompressedBatches:
         """The rows of a file of either kind."""
         reader = pa.ipc.open_file(content)
         if _PARTS in (reader.schema.metadata or {}):
             return CompressedBatches(content, reader)
         if reader.num_record_batches != 1:
             raise ValueError(f"it has {reader.num_record_batches} record batches instead of one")
-        return MappedRows(reader.get_batch(0))
+        rows = reader.get_batch(0)
+        return NarrowRows(rows) if NOTES in (rows.schema.metadata or {}) else MappedRows(rows)
 
 
 class MappedRows:

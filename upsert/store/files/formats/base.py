@@ -27,10 +27,14 @@ NULL where that is not known; NULL and NaN in the column do not count.
 
 @dataclass(frozen=True)
 class Compression:
-    """The codec of a file's content, or ``none``; and how hard it tries, None for the library's default."""
+    """The codec of a file's content, or ``none``; and how hard it tries, None for the library's default.
+
+    ``plain`` are columns that stay as they are where others get narrower: they are searched.
+    """
 
     codec: str = "none"
     level: int | None = None
+    plain: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
