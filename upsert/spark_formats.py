@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final, Self
 from weakref import WeakSet
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from upsert.spark_version import version_of
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql._typing import OptionalPrimitiveType
     from pyspark.sql.datasource import DataSource
+    from pyspark.sql.streaming.query import StreamingQuery
 
 _SETTINGS: Final = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
@@ -25,7 +30,12 @@ _OF_A_LOCAL_DISK: Final = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
 
+_CHECKPOINTS: Final = "spark.sql.streaming.checkpointLocation"
+
+_starting = Lock()
 _sessions: WeakSet[SparkSession] = WeakSet()
+_formats: dict[str, type[DataSource]] = {}
+"""The formats that any session of this process has been told of, by name."""
 
 
 def configure(spark: SparkSession) -> SparkSession:
@@ -48,14 +58,79 @@ def configure(spark: SparkSession) -> SparkSession:
         >>> spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")
         '100000'
     """
-    state = spark._jsparkSession.sessionState()
     settings = dict(_SETTINGS)
-    if state.newHadoopConf().get("fs.defaultFS", "file:///").startswith("file:"):
+    if _is_local(spark, ""):
         settings[_CHECKPOINT_FILES] = _OF_A_LOCAL_DISK
     for key, value in settings.items():
-        if not state.conf().contains(key):
+        if not _has(spark, key):
             spark.conf.set(key, value)
     return spark
+
+
+def _has(spark: SparkSession, key: str) -> bool:
+    """Whether a session was given a setting."""
+    return bool(spark._jsparkSession.sessionState().conf().contains(key))
+
+
+def _is_local(spark: SparkSession, path: str) -> bool:
+    """Whether a path is on the local disk, in a session that may call another file system its default."""
+    scheme, has_scheme, _ = path.partition(":/")
+    if has_scheme:
+        return scheme == "file"
+    default = spark._jsparkSession.sessionState().newHadoopConf().get("fs.defaultFS", "file:///")
+    return bool(default.startswith("file:"))
+
+
+class QueryWriter(DataStreamWriter):
+    """A writer whose query writes its checkpoint to a local disk without processes, as `configure` says.
+
+    It does so where the checkpoint is on the local disk and the session has no setting of its own. The
+    session has the setting while the query starts, which copies it, and then no longer.
+    """
+
+    def __init__(self, df: DataFrame) -> None:
+        """Of a streaming DataFrame."""
+        super().__init__(df)
+        self.given: dict[str, str] = {}
+        """The options that it was given, by their names in lower case."""
+
+    def option(self, key: str, value: OptionalPrimitiveType) -> Self:
+        """An option of the query."""
+        self.given[key.lower()] = str(value).lower() if isinstance(value, bool) else str(value)
+        super().option(key, value)
+        return self
+
+    def options(self, **options: OptionalPrimitiveType) -> Self:
+        """Some options of the query."""
+        for key, value in options.items():
+            self.option(key, value)
+        return self
+
+    def begin(self) -> None:
+        """What a writer does when it has all options, just before the query starts."""
+
+    def start(
+        self,
+        path: str | None = None,
+        format: str | None = None,
+        outputMode: str | None = None,  # noqa: N803
+        partitionBy: str | list[str] | None = None,  # noqa: N803
+        queryName: str | None = None,  # noqa: N803
+        **options: OptionalPrimitiveType,
+    ) -> StreamingQuery:
+        """Start the query."""
+        self.options(**options)
+        self.begin()
+        spark = self._spark
+        with _starting:
+            location = self.given.get("checkpointlocation") or spark.conf.get(_CHECKPOINTS, None)
+            if location is None or not _is_local(spark, location) or _has(spark, _CHECKPOINT_FILES):
+                return super().start(path, format, outputMode, partitionBy, queryName)
+            spark.conf.set(_CHECKPOINT_FILES, _OF_A_LOCAL_DISK)
+            try:
+                return super().start(path, format, outputMode, partitionBy, queryName)
+            finally:
+                spark.conf.unset(_CHECKPOINT_FILES)
 
 
 def register(spark: SparkSession) -> None:
@@ -115,6 +190,7 @@ def _register(spark: SparkSession) -> None:
 
 def make_known(spark: SparkSession, format_: type[DataSource]) -> None:
     """Register one format; nothing in a session that knows it, or is a copy of one that does."""
+    _formats[format_.name()] = format_
     if _knows(spark._jsparkSession, format_.name()):
         return
     try:
@@ -123,6 +199,11 @@ def make_known(spark: SparkSession, format_: type[DataSource]) -> None:
     except AnalysisException as cause:
         if cause.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
+
+
+def known_format(name: str) -> type[DataSource] | None:
+    """A format that a session of this process was told of; None for one of Spark's own, or of others."""
+    return _formats.get(name)
 
 
 @contextmanager

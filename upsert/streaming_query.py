@@ -1,20 +1,30 @@
-"""Which query and which task Python code runs for, as Spark says it; needs PySpark, not a session."""
+"""What Spark says of the query, the micro-batch and the task that Python code runs for.
+
+A stream that reads one source and works row by row can be computed without tasks: `RowByRow` says what such a
+stream reads, and `PlannedBatch` what one of its micro-batches is. Spark has optimized that plan for this very
+micro-batch, so a replay has the same clock; here only its leaf is replaced by rows.
+"""
 
 from __future__ import annotations
 
+import json
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self
 
+import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark import TaskContext
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
 from upsert.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 _WATCHED_EVERY_S: Final = 0.5
@@ -115,3 +125,120 @@ def checkpoint_of(spark: SparkSession, id: str) -> str | None:
         return str(query._jsq.streamingQuery().resolvedCheckpointRoot())
     except (Py4JError, OSError):  # the query, or the session, has ended meanwhile
         return None
+
+
+_ROW_BY_ROW: Final = ("Project", "Filter", "SubqueryAlias")
+"""Nodes of plans of which each row becomes one row or none, whatever the others are."""
+
+
+@dataclass(frozen=True)
+class RowByRow:
+    """What a stream reads that has one source, and nothing above it but projections and filters.
+
+    Attributes:
+        format: of the source.
+        options: of the source, by names in lower case.
+        schema: the columns that the source gives.
+        chosen: positions of those that the stream has, if it only chooses and renames them; else None.
+    """
+
+    format: str
+    options: Mapping[str, str]
+    schema: StructType
+    chosen: tuple[int, ...] | None
+
+    @classmethod
+    def of(cls, df: DataFrame) -> Self | None:
+        """That of a streaming DataFrame; None for any other stream."""
+        plan: Any = df._jdf.queryExecution().analyzed()
+        if not plan.subqueriesAll().isEmpty():
+            return None
+        nodes = []
+        while (name := _class_name(plan)) in _ROW_BY_ROW:
+            nodes.append(plan)
+            plan = plan.child()
+        if name != "StreamingRelationV2":
+            return None
+        options = {str(key).lower(): str(value) for key, value in dict(plan.extraOptions()).items()}
+        source = StructType.fromJson(json.loads(plan.schema().json()))
+        return cls(str(plan.sourceName()), options, source, _chosen(plan, nodes))
+
+
+def _chosen(leaf: Any, nodes: Sequence[Any]) -> tuple[int, ...] | None:
+    """Positions of the columns of a leaf that the nodes above it, outermost first, only choose and rename."""
+    columns = [int(one.exprId().id()) for one in _items(leaf.output())]
+    where = {number: position for position, number in enumerate(columns)}
+    for node in reversed(nodes):
+        if _class_name(node) == "Filter":
+            return None
+        if _class_name(node) != "Project":
+            continue
+        columns = []
+        for expr in _items(node.projectList()):
+            number = int(expr.exprId().id())
+            value = expr.child() if _class_name(expr) == "Alias" else expr
+            if _class_name(value) != "AttributeReference":
+                return None
+            where[number] = where[int(value.exprId().id())]
+            columns.append(number)
+    return tuple(where[number] for number in columns)
+
+
+class PlannedBatch:
+    """A micro-batch of a `RowByRow` query, as Spark has planned it; for as long as it is under way.
+
+    Attributes:
+        start: offset of its source from which it reads.
+        end: offset to which it reads.
+    """
+
+    def __init__(self, execution: Any, leaf: Any) -> None:
+        """Of Spark's execution of it, and the leaf of the optimized plan."""
+        self._execution = execution
+        self.start: dict[str, Any] = json.loads(leaf.startOffset().get().json())
+        self.end: dict[str, Any] = json.loads(leaf.endOffset().get().json())
+
+    @classmethod
+    def of(cls, spark: SparkSession, query: str, batch: int) -> Self | None:
+        """The micro-batch of this number; None if Spark has planned it in another form than the query's."""
+        running: Any = spark.streams.get(query)
+        execution = None if running is None else running._jsq.streamingQuery().lastExecution()
+        if execution is None or execution.currentBatchId() != batch:
+            return None
+        leaf = execution.optimizedPlan()
+        while (name := _class_name(leaf)) in _ROW_BY_ROW:
+            leaf = leaf.child()
+        return cls(execution, leaf) if name == "StreamingDataSourceV2ScanRelation" else None
+
+    def computed(self, rows: pa.Table, schema: StructType, spark: SparkSession) -> pa.Table:
+        """What the query makes of rows of its source, at least one, which have this schema."""
+        jvm: Any = spark._jvm
+        seq = jvm.org.apache.spark.api.python.PythonUtils.toSeq
+        logical = jvm.org.apache.spark.sql.catalyst.plans.logical
+
+        def over(node: Any) -> Any:
+            if _class_name(node) in _ROW_BY_ROW:
+                return node.withNewChildren(seq([over(node.child())]))
+            # Spark drops all that follows a record batch without rows
+            given = spark.createDataFrame(rows.combine_chunks(), schema)
+            data = given._jdf.queryExecution().analyzed().data()
+            return logical.LocalRelation(node.output(), data, False, jvm.scala.Option.empty())
+
+        plan = over(self._execution.optimizedPlan())
+        made = jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan)
+        return DataFrame(made, spark).toArrow()
+
+    def note_rows(self, rows: int) -> None:
+        """Tell how many rows its source gave, for the query's progress."""
+        for leaf in _items(self._execution.executedPlan().collectLeaves()):
+            metric = leaf.metrics().get("numOutputRows")
+            if metric.isDefined():
+                metric.get().set(rows)
+
+
+def _class_name(thing: Any) -> str:
+    return str(thing.getClass().getSimpleName())
+
+
+def _items(seq: Any) -> list[Any]:
+    return [seq.apply(number) for number in range(seq.size())]

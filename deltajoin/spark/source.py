@@ -35,7 +35,7 @@ from deltajoin.spark.tables import JoinedTables, output_type
 from deltajoin.spec import DeltaJoinSpec
 from upsert.errors import ConfigurationError
 from upsert.managed.options import DEFAULT_LEASE_MS
-from upsert.managed.stepping import CONSUMER, Offset, SteppingReader, StepSource
+from upsert.managed.stepping import CONSUMER, Offset, SteppingReader, StepSource, size_of
 from upsert.options import Option, duration_ms, one_of, parse, text
 from upsert.spark_formats import make_known
 from upsert.spark_table import arrow_schema
@@ -300,10 +300,7 @@ class JoiningReader(_JoinStepReader):
         root = root_of(tables) if step.is_first else None
         if root is not None:
             return slices(step, tables, root, self._slice_rows)
-        rows = sum(
-            touched_rows(table.pinned(), old, new)
-            for table, old, new in zip(tables.tables, step.old, step.new, strict=True)
-        )
+        rows = size_of(tables.tables, step.old, step.new).rows
         shards = tables.split.count(min(self._spec.shards, -(-rows // self._task_rows))) if rows else 0
         return [ShardOfStep(step, shard, shards) for shard in range(shards)]
 

@@ -232,7 +232,7 @@ class JoinedTables:
         tables = tuple(replace(part, path=side.table.path, began=side.columns) for part, side in parts)
         return replace(self.spec, tables=tables)
 
-    @property
+    @cached_property
     def identity(self) -> JoinIdentity:
         """What the offsets of this join must belong to."""
         uuids = tuple(table.uuid for table in self.tables)

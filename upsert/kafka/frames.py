@@ -25,7 +25,7 @@ from upsert.kafka.topics import cleanup_warning, partitions_of
 from upsert.materializer.choice import Changes, choose
 from upsert.materializer.hidden_table import FOLDER, HiddenTable, KeptRows
 from upsert.materializer.micro_batch import Materialize
-from upsert.spark_formats import register
+from upsert.spark_formats import QueryWriter, register
 from upsert.store.paths import table_folder
 from upsert.stream_keys import UpsertKey
 from upsert.streaming_query import query_of_micro_batch
@@ -135,8 +135,8 @@ def write_upsert(df: DataFrame, table: KafkaTable | Mapping[str, str]) -> DataSt
     distribution = distribution_of(table, df)
     if choose(sink_of(table), Changes.of_schema(df.schema.jsonValue())).is_materialized:
         hidden = _hidden_table(table, df, distribution)
-        return df.writeStream.foreachBatch(Materialize(hidden, distribution.write))
-    return df.writeStream.outputMode("update").foreachBatch(distribution.write)
+        return QueryWriter(df).foreachBatch(Materialize(hidden, distribution.write))
+    return QueryWriter(df).outputMode("update").foreachBatch(distribution.write)
 
 
 def _hidden_table(table: KafkaTable, df: DataFrame, distribution: Distribution) -> HiddenTable:
@@ -235,7 +235,7 @@ def write_changes(df: DataFrame, table: KafkaTable) -> DataStreamWriter:
         if not key.is_append:
             return write_upsert(df, table)
     distribution = distribution_of(table, df)
-    return distribution.of(df).writeStream.format(distribution.format).options(**distribution.options)
+    return QueryWriter(distribution.of(df)).format(distribution.format).options(**distribution.options)
 
 
 def write(df: DataFrame, table: KafkaTable) -> None:

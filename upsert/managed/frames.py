@@ -17,13 +17,14 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
 from upsert.errors import ConfigurationError
+from upsert.managed.micro_batch import step_writer
 from upsert.managed.options import METADATA_COLUMNS, READ_OPTIONS, WriteOptions
 from upsert.managed.reader import RowMetadata
 from upsert.managed.stepping import STEP, SUFFIX, Step
 from upsert.managed.writer import hidden_table, sink_of
 from upsert.materializer.choice import Changes, choose
 from upsert.materializer.micro_batch import Materialize, WriteBatch, by_bucket
-from upsert.spark_formats import register
+from upsert.spark_formats import QueryWriter, register
 from upsert.spark_table import FORMAT, bucket_expression, check_fits, collected, spark_schema
 from upsert.store.metadata import table_file
 from upsert.store.metadata.stands_for import StandsFor
@@ -184,7 +185,7 @@ def write_changes(df: DataFrame, path: str, options: Mapping[str, str] = {}) -> 
     others = {key: text for key, text in options.items() if key.lower() != SINK_MATERIALIZE.key}
     write = WriteBatch(table.path, table.uuid, table.options.bucket, expression, began, others)
     if choose(sink_of(table, asked.materialize), Changes.of_schema(schema)).is_materialized:
-        return df.writeStream.foreachBatch(Materialize(hidden_table(table), write.write))
+        return QueryWriter(df).foreachBatch(Materialize(hidden_table(table), write.write))
     if (key := UpsertKey.of_schema(schema)) is not None:
         key.check_is_key(table.schema.primary_key, of=f"table {table.name!r}")
         if not key.is_append:
@@ -194,11 +195,14 @@ def write_changes(df: DataFrame, path: str, options: Mapping[str, str] = {}) -> 
                     f"'merge-engine' = {DEDUPLICATE!r}, for it gives each group's whole result again, got "
                     f"{engine!r}; create one"
                 )
-            return df.writeStream.outputMode("update").foreachBatch(write)
+            return QueryWriter(df).outputMode("update").foreachBatch(write)
     tasks = int(str(df.sparkSession.conf.get("spark.sql.shuffle.partitions")))
     if table.options.bucket <= _FOLDED_BUCKETS and tasks <= _FOLDED_TASKS:
         expression = None
+    sink = {**others, "path": table.path, "definition": str(began), "sink.materialize": "none"}
+    if expression is not None:
+        sink["bucketed"] = "true"
+    if (writer := step_writer(df, table, sink, expression)) is not None:
+        return writer
     grouped = by_bucket(df, table.options.bucket, expression)
-    writer = grouped.writeStream.format(FORMAT).options(**others).option("path", table.path)
-    writer = writer.option("definition", str(began)).option("sink.materialize", "none")
-    return writer if expression is None else writer.option("bucketed", "true")
+    return QueryWriter(grouped).format(FORMAT).options(**sink)

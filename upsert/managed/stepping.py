@@ -39,6 +39,7 @@ from pyspark.sql.types import StructType
 from upsert import options
 from upsert.errors import ConfigurationError, SnapshotExpiredError
 from upsert.options import Option
+from upsert.store.read.changes import StepSize, step_size
 from upsert.store.retention.consumers import needed
 from upsert.store.storage import storage_of
 from upsert.store.table import Table
@@ -303,6 +304,12 @@ class SteppingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generi
             self._newest = self.offset_at(opened, tuple(map(Version.complete, self.versions_seen(opened))))
         return self._newest
 
+    def size(self, start: Offset, end: Offset) -> StepSize:
+        """What a step touches of all tables at most; no file is opened."""
+        opened = self.opened()
+        first, last = (_reached(self.versions_of(opened, offset)) for offset in (start, end))
+        return size_of(self.tables_of(opened), first, last)
+
     def keep(self, opened: Opened, start: Offset, end: Offset) -> None:
         """Hold what a replay of this step reads; for one that was planned before a restart."""
         first, last = (_reached(self.versions_of(opened, offset)) for offset in (start, end))
@@ -311,6 +318,12 @@ class SteppingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generi
     def versions_seen(self, opened: Opened) -> tuple[int, ...]:
         """The newest data version of each table, as of when it was opened."""
         return tuple(table.published.seen.data_version for table in self.tables_of(opened))
+
+
+def size_of(tables: Sequence[Table], start: Sequence[Version], end: Sequence[Version]) -> StepSize:
+    """What a step touches of some tables at most; no file is opened."""
+    found = [*map(step_size, (table.pinned() for table in tables), start, end)]
+    return StepSize(sum(one.rows for one in found), sum(one.bytes for one in found))
 
 
 def _reached(versions: Sequence[Version | None]) -> tuple[Version, ...]:

@@ -93,11 +93,14 @@ class _Writer:
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         """Stage one task's rows; publishes nothing. An attempt that fails leaves nothing that counts."""
-        query_id = task_property(QUERY_ID)
+        return TaskResult(task_property(QUERY_ID), self.stage(iterator))
+
+    def stage(self, iterator: Iterator[pa.RecordBatch]) -> StagedFiles | None:
+        """Write files of some rows, as Spark gives them; None for no rows."""
         given = from_spark(iterator)
         first = next((batch for batch in given if batch.num_rows), None)
         if first is None:
-            return TaskResult(query_id, None)
+            return None
         table = self._table()
         # the query continues with the columns that it began with, whatever the table has now
         began = self._definition
@@ -109,12 +112,11 @@ class _Writer:
         else:
             staged = table.stage_raw(rows, definition=began)
         check_within(staged.partitions, self._partition, of=self._of)
-        return TaskResult(query_id, staged)
+        return staged
 
-    def _publish(
-        self, results: Sequence[WriterCommitMessage | None], writer_id: str | None, transaction: int | None
-    ) -> None:
-        staged, options = _staged(results), self._options
+    def publish(self, staged: Sequence[StagedFiles], writer_id: str | None, transaction: int | None) -> None:
+        """Commit what was staged, unless the writer has committed this transaction before."""
+        options = self._options
         # a batch without rows is no commit: replaying it writes nothing either
         if staged or self._overwrite or options.stands_for:
             self._table().commit(
@@ -159,7 +161,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish what the tasks staged."""
-        self._publish(messages, *(self._options.micro_batch or (None, None)))
+        self.publish(_staged(messages), *(self._options.micro_batch or (None, None)))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Remove what the tasks staged, where it certainly was not published."""
@@ -184,7 +186,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
                 f"{FORMAT}: the tasks of a micro-batch must name one query, got "
                 f"{sorted(map(str, query_ids))}; report this as a bug"
             )
-        self._publish(messages, query_ids.pop(), batchId)
+        self.publish(_staged(messages), query_ids.pop(), batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
         """Remove what the tasks staged, where it certainly was not published."""

@@ -23,7 +23,7 @@ from upsert.errors import (
     UpsertError,
     own_errors_first,
 )
-from upsert.spark_formats import register
+from upsert.spark_formats import QueryWriter, register
 from upsert.store.alterations import SetOptions
 from upsert.store.metadata.stands_for import Refresh
 from upsert.store.table import Table
@@ -262,7 +262,7 @@ class View:
         names = {path: base for base, (path, _) in self.bases.items()}
         options |= {"names": json.dumps(names), "view": self.table.path, "name": self.name}
         df = observed(refresher.spark.readStream.format(steps.FORMAT).options(**options).load())
-        writer = df.writeStream.queryName(f"view {self.name}").option("checkpointLocation", self.checkpoint)
+        writer = QueryWriter(df).queryName(f"view {self.name}").option("checkpointLocation", self.checkpoint)
 
         def keep(told: DataFrame, batch: int) -> None:  # noqa: ARG001 - the view itself knows what is done
             self._check_may_run()

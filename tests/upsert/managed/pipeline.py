@@ -2,7 +2,9 @@
 
     python pipeline.py SOURCE SINK CHECKPOINT [POINT BATCH]
 
-At the given point of the given micro-batch the driver, its JVM and the Python worker get a SIGKILL.
+It is written through Spark's interface for sinks, or, if the environment says so, by `write_changes` in the
+driver or in tasks. At the given point of the given micro-batch the driver, its JVM and the Python worker get
+a SIGKILL.
 """
 
 import os
@@ -15,10 +17,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from upsert.managed import micro_batch
 from upsert.managed.datasource import UpsertTableSource
 from upsert.managed.frames import read_changes, write_changes
 from upsert.managed.options import WriteOptions
 from upsert.managed.writer import StreamWriter, TaskResult
+
+WAY = "TEST_WAY"
+"""``driver`` or ``tasks``; the sink if it is not there."""
 
 POINT, BATCH, GROUP = "TEST_KILL_POINT", "TEST_KILL_BATCH", "TEST_DRIVER_GROUP"
 
@@ -58,7 +64,12 @@ def main(source: str, sink: str, checkpoint: str, point: str = "", batch: str = 
     os.environ |= {POINT: point, BATCH: batch, GROUP: str(os.getpgid(0))}
     spark = SparkSession.builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    writer = write_changes(read_changes(spark, source, max_rows_per_trigger=40), sink)
+    changes = read_changes(spark, source, max_rows_per_trigger=40)
+    if way := os.environ.get(WAY):
+        micro_batch.FEW_ROWS = 20_000 if way == "driver" else -1  # type: ignore[misc]
+        writer = write_changes(changes, sink)
+    else:
+        writer = changes.writeStream.format("upsert-table").option("path", sink)
     if point:
         spark.dataSource.register(KilledSource)
     query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()

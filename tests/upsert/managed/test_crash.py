@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers import LOCAL_CLUSTER, multiset, output_of, run_spark_script, spark_script
+from tests.upsert.managed.pipeline import WAY
 from upsert.schema import TableSchema
 from upsert.store.table import Table
 
@@ -58,6 +59,25 @@ def test_killed_between_any_two_steps_of_a_micro_batch(source: Table, sink: Tabl
     assert files_on_disk(sink) == reachable_files(sink)
 
 
+@pytest.mark.long
+def test_a_killed_driver_comes_back_the_other_way(source: Table, sink: Table, tmp_path: Path) -> None:
+    """Killed between staging and publication, within it and after it; the driver and tasks take turns."""
+    points = ("step.after-stage", "step.after-publish:2", "publish.after-link", "commit.after-manifest:2")
+    arguments = source.path, sink.path, tmp_path / "checkpoint"
+    for number, point in enumerate(points):
+        change(source, number)
+        way = ("driver", "tasks")[number % 2]
+        killed = spark_script(SCRIPT, *arguments, environment={"UPSERT_STORE_FAILPOINT": point, WAY: way})
+        output = output_of(killed)
+        assert killed.returncode == -9, output
+    finished = spark_script(SCRIPT, *arguments, environment={WAY: "driver"})
+    output = output_of(finished)
+    assert finished.returncode == 0, output
+    assert multiset(sink.snapshot().scan()) == multiset(source.snapshot().scan())
+    sink.clean(older_than_s=0)
+    assert files_on_disk(sink) == reachable_files(sink)
+
+
 def killed_run(source: Table, sink: Table, checkpoint: Path, point: str, batch: int) -> None:
     process = spark_script(SCRIPT, source.path, sink.path, checkpoint, point, batch)
     output = output_of(process)
@@ -76,8 +96,12 @@ def reachable_files(table: Table) -> set[str]:
 
 
 @pytest.mark.long
-def test_executors_in_processes_of_their_own(source: Table, sink: Table, tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["", "driver", "tasks"])
+def test_executors_in_processes_of_their_own(
+    source: Table, sink: Table, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two executors that share nothing with the driver but the disk."""
     change(source, 0)
+    monkeypatch.setenv(WAY, way)
     run_spark_script(SCRIPT, source.path, sink.path, tmp_path / "checkpoint", master=LOCAL_CLUSTER)
     assert multiset(sink.snapshot().scan()) == multiset(source.snapshot().scan())

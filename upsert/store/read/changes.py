@@ -485,13 +485,26 @@ def advance(
     return cut(table, version.base, target, (0, 0), max_rows, scope)
 
 
-def touched_rows(table: PinnedTable, start: Version, end: Version) -> int:
-    """How many stored rows a step touches at most, without opening a file; a key may count several times."""
+class StepSize(NamedTuple):
+    """What a step touches at most; a key may count several times."""
+
+    rows: int
+    bytes: int
+
+
+def step_size(table: PinnedTable, start: Version, end: Version) -> StepSize:
+    """How many stored rows a step touches at most, and what they take in memory, without opening a file."""
     step = step_between(start, end)
     if step.is_empty:
-        return 0
+        return StepSize(0, 0)
     files = _change_files(table, step.base, step.target).all
-    return sum(entry.rows for entry in files if step.hashes_of(entry.bucket) is not None)
+    found = [entry for entry in files if step.hashes_of(entry.bucket) is not None]
+    return StepSize(sum(one.rows for one in found), sum(one.memory or one.bytes for one in found))
+
+
+def touched_rows(table: PinnedTable, start: Version, end: Version) -> int:
+    """How many stored rows a step touches at most."""
+    return step_size(table, start, end).rows
 
 
 def _last_commit_within(

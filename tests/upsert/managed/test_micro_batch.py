@@ -1,0 +1,200 @@
+"""Micro-batches computed by the driver or by tasks: the same rows and offsets, each committed once."""
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tests.helpers import changelog, multiset
+from upsert.errors import ConfigurationError
+from upsert.managed import micro_batch
+from upsert.managed.frames import read_changes, write_changes
+from upsert.managed.micro_batch import WriteStep
+from upsert.schema import TableSchema
+from upsert.store.table import Table
+
+pytestmark = pytest.mark.spark
+
+KEYED = TableSchema.of({"id": pa.int64(), "v": pa.int64()}, primary_key=["id"])
+MULTISET = TableSchema.of({"id": pa.int64(), "v": pa.int64()})
+CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
+
+Way = Callable[[str], None]
+
+
+@pytest.fixture
+def way(monkeypatch: pytest.MonkeyPatch) -> Iterator[Way]:
+    """Which way the next micro-batches must take, and whether they did."""
+    taken: list[str] = []
+    wanted: list[str] = []
+    own, tasks = WriteStep._read, WriteStep._staged_by_tasks
+
+    def read(step: WriteStep, planned: Any) -> pa.Table | None:
+        found = own(step, planned)
+        taken.append("tasks" if found is None else "driver")
+        return found
+
+    def staged(step: WriteStep, rows: DataFrame, buckets: int) -> Any:
+        taken.append("in tasks")
+        return tasks(step, rows, buckets)
+
+    def choose(name: str) -> None:
+        wanted.append(name)
+        monkeypatch.setattr(micro_batch, "FEW_ROWS", 20_000 if name == "driver" else -1)
+
+    monkeypatch.setattr(WriteStep, "_read", read)
+    monkeypatch.setattr(WriteStep, "_staged_by_tasks", staged)
+    yield choose
+    by_driver = "driver" in wanted
+    assert ("driver" in taken) == by_driver
+    assert taken.count("tasks") == taken.count("in tasks")
+    assert ("tasks" in taken) == ("tasks" in wanted)
+
+
+def source_of(tmp_path: Path) -> Table:
+    return Table.create(tmp_path / "source", KEYED, {"bucket": "2"})
+
+
+def lines(*changes: str) -> pa.Table:
+    return changelog(KEYED.arrow, *changes)
+
+
+def run(df: DataFrame, sink: Table, tmp_path: Path) -> StreamingQuery:
+    writer = write_changes(df, sink.path).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    return query
+
+
+def content(table: Table) -> Counter[tuple[Any, ...]]:
+    return multiset(table.snapshot().scan())
+
+
+def test_both_ways_in_turn_give_what_a_dict_says(spark: SparkSession, tmp_path: Path, way: Way) -> None:
+    """Small steps with an expression and a filter; the sink counts, so nothing may be lost or come twice."""
+    source, sink = source_of(tmp_path), Table.create(tmp_path / "sink", MULTISET, {"bucket": "3"})
+    rng, rows = random.Random(8), dict[int, int]()
+    for name in ("driver", "tasks", "driver"):
+        way(name)
+        for _ in range(2):
+            keys = rng.sample(range(40), 15)
+            gone = {key for key in keys if rng.random() < 0.3}
+            rows.update({key: rng.randrange(6) for key in keys})
+            kinds = ["-D" if key in gone else "+U" for key in keys]
+            source.write(pa.table({"id": keys, "v": [rows[key] for key in keys], "_row_kind": kinds}))
+            rows = {key: value for key, value in rows.items() if key not in gone}
+        changes = read_changes(spark, source.path, max_rows_per_trigger=20).where("v > 1")
+        query = run(changes.selectExpr("id % 7 AS id", "v * 10 AS v", "_row_kind"), sink, tmp_path)
+        assert content(sink) == Counter((key % 7, 10 * v) for key, v in rows.items() if v > 1)
+        progress = [json.loads(each.json) for each in query.recentProgress]
+        assert sum(each["numInputRows"] for each in progress) > 0
+    batches = sorted(int(one.name) for one in (tmp_path / "checkpoint" / "commits").glob("[0-9]*"))
+    assert sink.snapshot().info.writers == {str(query.id): batches[-1]}
+
+
+def test_what_is_only_chosen_and_renamed_needs_no_plan(
+    spark: SparkSession, tmp_path: Path, way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def planned(*given: object) -> None:
+        raise AssertionError("Spark has computed what is chosen and renamed")
+
+    monkeypatch.setattr("upsert.streaming_query.PlannedBatch.computed", planned)
+    way("driver")
+    source = source_of(tmp_path)
+    renamed = TableSchema.of({"w": pa.int64(), "k": pa.int64()}, primary_key=["k"])
+    sink = Table.create(tmp_path / "sink", renamed)
+    source.write(lines("+I 1 10", "+I 2 20"))
+    changes = read_changes(spark, source.path).selectExpr("v AS x", "_row_kind", "id", "id AS again")
+    query = run(changes.selectExpr("x AS w", "again AS k", "_row_kind"), sink, tmp_path)
+    assert content(sink) == Counter({(10, 1): 1, (20, 2): 1})
+    assert [each["numInputRows"] for each in query.recentProgress] == [2]
+
+
+@pytest.mark.parametrize("point", micro_batch.POINTS)
+def test_a_replay_may_take_the_other_way(
+    spark: SparkSession, tmp_path: Path, way: Way, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """The micro-batch is the one that Spark has logged, though its table has gone on."""
+    source, sink = source_of(tmp_path), Table.create(tmp_path / "sink", MULTISET)
+    way("driver")
+    source.write(lines("+I 1 1", "+I 2 2"))
+    run(read_changes(spark, source.path), sink, tmp_path)
+    source.write(lines("+U 1 3"))
+
+    def fail(reached: str) -> None:
+        if reached == point:
+            raise RuntimeError(f"failed at {point}")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(micro_batch, "reach", fail)
+        with pytest.raises(StreamingQueryException, match=f"failed at {point}"):
+            run(read_changes(spark, source.path), sink, tmp_path)
+    source.write(lines("-D 2 2", "+U 1 4"))
+    way("tasks")
+    run(read_changes(spark, source.path), sink, tmp_path)
+    commits = [info for info in sink.history() if info.changes_rows]
+    states = [multiset(sink.snapshot(info.id).scan()) for info in commits]
+    assert states == [
+        Counter({(1, 1): 1, (2, 2): 1}),
+        Counter({(1, 3): 1, (2, 2): 1}),
+        Counter({(1, 4): 1}),
+    ]
+
+
+def test_options_of_the_writer_are_those_of_the_sink(spark: SparkSession, tmp_path: Path, way: Way) -> None:
+    source, sink = source_of(tmp_path), Table.create(tmp_path / "sink", KEYED)
+    source.write(lines("+I 1 1"))
+    changes = read_changes(spark, source.path)
+    for name in ("driver", "tasks"):
+        way(name)
+        writer = write_changes(changes, sink.path).option("change-tracking", False)
+        checkpoint = str(tmp_path / name)
+        writer.trigger(availableNow=True).start(checkpointLocation=checkpoint).awaitTermination()
+    assert [info.tracked for info in sink.history() if info.changes_rows] == [False] * 2
+    with pytest.raises(ConfigurationError, match=r"unknown option 'change-trackin'"):
+        write_changes(changes, sink.path).options(**{"change-trackin": "x"}).start()
+
+
+def test_many_rows_of_few_changes_are_left_to_tasks(
+    spark: SparkSession, tmp_path: Path, way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a step gives is not known before it is read."""
+    source, sink = source_of(tmp_path), Table.create(tmp_path / "sink", MULTISET)
+    source.write(lines("+I 1 1", "+I 2 2"))
+    way("driver")
+    way("tasks")
+    monkeypatch.setattr(micro_batch, "FEW_ROWS", 20_000)
+    run(read_changes(spark, source.path), sink, tmp_path)
+    source.write(pa.table({"id": range(9), "v": range(9)}))
+    monkeypatch.setattr(micro_batch, "FEW_BYTES", 50)
+    run(read_changes(spark, source.path), sink, tmp_path)
+    assert content(sink) == Counter({(n, n): 1 for n in range(9)})
+
+
+def test_the_checkpoint_of_a_local_query_needs_no_processes(spark: SparkSession, tmp_path: Path) -> None:
+    """The session is as it was."""
+    source, sink = source_of(tmp_path), Table.create(tmp_path / "sink", KEYED)
+    before = spark.conf.get(CHECKPOINT_FILES, None)
+    try:
+        spark.conf.unset(CHECKPOINT_FILES)
+        writer = write_changes(read_changes(spark, source.path), sink.path)
+        query = writer.options(checkpointLocation=str(tmp_path / "checkpoint")).start()
+        own = query._jsq.streamingQuery().sparkSessionForStream().conf()
+        assert own.get(CHECKPOINT_FILES).endswith("FileSystemBasedCheckpointFileManager")
+        assert spark.conf.get(CHECKPOINT_FILES, None) is None
+        query.stop()
+        spark.conf.set(CHECKPOINT_FILES, "a.class.of.the.user")
+        with pytest.raises(Exception, match=r"a\.class\.of\.the\.user"):
+            run(read_changes(spark, source.path), sink, tmp_path)
+    finally:
+        spark.conf.unset(CHECKPOINT_FILES)
+        if before is not None:
+            spark.conf.set(CHECKPOINT_FILES, before)

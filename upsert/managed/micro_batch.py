@@ -1,0 +1,183 @@
+"""A micro-batch of a stream of changes into a table: computed by the driver if they are few, else by tasks.
+
+Spark takes a process to plan a write, tasks, and a process to commit, for one row as for millions. Where a
+stream reads one of this project's sources, the step is read in the driver by the very reader that Spark's
+tasks use, its rows are staged by the very writer, and the driver publishes. More rows are read and staged by
+tasks. Both are the same micro-batch: of the offsets that Spark has logged, committed with the query's id and
+the number of the micro-batch, of which the store takes each once. So a query may take the one way now and the
+other after a restart, or for a replay; see docs/decisions/0055.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from upsert.failpoints import reach
+from upsert.managed.log_reader import LogReader
+from upsert.managed.options import WriteOptions
+from upsert.managed.stepping import SUFFIX, SteppingReader, StepSource
+from upsert.managed.writer import StreamWriter
+from upsert.materializer.micro_batch import by_bucket
+from upsert.spark_formats import QueryWriter, known_format
+from upsert.spark_table import FORMAT
+from upsert.store.commit.staging import StagedFiles
+from upsert.store.table import Table
+from upsert.streaming_query import PlannedBatch, RowByRow, query_of_micro_batch
+
+FEW_ROWS: Final = 20_000
+"""So many changed rows are joined in the driver: Spark's fixed costs are more than theirs."""
+
+FEW_BYTES: Final = 32 << 20
+"""So many bytes may be read, and come of them; see also `FEW_ROWS`."""
+
+POINTS: Final = ("step.after-stage", "step.after-publish")
+"""Points of ``upsert.failpoints`` at which a test can kill the driver."""
+
+_STAGED: Final = "staged BINARY"
+
+
+def step_writer(
+    df: DataFrame, table: Table, options: Mapping[str, str], bucket: str | None
+) -> QueryWriter | None:
+    """A writer of a stream into a table by `WriteStep`; None if the driver cannot read the stream.
+
+    Args:
+        df: the stream.
+        table: the table.
+        options: of the sink; those that the writer is given until it starts are added to them.
+        bucket: Spark SQL for the bucket of a row, if tasks are to have one bucket each.
+    """
+    source = RowByRow.of(df)
+    reader = None if source is None else _reader(source)
+    if source is None or reader is None:
+        return None
+
+    def step(given: Mapping[str, str]) -> WriteStep:
+        asked = WriteOptions.parse({**given, **options})
+        asked.check_for_a_stream()
+        writer, own = (
+            StreamWriter(each, df.schema, overwrite=False) for each in (asked, replace(asked, bucketed=True))
+        )
+        of = table.path, table.uuid
+        return WriteStep(df.sparkSession, source, reader, writer, own, tuple(df.columns), of, bucket)
+
+    return _StepWriter(df, step)
+
+
+class _StepWriter(QueryWriter):
+    def __init__(self, df: DataFrame, step: Callable[[Mapping[str, str]], WriteStep]) -> None:
+        super().__init__(df)
+        self._step_with = step
+        self._step: WriteStep | None = None
+        self.foreachBatch(self._write)
+
+    def begin(self) -> None:
+        self._step = self._step_with(self.given)
+
+    def _write(self, rows: DataFrame, batch: int) -> None:
+        assert self._step is not None  # no micro-batch comes before the start
+        self._step(rows, batch)
+
+
+@dataclass(frozen=True)
+class WriteStep:
+    """Writes each micro-batch of a stream; Spark calls it in the driver, again after a failure.
+
+    Attributes:
+        spark: the session in which the query runs.
+        source: what the stream reads.
+        reader: its reader, which holds nothing: that of the query does.
+        writer: stages what tasks have, and publishes.
+        own: stages what the driver has: all rows of each key, so that they are folded at once.
+        columns: names of the columns of the stream.
+        table: folder and uuid of the table.
+        bucket: Spark SQL for the bucket of a row, if tasks are to have one bucket each.
+    """
+
+    spark: SparkSession
+    source: RowByRow
+    reader: SteppingReader[Any]
+    writer: StreamWriter
+    own: StreamWriter
+    columns: tuple[str, ...]
+    table: tuple[str, str]
+    bucket: str | None
+
+    def __call__(self, rows: DataFrame, batch: int) -> None:
+        """Write the rows of a micro-batch, unless an earlier call has."""
+        query = query_of_micro_batch(rows, f"{FORMAT}: micro-batches of write_changes")
+        table = Table.open(*self.table)
+        if table.published.latest().writers.get(query, -1) >= batch:
+            return
+        planned = PlannedBatch.of(self.spark, query, batch)
+        few = None if planned is None else self._few(planned, rows.sparkSession)
+        if few is None:
+            found = self._staged_by_tasks(rows, table.options.bucket)
+        else:
+            found = [self.own.stage(iter(few.to_batches()))]
+        staged = [one for one in found if one is not None]
+        reach(POINTS[0])
+        with table.discarded_if_failed(staged):
+            self.writer.publish(staged, query, batch)
+        reach(POINTS[1])
+
+    def _few(self, planned: PlannedBatch, session: SparkSession) -> pa.Table | None:
+        """The rows of a micro-batch, computed here; None if they are many."""
+        read = self._read(planned)
+        if read is None:
+            return None
+        planned.note_rows(read.num_rows)
+        if not read.num_rows:
+            return read
+        if self.source.chosen is None:
+            return planned.computed(read, self.source.schema, session)
+        return read.select(list(self.source.chosen)).rename_columns(self.columns)
+
+    def _read(self, planned: PlannedBatch) -> pa.Table | None:
+        """What the stream's source gives between the offsets of a micro-batch; None if it is much."""
+        reader, start, end = self.reader, planned.start, planned.end
+        rows, size = reader.size(start, end)
+        if rows > FEW_ROWS or size > FEW_BYTES:
+            return None
+        batches: list[pa.RecordBatch] = []
+        rows = size = 0
+        for partition in reader.partitions(start, end):
+            for one in reader.read(partition):
+                assert isinstance(one, pa.RecordBatch)  # our readers give Arrow
+                batches.append(one)
+                rows, size = rows + one.num_rows, size + one.nbytes
+                if rows > FEW_ROWS or size > FEW_BYTES:
+                    return None
+        return pa.Table.from_batches(batches, batches[0].schema if batches else pa.schema([]))
+
+    def _staged_by_tasks(self, rows: DataFrame, buckets: int) -> list[StagedFiles | None]:
+        """Let tasks stage the rows of a micro-batch."""
+        staged = by_bucket(rows, buckets, self.bucket).mapInArrow(StageRows(self.writer), _STAGED)
+        return [pickle.loads(row.staged) for row in staged.collect()]
+
+
+def _reader(source: RowByRow) -> SteppingReader[Any] | None:
+    """The reader of a stream's source, which holds nothing; None if a step of it cannot be read by itself."""
+    format_ = known_format(source.format + SUFFIX)
+    if format_ is None or not issubclass(format_, StepSource):
+        return None
+    found = format_.stream({**source.options, "consumer.lease": "0 s"}).streamReader(source.schema)
+    assert isinstance(found, SteppingReader)
+    return None if isinstance(found, LogReader) else found
+
+
+@dataclass(frozen=True)
+class StageRows:
+    """Stages the rows of a task."""
+
+    writer: StreamWriter
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """What was staged, in one row."""
+        yield pa.record_batch({"staged": pa.array([pickle.dumps(self.writer.stage(batches))], pa.binary())})
