@@ -237,7 +237,8 @@ MASK: Final = "***"
 
 _SECRET_NAMES: Final = re.compile(
     r"password|passwd|secret|jaas|private|credential|token(?!\.endpoint)|ssl\.key(?!\.location)|\.pem$"
-    r"|keystore\.key$|basic[.-]auth|user[.-]info|oauthbearer\.(config|extensions)",
+    r"|keystore\.key$|basic[.-]auth|user[.-]info|oauthbearer\.(config|extensions)"
+    r"|api[._-]?key|passphrase|authorization|^pwd$",
     re.IGNORECASE,
 )
 
@@ -263,13 +264,9 @@ def holds_secret(name: str, value: str) -> bool:
     return is_secret(name) or _USER_IN_URL.search(value) is not None
 
 
-_SECRET_IN_TEXT: Final = re.compile(
-    r"""(?ix)
-    (?P<name> [\w.-]* (?: password | passwd | secret | token | credential | api[-_]?key ) [\w.-]* ["']?
-        \s* [=:] \s* )
-    (?: "[^"]*" | '[^']*' | [^\s,;&"')}\]]+ )
-    | (?<= :// ) [^\s/@]+ : [^\s/@]+ (?= @ )
-    """
+_NAME_IN_TEXT: Final = re.compile(r"""(?<![\w.-])([\w.-]++)\\*+["']?+\s*+[=:]++>?+\s*+""")
+_VALUE_IN_TEXT: Final = re.compile(
+    r"""(?i)(?:(?:bearer|basic)\s++)?+(?:\\*+"[^"]*+"?+|\\*+'[^']*+'?+|[^\s,;&"')}\]]++)"""
 )
 
 
@@ -279,4 +276,12 @@ def masked_text(text: str) -> str:
     >>> masked_text("cannot open jdbc:x://me:pa55@host/db, user=me, password='pa 55'; correct it")
     'cannot open jdbc:x://***@host/db, user=me, password=***; correct it'
     """
-    return _SECRET_IN_TEXT.sub(lambda found: f"{found['name'] or ''}{MASK}", text)
+    parts: list[str] = []
+    shown = at = 0
+    while (name := _NAME_IN_TEXT.search(text, at)) is not None:
+        at = name.end()
+        if is_secret(name[1]) and (value := _VALUE_IN_TEXT.match(text, at)) is not None:
+            parts += text[shown:at], MASK
+            shown = at = value.end()
+    parts.append(text[shown:])
+    return _USER_IN_URL.sub(f"://{MASK}@", "".join(parts))

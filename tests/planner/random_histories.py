@@ -142,13 +142,12 @@ def compare_in_steps(warehouse: Warehouse, texts: Sequence[str], history: Histor
             warehouse.change(rows, run.silent | (warehouse.tables.keys() - {name}))
             ends.append(versions_of([*warehouse.tables.values()]))
     warehouse.view_changes(1000)
-    known = _known(warehouse, texts, found)
-    if not known:
-        return
     with joined_in_steps(ends):
-        given = in_one({text: by_session(spark.sql(text), strategy="force", shards=1) for text in known})
-        changes = given.collect()
-    net: dict[str, Rows] = {text: Counter() for text in known}
+        planned = _planned(warehouse, texts, found)
+        if not planned:
+            return
+        changes = in_one(planned).collect()
+    net: dict[str, Rows] = {text: Counter() for text in planned}
     for number, end in enumerate(ends):
         found.micro_batches += 1
         for text, row, marked in changes:
@@ -160,12 +159,12 @@ def compare_in_steps(warehouse: Warehouse, texts: Sequence[str], history: Histor
         _compare_all(warehouse, number, net, found)
 
 
-def _known(warehouse: Warehouse, texts: Sequence[str], found: Found) -> list[str]:
-    """The queries that are planned as delta joins."""
-    planned = {text: _refused(warehouse.spark.sql(text)) for text in texts}
+def _planned(warehouse: Warehouse, texts: Sequence[str], found: Found) -> dict[str, DataFrame]:
+    """The queries that are planned as delta joins, as these."""
+    planned = {text: _optimized(warehouse.spark.sql(text), "force") for text in texts}
     found.queries += len(texts)
-    found.refused.update(refusal for refusal in planned.values() if refusal is not None)
-    return [text for text, refusal in planned.items() if refusal is None]
+    found.refused.update(refusal for refusal in planned.values() if isinstance(refusal, str))
+    return {text: df for text, df in planned.items() if not isinstance(df, str)}
 
 
 def _compare_all(warehouse: Warehouse, step: int, net: Mapping[str, Rows], found: Found) -> None:
@@ -181,7 +180,7 @@ def compare_joins(warehouse: Warehouse, texts: Sequence[str], history: History, 
     """Stream queries as one, and compare the net of what it gives after each step."""
     spark, texts = warehouse.spark, tuple(dict.fromkeys(texts))
     warehouse.view_changes(1000)
-    known = _known(warehouse, texts, found)
+    known = _planned(warehouse, texts, found)
     if not known:
         return
     is_net = {text for text in known if not blurred(planner.explain(spark.sql(text)).after)}
@@ -215,7 +214,7 @@ def compare_aggregate(warehouse: Warehouse, query: GroupedQuery, history: Histor
     spark = warehouse.spark
     found.queries += 1
     warehouse.view_changes(1000)
-    if (refusal := _refused(spark.sql(query.sql), strategy="auto")) is not None:
+    if isinstance(refusal := _optimized(spark.sql(query.sql), "auto"), str):
         found.refused[refusal] += 1
         return
     groups: dict[tuple[Any, ...], Any] = {}
@@ -248,16 +247,15 @@ def _compare(found: Found, step: int, text: str, given: Mapping[Any, int], wante
         found.wrong.append(f"step {step}: {text}: stream {more!r}, batch {less!r}")
 
 
-def _refused(df: DataFrame, strategy: str = "force") -> str | None:
-    """The reason why a query is refused, without its names; None if it is planned."""
+def _optimized(df: DataFrame, strategy: str) -> DataFrame | str:
+    """What a query becomes; or the reason why it is refused, without its names."""
     try:
-        by_session(df, strategy=strategy, shards=1)
+        return by_session(df, strategy=strategy, shards=1)
     except PlanError as refused:
         for reason in KNOWN_REFUSALS:
             if reason in str(refused):
                 return reason
         raise
-    return None
 
 
 KNOWN_REFUSALS = (

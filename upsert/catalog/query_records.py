@@ -112,7 +112,7 @@ class MicroBatch(Jsonable):
 
 def _name(described: Mapping[str, Any]) -> str:
     """What Spark calls a source or a sink; of one in Python that is only the name of a class in Java."""
-    text = masked_text(str(described.get("description", ""))[:_LONGEST_NAME])
+    text = masked_text(str(described.get("description", "")))[:_LONGEST_NAME]
     return "Python data source" if _IN_PYTHON.fullmatch(text) else text
 
 
@@ -228,7 +228,7 @@ def reason(exception: str) -> str:
     """
     own = own_error(RuntimeError(exception))
     text = exception.strip().partition("\n")[0] if own is None else str(own)
-    return masked_text(text.strip()[:_LONGEST_TEXT])
+    return masked_text(text.strip())[:_LONGEST_TEXT]
 
 
 def this_driver() -> str:

@@ -141,8 +141,11 @@ def test_spark_gets_literals_of_the_values_types(spark: SparkSession, tmp_path: 
     )
     found = catalog.sql("SELECT id FROM t WHERE v = ? AND n > ? LIMIT ?", spark, args=[text, 3.5, 5]).rows
     assert found.to_pylist() == [{"id": 2}]
-    with pytest.raises(ConfigurationError, match="parameter :a must be a literal of Spark SQL, got object"):
-        catalog.sql("SELECT :a", spark, args={"a": object()})
+    no_literals = [object(), {"a": 1}, (1, 2), {1}, [1, "a"], 2**63, Decimal("NaN"), Decimal("1E-40")]
+    for value in no_literals:
+        expected = f"parameter :a must be a literal of Spark SQL, got {type(value).__name__}"
+        with pytest.raises(ConfigurationError, match=expected):
+            catalog.sql("SELECT :a", spark, args={"a": value})
     with pytest.raises(SchemaError, match=r"'nix' is in no table of the query; .* at line 2$"):
         catalog.sql("SELECT id FROM t\nWHERE id > :long AND nix = 1", spark, args={"long": 123_456})
     catalog.sql(f"CREATE TABLE u (id INT, {types})")

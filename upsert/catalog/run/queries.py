@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import functions as F
 
 from upsert.catalog.create_as.create_as import TableFromQuery
@@ -45,6 +49,8 @@ if TYPE_CHECKING:
 
 
 _STREAM_IN_SUBQUERY: Final = "INVALID_SUBQUERY_EXPRESSION.STREAMING_QUERY"
+_SPARKS_LOGS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+_IS_LOGGED: Final = ContextVar("_IS_LOGGED", default=True)
 _POSITION: Final = re.compile(r"\(?line (\d+),? pos (\d+)\)?")
 _NOISE: Final = re.compile(r"(?<!\s)\s*+(SQLSTATE: \w++)?\.?\s*+(;\s*+line \d++ pos \d++;?\s*+)?$")
 
@@ -156,7 +162,7 @@ class _Reading:
                 tables[name] = partial(scan.rows, context, spark)
             names.append(name if name in tables else None)
         text, frames = query.over(names), {name: scan() for name, scan in tables.items()}
-        args = _literals(query)
+        args = _literals(query, spark)
         try:
             return _over(spark, text, frames, args)
         except (AnalysisException, ParseException) as cause:
@@ -251,12 +257,14 @@ def _temporary_name() -> str:
     return f"upsert_{uuid.uuid4().hex}"
 
 
-def _literals(query: QueryText) -> dict[str, Column]:
+def _literals(query: QueryText, spark: SparkSession) -> dict[str, Column]:
     """The values for a query's parameters as Spark's literals."""
     found = {}
     for name, value in query.args.items():
         try:
             found[name] = F.lit(value)
+            with _not_logged():
+                spark.sql("SELECT :value", args={"value": found[name]})  # finds out only now for some values
         except Exception as cause:  # Spark and py4j have an error for each kind of value that is none
             mark = "?" if query.is_numbered else f":{name}"
             raise ConfigurationError(
@@ -273,10 +281,27 @@ def _over(
     try:
         for name, df in tables.items():
             df.createOrReplaceTempView(name)
-        return spark.sql(text.text, args=args or None)
+        with _not_logged():
+            return spark.sql(text.text, args=args or None)
     finally:
         for name in tables:
             spark.catalog.dropTempView(name)
+
+
+@contextmanager
+def _not_logged() -> Iterator[None]:
+    """PySpark logs none of its errors, each with a page of stack: they are told in our words, or mended."""
+    for name in _SPARKS_LOGS:
+        PySparkLogger.getLogger(name).addFilter(_is_logged)
+    token = _IS_LOGGED.set(False)
+    try:
+        yield
+    finally:
+        _IS_LOGGED.reset(token)
+
+
+def _is_logged(_: logging.LogRecord) -> bool:
+    return _IS_LOGGED.get()
 
 
 def _is_in_catalog(context: Context, spark: SparkSession, reference: Reference, subject: str) -> bool:

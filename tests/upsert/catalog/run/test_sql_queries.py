@@ -9,7 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import PythonException
+from pyspark.errors import AnalysisException, PythonException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 import planner
@@ -175,6 +176,25 @@ class TestBatch:
         sql(f"INSERT OVERWRITE visits {untracked} SELECT DATE '2020-01-03', 9, 9")
         assert [(str(day), *rest) for day, *rest in sql.stored("visits")] == [("2020-01-03", 9, 9)]
         assert sql.catalog.table("visits").snapshot().id == before + 1
+
+    def test_spark_logs_no_page_beside_an_error_or_a_query_that_runs(
+        self, sql: Session, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """PySpark logs each failed analysis with a page of stack, also where an EXISTS becomes a join."""
+        logger = PySparkLogger.getLogger("SQLQueryContextLogger")
+        logger.addHandler(caplog.handler)
+        try:
+            for text in ("SELECT nope FROM orders", "UPDATE orders SET amount = nope", "SELECT FROM WHERE"):
+                with pytest.raises(SchemaError):
+                    sql(text)
+            sql("SET 'execution.runtime-mode' = 'streaming'")
+            sql("SELECT id FROM orders o WHERE EXISTS (SELECT 1 FROM products p WHERE p.product = o.product)")
+            assert not caplog.records
+            with pytest.raises(AnalysisException):
+                sql.spark.sql("SELECT nope")
+            assert len(caplog.records) == 1, "what is not ours is logged as before"
+        finally:
+            logger.removeHandler(caplog.handler)
 
     @pytest.mark.parametrize(
         ("text", "error", "message"),
