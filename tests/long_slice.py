@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in wanted])
     config.stash[_told] = (
         f"slice: at most {len(names)} of {len(items)} tests in {seconds:g} s, by seed {seed}; "
-        f"again: make test-slice SEED={seed}"
+        f"again: make test-slice SEED={seed} SECONDS={seconds:g}"
     )
     items[:] = [found[name] for name in names]
     config.stash[_begun] = time.monotonic()

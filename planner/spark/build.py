@@ -48,6 +48,7 @@ from planner.signed_sums import Sums, kind_of, result_of
 from planner.spark.catalyst import Catalyst, JavaObject
 from upsert.managed.frames import read_changes
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
+from upsert.store.predicate import where_to_json
 from upsert.stream_keys import UPSERTS_MARK
 
 
@@ -238,10 +239,13 @@ class _Builder:
         return self.renamed(self.catalyst.analyzed(joined), columns, str(plan))
 
     def changes(self, table: ManagedTable, columns: Sequence[Column]) -> JavaObject:
-        """The changes of a mirror, under the ids of the topic's columns."""
-        changes = read_changes(self.catalyst.session, table.path, max_rows_per_trigger=table.max_rows)
+        """The changes of a mirror or of a view's table, under the ids of columns that are known already."""
+        asked = {} if table.where is None else {"scan_where": where_to_json(table.where)}
+        changes = read_changes(
+            self.catalyst.session, table.path, max_rows_per_trigger=table.max_rows, **asked
+        )
         source = self.catalyst.analyzed(changes)
-        return self.renamed(source, {column.name: column for column in columns}, f"the mirror {table.name!r}")
+        return self.renamed(source, {column.name: column for column in columns}, f"the table {table.name!r}")
 
     def renamed(self, source: JavaObject, columns: Mapping[str, Column], what: str) -> JavaObject:
         """A Project that gives each column of the source the name and id of a column of the user's plan."""

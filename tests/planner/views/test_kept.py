@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 import planner
 from tests.planner.views.conftest import SetWay
-from tests.upsert.views.shops import QUERIES, change, expected, made, rows_of
+from tests.upsert.views.shops import QUERIES, change, counted, expected, made, rows_of
 from upsert import Catalog, Table
 from upsert.errors import ChangelogError, ConfigurationError
 from upsert.managed import frames
@@ -602,6 +602,38 @@ def test_the_option_refresh_says_how(catalog: Catalog, spark: SparkSession) -> N
         Catalog(catalog.warehouse).create_view("other", TOTALS, options=must, spark=spark)
     with pytest.raises(ConfigurationError, match="option 'refresh' is that of a view"):
         catalog.sql("CREATE TABLE t (a INT) WITH ('refresh' = 'full')")
+
+
+FILTERED = {
+    "in": "SELECT id FROM a WHERE k IN (SELECT k FROM b WHERE v > 2)",
+    "outer": "SELECT a.id, b.v FROM a LEFT JOIN (SELECT k, v FROM b WHERE v BETWEEN 3 AND 8) b ON a.k = b.k",
+    "sums": "SELECT b.v, count(*) AS n FROM a JOIN b ON a.k = b.k WHERE b.v > 2 GROUP BY b.v",
+    "newest": "SELECT k, v, row_number() OVER (PARTITION BY k ORDER BY v) AS nth FROM b WHERE v > 2",
+}
+"""Queries that read some rows of tables without an index for it."""
+
+
+def test_rows_that_a_filter_leaves_out_of_a_hidden_table_change(spark: SparkSession, tmp_path: Path) -> None:
+    """They are none of its rows, so their changes are none of it either."""
+    catalog = Catalog(tmp_path, optimize=planner.optimize)
+    catalog.sql("CREATE TABLE a (id INT, k INT, PRIMARY KEY (id) NOT ENFORCED)")
+    catalog.sql("CREATE TABLE b (k INT, v INT)")
+    catalog.sql("INSERT INTO a VALUES (1, 0), (2, 3), (3, 0)", spark)
+    catalog.sql("INSERT INTO b VALUES (0, 1), (3, 2), (0, 3), (0, 9)", spark)
+    views = [
+        catalog.create_view(name, query, options={"refresh": "incremental"}, spark=spark)
+        for name, query in FILTERED.items()
+    ]
+    for changed in (
+        "DELETE FROM b WHERE v = 1",
+        "INSERT INTO b VALUES (3, 1), (3, 7), (0, 0)",
+        "INSERT OVERWRITE b VALUES (0, 5), (3, 1)",
+        "DELETE FROM b",
+    ):
+        catalog.sql(changed, spark)
+        for view, query in zip(views, FILTERED.values(), strict=True):
+            view.refresh()
+            assert rows_of(catalog, view.name) == counted(catalog.sql(query, spark).rows), changed
 
 
 def raising(error: BaseException) -> Callable[..., Any]:
