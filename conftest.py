@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 from pyspark.sql import SparkSession
 
+from tests.forked_python import launcher
 from tests.helpers import JVM_OPTIONS, SESSION_OPTIONS, use_this_python
 from tests.local_postgres import LocalPostgres
 from tests.object_store import CREDENTIALS, ObjectStore, Server
@@ -34,10 +35,13 @@ def spark() -> Iterator[SparkSession]:
     """The session that all Spark tests share: two threads, two shuffle partitions, UTC, no UI."""
     use_this_python(os.environ)
     builder = SparkSession.builder.master("local[2]").appName("tests")
-    with tempfile.TemporaryDirectory(prefix="spark-tests-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="spark-tests-") as scratch, launcher(Path(scratch)) as python:
         for key, value in SESSION_OPTIONS.items():
             builder = builder.config(key, value)
-        session = builder.config("spark.sql.warehouse.dir", str(Path(scratch) / "warehouse")).getOrCreate()
+        builder = builder.config("spark.sql.warehouse.dir", str(Path(scratch) / "warehouse"))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PYSPARK_PYTHON", python)
+            session = builder.getOrCreate()
         session.sparkContext.setLogLevel("ERROR")
         yield session
         for query in session.streams.active:

@@ -1,10 +1,13 @@
 """The ground that the Spark tests stand on."""
 
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.forked_python import SOURCE, launcher
 from tests.helpers import LOCAL_CLUSTER, run_spark_script
 
 SCRIPT = """
@@ -31,6 +34,17 @@ def test_session_is_small_and_in_utc(spark: SparkSession) -> None:
     assert spark.sparkContext.master == "local[2]"
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.range(3).count() == 3
+
+
+def test_a_forked_python_has_the_streams_and_the_end_of_one_that_was_started(tmp_path: Path) -> None:
+    with launcher(tmp_path) as python:
+        given = {**os.environ, "PYTHON_WORKER_FACTORY_PORT": "no port"}
+        command = [python, "-m", SOURCE]
+        forked = subprocess.run(command, env=given, capture_output=True, text=True, check=False)
+        assert forked.returncode == 1
+        assert "'no port'" in forked.stderr.splitlines()[-1]
+        other = subprocess.run([python, "-c", "print(1)"], capture_output=True, text=True, check=True)
+        assert other.stdout == "1\n"
 
 
 @pytest.mark.long
