@@ -360,11 +360,11 @@ class Observer:
             options=options,
             create=create_text(name, definition.schema, options),
         )
-        connected = self._context.connected(name)
         try:
+            connected = self._context.connected(name)
             mirror = None if connected is None else connected.mirror_table()
         except UpsertError:
-            return info  # it has none, or none yet
+            return info  # it has none, or none yet, or is a view
         if mirror is None:
             return info
         kept = self._opened(name, mirror)

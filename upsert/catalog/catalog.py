@@ -597,7 +597,7 @@ class Catalog:
         """
         from upsert.catalog.create_as.create_as import StreamSettings, TableFromQuery
 
-        table_ref = self.databases.resolve(name)
+        table_ref = self.context.new(name)
         statement = TableFromQuery(
             table_ref.name,
             tuple(primary_key),

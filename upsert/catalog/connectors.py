@@ -7,20 +7,28 @@ needs it: every worker of a query imports the catalog.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, Self, TypeAlias
 from uuid import uuid4
 
 from upsert.catalog import spark_connector
 from upsert.codec import Jsonable
-from upsert.errors import ConfigurationError, CorruptTableError, SchemaError, TableExistsError
+from upsert.errors import (
+    CommitConflictError,
+    ConfigurationError,
+    CorruptTableError,
+    SchemaError,
+    TableExistsError,
+)
 from upsert.options import suggestion
 from upsert.schema import TableSchema
 from upsert.store.metadata import table_file
 from upsert.store.paths import TABLE_FILE
 from upsert.store.storage import storage_of
+from upsert.views.view import ViewText
 
 if TYPE_CHECKING:
     from upsert.catalog.kafka_connector import KafkaConnector
@@ -47,6 +55,64 @@ class Definition(Jsonable):
     schema: TableSchema
     options: Mapping[str, str] = field(repr=False)
     uuid: str = field(default_factory=lambda: uuid4().hex)
+
+
+VIEW: Final = "view"
+"""What stands in the place of the connector in the definition of a plain view."""
+
+
+@dataclass(frozen=True)
+class PlainView:
+    """A plain view, which lies beside the tables of a database, or in the session alone.
+
+    Attributes:
+        text: its query, and what names in it mean.
+        catalog: the catalog of its names.
+        schema: its columns, and its comment.
+    """
+
+    text: ViewText
+    catalog: str
+    schema: TableSchema
+    is_temporary: bool = False
+
+    @property
+    def definition(self) -> Definition:
+        """What lies in the folder of its name."""
+        return Definition(VIEW, self.schema, {VIEW: json.dumps(self.text.to_json())})
+
+    @classmethod
+    def of(cls, definition: Definition, catalog: str, folder: str) -> Self | None:
+        """The view that a definition in a folder is; None for a table."""
+        if definition.connector != VIEW:
+            return None
+        try:
+            return cls(ViewText.from_json(json.loads(definition.options[VIEW])), catalog, definition.schema)
+        except (ValueError, KeyError, TypeError, RecursionError) as cause:
+            raise CorruptTableError(
+                f"{os.path.join(folder, TABLE_FILE)}: the definition of the view cannot be read, {cause!r}; "
+                "restore the file, or DROP TABLE and create the view again"
+            ) from cause
+
+
+def no_table(name: str) -> ConfigurationError:
+    """The refusal of a view where a table is needed."""
+    return ConfigurationError(
+        f"{name!r} is a view, a name for a query, which only queries read; name a table that it reads"
+    )
+
+
+def redefine(folder: str, definition: Definition) -> None:
+    """Let a folder have another definition, from one moment on; the caller holds the catalog's lock.
+
+    Raises:
+        CommitConflictError: another process has changed it meanwhile.
+    """
+    if not table_file.replace_pointer(folder, {"uuid": definition.uuid, **definition.to_json()}):
+        raise CommitConflictError(
+            f"view {folder!r}: another process has replaced or dropped it meanwhile; execute the statement "
+            "again"
+        )
 
 
 def define(folder: str, definition: Definition) -> None:
@@ -95,6 +161,8 @@ def connect(
 
     schema, given = definition.schema, {**definition.options, **options}
     connector = definition.connector.lower()
+    if connector == VIEW:
+        raise no_table(name)
     of_spark = (*spark_connector.FORMATS, spark_connector.SPARK)
     known = (*OPTIONS, *CONNECTOR_ALIASES, *of_spark)
     if connector not in known:

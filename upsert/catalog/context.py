@@ -6,13 +6,14 @@ import inspect
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from upsert.catalog.connectors import ConnectorTable, connect, definition_in
-from upsert.catalog.namespace import Catalogs, Databases
+from upsert.catalog.connectors import ConnectorTable, PlainView, connect, definition_in, no_table
+from upsert.catalog.namespace import Catalogs, Databases, TableRef
 from upsert.catalog.session import SessionOptions
-from upsert.errors import ConfigurationError
+from upsert.errors import ConfigurationError, CorruptTableError, TableExistsError, TableNotFoundError
 from upsert.materializer.choice import Changes, Sink, UnprovenKeyWarning, choose
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
@@ -45,6 +46,7 @@ class Context:
         mirrors: the queries of this session that keep mirrors of topics, by the folder of the table.
         views: the queries of this session that keep materialized views, by the folder of the view.
         prepared_views: how this session refreshes materialized views.
+        temporary_views: the plain views of this session, by catalog, database and name.
         exposed_to: the sessions whose own SQL has the tables.
         recorders: what records the queries of a session in a warehouse, by the session and that folder.
     """
@@ -57,6 +59,7 @@ class Context:
         self.mirrors: dict[str, StreamingQuery] = {}
         self.views: dict[str, StreamingQuery] = {}
         self.prepared_views = PreparedViews()
+        self.temporary_views: dict[str, PlainView] = {}
         self.exposed_to: WeakSet[SparkSession] = WeakSet()
         self.recorders: dict[tuple[SparkSession, str], QueryRecorder] = {}
         self._optimize = optimize
@@ -83,14 +86,53 @@ class Context:
         connected = self.connected(name)
         return self.managed(name) if connected is None else connected.mirror_table()
 
+    def plain_view(self, name: str) -> PlainView | None:
+        """The plain view of this name; None for a table, or if there is nothing.
+
+        Raises:
+            ConfigurationError: it is one of the session and also a table, which another process has made.
+        """
+        table_ref = self.databases.resolve(name)
+        definition, is_defined = None, True
+        try:
+            definition = definition_in(table_ref.path)
+        except TableNotFoundError:
+            is_defined = False
+        if (temporary := self.temporary_views.get(table_ref.qualified)) is not None:
+            if is_defined:
+                raise ConfigurationError(
+                    f"{table_ref.shown!r} is a temporary view of this session, and also in the catalog; DROP "
+                    "TEMPORARY VIEW, and create it under another name"
+                )
+            return temporary
+        catalog = table_ref.qualified.partition(".")[0]
+        return None if definition is None else PlainView.of(definition, catalog, table_ref.path)
+
+    def new(self, name: str) -> TableRef:
+        """The name of a table that is to be created, or is there; refuses that of a plain view."""
+        table_ref = self.databases.resolve(name)
+        view: PlainView | None = self.temporary_views.get(table_ref.qualified)
+        with suppress(CorruptTableError):  # what it is is found out by what creates the table
+            view = view or self.plain_view(name)
+        if view is not None:
+            word = "TEMPORARY VIEW" if view.is_temporary else "VIEW"
+            raise TableExistsError(
+                f"{table_ref.shown!r} is a view; choose another name, or write DROP {word} first"
+            )
+        return table_ref
+
     def schema(self, name: str) -> TableSchema:
         """As ``Catalog.schema``."""
+        if (temporary := self.temporary_views.get(self.databases.resolve(name).qualified)) is not None:
+            return temporary.schema
         definition = definition_in(self.databases.resolve(name).existing())
         return self.managed(name).schema if definition is None else definition.schema
 
     def connected(self, name: str, options: Mapping[str, str] = {}) -> ConnectorTable | None:
         """As ``Catalog.connected``."""
         table_ref = self.databases.resolve(name)
+        if table_ref.qualified in self.temporary_views:
+            raise no_table(table_ref.shown)
         path = table_ref.existing()
         definition = definition_in(path)
         return None if definition is None else connect(table_ref.shown, definition, path, options)

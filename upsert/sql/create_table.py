@@ -139,6 +139,26 @@ def create_view(cursor: Cursor, *, replaces: bool = False) -> s.CreateView:
     )
 
 
+def create_plain_view(
+    cursor: Cursor, *, replaces: bool = False, is_temporary: bool = False
+) -> s.CreatePlainView:
+    """Read what follows ``CREATE [OR REPLACE] [TEMPORARY] VIEW``."""
+    before = cursor.refusal("either OR REPLACE or IF NOT EXISTS, not both")
+    if_not_exists = cursor.skip("IF", "NOT", "EXISTS")
+    if replaces and if_not_exists:
+        raise before
+    name = table_name(cursor)
+    cursor.subject = f"view {name!r}"
+    columns = names(cursor) if cursor.ahead("(") else ()
+    if repeated := next((one for one in columns if columns.count(one) > 1), None):
+        raise SchemaError(f"{cursor.subject}: column {repeated!r} is named twice")
+    comment = cursor.string("a comment in quotes") if cursor.skip("COMMENT") else None
+    if not cursor.skip("AS"):
+        raise cursor.refusal("expected AS and a query")
+    query = query_at(cursor)
+    return s.CreatePlainView(name, query, columns, comment, is_temporary, if_not_exists, replaces)
+
+
 def _clauses(cursor: Cursor) -> tuple[str | None, tuple[str, ...], dict[str, str]]:
     """What follows the parentheses, each at most once, in any order: comment, partition columns, options."""
     comment: str | None = None

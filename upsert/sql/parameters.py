@@ -58,7 +58,11 @@ def bound(statement: s.Statement, args: Args | None) -> s.Statement:
             rows = _valued(statement.rows, args)
             condition = rows.tree.args["where"].this if rows.args else statement.condition
             return replace(statement, rows=rows, condition=condition)
-        case s.CreateView(query=query) | s.ExplainView(view=s.CreateView(query=query)) if query.parameters:
+        case (
+            s.CreateView(query=query)
+            | s.CreatePlainView(query=query)
+            | s.ExplainView(view=s.CreateView(query=query))
+        ) if query.parameters:
             raise SchemaError(
                 f"{query.subject}: a view keeps the text of its query, which must have no parameters, got "
                 f"{_listed(query.parameters)}; write the value"

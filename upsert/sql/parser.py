@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from sqlglot.tokenizer_core import TokenType
@@ -24,7 +25,7 @@ from sqlglot.tokenizer_core import TokenType
 from upsert.errors import SchemaError
 from upsert.sql import statements as s
 from upsert.sql.alter_table import alter_table, alter_view
-from upsert.sql.create_table import create_table, create_view
+from upsert.sql.create_table import create_plain_view, create_table, create_view
 from upsert.sql.dialect import Edit, expression_tree, refusal, tokens_of, too_deep
 from upsert.sql.merge_into import merge_into
 from upsert.sql.query import QueryText, query_at
@@ -385,6 +386,13 @@ def _show_procedures(cursor: Cursor) -> s.ShowProcedures:
     return s.ShowProcedures(cursor.string("a pattern in quotes") if cursor.skip("LIKE") else None)
 
 
+_TEMPORARY: Final = ("TEMPORARY", "TEMP")
+
+
+def _drop_temporary_view(name: str, if_exists: bool) -> s.DropPlainView:
+    return s.DropPlainView(name, if_exists, must_be_temporary=True)
+
+
 def _stop_job(cursor: Cursor) -> s.StopJob:
     id = cursor.string("the id of a job in quotes, see SHOW JOBS")
     if cursor.ahead("WITH"):
@@ -403,6 +411,19 @@ _STATEMENTS: Final[Mapping[tuple[str, ...], Callable[[Cursor], Statement]]] = {
     ("REFRESH", "MATERIALIZED", "VIEW"): lambda cursor: s.RefreshView(table_name(cursor)),
     ("DROP", "MATERIALIZED", "VIEW"): _drop(s.DropView, table_name),
     ("SHOW", "MATERIALIZED", "VIEWS"): lambda cursor: s.ShowViews(*_shown_of(cursor)),
+    ("CREATE", "VIEW"): create_plain_view,
+    ("CREATE", "OR", "REPLACE", "VIEW"): partial(create_plain_view, replaces=True),
+    **{("CREATE", word, "VIEW"): partial(create_plain_view, is_temporary=True) for word in _TEMPORARY},
+    **{
+        ("CREATE", "OR", "REPLACE", word, "VIEW"): partial(
+            create_plain_view, replaces=True, is_temporary=True
+        )
+        for word in _TEMPORARY
+    },
+    ("DROP", "VIEW"): _drop(s.DropPlainView, table_name),
+    **{("DROP", word, "VIEW"): _drop(_drop_temporary_view, table_name) for word in _TEMPORARY},
+    ("SHOW", "VIEWS"): lambda cursor: s.ShowPlainViews(*_shown_of(cursor)),
+    ("SHOW", "CREATE", "VIEW"): lambda cursor: s.ShowCreateTable(table_name(cursor), must_be_view=True),
     ("CREATE", "CATALOG"): _create_catalog,
     ("DROP", "CATALOG"): _drop(s.DropCatalog, _catalog),
     **{("CREATE", word): _create_database for word in _DATABASE_WORDS},
@@ -433,7 +454,8 @@ _STATEMENTS: Final[Mapping[tuple[str, ...], Callable[[Cursor], Statement]]] = {
 """The first words of each statement, and what reads the rest of it."""
 
 _NAMES: Final = (
-    "CREATE TABLE, DROP TABLE, ALTER TABLE, CREATE MATERIALIZED VIEW, REFRESH MATERIALIZED VIEW, EXPLAIN, "
+    "CREATE TABLE, DROP TABLE, ALTER TABLE, CREATE VIEW, DROP VIEW, CREATE MATERIALIZED VIEW, "
+    "REFRESH MATERIALIZED VIEW, EXPLAIN, "
     "CREATE CATALOG, DROP CATALOG, CREATE DATABASE, DROP DATABASE, USE, SHOW, DESCRIBE, INSERT, DELETE FROM, "
     "EXECUTE STATEMENT SET, UPDATE, MERGE INTO, SELECT, STOP JOB, CALL, SET, RESET"
 )

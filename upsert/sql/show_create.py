@@ -51,6 +51,20 @@ def view_text(name: str, schema: TableSchema, options: Mapping[str, str], query:
     return "\n".join([*opened, *(_listed(keys) if keys else ()), *_clauses(schema, options), f"AS {query}"])
 
 
+def plain_view_text(name: str, schema: TableSchema, query: str, *, is_temporary: bool) -> str:
+    """The statement that makes an equal view.
+
+    >>> import pyarrow as pa
+    >>> print(plain_view_text("v", TableSchema.of({"n": pa.int64()}), "SELECT 1", is_temporary=True))
+    CREATE TEMPORARY VIEW `v` (
+      `n`
+    )
+    AS SELECT 1
+    """
+    opened = f"CREATE {'TEMPORARY ' * is_temporary}VIEW {_name(name)} ("
+    return "\n".join([opened, *_listed([*map(quoted, schema.names)]), *_clauses(schema, {}), f"AS {query}"])
+
+
 def _name(name: str) -> str:
     return ".".join(map(quoted, name.split(".")))
 

@@ -318,6 +318,40 @@ class ShowViews:
 
 
 @dataclass(frozen=True)
+class CreatePlainView:
+    """``CREATE [OR REPLACE] [TEMPORARY] VIEW v [(columns)] [COMMENT 'x'] AS query``: a name for a query.
+
+    Attributes:
+        columns: their names; () for those of the query.
+    """
+
+    name: str
+    query: QueryText
+    columns: tuple[str, ...] = ()
+    comment: str | None = None
+    is_temporary: bool = False
+    if_not_exists: bool = False
+    or_replace: bool = False
+
+
+@dataclass(frozen=True)
+class DropPlainView:
+    """``DROP [TEMPORARY] VIEW``."""
+
+    name: str
+    if_exists: bool = False
+    must_be_temporary: bool = False
+
+
+@dataclass(frozen=True)
+class ShowPlainViews:
+    """``SHOW VIEWS [FROM database] [LIKE 'pattern']``, as ``SHOW TABLES``."""
+
+    database: str | None = None
+    like: str | None = None
+
+
+@dataclass(frozen=True)
 class DropTable:
     """``DROP TABLE``."""
 
@@ -377,9 +411,10 @@ class PublishLog:
 
 @dataclass(frozen=True)
 class ShowCreateTable:
-    """``SHOW CREATE TABLE``."""
+    """``SHOW CREATE TABLE``, or ``SHOW CREATE VIEW``, which refuses a table."""
 
     name: str
+    must_be_view: bool = False
 
 
 @dataclass(frozen=True)
@@ -598,6 +633,7 @@ Description = ShowCreateTable | ShowPartitions | DescribeTable | Explain
 ProcedureStatement = Call | ShowProcedures
 JobStatement = ShowJobs | StopJob
 ViewStatement = CreateView | ExplainView | RefreshView | AlterView | SuspendView | DropView
+PlainViewStatement = CreatePlainView | DropPlainView | ShowPlainViews
 SessionStatement = SetOption | ShowOptions | ResetOption
 RowStatement = Insert | StatementSet | Delete | Update | Merge | Select
 OtherTables = TableStatement | ViewStatement | DropDatabase | UseCatalog
@@ -612,6 +648,7 @@ Statement = (
     | ProcedureStatement
     | JobStatement
     | ViewStatement
+    | PlainViewStatement
     | SessionStatement
     | RowStatement
 )

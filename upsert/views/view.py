@@ -11,11 +11,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from upsert import html
-from upsert.codec import Jsonable
+from upsert.codec import MAY_BE_MISSING, Jsonable
 from upsert.errors import (
     ConfigurationError,
     CorruptTableError,
@@ -56,6 +56,25 @@ class Base(Jsonable):
 
 
 @dataclass(frozen=True)
+class ViewText(Jsonable):
+    """A plain view: a name for a query, which is evaluated where the view is read.
+
+    Attributes:
+        name: database and name of the view.
+        query: its text.
+        database: in which names without one are looked up.
+        given: the names of the query's columns when the view was created.
+        columns: the names that they have in the view.
+    """
+
+    name: str
+    query: str
+    database: str
+    given: tuple[str, ...]
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class ViewDefinition(Jsonable):
     """What CREATE MATERIALIZED VIEW says, beside what any table has.
 
@@ -67,6 +86,7 @@ class ViewDefinition(Jsonable):
         is_ansi: whether the session's arithmetic raises errors, as ANSI SQL wants it.
         bases: the tables that the query reads, each name once.
         is_suspended: whether nothing refreshes it until RESUME.
+        views: the plain views that the query reads, as they were when it was created.
 
     >>> view = ViewDefinition("SELECT 1 AS one", "main", "default", "UTC", True, ())
     >>> ViewDefinition.from_option(view.to_option()) == view
@@ -80,6 +100,7 @@ class ViewDefinition(Jsonable):
     is_ansi: bool
     bases: tuple[Base, ...]
     is_suspended: bool = False
+    views: tuple[ViewText, ...] = field(default=(), metadata=MAY_BE_MISSING)
 
     @property
     def tables(self) -> Mapping[str, str]:

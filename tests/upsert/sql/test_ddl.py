@@ -322,8 +322,8 @@ def test_clauses_that_cannot_be_had_are_refused(rest: str, message: str) -> None
 @pytest.mark.parametrize(
     ("text", "name"),
     [
-        ("CREATE OR REPLACE TEMPORARY VIEW v AS SELECT 1", "CREATE OR REPLACE TEMPORARY VIEW"),
-        ("DROP VIEW v", "DROP VIEW"),
+        ("CREATE GLOBAL TEMPORARY VIEW v AS SELECT 1", "CREATE GLOBAL TEMPORARY VIEW"),
+        ("DROP FUNCTION f", "DROP FUNCTION"),
         ("CREATE INDEX i ON t (a)", "CREATE INDEX"),
         ("SHOW FUNCTIONS", "SHOW FUNCTIONS"),
         ("EXPLAIN ANALYZE SELECT 1", "ANALYZE"),

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from upsert.catalog import warehouse
-from upsert.catalog.connectors import Definition, connect, define, definition_in
+from upsert.catalog.connectors import VIEW, Definition, connect, define, definition_in, no_table
 from upsert.catalog.create_as.create_as import stages_of
 from upsert.catalog.namespace import TableRef
 from upsert.catalog.results import Done, Result
@@ -31,8 +31,10 @@ _OWN: Final = (TOPIC, MATERIALIZED_VIEW.key, VIEW_REFRESH.key)
 
 def create_table(context: Context, statement: s.CreateTable) -> Result:
     """``CREATE TABLE``: a managed table gets the options ``table-storage.…`` that it does not give itself."""
-    table_ref = context.databases.resolve(statement.name)
+    table_ref = context.new(statement.name)
     what = f"CREATE TABLE {table_ref.shown}"
+    if statement.options.get("connector", "").lower() == VIEW:
+        raise ConfigurationError(f"{what}: a view is no connector; write CREATE VIEW … AS query")
     for option in (MATERIALIZED_VIEW.key, VIEW_REFRESH.key):
         if option in map(str.lower, statement.options):
             raise ConfigurationError(
@@ -64,6 +66,8 @@ def create_table(context: Context, statement: s.CreateTable) -> Result:
 def create_table_like(context: Context, statement: s.CreateTableLike) -> Result:
     """``CREATE TABLE … LIKE``: options that the source has are this table's, before those of the session."""
     source = context.databases.resolve(statement.like.source)
+    if context.plain_view(statement.like.source) is not None:
+        raise no_table(source.shown)
     schema, options = statement.like.merged(
         statement.declared,
         context.schema(statement.like.source),
@@ -86,11 +90,13 @@ def given_options(path: str) -> dict[str, str]:
 def rename_table(context: Context, statement: s.RenameTable) -> Result:
     """``ALTER TABLE t RENAME TO u``; queries over ``t`` stop, and continue under the new name."""
     table_ref = context.databases.resolve(statement.name)
+    if context.plain_view(statement.name) is not None:
+        raise no_table(table_ref.shown)
     table_ref.existing()
     _check_no_mirror_runs(context, table_ref)
     database = table_ref.qualified.rpartition(".")[0]
     new = statement.new if "." in statement.new else f"{database}.{statement.new}"
-    target = context.databases.resolve(new)
+    target = context.new(new)
     if target.warehouse != table_ref.warehouse:
         raise ConfigurationError(
             f"table {table_ref.shown!r}: a new name must lie in the same catalog, got {new!r}; create a "
@@ -109,6 +115,8 @@ def drop_table(context: Context, statement: s.DropTable) -> Result:
     """``DROP TABLE``, unless a query of this catalog keeps its mirror."""
     table_ref = context.databases.resolve(statement.name)
     with suppress(CorruptTableError):  # a damaged table can be dropped, whatever it was
+        if context.plain_view(statement.name) is not None:
+            raise ConfigurationError(f"DROP TABLE: {table_ref.shown!r} is a view; write DROP VIEW")
         if table_ref.exists and definition_in(table_ref.path) is None:
             refuse_view(Table.open(table_ref.path), "DROP TABLE")
     dropped = drop_existing(context, table_ref)

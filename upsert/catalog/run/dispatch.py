@@ -6,7 +6,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, assert_never
 
 from upsert.catalog.results import Done, Result
-from upsert.catalog.run import definitions, jobs, merge, procedures, queries, row_changes, shows, views
+from upsert.catalog.run import (
+    definitions,
+    jobs,
+    merge,
+    plain_views,
+    procedures,
+    queries,
+    row_changes,
+    shows,
+    views,
+)
 from upsert.sql import statements as s
 
 if TYPE_CHECKING:
@@ -40,6 +50,12 @@ def execute(context: Context, statement: s.Statement, spark: SparkSession | None
             return views.drop_view(context, statement)
         case s.ShowViews():
             return views.show_views(context, statement)
+        case s.CreatePlainView():
+            return plain_views.create_plain_view(context, statement, spark)
+        case s.DropPlainView():
+            return plain_views.drop_plain_view(context, statement)
+        case s.ShowPlainViews():
+            return plain_views.show_plain_views(context, statement)
         case s.DropTable():
             return definitions.drop_table(context, statement)
         case s.AlterTable():

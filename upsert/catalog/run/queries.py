@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -29,6 +29,7 @@ from upsert.errors import (
     UpsertError,
 )
 from upsert.kafka.options import CONNECTOR_ALIASES, UPSERT
+from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Index
 from upsert.sql import statements as s
 from upsert.sql.dialect import Revision, position
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from upsert.catalog.context import Context
+    from upsert.views.view import ViewText
 
 
 _STREAM_IN_SUBQUERY: Final = "INVALID_SUBQUERY_EXPRESSION.STREAMING_QUERY"
@@ -71,7 +73,7 @@ def create_table_as(context: Context, statement: s.CreateTableAs, spark: SparkSe
     keeps_rows_by_key = CONNECTOR_ALIASES.get(connector, connector) == UPSERT
     if df.isStreaming and statement.primary_key and keeps_rows_by_key:
         options = context.options.with_materialize(options, {})
-    table_ref = context.databases.resolve(statement.name)
+    table_ref = context.new(statement.name)
     table = TableFromQuery(
         table_ref.name,
         statement.primary_key,
@@ -114,38 +116,121 @@ def frame(
     *,
     is_streaming: bool,
     pinned: Mapping[str, int] = {},
+    views: Mapping[str, ViewText] | None = None,
+    inside: tuple[str, ...] = (),
 ) -> DataFrame:
-    """The DataFrame of a query over tables of the catalog and those that Spark knows.
+    """The DataFrame of a query over tables and views of the catalog, and those that Spark knows.
 
-    ``pinned`` has for names of managed tables the snapshot to read where the query names no state itself.
+    ``pinned`` has for names of managed tables the snapshot to read where the query names no state itself,
+    also where views read them. ``views`` has the plain views by catalog, database and name; None: those that
+    there are. ``inside`` has the views that the query is that of.
     """
-    _check_processing_times(context, query)
-    if is_streaming:
-        query.check_can_stream()
-    names: list[str | None] = []
-    tables: dict[str, Callable[[], DataFrame]] = {}
-    for written in query.references:
-        reference = written
-        names_state = written.as_of is not None or not STATES.isdisjoint(written.options)
-        is_pinned = written.changes is None and not names_state
-        if is_pinned and (snapshot := pinned.get(written.name)) is not None:
-            state = {"scan.mode": "from-snapshot", "scan.snapshot-id": str(snapshot)}
-            reference = replace(written, options={**written.options, **state})
-        name = None
-        if _is_in_catalog(context, spark, reference, query.subject):
+    folders = {context.databases.resolve(name).path: snapshot for name, snapshot in pinned.items()}
+    return _Reading(context, spark, is_streaming, folders, views).rows(query, query.references, inside)
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """How a query reads, and the views in it; ``pinned`` has snapshots by the folder of the table."""
+
+    context: Context
+    spark: SparkSession
+    is_streaming: bool
+    pinned: Mapping[str, int]
+    views: Mapping[str, ViewText] | None
+
+    def rows(self, query: QueryText, references: Sequence[Reference], inside: tuple[str, ...]) -> DataFrame:
+        """The DataFrame of a query, whose names of tables are those of the references."""
+        context, spark = self.context, self.spark
+        _check_processing_times(context, query, references)
+        if self.is_streaming:
+            query.check_can_stream()
+        names: list[str | None] = []
+        tables: dict[str, Callable[[], DataFrame]] = {}
+        for reference in references:
             name = _temporary_name()
-            tables[name] = partial(Scan(reference, is_streaming, query.subject).rows, context, spark)
-        names.append(name)
-    text, frames = query.over(names), {name: scan() for name, scan in tables.items()}
-    args = _literals(query)
-    try:
-        return _over(spark, text, frames, args)
-    except (AnalysisException, ParseException) as cause:
-        is_subquery = cause.getCondition() == _STREAM_IN_SUBQUERY
-        if not is_subquery or (joined := context.joined_subqueries) is None:
-            raise SchemaError(f"{query.subject}: {_described(cause, text, query.args)}") from cause
-    stand_ins = {name: spark.createDataFrame([], df.schema) for name, df in frames.items()}
-    return joined(_over(spark, text, stand_ins, args), tables)
+            if (view := self._view(reference)) is not None:
+                tables[name] = partial(self._of_view, reference, view, query.subject, inside)
+            elif _is_in_catalog(context, spark, reference, query.subject):
+                scan = Scan(self._pinned(reference), self.is_streaming, query.subject)
+                tables[name] = partial(scan.rows, context, spark)
+            names.append(name if name in tables else None)
+        text, frames = query.over(names), {name: scan() for name, scan in tables.items()}
+        args = _literals(query)
+        try:
+            return _over(spark, text, frames, args)
+        except (AnalysisException, ParseException) as cause:
+            is_subquery = cause.getCondition() == _STREAM_IN_SUBQUERY
+            if not is_subquery or (joined := context.joined_subqueries) is None:
+                raise SchemaError(f"{query.subject}: {_described(cause, text, query.args)}") from cause
+        stand_ins = {name: spark.createDataFrame([], df.schema) for name, df in frames.items()}
+        return joined(_over(spark, text, stand_ins, args), tables)
+
+    def _pinned(self, reference: Reference) -> Reference:
+        names_state = reference.as_of is not None or not STATES.isdisjoint(reference.options)
+        if not self.pinned or reference.changes is not None or names_state:
+            return reference
+        own, system = split(reference.name)
+        snapshot = self.pinned.get(self.context.databases.resolve(own).path)
+        if system is not None or snapshot is None:
+            return reference
+        state = {"scan.mode": "from-snapshot", "scan.snapshot-id": str(snapshot)}
+        return replace(reference, options={**reference.options, **state})
+
+    def _view(self, reference: Reference) -> tuple[ViewText, str] | None:
+        """The plain view that a table of a query is, and its catalog; None for any other."""
+        try:
+            table_ref = self.context.databases.resolve(reference.name)
+            table_ref.path  # noqa: B018 - refuses what no table can be called
+        except (UpsertError, ValueError):
+            return None  # a table of Spark's, or what is refused as a table
+        if self.views is not None:
+            text = self.views.get(table_ref.qualified)
+        else:
+            view = self.context.plain_view(reference.name)
+            text = None if view is None else view.text
+        return None if text is None else (text, table_ref.qualified.partition(".")[0])
+
+    def _of_view(
+        self, reference: Reference, view: tuple[ViewText, str], subject: str, inside: tuple[str, ...]
+    ) -> DataFrame:
+        """A view as a query reads it: the columns that it was created with."""
+        of = f"{subject}: view {reference.name!r} at {reference.position}"
+        if reference.as_of is not None or reference.options or reference.changes is not None:
+            raise SchemaError(
+                f"{of} is read as its query says; leave out FOR SYSTEM_…, OPTIONS and table_changes, or "
+                "write them in the view"
+            )
+        text, catalog = view
+        name = f"{catalog}.{text.name}"
+        if name in inside:
+            way = " → ".join((*inside[inside.index(name) :], name))
+            raise SchemaError(f"{of} reads itself, {way}; let it read a table instead")
+        query = QueryText.of(text.query, subject=of)
+        df = self.rows(query, within(text, catalog, query), (*inside, name))
+        found = [column for column in df.columns if column != ROW_KIND_COLUMN]
+        if found == [*text.columns]:
+            return df
+        kinds = [ROW_KIND_COLUMN] if ROW_KIND_COLUMN in df.columns else []
+        if found == [*text.given]:
+            return df.toDF(*text.columns, *kinds)
+        if missing := [column for column in text.given if found.count(column) != 1]:
+            raise SchemaError(
+                f"{of} needs the column {missing[0]!r} of its query, which gives {', '.join(found)}: a table "
+                "that it reads has been altered; CREATE OR REPLACE it"
+            )
+        named = zip(text.given, text.columns, strict=True)
+        return df.select(*(F.col(quoted(given)).alias(column) for given, column in named), *kinds)
+
+
+def within(view: ViewText, catalog: str, query: QueryText) -> list[Reference]:
+    """The tables that the query of a view reads, by names with catalog and database."""
+    before = {1: f"{catalog}.{view.database}.", 2: f"{catalog}."}
+    # the METADATA of changes is checked for the query itself alone
+    return [
+        replace(one, name=before.get(one.name.count(".") + 1, "") + one.name, is_alone=False)
+        for one in query.references
+    ]
 
 
 def query_position(query: QueryText, offset: int) -> str:
@@ -207,7 +292,7 @@ def _is_in_catalog(context: Context, spark: SparkSession, reference: Reference, 
         error = cause if isinstance(cause, DatabaseNotFoundError) else TableNotFoundError(str(cause))
     # a name with a slash is one of Spark's for files: parquet.`/data/orders`
     qualified = ".".join(map(quoted, reference.name.split(".")))
-    if "/" in reference.name or spark.catalog.tableExists(qualified):
+    if "/" in reference.name or _spark_has(spark, qualified):
         if reference.options or reference.as_of is not None or reference.changes is not None:
             raise SchemaError(
                 f"{subject}: table {reference.name!r} at {reference.position} is Spark's, for which there "
@@ -217,17 +302,24 @@ def _is_in_catalog(context: Context, spark: SparkSession, reference: Reference, 
     raise type(error)(f"{subject}: {error}, at {reference.position}")
 
 
-def _check_processing_times(context: Context, query: QueryText) -> None:
+def _spark_has(spark: SparkSession, name: str) -> bool:
+    try:
+        return bool(spark.catalog.tableExists(name))
+    except AnalysisException:
+        return False  # it has no such catalog
+
+
+def _check_processing_times(context: Context, query: QueryText, references: Sequence[Reference]) -> None:
     """Refuse ``FOR SYSTEM_TIME AS OF`` a column that holds another time than that of processing."""
     asked = [
         (reference, reference.as_of.value)
-        for reference in query.references
+        for reference in references
         if reference.as_of is not None and reference.as_of.kind is AsOfKind.PROCESSING
     ]
     if not any(named for _, named in asked):
         return
     known = set(query.processing_times)
-    for reference in query.references:
+    for reference in references:
         try:
             schema = context.schema(reference.name)
         except UpsertError:

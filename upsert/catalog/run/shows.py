@@ -25,7 +25,7 @@ from upsert.errors import ConfigurationError, TableNotFoundError
 from upsert.materializer.choice import Sink, mode_of
 from upsert.schema import ComputedColumn, TableSchema
 from upsert.sql import statements as s
-from upsert.sql.show_create import create_text, declared_names, masked, view_text
+from upsert.sql.show_create import create_text, declared_names, masked, plain_view_text, view_text
 from upsert.store import Table
 from upsert.store.metadata.file_entry import newest, source_of, value_of
 from upsert.store.table_options import MATERIALIZED_VIEW
@@ -191,7 +191,13 @@ def show_catalogs(context: Context, statement: s.ShowCatalogs) -> Result:
 
 def show_tables(context: Context, statement: s.ShowTables) -> Result:
     """``SHOW TABLES``: one column, ``table``."""
-    return Rows("SHOW TABLES", texts("table", matching(context.tables(statement.database), statement.like)))
+    databases, own = context.databases, context.databases.current
+    if statement.database is not None:
+        databases, own = context.catalogs.database(statement.database)
+    before = f"{databases.catalog}.{own}."
+    temporary = (name.removeprefix(before) for name in context.temporary_views if name.startswith(before))
+    names = sorted({*context.tables(statement.database), *temporary})
+    return Rows("SHOW TABLES", texts("table", matching(names, statement.like)))
 
 
 def matching(names: Sequence[str], like: str | None) -> Sequence[str]:
@@ -206,8 +212,16 @@ def matching(names: Sequence[str], like: str | None) -> Sequence[str]:
 
 
 def show_create_table(context: Context, statement: s.ShowCreateTable) -> Result:
-    """``SHOW CREATE TABLE``: one row with the text, secrets masked."""
+    """``SHOW CREATE TABLE`` and ``SHOW CREATE VIEW``: one row with the text, secrets masked."""
     table_ref = context.databases.resolve(statement.name)
+    if (plain := context.plain_view(statement.name)) is not None:
+        text = plain_view_text(
+            table_ref.shown, plain.schema, plain.text.query, is_temporary=plain.is_temporary
+        )
+        return Rows(f"SHOW CREATE VIEW {table_ref.shown}", texts("create view", [text]))
+    if statement.must_be_view:
+        table_ref.existing()
+        raise ConfigurationError(f"{table_ref.shown!r} is no view; write SHOW CREATE TABLE")
     options, schema = given_options(table_ref.existing()), context.schema(statement.name)
     if (view := options.pop(MATERIALIZED_VIEW.key, None)) is not None:
         shown = view_text(table_ref.shown, schema, options, ViewDefinition.from_option(view).query)
@@ -244,9 +258,12 @@ def describe_table(context: Context, statement: s.DescribeTable, spark: SparkSes
     if not statement.is_extended:
         schema = context.schema(statement.name)
         return Rows(what, _table([_column_row(schema, name) for name in declared_names(schema)], _COLUMN))
+    if (plain := context.plain_view(statement.name)) is not None:
+        row: dict[str, Any] = {"name": table_ref.qualified, "view.query": plain.text.query}
+        return Rows(what, _table([row], {name: _TABLE.get(name) or _VIEW[name] for name in row}))
     options = given_options(table_ref.existing())
     if "connector" in options:
-        row: dict[str, Any] = {
+        row = {
             "name": table_ref.qualified,
             "log.system": options["connector"],
             "log.kafka.topic": options.get("topic"),

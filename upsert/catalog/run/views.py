@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,7 +25,7 @@ from upsert.catalog.namespace import TableRef
 from upsert.catalog.results import Done, Result, Rows, Running
 from upsert.catalog.run import jobs
 from upsert.catalog.run.definitions import drop_existing
-from upsert.catalog.run.queries import frame, query_position
+from upsert.catalog.run.queries import frame, query_position, within
 from upsert.catalog.run.shows import matching, texts
 from upsert.catalog.session import CHECKPOINT, TRIGGER
 from upsert.catalog.system_tables import split
@@ -38,7 +39,7 @@ from upsert.errors import (
 from upsert.schema import Index
 from upsert.spark_formats import active
 from upsert.sql import statements as s
-from upsert.sql.query import QueryText
+from upsert.sql.query import QueryText, Reference
 from upsert.store.alterations import ResetOptions, SetOptions
 from upsert.store.storage import storage_of
 from upsert.store.table import Table
@@ -51,6 +52,7 @@ from upsert.views.view import (
     Base,
     View,
     ViewDefinition,
+    ViewText,
     checkpoint_in,
     definition_of,
     newest_versions,
@@ -71,7 +73,7 @@ def create_view(context: Context, statement: s.CreateView, spark: SparkSession |
 
 def create(context: Context, statement: s.CreateView, spark: SparkSession | None) -> Done:
     """Create a view: it exists with all rows of its query, or not at all."""
-    table_ref = context.databases.resolve(statement.name)
+    table_ref = context.new(statement.name)
     what = f"CREATE MATERIALIZED VIEW {table_ref.shown}"
     if statement.or_replace and statement.if_not_exists:
         raise ConfigurationError(f"{what}: either OR REPLACE or IF NOT EXISTS, got both; leave one out")
@@ -238,15 +240,23 @@ def _started(context: Context, name: str, session: SparkSession, what: str) -> R
     return Running(what, view.start(context.options.value(TRIGGER)), view.checkpoint)
 
 
-def _bases(context: Context, view: TableRef, query: QueryText) -> tuple[Base, ...]:
-    """The tables that a view's query reads; refuses what has no versions."""
+def _bases(
+    context: Context, view: TableRef, references: Sequence[Reference]
+) -> tuple[dict[str, Base], dict[str, ViewText]]:
+    """The tables that a view's query reads, and the plain views, by names; refuses what has no versions."""
     of = f"view {view.shown!r}"
     found: dict[str, Base] = {}
-    for reference in query.references:
+    plain: dict[str, ViewText] = {}
+    for reference in references:
         what = f"{of}: table {reference.name!r} at {reference.position}"
         if split(reference.name)[1] is not None:
             raise SchemaError(f"{what} is a system table, which has no versions; query it where it is needed")
         table_ref = context.databases.resolve(reference.name)
+        read = context.plain_view(reference.name)
+        if read is not None and read.is_temporary:
+            raise SchemaError(
+                f"{what} is a temporary view, which only this session has; CREATE VIEW keeps one"
+            )
         if not table_ref.exists:
             missing = table_ref.tables.not_found(table_ref.name)
             raise SchemaError(f"{what} must be a table of the catalog: {missing}")
@@ -256,6 +266,15 @@ def _bases(context: Context, view: TableRef, query: QueryText) -> tuple[Base, ..
             )
         if table_ref.warehouse != view.warehouse:
             raise SchemaError(f"{what} must lie in the catalog of the view; create the view there")
+        if read is not None:
+            plain[read.text.name] = read.text
+            # it was checked that no view reads itself when it was created
+            own = _bases(
+                context, view, within(read.text, read.catalog, QueryText.of(read.text.query, subject=what))
+            )
+            found |= own[0]
+            plain |= own[1]
+            continue
         path = table_ref.existing()
         if definition_in(path) is not None:
             raise SchemaError(
@@ -266,9 +285,7 @@ def _bases(context: Context, view: TableRef, query: QueryText) -> tuple[Base, ..
             raise SchemaError(f"{what} is the view itself; give the view another name")
         qualified = table_ref.qualified.partition(".")[2]
         found[reference.name] = Base(reference.name, qualified, Table.open(path).uuid)
-    if not found:
-        raise SchemaError(f"{of}: its query reads no table; CREATE TABLE … AS SELECT keeps constant rows")
-    return tuple(found.values())
+    return found, plain
 
 
 @dataclass(frozen=True)
@@ -296,7 +313,10 @@ class _Query:
         """Its rows at some versions of its tables, under the names of the view's columns."""
         pinned = {base.name: versions[base.table] for base in self.definition.bases}
         query = QueryText.of(self.definition.query, subject=f"view {self.view!r}")
-        df = frame(self.context, session, query, is_streaming=False, pinned=pinned)
+        context = self.context
+        catalog = self.definition.catalog
+        views = {f"{catalog}.{text.name}": text for text in self.definition.views}
+        df = frame(context, session, query, is_streaming=False, pinned=pinned, views=views)
         if not names or tuple(df.columns) == names:
             return df
         raise SchemaError(
@@ -329,13 +349,26 @@ def _planned(
 ) -> tuple[_NewView, DataFrame]:
     """The view of a statement, and its rows at the present versions of its tables."""
     here, (zone, is_ansi) = context.databases, settings(spark)
-    bases = _bases(context, table_ref, statement.query)
-    definition = ViewDefinition(statement.query.text, here.catalog, here.current, zone, is_ansi, bases)
+    found, plain = _bases(context, table_ref, statement.query.references)
+    if not found:
+        raise SchemaError(
+            f"view {table_ref.shown!r}: its query reads no table; CREATE TABLE … AS SELECT keeps constant "
+            "rows"
+        )
+    definition = ViewDefinition(
+        statement.query.text,
+        here.catalog,
+        here.current,
+        zone,
+        is_ansi,
+        tuple(found.values()),
+        views=tuple(plain.values()),
+    )
     query = _Query(table_ref.shown, table_ref.warehouse, definition)
     versions = newest_versions(table_ref.shown, query.bases)
     rows = query.rows(own_session(spark, zone=zone, is_ansi=is_ansi), versions)
     if (other := what_it_depends_on(rows)) is not None:
-        at = "" if other.offset is None else f" (at {query_position(statement.query, other.offset)})"
+        at = "" if other.offset is None or plain else f" (at {query_position(statement.query, other.offset)})"
         raise SchemaError(
             f"view {table_ref.shown!r}: its query depends on {other.on}{at}, so it may give other rows for "
             "the same tables; write the value into the query, or into a table that it reads"

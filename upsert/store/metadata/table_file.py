@@ -158,6 +158,21 @@ def publish_pointer(folder: str, value: Mapping[str, Any]) -> bool:
     return is_free(seen.value) and seen.swap(value)
 
 
+def replace_pointer(folder: str, value: Mapping[str, Any]) -> bool:
+    """Let the ``table.json`` of a table whose rows lie elsewhere say something else; False if it was changed.
+
+    In a local folder the caller holds the lock of the tables around it.
+    """
+    path = os.path.join(folder, paths.TABLE_FILE)
+    if not storage_of(path).is_local:
+        seen = Pointer.look(folder)
+        return seen.is_table and seen.stage is None and seen.swap(value)
+    if not os.path.isfile(path):
+        return False
+    storage_of(path).replace(path, _content(value), _mode(value))
+    return True
+
+
 def _content(value: Mapping[str, Any]) -> bytes:
     # a name that is free has no checksum: an older release would take it for a table
     return FREE if value.keys() <= {"format"} else content_of(value, paths.TABLE_FILE)
