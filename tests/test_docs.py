@@ -170,7 +170,6 @@ def test_the_quick_start_is_that_of_the_readme_which_runs() -> None:
 @pytest.mark.parametrize(
     ("name", "statement"),
     [
-        ("`CREATE TEMPORARY TABLE`", "CREATE TEMPORARY TABLE t (a INT)"),
         ("`DEFAULT`", "CREATE TABLE t (a INT DEFAULT 3)"),
         ("`CHECK`", "CREATE TABLE t (a INT, CHECK (a > 3))"),
         ("TIME", "CREATE TABLE t (a TIME)"),

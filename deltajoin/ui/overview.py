@@ -14,13 +14,13 @@ from typing import Final
 import pyarrow as pa
 
 from upsert import types
-from upsert.catalog.connectors import definition_in
+from upsert.catalog.connectors import VIEW, PlainView, definition_in
 from upsert.catalog.context import Context
 from upsert.catalog.query_records import QueryRecord, read_all
 from upsert.errors import SnapshotExpiredError, TableNotFoundError, UpsertError
 from upsert.options import masked_text
 from upsert.schema import TableSchema
-from upsert.sql.show_create import create_text, masked, view_text
+from upsert.sql.show_create import create_text, masked, plain_view_text, view_text
 from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.predicate import parse_where
@@ -351,6 +351,9 @@ class Observer:
         definition = definition_in(path)
         if definition is None:
             return self._opened(name, Table.open(path))
+        if (view := PlainView.of(definition, self._context.databases.catalog, path)) is not None:
+            text = plain_view_text(name, view.schema, view.text.query, is_temporary=False)
+            return TableInfo(name, VIEW, definition.uuid, columns=_columns(view.schema), create=text)
         options = _shown_options({"connector": definition.connector, **definition.options})
         info = TableInfo(
             name,
@@ -360,11 +363,11 @@ class Observer:
             options=options,
             create=create_text(name, definition.schema, options),
         )
+        connected = self._context.connected(name)
         try:
-            connected = self._context.connected(name)
             mirror = None if connected is None else connected.mirror_table()
         except UpsertError:
-            return info  # it has none, or none yet, or is a view
+            return info  # it has none, or none yet
         if mirror is None:
             return info
         kept = self._opened(name, mirror)

@@ -98,7 +98,8 @@ class PlainView:
 def no_table(name: str) -> ConfigurationError:
     """The refusal of a view where a table is needed."""
     return ConfigurationError(
-        f"{name!r} is a view, a name for a query, which only queries read; name a table that it reads"
+        f"{name!r} is a view, a name for a query, which only queries read; write SELECT … FROM {name}, or "
+        "name a table that it reads"
     )
 
 

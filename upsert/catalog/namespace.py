@@ -15,6 +15,7 @@ from typing import Final
 
 from upsert import options
 from upsert.catalog import warehouse
+from upsert.catalog.temporary import TemporaryTables
 from upsert.catalog.warehouse import NAME, Warehouse, checked_name, warehouse_at
 from upsert.errors import ConfigurationError, DatabaseExistsError, DatabaseNotFoundError
 from upsert.options import Option, suggestion
@@ -38,6 +39,7 @@ class TableRef:
         shown: its name as messages show it: with the database, unless that is ``default``.
         qualified: ``catalog.database.name``.
         warehouse: the folder of its catalog.
+        is_temporary: whether it is one of the session alone.
     """
 
     tables: Warehouse
@@ -45,6 +47,7 @@ class TableRef:
     shown: str
     qualified: str
     warehouse: str
+    is_temporary: bool = False
 
     @property
     def path(self) -> str:
@@ -69,6 +72,7 @@ class Databases:
         catalog: name of the catalog, which may stand before a database's.
         current: the database of names without one.
         siblings: the catalogs of the session by name, this one among them.
+        temporary: the temporary tables of the session.
     """
 
     def __init__(self, folder: str, catalog: str) -> None:
@@ -76,6 +80,7 @@ class Databases:
         self.catalog = checked_name(catalog, "catalog")
         self.current = DEFAULT
         self.siblings: Mapping[str, Databases] = {catalog: self}
+        self.temporary = TemporaryTables(folder)
 
     def names(self) -> tuple[str, ...]:
         """Names of all databases, sorted; ``default`` always exists."""
@@ -120,7 +125,16 @@ class Databases:
             return replace(found, shown=found.qualified)
         database = before[-1] if before else self.current
         shown = own if database == DEFAULT else f"{database}.{own}"
-        return TableRef(self.tables(database), own, shown, f"{self.catalog}.{database}.{own}", self.folder)
+        tables, is_temporary = self.tables(database), self.temporary.has(database, own)
+        if is_temporary:
+            if tables.is_taken(own):
+                raise ConfigurationError(
+                    f"{shown!r} is a temporary table of this session, and also in the catalog; DROP "
+                    "TEMPORARY TABLE, and create it under another name"
+                )
+            tables = self.temporary.tables(database)
+        qualified = f"{self.catalog}.{database}.{own}"
+        return TableRef(tables, own, shown, qualified, self.folder, is_temporary)
 
     def create(self, name: str, *, if_not_exists: bool = False) -> None:
         """Make a database; an existing one is refused, unless ``if_not_exists`` is set."""

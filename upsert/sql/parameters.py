@@ -48,6 +48,8 @@ def bound(statement: s.Statement, args: Args | None) -> s.Statement:
         case s.Explain():
             explained = bound(statement.statement, args)
             return replace(statement, statement=cast("_Explained", explained))
+        case s.CreateTemporaryTable(table=s.CreateTableAs() as table):
+            return s.CreateTemporaryTable(cast("s.CreateTableAs", bound(table, args)))
         case s.StatementSet(inserts=inserts):
             return replace(statement, inserts=_bound_set(inserts, args))
         case s.Select() | s.Insert() | s.CreateTableAs():
@@ -101,6 +103,8 @@ def parameters(statement: s.Statement) -> tuple[str, ...]:
     match statement:
         case s.Explain():
             return parameters(statement.statement)
+        case s.CreateTemporaryTable(table=table):
+            return parameters(table)
         case s.StatementSet(inserts=inserts):
             return tuple(sorted({name for one in inserts for name in parameters(one)}))
         case s.Select() | s.Insert() | s.CreateTableAs():

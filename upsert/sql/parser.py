@@ -252,10 +252,6 @@ def _start_of(text: str) -> str:
     return text.partition("=")[0][:60].strip()
 
 
-def _drop_temporary(cursor: Cursor) -> s.DropTable:
-    raise cursor.refusal("a catalog has no temporary tables; use DROP TABLE, or spark.catalog.dropTempView")
-
-
 def _show_partitions(cursor: Cursor) -> s.ShowPartitions:
     name = table_name(cursor)
     return s.ShowPartitions(name, partition(cursor) if cursor.skip("PARTITION") else {})
@@ -393,6 +389,10 @@ def _drop_temporary_view(name: str, if_exists: bool) -> s.DropPlainView:
     return s.DropPlainView(name, if_exists, must_be_temporary=True)
 
 
+def _drop_temporary_table(name: str, if_exists: bool) -> s.DropTable:
+    return s.DropTable(name, if_exists, must_be_temporary=True)
+
+
 def _stop_job(cursor: Cursor) -> s.StopJob:
     id = cursor.string("the id of a job in quotes, see SHOW JOBS")
     if cursor.ahead("WITH"):
@@ -428,7 +428,11 @@ _STATEMENTS: Final[Mapping[tuple[str, ...], Callable[[Cursor], Statement]]] = {
     ("DROP", "CATALOG"): _drop(s.DropCatalog, _catalog),
     **{("CREATE", word): _create_database for word in _DATABASE_WORDS},
     **{("DROP", word): _drop_database for word in _DATABASE_WORDS},
-    ("DROP", "TEMPORARY", "TABLE"): _drop_temporary,
+    **{
+        ("CREATE", word, "TABLE"): lambda cursor: s.CreateTemporaryTable(create_table(cursor))
+        for word in _TEMPORARY
+    },
+    **{("DROP", word, "TABLE"): _drop(_drop_temporary_table, table_name) for word in _TEMPORARY},
     ("DROP", "TABLE"): _drop(s.DropTable, table_name),
     ("ALTER", "TABLE"): alter_table,
     ("USE",): _use,

@@ -352,11 +352,19 @@ class ShowPlainViews:
 
 
 @dataclass(frozen=True)
+class CreateTemporaryTable:
+    """``CREATE TEMPORARY TABLE …``: a table that goes with the session."""
+
+    table: CreateTable | CreateTableLike | CreateTableAs
+
+
+@dataclass(frozen=True)
 class DropTable:
-    """``DROP TABLE``."""
+    """``DROP [TEMPORARY] TABLE``."""
 
     name: str
     if_exists: bool = False
+    must_be_temporary: bool = False
 
 
 @dataclass(frozen=True)
@@ -627,7 +635,15 @@ class StopJob:
 
 CatalogStatement = CreateCatalog | DropCatalog | UseCatalog | ShowCatalogs
 DatabaseStatement = CreateDatabase | DropDatabase | UseDatabase | ShowDatabases | ShowTables | ShowViews
-TableStatement = CreateTable | CreateTableLike | CreateTableAs | DropTable | AlterTable | RenameTable
+TableStatement = (
+    CreateTable
+    | CreateTableLike
+    | CreateTableAs
+    | CreateTemporaryTable
+    | DropTable
+    | AlterTable
+    | RenameTable
+)
 PartitionStatement = TrackPartitions | DropPartition | CompactTable | PublishLog
 Description = ShowCreateTable | ShowPartitions | DescribeTable | Explain
 ProcedureStatement = Call | ShowProcedures

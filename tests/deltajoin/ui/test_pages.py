@@ -6,6 +6,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from deltajoin.ui import pages
@@ -14,9 +15,12 @@ from tests.deltajoin.ui import shop
 from tests.object_store import ObjectStore
 from upsert import Catalog
 from upsert.catalog import query_records
+from upsert.catalog.connectors import PlainView, define
 from upsert.catalog.query_records import Input, MicroBatch, QueryRecord
+from upsert.schema import TableSchema
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.version import Version
+from upsert.views.view import ViewText
 
 VOID = {"meta", "br", "img", "link", "input"}
 HOSTILE = "\"'><script>alert(1)</script><b onload=x>&amp;{{7*7}}${7}\u202e\x00</title></style>"
@@ -254,3 +258,12 @@ def test_bars_are_as_high_as_micro_batches_took() -> None:
 def test_a_circle_of_queries_is_drawn() -> None:
     at = pages.layers(["a", "q", "b", "r"], [("a", "q"), ("q", "b"), ("b", "r"), ("r", "a")])
     assert at == {"a": 0, "q": 1, "b": 2, "r": 3}
+
+
+def test_a_plain_view_is_shown_by_its_statement(tmp_path: Path) -> None:
+    text = ViewText("default.v", "SELECT 1 AS one", "default", ("one",), ("one",))
+    define(str(tmp_path / "v"), PlainView(text, "main", TableSchema.of({"one": pa.int32()})).definition)
+    seen = Observer(tmp_path).look(0)
+    assert [(one.name, one.kind, one.error) for one in seen.tables] == [("v", "view", None)]
+    assert seen.tables[0].create == "CREATE VIEW `v` (\n  `one`\n)\nAS SELECT 1 AS one"
+    assert "SELECT 1 AS one" in pages.snapshot_file(seen)

@@ -9,9 +9,12 @@ from pyspark.sql import SparkSession
 import planner
 from tests.object_store import ObjectStore
 from upsert import Catalog
+from upsert.catalog.connectors import PlainView, define, redefine
 from upsert.catalog.results import Running
-from upsert.errors import ConfigurationError, TableExistsError, TableNotFoundError
+from upsert.errors import CommitConflictError, ConfigurationError, TableExistsError, TableNotFoundError
+from upsert.schema import TableSchema
 from upsert.store.storage import storage_of
+from upsert.views.view import ViewText
 
 KEYED = "(id BIGINT, name STRING, PRIMARY KEY (id) NOT ENFORCED)"
 
@@ -63,6 +66,29 @@ def test_databases_are_folders_of_their_own(catalog: Catalog) -> None:
     catalog.sql("DROP DATABASE shop CASCADE")
     assert catalog.databases.names() == ("default",)
     assert list(storage_of(catalog.warehouse).walk(catalog.warehouse)) == []
+
+
+def test_a_plain_view_is_one_object_that_is_replaced_at_one_moment(catalog: Catalog) -> None:
+    def view(query: str) -> PlainView:
+        text = ViewText("default.v", query, "default", ("one",), ("one",))
+        return PlainView(text, "main", TableSchema.of({"one": pa.int32()}))
+
+    path = catalog.databases.resolve("v").path
+    define(path, view("SELECT 1 AS one").definition)
+    with pytest.raises(TableExistsError):
+        define(path, view("SELECT 2 AS one").definition)
+    with pytest.raises(TableExistsError, match="'v' is a view"):
+        catalog.sql("CREATE TABLE v (id INT)")
+    redefine(path, view("SELECT 3 AS one").definition)
+    shown = [{"view": "v", "temporary": False, "query": "SELECT 3 AS one"}]
+    assert Catalog(catalog.warehouse).sql("SHOW VIEWS").rows.to_pylist() == shown
+    catalog.sql("DROP VIEW v")
+    assert list(storage_of(path).walk(path)) == []
+    with pytest.raises(CommitConflictError, match="has replaced or dropped it meanwhile"):
+        redefine(path, view("SELECT 4 AS one").definition)
+    with pytest.raises(ConfigurationError, match="the warehouse must be a folder"):
+        catalog.sql("CREATE TEMPORARY TABLE t (id INT)")
+    assert catalog.sql("SHOW TABLES").rows.num_rows == 0
 
 
 def test_a_table_keeps_its_name(catalog: Catalog) -> None:

@@ -343,7 +343,6 @@ def test_other_statements_are_refused_by_name(text: str, name: str) -> None:
         ("'text'", "expected a statement, one of CREATE TABLE, DROP TABLE, "),
         ("'text'", "found 'text' at line 1, column 1"),
         ("CREATE OR REPLACE TABLE t (a INT)", "only CREATE OR REPLACE TABLE … AS SELECT is supported"),
-        ("DROP TEMPORARY TABLE t", "a catalog has no temporary tables"),
         ("CREATE TABLE a.b.c.d (a INT)", "found '.' at line 1, column 19"),
         ("CREATE TABLE `a.b` (a INT)", "a name must be 1 to 128 letters, digits and _"),
         ("DROP TABLE a; DROP TABLE b", "expected one statement at a time, so that none is left half done"),

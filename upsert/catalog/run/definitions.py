@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from upsert.catalog import warehouse
@@ -12,7 +12,7 @@ from upsert.catalog.connectors import VIEW, Definition, connect, define, definit
 from upsert.catalog.create_as.create_as import stages_of
 from upsert.catalog.namespace import TableRef
 from upsert.catalog.results import Done, Result
-from upsert.errors import ConfigurationError, CorruptTableError, TableExistsError
+from upsert.errors import ConfigurationError, CorruptTableError, TableExistsError, TableNotFoundError
 from upsert.sql import statements as s
 from upsert.store import Table
 from upsert.store.alterations import TrackPartition
@@ -63,6 +63,42 @@ def create_table(context: Context, statement: s.CreateTable) -> Result:
     return Done(what, "created")
 
 
+@contextmanager
+def temporary(context: Context, name: str) -> Iterator[None]:
+    """``CREATE TEMPORARY TABLE``: from now on the name is that of a temporary table, if one is created."""
+    table_ref = context.new(name)
+    if table_ref.is_temporary:
+        yield  # it is there, which is told as of any other table
+        return
+    if table_ref.tables.is_taken(table_ref.name):
+        raise TableExistsError(
+            f"temporary table {table_ref.shown!r}: the catalog has a table of this name, which it would "
+            "hide; choose another name"
+        )
+    catalog, database, own = table_ref.qualified.split(".")
+    tables = context.catalogs.database(f"{catalog}.{database}")[0].temporary
+    tables.add(database, own)
+    try:
+        yield
+    finally:
+        if not tables.tables(database).is_taken(own):
+            tables.drop(database, own)
+
+
+def _drop_temporary(context: Context, statement: s.DropTable) -> Result:
+    """``DROP TEMPORARY TABLE``, also where the catalog has a table of the name now."""
+    *before, own = statement.name.split(".")
+    databases, database = context.databases, context.databases.current
+    if before:
+        databases, database = context.catalogs.database(".".join(before))
+    dropped = databases.temporary.drop(database, own)
+    if not dropped and not statement.if_exists:
+        raise TableNotFoundError(
+            f"there is no temporary table {statement.name!r}; write DROP TABLE for another one"
+        )
+    return Done(f"DROP TEMPORARY TABLE {statement.name}", "dropped" if dropped else "was not there")
+
+
 def create_table_like(context: Context, statement: s.CreateTableLike) -> Result:
     """``CREATE TABLE … LIKE``: options that the source has are this table's, before those of the session."""
     source = context.databases.resolve(statement.like.source)
@@ -97,6 +133,11 @@ def rename_table(context: Context, statement: s.RenameTable) -> Result:
     database = table_ref.qualified.rpartition(".")[0]
     new = statement.new if "." in statement.new else f"{database}.{statement.new}"
     target = context.new(new)
+    if table_ref.is_temporary or target.is_temporary:
+        raise ConfigurationError(
+            f"table {table_ref.shown!r}: a temporary table keeps its name, got RENAME TO {new!r}; CREATE "
+            "TABLE … AS SELECT"
+        )
     if target.warehouse != table_ref.warehouse:
         raise ConfigurationError(
             f"table {table_ref.shown!r}: a new name must lie in the same catalog, got {new!r}; create a "
@@ -112,7 +153,9 @@ def _sweep(table_ref: TableRef) -> None:
 
 
 def drop_table(context: Context, statement: s.DropTable) -> Result:
-    """``DROP TABLE``, unless a query of this catalog keeps its mirror."""
+    """``DROP [TEMPORARY] TABLE``, unless a query of this catalog keeps its mirror."""
+    if statement.must_be_temporary:
+        return _drop_temporary(context, statement)
     table_ref = context.databases.resolve(statement.name)
     with suppress(CorruptTableError):  # a damaged table can be dropped, whatever it was
         if context.plain_view(statement.name) is not None:
@@ -128,7 +171,10 @@ def drop_table(context: Context, statement: s.DropTable) -> Result:
 def drop_existing(context: Context, table_ref: TableRef) -> bool:
     """Drop a table or view; False if there is none."""
     _check_no_mirror_runs(context, table_ref)
-    return table_ref.tables.drop(table_ref.name)
+    if not table_ref.is_temporary:
+        return table_ref.tables.drop(table_ref.name)
+    catalog, database, own = table_ref.qualified.split(".")
+    return context.catalogs.database(f"{catalog}.{database}")[0].temporary.drop(database, own)
 
 
 def _check_no_mirror_runs(context: Context, table_ref: TableRef) -> None:

@@ -32,6 +32,9 @@ def execute(context: Context, statement: s.Statement, spark: SparkSession | None
             return definitions.create_table(context, statement)
         case s.CreateTableLike():
             return definitions.create_table_like(context, statement)
+        case s.CreateTemporaryTable(table=table):
+            with definitions.temporary(context, table.name):
+                return execute(context, table, spark)
         case s.CreateTableAs():
             return queries.create_table_as(context, statement, spark)
         case s.CreateView():

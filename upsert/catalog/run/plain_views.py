@@ -80,8 +80,8 @@ def _check_tables(context: Context, table_ref: TableRef, statement: s.CreatePlai
         if statement.is_temporary:
             continue
         remedy = "or CREATE TEMPORARY VIEW"
-        if is_temporary:
-            raise SchemaError(f"{of} is a temporary view, which only this session has; keep it, {remedy}")
+        if is_temporary or read.is_temporary:
+            raise SchemaError(f"{of} is temporary, and only this session has it; keep it, {remedy}")
         if read.warehouse != table_ref.warehouse:
             raise SchemaError(f"{of} must lie in the catalog of the view; create the view there, {remedy}")
 

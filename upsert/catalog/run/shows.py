@@ -196,7 +196,7 @@ def show_tables(context: Context, statement: s.ShowTables) -> Result:
         databases, own = context.catalogs.database(statement.database)
     before = f"{databases.catalog}.{own}."
     temporary = (name.removeprefix(before) for name in context.temporary_views if name.startswith(before))
-    names = sorted({*context.tables(statement.database), *temporary})
+    names = sorted({*context.tables(statement.database), *databases.temporary.names(own), *temporary})
     return Rows("SHOW TABLES", texts("table", matching(names, statement.like)))
 
 

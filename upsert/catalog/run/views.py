@@ -253,10 +253,8 @@ def _bases(
             raise SchemaError(f"{what} is a system table, which has no versions; query it where it is needed")
         table_ref = context.databases.resolve(reference.name)
         read = context.plain_view(reference.name)
-        if read is not None and read.is_temporary:
-            raise SchemaError(
-                f"{what} is a temporary view, which only this session has; CREATE VIEW keeps one"
-            )
+        if table_ref.is_temporary or (read is not None and read.is_temporary):
+            raise SchemaError(f"{what} is temporary, and only this session has it; create one that stays")
         if not table_ref.exists:
             missing = table_ref.tables.not_found(table_ref.name)
             raise SchemaError(f"{what} must be a table of the catalog: {missing}")

@@ -143,9 +143,13 @@ def test_a_temporary_view_is_of_its_session(session: Session) -> None:
     assert "CREATE TEMPORARY VIEW `few` (" in session.rows("SHOW CREATE VIEW few")[0][0]
     other = Session(session.spark, session.warehouse)
     other.refuses("SELECT * FROM few", TableNotFoundError, "table 'few' does not exist")
-    session.refuses("CREATE VIEW kept AS SELECT * FROM few", SchemaError, "which only this session has")
     session.refuses(
-        "CREATE MATERIALIZED VIEW m AS SELECT * FROM few", SchemaError, "which only this session has"
+        "CREATE VIEW kept AS SELECT * FROM few", SchemaError, "is temporary, and only this session has it"
+    )
+    session.refuses(
+        "CREATE MATERIALIZED VIEW m AS SELECT * FROM few",
+        SchemaError,
+        "is temporary, and only this session has it",
     )
     session.refuses(
         "INSERT INTO few VALUES (1)", ConfigurationError, "'few' is a view, .* which only queries read"
