@@ -69,7 +69,7 @@ class PlainView:
 
     Attributes:
         text: its query, and what names in it mean.
-        catalog: the catalog of its names.
+        catalog: in which the names in its query are looked up.
         schema: its columns, and its comment.
     """
 

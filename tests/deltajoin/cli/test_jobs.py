@@ -141,6 +141,7 @@ FLAKY = """
 """
 
 
+@pytest.mark.long
 def test_a_job_that_fails_is_started_again_under_its_own_options(
     spark: SparkSession, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -106,9 +106,9 @@ def _planned(
     schema = derived_schema(table_ref.name, rows.toDF(*columns).schema, comment=statement.comment)
     # a view has no key: nothing is written into it, and Spark finds out by itself what tells its rows apart
     own = tuple(Column(one.name, one.type, one.nullable, one.comment) for one in schema.columns)
-    catalog, name = table_ref.qualified.split(".", 1)
-    text = ViewText(name, statement.query.text, context.databases.current, given, columns)
-    return PlainView(text, catalog, TableSchema(own, comment=statement.comment), statement.is_temporary)
+    here, name = context.databases, table_ref.qualified.split(".", 1)[1]
+    text = ViewText(name, statement.query.text, here.current, given, columns)
+    return PlainView(text, here.catalog, TableSchema(own, comment=statement.comment), statement.is_temporary)
 
 
 def _keep(table_ref: TableRef, view: PlainView, *, replaces: bool) -> None:

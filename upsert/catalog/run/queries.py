@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.logger import PySparkLogger
@@ -40,6 +40,7 @@ from upsert.sql.dialect import Revision, position
 from upsert.sql.flink_words import is_processing_time
 from upsert.sql.query import AsOfKind, QueryText, Reference
 from upsert.types import quoted
+from upsert.views.view import ViewText
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -135,6 +136,14 @@ def frame(
     return _Reading(context, spark, is_streaming, folders, views).rows(query, query.references, inside)
 
 
+class _View(NamedTuple):
+    """A plain view by its full name, and the catalog of the names in its query."""
+
+    name: str
+    text: ViewText
+    catalog: str
+
+
 @dataclass(frozen=True)
 class _Reading:
     """How a query reads, and the views in it; ``pinned`` has snapshots by the folder of the table."""
@@ -183,23 +192,21 @@ class _Reading:
         state = {"scan.mode": "from-snapshot", "scan.snapshot-id": str(snapshot)}
         return replace(reference, options={**reference.options, **state})
 
-    def _view(self, reference: Reference) -> tuple[ViewText, str] | None:
-        """The plain view that a table of a query is, and its catalog; None for any other."""
+    def _view(self, reference: Reference) -> _View | None:
+        """The plain view that a table of a query is; None for any other."""
         try:
             table_ref = self.context.databases.resolve(reference.name)
             table_ref.path  # noqa: B018 - refuses what no table can be called
         except (UpsertError, ValueError):
             return None  # a table of Spark's, or what is refused as a table
+        name = table_ref.qualified
         if self.views is not None:
-            text = self.views.get(table_ref.qualified)
-        else:
-            view = self.context.plain_view(reference.name)
-            text = None if view is None else view.text
-        return None if text is None else (text, table_ref.qualified.partition(".")[0])
+            text = self.views.get(name)
+            return None if text is None else _View(name, text, name.partition(".")[0])
+        view = self.context.plain_view(reference.name)
+        return None if view is None else _View(name, view.text, view.catalog)
 
-    def _of_view(
-        self, reference: Reference, view: tuple[ViewText, str], subject: str, inside: tuple[str, ...]
-    ) -> DataFrame:
+    def _of_view(self, reference: Reference, view: _View, subject: str, inside: tuple[str, ...]) -> DataFrame:
         """A view as a query reads it: the columns that it was created with."""
         of = f"{subject}: view {reference.name!r} at {reference.position}"
         if reference.as_of is not None or reference.options or reference.changes is not None:
@@ -207,8 +214,7 @@ class _Reading:
                 f"{of} is read as its query says; leave out FOR SYSTEM_…, OPTIONS and table_changes, or "
                 "write them in the view"
             )
-        text, catalog = view
-        name = f"{catalog}.{text.name}"
+        name, text, catalog = view
         if name in inside:
             way = " → ".join((*inside[inside.index(name) :], name))
             raise SchemaError(f"{of} reads itself, {way}; let it read a table instead")

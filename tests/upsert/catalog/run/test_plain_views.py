@@ -141,6 +141,16 @@ def test_a_temporary_view_is_of_its_session(session: Session) -> None:
     assert ("few",) in session.rows("SHOW TABLES")
     assert session.rows("DESCRIBE few")[0][:2] == ("x", "BIGINT")
     assert "CREATE TEMPORARY VIEW `few` (" in session.rows("SHOW CREATE VIEW few")[0][0]
+    session(f"CREATE CATALOG c2 WITH ('warehouse' = '{session.warehouse}2')")
+    session("CREATE TEMPORARY VIEW c2.default.there AS SELECT max(id) AS n FROM items")
+    session("USE CATALOG c2")
+    assert session.rows("SELECT n FROM there, main.default.few") == [(3,)]
+    session.refuses(
+        "CREATE VIEW v AS SELECT id FROM main.default.items",
+        SchemaError,
+        "must lie in the catalog of the view",
+    )
+    session("USE CATALOG main")
     other = Session(session.spark, session.warehouse)
     other.refuses("SELECT * FROM few", TableNotFoundError, "table 'few' does not exist")
     session.refuses(

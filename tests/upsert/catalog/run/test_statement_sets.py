@@ -157,6 +157,7 @@ def test_streams_of_a_set_start_together_and_stop_with_the_one_that_fails(
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_one_that_has_come_to_its_end_leaves_the_others_to_theirs(
     spark: SparkSession, streaming: Catalog
 ) -> None:
