@@ -4,14 +4,26 @@ import re
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
+import planner
 from tests.helpers import REPOSITORY, run_program, snippet
+from upsert import Catalog
+from upsert.catalog.results import as_text
 
 README = (REPOSITORY / "README.md").read_text()
 
 
 def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+@pytest.mark.spark
+def test_the_first_lines_of_sql_give_what_is_printed(tmp_path: Path, spark: SparkSession) -> None:
+    catalog = Catalog(tmp_path / "warehouse", optimize=planner.optimize)
+    *statements, _ = re.split(r";\n", blocks("sql")[0])
+    results = [catalog.sql(statement, spark) for statement in statements]
+    assert as_text(results[-1].rows) == blocks("text")[0].rstrip()
 
 
 @pytest.mark.spark

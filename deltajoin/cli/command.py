@@ -260,7 +260,8 @@ def reason_of(error: BaseException) -> str:
         return str(own).strip()
     if isinstance(error, PySparkException):
         message = (error.getMessage() or str(error)).strip()
-        return _NOISE.sub("", message.partition("\n")[0])
+        notes = getattr(error, "__notes__", ())  # which view, and which of its hidden tables
+        return "; ".join([_NOISE.sub("", message.partition("\n")[0]), *notes])
     if isinstance(error, OSError) and error.filename is not None:
         what = f"{error.filename!r}: {error.strerror}"
         return f"{what}; see that it can be reached, may be used and has room, and run this again"

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
-from py4j.java_gateway import is_instance_of
+from py4j.java_gateway import JavaClass, JavaPackage, is_instance_of
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.base import UnknownException
@@ -27,6 +27,9 @@ from upsert.errors import ConfigurationError
 
 JavaObject = Any
 """A Catalyst plan node, expression or attribute. Only this file and `state.py` look inside."""
+
+_LIST_OF: Final = 10
+"""So many items Java's ``List.of`` takes as arguments."""
 
 _EPOCH: Final = datetime(1970, 1, 1)
 _PLAN_EXPRESSION: Final = "org.apache.spark.sql.catalyst.expressions.PlanExpression"
@@ -51,6 +54,22 @@ class FirstOrder(NamedTuple):
     are_nulls_first: bool
 
 
+class _Once:
+    """A package or class of Java's of which each member is looked up once: a look is a call into the JVM."""
+
+    def __init__(self, java: Any) -> None:
+        self._java = java
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._java, name)
+        member = _Once(found) if isinstance(found, JavaPackage | JavaClass) else found
+        self.__dict__[name] = member
+        return member
+
+    def __call__(self, *args: Any) -> Any:
+        return self._java(*args)
+
+
 class Catalyst:
     """The analysed plan of one DataFrame, and the means to build another from its parts.
 
@@ -64,7 +83,7 @@ class Catalyst:
                 f"optimize needs a DataFrame of a classic Spark session, got {type(df).__module__}"
             )
         self.session: SparkSession = df.sparkSession
-        self._jvm: Any = self.session._jvm
+        self._jvm: Any = _Once(self.session._jvm)
         self._gateway: Any = self.session._sc._gateway
         self._takes = constructors(self.session)
         self._kept: list[JavaObject] = []
@@ -105,7 +124,8 @@ class Catalyst:
         data = self._seq([])
         if rows.num_rows:
             # Spark drops all that follows a record batch without rows
-            data = self.analyzed(self.session.createDataFrame(rows.combine_chunks(), schema)).data()
+            made = self.session.createDataFrame(rows.combine_chunks(), schema)
+            data = made._jdf.queryExecution().analyzed().data()
         return self._logical.LocalRelation(leaf.output(), data, False, self._none)
 
     def in_one_task(self, node: JavaObject) -> JavaObject:
@@ -628,7 +648,10 @@ class Catalyst:
             raise
 
     def _seq(self, items: Iterable[JavaObject]) -> JavaObject:
-        return self._jvm.org.apache.spark.api.python.PythonUtils.toSeq(list(items))
+        found = list(items)
+        # a list that is converted is made by a call, and one for each item
+        made = self._jvm.java.util.List.of(*found) if len(found) <= _LIST_OF else found
+        return self._jvm.org.apache.spark.api.python.PythonUtils.toSeq(made)
 
 
 def defaults_of(scala_class: JavaObject, first: int, last: int) -> list[JavaObject]:

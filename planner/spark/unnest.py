@@ -21,6 +21,7 @@ _RULES: Final = (
     "optimizer.PullupCorrelatedPredicates",
     "optimizer.RewritePredicateSubquery",
     "optimizer.RewriteCorrelatedScalarSubquery",
+    "optimizer.RewriteLateralSubquery",
     *_SIMPLER,
 )
 """Rules of Spark's optimizer; those that rewrite do it to what the first one has prepared."""

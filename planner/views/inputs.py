@@ -24,6 +24,7 @@ from planner.spark.build import build_plan
 from planner.spark.catalyst import Catalyst, JavaObject
 from planner.spark.template import Template
 from planner.views.moves import Bases, Move, Versions, move_of
+from planner.views.stages import Folders
 from upsert.errors import TableNotFoundError
 from upsert.managed.datasource import TableStepSource, UpsertTableSource
 from upsert.managed.stepping import STEP, SUFFIX
@@ -222,11 +223,17 @@ class Planning:
         return transform_up(plan, guessed) if self.guesses else plan
 
     def move(
-        self, bases: Bases, known: Versions, versions: Versions, costs: Costs, consumer: str = ""
+        self,
+        bases: Bases,
+        known: Versions,
+        versions: Versions,
+        costs: Costs,
+        consumer: str = "",
+        still: Folders = frozenset(),
     ) -> Move:
         """What brings something from known versions of its tables to others; see `move_of`."""
-        always = self.view.must_be_incremental
-        return move_of(bases, known, versions, consumer or self.consumer, costs, must_be_by_changes=always)
+        always, holder = self.view.must_be_incremental, consumer or self.consumer
+        return move_of(bases, known, versions, holder, costs, must_be_by_changes=always, still=still)
 
     def built(self, plan: Plan) -> DataFrame:
         """The DataFrame of a plan."""

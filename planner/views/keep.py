@@ -15,8 +15,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from planner.plan.expressions import Column
-from planner.plan.nodes import Opaque, Output, Plan, Project, Relation
-from planner.plan.trees import children, transform_down
+from planner.plan.nodes import Filter, Opaque, Output, Plan, Project, Relation
+from planner.plan.trees import children, transform_down, walk
 from planner.settings import Settings
 from planner.spark.catalyst import Catalyst
 from planner.spark.read import read_plan
@@ -24,7 +24,7 @@ from planner.spark.template import Template
 from planner.spark.unnest import unnested
 from planner.views.drawing import Part, once
 from planner.views.inputs import Input, Planning
-from planner.views.kept_table import COLUMN, can_keep, meant, named_tables, names_of, tables_in
+from planner.views.kept_table import COLUMN, can_keep, names_of, relation, step_in_words, tables_in
 from planner.views.moves import SHALLOW_ROWS, WHOLE_ROWS, Bases, Move, Versions, bases_of
 from planner.views.partition_table import PartitionTable
 from planner.views.partitions import partitions_of
@@ -32,10 +32,12 @@ from planner.views.result_table import ResultTable
 from planner.views.rows_table import RowsTable
 from planner.views.stage_table import StageRows, StageTable
 from planner.views.stages import (
+    Folders,
     Stage,
     changes_of,
     joined_in,
     looked_up,
+    meant,
     needs_all_rows,
     shown,
     stages_of,
@@ -44,6 +46,7 @@ from planner.views.stages import (
 from planner.views.top_rows import Top, table_of, tops_of
 from planner.views.unindexed import unindexed
 from upsert.errors import ConfigurationError
+from upsert.managed import frames
 from upsert.store.metadata.stands_for import Costs, Refresh
 from upsert.store.table import Table
 from upsert.views.refresh import Computed, ViewShape
@@ -93,7 +96,7 @@ class KeptView:
     def __init__(
         self,
         planning: Planning,
-        changes: tuple[Bases, Template[Input]] | None,
+        changes: tuple[Bases, Folders, Template[Input]] | None,
         rest: Template[Input],
         why_rest: str,
         is_incremental: bool,
@@ -135,8 +138,8 @@ class KeptView:
         """
         if self._changes is None:
             return self._all_rows(versions, self._why_rest, costs)
-        bases, template = self._changes
-        move = self._planning.move(bases, known, versions, costs)
+        bases, still, template = self._changes
+        move = self._planning.move(bases, known, versions, costs, still=still)
         if move.step is None:
             return Computed(self._planning.computed(self._rest, move), move.refresh, are_all=True)
         found = self._planning.computed(template, move)
@@ -218,16 +221,19 @@ def _kept(
     plan = planning.with_guesses(read_plan(planning.catalyst, whole))
     if (changes := changes_of(plan, planning.settings)) is not None:
         template, rows = (planning.template(one) for one in (planning.built(changes.plan), whole))
-        note = f"by changes: those of its rows follow from a step of {named_tables(changes.tables)}"
+        note = f"by changes: those of its rows follow from {step_in_words(changes.tables, changes.still)}"
         part = Part("", _THE_VIEW, (note,), shown(changes.plan), reads=names_of(changes.tables))
-        bases = bases_of(changes.tables)
-        return KeptView(planning, (bases, template), rows, "", True, is_lasting, part, changes.is_unique)
+        followed = bases_of(changes.tables), changes.still, template
+        return KeptView(planning, followed, rows, "", True, is_lasting, part, changes.is_unique)
     if (parted := _parted(planning, plan)) is not None:
         return parted
     if (indexed := _indexed(planning, plan)) is not None:
         return indexed
-    made = ((stage, StageTable.of(planning, stage)) for stage in stages_of(plan, planning.settings))
+    made = [(stage, StageTable.of(planning, stage)) for stage in stages_of(plan, planning.settings)]
     stages = {id(stage.node): (stage, table) for stage, table in made if table is not None}
+    lost = [id(stage.node) for stage, table in made if table is None]
+    if lost and (parted := _parted(planning, plan, lost)) is not None:
+        return parted
     deep = _deep(planning, plan, list(stages.values())) if stages else ""
     if not isinstance(deep, str):
         return deep
@@ -246,7 +252,7 @@ def _kept(
     nodes = {number: one.node for number, one in rows_of.items()}
     over = _with(plan, nodes)
     rest = planning.template(planning.built(over), tuple(rows_of.values()))
-    why = deep or needs_all_rows(over) or "an aggregate whose groups are not among its columns is read whole"
+    why = deep or needs_all_rows(over) or "they are few"
     note = f"all rows of what is below are read, and what is computed is compared: {why}"
     parts = once(table.part for _, table in stages.values())
     part = Part("", _THE_VIEW, (note,), meant(over), parts, tables_in(over))
@@ -287,11 +293,14 @@ def _why_all(planning: Planning, plan: Plan) -> str:
     return kinds or why_not(plan, planning.settings)
 
 
-def _parted(planning: Planning, plan: Plan) -> KeptView | DeepView | None:
-    """The view with what is computed partition by partition as tables, if there are enough rows for that."""
+def _parted(planning: Planning, plan: Plan, also: Collection[int] = ()) -> KeptView | DeepView | None:
+    """The view with what is computed partition by partition as tables, if there are enough rows for that.
+
+    So are aggregates of sums whose groups cannot be a key: ``also``, by their identity.
+    """
     found: dict[int, PartitionTable] = {}
     versions: dict[str, int] = {}
-    for part in partitions_of(plan, planning.settings):
+    for part in partitions_of(plan, planning.settings, also):
         rows = sum(read.rows or 0 for read, _ in part.tables)
         if rows <= WHOLE_ROWS and not planning.view.must_be_incremental:
             continue
@@ -312,12 +321,14 @@ def _indexed(planning: Planning, plan: Plan) -> KeptView | DeepView | None:
         return None
     found: dict[int, RowsTable] = {}
     versions: dict[str, int] = {}
+    filters = {id(node.child): node for node in walk(plan) if isinstance(node, Filter)}
     for number, (leaf, looked_up_by) in missing.items():
-        if (table := _rows_of(planning, leaf, looked_up_by)) is None:
+        place = filters.get(number, leaf)
+        if (table := _rows_of(planning, place, leaf, looked_up_by)) is None:
             return None
         assert leaf.rows is not None
         assert leaf.rows.snapshot is not None
-        found[number] = table
+        found[id(place)] = table
         versions[Table.open(leaf.rows.table.path).uuid] = leaf.rows.snapshot
     settings = planning.settings
     looked_at = _with(plan, {number: one.planned for number, one in found.items()})
@@ -373,11 +384,25 @@ def _joined(planning: Planning, plan: Plan, stages: Collection[int]) -> KeptView
     return _over(planning, plan, found, versions) if found else None
 
 
-def _rows_of(planning: Planning, leaf: Relation, indexes: Sequence[Sequence[Column]]) -> RowsTable | None:
-    """The rows of a table of the query as one with indexes; None if it cannot have them."""
+def _rows_of(
+    planning: Planning, place: Filter | Relation, leaf: Relation, indexes: Sequence[Sequence[Column]]
+) -> RowsTable | None:
+    """The rows of a table of the query, or those that a filter leaves, as a table with indexes.
+
+    None if it cannot have them. All of the table is read below the filter: a condition that is left to the
+    reader leaves other changes out than rows, for one that brings a row into the filter has a ``-U`` of it.
+    """
     assert leaf.rows is not None
     assert leaf.rows.snapshot is not None
-    plan = Project(leaf, tuple(map(Output.of, leaf.columns)))
+    catalyst, read = planning.catalyst, leaf.rows.table
+    if read.where is not None:
+        all_rows = frames.read(
+            catalyst.session, read.path, leaf.rows.snapshot, [column.name for column in leaf.columns]
+        )
+        made = relation(catalyst, leaf.columns, catalyst.analyzed(all_rows), leaf.name)
+        whole = replace(made, rows=replace(leaf.rows, table=replace(read, where=None)))
+        place = whole if isinstance(place, Relation) else replace(place, child=whole)
+    plan = Project(place, tuple(map(Output.of, leaf.columns)))
     names = {column.id: f"{COLUMN}{number}" for number, column in enumerate(leaf.columns)}
     by = [[names[column.id] for column in one] for one in indexes]
     rows = planning.built(plan).toDF(*names.values())

@@ -17,11 +17,11 @@ from pyspark.sql import types as t
 from planner.plan.expressions import Column, walk_expression
 from planner.plan.nodes import Opaque, Output, Plan, Project, Relation, TableRows
 from planner.plan.sources import ManagedTable
-from planner.plan.trees import expressions, transform_up, walk
+from planner.plan.trees import expressions, walk
 from planner.spark.catalyst import Catalyst, JavaObject
 from planner.views.drawing import named
 from planner.views.moves import Versions
-from planner.views.stages import Tables, shown
+from planner.views.stages import Folders, Tables
 from upsert.errors import CommitConflictError, SchemaError
 from upsert.managed import frames
 from upsert.schema import Column as TableColumn
@@ -48,6 +48,7 @@ def brought(table: Table, target: Versions, rows: Callable[[Versions, Costs], Co
 
     Raises:
         CommitConflictError: another process has brought it further.
+        Exception: what the computation raises, with a note that names the table.
     """
     if (found := snapshot_of(table, target)) is not None:
         return table, found
@@ -58,9 +59,13 @@ def brought(table: Table, target: Versions, rows: Callable[[Versions, Costs], Co
             f"stage {table.path!r} must be at the versions {target} or earlier ones, it is at {dict(known)}: "
             "another process has refreshed the view; refresh it again"
         )
-    computed = rows(known, Costs.after(head.refresh, head.time_ms))
-    stands_for = StandsFor(target, head.data_version, computed.refresh)
-    frames.commit(computed.rows, table.path, stands_for, overwrite=computed.are_all and bool(known))
+    try:
+        computed = rows(known, Costs.after(head.refresh, head.time_ms))
+        stands_for = StandsFor(target, head.data_version, computed.refresh)
+        frames.commit(computed.rows, table.path, stands_for, overwrite=computed.are_all and bool(known))
+    except Exception as error:
+        error.add_note(f"while hidden table {table.name!r} was computed; EXPLAIN MATERIALIZED VIEW shows it")
+        raise
     found = snapshot_of(table, target)
     assert found is not None  # the commit says so, or has raised
     return table, found
@@ -80,17 +85,6 @@ def meaning_of(catalyst: Catalyst, plan: Plan, text: str, tables: Tables, *more:
     schemas = (json.dumps(base.schema.to_json(), sort_keys=True) for base in bases)
     parts = text, *_in_sql(catalyst, plan), *(base.uuid for base in bases), *schemas, *more
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
-
-
-def meant(plan: Plan) -> str:
-    """A plan over tables as text, whichever of their snapshots it reads."""
-
-    def unpinned(node: Plan) -> Plan:
-        if not isinstance(node, Relation) or node.rows is None:
-            return node
-        return replace(node, rows=replace(node.rows, snapshot=None))
-
-    return shown(transform_up(plan, unpinned))
 
 
 def relation(catalyst: Catalyst, columns: Sequence[Column], made: JavaObject, name: str) -> Relation:
@@ -129,6 +123,15 @@ def tables_in(plan: Plan) -> frozenset[str]:
 def named_tables(tables: Tables) -> str:
     """The tables in words."""
     return named(list(names_of(tables)))
+
+
+def step_in_words(tables: Tables, still: Folders) -> str:
+    """From which tables' changes something follows, and of which it does not."""
+    step = f"a step of {named_tables(tuple(one for one in tables if one[0].path not in still))}"
+    if not still:
+        return step
+    resting = named_tables(tuple(one for one in tables if one[0].path in still))
+    return f"{step}; from all rows if {resting} changes, joined without equality"
 
 
 def most_rows(tables: Tables) -> int:

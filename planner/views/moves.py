@@ -8,7 +8,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from planner.views.stages import Tables
+from planner.views.stages import Folders, Tables
 from upsert.errors import SnapshotExpiredError, UntrackedChangesError
 from upsert.managed.stepping import Step
 from upsert.store.metadata.stands_for import Costs, Refresh
@@ -62,11 +62,13 @@ def move_of(
     costs: Costs,
     *,
     must_be_by_changes: bool = False,
+    still: Folders = frozenset(),
 ) -> Move:
     """What brings something from known versions of its tables to others, held until it has been done.
 
-    It has no step if a table is new to it, or its changes cannot be read, or take longer than all rows by
-    what earlier ones took; then the tables are held where it goes to, from which the next step begins.
+    It has no step if a table is new to it, or its changes cannot be read or are not followed, or take longer
+    than all rows by what earlier ones took; then the tables are held where it goes to, from which the next
+    step begins.
     """
     target = {uuid: versions[uuid] for uuid in bases}
     rows = sum(Table.open(path).snapshot(target[uuid]).row_count for uuid, path in bases.items())
@@ -75,7 +77,9 @@ def move_of(
         begin = {uuid: known[uuid] for uuid in bases}
         step = Step({uuid: (begin[uuid], version) for uuid, version in target.items()})
         touched = _touched(bases, step)
-        if touched is None or not _is_held(bases, begin, consumer):
+        if any(path in still and begin[uuid] != target[uuid] for uuid, path in bases.items()):
+            reason = "a small table has changed that is joined without equality"
+        elif touched is None or not _is_held(bases, begin, consumer):
             reason = "the changes since the last refresh have expired, or are not tracked"
         elif (refresh := costs.refresh(touched, rows, must_be_by_changes=must_be_by_changes)).by_changes:
             return Move(target, refresh, step, touched <= FEW_ROWS)

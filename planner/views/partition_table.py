@@ -31,7 +31,6 @@ from planner.views.kept_table import (
     brought,
     can_keep,
     meaning_of,
-    meant,
     most_rows,
     read_of,
     relation,
@@ -40,6 +39,7 @@ from planner.views.kept_table import (
 from planner.views.moves import Bases, Move, Versions
 from planner.views.partitions import Partitions, relation_below
 from planner.views.rows_table import KeptRows, RowsTable
+from planner.views.stages import meant
 from upsert.managed import frames
 from upsert.schema import TableSchema
 from upsert.spark_table import collected, spark_schema
@@ -54,6 +54,9 @@ PARTITION: Final = "partition"
 """The column with the hash by which the rows of a partition are found; others may have the same."""
 
 _KEY: Final = "key_"
+
+_NO_HASH: Final = ("collate", "map<", "variant")
+"""Parts of the names of types whose equal values may have other hashes, or have none."""
 
 
 @dataclass(frozen=True)
@@ -351,8 +354,8 @@ def _hidden_rows(
     names = [f"{COLUMN}{number}" for number in range(len(part.needed))]
     keys = [f"{_KEY}{number}" for number in range(len(part.keys))]
     rows = planning.built(part.rows).toDF(*names, *keys)
-    if any("collate" in rows.schema[key].dataType.simpleString() for key in keys):
-        return None  # a collation calls other texts equal than a hash does
+    if any(word in rows.schema[key].dataType.simpleString() for key in keys for word in _NO_HASH):
+        return None
     hashed = _hashed(rows)
     if not can_keep(hashed.schema, [[PARTITION]]):
         return None

@@ -6,7 +6,7 @@ if rows of it have changed it is computed again, from all of its rows, and no ot
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -14,7 +14,7 @@ from planner.plan.expressions import Column, Expr, columns_of
 from planner.plan.nodes import Aggregate, Filter, Opaque, Output, Plan, Project, Relation, Wrapper
 from planner.plan.trees import children, expressions, walk, with_children
 from planner.settings import Settings
-from planner.views.stages import Changes, Tables, changes_of, stages_of
+from planner.views.stages import Tables, changes_of, stages_of
 
 _KEYS: Final = -2_050_000_000
 """Ids for the columns that tell partitions apart, below those that stages and rules draw."""
@@ -83,37 +83,31 @@ class Partitions:
         return tuple(map(Output, self.key_columns, self.keys))
 
 
-def partitions_of(plan: Plan, settings: Settings) -> tuple[Partitions, ...]:
+def partitions_of(plan: Plan, settings: Settings, also: Collection[int] = ()) -> tuple[Partitions, ...]:
     """The parts of a batch query that are computed by partition, and whose input follows from changes.
 
-    None of them is below another, nor has one below that is kept as sums.
+    None of them is below another, nor has one below that is kept as sums; ``also`` are aggregates of sums, by
+    their identity, that are not kept so.
     """
-    return tuple(_found(plan, replace(settings, sink_key=None)))
+    return tuple(_found(plan, replace(settings, sink_key=None), also))
 
 
-def changes_below(part: Partitions, settings: Settings) -> Changes:
-    """The changes of the rows that the partitions are of."""
-    found = changes_of(part.rows, replace(settings, sink_key=None))
-    assert found is not None  # `partitions_of` gives no others
-    return found
-
-
-def _found(plan: Plan, settings: Settings) -> Iterator[Partitions]:
-    if (part := _part(plan, settings)) is not None:
+def _found(plan: Plan, settings: Settings, also: Collection[int]) -> Iterator[Partitions]:
+    if (part := _part(plan, settings, also)) is not None:
         yield part
         return
     for child in children(plan):
-        yield from _found(child, settings)
+        yield from _found(child, settings, also)
 
 
-def _part(plan: Plan, settings: Settings) -> Partitions | None:
+def _part(plan: Plan, settings: Settings, also: Collection[int]) -> Partitions | None:
     """The part with this node at its top; None if there is none, or only further below."""
     node = plan
     while isinstance(node, _ABOVE):
         (node,) = children(node)
     if isinstance(node, Aggregate):
         keys: tuple[Expr, ...] = tuple(group.value for group in node.groups)
-        if stages_of(node, settings):
+        if id(node) not in also and stages_of(node, settings):
             return None
     else:
         node, keys = _windows(node)

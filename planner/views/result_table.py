@@ -14,6 +14,7 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType
 
 from planner.plan.nodes import Plan, Project, Relation
 from planner.plan.sources import ManagedTable
@@ -21,7 +22,7 @@ from planner.views.drawing import Part, keys_of
 from planner.views.inputs import Planning
 from planner.views.kept_table import brought, read_of, snapshot_of
 from planner.views.moves import Versions
-from planner.views.stage_table import DEFAULTS, StageTable
+from planner.views.stage_table import IS_NULL, StageTable, key_of
 from planner.views.stages import looked_up
 from upsert.managed import frames
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
@@ -31,6 +32,8 @@ from upsert.spark_table import stored_type
 from upsert.store.metadata.stands_for import Costs
 from upsert.store.table import Table
 from upsert.views.refresh import Computed
+
+_KEY: Final = "key_"
 
 _NO_ROWS: Final = (RowKind.DELETE.value, RowKind.UPDATE_BEFORE.value)
 
@@ -49,7 +52,7 @@ class ResultTable:
         self._changes = planning.template(self._made(after))
         all_rows = self._made(frames.read(session, sums.path, 0))
         self._rows = planning.template(all_rows.where(F.col(ROW_KIND_COLUMN) != RowKind.DELETE.value))
-        self._outputs = [one.column for one in stage.stage.changes.outputs]
+        self._outputs = stage.stage.columns
         self._schema = self._schema_of(all_rows, looked_up(plan, self._outputs))
         self._path = planning.folder_of(f"{stage.name}-rows-{_short(self._schema)}", stage.row_count)
         self._buckets = sums.options.bucket
@@ -121,14 +124,12 @@ class ResultTable:
         return numbered.select(*names, *self._keys(numbered), ROW_KIND_COLUMN)
 
     def _keys(self, rows: DataFrame) -> list[Column]:
-        """Columns for the key where groups may be NULL, which no key may be."""
+        """Columns for the key where groups may be NULL, or are of several fields, which no key may be."""
         found = []
         for number in self._groups:
             field = rows.schema[number]
-            if field.nullable:
-                default = F.lit(DEFAULTS[type(field.dataType)]).cast(field.dataType)
-                found.append(F.coalesce(field.name, default).alias(f"key_{number}"))
-                found.append(F.col(field.name).isNull().alias(f"is_null_{number}"))
+            if not _is_key(field):
+                found += key_of(F.col(field.name), field.dataType, _KEY, str(number))
         return found
 
     def _schema_of(self, rows: DataFrame, indexes: Sequence[tuple[int, ...]]) -> TableSchema:
@@ -136,12 +137,22 @@ class ResultTable:
         key = []
         for number in self._groups:
             whole = f"column_{number}"
-            key += [f"key_{number}", f"is_null_{number}"] if rows.schema[whole].nullable else [whole]
+            made = (f"{_KEY}{number}", f"{IS_NULL}{number}")
+            parts = [
+                name
+                for name in rows.columns
+                if name in made or name.startswith(tuple(f"{one}_" for one in made))
+            ]
+            key += [whole] if _is_key(rows.schema[whole]) else parts
         columns = (
             TableColumn(field.name, stored_type(field, "a stage"), field.name not in key) for field in fields
         )
         found = [Index.over([f"column_{number}" for number in numbers]) for numbers in indexes]
         return TableSchema(tuple(columns), tuple(key), indexes=tuple(found))
+
+
+def _is_key(field: StructField) -> bool:
+    return not field.nullable and not isinstance(field.dataType, StructType)
 
 
 def _short(schema: TableSchema) -> str:

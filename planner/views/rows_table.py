@@ -22,7 +22,6 @@ from planner.views.kept_table import (
     bag_schema,
     brought,
     meaning_of,
-    meant,
     most_rows,
     named_tables,
     names_of,
@@ -31,7 +30,7 @@ from planner.views.kept_table import (
     snapshot_of,
 )
 from planner.views.moves import Versions, bases_of
-from planner.views.stages import Tables
+from planner.views.stages import Tables, meant
 from upsert.codec import Jsonable
 from upsert.managed import frames
 from upsert.store.metadata.stands_for import Costs

@@ -22,7 +22,14 @@ from planner.spark.build import SumsOf
 from planner.spark.catalyst import JavaObject
 from planner.views.drawing import Part, keys_of
 from planner.views.inputs import Planning
-from planner.views.kept_table import brought, meaning_of, most_rows, named_tables, names_of, relation
+from planner.views.kept_table import (
+    brought,
+    meaning_of,
+    most_rows,
+    names_of,
+    relation,
+    step_in_words,
+)
 from planner.views.moves import Move, Versions, bases_of
 from planner.views.stages import Stage, shown
 from upsert.errors import TableNotFoundError
@@ -36,7 +43,9 @@ from upsert.store.table import Table
 from upsert.views.refresh import FEW_ROWS, Computed
 
 _GROUP: Final = "group_"
-_IS_NULL: Final = "is_null_"
+IS_NULL: Final = "is_null_"
+"""What the names of columns begin with that say whether a value is NULL."""
+
 _ALL: Final = "all_rows"
 
 DEFAULTS: Final[Mapping[type[t.DataType], object]] = {
@@ -90,10 +99,9 @@ class StageTable:
 
     @property
     def group_outputs(self) -> tuple[int, ...]:
-        """Where the groups are among the aggregate's columns; () if one is not, or there are none."""
+        """Where the groups are among the outputs of the stage; () if it is of all rows."""
         values = [output.value for output in self.stage.changes.outputs]
-        groups = [group.by.value for group in self.stage.changes.groups]
-        return tuple(map(values.index, groups)) if all(group in values for group in groups) else ()
+        return tuple(values.index(group.by.value) for group in self.stage.changes.groups)
 
     @property
     def part(self) -> Part:
@@ -102,7 +110,7 @@ class StageTable:
         title = f"stage {self.name}, one row"
         if self._groups.fields:
             title = f"stage {self.name} ({keys_of(self._schema)}), {rows}"
-        moved = f"by changes: its sums are moved by a step of {named_tables(self.stage.tables)}"
+        moved = f"by changes: its sums are moved by {step_in_words(self.stage.tables, self.stage.still)}"
         reads = names_of(self.stage.tables)
         return Part(self.name, title, (moved,), shown(self.stage.changes), reads=reads)
 
@@ -118,8 +126,9 @@ class StageTable:
 
     def results(self, kept: DataFrame) -> DataFrame:
         """The aggregate's columns and their kind, made of rows of the table."""
-        names = (self._group(number, field.name) for number, field in enumerate(self._groups))
-        groups = kept.select(*names, *self._sums.kept.values())
+        fields = enumerate(self._groups)
+        values = (_value(field.dataType, str(number)).alias(field.name) for number, field in fields)
+        groups = kept.select(*values, *self._sums.kept.values())
         return self.catalyst.dataframe(self._sums.results(self.catalyst, groups))
 
     def at(self, versions: Versions) -> tuple[Table, int]:
@@ -131,7 +140,7 @@ class StageTable:
         target = {uuid: versions[uuid] for uuid in self.bases}
 
         def rows(known: Versions, costs: Costs) -> Computed:
-            move = self._planning.move(self.bases, known, target, costs, self._consumer)
+            move = self._planning.move(self.bases, known, target, costs, self._consumer, self.stage.still)
             template = self._rows if move.step is None else self._changes
             return Computed(self._planning.computed(template, move), move.refresh, are_all=move.step is None)
 
@@ -139,8 +148,7 @@ class StageTable:
 
     def relation(self, made: JavaObject) -> Relation:
         """The aggregate in a plan as a leaf: the first columns of a plan, under its own ids."""
-        columns = tuple(output.column for output in self.stage.changes.outputs)
-        return relation(self.catalyst, columns, made, f"stage {self.name}")
+        return relation(self.catalyst, self.stage.columns, made, f"stage {self.name}")
 
     @property
     def row_count(self) -> int:
@@ -170,16 +178,8 @@ class StageTable:
         """The sums of some rows by group, as the table has them."""
         key = [F.lit(0).alias(_ALL)] if not self._groups.fields else []
         for number, field in enumerate(self._groups):
-            value = F.col(field.name)
-            default = F.lit(DEFAULTS[type(field.dataType)]).cast(field.dataType)
-            key.append(F.coalesce(value, default).alias(f"{_GROUP}{number}"))
-            key.append(value.isNull().alias(f"{_IS_NULL}{number}"))
+            key += key_of(F.col(field.name), field.dataType, _GROUP, str(number))
         return self._sums.by_group(rows).select(*key, *self._sums.kept.values())
-
-    def _group(self, number: int, name: str) -> Column:
-        """The column of a group, made of those of the table."""
-        value, is_null = F.col(f"{_GROUP}{number}"), F.col(f"{_IS_NULL}{number}")
-        return F.when(~is_null, value).alias(name)
 
 
 class StageRows:
@@ -211,6 +211,39 @@ class StageRows:
         return frames.read(self._table.catalyst.session, table.path, snapshot)
 
 
+def key_of(value: Column, type_: t.DataType, kind: str, number: str) -> list[Column]:
+    """The columns of a key for a value that may be NULL, or for those of a struct: none of them is NULL.
+
+    Args:
+        value: of a type for which `can_be_key` holds.
+        type_: that type.
+        kind: what begins the names of the columns for values.
+        number: what ends all of their names.
+    """
+    is_null = value.isNull().alias(f"{IS_NULL}{number}")
+    if isinstance(type_, t.StructType):
+        fields = ((value.getField(one.name), one.dataType) for one in type_.fields)
+        inner = (key_of(*one, kind, f"{number}_{place}") for place, one in enumerate(fields))
+        return [*(column for columns in inner for column in columns), is_null]
+    default = F.lit(DEFAULTS[type(type_)]).cast(type_)
+    return [F.coalesce(value, default).alias(f"{kind}{number}"), is_null]
+
+
+def _value(type_: t.DataType, number: str) -> Column:
+    """The value of a group, made of the columns of its key."""
+    value = (
+        F.col(f"{_GROUP}{number}")
+        if not isinstance(type_, t.StructType)
+        else F.struct(
+            *(
+                _value(one.dataType, f"{number}_{place}").alias(one.name)
+                for place, one in enumerate(type_.fields)
+            )
+        )
+    )
+    return F.when(~F.col(f"{IS_NULL}{number}"), value)
+
+
 def _groups(sums: SumsOf, rows: DataFrame) -> t.StructType:
     """The columns of a group among those of the rows that go into the sums."""
     return t.StructType([rows.schema[name] for name in sums.groups])
@@ -218,6 +251,8 @@ def _groups(sums: SumsOf, rows: DataFrame) -> t.StructType:
 
 def _can_be_key(type_: t.DataType) -> bool:
     """Whether the values of a type are told apart by a key as GROUP BY tells them apart."""
+    if isinstance(type_, t.StructType):
+        return bool(type_.fields) and all(_can_be_key(field.dataType) for field in type_.fields)
     if isinstance(type_, t.StringType) and type_.simpleString() != "string":
         return False  # a collation calls other texts equal than a key does
     return type(type_) in DEFAULTS

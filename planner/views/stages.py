@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from planner.optimizer import optimize_plan
 from planner.plan.expressions import (
     Aggregation,
     Call,
     Column,
+    Expr,
     columns_of,
     conjuncts,
     walk_expression,
@@ -36,15 +38,32 @@ from planner.plan.nodes import (
     Wrapper,
 )
 from planner.plan.sources import ManagedTable
-from planner.plan.trees import children, expressions, transform_up, tree, walk
+from planner.plan.trees import (
+    children,
+    expressions,
+    reads_changes,
+    static_input,
+    transform_up,
+    tree,
+    walk,
+)
 from planner.settings import Settings
 from upsert.rowkind import ROW_KIND_COLUMN
 
 _ROW_BY_ROW = (Changelog, DeltaJoin, Filter, Generate, Project, SlidingWindows, Union, Wrapper)
 """What remembers nothing: it gives the changes of a step for those of its inputs."""
 
+SMALL_SIDE_ROWS: Final = 5_000
+"""Tables of so few rows may be joined without equality, each changed row of the others with all of them."""
+
 Tables = tuple[tuple[ManagedTable, int], ...]
 """Tables that a query reads, each once, and the data version of each that it reads."""
+
+Folders = frozenset[str]
+"""Folders of some tables."""
+
+_RESTING = (Filter, Join, Project, Relation, Union, Wrapper)
+"""What a side may be made of that stands still."""
 
 _IDS = re.compile(r"#(-?\d+)")
 
@@ -56,14 +75,22 @@ class Stage:
     Attributes:
         node: where the query has it.
         text: what it means, as a plan over the changes of its tables.
-        changes: that plan, as sums.
+        changes: that plan, as sums; its groups are among its outputs, after the columns of the aggregate.
         tables: what it reads.
+        still: folders of those tables of which a change is not followed.
     """
 
     node: Aggregate | Distinct
     text: str
     changes: SignedAggregate
     tables: Tables
+    still: Folders
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Those of the aggregate itself."""
+        outputs = self.changes.outputs[: len(self.node.columns)]
+        return tuple(output.column for output in outputs)
 
     @property
     def rows(self) -> Project:
@@ -91,26 +118,28 @@ class Changes:
         plan: the changes of its rows, with their kinds.
         tables: as of a `Stage`.
         is_unique: whether the key of what they go to is proven to tell its rows apart; without one it is.
+        still: as of a `Stage`.
     """
 
     plan: Plan
     tables: Tables
     is_unique: bool
+    still: Folders
 
 
 def changes_of(plan: Plan, settings: Settings) -> Changes | None:
     """The query over changes, if it is delta joins and what works row by row; None for any other."""
     if isinstance(plan, Opaque) and plan.name == "Sort":
         plan = plan.inputs[0]  # a table has no order
-    over_changes, tables = _over_changes(plan, _ids())
+    over_changes, tables, still = _over_changes(plan, _ids())
     if not tables:
         return None
     key = [column for column in over_changes.columns if column.name in (settings.sink_key or ())]
     is_unique = not settings.sink_key or is_unique_by(over_changes, key)
     trace = optimize_plan(over_changes, replace(settings, sink_key=None))
-    if trace.refusals or not all(isinstance(one, _ROW_BY_ROW) for one in walk(trace.after)):
+    if trace.refusals or not _is_row_by_row(trace.after):
         return None
-    return Changes(trace.after, tables, is_unique)
+    return Changes(trace.after, tables, is_unique, still)
 
 
 @dataclass(frozen=True)
@@ -167,7 +196,7 @@ def _used_outside(whole: Plan, part: Plan) -> set[int]:
 
 def why_not(plan: Plan, settings: Settings) -> str:
     """Why neither a query nor an aggregate of it can be computed from changes."""
-    over_changes, tables = _over_changes(plan, _ids())
+    over_changes, tables, _ = _over_changes(plan, _ids())
     if not tables:
         return "it reads something else than managed tables"
     refusals = optimize_plan(over_changes, settings).refusals
@@ -225,13 +254,14 @@ def looked_up(plan: Plan, columns: Sequence[Column]) -> tuple[tuple[int, ...], .
     found = set()
     for node in walk(plan):
         if isinstance(node, Filter | Join):
-            sides = [
-                without_widening(side)
+            pairs = [
+                [side.id for side in map(without_widening, part.args) if isinstance(side, Column)]
                 for part in conjuncts(node.condition)
                 if isinstance(part, Call) and part.name in ("EqualTo", "EqualNullSafe")
-                for side in part.args
             ]
-            ids = {side.id for side in sides if isinstance(side, Column)}
+            ids = {
+                id for pair in pairs if len(pair) == 2 for id in pair
+            }  # nothing is found by what is computed
             if met := tuple(sorted(numbers[id] for id in ids if id in numbers)):
                 found.add(met)
     return tuple(sorted(found))
@@ -246,7 +276,7 @@ def _found(plan: Plan, settings: Settings, ids: Iterator[int]) -> Iterator[Stage
 
 
 def _stage(node: Aggregate | Distinct, settings: Settings, ids: Iterator[int]) -> Stage | None:
-    over_changes, tables = _over_changes(node, ids)
+    over_changes, tables, still = _over_changes(node, ids)
     if not tables:
         return None
     trace = optimize_plan(over_changes, settings)
@@ -255,31 +285,105 @@ def _stage(node: Aggregate | Distinct, settings: Settings, ids: Iterator[int]) -
         return None
     if any(isinstance(one, Aggregate | Distinct) for one in walk(node.child)):
         return None  # a DISTINCT that tells nothing apart is left out: the sums are those of what is below
-    if not all(isinstance(one, _ROW_BY_ROW) for one in walk(found[0].child)):
+    if not _is_row_by_row(found[0].child):
         return None
-    return Stage(node, shown(over_changes), found[0], tables)
+    values = [output.value for output in found[0].outputs]
+    missing = (group for group in found[0].groups if group.by.value not in values)
+    more = (Output(replace(group.column, id=next(ids)), group.by.value) for group in missing)
+    changes = replace(found[0], outputs=(*found[0].outputs, *more))
+    return Stage(node, meant(over_changes), changes, tables, still)
 
 
-def _over_changes(plan: Plan, ids: Iterator[int]) -> tuple[Plan, Tables]:
-    """The plan over the changes of its tables; no tables if it reads anything else."""
+def _is_row_by_row(plan: Plan) -> bool:
+    """Whether a plan over changes gives those of its rows for them; what stands still is any rows."""
+    if not reads_changes(plan):
+        return True
+    is_linear = isinstance(plan, Join) and static_input(plan) is not None
+    return (is_linear or isinstance(plan, _ROW_BY_ROW)) and all(map(_is_row_by_row, children(plan)))
+
+
+def _over_changes(plan: Plan, ids: Iterator[int]) -> tuple[Plan, Tables, Folders]:
+    """The plan over the changes of its tables, its tables, and those that stand still.
+
+    No tables if it reads anything else.
+    """
     tables: dict[str, tuple[ManagedTable, int]] = {}
+    still = _still(plan)
 
     def changelog(leaf: Plan) -> Plan:
         if not isinstance(leaf, Relation) or leaf.rows is None or leaf.rows.snapshot is None:
             return leaf
         read = leaf.rows.table
         tables[read.path] = read, leaf.rows.snapshot
+        if read.path in still:
+            return leaf
         kind = Column(next(ids), ROW_KIND_COLUMN, "string")
         return Changelog(read.name, (*leaf.columns, kind), replace(read, scan_mode="full", asked=frozenset()))
 
     changed = transform_up(plan, changelog)
-    reads_else = any(isinstance(leaf, Relation) for leaf in walk(changed))
-    return changed, () if reads_else else tuple(tables.values())
+    found = [_folder(leaf) for leaf in walk(changed) if isinstance(leaf, Relation)]
+    return changed, tuple(tables.values()) if all(one in still for one in found) else (), still
+
+
+def _still(plan: Plan) -> Folders:
+    """Folders of the small tables with which a plan joins others, and not by an equality of columns.
+
+    Nothing finds the rows that a change there meets, so it is not followed; while they rest all others are.
+    """
+    found = set[str]()
+    for node in walk(plan):
+        if not isinstance(node, Join) or any(map(_equates_columns, conjuncts(node.condition))):
+            continue
+        sides = {
+            "inner": (node.right, node.left),
+            "cross": (node.right, node.left),
+            "right outer": (node.left,),
+        }.get(node.kind, (node.right,) if node.kind in ("left outer", "left semi", "left anti") else ())
+        small = [side for side in sides if _is_small(side)]
+        if small:
+            side = min(small, key=_rows_of)
+            found |= {_folder(leaf) for leaf in walk(side) if isinstance(leaf, Relation)}
+    folders = [_folder(leaf) for leaf in walk(plan) if isinstance(leaf, Relation)]
+    # one that is read elsewhere too changes there; and something must be left that changes
+    return frozenset(one for one in found if folders.count(one) == 1) if set(folders) - found else frozenset()
+
+
+def _equates_columns(part: Expr) -> bool:
+    is_equality = isinstance(part, Call) and part.name in ("EqualTo", "EqualNullSafe")
+    return is_equality and all(isinstance(without_widening(one), Column) for one in part.args)
+
+
+def _is_small(plan: Plan) -> bool:
+    if not all(isinstance(node, _RESTING) for node in walk(plan)):
+        return False
+    tables = [leaf.rows for leaf in walk(plan) if isinstance(leaf, Relation)]
+    are_pinned = all(rows is not None and rows.snapshot is not None for rows in tables)
+    return are_pinned and _rows_of(plan) <= SMALL_SIDE_ROWS
+
+
+def _rows_of(plan: Plan) -> int:
+    leaves = (leaf.rows for leaf in walk(plan) if isinstance(leaf, Relation))
+    return sum(rows.table.rows or 0 for rows in leaves if rows is not None)
+
+
+def _folder(leaf: Relation) -> str:
+    return "" if leaf.rows is None else leaf.rows.table.path
 
 
 def _ids() -> Iterator[int]:
     """Ids for the kinds of changes, each with room below it for those that rules draw."""
     return iter(range(-1_000_000, -2_000_000_000, -1_000_000))
+
+
+def meant(plan: Plan) -> str:
+    """A plan over tables as text, whichever of their snapshots it reads."""
+
+    def unpinned(node: Plan) -> Plan:
+        if not isinstance(node, Relation) or node.rows is None:
+            return node
+        return replace(node, rows=replace(node.rows, snapshot=None))
+
+    return shown(transform_up(plan, unpinned))
 
 
 def shown(plan: Plan) -> str:

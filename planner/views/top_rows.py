@@ -24,9 +24,9 @@ from planner.plan.nodes import Aggregate, Opaque, Output, Plan, Project, Wrapper
 from planner.plan.trees import children
 from planner.settings import Settings
 from planner.views.inputs import Planning
-from planner.views.kept_table import COLUMN, can_keep, meaning_of, meant
+from planner.views.kept_table import COLUMN, can_keep, meaning_of
 from planner.views.rows_table import KeptRows, Line, RowsTable
-from planner.views.stages import Tables, changes_of
+from planner.views.stages import Tables, changes_of, meant
 from upsert.store.table import Table
 from upsert.views.hidden_tables import hidden_tables
 from upsert.views.refresh import FEW_ROWS, PlanOutgrownError

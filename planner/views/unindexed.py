@@ -14,7 +14,7 @@ _PASSING = (Filter, Join, Project, Union, Wrapper)
 
 
 def unindexed(plan: Plan) -> Mapping[int, tuple[Relation, tuple[tuple[Column, ...], ...]]]:
-    """The relations of a batch query, by identity, with the columns by which a join needs an index of each.
+    """The relations of a batch query that lack an index, by identity, with all columns by which joins look.
 
     >>> from planner.plan.nodes import TableRows
     >>> from planner.plan.sources import ManagedTable
@@ -33,6 +33,7 @@ def unindexed(plan: Plan) -> Mapping[int, tuple[Relation, tuple[tuple[Column, ..
     [('one', [['x']])]
     """
     found: dict[int, tuple[Relation, dict[tuple[int, ...], tuple[Column, ...]]]] = {}
+    lacking = set()
     for node in walk(plan):
         if not isinstance(node, Filter | Join):
             continue
@@ -41,10 +42,12 @@ def unindexed(plan: Plan) -> Mapping[int, tuple[Relation, tuple[tuple[Column, ..
         for leaf, by in _looked_up(node, owner):
             if leaf.rows is None or leaf.rows.snapshot is None:
                 continue
+            ids = tuple(column.id for column in by)
+            found.setdefault(id(leaf), (leaf, {}))[1][ids] = by
             if index_within(leaf.rows.table.schema, {column.name for column in by}) is None:
-                ids = tuple(column.id for column in by)
-                found.setdefault(id(leaf), (leaf, {}))[1][ids] = by
-    return {number: (leaf, tuple(by.values())) for number, (leaf, by) in found.items()}
+                lacking.add(id(leaf))
+    # what takes a relation's place has no other index than these, nor its key
+    return {number: (leaf, tuple(by.values())) for number, (leaf, by) in found.items() if number in lacking}
 
 
 def _looked_up(

@@ -222,6 +222,7 @@ class Refresher:
                     frames.commit(changes, self.path, stands_for)
         except (PySparkException, ChangelogError) as cause:
             if SAME_KEY not in str(cause):
+                cause.add_note(f"while view {self.name!r} was refreshed; it is as it was before")
                 raise
             raise ChangelogError(
                 f"view {self.name!r}: PRIMARY KEY ({', '.join(table.schema.primary_key)}) must tell the rows "

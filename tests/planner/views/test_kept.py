@@ -1,5 +1,6 @@
 """Views that are refreshed by what has changed: they hold what DuckDB gives, and nothing else is computed."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -11,6 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import planner
+from deltajoin.cli.command import reason_of
 from tests.planner.views.conftest import SetWay
 from tests.upsert.views.shops import QUERIES, change, counted, expected, made, rows_of
 from upsert import Catalog, Table
@@ -775,8 +777,11 @@ def test_an_expression_that_fails_is_told_and_changes_nothing(catalog: Catalog, 
     before = rows_of(catalog, "v"), rows_of(catalog, "w")
     catalog.sql("INSERT INTO sales (id, n) VALUES (77, 0)", spark)
     for failing in (view, total):
-        with pytest.raises(PySparkException, match="DIVIDE_BY_ZERO"):
+        with pytest.raises(PySparkException, match="DIVIDE_BY_ZERO") as raised:
             failing.refresh()
+        names = [*(table.name for table in stages(failing.table)), failing.name]
+        assert [re.search("'(.*?)'", note)[1] for note in raised.value.__notes__] == names
+        assert f"view {failing.name!r} was refreshed" in reason_of(raised.value)
     assert (rows_of(catalog, "v"), rows_of(catalog, "w")) == before
     catalog.sql("INSERT INTO sales (id, n) VALUES (77, 2)", spark)
     assert view.refresh()

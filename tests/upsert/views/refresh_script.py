@@ -1,4 +1,4 @@
-"""Refreshes a view: `refresh_script.py WAREHOUSE VIEW`."""
+"""Refreshes a view, or creates it: `refresh_script.py WAREHOUSE VIEW [QUERY]`."""
 
 import sys
 
@@ -7,7 +7,10 @@ from pyspark.sql import SparkSession
 from upsert import Catalog
 
 if __name__ == "__main__":
-    warehouse, name = sys.argv[1:]
+    warehouse, name, *query = sys.argv[1:]
     spark = SparkSession.builder.getOrCreate()
-    Catalog(warehouse).view(name, spark).refresh()
+    if query:
+        Catalog(warehouse).create_view(name, *query, spark=spark)
+    else:
+        Catalog(warehouse).view(name, spark).refresh()
     spark.stop()

@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from decimal import Decimal
 from typing import Any
 
 import duckdb
@@ -98,7 +99,7 @@ def counted(rows: pa.Table) -> Counter[str]:
 
 
 def number(value: Any) -> Any:
-    return float(value) if value is not None and not isinstance(value, str) else value
+    return float(value) if isinstance(value, int | float | Decimal) else value
 
 
 def rows_of(catalog: Catalog, name: str) -> Counter[str]:

@@ -350,3 +350,21 @@ def test_a_driver_that_is_killed_leaves_a_state_of_the_query(
     assert rows_of(catalog, "totals") == after
     assert catalog.view("totals").is_current
     assert [found for found in view.table.check() if not found.is_information] == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("point", ["view.before-commit", "publish.after-link", "view.after-commit"])
+def test_a_driver_that_is_killed_leaves_no_view_or_all_of_it(
+    catalog: Catalog, spark: SparkSession, point: str
+) -> None:
+    script = REPOSITORY / "tests" / "upsert" / "views" / "refresh_script.py"
+    process = spark_script(
+        script, catalog.warehouse, "totals", TOTALS, environment={ENVIRONMENT_VARIABLE: point}
+    )
+    process.communicate()
+    assert process.returncode != 0
+    if "totals" in catalog.tables():
+        assert rows_of(catalog, "totals") == expected(catalog, TOTALS)
+    change(catalog, 5)
+    catalog.create_view("totals", TOTALS, or_replace=True, spark=spark)
+    assert rows_of(catalog, "totals") == expected(catalog, TOTALS)

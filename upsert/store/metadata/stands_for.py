@@ -17,7 +17,7 @@ MOST_CHANGED: Final = 0.3
 """Changes of a larger share of the rows take longer than all rows, until both have been measured."""
 
 _MEASURED_SHARE: Final = 0.01
-"""Changes of a smaller share of the rows say little of what a changed row takes: most of it is fixed."""
+"""Changes of a smaller share of the rows say what is fixed of the time, and little of what a row adds."""
 
 
 @dataclass(frozen=True)
@@ -43,23 +43,43 @@ class Costs(Jsonable):
     Attributes:
         changes: of a refresh by changes, of many enough that they tell what one takes.
         all_rows: of a refresh by all rows.
+        few: of a refresh by fewer changes: most of it is fixed.
     """
 
     changes: Cost | None = None
     all_rows: Cost | None = None
+    few: Cost | None = field(default=None, metadata=written_with("few"))
 
     @classmethod
-    def after(cls, one: Refresh | None, time_ms: int) -> Self:
+    def after(cls, one: Refresh | None, time_ms: int) -> Costs:
         """What is known in a snapshot of this time that says this of itself."""
         if one is None:
             return cls()
         took = one.ended(time_ms).took_ms
-        if took <= 0:  # clocks of two machines
-            return cls(one.known.changes, one.known.all_rows)
-        if not one.by_changes:  # of how many rows is not always known
-            return cls(one.known.changes, Cost(one.rows, took) if one.rows else one.known.all_rows)
-        is_telling = 0 < one.changed >= one.rows * _MEASURED_SHARE
-        return cls(Cost(one.changed, took) if is_telling else one.known.changes, one.known.all_rows)
+        counted = one.changed if one.by_changes else one.rows
+        if took <= 0 or not counted:  # clocks of two machines; of how many rows is not always known
+            return one.known
+        cost = Cost(counted, took)
+        if not one.by_changes:
+            return replace(one.known, all_rows=cost)
+        if one.changed >= one.rows * _MEASURED_SHARE:
+            return replace(one.known, changes=cost)
+        return replace(one.known, few=cost)
+
+    def of_changes(self, changed: int) -> float | None:
+        """What so many changes may take in milliseconds; None if that was never measured.
+
+        >>> Costs(changes=Cost(100, 500)).of_changes(1000)
+        5000.0
+        >>> Costs(changes=Cost(100, 500), few=Cost(1, 401)).of_changes(1000)
+        1400.0
+        """
+        if self.changes is None:
+            return None
+        if self.few is None or self.few.rows >= self.changes.rows or self.few.ms >= self.changes.ms:
+            return self.changes.of(changed)
+        of_row = (self.changes.ms - self.few.ms) / (self.changes.rows - self.few.rows)
+        return self.few.ms + of_row * max(0, changed - self.few.rows)
 
     def refresh(self, changed: int, rows: int, *, must_be_by_changes: bool = False) -> Refresh:
         """The way to take after so many changes to tables of so many rows: the one that takes less time.
@@ -77,11 +97,12 @@ class Costs(Jsonable):
         share = f"{changed:,} of {rows:,} rows have changed"
         if must_be_by_changes:
             return Refresh.now(True, share, changed, rows, self)
-        if self.changes is None or self.all_rows is None:
+        by = self.of_changes(changed)
+        if by is None or self.all_rows is None:
             by_changes = changed <= rows * MOST_CHANGED
             reason = share if by_changes else f"{share}, more than {MOST_CHANGED:.0%}".replace("%", " %")
             return Refresh.now(by_changes, reason, changed, rows, self)
-        by, whole = self.changes.of(changed), self.all_rows.of(rows)
+        whole = self.all_rows.of(rows)
         reason = f"{share}, which takes some {by / 1000:.1f} s; all rows take {whole / 1000:.1f} s"
         return Refresh.now(by <= whole, reason, changed, rows, self)
 

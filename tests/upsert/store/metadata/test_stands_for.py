@@ -36,9 +36,14 @@ def test_a_share_decides_until_both_ways_are_measured(changed: int, by_changes: 
         assert costs.refresh(changed, 10, must_be_by_changes=True).by_changes
 
 
-def test_few_changes_tell_nothing_of_what_one_takes() -> None:
+def test_few_changes_tell_what_is_fixed() -> None:
     few = Costs(Cost(100, 160), Cost(1000, 800)).refresh(9, 1000)
     assert after(few, 300).changes == Cost(100, 160)
+    assert not after(few, 300).refresh(501, 1000).by_changes  # one measurement is disturbed
+    known = after(few, 69)
+    assert known.few == Cost(9, 69)
+    assert known.refresh(740, 1000).by_changes  # 69 ms, and one for each further row
+    assert not known.refresh(741, 1000).by_changes
 
 
 def test_a_later_snapshot_keeps_how_long_the_refresh_was() -> None:
