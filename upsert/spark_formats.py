@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
+from upsert.connect import end_runs_of_pipelines, is_connect, needs_classic
 from upsert.spark_version import version_of
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ _OF_A_LOCAL_DISK: Final = (
 )
 
 _sessions: WeakSet[SparkSession] = WeakSet()
+_sent: WeakKeyDictionary[SparkSession, set[str]] = WeakKeyDictionary()
 
 
 def configure(spark: SparkSession) -> SparkSession:
@@ -48,6 +50,7 @@ def configure(spark: SparkSession) -> SparkSession:
         >>> spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")
         '100000'
     """
+    needs_classic(spark, "configure", "give these settings to the server when it starts")
     state = spark._jsparkSession.sessionState()
     settings = dict(_SETTINGS)
     if state.newHadoopConf().get("fs.defaultFS", "file:///").startswith("file:"):
@@ -84,6 +87,12 @@ def register(spark: SparkSession) -> None:
     Raises:
         ConfigurationError: Spark is of a version that is not supported, or not of PySpark's.
     """
+    if is_connect(spark):
+        if spark not in _sent:  # the flow of a pipeline may ask its server nothing, not even for its version
+            version_of(spark)
+            _register(spark)
+            end_runs_of_pipelines(spark)
+        return
     version_of(spark)
     # Spark looks for the Python format of a stream in the session that is active in the thread, whichever
     # session the stream is of: in a thread of the user's own there is none
@@ -115,6 +124,11 @@ def _register(spark: SparkSession) -> None:
 
 def make_known(spark: SparkSession, format_: type[DataSource]) -> None:
     """Register one format; nothing in a session that knows it, or is a copy of one that does."""
+    if is_connect(spark):  # which does not tell what it knows; its server takes the newest of a name
+        if format_.name() not in (known := _sent.setdefault(spark, set())):
+            spark.dataSource.register(format_)
+            known.add(format_.name())
+        return
     if _knows(spark._jsparkSession, format_.name()):
         return
     try:
@@ -127,7 +141,7 @@ def make_known(spark: SparkSession, format_: type[DataSource]) -> None:
 
 @contextmanager
 def active(spark: SparkSession) -> Iterator[None]:
-    """Let a session be this thread's active one, which some of Spark's calls ask; then it is as before."""
+    """Let a classic session be this thread's active one, which some of Spark's calls ask, for a while."""
     sessions = spark._jvm.org.apache.spark.sql.classic.SparkSession  # type: ignore[union-attr]
     before, known = sessions.getActiveSession(), SparkSession._activeSession
     sessions.setActiveSession(spark._jsparkSession)

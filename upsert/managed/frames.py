@@ -33,6 +33,7 @@ from upsert.store.rows.partitions import Overwrite
 from upsert.store.table import Table
 from upsert.store.table_options import SINK_MATERIALIZE
 from upsert.stream_keys import UpsertKey
+from upsert.streaming_query import needs_identity
 
 _KEYWORDS: Final = {
     name.replace(".", "_").replace("-", "_"): name
@@ -184,6 +185,7 @@ def write_changes(df: DataFrame, path: str, options: Mapping[str, str] = {}) -> 
     others = {key: text for key, text in options.items() if key.lower() != SINK_MATERIALIZE.key}
     write = WriteBatch(table.path, table.uuid, table.options.bucket, expression, began, others)
     if choose(sink_of(table, asked.materialize), Changes.of_schema(schema)).is_materialized:
+        needs_identity(df, f"table {table.name!r}: 'sink.materialize'")
         return df.writeStream.foreachBatch(Materialize(hidden_table(table), write.write))
     if (key := UpsertKey.of_schema(schema)) is not None:
         key.check_is_key(table.schema.primary_key, of=f"table {table.name!r}")
@@ -194,6 +196,7 @@ def write_changes(df: DataFrame, path: str, options: Mapping[str, str] = {}) -> 
                     f"'merge-engine' = {DEDUPLICATE!r}, for it gives each group's whole result again, got "
                     f"{engine!r}; create one"
                 )
+            needs_identity(df, f"table {table.name!r}: an aggregate in update mode")
             return df.writeStream.outputMode("update").foreachBatch(write)
     tasks = int(str(df.sparkSession.conf.get("spark.sql.shuffle.partitions")))
     if table.options.bucket <= _FOLDED_BUCKETS and tasks <= _FOLDED_TASKS:
