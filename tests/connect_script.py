@@ -125,17 +125,14 @@ def first_join() -> Any:
 
 
 JOINED = {
-    "right_join": """SELECT o.id, p.name FROM products p RIGHT JOIN orders o ON o.product_id = p.product_id
-                     WHERE p.name IS NULL OR o.amount > 4""",
     "full_join": """SELECT id, p.name FROM orders o
                     FULL OUTER JOIN products AS p ON p.product_id = o.product_id""",
-    "semi_join": """SELECT o.id, 'it''s, from a,b' AS `where` FROM orders o LEFT SEMI JOIN products p
-                    ON (o.product_id = p.product_id)""",
     "anti_join": """SELECT id, CAST(amount AS STRING) FROM orders
                     LEFT ANTI JOIN products p ON orders.product_id = p.product_id""",
-    "three_tables": """SELECT a.id, concat(name, ' ', b.id) FROM orders a
-                       JOIN products ON a.product_id = products.product_id
-                       LEFT JOIN orders b ON b.product_id = products.product_id AND b.id = a.id""",
+    "three_tables": """SELECT a.id, concat(name, ' it''s, from a,b') AS `where` FROM products p
+                       RIGHT JOIN orders a ON (p.product_id = a.product_id)
+                       LEFT SEMI JOIN orders b ON b.product_id = p.product_id AND b.id = a.id
+                       WHERE a.amount > 4 OR name IS NULL""",
 }
 
 
@@ -144,7 +141,7 @@ def kinds_of_joins() -> Any:
     """Each as a stream, and as the batch query that it must be equal to."""
     for name in JOINED:
         sql(f"CREATE TABLE {name} (id BIGINT, name STRING)")
-    as_stream(*(f"INSERT INTO {name} {query}" for name, query in JOINED.items()))
+        as_stream(f"INSERT INTO {name} {JOINED[name]}")
     streams = {name: catalog.table(name).snapshot().scan().to_pylist() for name in JOINED}
     batches = {
         name: sql(query).rows.rename_columns(["id", "name"]).to_pylist() for name, query in JOINED.items()
