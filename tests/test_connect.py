@@ -16,6 +16,9 @@ import pytest
 
 import upsert
 from tests.helpers import REPOSITORY, SESSION_OPTIONS, use_this_python
+from upsert.kafka.client.admin import create_topic
+from upsert.kafka.client.connection import Connection
+from upsert.testing import LocalKafka
 
 PAGE = (REPOSITORY / "docs" / "connect.md").read_text()
 
@@ -167,3 +170,57 @@ def test_a_pipeline_reads_and_writes_tables(tmp_path: Path) -> None:
     run_pipeline(tmp_path)
     assert found("large") == [(3, 7, 300.0)]
     assert found("sales") == [(1, "black tea", 1.0), (3, "black tea", 300.0)]
+
+
+THROUGH_A_TOPIC = """
+from pyspark import pipelines as dp
+from pyspark.sql import SparkSession
+
+import upsert
+
+spark = SparkSession.active()
+catalog = upsert.Catalog({warehouse!r})
+topic = {{
+    "topic": {topic!r},
+    "columns": "id BIGINT, n BIGINT, PRIMARY KEY (id) NOT ENFORCED",
+    "properties.bootstrap.servers": {servers!r},
+    "key.format": "json",
+    "value.format": "json",
+    "state.path": {state!r},
+}}
+given = catalog.read_changes(spark, "given")
+records = spark.readStream.format("upsert-kafka").options(**topic).load()
+dp.create_sink("topic", "upsert-kafka", topic)
+dp.create_sink("taken", "upsert-table", {{"path": catalog.table("taken").path}})
+dp.append_flow(target="topic", name="into")(lambda: given)
+dp.append_flow(target="taken", name="out_of")(lambda: records)
+"""
+
+
+@pytest.mark.kafka
+@pytest.mark.long
+def test_a_pipeline_writes_a_topic_and_reads_it(tmp_path: Path, kafka: LocalKafka) -> None:
+    name = f"through-{tmp_path.name}"
+    create_topic(
+        Connection({"bootstrap.servers": kafka.bootstrap_servers}), name, 1, {"cleanup.policy": "compact"}
+    )
+    catalog = upsert.Catalog(tmp_path / "warehouse")
+    for table in ("given", "taken"):
+        catalog.sql(f"CREATE TABLE {table} (id BIGINT, n BIGINT, PRIMARY KEY (id) NOT ENFORCED)")
+    catalog.table("given").write(pa.table({"id": [1, 2], "n": [10, 20]}))
+    storage = (
+        f"name: topic\nstorage: file://{tmp_path}/storage\nlibraries: [{{glob: {{include: flows/**}}}}]\n"
+    )
+    (tmp_path / "spark-pipeline.yml").write_text(storage)
+    (tmp_path / "flows").mkdir()
+    (tmp_path / "flows" / "flows.py").write_text(
+        THROUGH_A_TOPIC.format(
+            warehouse=str(tmp_path / "warehouse"),
+            topic=name,
+            servers=kafka.bootstrap_servers,
+            state=str(tmp_path / "state"),
+        )
+    )
+    run_pipeline(tmp_path)  # its flows run beside each other: the second run reads what the first one wrote
+    run_pipeline(tmp_path)
+    assert catalog.table("taken").snapshot().scan().to_pylist() == [{"id": 1, "n": 10}, {"id": 2, "n": 20}]
