@@ -18,6 +18,7 @@ from pyspark.sql.types import StructField, StructType
 from deltajoin.lookup.managed import Newest
 from upsert import types
 from upsert.arrays import Positions
+from upsert.connect import parallelism
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
@@ -284,7 +285,7 @@ def _upserts(
     folding = UpsertEnrichment(enrichment, schema)
     own = [StructField(f.name, f.dataType, f.name not in key, f.metadata) for f in columns]
     kind = StructField(ROW_KIND_COLUMN, df.schema[ROW_KIND_COLUMN].dataType, False)
-    together = df.repartition(df.sparkSession.sparkContext.defaultParallelism, *map(quoted, key))
+    together = df.repartition(parallelism(df.sparkSession), *map(quoted, key))
     found = together.mapInArrow(folding, StructType([*own, *fields, kind]))
     mark = UpsertKey(tuple((name,) for name in key), of="lookup_join", is_append=True).to_text()
     names = [quoted(name) for name in found.columns[:-1]]

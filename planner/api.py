@@ -8,6 +8,7 @@ from typing import Any, Literal, overload
 
 from pyspark.sql import DataFrame
 
+from planner.connect import carried, planned
 from planner.explanation import Explanation, explanation_of, sink_report
 from planner.optimizer import CHEAPER, Trace, optimize_plan
 from planner.plan.keys import unique_keys
@@ -22,9 +23,11 @@ from planner.spark.read import read_plan
 from planner.spark.state import with_state_of_one_shape
 from planner.spark.unnest import unnested_over
 from planner.views.keep import kept
+from upsert.connect import is_connect, needs_classic
 from upsert.errors import ConfigurationError
 from upsert.options import parse as parse_options
 from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.sql.query import QueryText
 from upsert.store.table_options import SINK_MATERIALIZE
 from upsert.stream_keys import KEYS_MARK, UniqueKeys, UpsertKey
 from upsert.views.refresh import Kept, ViewShape
@@ -56,6 +59,8 @@ def optimize(
     start_from: str | None = None,
     view: ViewShape | None = None,
     streams: Mapping[str, Callable[[], DataFrame]] | None = None,
+    query: QueryText | None = None,
+    tables: Sequence[DataFrame | None] = (),
     is_explained: bool = False,
     **options: Any,
 ) -> DataFrame | Kept | Explanation:
@@ -83,6 +88,9 @@ def optimize(
         streams: a catalog's, of a batch query with subqueries over temporary views in place of streams: what
             makes the stream of each view. The result is the query over these, with its subqueries as joins,
             and is to be optimized in its turn: Spark refuses subqueries over streams before there is a plan.
+        query: a catalog's, over Spark Connect: the text of the query over the streams `tables`, by which it
+            is planned there; `df` is any of them.
+        tables: with `query`: the streams of the tables that it names, in its order; None for one of Spark's.
         is_explained: a catalog's, for EXPLAIN: return what `explain` returns, and take its arguments.
         **options: `strategy`: "auto" (default), "force": each join of the query must become a delta join,
             or "none": no delta join; `shards`: tasks that share the join of a micro-batch; and all others of
@@ -115,6 +123,10 @@ def optimize(
     >>> optimize(orders.join(products, "sku").select("id", "price"))
     DataFrame[id: int, price: double, _row_kind: string]
     """
+    if query is not None:
+        return planned(df, query, tables, options)
+    if is_connect(df) and view is None and streams is None and not is_explained:
+        return _carried_over_connect(df, start_from)
     if is_explained:
         return explain(df, sink_key=sink_key, **options)
     if streams is not None:
@@ -170,6 +182,12 @@ def explain(
     if not trace.refusals:
         _warn_of_unused(df, trace, options, "explain")
     return explanation_of(trace, settings, sink)
+
+
+def _carried_over_connect(df: DataFrame, start_from: str | None) -> DataFrame:
+    if start_from is not None:
+        needs_classic(df, "start_from", "leave it out, and load all rows again")
+    return carried(df)
 
 
 def _warn_of_unused(df: DataFrame, trace: Trace, options: dict[str, Any], caller: str) -> None:

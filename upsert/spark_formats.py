@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Self
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from upsert.connect import end_runs_of_pipelines, is_connect, needs_classic
 from upsert.spark_version import version_of
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ _starting = Lock()
 _sessions: WeakSet[SparkSession] = WeakSet()
 _formats: dict[str, type[DataSource]] = {}
 """The formats that any session of this process has been told of, by name."""
+_sent: WeakKeyDictionary[SparkSession, set[str]] = WeakKeyDictionary()
 
 
 def configure(spark: SparkSession) -> SparkSession:
@@ -58,6 +60,7 @@ def configure(spark: SparkSession) -> SparkSession:
         >>> spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")
         '100000'
     """
+    needs_classic(spark, "configure", "give these settings to the server when it starts")
     settings = dict(_SETTINGS)
     if _is_local(spark, ""):
         settings[_CHECKPOINT_FILES] = _OF_A_LOCAL_DISK
@@ -133,6 +136,11 @@ class QueryWriter(DataStreamWriter):
                 spark.conf.unset(_CHECKPOINT_FILES)
 
 
+def query_writer(df: DataFrame) -> DataStreamWriter:
+    """A `QueryWriter`; over Spark Connect, whose server decides how checkpoints are written, Spark's."""
+    return df.writeStream if is_connect(df) else QueryWriter(df)
+
+
 def register(spark: SparkSession) -> None:
     """Make the formats known to a session; doing it again changes nothing.
 
@@ -159,6 +167,12 @@ def register(spark: SparkSession) -> None:
     Raises:
         ConfigurationError: Spark is of a version that is not supported, or not of PySpark's.
     """
+    if is_connect(spark):
+        if spark not in _sent:  # the flow of a pipeline may ask its server nothing, not even for its version
+            version_of(spark)
+            _register(spark)
+            end_runs_of_pipelines(spark)
+        return
     version_of(spark)
     # Spark looks for the Python format of a stream in the session that is active in the thread, whichever
     # session the stream is of: in a thread of the user's own there is none
@@ -191,6 +205,11 @@ def _register(spark: SparkSession) -> None:
 def make_known(spark: SparkSession, format_: type[DataSource]) -> None:
     """Register one format; nothing in a session that knows it, or is a copy of one that does."""
     _formats[format_.name()] = format_
+    if is_connect(spark):  # which does not tell what it knows; its server takes the newest of a name
+        if format_.name() not in (known := _sent.setdefault(spark, set())):
+            spark.dataSource.register(format_)
+            known.add(format_.name())
+        return
     if _knows(spark._jsparkSession, format_.name()):
         return
     try:
@@ -208,7 +227,7 @@ def known_format(name: str) -> type[DataSource] | None:
 
 @contextmanager
 def active(spark: SparkSession) -> Iterator[None]:
-    """Let a session be this thread's active one, which some of Spark's calls ask; then it is as before."""
+    """Let a classic session be this thread's active one, which some of Spark's calls ask, for a while."""
     sessions = spark._jvm.org.apache.spark.sql.classic.SparkSession  # type: ignore[union-attr]
     before, known = sessions.getActiveSession(), SparkSession._activeSession
     sessions.setActiveSession(spark._jsparkSession)

@@ -7,7 +7,7 @@ of a stream without ``-U`` replace each other (`UpsertKey`).
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -54,6 +54,12 @@ class UniqueKeys:
     def to_text(self) -> str:
         """JSON of the keys."""
         return json.dumps(self.keys)
+
+    def renamed(self, names: Mapping[str, str]) -> Self:
+        """The keys of the stream when its columns have other names."""
+        return type(self)(
+            tuple(tuple(tuple(names[name] for name in part) for part in key) for key in self.keys)
+        )
 
     def within(self, columns: Sequence[str]) -> bool:
         """Whether these columns tell the rows apart."""

@@ -21,6 +21,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from upsert.connect import is_connect, needs_classic
 from upsert.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -59,6 +60,20 @@ def query_of_task(subject: str) -> str:
     if not found:
         raise ConfigurationError(f"{subject} must run in a streaming query, got a task without a query's id")
     return found
+
+
+def needs_identity(df: DataFrame, what: str) -> None:
+    """Refuse a sink that must know of which query its micro-batches are, where Spark does not tell.
+
+    Raises:
+        ConfigurationError: the session is one of Spark Connect.
+    """
+    needs_classic(
+        df,
+        what,
+        "over Connect a micro-batch does not tell of which query it is, so a repeated one would count twice; "
+        "write changes whose rows the sink's key tells apart, or aggregate in a materialized view",
+    )
 
 
 def query_of_micro_batch(rows: DataFrame, subject: str) -> str:
@@ -117,7 +132,9 @@ def stop_query(spark: SparkSession, id: str) -> bool:
 
 
 def checkpoint_of(spark: SparkSession, id: str) -> str | None:
-    """Folder of the checkpoint of a query that runs in a session; None if it does not run or has none."""
+    """Folder of the checkpoint of a query that runs in a session; None if there is none, and over Connect."""
+    if is_connect(spark):
+        return None  # it tells no checkpoint
     try:
         query: Any = spark.streams.get(id)
         if query is None:

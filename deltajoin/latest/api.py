@@ -23,6 +23,7 @@ from deltajoin.latest.spec import ALL_BUT_BEFORE, INSERTS, UPSERTS, LatestJoin, 
 from deltajoin.lookup.protocol import LookupSource, check_source, name_of
 from deltajoin.settings import JoinSettings
 from upsert import types
+from upsert.connect import parallelism
 from upsert.errors import ConfigurationError, CorruptTableError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.types import quoted
@@ -253,7 +254,7 @@ def lookup_delta_join(
     check_join(join)
     if where is not None:
         check_is_condition(where, lambda ref: join.sides[ref.table].columns.field(ref.column).type)
-    return join_streams(left, right, join, settings.shards or session.sparkContext.defaultParallelism)
+    return join_streams(left, right, join, settings.shards or parallelism(session))
 
 
 def upsert_key_of(left: DataFrame, right: DataFrame, *, on: On, how: str = "inner") -> tuple[str, ...]:

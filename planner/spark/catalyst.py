@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from planner.spark.versions import constructors
-from upsert.errors import ConfigurationError
+from upsert.connect import needs_classic
 
 JavaObject = Any
 """A Catalyst plan node, expression or attribute. Only this file and `state.py` look inside."""
@@ -74,14 +74,11 @@ class Catalyst:
     """The analysed plan of one DataFrame, and the means to build another from its parts.
 
     Raises:
-        ConfigurationError: the DataFrame is of Spark Connect, which hides its plan.
+        ConfigurationError: the DataFrame is of Spark Connect, which has no plan in this process.
     """
 
     def __init__(self, df: DataFrame) -> None:
-        if not hasattr(df, "_jdf"):
-            raise ConfigurationError(
-                f"optimize needs a DataFrame of a classic Spark session, got {type(df).__module__}"
-            )
+        needs_classic(df, "to read the plan of a query", "see docs/connect.md for what is planned without")
         self.session: SparkSession = df.sparkSession
         self._jvm: Any = _Once(self.session._jvm)
         self._gateway: Any = self.session._sc._gateway

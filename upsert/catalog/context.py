@@ -26,9 +26,11 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from upsert.catalog.query_recorder import QueryRecorder
+    from upsert.sql.query import QueryText
     from upsert.views.refresh import Plan
 
 
+Planned = Callable[["QueryText", Sequence["DataFrame | None"]], "DataFrame"]
 Joined = Callable[["DataFrame", Mapping[str, Callable[[], "DataFrame"]]], "DataFrame"]
 
 
@@ -185,6 +187,17 @@ class Context:
         """
         optimize = self._optimize_with("streams")
         return None if optimize is None else lambda df, streams: optimize(df, streams=streams)
+
+    @property
+    def planned_text(self) -> Planned | None:
+        """What plans a stream by its text, for Spark Connect; if ``optimize`` has a parameter ``query``.
+
+        It takes the query, and for each table that it names the stream, None for one of Spark's.
+        """
+        optimize = self._optimize_with("query")
+        if optimize is None:
+            return None
+        return lambda query, tables: optimize(next(filter(None, tables)), query=query, tables=tables)
 
     def explained(self, df: DataFrame, sink: Sink | None) -> Any:
         """How a streaming query is executed: its ``str`` is for people, ``to_json()`` the same as values."""

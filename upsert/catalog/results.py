@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from upsert import html
+from upsert.connect import needs_classic
 from upsert.errors import ConfigurationError, own_errors_first
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.stream_keys import UpsertKey
@@ -34,6 +35,11 @@ class Materialized:
     """
 
     def __init__(self, changes: DataFrame, trigger: Mapping[str, Any]) -> None:
+        needs_classic(
+            changes,
+            "SELECT in 'execution.result-mode' = 'table'",
+            "its rows would be kept in the server's process: INSERT them INTO a table",
+        )
         upserts = UpsertKey.of_schema(changes.schema.jsonValue())
         names = [name for name in changes.columns if name != ROW_KIND_COLUMN]
         keys = None if upserts is None else {names.index(name) for key in upserts.keys for name in key}

@@ -25,10 +25,10 @@ from upsert.kafka.topics import cleanup_warning, partitions_of
 from upsert.materializer.choice import Changes, choose
 from upsert.materializer.hidden_table import FOLDER, HiddenTable, KeptRows
 from upsert.materializer.micro_batch import Materialize
-from upsert.spark_formats import QueryWriter, register
+from upsert.spark_formats import QueryWriter, query_writer, register
 from upsert.store.paths import table_folder
 from upsert.stream_keys import UpsertKey
-from upsert.streaming_query import query_of_micro_batch
+from upsert.streaming_query import needs_identity, query_of_micro_batch
 
 __all__ = ["read", "read_changes", "write", "write_changes", "write_upsert"]
 
@@ -132,6 +132,7 @@ def write_upsert(df: DataFrame, table: KafkaTable | Mapping[str, str]) -> DataSt
             f"{'stream' if df.isStreaming else 'batch'} into {table.connector!r}; use df.write or "
             "write_changes"
         )
+    needs_identity(df, f"{table.name}: upserts in update mode, and 'sink.materialize',")
     distribution = distribution_of(table, df)
     if choose(sink_of(table), Changes.of_schema(df.schema.jsonValue())).is_materialized:
         hidden = _hidden_table(table, df, distribution)
@@ -235,7 +236,7 @@ def write_changes(df: DataFrame, table: KafkaTable) -> DataStreamWriter:
         if not key.is_append:
             return write_upsert(df, table)
     distribution = distribution_of(table, df)
-    return QueryWriter(distribution.of(df)).format(distribution.format).options(**distribution.options)
+    return query_writer(distribution.of(df)).format(distribution.format).options(**distribution.options)
 
 
 def write(df: DataFrame, table: KafkaTable) -> None:

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
+from upsert.connect import is_connect
 from upsert.errors import ConfigurationError
 from upsert.managed.micro_batch import step_writer
 from upsert.managed.options import METADATA_COLUMNS, READ_OPTIONS, WriteOptions
@@ -24,7 +25,7 @@ from upsert.managed.stepping import STEP, SUFFIX, Step
 from upsert.managed.writer import hidden_table, sink_of
 from upsert.materializer.choice import Changes, choose
 from upsert.materializer.micro_batch import Materialize, WriteBatch, by_bucket
-from upsert.spark_formats import QueryWriter, register
+from upsert.spark_formats import QueryWriter, query_writer, register
 from upsert.spark_table import FORMAT, bucket_expression, check_fits, collected, spark_schema
 from upsert.store.metadata import table_file
 from upsert.store.metadata.stands_for import StandsFor
@@ -34,6 +35,7 @@ from upsert.store.rows.partitions import Overwrite
 from upsert.store.table import Table
 from upsert.store.table_options import SINK_MATERIALIZE
 from upsert.stream_keys import UpsertKey
+from upsert.streaming_query import needs_identity
 
 _KEYWORDS: Final = {
     name.replace(".", "_").replace("-", "_"): name
@@ -185,6 +187,7 @@ def write_changes(df: DataFrame, path: str, options: Mapping[str, str] = {}) -> 
     others = {key: text for key, text in options.items() if key.lower() != SINK_MATERIALIZE.key}
     write = WriteBatch(table.path, table.uuid, table.options.bucket, expression, began, others)
     if choose(sink_of(table, asked.materialize), Changes.of_schema(schema)).is_materialized:
+        needs_identity(df, f"table {table.name!r}: 'sink.materialize'")
         return QueryWriter(df).foreachBatch(Materialize(hidden_table(table), write.write))
     if (key := UpsertKey.of_schema(schema)) is not None:
         key.check_is_key(table.schema.primary_key, of=f"table {table.name!r}")
@@ -195,6 +198,7 @@ def write_changes(df: DataFrame, path: str, options: Mapping[str, str] = {}) -> 
                     f"'merge-engine' = {DEDUPLICATE!r}, for it gives each group's whole result again, got "
                     f"{engine!r}; create one"
                 )
+            needs_identity(df, f"table {table.name!r}: an aggregate in update mode")
             return QueryWriter(df).outputMode("update").foreachBatch(write)
     tasks = int(str(df.sparkSession.conf.get("spark.sql.shuffle.partitions")))
     if table.options.bucket <= _FOLDED_BUCKETS and tasks <= _FOLDED_TASKS:
@@ -202,7 +206,7 @@ def write_changes(df: DataFrame, path: str, options: Mapping[str, str] = {}) -> 
     sink = {**others, "path": table.path, "definition": str(began), "sink.materialize": "none"}
     if expression is not None:
         sink["bucketed"] = "true"
-    if (writer := step_writer(df, table, sink, expression)) is not None:
+    if not is_connect(df) and (writer := step_writer(df, table, sink, expression)) is not None:
         return writer
     grouped = by_bucket(df, table.options.bucket, expression)
-    return QueryWriter(grouped).format(FORMAT).options(**sink)
+    return query_writer(grouped).format(FORMAT).options(**sink)

@@ -34,14 +34,14 @@ from upsert.postgres.table import CONNECTOR, FoundColumn, FoundTable, PostgresTa
 from upsert.postgres.types import qualified, quoted
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
-from upsert.spark_formats import register
+from upsert.spark_formats import QueryWriter, register
 from upsert.spark_table import check_fits, from_spark, spark_schema
 from upsert.store.rows.conform import conform
 from upsert.store.rows.fold import fold, naming
 from upsert.store.rows.layout import Layout
 from upsert.store.rows.merge import SortedRows
 from upsert.stream_keys import UpsertKey
-from upsert.streaming_query import query_of_micro_batch
+from upsert.streaming_query import needs_identity, query_of_micro_batch
 
 PROGRESS: Final = "deltajoin_progress"
 """Table in the target's schema: of each query the number of its last micro-batch that was written."""
@@ -119,6 +119,7 @@ def write_changes(df: DataFrame, table: PostgresTable, state: str) -> DataStream
         raise ConfigurationError(
             f"table {table.name!r}: write_changes needs a streaming DataFrame, got a batch one; use an INSERT"
         )
+    needs_identity(df, f"table {table.name!r}: rows of PostgreSQL")
     check_fits(df.schema, table.schema, of=f"table {table.name!r}")
     schema = df.schema.jsonValue()
     upserts = UpsertKey.of_schema(schema)
@@ -129,8 +130,8 @@ def write_changes(df: DataFrame, table: PostgresTable, state: str) -> DataStream
     if choose(sink_of(table), Changes.of_schema(schema)).is_materialized:
         kept = KeptRows(table.schema, table.schema.primary_key)
         hidden = HiddenTable(f"table {table.name!r}", f"{state}/{FOLDER}", kept, 1, table.schema.primary_key)
-        return df.writeStream.foreachBatch(Materialize(hidden, write))
-    writer = df.writeStream.foreachBatch(write)
+        return QueryWriter(df).foreachBatch(Materialize(hidden, write))
+    writer = QueryWriter(df).foreachBatch(write)
     return writer if upserts is None or upserts.is_append else writer.outputMode("update")
 
 
@@ -138,7 +139,8 @@ def write_upsert(df: DataFrame, table: PostgresTable) -> DataStreamWriter:
     """A writer in update mode, for aggregates whose rows replace each other by the primary key."""
     check_fits(df.schema, table.schema, of=f"table {table.name!r}")
     _prepare(table)
-    return df.writeStream.outputMode("update").foreachBatch(WriteMicroBatch(table))
+    needs_identity(df, f"table {table.name!r}: rows of PostgreSQL")
+    return QueryWriter(df).outputMode("update").foreachBatch(WriteMicroBatch(table))
 
 
 def write(df: DataFrame, table: PostgresTable) -> None:

@@ -162,15 +162,15 @@ class QueryText:
         pairs = [(table, view) for table, view in zip(self._tables, views, strict=True) if view is not None]
         edits = [edit for table, view in pairs for edit in self._edits(table, view)]
         unqualified = {(table.db, table.name) for table, _ in pairs if table.db and not table.alias}
-        return self._worded.edited([*edits, *_without_database(self.tree, unqualified)])
+        return self.worded.edited([*edits, *_without_database(self.tree, unqualified)])
 
     @cached_property
     def _white(self) -> str:
         return blanked(self.statement, self.start, self.end)
 
     @cached_property
-    def _worded(self) -> Revision:
-        """The query with Spark's words, hints left out."""
+    def worded(self) -> Revision:
+        """The query with Spark's words, hints left out; the tree's offsets are in it."""
         hints = [Edit(hint.start, hint.end, "") for hint in self._hints]
         edits = [*hints, *spark_words(self._white, self.subject), *self.edits]
         tokens = tokens_of(self._white, self.subject)
@@ -188,7 +188,7 @@ class QueryText:
     @cached_property
     def parameters(self) -> tuple[str, ...]:
         """The names of the parameters, each once; those of ``numbers`` are ``?``."""
-        marks = query_tree(self._worded.text, self.subject, self._worded).find_all(exp.Placeholder)
+        marks = query_tree(self.worded.text, self.subject, self.worded).find_all(exp.Placeholder)
         return tuple(sorted({mark.name for mark in marks}))
 
     @cached_property
@@ -213,7 +213,7 @@ class QueryText:
     @cached_property
     def tree(self) -> exp.Expr:
         """The query as sqlglot reads it, in Spark's words, with values for parameters where it has them."""
-        tree = query_tree(self._worded.text, self.subject, self._worded)
+        tree = query_tree(self.worded.text, self.subject, self.worded)
         for mark in list(tree.find_all(exp.Placeholder)) if self.args else ():
             if (value := literal_tree(self.args.get(mark.name, ...))) is not None:
                 mark.replace(value)
@@ -238,7 +238,7 @@ class QueryText:
         start, _ = _span(table)
         select = table.find_ancestor(exp.Select)
         hint = self._hint(table)
-        where = position(self.statement, self._worded.original(start))
+        where = position(self.statement, self.worded.original(start))
         parts = table.this.args["name"] if isinstance(table.this, TableChanges) else table.parts
         subject = f"{self.subject}: table {parts[-1].name!r} at {where}"
         return Reference(
@@ -254,7 +254,7 @@ class QueryText:
 
     def _hint(self, table: exp.Table) -> Hint | None:
         """The hint right after a table's name."""
-        end = self._worded.original(_span(table)[1] - 1) + 1
+        end = self.worded.original(_span(table)[1] - 1) + 1
         return next((hint for hint in self._hints if hint.after == end), None)
 
 

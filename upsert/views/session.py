@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from py4j.java_gateway import is_instance_of
 
+from upsert.connect import needs_classic
 from upsert.spark_formats import register
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def settings(spark: SparkSession) -> tuple[str, bool]:
 
 def own_session(spark: SparkSession, *, zone: str, is_ansi: bool) -> SparkSession:
     """A session in which a view's query means what it meant in the one that created the view."""
+    needs_classic(spark, "a materialized view", "create and refresh it in a classic one, and read it in this")
     register(spark)
     return _copy(spark, {_ZONE: zone, _ANSI: str(is_ansi).lower()})
 

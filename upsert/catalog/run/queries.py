@@ -24,6 +24,7 @@ from upsert.catalog.run.jobs import needed
 from upsert.catalog.run.scans import STATES, Scan, unstable_column
 from upsert.catalog.session import DROP_ON_CANCEL, RESULT_MODE, TRIGGER
 from upsert.catalog.system_tables import split
+from upsert.connect import is_connect
 from upsert.errors import (
     ConfigurationError,
     DatabaseNotFoundError,
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
     from upsert.views.view import ViewText
 
 
+_VIEW: Final = "_pyspark_connect_temp_view_"
+"""Before the name of a table while Spark reads a query; over Connect PySpark itself names them so."""
 _STREAM_IN_SUBQUERY: Final = "INVALID_SUBQUERY_EXPRESSION.STREAMING_QUERY"
 _SPARKS_LOGS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 _IS_LOGGED: Final = ContextVar("_IS_LOGGED", default=True)
@@ -171,6 +174,9 @@ class _Reading:
                 tables[name] = partial(scan.rows, context, spark)
             names.append(name if name in tables else None)
         text, frames = query.over(names), {name: scan() for name, scan in tables.items()}
+        planned = context.planned_text if self.is_streaming and frames and is_connect(spark) else None
+        if planned is not None:
+            return planned(query, [None if name is None else frames[name] for name in names])
         args = _literals(query, spark)
         try:
             return _over(spark, text, frames, args)
@@ -260,7 +266,7 @@ def query_position(query: QueryText, offset: int) -> str:
 
 def _temporary_name() -> str:
     """A name for a table while Spark reads a query; all are of one length."""
-    return f"upsert_{uuid.uuid4().hex}"
+    return f"{_VIEW}{uuid.uuid4().hex}"
 
 
 def _literals(query: QueryText, spark: SparkSession) -> dict[str, Column]:
@@ -284,6 +290,12 @@ def _over(
     spark: SparkSession, text: Revision, tables: Mapping[str, DataFrame], args: dict[str, Column]
 ) -> DataFrame:
     """A query over temporary views, which are there while Spark reads its text."""
+    if is_connect(spark):
+        # its server reads the text again whenever the DataFrame is used, so the tables go with it
+        marked = text.text.replace("{", "{{").replace("}", "}}")
+        for name in tables:
+            marked = marked.replace(name, f"{{{name}}}")
+        return spark.sql(marked if tables else text.text, args=args or None, **tables)
     try:
         for name, df in tables.items():
             df.createOrReplaceTempView(name)
@@ -387,7 +399,7 @@ def _described(error: AnalysisException | ParseException, text: Revision, args: 
     """
     message = str(error.getMessage() or error).strip()
     first = _NOISE.sub("", message.splitlines()[0])
-    first = re.sub(r"`upsert_[0-9a-f]{32}`\.?", "", first)
+    first = re.sub(rf"`{_VIEW}[0-9a-f]{{32}}`\.?", "", first)
     condition = error.getCondition()
     if condition == "UNRESOLVED_COLUMN.WITH_SUGGESTION":
         first = _unknown_column(first, error)

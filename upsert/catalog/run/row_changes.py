@@ -24,6 +24,7 @@ from upsert.catalog.run.queries import check_stable, frame
 from upsert.catalog.run.scans import zone
 from upsert.catalog.session import TRIGGER
 from upsert.catalog.system_tables import split
+from upsert.connect import is_connect
 from upsert.errors import (
     CommitConflictError,
     ConfigurationError,
@@ -44,6 +45,7 @@ from upsert.store import Table
 from upsert.store.predicate import Where
 from upsert.store.rows.merge_rules import DEDUPLICATE
 from upsert.store.rows.partitions import partition_name, specified
+from upsert.stream_keys import KEYS_MARK, UniqueKeys
 from upsert.streaming_query import end_together
 from upsert.types import quoted
 
@@ -122,7 +124,10 @@ def insert(context: Context, statement: s.Insert, spark: SparkSession | None) ->
             "SET 'execution.runtime-mode' = 'batch'"
         )
     session = needed(spark, what, context.options.forwarded())
-    rows = target.fitted(frame(context, session, statement.query, is_streaming=is_streaming))
+    # over Connect a stream is planned by its text, at once, and nothing finds its kinds again
+    is_planned = is_streaming and is_connect(session) and context.planned_text is not None
+    found = frame(context, session, statement.query, is_streaming=is_streaming)
+    rows = target.fitted(found, keeps_kinds=is_planned and found.isStreaming)
     if rows.isStreaming:
         check_stable(context, statement.query, target.key, what)
         return target.planned(context, rows, start_from, replaces=_replaces_rows(context, statement))
@@ -280,8 +285,11 @@ class Target:
         partition = statement.partition, statement.dynamic
         return cls(what, statement.name, schema, table, columns, *partition, options)
 
-    def fitted(self, df: DataFrame) -> DataFrame:
-        """The query's columns under the names of the table's, of its types, with all that the table has."""
+    def fitted(self, df: DataFrame, *, keeps_kinds: bool = False) -> DataFrame:
+        """The query's columns under the names of the table's, of its types, with all that the table has.
+
+        With ``keeps_kinds`` the kinds of changes, which are the last column, stay.
+        """
         from pyspark.sql import functions as F
 
         rows = df.drop(ROW_KIND_COLUMN) if df.isStreaming else df
@@ -291,9 +299,10 @@ class Target:
                 f"({', '.join(column.name for column in self.columns)}), got {len(rows.columns)} "
                 f"({', '.join(rows.columns)}); name the columns after the table's name, or select others"
             )
-        named = rows.toDF(*(column.name for column in self.columns))
+        names = [column.name for column in self.columns]
+        named = df.toDF(*names, ROW_KIND_COLUMN) if keeps_kinds else rows.toDF(*names)
         given = {}
-        for column, field in zip(self.columns, named.schema.fields, strict=True):
+        for column, field in zip(self.columns, named.schema.fields[: len(self.columns)], strict=True):
             wanted, own = assigned_type(column, field.dataType, self.what), F.col(quoted(column.name))
             given[column.name] = own if field.dataType == wanted else own.cast(wanted).alias(column.name)
         for column in self.schema.columns:
@@ -305,7 +314,13 @@ class Target:
                     f"{self.what}: column {column.name!r} is NOT NULL, and the statement gives it no value"
                 )
             given[column.name] = F.lit(value).cast(_spark_type(column)).alias(column.name)
-        return named.select(*(given[column.name] for column in self.schema.columns if column.name in given))
+        chosen = (given[column.name] for column in self.schema.columns if column.name in given)
+        if not keeps_kinds:
+            return named.select(*chosen)
+        keys = UniqueKeys.of_schema(df.schema.jsonValue())
+        new = None if keys is None else keys.renamed(dict(zip(rows.columns, names, strict=True)))
+        mark = {} if new is None else {KEYS_MARK: new.to_text()}
+        return named.select(*chosen, F.col(ROW_KIND_COLUMN).alias(ROW_KIND_COLUMN, metadata=mark))
 
     @property
     def sink(self) -> Sink:

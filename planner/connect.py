@@ -1,0 +1,402 @@
+"""What `optimize` does over Spark Connect, where no plan has been analysed yet.
+
+The client has the plan as it was written: relations with names in them, which only the server can resolve.
+That is enough to tell a plan that passes changes on row by row, with their kinds, from any other. Joins of
+changes are planned from SQL alone, whose text says which columns they compare.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Final, NoReturn
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from sqlglot import exp
+from sqlglot.tokenizer_core import Token, TokenType
+
+import deltajoin
+from deltajoin.spec import KINDS, DeltaJoinSpec, JoinedTable, output_name
+from deltajoin.tree import Inner, Leaf, Node, Outer, Ref, visible
+from planner.refusals import PlanError, Refused
+from planner.settings import Settings
+from upsert.connect import parallelism
+from upsert.errors import SchemaError
+from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.sql.dialect import START, Edit, Revision, tokens_of, visible_name
+from upsert.sql.query import QueryText
+from upsert.store.table import Table
+from upsert.stream_keys import KEYS_MARK, UniqueKeys
+from upsert.types import quoted
+
+_OF_ROWS: Final = frozenset(
+    {
+        *("read", "project", "filter", "subquery_alias", "drop", "with_columns", "with_columns_renamed"),
+        *("to_df", "hint", "repartition", "repartition_by_expression"),
+    }
+)
+"""Relations of a plan that take a change for itself."""
+
+_CHANGELOGS: Final = frozenset({"upsert-table", "upsert-kafka", "kafka-changelog", "delta-join"})
+"""Formats that give changes."""
+
+_VOLATILE: Final = re.compile(
+    r"\b((?:rand|randn|random|randstr|uniform|uuid|shuffle|now|curdate|user|version|reflect|java_method"
+    r"|monotonically_increasing_id|spark_partition_id|input_file_\w+)(?=\s*\()|unix_timestamp(?=\s*\(\s*\))"
+    r"|localtimestamp\b|session_user\b|current_(?:date|time|timestamp|timezone|user|catalog|database|schema)\b)",
+    re.IGNORECASE,
+)
+"""Functions that give another value when a row is taken back than when it came."""
+
+_INSTEAD: Final = (
+    "join them in one statement of catalog.sql, or by deltajoin.read_join; or use a classic session, which "
+    "plans every query"
+)
+
+
+def carried(df: DataFrame) -> DataFrame:
+    """A stream of Spark Connect as it may be written: row by row over changes, and with their kinds.
+
+    Raises:
+        PlanError: it joins, counts or unites changes, has lost their kinds, or computes what is not of the
+            row alone.
+    """
+    messages = list(_messages(_relation(df)))
+    if not df.isStreaming or not any(map(_gives_changes, messages)):
+        return df
+    used = {m.WhichOneof("rel_type") for m in messages if m.DESCRIPTOR.full_name == "spark.connect.Relation"}
+    if others := sorted(used - _OF_ROWS):
+        raise PlanError(
+            [Refused(f"over Spark Connect changes are taken row by row only, found {others[0]!r}", _INSTEAD)]
+        )
+    if (found := next(filter(None, map(_volatile_in, messages)), None)) is not None:
+        raise PlanError(
+            [
+                Refused(
+                    f"{found} gives another value when a row is taken back than when it came",
+                    "write the value into the table whose changes are read",
+                )
+            ]
+        )
+    if [name.lower() for name in df.columns].count(ROW_KIND_COLUMN) != 1:
+        raise PlanError(
+            [
+                Refused(
+                    f"over Spark Connect a stream of changes must have the column {ROW_KIND_COLUMN!r}, "
+                    f"found {', '.join(df.columns)}",
+                    "select it too",
+                )
+            ]
+        )
+    return df
+
+
+def _relation(df: Any) -> Any:
+    """The plan of a DataFrame of Spark Connect, as it is sent to the server."""
+    return df._plan.to_proto(df.sparkSession.client).root
+
+
+def _messages(message: Any) -> Iterator[Any]:
+    """A protobuf message, and all in it."""
+    yield message
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            several = value.values() if hasattr(value, "values") else value
+            for one in [value] if hasattr(value, "DESCRIPTOR") else several:
+                if hasattr(one, "DESCRIPTOR"):  # a map may hold texts
+                    yield from _messages(one)
+
+
+def _gives_changes(message: Any) -> bool:
+    """Whether a part of a plan reads changes; a name, and SQL, may."""
+    name = message.DESCRIPTOR.full_name
+    if name == "spark.connect.Read":
+        is_named = message.WhichOneof("read_type") == "named_table"
+        return bool(message.is_streaming) and (is_named or message.data_source.format in _CHANGELOGS)
+    return name in ("spark.connect.SQL", "spark.connect.RelationChanges")
+
+
+def _volatile_in(message: Any) -> str | None:
+    """What a part of a plan computes that is not of the row alone; None for nothing."""
+    match message.DESCRIPTOR.name:
+        case "UnresolvedFunction":
+            return _volatile(f"{message.function_name}({'…' if message.arguments else ''})")
+        case "ExpressionString":
+            return _volatile(message.expression)
+        case "CommonInlineUserDefinedFunction" if not message.deterministic:
+            return f"the function {message.function_name!r}, which is not deterministic,"
+    return None
+
+
+def _volatile(text: str) -> str | None:
+    """What a text of SQL computes that is not of the row alone; None for nothing.
+
+    >>> _volatile("id, 'now()', `rand`(3) + user, current_price"), _volatile("a + Rand (7)")
+    (None, 'Rand()')
+    """
+    found = _VOLATILE.search(re.sub(r"'[^']*'|`[^`]*`", "", text))
+    return None if found is None else f"{found[1]}()"
+
+
+def planned(
+    df: DataFrame, query: QueryText, tables: Sequence[DataFrame | None], options: Mapping[str, Any]
+) -> DataFrame:
+    """The changes of a query, by its text: of one table row by row, or of a delta join of several.
+
+    Each table is a column with the table's name in the query, of which its columns are fields; so items and
+    conditions of the text mean what they mean in the text.
+
+    Args:
+        df: any of the streams.
+        query: the query.
+        tables: the stream of each table that it names; None for one of Spark's.
+        options: of `optimize`.
+
+    Raises:
+        PlanError: the query is not ``SELECT … FROM … JOIN … ON … WHERE …`` over managed tables.
+        SchemaError: a column is unknown, or a join lacks an index.
+    """
+    text = _Text(query, tables)
+    source = text.source(df, Settings.of_query(options, df.sparkSession.conf.getAll))
+    try:
+        if (where := text.where) is not None:
+            source = source.where(where)
+        rows = source.selectExpr(*text.items, ROW_KIND_COLUMN)
+        names = rows.columns[:-1]
+    except AnalysisException as cause:
+        reason = str(cause.getMessage() or cause).splitlines()[0]
+        raise SchemaError(f"{query.subject}: {reason}") from cause
+    keys = text.keys(names)
+    return rows if keys is None else rows.withMetadata(ROW_KIND_COLUMN, {KEYS_MARK: keys.to_text()})
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A table of the query: its number, its name there, its stream and columns, and how it is joined."""
+
+    number: int
+    alias: str
+    stream: DataFrame
+    columns: tuple[str, ...]
+    kind: str = ""
+    on: tuple[tuple[Ref, Ref], ...] = ()
+
+    def named(self, name: str) -> str | None:
+        """The column of a name, whatever its case."""
+        return next((own for own in self.columns if own.lower() == name.lower()), None)
+
+    @cached_property
+    def path(self) -> str | None:
+        """The folder of a managed table whose changes the stream reads as they are; None for others."""
+        read = _relation(self.stream).read.data_source
+        is_plain = read.format == "upsert-table" and len(read.paths) == 1 and not read.options
+        return str(read.paths[0]) if is_plain else None
+
+
+class _Text:
+    """The parts of a query's text over the streams of its tables.
+
+    Raises:
+        PlanError: it has others than these.
+        SchemaError: a column is in no table, or in several.
+    """
+
+    def __init__(self, query: QueryText, tables: Sequence[DataFrame | None]) -> None:
+        self._query = query
+        select = query.tree
+        if not isinstance(select, exp.Select):
+            self._refuse(f"a query that is {type(select).__name__.upper()}")
+        known = ("expressions", "from_", "joins", "where")
+        if others := sorted(key.strip("_") for key, part in select.args.items() if part and key not in known):
+            self._refuse(f"{others[0].upper()} in a stream")
+        for node in select.find_all(exp.AggFunc, exp.Window, exp.Query, exp.Explode):
+            if node is not select:
+                self._refuse(repr(node.sql("spark")))
+        if query.parameters:
+            self._refuse("a stream with parameters")
+        if (found := _volatile(query.text)) is not None:
+            self._refuse(f"{found}, which is not of the row alone,")
+        self._select = select
+        joins: list[exp.Join] = list(select.args.get("joins") or ())
+        nodes = [select.args["from_"].this, *(join.this for join in joins)]
+        self._sources: list[_Source] = []
+        for number, (node, stream, reference) in enumerate(zip(nodes, tables, query.references, strict=True)):
+            if stream is None or not stream.isStreaming:
+                self._refuse(f"table {reference.name!r} at {reference.position}, which is no stream,")
+            columns = tuple(name for name in stream.columns if name != ROW_KIND_COLUMN)
+            self._sources.append(_Source(number, visible_name(node), stream, columns))
+            if number:
+                self._sources[-1] = self._joined(joins[number - 1], self._sources[-1])
+
+    def _refuse(self, what: str) -> NoReturn:
+        reason = f"{self._query.subject}: over Spark Connect {what} cannot be planned"
+        remedy = "write SELECT … FROM … JOIN … ON a.x = b.y … WHERE …; or use a classic session"
+        raise PlanError([Refused(reason, remedy)])
+
+    def _joined(self, join: exp.Join, source: _Source) -> _Source:
+        """A table with how it is joined to those before it."""
+        words = [word for word in (join.method, join.side, join.kind) if word and word.upper() != "OUTER"]
+        written = " ".join(words).lower()
+        kind = {"": "inner", "left semi": "semi", "left anti": "anti"}.get(written, written)
+        if kind not in KINDS:
+            self._refuse(repr(join.sql("spark")))
+        condition, pairs = join.args.get("on"), []
+        for part in condition.flatten() if isinstance(condition, exp.And) else [condition]:
+            equal = None if part is None else part.unnest()
+            sides = (equal.this.unnest(), equal.expression.unnest()) if isinstance(equal, exp.EQ) else ()
+            refs = [self._ref(side) for side in sides if isinstance(side, exp.Column)]
+            refs.sort(key=lambda ref: ref.table == source.number)
+            if [ref.table == source.number for ref in refs] != [False, True]:
+                self._refuse(f"{join.sql('spark')!r}, whose ON must compare columns of both sides by =,")
+            pairs.append((refs[0], refs[1]))
+        return replace(source, kind=kind, on=tuple(pairs))
+
+    def _ref(self, column: exp.Column) -> Ref:
+        source, name = self._resolved(column)
+        return Ref(source.number, name)
+
+    def _resolved(self, column: exp.Column) -> tuple[_Source, str]:
+        """The table of a column, and its name there."""
+        first, *others = [part.name for part in column.parts]
+        if others and (source := self._of_alias(first)) is not None:
+            found = [(source, name)] if (name := source.named(others[0])) is not None else []
+        else:  # what follows it are its fields
+            found = [(one, name) for one in self._sources if (name := one.named(first)) is not None]
+        if len(found) == 1:
+            return found[0]
+        where = "several tables, write that of one" if found else "no table of the query"
+        known = ", ".join(f"{one.alias}.{name}" for one in self._sources for name in one.columns)
+        raise SchemaError(
+            f"{self._query.subject}: column {column.sql('spark')!r} is in {where}; there are {known}"
+        )
+
+    def _of_alias(self, alias: str) -> _Source | None:
+        return next((one for one in self._sources if one.alias.lower() == alias.lower()), None)
+
+    @cached_property
+    def _tree(self) -> Node:
+        tree: Node = Leaf(0)
+        for source in self._sources[1:]:
+            leaf = Leaf(source.number)
+            match source.kind:
+                case "inner" if isinstance(tree, Inner):
+                    tree = Inner((*tree.children, leaf), (*tree.on, *source.on))
+                case "inner":
+                    tree = Inner((tree, leaf), source.on)
+                case "right":
+                    tree = Outer("left", leaf, tree, tuple((own, other) for other, own in source.on))
+                case kind:
+                    tree = Outer(kind, tree, leaf, source.on)
+        return tree
+
+    @cached_property
+    def _visible(self) -> tuple[_Source, ...]:
+        return tuple(self._sources[number] for number in sorted(visible(self._tree)))
+
+    def source(self, like: DataFrame, settings: Settings) -> DataFrame:
+        """The changes of the tables, or of their join: for each table a column of its own columns."""
+        if len(self._sources) == 1:
+            (only,) = self._sources
+            columns = F.struct(*(F.col(quoted(name)) for name in only.columns)).alias(only.alias)
+            return only.stream.select(columns, ROW_KIND_COLUMN)
+        joined = []
+        for one in self._sources:
+            if one.path is None:
+                self._refuse(f"a join with {one.alias!r}, which is no managed table read as it is,")
+            joined.append(JoinedTable(one.path, one.columns))
+        session = like.sparkSession
+        spec = DeltaJoinSpec(tuple(joined), self._tree, shards=settings.shards or parallelism(session))
+        rows = deltajoin.read_join(session, spec, settings.physical, first_load=settings.first_load)
+        parts = [
+            F.struct(*(F.col(quoted(output_name(one.number, name))).alias(name) for name in one.columns))
+            for one in self._visible
+        ]
+        named = [part.alias(one.alias) for part, one in zip(parts, self._visible, strict=True)]
+        return rows.select(*named, ROW_KIND_COLUMN)
+
+    @property
+    def where(self) -> str | None:
+        """The condition of WHERE."""
+        if self._select.args.get("where") is None:
+            return None
+        at = next(token for token in reversed(self._tokens) if token.token_type is TokenType.WHERE)
+        return self._edited(at.end + 1, len(self._query.worded.text))
+
+    @cached_property
+    def items(self) -> tuple[str, ...]:
+        """What SELECT gives; all columns for a star."""
+        first, table = self._tokens[0], self._select.args["from_"].this.parts[0].meta[START]
+        before = [token for token in self._tokens if token.end < table]
+        commas = [token for token in before if token.token_type is TokenType.COMMA]
+        marks = [first, *commas, before[-1]]  # the last one is FROM
+        texts = [self._edited(one.end + 1, following.start) for one, following in pairwise(marks)]
+        stars = [f"{quoted(one.alias)}.*" for one in self._visible]
+        return tuple(item for text in texts for item in (stars if text == "*" else [text]))
+
+    @cached_property
+    def _tokens(self) -> list[Token]:
+        """The words of the query that stand in no brackets."""
+        depth, found = 0, []
+        for token in tokens_of(self._query.worded.text, self._query.subject):
+            depth -= token.token_type in (TokenType.R_PAREN, TokenType.R_BRACKET)
+            if depth == 0:
+                found.append(token)
+            depth += token.token_type in (TokenType.L_PAREN, TokenType.L_BRACKET)
+        return found
+
+    def _edited(self, start: int, end: int) -> str:
+        """A part of the text, in which each column says its table."""
+        edits = []
+        for column in self._select.find_all(exp.Column):
+            first = column.parts[0]
+            at = first.meta[START]
+            if start <= at < end and not isinstance(first, exp.Star):
+                source, _ = self._resolved(column)
+                if len(column.parts) == 1 or self._of_alias(first.name) is None:
+                    edits.append(Edit(at - start, at - start, f"{quoted(source.alias)}."))
+        return Revision(self._query.worded.text[start:end]).edited(edits).text.strip()
+
+    def keys(self, names: Sequence[str]) -> UniqueKeys | None:
+        """The key of the rows: that of each table, but of those that a row finds by their whole key.
+
+        ``names`` are the columns of the result; it has no key where one of these is in none of them. None
+        where no table says its key.
+        """
+        if any(one.path is None for one in self._sources):
+            return None
+        given: dict[Ref, list[str]] = {}
+        for item, name in zip(self._columns(), names, strict=True):
+            if item is not None and names.count(name) == 1:
+                given.setdefault(item, []).append(name)
+        key: list[tuple[str, ...]] = []
+        for one in self._visible:
+            primary = Table.open(one.path).schema.primary_key if one.path is not None else ()
+            compared = {own.column for _, own in one.on}
+            if one.kind in ("inner", "left") and primary and compared.issuperset(primary):
+                continue
+            parts = [tuple(given.get(Ref(one.number, name), ())) for name in primary]
+            if not primary or not all(parts):
+                return UniqueKeys()
+            key += parts
+        return UniqueKeys((tuple(key),))
+
+    def _columns(self) -> Iterator[Ref | None]:
+        """For each column of the result the one of a table that it is; None for computed ones."""
+        for item in self._select.expressions:
+            column = item.this if isinstance(item, exp.Alias) else item
+            if isinstance(column, exp.Star):
+                yield from (Ref(one.number, name) for one in self._visible for name in one.columns)
+            elif not isinstance(column, exp.Column):
+                yield None
+            elif isinstance(column.this, exp.Star):
+                source = self._of_alias(column.table)
+                yield from (Ref(source.number, name) for name in source.columns) if source is not None else ()
+            else:
+                source, name = self._resolved(column)
+                has_fields = len(column.parts) > (2 if self._of_alias(column.parts[0].name) else 1)
+                yield None if has_fields else Ref(source.number, name)

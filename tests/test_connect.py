@@ -1,0 +1,226 @@
+"""Tables over Spark Connect, and in a declarative pipeline: clients of a real server, in other processes."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from shutil import rmtree
+from typing import Any
+
+import pyarrow as pa
+import pyspark
+import pytest
+
+import upsert
+from tests.helpers import REPOSITORY, SESSION_OPTIONS, use_this_python
+from upsert.kafka.client.admin import create_topic
+from upsert.kafka.client.connection import Connection
+from upsert.testing import LocalKafka
+
+PAGE = (REPOSITORY / "docs" / "connect.md").read_text()
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.skipif(
+        not find_spec("grpc") or not find_spec("grpc_status"),
+        reason="the packages of pyspark[connect] are not installed",
+    ),
+]
+
+
+def run(folder: Path, *command: str) -> str:
+    """What a command prints, which must succeed, and in which Spark runs as this process does."""
+    environment = {
+        **os.environ,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_HOME": str(Path(pyspark.__file__).parent),
+    }
+    use_this_python(environment)
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("connect")
+    script = str(REPOSITORY / "tests" / "connect_script.py")
+    output = run(folder, sys.executable, script, str(folder))
+    return dict(json.loads(output.splitlines()[-1]))
+
+
+def test_statements_write_rows_and_queries_read_them(found: dict[str, Any]) -> None:
+    amounts = {1: 3.5, 2: 4.5, 3: 9.0, 4: 500.5}
+    assert {row["id"]: row["amount"] for row in found["written"]} == amounts
+    assert found["queried"] == [{"id": 1, "name": "tea"}, {"id": 2, "name": "coffee"}]
+    assert found["read"] == [{"id": 4}]
+
+
+def test_refusals_of_a_query_name_the_place(found: dict[str, Any]) -> None:
+    assert "column 'nam' is in no table of the query" in found["misspelt"]
+    assert found["misspelt"].endswith("at line 1, column 8")
+
+
+def test_a_join_in_sql_is_planned_by_its_text(found: dict[str, Any]) -> None:
+    sales, big = found["first_join"]
+    assert sales == [
+        {"id": 1, "name": "TEA", "amount": 7.0},
+        {"id": 2, "name": "COFFEE", "amount": 9.0},
+        {"id": 3, "name": None, "amount": 18.0},
+    ]
+    assert big == [{"id": 4, "product_id": 1, "amount": 500.5}]
+
+
+def test_a_join_in_sql_continues_with_the_changes_of_both_tables(found: dict[str, Any]) -> None:
+    assert found["next_join"] == [{"id": 3, "name": "MILK", "amount": 18.0}]
+
+
+def test_each_kind_of_join_in_a_stream_is_its_batch_query(found: dict[str, Any]) -> None:
+    streams, batches = found["kinds_of_joins"]
+    assert streams == batches
+    assert all(rows for rows in batches.values())
+
+
+def test_rows_are_merged(found: dict[str, Any]) -> None:
+    amounts = {2: 0.0, 3: 9.0, 4: 500.5}
+    assert {row["id"]: row["amount"] for row in found["merged"]} == amounts
+
+
+def test_the_snippet_of_the_page_prints_what_it_says(found: dict[str, Any]) -> None:
+    (printed,) = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
+    assert found["page"] == printed
+
+
+def test_a_join_by_its_spec_is_read(found: dict[str, Any]) -> None:
+    names = {2: "coffee", 3: "milk", 4: "tea"}
+    assert {row["id"]: row["name"] for row in found["joined_by_spec"]} == names
+
+
+def test_plain_spark_sql_sees_exposed_tables(found: dict[str, Any]) -> None:
+    assert found["exposed"] == [[{"id": 9, "product_id": 9, "amount": 9.0}], False]
+
+
+@pytest.mark.parametrize(
+    ("what", "why"),
+    [
+        (
+            "a join of DataFrames",
+            "PlanError: over Spark Connect changes are taken row by row only, found 'join'",
+        ),
+        ("lost kinds", "PlanError: over Spark Connect a stream of changes must have the column '_row_kind'"),
+        ("chance", "PlanError: rand() gives another value when a row is taken back"),
+        ("explain", "ConfigurationError: to read the plan of a query: needs a classic Spark session"),
+        ("a view", "ConfigurationError: a materialized view: needs a classic Spark session"),
+        (
+            "materialize",
+            "ConfigurationError: table 'copy': 'sink.materialize': needs a classic Spark session",
+        ),
+        ("an aggregate", "PlanError: INSERT INTO by_product: over Spark Connect GROUP in a stream"),
+        ("a key that is none", "ConfigurationError: table 'by_product': 'sink.materialize'"),
+        ("an inequality", "whose ON must compare columns of both sides by =,"),
+        ("an unknown column", "column 'o.nope' is in no table of the query; there are o.id, o.product_id"),
+        ("a column of two tables", "column 'product_id' is in several tables, write that of one"),
+    ],
+)
+def test_what_needs_a_classic_session_is_refused_by_name(what: str, why: str, found: dict[str, Any]) -> None:
+    assert why in found[what]
+
+
+def run_pipeline(folder: Path) -> None:
+    """Run the pipeline of a folder by Spark's own command."""
+    command = Path(pyspark.__file__).parent / "bin" / "spark-pipelines"
+    run(folder, str(command), "run", *(f"--conf={key}={value}" for key, value in SESSION_OPTIONS.items()))
+
+
+@pytest.mark.long
+def test_a_pipeline_reads_and_writes_tables(tmp_path: Path) -> None:
+    """The project of the page, run twice by Spark's own command, with changes between."""
+    spec, definitions = (
+        re.search(rf"{before}\n```{language}\n(.*?)```", PAGE, re.DOTALL)[1].replace(
+            "/data/shop", str(tmp_path)
+        )
+        for before, language in ((r"`spark-pipeline.yml`:\n", "yaml"), ("snippet: pipeline -->", "python"))
+    )
+    (tmp_path / "spark-pipeline.yml").write_text(spec)
+    (tmp_path / "transformations").mkdir()
+    (tmp_path / "transformations" / "shop.py").write_text(definitions)
+    catalog = upsert.Catalog(tmp_path / "warehouse")
+    catalog.sql(
+        "CREATE TABLE orders (id INT, item INT, amount DOUBLE, PRIMARY KEY (id) NOT ENFORCED, INDEX (item))"
+    )
+    catalog.sql("CREATE TABLE items (item INT, name STRING, PRIMARY KEY (item) NOT ENFORCED)")
+    orders, items = catalog.table("orders"), catalog.table("items")
+    orders.write(pa.table({"id": [1, 2, 3], "item": [7, 8, 7], "amount": [1.0, 200.0, 300.0]}))
+    items.write(pa.table({"item": [7, 8], "name": ["tea", "coffee"]}))
+
+    def found(name: str) -> list[tuple[Any, ...]]:
+        return sorted(tuple(row.values()) for row in catalog.table(name).snapshot().scan().to_pylist())
+
+    run_pipeline(tmp_path)
+    assert found("large") == [(2, 8, 200.0), (3, 7, 300.0)]
+    assert found("sales") == [(1, "tea", 1.0), (2, "coffee", 200.0), (3, "tea", 300.0)]
+    rmtree(tmp_path / "spark-warehouse")  # the names of Spark's own tables were in memory, and are gone
+    items.write(pa.table({"item": [7], "name": ["black tea"]}))
+    orders.delete([("id", "=", 2)])
+    run_pipeline(tmp_path)
+    assert found("large") == [(3, 7, 300.0)]
+    assert found("sales") == [(1, "black tea", 1.0), (3, "black tea", 300.0)]
+
+
+THROUGH_A_TOPIC = """
+from pyspark import pipelines as dp
+from pyspark.sql import SparkSession
+
+import upsert
+
+spark = SparkSession.active()
+catalog = upsert.Catalog({warehouse!r})
+topic = {{
+    "topic": {topic!r},
+    "columns": "id BIGINT, n BIGINT, PRIMARY KEY (id) NOT ENFORCED",
+    "properties.bootstrap.servers": {servers!r},
+    "key.format": "json",
+    "value.format": "json",
+    "state.path": {state!r},
+}}
+given = catalog.read_changes(spark, "given")
+records = spark.readStream.format("upsert-kafka").options(**topic).load()
+dp.create_sink("topic", "upsert-kafka", topic)
+dp.create_sink("taken", "upsert-table", {{"path": catalog.table("taken").path}})
+dp.append_flow(target="topic", name="into")(lambda: given)
+dp.append_flow(target="taken", name="out_of")(lambda: records)
+"""
+
+
+@pytest.mark.kafka
+@pytest.mark.long
+def test_a_pipeline_writes_a_topic_and_reads_it(tmp_path: Path, kafka: LocalKafka) -> None:
+    name = f"through-{tmp_path.name}"
+    create_topic(
+        Connection({"bootstrap.servers": kafka.bootstrap_servers}), name, 1, {"cleanup.policy": "compact"}
+    )
+    catalog = upsert.Catalog(tmp_path / "warehouse")
+    for table in ("given", "taken"):
+        catalog.sql(f"CREATE TABLE {table} (id BIGINT, n BIGINT, PRIMARY KEY (id) NOT ENFORCED)")
+    catalog.table("given").write(pa.table({"id": [1, 2], "n": [10, 20]}))
+    storage = (
+        f"name: topic\nstorage: file://{tmp_path}/storage\nlibraries: [{{glob: {{include: flows/**}}}}]\n"
+    )
+    (tmp_path / "spark-pipeline.yml").write_text(storage)
+    (tmp_path / "flows").mkdir()
+    (tmp_path / "flows" / "flows.py").write_text(
+        THROUGH_A_TOPIC.format(
+            warehouse=str(tmp_path / "warehouse"),
+            topic=name,
+            servers=kafka.bootstrap_servers,
+            state=str(tmp_path / "state"),
+        )
+    )
+    run_pipeline(tmp_path)  # its flows run beside each other: the second run reads what the first one wrote
+    run_pipeline(tmp_path)
+    assert catalog.table("taken").snapshot().scan().to_pylist() == [{"id": 1, "n": 10}, {"id": 2, "n": 20}]
