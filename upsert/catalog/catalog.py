@@ -274,7 +274,8 @@ class Catalog:
             name: the table.
             snapshot: id of the snapshot; None for the latest one.
             columns: names of the columns, in this order; None for all.
-            where: which rows, by stored columns, as ``Snapshot.scan`` takes it: ``[("id", ">", 7)]``.
+            where: which rows, by stored columns, as ``Snapshot.scan`` takes it: ``[("id", ">", 7)]``. No
+                comparison is true for NaN, which in Spark is the greatest number.
 
         Raises:
             ConfigurationError: columns or rows are asked for of a table with a connector or a system table,
