@@ -304,6 +304,8 @@ class _Text:
             (only,) = self._sources
             columns = F.struct(*(F.col(quoted(name)) for name in only.columns)).alias(only.alias)
             return only.stream.select(columns, ROW_KIND_COLUMN)
+        if settings.strategy == "none" or settings.consistency == "latest":
+            self._refuse("a join with option strategy = 'none' or consistency = 'latest'")
         joined = []
         for one in self._sources:
             if one.path is None:
