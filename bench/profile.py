@@ -62,7 +62,7 @@ def main(
     results: Annotated[Path, typer.Option(help="folder for the JSON")] = RESULTS,
 ) -> None:
     """Time micro-batches of several sizes in three ways, and the parts of the work without Spark."""
-    with tempfile.TemporaryDirectory(prefix="bench-profile-") as name:
+    with tempfile.TemporaryDirectory(prefix="bench-profile-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         write_tables(folder, *step_rows(0, FIRST_ROWS))
         spark = session()
