@@ -3,6 +3,9 @@
 All eight tables change; each view is refreshed, and Spark and DuckDB compute its query over Parquet files of
 the same rows. Prints a table for each scale and share of changed rows, and keeps the figures in
 `bench/results/views.json` and a plot in `bench/results/views.png`. At scale 1 it takes an hour.
+
+With `--ways` each query has two more views beside the one that chooses how it is refreshed: one that goes by
+changes, and one that reads all rows. So it is seen whether the choice is the faster way.
 """
 
 from __future__ import annotations
@@ -32,6 +35,12 @@ from upsert.views.view import View
 
 RESULTS: Final = Path(__file__).parent / "results"
 REPEATS: Final = 3
+CHOSEN: Final = "refresh_s"
+CHANGES: Final = "by_changes_s"
+ALL_ROWS: Final = "all_rows_s"
+WAYS: Final = {CHANGES: "incremental", ALL_ROWS: "full"}
+"""The two ways to refresh, by the option that asks for them."""
+
 WARM_UP: Final = 0.0002
 """Share of the rows that change before anything is timed: the first refresh plans what all others run."""
 
@@ -43,6 +52,7 @@ def main(
     shares: Annotated[str, typer.Option(help="shares of changed rows")] = "0.001,0.01,0.1",
     queries: Annotated[str, typer.Option(help="numbers of queries; all by default")] = "",
     results: Annotated[Path, typer.Option(help="folder for JSON and plot")] = RESULTS,
+    ways: Annotated[bool, typer.Option(help="also time both ways to refresh, beside the chosen one")] = False,
 ) -> None:
     """Time refreshes after some, more and many changes, and the queries themselves."""
     spark = session()
@@ -51,7 +61,7 @@ def main(
     report: dict[str, Any] = {"about": {"cpus": os.cpu_count(), "spark": spark.version}, "measured": []}
     for scale in map(float, scales.split(",")):
         with tempfile.TemporaryDirectory(prefix="bench-views-") as folder:
-            for row in measured(spark, Path(folder), scale, [*map(float, shares.split(","))], wanted):
+            for row in measured(spark, Path(folder), scale, [*map(float, shares.split(","))], wanted, ways):
                 report["measured"].append(row)
     report["summary"] = summary(report["measured"])
     results.mkdir(parents=True, exist_ok=True)
@@ -74,18 +84,29 @@ def session() -> SparkSession:
 
 
 def measured(
-    spark: SparkSession, folder: Path, scale: float, shares: list[float], queries: dict[int, str]
+    spark: SparkSession,
+    folder: Path,
+    scale: float,
+    shares: list[float],
+    queries: dict[int, str],
+    ways: bool,
 ) -> list[dict[str, Any]]:
     """The seconds of each query at one scale, after each share of changes."""
     catalog = Catalog(folder / "warehouse", optimize=planner.optimize)
     tpch.fill(catalog, tpch.generated(scale))
-    views, created = {}, {}
+    views: dict[int, dict[str, View]] = {}
+    created = {}
     for number, text in track(queries.items(), f"scale {scale:g}: creating views", console=console):
         began = time.perf_counter()
-        views[number] = catalog.create_view(f"q{number}", text, spark=spark)
+        views[number] = {CHOSEN: catalog.create_view(f"q{number}", text, spark=spark)}
         created[number] = time.perf_counter() - began
+        for name, option in WAYS.items() if ways else ():
+            options = {"refresh": option}
+            views[number][name] = catalog.create_view(
+                f"q{number}_{option}", text, options=options, spark=spark
+            )
     tpch.change(catalog, WARM_UP, 0)
-    for view in views.values():
+    for view in [view for of_query in views.values() for view in of_query.values()]:
         view.refresh()
     found = []
     for share in shares:
@@ -99,14 +120,24 @@ def measured(
     return found
 
 
-def refreshes(catalog: Catalog, views: dict[int, View], share: float) -> dict[int, dict[str, Any]]:
-    """Median seconds of the refreshes of each view."""
-    seconds: dict[int, list[float]] = {number: [] for number in views}
+def refreshes(catalog: Catalog, views: dict[int, dict[str, View]], share: float) -> dict[int, dict[str, Any]]:
+    """Median seconds of the refreshes of each view, and the ways that were chosen in each repetition."""
+    seconds: dict[int, dict[str, list[float]]] = {
+        number: {name: [] for name in of_query} for number, of_query in views.items()
+    }
+    chosen: dict[int, list[bool]] = {number: [] for number in views}
     for seed in range(REPEATS):
         rows = tpch.change(catalog, share, int(share * 1e6) + seed)
-        for number, view in track(views.items(), f"{rows:,} changed rows", console=console):
-            seconds[number].append(timed(view.refresh))
-    return {number: {"refresh_s": statistics.median(found)} for number, found in seconds.items()}
+        for number, of_query in track(views.items(), f"{rows:,} changed rows", console=console):
+            for name, view in of_query.items():
+                seconds[number][name].append(timed(view.refresh))
+            found = of_query[CHOSEN].refreshes.values()
+            chosen[number].append(all(refresh.by_changes for refresh in found))
+    return {
+        number: {name: statistics.median(found) for name, found in of_query.items()}
+        | {"by_changes": chosen[number]}
+        for number, of_query in seconds.items()
+    }
 
 
 def parquet(catalog: Catalog, folder: Path) -> dict[str, str]:
@@ -176,7 +207,18 @@ def summary(rows: list[dict[str, Any]]) -> list[str]:
             f"scale {scale:g}, {share:.1%} changed: a refresh takes {statistics.median(times):.1f} times "
             f"less than Spark's query (median); 10 times less for {of_ten} of {len(times)}, less for {of_one}"
         )
+    compared = [row for row in rows if CHANGES in row]
+    choices = [(row, way) for row in compared for way in row["by_changes"]]
+    right = sum(is_right(row, way) for row, way in choices)
+    if choices:
+        found.append(f"the way that takes less time was chosen for {right} of {len(choices)} refreshes")
     return found
+
+
+def is_right(row: dict[str, Any], by_changes: bool) -> bool:
+    """Whether a refresh has taken the faster way, or one that takes no more than a fifth longer."""
+    taken, other = (row[CHANGES], row[ALL_ROWS])[:: 1 if by_changes else -1]
+    return bool(taken <= 1.2 * other)
 
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
