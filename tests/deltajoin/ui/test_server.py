@@ -9,6 +9,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -147,7 +148,14 @@ def test_the_command_tells_that_its_port_is_taken(warehouse: str) -> None:
 
 def test_the_command_serves_until_it_is_interrupted(warehouse: str) -> None:
     command = [sys.executable, "-m", "deltajoin.cli", "ui", "-w", warehouse, "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # a shell that starts the tests in its background has them ignore the signal
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+    ) as process:
         assert process.stdout is not None
         try:
             address = re.match(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
