@@ -30,6 +30,10 @@ settings.register_profile("slice", parent=settings.get_profile("default"), max_e
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 
+collect_ignore = ["tests/connect_script.py"]
+"""A script that runs as it is read, in a process of its own; see tests/test_connect.py."""
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """The session that all Spark tests share: two threads, two shuffle partitions, UTC, no UI."""

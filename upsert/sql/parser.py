@@ -194,7 +194,7 @@ def parse(text: str) -> Statement:
     >>> statement.name, statement.schema.primary_key, str(statement.schema.indexes[0])
     ('t', ('id',), 'INDEX INDEX_v (v)')
     >>> parse("DROP TABLE IF EXISTS t")
-    DropTable(name='t', if_exists=True)
+    DropTable(name='t', if_exists=True, must_be_temporary=False)
     >>> parse("SET table-storage.bucket = 10").key
     'table-storage.bucket'
     """

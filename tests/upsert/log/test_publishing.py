@@ -275,7 +275,7 @@ def test_with_eventual_changes_are_in_the_log_before_their_commit(
     table.write(rows(("+I", 1, "a"), ("+I", 2, "b")))
     seen = list[int]()
 
-    def refused(*_: object) -> None:
+    def refused(*_: object, **__: object) -> None:
         seen.append(sum(len(messages) for messages, _ in log_of(table)))
         raise OSError("the disk is full")
 
