@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from upsert.catalog.connectors import ConnectorTable
+from upsert.catalog.connector import Connector
 from upsert.catalog.context import Context
 from upsert.catalog.job_hooks import JobStatusHook
 from upsert.catalog.namespace import Databases
@@ -177,7 +177,7 @@ class Catalog:
         """
         return self.context.schema(name)
 
-    def connected(self, name: str, options: Mapping[str, str] = {}) -> ConnectorTable | None:
+    def connected(self, name: str, options: Mapping[str, str] = {}) -> Connector | None:
         """The table with a connector; None for a managed table.
 
         Args:

@@ -11,10 +11,11 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Self, TypeAlias
+from typing import Final, Self
 from uuid import uuid4
 
 from upsert.catalog import spark_connector
+from upsert.catalog.connector import Connector
 from upsert.codec import Jsonable
 from upsert.errors import (
     CommitConflictError,
@@ -29,13 +30,6 @@ from upsert.store.metadata import table_file
 from upsert.store.paths import TABLE_FILE
 from upsert.store.storage import storage_of
 from upsert.views.view import ViewText
-
-if TYPE_CHECKING:
-    from upsert.catalog.kafka_connector import KafkaConnector
-    from upsert.catalog.postgres_connector import PostgresConnector
-
-ConnectorTable: TypeAlias = "KafkaConnector | PostgresConnector | spark_connector.SparkConnector"
-"""A table with a connector, as the catalog uses it."""
 
 _POSTGRES: Final = "postgres"
 _MIRRORED: Final = frozenset({"upsert-kafka"})
@@ -152,9 +146,7 @@ def definition_in(folder: str) -> Definition | None:
         ) from cause
 
 
-def connect(
-    name: str, definition: Definition, folder: str, options: Mapping[str, str] = {}
-) -> ConnectorTable:
+def connect(name: str, definition: Definition, folder: str, options: Mapping[str, str] = {}) -> Connector:
     """The table that the definition in a folder describes, after every check that needs no connection.
 
     State lies in the folder unless ``state.path`` says otherwise. The options of one query replace those of

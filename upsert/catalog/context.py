@@ -10,7 +10,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from upsert.catalog.connectors import ConnectorTable, PlainView, connect, definition_in, no_table
+from upsert.catalog.connector import Connector
+from upsert.catalog.connectors import PlainView, connect, definition_in, no_table
 from upsert.catalog.namespace import Catalogs, Databases, TableRef
 from upsert.catalog.session import SessionOptions
 from upsert.errors import ConfigurationError, CorruptTableError, TableExistsError, TableNotFoundError
@@ -130,7 +131,7 @@ class Context:
         definition = definition_in(self.databases.resolve(name).existing())
         return self.managed(name).schema if definition is None else definition.schema
 
-    def connected(self, name: str, options: Mapping[str, str] = {}) -> ConnectorTable | None:
+    def connected(self, name: str, options: Mapping[str, str] = {}) -> Connector | None:
         """As ``Catalog.connected``."""
         table_ref = self.databases.resolve(name)
         if table_ref.qualified in self.temporary_views:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from upsert.catalog import warehouse
+from upsert.catalog.connector import Connector
 from upsert.errors import ConfigurationError, SchemaError, TableNotFoundError
 from upsert.kafka import frames, topics
 from upsert.kafka.encode import sink_of
@@ -83,7 +84,7 @@ HELD_BY_MIRRORS: Final = frozenset({"max-rows-per-trigger", "changelog"})
 
 
 @dataclass(frozen=True)
-class KafkaConnector:
+class KafkaConnector(Connector):
     """A Kafka topic as a table of the catalog.
 
     ``own`` are the options that one query has for itself, in a hint.
@@ -92,11 +93,6 @@ class KafkaConnector:
     table: KafkaTable
     mirror: Mirror | None
     own: frozenset[str] = frozenset()
-
-    @property
-    def sink_key(self) -> tuple[str, ...]:
-        """The primary key of an upsert table, and the column that names the topic of a row."""
-        return self.sink.key
 
     @property
     def sink(self) -> Sink:
@@ -150,16 +146,6 @@ class KafkaConnector:
         """Send all rows of a batch DataFrame."""
         frames.write(df, self._to_write)
 
-    def fill(self, df: DataFrame) -> None:
-        """Send the rows of ``CREATE TABLE AS``; an existing topic may hold others."""
-        self.write(df)
-
-    def check_unused(self, spark: SparkSession) -> None:
-        """Nothing: a table may be declared over a topic that others write."""
-
-    def check_target(self) -> None:
-        """Nothing: the first query asks the brokers."""
-
     def prepare(self) -> tuple[str, ...]:
         """Create the topics that do not exist, where ``topic.partitions`` says how; the names of these."""
         return topics.create_missing(self.table)
@@ -211,8 +197,12 @@ class KafkaConnector:
 
     def _mirror(self) -> Mirror:
         if self.mirror is None:
-            raise ConfigurationError(
-                f"{self.table.name}: only tables of the connector 'upsert-kafka' have a mirror, got "
-                f"{self.table.connector!r}; write its changes into a managed table with write_changes"
-            )
+            raise self.without_mirror()
         return self.mirror
+
+    def without_mirror(self) -> ConfigurationError:
+        """The topic is one of changes."""
+        return ConfigurationError(
+            f"{self.table.name}: only tables of the connector 'upsert-kafka' have a mirror, got "
+            f"{self.table.connector!r}; write its changes into a managed table with write_changes"
+        )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING
 
+from upsert.catalog.connector import Connector
 from upsert.errors import ConfigurationError
 from upsert.materializer.choice import Sink
 from upsert.postgres import sink
@@ -15,14 +16,11 @@ from upsert.schema import TableSchema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
-
-    from upsert.store.table import Table
 
 
 @dataclass(frozen=True)
-class PostgresConnector:
+class PostgresConnector(Connector):
     """A table of PostgreSQL that changes are written into.
 
     ``state`` is the folder for the rows of keys that do not tell the rows of a query apart.
@@ -41,27 +39,17 @@ class PostgresConnector:
         sink.check(self.table)
 
     @property
-    def sink_key(self) -> tuple[str, ...]:
-        """The primary key."""
-        return self.table.schema.primary_key
-
-    @property
     def sink(self) -> Sink:
         """The table as a sink of changes."""
         return sink.sink_of(self.table)
 
-    @property
-    def has_order(self) -> bool:
-        """No: two rows of one key contradict each other."""
-        return False
-
     def read_changes(self, spark: SparkSession, **options: object) -> DataFrame:  # noqa: ARG002
         """Nothing: the database does not tell its changes."""
-        return self._only_written()
+        raise self.without_mirror()
 
     def read(self, spark: SparkSession) -> DataFrame:  # noqa: ARG002
         """Nothing: Spark's own connector ``jdbc`` reads such a table."""
-        return self._only_written()
+        raise self.without_mirror()
 
     def write_changes(self, df: DataFrame) -> DataStreamWriter:
         """A writer of changes, or of upserts; each micro-batch is one transaction, which counts once."""
@@ -89,28 +77,9 @@ class PostgresConnector:
                 "table without AS and INSERT INTO it"
             )
 
-    def prepare(self) -> tuple[str, ...]:
-        """Nothing: the table in the database is there."""
-        return ()
-
-    def clean_up(self, made: tuple[str, ...]) -> None:
-        """Nothing: rows are written in one transaction."""
-
-    def keep_mirror(
-        self,
-        spark: SparkSession,  # noqa: ARG002
-        trigger: Mapping[str, Any],  # noqa: ARG002
-        checkpoints: str | None,  # noqa: ARG002
-    ) -> StreamingQuery:
-        """Nothing: only upsert topics have a mirror."""
-        return self._only_written()
-
-    def mirror_table(self) -> Table:
-        """Nothing: only upsert topics have a mirror."""
-        return self._only_written()
-
-    def _only_written(self) -> NoReturn:
-        raise ConfigurationError(
+    def without_mirror(self) -> ConfigurationError:
+        """The table is only written."""
+        return ConfigurationError(
             f"table {self.table.name!r}: a table of the connector {CONNECTOR!r} is only written; read it "
             "with 'connector' = 'jdbc', look its keys up with deltajoin.PostgresLookup, or follow it with "
             "Debezium"

@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.errors import AnalysisException
 
+from upsert.catalog.connector import Connector
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.materializer.choice import Sink
 from upsert.rowkind import ROW_KIND_COLUMN
@@ -21,10 +22,7 @@ from upsert.types import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
-
-    from upsert.store.table import Table
 
 FORMATS: Final = ("parquet", "orc", "json", "csv", "text", "avro", "xml", "delta", "iceberg", "jdbc", "rate")
 """Connectors that are names of Spark's formats; any other one is ``'connector' = 'spark', 'format' = …``."""
@@ -37,7 +35,7 @@ _KNOW_THEIR_COLUMNS: Final = frozenset({"delta", "iceberg", "jdbc", "rate"})
 
 
 @dataclass(frozen=True)
-class SparkConnector:
+class SparkConnector(Connector):
     """A table that Spark reads and writes by itself.
 
     ``schema`` has the columns of CREATE TABLE, which are read and written.
@@ -63,19 +61,9 @@ class SparkConnector:
         return cls(name, format_, schema, own)
 
     @property
-    def sink_key(self) -> tuple[str, ...]:
-        """None: rows are only added."""
-        return ()
-
-    @property
     def sink(self) -> Sink:
         """A table that keeps every row."""
         return Sink(f"table {self.name!r}", (), "none")
-
-    @property
-    def has_order(self) -> bool:
-        """No: every row stays."""
-        return False
 
     def read_changes(self, spark: SparkSession, **options: object) -> DataFrame:
         """The rows that are added, as a stream without ``_row_kind``."""
@@ -170,31 +158,9 @@ class SparkConnector:
                 "reads the files of the stream alone; choose another folder, or a managed table"
             )
 
-    def check_target(self) -> None:
-        """Nothing: the first write or read finds out."""
-
-    def prepare(self) -> tuple[str, ...]:
-        """Nothing: the first write creates what is needed."""
-        return ()
-
-    def clean_up(self, made: tuple[str, ...]) -> None:
-        """Nothing: Spark deletes the files of its failed jobs itself."""
-
-    def keep_mirror(
-        self,
-        spark: SparkSession,  # noqa: ARG002
-        trigger: Mapping[str, Any],  # noqa: ARG002
-        checkpoints: str | None,  # noqa: ARG002
-    ) -> StreamingQuery:
-        """Nothing: only upsert topics have a mirror."""
-        return self._no_mirror()
-
-    def mirror_table(self) -> Table:
-        """Nothing: only upsert topics have a mirror."""
-        return self._no_mirror()
-
-    def _no_mirror(self) -> NoReturn:
-        raise ConfigurationError(
+    def without_mirror(self) -> ConfigurationError:
+        """Spark reads the table."""
+        return ConfigurationError(
             f"table {self.name!r} must be a managed table or have a mirror, got one of Spark's format "
             f"{self.format!r}; read it with catalog.read, or a query"
         )

@@ -24,7 +24,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructField, StructType
 
 from upsert import types
-from upsert.catalog.connectors import ConnectorTable, Definition, connect, define, definition_in
+from upsert.catalog.connector import Connector
+from upsert.catalog.connectors import Definition, connect, define, definition_in
 from upsert.catalog.create_as.local import LocalStage, LocalStages
 from upsert.catalog.create_as.object_store import ObjectStoreStage, ObjectStoreStages
 from upsert.catalog.create_as.stages import Entry
@@ -102,7 +103,7 @@ class NewTable:
     options: Mapping[str, str]
     definition: Definition | None = None
 
-    def _connected(self, folder: str) -> ConnectorTable | None:
+    def _connected(self, folder: str) -> Connector | None:
         return None if self.definition is None else connect(self.name, self.definition, folder)
 
     @property

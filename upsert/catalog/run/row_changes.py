@@ -52,7 +52,7 @@ from upsert.types import quoted
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from upsert.catalog.connectors import ConnectorTable
+    from upsert.catalog.connector import Connector
     from upsert.catalog.context import Context
     from upsert.sql.query import QueryText
 
@@ -224,7 +224,7 @@ class Target:
     what: str
     name: str
     schema: TableSchema
-    table: Table | ConnectorTable
+    table: Table | Connector
     columns: tuple[Column, ...]
     partition: Mapping[str, Any]
     dynamic: tuple[str, ...]

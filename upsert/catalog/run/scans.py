@@ -29,7 +29,7 @@ from upsert.types import quoted
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from upsert.catalog.connectors import ConnectorTable
+    from upsert.catalog.connector import Connector
     from upsert.catalog.context import Context
     from upsert.sql.query import QueryText
 
@@ -218,7 +218,7 @@ class Scan:
             df = frames.read(spark, path, columns=self._columns(schema), options=options)
         return with_declared(df, schema, self._computed(schema))
 
-    def _of_connector(self, spark: SparkSession, connected: ConnectorTable, schema: TableSchema) -> DataFrame:
+    def _of_connector(self, spark: SparkSession, connected: Connector, schema: TableSchema) -> DataFrame:
         as_of = self.reference.as_of
         is_state = as_of is not None and as_of.kind is not AsOfKind.PROCESSING
         if is_state or self.reference.changes is not None:

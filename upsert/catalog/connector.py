@@ -1,0 +1,90 @@
+"""What a connector is: a table whose rows lie elsewhere, as the catalog reads and writes it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from upsert.errors import ConfigurationError
+from upsert.materializer.choice import Sink
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from upsert.store.table import Table
+
+
+class Connector(ABC):
+    """One table with a connector. What only some kinds have to do is nothing for the others."""
+
+    @property
+    @abstractmethod
+    def sink(self) -> Sink:
+        """The table as a sink of changes."""
+
+    @property
+    def sink_key(self) -> tuple[str, ...]:
+        """The columns by which a row replaces an older one; () if rows are only added."""
+        return self.sink.key
+
+    @property
+    def has_order(self) -> bool:
+        """Whether the table itself decides between two rows of one key."""
+        return False
+
+    @abstractmethod
+    def read_changes(self, spark: SparkSession, **options: object) -> DataFrame:
+        """The changes of the table, or its new rows, as a stream; ``options`` replace those of the table."""
+
+    @abstractmethod
+    def read(self, spark: SparkSession) -> DataFrame:
+        """The rows of the table now."""
+
+    @abstractmethod
+    def write_changes(self, df: DataFrame) -> DataStreamWriter:
+        """A writer of the rows of a stream."""
+
+    @abstractmethod
+    def write_upsert(self, df: DataFrame) -> DataStreamWriter:
+        """A writer in update mode, for aggregates whose rows replace each other."""
+
+    @abstractmethod
+    def write(self, df: DataFrame) -> None:
+        """Write the rows of a batch DataFrame."""
+
+    def check_target(self) -> None:  # noqa: B027 - most have nothing to do, here and below
+        """Refuse, when the table is created, what it stands for, if that does not fit."""
+
+    def check_unused(self, spark: SparkSession) -> None:  # noqa: B027
+        """Refuse what has rows already, which a table of CREATE TABLE AS would have beside its own."""
+
+    def fill(self, df: DataFrame) -> None:
+        """Write the rows of CREATE TABLE AS."""
+        self.write(df)
+
+    def prepare(self) -> tuple[str, ...]:
+        """Create what CREATE TABLE AS needs elsewhere; the names of what was not there."""
+        return ()
+
+    def clean_up(self, made: tuple[str, ...]) -> None:  # noqa: B027
+        """Delete what ``prepare`` has made."""
+
+    def keep_mirror(
+        self,
+        spark: SparkSession,  # noqa: ARG002
+        trigger: Mapping[str, Any],  # noqa: ARG002
+        checkpoints: str | None,  # noqa: ARG002
+    ) -> StreamingQuery:
+        """The query of this session that keeps the mirror, which only upsert topics have."""
+        raise self.without_mirror()
+
+    def mirror_table(self) -> Table:
+        """The mirror, which must have been begun."""
+        raise self.without_mirror()
+
+    @abstractmethod
+    def without_mirror(self) -> ConfigurationError:
+        """Why there is no mirror, and what to do instead."""
