@@ -122,7 +122,7 @@ def write_upsert(df: DataFrame, table: KafkaTable | Mapping[str, str]) -> DataSt
         ...     "properties.bootstrap.servers": kafka.bootstrap_servers,
         ... })
         >>> type(writer).__name__
-        'DataStreamWriter'
+        'QueryWriter'
     """
     if not isinstance(table, KafkaTable):
         table = declared_for_write(UPSERT, table, df.schema)

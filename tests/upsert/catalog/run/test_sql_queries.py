@@ -178,10 +178,11 @@ class TestBatch:
         assert sql.catalog.table("visits").snapshot().id == before + 1
 
     def test_spark_logs_no_page_beside_an_error_or_a_query_that_runs(
-        self, sql: Session, caplog: pytest.LogCaptureFixture
+        self, sql: Session, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """PySpark logs each failed analysis with a page of stack, also where an EXISTS becomes a join."""
         logger = PySparkLogger.getLogger("SQLQueryContextLogger")
+        monkeypatch.setattr(logger, "disabled", False)  # as a test of the command may have left it
         logger.addHandler(caplog.handler)
         try:
             for text in ("SELECT nope FROM orders", "UPDATE orders SET amount = nope", "SELECT FROM WHERE"):
