@@ -293,7 +293,7 @@ def group_consumer(
         "group.id": group,
         "enable.auto.commit": False,
         "max.poll.interval.ms": 86_400_000,
-        # no session is held; but so long the library tries a commit, and spins if it ends before that is taken
+        # no session is held; but so long the library tries a commit, and spins if it ends before that
         "session.timeout.ms": 3_000,
         "heartbeat.interval.ms": 1_000,
         # uncommitted: those of an open transaction are passed over; what is committed is seen alone also then
