@@ -133,17 +133,23 @@ def test_an_attempt_waits_for_another_one_of_its_micro_batch(postgres: LocalPost
     table, reached, go_on = declared(postgres, target), Event(), Event()
 
     def slow() -> Iterator[pa.RecordBatch]:
-        yield from rows_of([("+I", 1, "x", 1.0)])
+        # more than a task holds at once, so its transaction has begun when the rows stop
+        ids = pa.array(range(100_001), pa.int64())
+        yield pa.record_batch({"id": ids, "part": ["x"] * len(ids), "v": [1.0] * len(ids)})
         reached.set()
         assert go_on.wait(60)
 
     with ThreadPoolExecutor(2) as threads:
         earlier = threads.submit(sink.write_rows, table, ("q", 0), slow())
         assert reached.wait(60)
-        later = threads.submit(sink.write_rows, table, ("q", 0), rows_of([("+I", 2, "x", 2.0)]))
-        go_on.set()
-        assert sorted([earlier.result(60), later.result(60)]) == [0, 1]
-    assert len(held(postgres, target)) == 1
+        later = threads.submit(sink.write_rows, table, ("q", 0), rows_of([("+I", -1, "x", 2.0)]))
+        try:
+            while not postgres.fetch("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"):
+                assert not later.done()
+        finally:
+            go_on.set()
+        assert (earlier.result(60), later.result(60)) == (100_001, 0)
+    assert (-1, "x") not in held(postgres, target)
 
 
 @pytest.mark.parametrize(
