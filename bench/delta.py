@@ -109,7 +109,8 @@ def run(name: str, python: str, folder: str, rows: int, batch: int, batches: int
     environment = {**os.environ, "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
     environment |= {"DELTA_PACKAGE": PACKAGE, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": root}
     environment.pop("SPARK_HOME", None)
-    command = [python, str(WORKER), name, folder, str(rows), str(batch), str(batches)]
+    # without -P its folder would be on the path, and bench/profile.py stand in for the module of that name
+    command = [python, "-P", str(WORKER), name, folder, str(rows), str(batch), str(batches)]
     done = subprocess.run(command, check=True, env=environment, stdout=subprocess.PIPE, text=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     console.print(f"  {found['upserts_a_s']:,} upserts a second")

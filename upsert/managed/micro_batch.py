@@ -30,10 +30,13 @@ from upsert.store.commit.staging import StagedFiles
 from upsert.store.table import Table
 from upsert.streaming_query import PlannedBatch, RowByRow, query_of_micro_batch
 
-FEW_ROWS: Final = 20_000
+FEW_ROWS: Final = 100_000
 """So many changed rows are joined in the driver: Spark's fixed costs are more than theirs."""
 
-FEW_BYTES: Final = 32 << 20
+FEW_EVALUATED_ROWS: Final = 20_000
+"""The same where Spark has to evaluate expressions of the rows, for which they go to the JVM and back."""
+
+FEW_BYTES: Final = 64 << 20
 """So many bytes may be read, and come of them; see also `FEW_ROWS`."""
 
 POINTS: Final = ("step.after-stage", "step.after-publish")
@@ -142,8 +145,9 @@ class WriteStep:
     def _read(self, planned: PlannedBatch) -> pa.Table | None:
         """What the stream's source gives between the offsets of a micro-batch; None if it is much."""
         reader, start, end = self.reader, planned.start, planned.end
+        few = min(FEW_ROWS, FEW_EVALUATED_ROWS) if self.source.chosen is None else FEW_ROWS
         rows, size = reader.size(start, end)
-        if rows > FEW_ROWS or size > FEW_BYTES:
+        if rows > few or size > FEW_BYTES:
             return None
         batches: list[pa.RecordBatch] = []
         rows = size = 0
@@ -152,7 +156,7 @@ class WriteStep:
                 assert isinstance(one, pa.RecordBatch)  # our readers give Arrow
                 batches.append(one)
                 rows, size = rows + one.num_rows, size + one.nbytes
-                if rows > FEW_ROWS or size > FEW_BYTES:
+                if rows > few or size > FEW_BYTES:
                     return None
         return pa.Table.from_batches(batches, batches[0].schema if batches else pa.schema([]))
 
