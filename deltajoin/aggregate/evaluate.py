@@ -31,10 +31,7 @@ _AVERAGE_DIGITS: Final = 4
 
 
 def result_type(measure: Measure, given: tuple[pa.DataType, ...]) -> pa.DataType:
-    """Arrow type of a measure's result, for values of these types.
-
-    Raises:
-        SchemaError: the function has no result for them here.
+    """Arrow type of a measure's result for values of these types; `SchemaError` where it has none here.
 
     >>> result_type(Measure("sum", ("price",)), (pa.decimal128(12, 2),))
     Decimal128Type(decimal128(22, 2))

@@ -76,12 +76,7 @@ _ESCAPED: Final = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(1
 
 
 class RowGrid:
-    """Rows as a table; as records where its columns would be folded too much.
-
-    Args:
-        names: of the columns.
-        rows: the values of each row. Numbers stand right, row kinds have their colours.
-    """
+    """Rows as a table; as records where its columns would be folded too much. Row kinds have colours."""
 
     def __init__(self, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         self._titles = [Text(name.translate(_ESCAPED)) for name in names]

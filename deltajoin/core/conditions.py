@@ -103,11 +103,7 @@ def type_of(condition: Condition, types_of: Types) -> pa.DataType:
 
 
 def check_is_condition(condition: Condition, types_of: Types) -> None:
-    """Refuse what is no condition: its type must be BOOLEAN.
-
-    Raises:
-        ConfigurationError: it has another type, or a part of it is refused by ``type_of``.
-    """
+    """Refuse a condition whose type is not BOOLEAN, or that ``type_of`` refuses."""
     if (found := type_of(condition, types_of)) != pa.bool_():
         raise ConfigurationError(
             f"condition {condition}: must be BOOLEAN, is {types.sql_name(found)}; compare it with a value"

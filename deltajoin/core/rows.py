@@ -108,10 +108,9 @@ class TablePart:
 
 @dataclass(frozen=True)
 class Bundle:
-    """Rows of a join of some tables, their parts by number of the table.
+    """Rows of a join of some tables, their parts by table; kinds mean nothing in looked up rows.
 
-    Kinds have no meaning in rows that were looked up. Marks say for each row whether another table's changes
-    may play a part: `deltajoin.core.consolidate`.
+    Marks say for each row whether another table's changes may play a part: `deltajoin.core.consolidate`.
     """
 
     parts: Mapping[int, TablePart]

@@ -138,8 +138,7 @@ class TableInfo:
     Attributes:
         name: with its database where that is not ``default``.
         kind: ``table``, ``view``, or the name of the connector.
-        uuid: "" where the table cannot be read.
-        error: why it cannot be read; None if it can.
+        uuid: "" where the table cannot be read, for the reason ``error``.
         rows: about how many there are; None where the storage does not say.
         snapshots: the newest ones, oldest first.
         writers: the last transaction of each query that has written it.
@@ -218,15 +217,7 @@ class QueryInfo:
 
 @dataclass(frozen=True)
 class Overview:
-    """A warehouse at one moment.
-
-    Attributes:
-        warehouse: its folder.
-        now_ms: the moment, in milliseconds since 1970.
-        tables: by name.
-        queries: the last heard of first.
-        problems: what could not be read beside tables.
-    """
+    """A warehouse at one moment; the query that was last heard of is the first."""
 
     warehouse: str
     now_ms: int
@@ -280,15 +271,7 @@ class _Opened:
 
 
 class Observer:
-    """Looks at a warehouse again and again; remembers only what cannot have changed.
-
-    Args:
-        warehouse: its folder, as ``Catalog`` takes it.
-
-    >>> import tempfile
-    >>> Observer(tempfile.mkdtemp()).look(now_ms=0).tables
-    ()
-    """
+    """Looks at a warehouse again and again; remembers only what cannot have changed."""
 
     def __init__(self, warehouse: str | os.PathLike[str]) -> None:
         self._context = Context(warehouse, None, "main")
@@ -300,11 +283,7 @@ class Observer:
         return self._context.warehouse
 
     def look(self, now_ms: int) -> Overview:
-        """The warehouse now.
-
-        Raises:
-            StorageError: the storage did not answer, or refused.
-        """
+        """The warehouse now; a `StorageError` where the storage did not answer, or refused."""
         databases = self._context.databases
         names = [
             name if database == databases.current else f"{database}.{name}"
@@ -329,11 +308,7 @@ class Observer:
         return Overview(self.warehouse, now_ms, tables, queries, records.unreadable)
 
     def sample(self, name: str) -> pa.Table:
-        """Some rows of a managed table: the first ones of its first buckets.
-
-        Raises:
-            ConfigurationError, TableNotFoundError: there is no managed table of this name.
-        """
+        """Some rows of a managed table: the first ones of its first buckets. Other names are refused."""
         snapshot = self._context.table(name).snapshot()
         columns, found = snapshot.layout.schema.names, []
         left = SAMPLE_ROWS

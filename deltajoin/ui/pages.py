@@ -137,10 +137,7 @@ def bars_of(batches: Sequence[MicroBatch]) -> Bars | None:
 def graph_of(overview: Overview, href: Href, only: QueryInfo | None = None) -> Graph | None:
     """Tables, queries and the stages of views, each to the right of what it reads; None if nothing is read.
 
-    Args:
-        overview: the warehouse.
-        href: makes the links.
-        only: draw this query alone, with what it reads and writes.
+    ``href`` makes the links. With ``only`` this query is drawn alone, with what it reads and writes.
     """
     boxes: dict[str, tuple[str, str, str, str, str]] = {}
     arrows: list[tuple[str, str]] = []

@@ -193,9 +193,7 @@ def is_own_name(host: str, names: Collection[str] = ()) -> bool:
 def application(observer: Observer, names: Collection[str] = ()) -> web.Application:
     """The pages; the values that they show as JSON below ``/api``, and as metrics for Prometheus.
 
-    Args:
-        observer: looks at the warehouse.
-        names: by which the server may be asked, beside addresses and ``localhost``.
+    The server may be asked by ``names``, beside addresses and ``localhost``.
     """
     known = frozenset(map(str.lower, names))
 
@@ -234,17 +232,7 @@ def application(observer: Observer, names: Collection[str] = ()) -> web.Applicat
 
 
 def serve(observer: Observer, host: str, port: int, on_start: Callable[[int], None]) -> None:
-    """Answer requests until the process is interrupted.
-
-    Args:
-        observer: looks at the warehouse.
-        host: the address or name of this machine to listen at.
-        port: 0 for a free one.
-        on_start: is told the port.
-
-    Raises:
-        ConfigurationError: the port is taken, or the host is no address of this machine.
-    """
+    """Answer requests until the process is interrupted; port 0 is a free one, which ``on_start`` is told."""
     asyncio.run(_serve(observer, host, port, on_start))
 
 

@@ -283,10 +283,6 @@ class ImageLog:
             keep: batches that can still be replayed.
             order_by: columns that say which row of a key is newer; empty: the order of the log.
             drop_every: positions after which images that are expired are looked for.
-
-        Raises:
-            ConfigurationError: the folder holds images of other columns, or a number is out of range.
-            SchemaError: the schema has no primary key, or a column has a name that images need.
         """
         if beginning < 0 or keep < 1 or drop_every < 1:
             raise ConfigurationError(

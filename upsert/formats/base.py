@@ -91,25 +91,16 @@ class Decoder(Protocol):
     """Messages to rows."""
 
     def decode(self, messages: pa.Array) -> Decoded:
-        """The rows of all messages, in the messages' order.
-
-        Args:
-            messages: a binary array. NULL means no message, it gives no row and is not bad.
-        """
+        """The rows of all messages, in their order; NULL is no message, it gives no row and is not bad."""
 
 
 class Encoder(Protocol):
     """Rows to messages."""
 
     def encode(self, rows: pa.Table, kinds: pa.Array | None = None) -> pa.Array:
-        """One message for each row, as a binary array without NULLs.
+        """One message for each row, as a binary array without NULLs; `SchemaError` for what has no form.
 
-        Args:
-            rows: the fields of the context.
-            kinds: the kind of each row; only formats of changes look at it.
-
-        Raises:
-            SchemaError: a value cannot be written in this format.
+        Only formats of changes look at ``kinds``.
         """
 
 
@@ -118,7 +109,6 @@ class Format:
     """One wire format.
 
     Attributes:
-        name: the name by which options choose it.
         options: its options, without any prefix.
         check: refuses fields and options that the format cannot serve, before a query starts, by a
             `ConfigurationError` where options contradict each other, and a `SchemaError` where a field's type
@@ -155,14 +145,7 @@ FORMATS: Final[Mapping[str, str]] = {
 
 
 def format_named(name: str, of: str) -> Format:
-    """The format of this name.
-
-    Args:
-        name: as in ``value.format``.
-        of: the table or option, for messages.
-
-    Raises:
-        ConfigurationError: there is no such format, or a package that it needs is missing.
+    """The format of this name, asked for by the table or option ``of``.
 
     >>> format_named("jsonn", "upsert-kafka")
     Traceback (most recent call last):

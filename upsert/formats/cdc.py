@@ -317,9 +317,7 @@ class _CdcDecoder:
 class JsonChangeEncoder:
     """One row is one change: ``+I`` and ``+U`` add it, ``-U`` and ``-D`` remove it.
 
-    Args:
-        added: what is written before and after a row that is added.
-        removed: what is written before and after a row that is removed.
+    ``added`` and ``removed`` are what is written before and after such a row.
     """
 
     def __init__(self, context: FormatContext, added: tuple[str, str], removed: tuple[str, str]) -> None:

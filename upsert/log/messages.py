@@ -48,11 +48,7 @@ UNTRACKED_HEADER: Final = "deltajoin.untracked"
 
 
 def headers(known: Mapping[str, str], rows: int, kinds: pa.Array | None = None) -> pa.ListArray:
-    """The same headers for all rows, and the kind of each.
-
-    >>> headers({"a": "1"}, rows=2).to_pylist()
-    [[{'key': 'a', 'value': b'1'}], [{'key': 'a', 'value': b'1'}]]
-    """
+    """The same headers for all rows, and the kind of each."""
     names = [*known, *([] if kinds is None else [KIND_HEADER])]
     texts = pa.array([text.encode() for text in known.values()], pa.binary())
     chosen = np.tile(np.arange(len(names)), (rows, 1))

@@ -136,10 +136,8 @@ def read_file(
 ) -> T | None:
     """What ``make`` makes of a file's JSON values; None if the file is not there.
 
-    ``must`` and ``remedy`` are for messages: what must hold of the values, and what to do where it does not.
-
-    Raises:
-        CorruptTableError: the file is damaged, or ``make`` does not take what it says.
+    A damaged file, or values that ``make`` does not take, is a `CorruptTableError`; ``must`` and ``remedy``
+    say in it what must hold of the values, and what to do where it does not.
     """
     path = os.path.join(root, name)
     try:

@@ -81,11 +81,7 @@ def table_folder(path: str | os.PathLike[str]) -> str:
 
 
 def resolve(root: str, name: str) -> str:
-    """Absolute path of a file of the table; ``name`` may come from a file and is not trusted.
-
-    Raises:
-        CorruptTableError: the name would lead out of the table's folder.
-    """
+    """Absolute path of a file of the table; refuses a name that leads out of its folder."""
     parts = name.split("/")
     if not name or os.path.isabs(name) or "\0" in name or any(part in ("", ".", "..") for part in parts):
         raise CorruptTableError(

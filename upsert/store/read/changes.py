@@ -166,11 +166,7 @@ def _check_all_tracked(table: PinnedTable, base: int, after: SnapshotInfo) -> No
 
 
 def check_tracked(table: PinnedTable, commit: SnapshotInfo, scope: Scope) -> None:
-    """Refuse a commit with changes that no change stream may show, unless the reader passes over them.
-
-    Raises:
-        UntrackedChangesError: it was written with ``change-tracking = false``.
-    """
+    """Refuse a commit with changes that no change stream may show, unless the reader passes over them."""
     if not scope.skips_untracked and (hidden := _untracked(table, commit, scope)):
         raise _cannot_be_read(table, commit, hidden)
 

@@ -75,11 +75,8 @@ def hold(
     """Keep what a reader at ``version`` needs for a time, in place of what the name held before.
 
     When it returns, nothing that the version needs can expire before the lease is over, also if the lease
-    before had lapsed. A crash leaves the old hold or the new one.
-
-    Raises:
-        SnapshotExpiredError: the version cannot be read any more.
-        CommitConflictError: this process stalled so long that it may have expired; hold it again.
+    before had lapsed. A crash leaves the old hold or the new one. A ``CommitConflictError`` says that this
+    process stalled so long that the version may have expired; hold it again.
     """
     path = _path(history.root, name)
     if not lease_s > 0:
