@@ -232,21 +232,19 @@ def lag_of(uuid: str, name: str | None, at: Version, history: Sequence[SnapshotI
     >>> lag_of("a1", "orders", Version.EMPTY, (), 0)
     Lag(table='orders', uuid='a1', version='0', commits=0, seconds=0.0)
     """
-    shown = str(at.base) if at.is_complete else f"{at.base} → {at.target}"
     if name is None:
-        return Lag(None, uuid, shown, None, None)
+        return Lag(None, uuid, shown(at), None, None)
     unread = [info for info in history if info.changes_rows and info.id > at.base]
     if not unread:
-        return Lag(name, uuid, shown, 0, 0.0)
+        return Lag(name, uuid, shown(at), 0, 0.0)
     # the count of all commits up to each is in the snapshots, however few of these are left
     before = next((info.states for info in reversed(history) if info.id <= at.base), None)
     if before is None and at.base == 0:
         before = 0
     is_first = before is not None and unread[0].states == before + 1
     commits = None if before is None else unread[-1].states - before
-    return Lag(
-        name, uuid, shown, commits, max(0.0, (now_ms - unread[0].time_ms) / 1000) if is_first else None
-    )
+    waits = max(0.0, (now_ms - unread[0].time_ms) / 1000) if is_first else None
+    return Lag(name, uuid, shown(at), commits, waits)
 
 
 def written_by_query(history: Sequence[SnapshotInfo]) -> dict[str, dict[int, int]]:
@@ -393,7 +391,7 @@ class Observer:
             ),
             tags={tag.name: tag.snapshot.id for tag in table.tags()},
             consumers=tuple(
-                ConsumerRow(one.name, _shown(one.version), one.renewed_ms, one.until_ms)
+                ConsumerRow(one.name, shown(one.version), one.renewed_ms, one.until_ms)
                 for one in table.consumers()
             ),
             writers=dict(snapshot.info.writers),
@@ -438,7 +436,8 @@ def _shown_options(given: Mapping[str, str]) -> dict[str, str]:
     return {key: masked_text(value) for key, value in masked(given).items()}
 
 
-def _shown(version: Version) -> str:
+def shown(version: Version) -> str:
+    """A version as people read it."""
     return str(version.base) if version.is_complete else f"{version.base} → {version.target}"
 
 
