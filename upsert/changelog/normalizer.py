@@ -28,72 +28,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from upsert import types
-from upsert.arrays import Kinds, Mask, Positions, is_null, one_array
+from upsert.arrays import Kinds, Mask, is_null, one_array
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind, every_kind, signs
-from upsert.store.rows.hashing import canonical_bytes, fixed_width
-from upsert.store.rows.keys import as_values, equal_rows, order_by
-from upsert.store.rows.merge import gather
-
-
-def equal_pairs(rows: pa.Table, left: Positions, right: Positions, columns: Sequence[str]) -> Positions:
-    """Which pairs (row ``left[i]``, row ``right[i]``) agree in all columns, ascending.
-
-    Equal are NULL and NULL, NaN and NaN, maps with the same entries in any order; not -0.0 and 0.0. A column
-    is looked at only where all before it were equal, the cheap ones first: rows that differ mostly do so
-    soon.
-
-    >>> rows = pa.table({"a": [1, 1, None, None]})
-    >>> equal_pairs(rows, np.array([0, 1, 2]), np.array([1, 2, 3]), ["a"]).tolist()
-    [0, 2]
-    """
-    pairs = np.arange(len(left))
-
-    def cost(name: str) -> int:
-        type_ = rows.schema.field(name).type
-        is_text = pa.types.is_string(type_) or pa.types.is_binary(type_)
-        return int(is_text) if types.is_scalar(type_) else 2
-
-    for name in sorted(columns, key=cost):
-        if not len(pairs):
-            break
-        column = rows.select([name])
-        sides = [one_array(gather(column, side[pairs]).column(0)) for side in (left, right)]
-        pairs = pairs[same_values(*sides)]
-    return pairs
-
-
-def same_values(left: pa.Array, right: pa.Array) -> Mask:
-    """Where two arrays of one type hold the same value, or NULL both; -0.0 is not 0.0.
-
-    >>> nan = float("nan")
-    >>> same_values(pa.array([nan, 0.0, None, 1.0]), pa.array([nan, -0.0, None, None])).tolist()
-    [True, False, True, False]
-    """
-    return same_keys(as_values(left), as_values(right))
-
-
-def same_keys(left: pa.Array, right: pa.Array) -> Mask:
-    """Where two arrays of one type hold equal keys, or NULL both; -0.0 equals 0.0.
-
-    >>> same_keys(pa.array([0.0, None]), pa.array([-0.0, 1.0])).tolist()
-    [True, False]
-    """
-    if not types.is_scalar(left.type):
-        pairs = zip(canonical_bytes(left), canonical_bytes(right), strict=True)
-        return np.fromiter((one == other for one, other in pairs), np.bool_, len(left))
-    same: npt.NDArray[Any] = equal_rows([left], [right])
-    if left.null_count and right.null_count:
-        same = same | (is_null(left) & is_null(right))
-    return same
-
+from upsert.store.rows.hashing import fixed_width
+from upsert.store.rows.keys import order_by
+from upsert.store.rows.merge import gather, same_rows
 
 DELETED_COLUMN: Final = "_is_deleted"
 """Of the images of ordered rows: whether the key is deleted, so that only its order is remembered."""
@@ -287,7 +234,8 @@ def encounters(line: Line, rows: pa.Table, compare: Sequence[str]) -> Encounters
     was &= follows & ~line.is_expired
     if not line.refreshes:
         both = np.flatnonzero(was & line.is_value)
-        is_same[both[equal_pairs(rows, line.rows[both - 1], line.rows[both], compare)]] = True
+        same = same_rows(rows.select(compare), line.rows[both - 1], rows, line.rows[both])
+        is_same[both[same]] = True
     heads = np.maximum.accumulate(np.where(is_same, 0, np.arange(len(line.rows))))
     before = np.full(len(line.rows), -1, np.int64)
     meeting = np.flatnonzero(was)

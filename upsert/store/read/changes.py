@@ -26,8 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from upsert import types
-from upsert.arrays import Mask, Positions, is_null, one_array
+from upsert.arrays import Mask, Positions, one_array
 from upsert.errors import ConfigurationError, UntrackedChangesError
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind, every_kind
 from upsert.schema import TableSchema
@@ -37,8 +36,8 @@ from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.paths import Partition
 from upsert.store.predicate import EVERY_ROW, Filter, remaining
 from upsert.store.read.snapshot import PinnedTable, Snapshot
-from upsert.store.rows.hashing import Hashes, row_hashes
-from upsert.store.rows.keys import as_values, equal_rows, order_by
+from upsert.store.rows.hashing import Hashes
+from upsert.store.rows.keys import order_by
 from upsert.store.rows.layout import COUNT_COLUMN, Layout
 from upsert.store.rows.merge import (
     SortedRows,
@@ -49,6 +48,7 @@ from upsert.store.rows.merge import (
     key_ranges,
     merge_runs,
     present,
+    same_rows,
 )
 from upsert.store.rows.partitions import partition_name
 from upsert.store.version import MAX_HASH, Cursor, Step, Version, step_between
@@ -395,7 +395,7 @@ def _net(base: Snapshot, touched: Touched, names: Sequence[str]) -> pa.Table:
     before_of[positions] = np.arange(before.num_rows)
     both = np.flatnonzero(is_after & (before_of >= 0))
     values = [name for name in names if name not in key]
-    same = _same_images(before.select(values), before_of[both], after.select(values), newest[both])
+    same = same_rows(before.select(values), before_of[both], after, newest[both])
     is_changed = np.ones(len(newest), np.bool_)
     is_changed[both[same]] = False
     leaves, comes = (before_of >= 0) & is_changed, is_after & is_changed
@@ -409,30 +409,6 @@ def _net(base: Snapshot, touched: Touched, names: Sequence[str]) -> pa.Table:
     kinds[new] = np.where(before_of[coming] >= 0, _AFTER, _INSERT)
     images = pa.concat_tables([pa.Table.from_arrays(before.columns, schema=after.schema), after])
     return _with_kinds(gather(images, rows), kinds)
-
-
-def _same_images(one: pa.Table, of_one: Positions, other: pa.Table, of_other: Positions) -> Positions:
-    """Which pairs of a row of ``one`` and a row of ``other`` are equal in all columns.
-
-    NULL equals NULL, NaN equals NaN, -0.0 is not 0.0. Pairs that differ in a column are not compared further.
-    """
-    same = np.arange(len(of_one))
-    for name in one.column_names:
-        if not len(same):
-            break
-        pairs = (gather(one.select([name]), of_one[same]), gather(other.select([name]), of_other[same]))
-        left, right = (as_values(one_array(values.column(0))) for values in pairs)
-        same = same[_are_equal(left, right)]
-    return same
-
-
-def _are_equal(left: pa.Array, right: pa.Array) -> Mask:
-    if not types.is_scalar(left.type):
-        return equal_rows([row_hashes([left], len(left))], [row_hashes([right], len(right))])
-    equal = equal_rows([left], [right])
-    if left.null_count and right.null_count:
-        equal |= is_null(left) & is_null(right)
-    return equal
 
 
 def _repeated(rows: pa.Table, names: list[str], *, is_load: bool) -> pa.Table:

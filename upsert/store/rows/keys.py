@@ -18,8 +18,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from upsert.arrays import Positions, is_null, one_array
-from upsert.store.rows.hashing import decimal_words, fixed_bytes, fixed_width, is_text, normalised_floats
+from upsert import types
+from upsert.arrays import Mask, Positions, is_null, one_array
+from upsert.store.rows.hashing import (
+    canonical_bytes,
+    decimal_words,
+    fixed_bytes,
+    fixed_width,
+    is_text,
+    normalised_floats,
+)
 
 Column: TypeAlias = pa.Array | pa.ChunkedArray
 
@@ -88,6 +96,31 @@ def _equal(one: pa.Array, other: pa.Array) -> npt.NDArray[np.bool_]:
         if array.null_count:
             numbers &= ~is_null(array)
     return numbers
+
+
+def same_values(left: pa.Array, right: pa.Array) -> Mask:
+    """Where two arrays of one type hold the same value, or NULL both; -0.0 is not 0.0.
+
+    >>> nan = float("nan")
+    >>> same_values(pa.array([nan, 0.0, None, 1.0]), pa.array([nan, -0.0, None, None])).tolist()
+    [True, False, True, False]
+    """
+    return same_keys(as_values(left), as_values(right))
+
+
+def same_keys(left: pa.Array, right: pa.Array) -> Mask:
+    """Where two arrays of one type hold equal keys, or NULL both; -0.0 equals 0.0.
+
+    >>> same_keys(pa.array([0.0, None]), pa.array([-0.0, 1.0])).tolist()
+    [True, False]
+    """
+    if not types.is_scalar(left.type):
+        pairs = zip(canonical_bytes(left), canonical_bytes(right), strict=True)
+        return np.fromiter((one == other for one, other in pairs), np.bool_, len(left))
+    same = equal_rows([left], [right])
+    if left.null_count and right.null_count:
+        same |= is_null(left) & is_null(right)
+    return same
 
 
 def key_bytes(columns: Sequence[Column]) -> bytes:
