@@ -84,7 +84,6 @@ class RowGrid:
         self._cells = [[_cell(*named) for named in zip(names, row, strict=True)] for row in self._rows]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Choose the form that the width allows."""
         if self._rows and self._least_width() > options.max_width:
             yield from self._records()
         else:

@@ -128,7 +128,6 @@ class _Log:
         self._ended: set[str] = set()
 
     def tell(self, end: str = "ended") -> None:
-        """Tell what is new."""
         for query in self._queries:
             for event in self._news(query, end):
                 if not self._only_failures or event["event"] == "failed":

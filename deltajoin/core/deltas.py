@@ -188,7 +188,6 @@ class PathVersions:
                 yield rest.where(equal_keys(rest, plan.equal))
 
     def _steps(self, rows: Bundle, steps: Sequence[Attach], noted: Marks | None) -> Iterator[Bundle]:
-        """The rows with all steps attached, one after the other."""
         if not len(rows):
             return
         if not steps:

@@ -113,8 +113,6 @@ class SideFinder:
 
 
 class _SidePending(NamedTuple):
-    """Lookups of a side that are under way."""
-
     finder: SideFinder
     cached: Cached | None
     lookups: Pending
@@ -131,7 +129,6 @@ class _SidePending(NamedTuple):
         return Found(pa.concat_tables([self.cached.rows, rows]), failures)
 
     def cancel(self) -> None:
-        """End what is still under way."""
         self.lookups.cancel()
 
 
@@ -515,7 +512,6 @@ class EmittedRowsOfShard:
         return rows.append_column(_MISSING, pa.array(missing))
 
     def _decoded(self, changes: pa.Table) -> pa.Table:
-        """The rows as they are given."""
         if self._join.pads_are_keys:
             missing = changes.column(_MISSING)
             for side, names in enumerate(_keys_by_side(self._join)):

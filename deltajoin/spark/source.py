@@ -179,7 +179,6 @@ class _JoinStepReader(SteppingReader[JoinedTables]):
         return JoinOffset(identity, (Version.EMPTY,) * len(self._spec.tables)).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """``max_rows_per_trigger``, of each table."""
         return ReadMaxRows(self._spec.max_rows_per_trigger)
 
     def opened(self) -> JoinedTables:

@@ -62,8 +62,6 @@ def _regular_expression(text: str) -> str:
 
 
 class _CanalReader:
-    """Reads the envelopes of the tables asked for."""
-
     def __init__(self, context: FormatContext) -> None:
         self._fields = context.fields
         self._dialect = dialect = JsonDialect.of(context.options)
@@ -80,7 +78,6 @@ class _CanalReader:
         self._reader = JsonReader(pa.schema(envelope), dialect, takes_arrays=False)
 
     def read(self, messages: pa.Array) -> cdc.Envelopes:
-        """The envelopes of all messages to the tables asked for."""
         unnamed: list[BadMessage] = []
         if self._included:
             messages, unnamed = self._of_tables(messages)
@@ -103,7 +100,6 @@ class _CanalReader:
         return pc.if_else(pa.array(is_asked_for), messages, pa.scalar(None, pa.binary())), envelopes.bad
 
     def images(self, envelopes: cdc.Envelopes, first_kinds: Positions) -> cdc.Images:
-        """The rows in ``data``, and what they were before as ``old`` says."""
         return cdc.data_and_old(envelopes, first_kinds, self._fields, self._dialect)
 
     def metadata(self, key: str, envelopes: cdc.Envelopes) -> pa.Array:

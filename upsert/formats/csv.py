@@ -303,8 +303,6 @@ def _decoded(messages: pa.Array, reasons: dict[int, str]) -> pa.Array:
 
 
 class _CsvEncoder:
-    """Rows to lines."""
-
     def __init__(self, context: FormatContext) -> None:
         self._fields = context.fields
         self._dialect = dialect = dialect_of(context.options)

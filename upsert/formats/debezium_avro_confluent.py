@@ -22,8 +22,6 @@ NAME: Final = "debezium-avro-confluent"
 
 
 class _DebeziumAvroReader:
-    """Reads the envelopes of all schemas that messages name."""
-
     def __init__(self, context: FormatContext) -> None:
         of_schema = tuple(key for key in context.metadata if key in avro_confluent.METADATA)
         fields = pa.schema(debezium_json.envelope(context))
@@ -43,7 +41,6 @@ class _DebeziumAvroReader:
         return envelopes
 
     def images(self, envelopes: cdc.Envelopes, first_kinds: Positions) -> cdc.Images:
-        """The rows before and after each change."""
         return cdc.before_and_after(envelopes, first_kinds, debezium_json.REMEDY)
 
     def metadata(self, key: str, envelopes: cdc.Envelopes) -> pa.Array:
@@ -65,7 +62,6 @@ class _DebeziumAvroEncoder:
         )
 
     def encode(self, rows: pa.Table, kinds: pa.Array | None = None) -> pa.Array:
-        """One message a row; without kinds every row is added."""
         is_added = pa.array(cdc.adds(kinds, rows.num_rows))
         columns = [one_array(rows.column(field.name)) for field in self._image]
         images = pa.StructArray.from_arrays(columns, fields=list(self._image))

@@ -115,7 +115,6 @@ class _DebeziumReader:
         return envelopes
 
     def images(self, envelopes: cdc.Envelopes, first_kinds: Positions) -> cdc.Images:
-        """The rows before and after each change."""
         return cdc.before_and_after(envelopes, first_kinds, REMEDY)
 
     def metadata(self, key: str, envelopes: cdc.Envelopes) -> pa.Array:

@@ -38,8 +38,6 @@ _MEMBERS: Final = {
 
 
 class _MaxwellReader:
-    """Reads the envelopes."""
-
     def __init__(self, context: FormatContext) -> None:
         self._fields = context.fields
         self._dialect = JsonDialect.of(context.options)
@@ -52,13 +50,11 @@ class _MaxwellReader:
         self._reader = JsonReader(pa.schema(envelope), self._dialect, takes_arrays=False)
 
     def read(self, messages: pa.Array) -> cdc.Envelopes:
-        """The envelopes of all messages."""
         envelopes = cdc.Envelopes(self._reader.decode(messages), messages)
         envelopes.refuse(is_null(envelopes.columns["type"]), "field 'type' is missing")
         return envelopes
 
     def images(self, envelopes: cdc.Envelopes, first_kinds: Positions) -> cdc.Images:
-        """The row in ``data``, and what it was before as ``old`` says."""
         return cdc.data_and_old(envelopes, first_kinds, self._fields, self._dialect)
 
     def metadata(self, key: str, envelopes: cdc.Envelopes) -> pa.Array:

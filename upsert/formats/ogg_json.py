@@ -42,8 +42,6 @@ REMEDY: Final = (
 
 
 class _OggReader:
-    """Reads the envelopes."""
-
     def __init__(self, context: FormatContext) -> None:
         image = pa.struct(list(context.fields))
         envelope = [
@@ -55,13 +53,11 @@ class _OggReader:
         self._reader = JsonReader(pa.schema(envelope), JsonDialect.of(context.options), takes_arrays=False)
 
     def read(self, messages: pa.Array) -> cdc.Envelopes:
-        """The envelopes of all messages."""
         envelopes = cdc.Envelopes(self._reader.decode(messages), messages)
         envelopes.refuse(is_null(envelopes.columns["op_type"]), "field 'op_type' is missing")
         return envelopes
 
     def images(self, envelopes: cdc.Envelopes, first_kinds: Positions) -> cdc.Images:
-        """The rows before and after each change."""
         return cdc.before_and_after(envelopes, first_kinds, REMEDY)
 
     def metadata(self, key: str, envelopes: cdc.Envelopes) -> pa.Array:

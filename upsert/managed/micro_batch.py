@@ -152,7 +152,6 @@ class WriteStep:
         return pa.Table.from_batches(batches, batches[0].schema if batches else pa.schema([]))
 
     def _staged_by_tasks(self, rows: DataFrame, buckets: int) -> list[StagedFiles | None]:
-        """Let tasks stage the rows of a micro-batch."""
         staged = by_bucket(rows, buckets, self.bucket).mapInArrow(StageRows(self.writer), _STAGED)
         return [pickle.loads(row.staged) for row in staged.collect()]
 

@@ -35,7 +35,6 @@ def _zstd_level(value: str) -> int:
 
 
 def _file_form(owner: str, values: Mapping[str, Any], schema: TableSchema) -> FileForm:
-    """What converted options say of new files."""
     format_ = format_called(values["file.format"])
     codec = values["file.compression"] or format_.codecs[0]
     if codec not in format_.codecs:

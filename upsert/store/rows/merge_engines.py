@@ -52,7 +52,6 @@ class Groups:
 
 
 def _aggregated(aggregate: Aggregate, values: pa.Array, groups: Groups) -> pa.Array:
-    """One value a key."""
     if aggregate.function == "sum":
         return _sum(aggregate, values, groups)
     if aggregate.function == "count":
