@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any, Final, Protocol, Self
 
 import numpy as np
@@ -129,19 +129,19 @@ class Format:
 
 
 FORMATS: Final[Mapping[str, str]] = {
-    "avro": "upsert.formats.avro",
-    "avro-confluent": "upsert.formats.avro_confluent",
-    "canal-json": "upsert.formats.canal_json",
-    "csv": "upsert.formats.csv",
-    "debezium-avro-confluent": "upsert.formats.debezium_avro_confluent",
-    "debezium-json": "upsert.formats.debezium_json",
-    "json": "upsert.formats.json",
-    "json-schema-confluent": "upsert.formats.json_schema_confluent",
-    "maxwell-json": "upsert.formats.maxwell_json",
-    "ogg-json": "upsert.formats.ogg_json",
-    "raw": "upsert.formats.raw",
+    "avro": "avro:FORMAT",
+    "avro-confluent": "avro_confluent:FORMAT",
+    "canal-json": "cdc_json:CANAL",
+    "csv": "csv:FORMAT",
+    "debezium-avro-confluent": "debezium_avro_confluent:FORMAT",
+    "debezium-json": "cdc_json:DEBEZIUM",
+    "json": "json:FORMAT",
+    "json-schema-confluent": "json_schema_confluent:FORMAT",
+    "maxwell-json": "cdc_json:MAXWELL",
+    "ogg-json": "cdc_json:OGG",
+    "raw": "raw:FORMAT",
 }
-"""Name of a format -> the module whose ``FORMAT`` it is. Modules are loaded when a table needs them."""
+"""Name of a format -> its module in this folder and its name there; loaded when a table needs it."""
 
 
 def format_named(name: str, of: str) -> Format:
@@ -152,8 +152,8 @@ def format_named(name: str, of: str) -> Format:
     ...
     upsert.errors.ConfigurationError: upsert-kafka: unknown format 'jsonn'; formats are avro, ...
     """
-    module = FORMATS.get(name)
-    if module is None:
+    place = FORMATS.get(name)
+    if place is None:
         raise ConfigurationError(f"{of}: unknown format {name!r}; formats are {', '.join(FORMATS)}")
-    found: Format = import_module(module).FORMAT
+    found: Format = resolve_name(f"upsert.formats.{place}")
     return found

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert.arrays import Positions, is_null, one_array
-from upsert.formats import avro, avro_confluent, cdc, debezium_json
+from upsert.formats import avro, avro_confluent, cdc, cdc_json
 from upsert.formats.base import FormatContext
 
 NAME: Final = "debezium-avro-confluent"
@@ -24,7 +24,7 @@ NAME: Final = "debezium-avro-confluent"
 class _DebeziumAvroReader:
     def __init__(self, context: FormatContext) -> None:
         of_schema = tuple(key for key in context.metadata if key in avro_confluent.METADATA)
-        fields = pa.schema(debezium_json.envelope(context))
+        fields = pa.schema(cdc_json.debezium_envelope(context))
         self._messages = avro_confluent.AvroConfluentDecoder(
             replace(context, fields=fields, metadata=of_schema)
         )
@@ -41,12 +41,12 @@ class _DebeziumAvroReader:
         return envelopes
 
     def images(self, envelopes: cdc.Envelopes, first_kinds: Positions) -> cdc.Images:
-        return cdc.before_and_after(envelopes, first_kinds, debezium_json.REMEDY)
+        return cdc.before_and_after(envelopes, first_kinds, cdc_json.DEBEZIUM_REMEDY)
 
     def metadata(self, key: str, envelopes: cdc.Envelopes) -> pa.Array:
         if key in avro_confluent.METADATA:
             return envelopes.columns[key]
-        return debezium_json.of_source(key, envelopes)
+        return cdc_json.debezium_metadata(key, envelopes)
 
 
 class _DebeziumAvroEncoder:
@@ -93,11 +93,11 @@ TOOL: Final = cdc.CdcTool(
     name=NAME,
     options=avro_confluent.OPTIONS,
     metadata=(
-        *debezium_json.METADATA,
+        *cdc_json.DEBEZIUM_METADATA,
         *(key for key in avro_confluent.FORMAT.metadata if key.key != avro.SCHEMA_KEY),
     ),
-    operation=debezium_json.OPERATION,
-    first_kinds=debezium_json.FIRST_KINDS,
+    operation=cdc_json.DEBEZIUM_OPERATION,
+    first_kinds=cdc_json.DEBEZIUM_KINDS,
     check=_check,
     reader=_DebeziumAvroReader,
     encoder=_DebeziumAvroEncoder,
