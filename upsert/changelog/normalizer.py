@@ -305,13 +305,6 @@ class Normalized(NamedTuple):
     images: pa.Table
 
 
-class KeyGroups(NamedTuple):
-    """A number for the key of each row, dense from 0, and of each key one row."""
-
-    of: Ints
-    firsts: Ints
-
-
 def split_kinds(records: pa.Table) -> tuple[pa.Table, Mask]:
     """The rows without ``_row_kind``, and whether each is a value."""
     if ROW_KIND_COLUMN not in records.column_names:
@@ -325,14 +318,6 @@ def images_of(rows: pa.Table, groups: Ints) -> Keyed:
         return Keyed(rows, np.ones(rows.num_rows, np.bool_), groups)
     is_deleted: Mask = one_array(rows.column(DELETED_COLUMN)).to_numpy(zero_copy_only=False)
     return Keyed(rows, ~is_deleted, groups)
-
-
-def group_by_key(rows: pa.Table, key: Sequence[str]) -> KeyGroups:
-    """Numbers for the keys of the rows, of which none is NULL."""
-    order = order_by([rows.column(name) for name in key])
-    groups = np.empty(rows.num_rows, np.int64)
-    groups[order.rows] = np.cumsum(order.is_first) - 1
-    return KeyGroups(groups, order.firsts)
 
 
 def check_not_null(rows: pa.Table, names: Sequence[str], what: str) -> None:

@@ -52,6 +52,13 @@ class KeyOrder(NamedTuple):
         return self.rows[np.append(self.is_first[1:], True)] if len(self.rows) else self.rows
 
     @property
+    def numbers(self) -> Positions:
+        """Of each row the number of its key, keys ascending from 0."""
+        found = np.empty(len(self.rows), dtype=np.int64)
+        found[self.rows] = np.cumsum(self.is_first) - 1
+        return found
+
+    @property
     def starts(self) -> npt.NDArray[np.int64]:
         """Where in ``rows`` each key begins."""
         return np.flatnonzero(self.is_first)
