@@ -341,14 +341,6 @@ def normalize_keyed(images: Keyed, records: Keyed, rules: Rules) -> Normalized:
 
     ``images`` are those of the records' keys that have one, and perhaps of others, no key twice, in the
     columns of ``Rules.image_schema``. Keys are not NULL; nor may an order be.
-
-    >>> rules, rows = Rules(("word",), compare=("n",)), pa.table({"word": ["a", "b", "a"], "n": [1, 5, 2]})
-    >>> none = images_of(rules.image_schema(rows.schema).empty_table(), np.array([], np.int64))
-    >>> changes, images = normalize_keyed(none, Keyed(rows, np.ones(3, bool), np.array([0, 1, 0])), rules)
-    >>> [tuple(row.values()) for row in changes.to_pylist()]
-    [('a', 1, '+I'), ('b', 5, '+I'), ('a', 1, '-U'), ('a', 2, '+U')]
-    >>> images.to_pydict()
-    {'word': ['a', 'b'], 'n': [2, 5], '_row_kind': ['+U', '+U']}
     """
     check_not_null(records.rows, rules.order_by, "order_by")
     # the images' own fields allow NULL, and so does a record that deletes: nullability is the caller's matter

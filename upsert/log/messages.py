@@ -124,15 +124,7 @@ class LogChanges:
 
 
 class LogEncoder:
-    """Changes of one table to records; in mode "upsert" without those of kind ``-U``.
-
-    >>> schema = TableSchema.of({"id": pa.int64(), "n": pa.int64()}, primary_key=["id"])
-    >>> encoder = LogEncoder(schema, LogOptions(changelog_mode="upsert"), "f00")
-    >>> changes = pa.table({"id": [1, 1], "n": [5, 6], "_row_kind": ["-U", "+U"]})
-    >>> [records] = encoder.records(changes, partition=0, snapshot=7)
-    >>> records.column("key").to_pylist(), records.column("value").to_pylist()
-    ([b'{"id":1}'], [b'{"before":null,"after":{"id":1,"n":6},"op":"c"}'])
-    """
+    """Changes of one table to records; in mode "upsert" without those of kind ``-U``."""
 
     def __init__(self, schema: TableSchema, log: LogOptions, uuid: str, definition: int = 0) -> None:
         value = format_named(log.format, "log.format")
@@ -187,17 +179,7 @@ def marks(uuid: str, partitions: int, snapshot: int, since: int, untracked: Sequ
 
 
 class LogDecoder:
-    """Records of one table's log to changes, for one task.
-
-    >>> schema = TableSchema.of({"id": pa.int64(), "n": pa.int64()}, primary_key=["id"])
-    >>> log = LogOptions(changelog_mode="all")
-    >>> changes = pa.table({"id": [1, 1], "n": [5, 6], "_row_kind": ["-U", "+U"]})
-    >>> [records] = LogEncoder(schema, log, "f00").records(changes, partition=0, snapshot=7)
-    >>> ends = marks("f00", 1, snapshot=7, since=6, untracked=None)
-    >>> found = LogDecoder(schema, log, "f00").decode(pa.concat_tables([records, ends]))
-    >>> found.rows.to_pylist() == changes.to_pylist(), found.snapshots.tolist(), found.marks
-    (True, [7, 7], (Mark(snapshot=7, since=6, untracked=None, record=2),))
-    """
+    """Records of one table's log to changes, for one task."""
 
     def __init__(self, schema: TableSchema, log: LogOptions, uuid: str) -> None:
         value = format_named(log.format, "log.format")

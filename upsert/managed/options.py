@@ -143,9 +143,6 @@ class ReadOptions:
     """What a reader was asked for; ``path`` is absolute.
 
     ``asked`` are the keys of the options that say something else than their defaults.
-
-    >>> ReadOptions.parse({"path": "/data/orders", "scan.mode": "latest"}).scan_mode
-    'latest'
     """
 
     path: str

@@ -210,17 +210,7 @@ def changes(
     columns: Sequence[str] | None = None,
     scope: Scope = EVERYTHING,
 ) -> pa.Table:
-    """The net changes between two snapshots; see ``changes_between`` and ``Table.changes``.
-
-    >>> import tempfile
-    >>> from upsert import Table, TableSchema
-    >>> schema = TableSchema.of({"id": pa.int64(), "name": pa.string()}, primary_key=["id"])
-    >>> table = Table.create(tempfile.mkdtemp() + "/users", schema)
-    >>> for name in ("ann", "bob", "cem"):
-    ...     snapshot = table.write(pa.table({"id": [1], "name": [name]}))
-    >>> changes(table.pinned(), since=1).to_pylist()
-    [{'id': 1, 'name': 'ann', '_row_kind': '-U'}, {'id': 1, 'name': 'cem', '_row_kind': '+U'}]
-    """
+    """The net changes between two snapshots; see ``changes_between`` and ``Table.changes``."""
     target = table.snapshot(until).info.data_version
     base = 0 if since == 0 else table.snapshot(since).info.data_version
     if until is not None and until < since:

@@ -44,12 +44,6 @@ def check_offsets(column: pa.Array, rows: Some = EVERY) -> None:
 
     Raises:
         ValueError: one does; this includes ``pa.ArrowInvalid``.
-
-    >>> check_offsets(pa.array(["a", "bc"]))
-    >>> offsets, text = pa.array([0, 9, 1], pa.int32()).buffers()[1], pa.py_buffer(b"a")
-    >>> check_offsets(pa.StringArray.from_buffers(2, offsets, text), np.array([1]))
-    Traceback (most recent call last):
-    ValueError: row 1 lies in bytes 9 to 1 of 1
     """
     if (dtype := _OFFSETS.get(column.type)) is None:
         column.validate(full=True)
