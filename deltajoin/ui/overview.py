@@ -227,11 +227,7 @@ class Overview:
 
 
 def lag_of(uuid: str, name: str | None, at: Version, history: Sequence[SnapshotInfo], now_ms: int) -> Lag:
-    """How far a reader is behind, by the newest snapshots of the table, oldest first.
-
-    >>> lag_of("a1", "orders", Version.EMPTY, (), 0)
-    Lag(table='orders', uuid='a1', version='0', commits=0, seconds=0.0)
-    """
+    """How far a reader is behind, by the newest snapshots of the table, oldest first."""
     if name is None:
         return Lag(None, uuid, shown(at), None, None)
     unread = [info for info in history if info.changes_rows and info.id > at.base]

@@ -409,11 +409,7 @@ setInterval(async () => {
 
 
 def of_server(kind: str, name: str) -> str:
-    """The path of a page on the server.
-
-    >>> of_server("tables", ""), of_server("table", "farm.trees")
-    ('/tables', '/tables/farm.trees')
-    """
+    """The path of a page on the server."""
     paths = {"pipelines": "/", "tables": "/tables", "table": "/tables/", "query": "/queries/"}
     return paths[kind] + quote(name, safe="")
 

@@ -243,15 +243,6 @@ class ImageLog:
     """Images of one log. Any process may open it; several attempts at one batch do no harm.
 
     Used inside a task, once for each batch and log.
-
-    >>> import tempfile
-    >>> schema = TableSchema.of({"word": pa.string(), "n": pa.int64()}, primary_key=["word"])
-    >>> log = ImageLog.open(tempfile.mkdtemp() + "/words-0", schema, "words-0", beginning=0)
-    >>> for first, n in ((0, 1), (1, 2)):
-    ...     for changes in log.advance(first, first + 1, pa.table({"word": ["a"], "n": [n]}), compare=["n"]):
-    ...         print([tuple(row.values()) for row in changes.to_pylist()])
-    [('a', 1, '+I')]
-    [('a', 1, '-U'), ('a', 2, '+U')]
     """
 
     _table: Table

@@ -105,11 +105,7 @@ class AvroType:
 
 
 def parse(text: str) -> AvroType:
-    """The type that a schema's JSON text describes; `SchemaError` for none, or one that no table can have.
-
-    >>> parse('{"type": "record", "name": "r", "fields": [{"name": "a", "type": ["null", "long"]}]}').fields
-    (('a', AvroType(kind='long', ..., nullable=True, ...)),)
-    """
+    """The type that a schema's JSON text describes; `SchemaError` for none, or one that no table can have."""
     try:
         return _Parser().read(json.loads(text), "")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as cause:

@@ -298,11 +298,6 @@ class JsonReader:
 
     An object is one row, a top-level array one row for each element if arrays are taken, else bad. No
     message, an empty one, ``null`` and a ``null`` element give no row.
-
-    >>> reader = JsonReader(pa.schema([("n", pa.int64())]), JsonDialect())
-    >>> found = reader.decode(pa.array([b'[{"n": 1}, {"n": 2}]', b"", b'{"n": "x"}']))
-    >>> found.rows.to_pylist(), found.positions.tolist(), found.bad
-    ([{'n': 1}, {'n': 2}], [0, 0], (BadMessage(position=2, reason="field 'n': 'x' is no BIGINT"),))
     """
 
     def __init__(self, fields: pa.Schema, dialect: JsonDialect, *, takes_arrays: bool = True) -> None:

@@ -160,9 +160,6 @@ def format_column(values: pa.Array, standard: TimestampStandard) -> pa.Array:
 
     Raises:
         SchemaError: a year is not within 0001 to 9999.
-
-    >>> format_column(pa.array([1_500_000], types.TIMESTAMP), TimestampStandard.ISO).to_pylist()
-    ['1970-01-01T00:00:01.5Z']
     """
     try:
         _within_years(values)
@@ -188,21 +185,13 @@ _BASE64: Final = "(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?
 
 
 def base64_bytes(texts: pa.Array) -> pa.Array:
-    r"""Bytes of texts that all match ``_BASE64``; NULL for NULL.
-
-    >>> base64_bytes(pa.array(["3q2+7w==", None, ""])).to_pylist()
-    [b'\xde\xad\xbe\xef', None, b'']
-    """
+    """Bytes of texts that all match ``_BASE64``; NULL for NULL."""
     decode = binascii.a2b_base64
     return pa.array([None if text is None else decode(text) for text in texts.to_pylist()], pa.binary())
 
 
 def base64_texts(values: pa.Array) -> pa.Array:
-    r"""Base64 texts of bytes; NULL for NULL.
-
-    >>> base64_texts(pa.array([b"\xde\xad\xbe\xef", None, b""])).to_pylist()
-    ['3q2+7w==', None, '']
-    """
+    """Base64 texts of bytes; NULL for NULL."""
     encode = partial(binascii.b2a_base64, newline=False)
     texts = [None if value is None else encode(value) for value in values.to_pylist()]
     return pa.array(texts, pa.binary()).cast(pa.string())
@@ -244,11 +233,7 @@ class BadValueError(ValueError):
 
 
 def shown(value: object) -> str:
-    """A value for a message, cut where it gets long.
-
-    >>> shown("x" * 100)[-7:], shown("x")
-    ("xxx'...", "'x'")
-    """
+    """A value for a message, cut where it gets long."""
     text = repr(value[: _MAX_SHOWN + 1]) if type(value) is str else repr(value)
     is_long = len(text) > _MAX_SHOWN
     return text[: _MAX_SHOWN - 1] + (text[0] if text[0] in "'\"" else "") + "..." if is_long else text
@@ -266,9 +251,6 @@ def scalar_reader(type_: pa.DataType, standard: TimestampStandard) -> Callable[[
 
     Days since 1970 stand for a date and microseconds since 1970 for a time. Spaces around are no part
     of a value, except of a string's. A DECIMAL is rounded half up to its scale, as Flink does.
-
-    >>> scalar_reader(pa.int32(), TimestampStandard.SQL)(" 7 ")
-    7
     """
     if type_ == pa.string():
         return _read_string
@@ -363,12 +345,7 @@ def _read_base64(text: str) -> bytes | None:
 def read_column(
     texts: pa.Array, type_: pa.DataType, standard: TimestampStandard
 ) -> tuple[pa.Array, Mask | None]:
-    """The values of a column of texts; which of them are none of the type, and so NULL, or None for none.
-
-    >>> values, bad = read_column(pa.array(["1", " 2", "x"]), pa.int32(), TimestampStandard.SQL)
-    >>> values.to_pylist(), bad.tolist()
-    ([1, 2, None], [False, False, True])
-    """
+    """The values of a column of texts; which of them are none of the type, and so NULL, or None for none."""
     if type_ == pa.string():
         return texts, None
     is_plain = pc.match_substring_regex(texts, pattern=_plain_form(type_, standard)).fill_null(True)
@@ -435,11 +412,7 @@ def _cast(texts: pa.Array, type_: pa.DataType) -> pa.Array:
 def scalar_texts(
     column: pa.Array, standard: TimestampStandard = TimestampStandard.SQL, *, is_plain: bool = False
 ) -> pa.Array:
-    """The texts of a column's values, NULL for NULL; ``is_plain``: a small DECIMAL is never like ``1E-8``.
-
-    >>> scalar_texts(pa.array([1.5, float("inf"), None])).to_pylist()
-    ['1.5', 'Infinity', None]
-    """
+    """The texts of a column's values, NULL for NULL; ``is_plain``: a small DECIMAL is never like ``1E-8``."""
     type_ = column.type
     if type_ == pa.string():
         return column

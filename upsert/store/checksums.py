@@ -73,11 +73,7 @@ _END_LENGTH: Final = len(b',\n "checksum": "0123456789abcdef"\n}')
 
 
 def content_of(value: Mapping[str, Any], subject: str) -> bytes:
-    """The content of a file that says ``value``; ``subject`` is whose file it is, see ``subject_of``.
-
-    >>> parse_versioned(content_of({"rows": 3}, "a file"), "/data/t/file", "a file")
-    {'format': 1, 'rows': 3}
-    """
+    """The content of a file that says ``value``; ``subject`` is whose file it is, see ``subject_of``."""
     body = json.dumps({"format": FORMAT_VERSION, **value}, indent=1).encode().removesuffix(b"\n}")
     return body + b',\n "checksum": "%016x"\n}' % _checksum(body, subject)
 

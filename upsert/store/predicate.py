@@ -142,11 +142,6 @@ def parse_where(where: Where | None, schema: TableSchema) -> Filter:
 
     Raises:
         SchemaError: it is malformed, names an unknown column or operator, or compares what does not compare.
-
-    >>> schema = TableSchema.of({"a": pa.int32(), "b": pa.string()})
-    >>> rows = pa.table({"a": [1, 2], "b": ["x", "x"]})
-    >>> parse_where([("a", ">", 1), ("b", "=", "x")], schema).apply(rows).to_pylist()
-    [{'a': 2, 'b': 'x'}]
     """
     if where is None or len(where) == 0:
         return Filter(())

@@ -196,12 +196,7 @@ _own: Final = partial(options.held, OPTIONS)
 
 @dataclass(frozen=True)
 class TableOptions:
-    """The options of one table, converted and checked.
-
-    >>> import pyarrow as pa
-    >>> TableOptions.parse({"bucket": "4"}, TableSchema.of({"id": pa.int64()}, primary_key=["id"])).bucket
-    4
-    """
+    """The options of one table, converted and checked."""
 
     bucket: int = _own("bucket")
     bucket_key: tuple[str, ...] = _own("bucket-key")

@@ -28,11 +28,7 @@ class Cost(Jsonable):
     ms: int
 
     def of(self, rows: int) -> float:
-        """What so many rows may take.
-
-        >>> Cost(rows=100, ms=50).of(400)
-        200.0
-        """
+        """What so many rows may take."""
         return self.ms * rows / max(1, self.rows)
 
 

@@ -61,11 +61,7 @@ class Consumer(Jsonable):
 
 
 def needed(version: Version) -> tuple[int, ...]:
-    """Data versions that a reader at a version needs, all but the empty one.
-
-    >>> needed(Version(0, 5, (0, 7))), needed(Version.complete(3))
-    ((5,), (3,))
-    """
+    """Data versions that a reader at a version needs, all but the empty one."""
     return tuple(sorted({version.base, version.target} - {0}))
 
 

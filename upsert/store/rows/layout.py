@@ -62,11 +62,6 @@ class Layout:
             need not carry more than its key.
         indexes: the lookup indexes that every data file has, the one of ``key`` first.
         version: version of the table's definition whose form this is.
-
-    >>> schema = TableSchema.of({"a": pa.int64(), "b": pa.string()}, primary_key=["a", "b"])
-    >>> layout = Layout.of(schema, buckets=2)
-    >>> [index.label for index in layout.indexes]
-    ['PRIMARY KEY', 'PRIMARY KEY prefix (a)']
     """
 
     schema: TableSchema
