@@ -267,14 +267,9 @@ class ImageLog:
     ) -> Self:
         """The images of a log in a folder of its own, which is made if necessary.
 
-        Args:
-            path: the folder; it belongs to this log of this query alone.
-            schema: columns of the rows (metadata columns are plain ones here), with a primary key.
-            log: name of the log, for example topic and partition.
-            beginning: the position, at least 0, at which the query began: there no key has an image.
-            keep: batches that can still be replayed.
-            order_by: columns that say which row of a key is newer; empty: the order of the log.
-            drop_every: positions after which images that are expired are looked for.
+        ``log`` is its name, for example topic and partition. At the position ``beginning``, where the query
+        began, no key has an image. ``keep`` batches can still be replayed; ``order_by`` says which row of a
+        key is newer, () the order of the log; expired images are looked for every ``drop_every`` positions.
         """
         if beginning < 0 or keep < 1 or drop_every < 1:
             raise ConfigurationError(

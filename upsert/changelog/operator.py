@@ -44,13 +44,10 @@ MAX_STATE_BYTES: Final = 32 << 20
 
 @dataclass(frozen=True)
 class NormalizeSpec:
-    """The operator's arguments, checked.
+    """The operator's arguments, checked; the schema's primary key is the key.
 
-    Attributes:
-        schema: the rows' columns, with the key as primary key.
-        state_path: absolute folder for images in tables; None: in the state store.
-        max_state_bytes: limit for a bucket's images in the state store.
-        keep: batches that can still be run again from images in tables.
+    Images of a bucket are kept below the folder ``state_path``, so that ``keep`` batches can be run again;
+    for None in the state store, up to ``max_state_bytes``.
     """
 
     schema: TableSchema

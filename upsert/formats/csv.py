@@ -376,10 +376,7 @@ _ONE_CHARACTER: Final = "one character that is no letter, digit or line break"
 
 
 def character(text: str) -> str:
-    r"""One character, or one of Java's escapes for it, such as ``\t`` and ``\u0001``.
-
-    Raises:
-        ValueError: the text is something else, or a letter, a digit or a line break.
+    r"""One character but letters, digits and line breaks; or Java's escape for it, such as ``\t``.
 
     >>> character(r"\u0001"), character("|")
     ('\x01', '|')

@@ -147,12 +147,7 @@ Alteration = (
 
 
 def altered(definition: Definition, changes: Iterable[Alteration]) -> Definition:
-    """The definition after some changes, in their order, under the next version; itself if nothing differs.
-
-    Raises:
-        SchemaError: a column is unknown or there already, or may not change like this.
-        ConfigurationError: an option is unknown, wrong or fixed, or no partition is given.
-    """
+    """The definition after some changes, in their order, under the next version; itself if it is equal."""
     new = definition
     for change in changes:
         new = _changed(new, change)

@@ -87,9 +87,6 @@ def parse_versioned(content: bytes, where: str, subject: str) -> dict[str, Any]:
     """The JSON object of a table's file, with its format version, after a check of both and of its checksum.
 
     ``where`` is the file's path, for messages, ``subject`` whose file it must be.
-
-    Raises:
-        CorruptTableError: no JSON object, another format version, or not what was written under this name.
     """
     try:
         value = json.loads(content)

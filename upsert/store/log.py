@@ -261,12 +261,8 @@ _PREFIX: Final = "log-"
 class LogBeginning(Jsonable):
     """A log that was not made with its table.
 
-    Attributes:
-        topic: its name.
-        data_version: the log has the changes of every snapshot after this one; 0 for all.
-        time_ms: when that one was published; 0 likewise.
-        state: ``MADE``, ``OVER`` or ``GONE``.
-        properties: those of the log's client, by which its brokers are found; may hold secrets.
+    It has the changes of every snapshot after ``data_version``, published at ``time_ms``; 0 and 0 for all.
+    The client's ``properties``, by which its brokers are found, may hold secrets.
     """
 
     topic: str

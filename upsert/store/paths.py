@@ -55,9 +55,6 @@ BucketId = tuple[Partition, int]
 def table_folder(path: str | os.PathLike[str]) -> str:
     """The absolute local folder, or the folder in an object store or HDFS, that a table path names.
 
-    Raises:
-        ConfigurationError: the path is empty, or a URI of a kind that cannot publish.
-
     >>> table_folder("file:///data/my%20table")
     '/data/my table'
     """

@@ -270,9 +270,6 @@ def _plain(value: Any) -> Any:
 def where_from_json(text: str, schema: TableSchema) -> Where:
     """The ``where`` that a text says, its values of the columns' types; ``parse_where`` checks the rest.
 
-    Raises:
-        SchemaError: the text is no JSON list, a column is unknown, or a value does not read as its type.
-
     >>> schema = TableSchema.of({"day": pa.date32(), "n": pa.int32()})
     >>> where_from_json('[["day", "=", "2013-01-01"], ["n", ">", 1]]', schema)
     [('day', '=', datetime.date(2013, 1, 1)), ('n', '>', 1)]

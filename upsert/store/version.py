@@ -130,10 +130,7 @@ class Step:
 
 
 def step_between(start: Version, end: Version) -> Step:
-    """The one step that leads from ``start`` to ``end``.
-
-    Raises:
-        ConfigurationError: no single step does; a reader must use the versions that ``advance`` gave it.
+    """The one step that leads from ``start`` to ``end``; refuses versions that ``advance`` has not given.
 
     >>> step_between(Version(3, 5, (0, 7)), Version.complete(5))
     Step(base=3, target=5, low=(0, 7), high=None)

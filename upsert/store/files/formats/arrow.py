@@ -38,12 +38,9 @@ EVERY: Final = slice(None)
 
 
 def check_offsets(column: pa.Array, rows: Some = EVERY) -> None:
-    """Refuse offsets of some rows that do not ascend, or that lead out of the column's bytes.
+    """Refuse offsets of some rows that do not ascend, or that lead out of the column's bytes: `ValueError`.
 
     A nested column is looked at as a whole, its text too.
-
-    Raises:
-        ValueError: one does; this includes ``pa.ArrowInvalid``.
     """
     if (dtype := _OFFSETS.get(column.type)) is None:
         column.validate(full=True)
