@@ -11,7 +11,7 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
@@ -147,7 +147,7 @@ class _Reader:
     """
 
     operation = "type"
-    members: Mapping[str, pa.Field]
+    members: ClassVar[Mapping[str, pa.Field]]
 
     def __init__(self, context: FormatContext, images: Sequence[pa.Field]) -> None:
         self._fields = context.fields
@@ -196,7 +196,7 @@ class _MaxwellReader(_Reader):
     (['-U', '+U'], [{'id': 1, 'n': 5}, {'id': 1, 'n': 6}])
     """
 
-    members = {  # noqa: RUF012
+    members: ClassVar = {
         "database": pa.field("database", pa.string()),
         "table": pa.field("table", pa.string()),
         "primary-key-columns": pa.field("primary_key_columns", pa.list_(pa.field("element", pa.string()))),
@@ -226,7 +226,7 @@ class _CanalReader(_Reader):
     (['-U', '+U'], [{'id': 1, 'n': 5}, {'id': 1, 'n': 6}])
     """
 
-    members = {  # noqa: RUF012
+    members: ClassVar = {
         "database": pa.field("database", pa.string()),
         "table": pa.field("table", pa.string()),
         "sql-type": pa.field("sqlType", pa.map_(pa.string(), pa.int32())),
@@ -305,7 +305,7 @@ class _OggReader(_Reader):
     """
 
     operation = "op_type"
-    members = {  # noqa: RUF012
+    members: ClassVar = {
         "table": pa.field("table", pa.string()),
         "primary-keys": pa.field("primary_keys", pa.list_(pa.field("element", pa.string()))),
         "ingestion-timestamp": pa.field("current_ts", pa.string()),
