@@ -32,8 +32,6 @@ from deltajoin.core.plans import (
     WhereLookup,
 )
 from deltajoin.core.rows import (
-    DELETE,
-    INSERT,
     PROBE,
     Bundle,
     Changes,
@@ -46,7 +44,7 @@ from deltajoin.core.rows import (
 from deltajoin.expressions import Condition
 from upsert.arrays import Mask
 from upsert.errors import ChangelogError
-from upsert.rowkind import every_kind
+from upsert.rowkind import DELETE, INSERT, every_kind
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from deltajoin.core.codes import Ints, codes_of_keys, common_key_type
 from deltajoin.core.plans import Equal, Source
 from deltajoin.expressions import Ref
 from upsert.arrays import Mask, one_array
-from upsert.rowkind import ROW_KIND_COLUMN, RowKind, signs
+from upsert.rowkind import ROW_KIND_COLUMN, SIGNS, signs
 
 Signs = npt.NDArray[np.int8]
 
@@ -65,10 +65,6 @@ Kinds = npt.NDArray[np.int8]
 """Positions in ``upsert.rowkind.every_kind()``."""
 
 Marks = npt.NDArray[np.uint8]
-
-SIGN_OF_KIND: Final = np.array([kind.sign for kind in RowKind], np.int8)
-INSERT: Final = list(RowKind).index(RowKind.INSERT)
-DELETE: Final = list(RowKind).index(RowKind.DELETE)
 
 
 @dataclass(frozen=True)
@@ -129,7 +125,7 @@ class Bundle:
     @property
     def signs(self) -> Signs:
         """Sign of each row."""
-        return SIGN_OF_KIND[self.kinds]
+        return SIGNS[self.kinds]
 
     def take(self, positions: Ints) -> Bundle:
         """Some of the rows."""

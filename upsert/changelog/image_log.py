@@ -42,7 +42,7 @@ from upsert.changelog.normalizer import (
     with_kinds,
 )
 from upsert.errors import ConfigurationError, MissingStateError, SnapshotExpiredError
-from upsert.rowkind import ROW_KIND_COLUMN, RowKind, signs
+from upsert.rowkind import KIND_FIELD, ROW_KIND_COLUMN, RowKind, signs
 from upsert.schema import TableSchema
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.read.snapshot import Snapshot
@@ -73,7 +73,7 @@ class NewestImages:
     def above(cls, base: Snapshot, key: Sequence[str]) -> Self:
         """Those of a snapshot, before any change."""
         fields = [pa.field(field.name, field.type) for field in base.layout.schema.arrow]
-        fields.append(pa.field(ROW_KIND_COLUMN, pa.string(), nullable=False))
+        fields.append(KIND_FIELD)
         return cls(base, pa.schema(fields).empty_table(), list(key))
 
     @classmethod

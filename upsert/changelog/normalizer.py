@@ -35,9 +35,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from upsert import types
-from upsert.arrays import Kinds, Mask, is_null, one_array
+from upsert.arrays import Mask, is_null, one_array
 from upsert.errors import ConfigurationError, SchemaError
-from upsert.rowkind import ROW_KIND_COLUMN, RowKind, every_kind, signs
+from upsert.rowkind import DELETE, ROW_KIND_COLUMN, SIGNS, UPDATE_AFTER, RowKind, signs, with_row_kind
 from upsert.store.rows.hashing import fixed_width
 from upsert.store.rows.keys import order_by
 from upsert.store.rows.merge import gather, same_rows
@@ -283,13 +283,10 @@ def earlier(ticks: Ints | np.int64, by: int) -> Ints:
     return np.where(ticks < lowest + by, lowest, ticks - by)
 
 
-_KIND_FIELD: Final = pa.field(ROW_KIND_COLUMN, pa.string(), nullable=False)
-_CODES: Final = {kind: code for code, kind in enumerate(RowKind)}
-_IS_POSITIVE: Final = np.array([kind.sign > 0 for kind in RowKind])
 _EMITTED: Final = [TRANSITIONS[was, comes] for was in (False, True) for comes in (False, True)]
 _LENGTHS: Final = np.array([len(kinds) for kinds in _EMITTED])
 
-_EMITTED_CODES: Final = np.array([[*map(_CODES.__getitem__, k), 0, 0][:2] for k in _EMITTED])
+_EMITTED_CODES: Final = np.array([[*map(list(RowKind).index, k), 0, 0][:2] for k in _EMITTED])
 """Codes of the kinds that are emitted in case 2 * was + comes, filled up with zeros."""
 
 
@@ -371,8 +368,8 @@ def _changes(line: Line, met: Encounters, rows: pa.Table, *, in_line: bool) -> p
         codes = _EMITTED_CODES[case[emits], number]
         at = starts[emits] + number
         kinds[at] = codes
-        taken[at] = np.where(_IS_POSITIVE[codes], arriving[emits], before[emits])
-    return _with_codes(gather(rows, taken), kinds)
+        taken[at] = np.where(SIGNS[codes] > 0, arriving[emits], before[emits])
+    return with_row_kind(gather(rows, taken), kinds)
 
 
 def _images(line: Line, met: Encounters, rows: pa.Table) -> pa.Table:
@@ -434,9 +431,4 @@ def folded(changes: Iterable[pa.Table], key: Sequence[str]) -> Iterator[pa.Table
 
 def with_kinds(rows: pa.Table, is_value: Mask) -> pa.Table:
     """The rows as upserts and deletes: ``_row_kind`` is ``+U`` for a value, else ``-D``."""
-    codes = np.where(is_value, _CODES[RowKind.UPDATE_AFTER], _CODES[RowKind.DELETE])
-    return _with_codes(rows, codes.astype(np.int8))
-
-
-def _with_codes(rows: pa.Table, codes: Kinds) -> pa.Table:
-    return rows.append_column(_KIND_FIELD, every_kind().take(pa.array(codes)))
+    return with_row_kind(rows, np.where(is_value, UPDATE_AFTER, DELETE))

@@ -35,7 +35,7 @@ from upsert.arrays import Mask, Positions
 from upsert.errors import ConfigurationError, CorruptTableError
 from upsert.formats.base import format_named
 from upsert.kafka.client.records import HEADERS
-from upsert.rowkind import ROW_KIND_COLUMN, RowKind, every_kind, signs
+from upsert.rowkind import KIND_FIELD, ROW_KIND_COLUMN, RowKind, every_kind, signs
 from upsert.schema import TableSchema
 from upsert.store.log_options import UPSERT, LogOptions, key_context, value_context
 
@@ -86,8 +86,6 @@ class Headers:
 
 BATCH_ROWS: Final = 50_000
 """Changes that are turned into records at once."""
-
-_KIND_FIELD: Final = pa.field(ROW_KIND_COLUMN, pa.string(), nullable=False)
 
 
 @dataclass(frozen=True)
@@ -195,7 +193,7 @@ class LogDecoder:
             raise self._damaged(decoded.bad[0].position, decoded.bad[0].reason)
         rows_of = np.arange(len(is_mark)) if decoded.positions is None else decoded.positions
         self._refuse(~is_mark & ~np.isin(np.arange(len(is_mark)), rows_of), "it has no value")
-        rows = decoded.rows.append_column(_KIND_FIELD, self._kinds(known, decoded.kinds, rows_of))
+        rows = decoded.rows.append_column(KIND_FIELD, self._kinds(known, decoded.kinds, rows_of))
         snapshots = self._numbers(known, SNAPSHOT_HEADER)[rows_of]
         return LogChanges(rows, np.maximum(snapshots, 0), rows_of, found)
 
