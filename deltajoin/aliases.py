@@ -33,11 +33,7 @@ def aliased(name: str) -> str | None:
 
 
 def require_beside(package: str) -> None:
-    """Check that a package is of the same installation as this one, before it is imported.
-
-    Raises:
-        ImportError: another package of that name comes first on the path, or there is none.
-    """
+    """Refuse a package of another installation, by an ImportError that names it, before it is imported."""
     found = _place(package)
     home = os.path.dirname(os.path.dirname(__file__))
     if found is None or os.path.realpath(os.path.dirname(os.path.dirname(found))) != os.path.realpath(home):

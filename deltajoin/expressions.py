@@ -191,11 +191,7 @@ def to_json(condition: Condition | None) -> Any:
 
 
 def from_json(value: Any) -> Condition | None:
-    """The condition of its JSON values, which are not trusted.
-
-    Raises:
-        ConfigurationError: the value is no condition, or is nested too deeply.
-    """
+    """The condition of its JSON values, which are not trusted: a `ConfigurationError` if they are none."""
     return None if value is None else _from_json(value, MAX_DEPTH)
 
 

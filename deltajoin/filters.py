@@ -94,11 +94,7 @@ def _value_to_json(value: Any) -> Any:
 
 
 def from_json(value: Any) -> Filters | None:
-    """The filters of their JSON values, which are not trusted.
-
-    Raises:
-        ConfigurationError: the value is no filter.
-    """
+    """The filters of their JSON values, which are not trusted: a `ConfigurationError` if they are none."""
     if value is None:
         return None
     if not (isinstance(value, list) and value and all(isinstance(parts, list) and parts for parts in value)):

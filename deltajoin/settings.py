@@ -142,13 +142,7 @@ class JoinSettings:
     def of(cls, arguments: Mapping[str, Any], session: Mapping[str, str], caller: str = "optimize") -> Self:
         """The options given as arguments, and those of the session's configuration that are not.
 
-        Args:
-            arguments: options of the call, by the name of the attribute or of the option.
-            session: the session's configuration.
-            caller: who was called, for messages.
-
-        Raises:
-            ConfigurationError: an option is unknown or has a wrong value, or two that do not go together.
+        Arguments have the names of attributes or of options; ``caller`` is who was called, for messages.
 
         >>> found = JoinSettings.of({"cache_enabled": False}, {"table.exec.delta-join.left-cache-size": "7"})
         >>> found.cache_enabled, found.left_cache_size, found.right_cache_size

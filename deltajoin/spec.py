@@ -113,11 +113,7 @@ class JoinedTable:
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
-        """The table of its JSON values.
-
-        Raises:
-            ConfigurationError: the value is none.
-        """
+        """The table of its JSON values; a `ConfigurationError` if they are none."""
         given = {"began": [], **value} if isinstance(value, dict) else value
         fields = _fields_of("a table of a join", given, ("path", "select", "where", "emit", "began"))
         where, began = filters.from_json(fields["where"]), columns_from_json(fields["began"])

@@ -315,11 +315,7 @@ def to_json(node: Node) -> dict[str, Any]:
 
 
 def from_json(value: Any, depth: int = MAX_DEPTH) -> Node:
-    """The tree of its JSON values, which are not trusted.
-
-    Raises:
-        ConfigurationError: the value is no tree, or its parts do not fit together.
-    """
+    """The tree of its JSON values, which are not trusted: a `ConfigurationError` if they are none."""
     if not depth:
         raise ConfigurationError(f"a join tree must have at most {MAX_DEPTH} levels, got more")
     match value:

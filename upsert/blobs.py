@@ -24,7 +24,11 @@ from upsert.errors import BrokenPayloadError
 BLOB_BYTES: Final = 4 << 20
 """Bytes of a blob about: the JVM allocates each one whole, so a few large ones exhaust its direct memory."""
 
+BLOB_COLUMN: Final = "blob"
+"""The column of a DataFrame that has them."""
+
 _PACK_BYTES: Final = 32 << 20
+_ROWS_PER_BATCH: Final = 100_000
 _ABOUT: Final = b"upsert"
 
 
@@ -66,6 +70,13 @@ def from_blob(blob: bytes | pa.Buffer) -> tuple[pa.Table, dict[str, Any]]:
             f"bytes that are none ({cause}); run the micro-batch again"
         ) from cause
     return rows.replace_schema_metadata(None), about
+
+
+def rows_of_blobs(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows of a DataFrame's blobs, in their order; NULL is none."""
+    for batch in batches:
+        for blob in batch.column(BLOB_COLUMN).drop_null():
+            yield from from_blob(blob.as_buffer())[0].to_batches(max_chunksize=_ROWS_PER_BATCH)
 
 
 def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:

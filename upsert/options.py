@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
@@ -16,6 +16,7 @@ from urllib.parse import urlsplit, urlunsplit
 from upsert.errors import ConfigurationError
 
 _REQUIRED: Final = object()
+_HELD: Final = "option"
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,17 @@ def parse(owner: str, declared: Iterable[Option], given: Mapping[str, str]) -> d
         if value is _REQUIRED:
             raise ConfigurationError(f"{owner}: option {key!r} is required")
     return values
+
+
+def held(declared: Iterable[Option], key: str) -> Any:
+    """A dataclass's field that holds the value of an option, and its default; see ``values_held``."""
+    default = next(option.default for option in declared if option.key == key)
+    return field(default=default, metadata={_HELD: key})
+
+
+def values_held(by: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a dataclass that hold options, with their values of those by key."""
+    return {one.name: values[one.metadata[_HELD]] for one in fields(by) if _HELD in one.metadata}
 
 
 def suggestion(name: str, known: Iterable[str], listing: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from upsert.errors import ChangelogError
 
 ROW_KIND_COLUMN: Final = "_row_kind"
 """Name of the column, always the last one, that holds the kind of each row of a changelog."""
+KIND_FIELD: Final = pa.field(ROW_KIND_COLUMN, pa.string(), nullable=False)
 
 
 class RowKind(StrEnum):
@@ -39,7 +40,10 @@ class RowKind(StrEnum):
         return 1 if self.value[0] == "+" else -1
 
 
-_SIGNS: Final = np.array([kind.sign for kind in RowKind], dtype=np.int8)
+INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = range(len(RowKind))
+"""Places of the kinds in `every_kind`."""
+
+SIGNS: Final = np.array([kind.sign for kind in RowKind], dtype=np.int8)
 
 
 @cache
@@ -52,6 +56,19 @@ def every_kind() -> pa.Array:
     ['+I', '-U', '+U', '-D']
     """
     return pa.array([kind.value for kind in RowKind])
+
+
+def with_row_kind(rows: pa.Table, kinds: int | npt.NDArray[np.integer[Any]]) -> pa.Table:
+    """The rows with ``_row_kind`` last, by places in `every_kind`: one for all rows, or one for each.
+
+    >>> with_row_kind(pa.table({"k": [1, 2]}), np.array([INSERT, DELETE])).column("_row_kind").to_pylist()
+    ['+I', '-D']
+    """
+    if isinstance(kinds, int):
+        column = pa.repeat(every_kind()[kinds], rows.num_rows)
+    else:
+        column = every_kind().take(pa.array(kinds))
+    return rows.append_column(KIND_FIELD, column)
 
 
 def signs(kinds: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.int8]:
@@ -70,5 +87,5 @@ def signs(kinds: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.int8]:
             f"{ROW_KIND_COLUMN} must be one of {[kind.value for kind in RowKind]}, got {unknown!r}"
         )
     position = codes.combine_chunks() if isinstance(codes, pa.ChunkedArray) else codes
-    found: npt.NDArray[np.int8] = _SIGNS[position.to_numpy(zero_copy_only=False)]
+    found: npt.NDArray[np.int8] = SIGNS[position.to_numpy(zero_copy_only=False)]
     return found

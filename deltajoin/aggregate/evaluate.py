@@ -31,14 +31,7 @@ _AVERAGE_DIGITS: Final = 4
 
 
 def result_type(measure: Measure, given: tuple[pa.DataType, ...]) -> pa.DataType:
-    """Arrow type of a measure's result, for values of these types.
-
-    Raises:
-        SchemaError: the function has no result for them here.
-
-    >>> result_type(Measure("sum", ("price",)), (pa.decimal128(12, 2),))
-    Decimal128Type(decimal128(22, 2))
-    """
+    """Arrow type of a measure's result for values of these types; `SchemaError` where it has none here."""
     if any(not types.is_scalar(type_) for type_ in given):
         raise SchemaError(f"{measure.function} of {', '.join(map(types.sql_name, given))} cannot be compared")
     match measure.function:
@@ -61,12 +54,7 @@ def result_type(measure: Measure, given: tuple[pa.DataType, ...]) -> pa.DataType
 
 
 def computed(measure: Measure, rows: pa.Table, groups: Ints, count: int) -> pa.Array:
-    """The measure for each group; ``groups`` has the number of each row's group, and a group may have no row.
-
-    >>> rows = pa.table({"n": [3, None, 5]})
-    >>> computed(Measure("max", ("n",)), rows, np.array([0, 0, 1]), 3).to_pylist()
-    [3, 5, None]
-    """
+    """The measure for each group; ``groups`` has each row's group, and a group may have no row."""
     type_ = result_type(measure, tuple(rows.schema.field(name).type for name in measure.columns))
     kept = np.ones(len(groups), np.bool_)
     if measure.where is not None:

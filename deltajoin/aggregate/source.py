@@ -62,18 +62,10 @@ def read_aggregate(
     """A stream of the aggregate's consolidated changes: the columns of ``spec.columns``, then ``_row_kind``.
 
     Each group that a micro-batch touches is computed again from all of its rows, so that the cost follows the
-    size of the groups, and functions may be any; there is no state. A group without rows is no group.
-
-    Args:
-        spark: the session; the format is registered in it.
-        spec: what is computed of which table.
-        consumer_id: name under which the query holds what a restart would read again; None for a random one.
-        lease_ms: how long that is held after the query was last heard of, in milliseconds; 0: not at all.
-
-    Raises:
-        TableNotFoundError: there is no table at the path.
-        SchemaError: a column is unknown, a function does not fit it, or no index of the table lies within the
-            group columns; the message names the INDEX to add.
+    size of the groups, and functions may be any; there is no state. A group without rows is no group. Under
+    the name ``consumer_id``, a random one for None, the query holds what a restart would read again for
+    ``lease_ms`` after it was last heard of. A `SchemaError` names the INDEX to add where no index lies within
+    the group columns.
     """
     make_known(spark, DeltaAggregateSource)
     table = Table.open(spec.path)

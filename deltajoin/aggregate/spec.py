@@ -31,14 +31,7 @@ FUNCTIONS: Final = {
 
 @dataclass(frozen=True)
 class Measure:
-    """An aggregate function of some columns.
-
-    Attributes:
-        function: one of `FUNCTIONS`.
-        columns: stored columns that it is given; none for ``count(*)``.
-        is_distinct: whether equal values count once.
-        where: its FILTER, as a condition on table 0.
-    """
+    """One of `FUNCTIONS` of some stored columns; ``where`` is its FILTER, as a condition on table 0."""
 
     function: str
     columns: tuple[str, ...]
@@ -85,9 +78,7 @@ class DeltaAggregateSpec:
     """An aggregate of one managed table, by columns that an index of it finds rows by.
 
     Attributes:
-        path: folder of the table.
         groups: columns to group by, at least one.
-        measures: what is computed of each group.
         where: which rows count, as a condition on table 0; None for all.
         shards: tasks that share the groups of a micro-batch, at most.
         max_rows_per_trigger: changed rows that a micro-batch reads at most.
@@ -186,12 +177,7 @@ class DeltaAggregateSpec:
         return f"{functions} by ({', '.join(self.groups)})"
 
     def to_json(self) -> str:
-        """JSON text that ``from_json`` reads.
-
-        >>> spec = DeltaAggregateSpec("/t", ("region",), (Measure("max", ("amount",)),))
-        >>> DeltaAggregateSpec.from_json(spec.to_json()) == spec
-        True
-        """
+        """JSON text that ``from_json`` reads."""
         return json.dumps(self._values())
 
     def _values(self) -> dict[str, Any]:
@@ -209,11 +195,7 @@ class DeltaAggregateSpec:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The spec of its JSON text, which is not trusted.
-
-        Raises:
-            ConfigurationError: the text is no spec.
-        """
+        """The spec of its JSON text, which is not trusted; `ConfigurationError` if it is none."""
         try:
             value = json.loads(text)
         except (ValueError, RecursionError):

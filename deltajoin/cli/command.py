@@ -76,12 +76,7 @@ _ESCAPED: Final = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(1
 
 
 class RowGrid:
-    """Rows as a table; as records where its columns would be folded too much.
-
-    Args:
-        names: of the columns.
-        rows: the values of each row. Numbers stand right, row kinds have their colours.
-    """
+    """Rows as a table; as records where its columns would be folded too much. Row kinds have colours."""
 
     def __init__(self, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         self._titles = [Text(name.translate(_ESCAPED)) for name in names]
@@ -89,7 +84,6 @@ class RowGrid:
         self._cells = [[_cell(*named) for named in zip(names, row, strict=True)] for row in self._rows]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Choose the form that the width allows."""
         if self._rows and self._least_width() > options.max_width:
             yield from self._records()
         else:

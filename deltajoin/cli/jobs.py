@@ -36,10 +36,7 @@ def follow(
 
     On a terminal they are a table that changes. Elsewhere each start, micro-batch and end is a line of a log,
     with ``--json`` an object ``{"event": "started" | "micro-batch" | "ended" | "stopped" | "failed", …}``.
-    With ``keep_going`` a query that fails leaves the others running.
-
-    Raises:
-        JobFailedError: one has failed. All have been stopped; each goes on from its checkpoint.
+    With ``keep_going`` a query that fails leaves the others running, else it is a `JobFailedError`.
     """
     is_seen = output.console.is_terminal and not output.as_json
     log = _Log(queries, output, only_failures=is_seen)
@@ -75,12 +72,8 @@ def kept(
 ) -> None:
     """Run a job, and again after each failure, with pauses of 1 s, 2 s, 4 s … up to a minute.
 
-    Args:
-        run: raises an error of this project when the job has failed.
-        restarts: how often in a row; counted from the start when the job has run for ten minutes.
-        tell: is told of each failure that is followed by a restart.
-        sleep: how to wait.
-        monotonic: the clock.
+    So often in a row; counted from the start when the job has run for ten minutes. ``tell`` is told of each
+    failure that is followed by a restart.
     """
     began, has_recovered, reason = monotonic(), False, ""
 
@@ -135,7 +128,6 @@ class _Log:
         self._ended: set[str] = set()
 
     def tell(self, end: str = "ended") -> None:
-        """Tell what is new."""
         for query in self._queries:
             for event in self._news(query, end):
                 if not self._only_failures or event["event"] == "failed":

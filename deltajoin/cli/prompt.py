@@ -41,10 +41,7 @@ _LEAVE: Final = ("exit", "quit")
 def statements(names: Callable[[], Sequence[str]]) -> Iterator[str]:
     """Statements as the user ends them with a semicolon, until Ctrl-D, ``exit`` or ``quit``.
 
-    Ctrl-C throws away what has been typed of a statement.
-
-    Args:
-        names: the names of tables, for completion; asked for each statement.
+    Ctrl-C throws away what has been typed of a statement. ``names`` are those of the tables, for completion.
     """
     session: PromptSession[str] = PromptSession(history=_history())
     while True:
@@ -74,9 +71,7 @@ def _statement(session: PromptSession[str], completer: WordCompleter) -> str:
 
 
 def is_whole(text: str) -> bool:
-    """Whether what was typed can be executed: it ends with a semicolon, is empty, or a word to leave by.
-
-    A semicolon within a statement set is no end.
+    """Whether what was typed can be executed; a semicolon within a statement set is no end.
 
     >>> is_whole("SELECT 1"), is_whole("SELECT 1;"), is_whole("exit"), is_whole(" ")
     (False, True, True, True)

@@ -106,8 +106,6 @@ class Session:
     """A catalog, and Spark for what needs it; executes statements and shows the result of each.
 
     Args:
-        warehouse: folder of the catalog.
-        output: where results are shown.
         conf: Spark settings as ``key=value``.
         master: Spark's master, such as ``local[*]``.
         rows: how many rows of a batch a table shows.

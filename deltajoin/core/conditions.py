@@ -80,11 +80,7 @@ _DIGITS: Final = {8: 3, 16: 5, 32: 10, 64: 20}
 
 
 def type_of(condition: Condition, types_of: Types) -> pa.DataType:
-    """The type of a condition's value.
-
-    >>> type_of(Call("<", (Field(Ref(0, "a")), Const(2, pa.int64()))), lambda ref: pa.int32())
-    DataType(bool)
-    """
+    """The type of a condition's value."""
     match condition:
         case Field(ref):
             return types_of(ref)
@@ -103,11 +99,7 @@ def type_of(condition: Condition, types_of: Types) -> pa.DataType:
 
 
 def check_is_condition(condition: Condition, types_of: Types) -> None:
-    """Refuse what is no condition: its type must be BOOLEAN.
-
-    Raises:
-        ConfigurationError: it has another type, or a part of it is refused by ``type_of``.
-    """
+    """Refuse a condition whose type is not BOOLEAN, or that ``type_of`` refuses."""
     if (found := type_of(condition, types_of)) != pa.bool_():
         raise ConfigurationError(
             f"condition {condition}: must be BOOLEAN, is {types.sql_name(found)}; compare it with a value"
@@ -200,12 +192,7 @@ CAN_FAIL: Final = frozenset({"+", "-", "*", "neg", "abs"})
 
 
 def mask(condition: Condition, column: Callable[[Ref], pa.Array], rows: int) -> Mask:
-    """For each row whether the condition, one that ``type_of`` accepts, is true; NULL is not.
-
-    >>> values = {Ref(0, "a"): pa.array([1, None, 3])}
-    >>> mask(Call("<", (Field(Ref(0, "a")), Const(2, pa.int64()))), values.__getitem__, 3).tolist()
-    [True, False, False]
-    """
+    """For each row whether the condition, one that ``type_of`` accepts, is true; NULL is not."""
     found: Mask = pc.fill_null(_Rows(column, rows).value(condition), False).to_numpy(zero_copy_only=False)
     return found
 

@@ -164,12 +164,7 @@ def _codes_of_part(part: TablePart) -> Ints:
 
 
 def consolidate_batches(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches without rows that cancel: equal ones of opposite sign.
-
-    >>> batch = pa.record_batch({"a": [1, 2, 1], "_row_kind": ["-U", "+I", "+U"]})
-    >>> [rows.to_pylist() for rows in consolidate_batches([batch])]
-    [[{'a': 2, '_row_kind': '+I'}]]
-    """
+    """The batches without rows that cancel: equal ones of opposite sign."""
     if not batches:
         return
     rows = pa.Table.from_batches(batches)

@@ -32,8 +32,6 @@ from deltajoin.core.plans import (
     WhereLookup,
 )
 from deltajoin.core.rows import (
-    DELETE,
-    INSERT,
     PROBE,
     Bundle,
     Changes,
@@ -46,7 +44,7 @@ from deltajoin.core.rows import (
 from deltajoin.expressions import Condition
 from upsert.arrays import Mask
 from upsert.errors import ChangelogError
-from upsert.rowkind import every_kind
+from upsert.rowkind import DELETE, INSERT, every_kind
 
 
 @dataclass(frozen=True)
@@ -188,7 +186,6 @@ class PathVersions:
                 yield rest.where(equal_keys(rest, plan.equal))
 
     def _steps(self, rows: Bundle, steps: Sequence[Attach], noted: Marks | None) -> Iterator[Bundle]:
-        """The rows with all steps attached, one after the other."""
         if not len(rows):
             return
         if not steps:

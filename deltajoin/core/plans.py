@@ -84,10 +84,7 @@ class Attach:
 
 @dataclass(frozen=True)
 class LeafLookup:
-    """Rows of a table by an index.
-
-    ``select`` are the columns to bring, ``rows`` how many a key is expected to have.
-    """
+    """Rows of a table by an index, with the columns to bring and how many rows a key is expected to have."""
 
     table: int
     by: tuple[Ref, ...]

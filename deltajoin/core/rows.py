@@ -20,7 +20,7 @@ from deltajoin.core.codes import Ints, codes_of_keys, common_key_type
 from deltajoin.core.plans import Equal, Source
 from deltajoin.expressions import Ref
 from upsert.arrays import Mask, one_array
-from upsert.rowkind import ROW_KIND_COLUMN, RowKind, signs
+from upsert.rowkind import ROW_KIND_COLUMN, SIGNS, signs
 
 Signs = npt.NDArray[np.int8]
 
@@ -66,10 +66,6 @@ Kinds = npt.NDArray[np.int8]
 
 Marks = npt.NDArray[np.uint8]
 
-SIGN_OF_KIND: Final = np.array([kind.sign for kind in RowKind], np.int8)
-INSERT: Final = list(RowKind).index(RowKind.INSERT)
-DELETE: Final = list(RowKind).index(RowKind.DELETE)
-
 
 @dataclass(frozen=True)
 class TablePart:
@@ -108,10 +104,9 @@ class TablePart:
 
 @dataclass(frozen=True)
 class Bundle:
-    """Rows of a join of some tables, their parts by number of the table.
+    """Rows of a join of some tables, their parts by table; kinds mean nothing in looked up rows.
 
-    Kinds have no meaning in rows that were looked up. Marks say for each row whether another table's changes
-    may play a part: `deltajoin.core.consolidate`.
+    Marks say for each row whether another table's changes may play a part: `deltajoin.core.consolidate`.
     """
 
     parts: Mapping[int, TablePart]
@@ -130,7 +125,7 @@ class Bundle:
     @property
     def signs(self) -> Signs:
         """Sign of each row."""
-        return SIGN_OF_KIND[self.kinds]
+        return SIGNS[self.kinds]
 
     def take(self, positions: Ints) -> Bundle:
         """Some of the rows."""

@@ -184,11 +184,7 @@ def roots(tree: Node) -> frozenset[int]:
 
 
 def needed_keys(tree: Node, table: int) -> tuple[str, ...]:
-    """Columns of a table in which a NULL means that the row takes no part at all.
-
-    >>> needed_keys(Outer("left", Leaf(0), Leaf(1), ((Ref(0, "a"), Ref(1, "b")),)), 1)
-    ('b',)
-    """
+    """Columns of a table in which a NULL means that the row takes no part at all."""
     needed: dict[str, None] = {}
     for node in nodes(tree):
         match node:

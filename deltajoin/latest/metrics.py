@@ -96,12 +96,7 @@ OBSERVED: Final = "deltajoin.lookups"
 
 @dataclass(frozen=True)
 class JoinMeasures:
-    """What the lookups of both sides cost: ``left`` is what was looked up on the left side.
-
-    Attributes:
-        left: lookups of right changes on the left side, and left changes that wait.
-        right: lookups of left changes on the right side, and right changes that wait.
-    """
+    """What the lookups on each side cost, and how many of its own changes wait."""
 
     left: Measures = field(default_factory=Measures)
     right: Measures = field(default_factory=Measures)

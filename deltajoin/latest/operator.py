@@ -53,7 +53,7 @@ from deltajoin.lookup.cache import CacheCounts, Cached, RowCache
 from deltajoin.lookup.journal import EpochCaches, Journal, caches_of
 from deltajoin.lookup.protocol import Answer
 from upsert.arrays import one_array
-from upsert.blobs import bucket_ids, by_number, from_blob, gathered, to_blobs
+from upsert.blobs import BLOB_COLUMN, bucket_ids, by_number, from_blob, gathered, rows_of_blobs, to_blobs
 from upsert.changelog.image_log import ImageLog
 from upsert.errors import BrokenPayloadError
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
@@ -113,8 +113,6 @@ class SideFinder:
 
 
 class _SidePending(NamedTuple):
-    """Lookups of a side that are under way."""
-
     finder: SideFinder
     cached: Cached | None
     lookups: Pending
@@ -131,7 +129,6 @@ class _SidePending(NamedTuple):
         return Found(pa.concat_tables([self.cached.rows, rows]), failures)
 
     def cancel(self) -> None:
-        """End what is still under way."""
         self.lookups.cancel()
 
 
@@ -171,12 +168,10 @@ def _folder(shard: int) -> str | None:
 WHOLE_MARK: Final = "deltajoin.whole"
 """Metadata of the ``_row_kind`` of a lookup join that gives every kind of change."""
 
-_BLOB: Final = "blob"
-_PACKED: Final = f"shard INT, {_BLOB} BINARY"
+_PACKED: Final = f"shard INT, {BLOB_COLUMN} BINARY"
 _MEASURES: Final = tuple((f"{side}_{name}", name) for side in SIDES for name in metrics.NAMES)
 """Columns of the measures of both sides, and the measure in each."""
 
-_ROWS_PER_BATCH: Final = 100_000
 _RETRY_MS: Final = 10_000
 _JOB_GROUP: Final = "spark.jobGroup.id"
 
@@ -195,7 +190,7 @@ def join_streams(left: DataFrame, right: DataFrame, join: LatestJoin, shards: in
     counts = [StructField(column, LongType()) for column, _ in _MEASURES]
     joined = packed.groupBy("shard").applyInPandasWithState(
         JoinShard(join, shards, emitted),
-        StructType([StructField(_BLOB, BinaryType()), *counts]),
+        StructType([StructField(BLOB_COLUMN, BinaryType()), *counts]),
         COLUMNS,
         "append",
         timeout,
@@ -205,7 +200,7 @@ def join_streams(left: DataFrame, right: DataFrame, join: LatestJoin, shards: in
         (F.max if name in metrics.MAXIMA else F.sum)(column).alias(column) for column, name in _MEASURES
     ]
     unpacked = spark_schema(TableSchema.of(join.columns), row_kind=True)
-    rows = joined.observe(OBSERVED, *totals).select(_BLOB).mapInArrow(unpack, unpacked)
+    rows = joined.observe(OBSERVED, *totals).select(BLOB_COLUMN).mapInArrow(rows_of_blobs, unpacked)
     return rows.select(*(F.col(quoted(name)) for name in rows.columns[:-1]), _kind(join))
 
 
@@ -240,7 +235,7 @@ class Pack:
                 for blob in to_blobs(own, {"side": self.side, "task": task_number(), "number": number}):
                     number += 1
                     shard_id = pa.array([ids[shard]], pa.int32())
-                    yield pa.record_batch({"shard": shard_id, _BLOB: pa.array([blob], pa.binary())})
+                    yield pa.record_batch({"shard": shard_id, BLOB_COLUMN: pa.array([blob], pa.binary())})
 
     def _changes(self, rows: pa.Table) -> pa.Table:
         of = self.join.sides[self.side]
@@ -263,7 +258,7 @@ class JoinShard:
         shard, given = int(key[0]), None
         if self.given is not None:
             given = self.given.of_shard(query_of_task("lookup join"), shard, before.position)
-        blobs = (blob for frame in frames for blob in frame[_BLOB])
+        blobs = (blob for frame in frames for blob in frame[BLOB_COLUMN])
         changes = before.waiting(self.join), self._parts(blobs)
         result = None if given is None else self._settled(given, *changes)
         caches = caches_of_shard(self.join, _run(), shard)
@@ -359,14 +354,7 @@ def _frame(blob: bytes | None, of_sides: Sequence[Measures]) -> Any:
     import pandas as pd  # a worker of another step has no need of it
 
     values = [value for of_side in of_sides for value in astuple(of_side)]
-    return pd.DataFrame([[blob, *values]], columns=[_BLOB, *(column for column, _ in _MEASURES)])
-
-
-def unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows of blobs, in the order in which they are in these."""
-    for batch in batches:
-        for blob in batch.column(_BLOB).drop_null():
-            yield from from_blob(blob.as_buffer())[0].to_batches(max_chunksize=_ROWS_PER_BATCH)
+    return pd.DataFrame([[blob, *values]], columns=[BLOB_COLUMN, *(column for column, _ in _MEASURES)])
 
 
 _WHOLE: Final = 1 << 62
@@ -524,7 +512,6 @@ class EmittedRowsOfShard:
         return rows.append_column(_MISSING, pa.array(missing))
 
     def _decoded(self, changes: pa.Table) -> pa.Table:
-        """The rows as they are given."""
         if self._join.pads_are_keys:
             missing = changes.column(_MISSING)
             for side, names in enumerate(_keys_by_side(self._join)):

@@ -75,8 +75,6 @@ class LatestJoin:
     """Two sides that look each other's newest rows up.
 
     Attributes:
-        left: one side.
-        right: the other.
         on: pairs of columns that must be equal, of the left and of the right side.
         kind: one of ``KINDS``.
         where: what a pair must meet besides; the left side is table 0, the right one table 1.
@@ -284,10 +282,6 @@ def faults_of(join: LatestJoin) -> tuple[Refused, ...]:
 
 
 def check_join(join: LatestJoin) -> None:
-    """Refuse a join whose result would be wrong.
-
-    Raises:
-        ConfigurationError: a condition fails; the message has every one that does, with its remedy.
-    """
+    """Refuse a join whose result would be wrong, for all reasons at once, each with its remedy."""
     if faults := faults_of(join):
         raise ConfigurationError(f"{join.kind} lookup join: " + " | ".join(map(str, faults)))

@@ -28,20 +28,12 @@ _KIND_PREFIX: Final = "_kind_"
 
 
 def consolidate_join(joined: DataFrame, kinds: Sequence[int], shards: int) -> DataFrame:
-    """The consolidated changes of every micro-batch of a join of signed rows, with ``_row_kind`` last.
+    """The consolidated changes of each micro-batch of a signed join: ``c0``, ``c1`` … and ``_row_kind``.
 
     Equal rows meet in one task by their hash, one task a shard, which holds its rows of a micro-batch in
-    memory. Nothing is kept between micro-batches, so a replayed one gives the same rows.
-
-    Args:
-        joined: rows of a join of two changelogs, or of one with a stream of rows. Columns are taken by
-            position, their names may repeat.
-        kinds: positions of the columns that hold the inputs' kinds: two, or one where an input is a stream
-            of rows.
-        shards: number of tasks.
-
-    Returns:
-        The other columns, named ``c0``, ``c1`` … in their order, and ``_row_kind``: ``+I`` or ``-D``.
+    memory. Nothing is kept between micro-batches, so a replayed one gives the same rows. Columns are taken by
+    position, for their names may repeat; ``kinds`` are those of the inputs' kinds: one where an input is a
+    stream of rows. Kinds that come out are ``+I`` or ``-D``.
     """
     own = [number for number in range(len(joined.columns)) if number not in kinds]
     names = {number: f"c{position}" for position, number in enumerate(own)}

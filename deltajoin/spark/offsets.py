@@ -118,10 +118,6 @@ class JoinStep(Jsonable):
     """Both vectors of versions: where every table was, and where it is then; and the tables' uuids.
 
     A task opens the tables by their paths, where others may lie by then.
-
-    >>> step = JoinStep((Version.complete(3), Version.EMPTY), (Version.complete(3), Version.complete(1)))
-    >>> step.moved, JoinStep.from_json(step.to_json()) == step
-    ((1,), True)
     """
 
     old: Versions

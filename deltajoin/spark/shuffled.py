@@ -27,13 +27,12 @@ from deltajoin.core.rows import Changes
 from deltajoin.spark.offsets import JoinStep
 from deltajoin.spark.tables import JoinedTables, output_type
 from deltajoin.spec import DeltaJoinSpec
-from upsert.blobs import BLOB_BYTES, from_blob, to_blobs
+from upsert.blobs import BLOB_COLUMN, from_blob, rows_of_blobs, to_blobs
 from upsert.codec import Jsonable
 from upsert.errors import BrokenPayloadError, ConfigurationError
 
 SHARD_COLUMN: Final = "shard"
-PAYLOAD_COLUMN: Final = "payload"
-BLOBS: Final = f"{SHARD_COLUMN} INT, {PAYLOAD_COLUMN} BINARY"
+BLOBS: Final = f"{SHARD_COLUMN} INT, {BLOB_COLUMN} BINARY"
 
 
 @dataclass(frozen=True)
@@ -50,18 +49,6 @@ class Payload(NamedTuple):
 
     label: BlobLabel
     rows: pa.Table
-
-
-def encode(label: BlobLabel, rows: pa.Table, *, blob_bytes: int = BLOB_BYTES) -> Iterator[bytes]:
-    """The rows as blobs of about ``blob_bytes`` at most; a single row may exceed it.
-
-    >>> from upsert.store.version import Version
-    >>> step = JoinStep((Version.EMPTY,), (Version.complete(1),))
-    >>> blobs = list(encode(BlobLabel("2f6c", step, 0), pa.table({"k": [1, 2]})))
-    >>> decode(blobs[0]).rows.to_pydict()
-    {'k': [1, 2]}
-    """
-    return to_blobs(rows, label.to_json(), blob_bytes=blob_bytes)
 
 
 def decode(blob: bytes | pa.Buffer) -> Payload:
@@ -134,7 +121,7 @@ class JoinShard:
         blobs: list[pa.Buffer] = []
         shard = 0
         for batch in batches:
-            blobs += (blob.as_buffer() for blob in batch.column(PAYLOAD_COLUMN))
+            blobs += (blob.as_buffer() for blob in batch.column(BLOB_COLUMN))
             if batch.num_rows:
                 shard = batch.column(SHARD_COLUMN)[0].as_py()
         yield from join_blobs(self.spec, shard, blobs)
@@ -144,7 +131,7 @@ def stateful(blobs: DataFrame, tables: JoinedTables) -> DataFrame:
     """The join of the source's blobs, a group for each shard."""
     joined = blobs.groupBy(SHARD_COLUMN).applyInPandasWithState(
         JoinGroup(tables.located),
-        outputStructType=f"{PAYLOAD_COLUMN} BINARY",
+        outputStructType=f"{BLOB_COLUMN} BINARY",
         stateStructType="unused BOOLEAN",
         outputMode="append",
         timeoutConf=GroupStateTimeout.NoTimeout,
@@ -162,13 +149,6 @@ class JoinGroup:
         """Blobs of the shard's consolidated rows, in frames of pandas."""
         import pandas as pd  # the source, which knows this file, is loaded by processes without need of it
 
-        blobs = (blob for batch in batches for blob in batch[PAYLOAD_COLUMN])
+        blobs = (blob for batch in batches for blob in batch[BLOB_COLUMN])
         for rows in join_blobs(self.spec, int(key[0]), blobs):
-            yield pd.DataFrame({PAYLOAD_COLUMN: list(to_blobs(pa.Table.from_batches([rows]), {}))})
-
-
-def rows_of_blobs(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows of the operator's blobs."""
-    for batch in batches:
-        for blob in batch.column(PAYLOAD_COLUMN):
-            yield from from_blob(blob.as_buffer())[0].to_batches()
+            yield pd.DataFrame({BLOB_COLUMN: list(to_blobs(pa.Table.from_batches([rows]), {}))})

@@ -30,9 +30,10 @@ from pyspark.sql.types import StructType
 from deltajoin.core.shards import roots
 from deltajoin.settings import FIRST_LOADS
 from deltajoin.spark.offsets import JoinOffset, JoinStep, Versions
-from deltajoin.spark.shuffled import BLOBS, PAYLOAD_COLUMN, SHARD_COLUMN, BlobLabel, encode
+from deltajoin.spark.shuffled import BLOBS, SHARD_COLUMN, BlobLabel
 from deltajoin.spark.tables import JoinedTables, output_type
 from deltajoin.spec import DeltaJoinSpec
+from upsert.blobs import BLOB_COLUMN, to_blobs
 from upsert.errors import ConfigurationError
 from upsert.managed.options import DEFAULT_LEASE_MS
 from upsert.managed.stepping import CONSUMER, Offset, SteppingReader, StepSource, size_of
@@ -178,7 +179,6 @@ class _JoinStepReader(SteppingReader[JoinedTables]):
         return JoinOffset(identity, (Version.EMPTY,) * len(self._spec.tables)).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """``max_rows_per_trigger``, of each table."""
         return ReadMaxRows(self._spec.max_rows_per_trigger)
 
     def opened(self) -> JoinedTables:
@@ -217,7 +217,7 @@ class _JoinStepReader(SteppingReader[JoinedTables]):
         return JoinStep(old, new, tables.identity.tables)
 
 
-_BLOB_ROWS: Final = pa.schema([pa.field(SHARD_COLUMN, pa.int32()), pa.field(PAYLOAD_COLUMN, pa.binary())])
+_BLOB_ROWS: Final = pa.schema([pa.field(SHARD_COLUMN, pa.int32()), pa.field(BLOB_COLUMN, pa.binary())])
 
 
 @dataclass(frozen=True)
@@ -248,9 +248,9 @@ class ChangesReader(_JoinStepReader):
         changes = tables.consolidated(
             table, [tables.bucket_changes(partition.step, table, [partition.bucket])]
         )
-        label = BlobLabel(self._spec.fingerprint, partition.step, table)
+        label = BlobLabel(self._spec.fingerprint, partition.step, table).to_json()
         for shard, part in tables.by_shard(table, changes.rows):
-            for blob in encode(label, part):
+            for blob in to_blobs(part, label):
                 columns = [pa.array([shard], pa.int32()), pa.array([blob], pa.binary())]
                 yield pa.record_batch(columns, schema=_BLOB_ROWS)
 

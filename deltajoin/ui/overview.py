@@ -138,8 +138,7 @@ class TableInfo:
     Attributes:
         name: with its database where that is not ``default``.
         kind: ``table``, ``view``, or the name of the connector.
-        uuid: "" where the table cannot be read.
-        error: why it cannot be read; None if it can.
+        uuid: "" where the table cannot be read, for the reason ``error``.
         rows: about how many there are; None where the storage does not say.
         snapshots: the newest ones, oldest first.
         writers: the last transaction of each query that has written it.
@@ -218,15 +217,7 @@ class QueryInfo:
 
 @dataclass(frozen=True)
 class Overview:
-    """A warehouse at one moment.
-
-    Attributes:
-        warehouse: its folder.
-        now_ms: the moment, in milliseconds since 1970.
-        tables: by name.
-        queries: the last heard of first.
-        problems: what could not be read beside tables.
-    """
+    """A warehouse at one moment; the query that was last heard of is the first."""
 
     warehouse: str
     now_ms: int
@@ -236,26 +227,20 @@ class Overview:
 
 
 def lag_of(uuid: str, name: str | None, at: Version, history: Sequence[SnapshotInfo], now_ms: int) -> Lag:
-    """How far a reader is behind, by the newest snapshots of the table, oldest first.
-
-    >>> lag_of("a1", "orders", Version.EMPTY, (), 0)
-    Lag(table='orders', uuid='a1', version='0', commits=0, seconds=0.0)
-    """
-    shown = str(at.base) if at.is_complete else f"{at.base} → {at.target}"
+    """How far a reader is behind, by the newest snapshots of the table, oldest first."""
     if name is None:
-        return Lag(None, uuid, shown, None, None)
+        return Lag(None, uuid, shown(at), None, None)
     unread = [info for info in history if info.changes_rows and info.id > at.base]
     if not unread:
-        return Lag(name, uuid, shown, 0, 0.0)
+        return Lag(name, uuid, shown(at), 0, 0.0)
     # the count of all commits up to each is in the snapshots, however few of these are left
     before = next((info.states for info in reversed(history) if info.id <= at.base), None)
     if before is None and at.base == 0:
         before = 0
     is_first = before is not None and unread[0].states == before + 1
     commits = None if before is None else unread[-1].states - before
-    return Lag(
-        name, uuid, shown, commits, max(0.0, (now_ms - unread[0].time_ms) / 1000) if is_first else None
-    )
+    waits = max(0.0, (now_ms - unread[0].time_ms) / 1000) if is_first else None
+    return Lag(name, uuid, shown(at), commits, waits)
 
 
 def written_by_query(history: Sequence[SnapshotInfo]) -> dict[str, dict[int, int]]:
@@ -280,15 +265,7 @@ class _Opened:
 
 
 class Observer:
-    """Looks at a warehouse again and again; remembers only what cannot have changed.
-
-    Args:
-        warehouse: its folder, as ``Catalog`` takes it.
-
-    >>> import tempfile
-    >>> Observer(tempfile.mkdtemp()).look(now_ms=0).tables
-    ()
-    """
+    """Looks at a warehouse again and again; remembers only what cannot have changed."""
 
     def __init__(self, warehouse: str | os.PathLike[str]) -> None:
         self._context = Context(warehouse, None, "main")
@@ -300,11 +277,7 @@ class Observer:
         return self._context.warehouse
 
     def look(self, now_ms: int) -> Overview:
-        """The warehouse now.
-
-        Raises:
-            StorageError: the storage did not answer, or refused.
-        """
+        """The warehouse now; a `StorageError` where the storage did not answer, or refused."""
         databases = self._context.databases
         names = [
             name if database == databases.current else f"{database}.{name}"
@@ -329,11 +302,7 @@ class Observer:
         return Overview(self.warehouse, now_ms, tables, queries, records.unreadable)
 
     def sample(self, name: str) -> pa.Table:
-        """Some rows of a managed table: the first ones of its first buckets.
-
-        Raises:
-            ConfigurationError, TableNotFoundError: there is no managed table of this name.
-        """
+        """Some rows of a managed table: the first ones of its first buckets. Other names are refused."""
         snapshot = self._context.table(name).snapshot()
         columns, found = snapshot.layout.schema.names, []
         left = SAMPLE_ROWS
@@ -418,7 +387,7 @@ class Observer:
             ),
             tags={tag.name: tag.snapshot.id for tag in table.tags()},
             consumers=tuple(
-                ConsumerRow(one.name, _shown(one.version), one.renewed_ms, one.until_ms)
+                ConsumerRow(one.name, shown(one.version), one.renewed_ms, one.until_ms)
                 for one in table.consumers()
             ),
             writers=dict(snapshot.info.writers),
@@ -463,7 +432,8 @@ def _shown_options(given: Mapping[str, str]) -> dict[str, str]:
     return {key: masked_text(value) for key, value in masked(given).items()}
 
 
-def _shown(version: Version) -> str:
+def shown(version: Version) -> str:
+    """A version as people read it."""
     return str(version.base) if version.is_complete else f"{version.base} → {version.target}"
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from deltajoin.ui.overview import Overview, QueryInfo, TableInfo
+from deltajoin.ui.overview import Overview, QueryInfo, TableInfo, shown
 from upsert.catalog.query_records import MicroBatch
 
 Href = Callable[[str, str], str]
@@ -137,10 +137,7 @@ def bars_of(batches: Sequence[MicroBatch]) -> Bars | None:
 def graph_of(overview: Overview, href: Href, only: QueryInfo | None = None) -> Graph | None:
     """Tables, queries and the stages of views, each to the right of what it reads; None if nothing is read.
 
-    Args:
-        overview: the warehouse.
-        href: makes the links.
-        only: draw this query alone, with what it reads and writes.
+    ``href`` makes the links. With ``only`` this query is drawn alone, with what it reads and writes.
     """
     boxes: dict[str, tuple[str, str, str, str, str]] = {}
     arrows: list[tuple[str, str]] = []
@@ -157,7 +154,7 @@ def graph_of(overview: Overview, href: Href, only: QueryInfo | None = None) -> G
         if not (query.reads or query.sources or query.writes):
             continue
         id = f"q {query.record.id}"
-        last = f", {took_text(query.record.batches[-1])}" if query.record.batches else ""
+        last = f", {milliseconds(took(query.record.batches[-1]))}" if query.record.batches else ""
         note = f"{query.state}{last}"
         boxes[id] = ("query", query.name, note, query.state, href("query", query.record.id))
         for source in query.sources:
@@ -165,8 +162,8 @@ def graph_of(overview: Overview, href: Href, only: QueryInfo | None = None) -> G
             arrows.append((f"s {source}", id))
         arrows += [(table(lag.table), id) for lag in query.reads if lag.table is not None]
         arrows += [(id, table(name)) for name in query.writes]
-    shown = overview.tables if only is None else [tables[name] for name in only.writes if name in tables]
-    for view in shown:
+    views = overview.tables if only is None else [tables[name] for name in only.writes if name in tables]
+    for view in views:
         arrows += _arrows_of_view(
             view,
             overview,
@@ -305,11 +302,6 @@ def milliseconds(value: int | None) -> str:
     return f"{value} ms" if value < 1000 else f"{value / 1000:.1f} s"
 
 
-def took_text(batch: MicroBatch) -> str:
-    """How long a micro-batch took."""
-    return milliseconds(took(batch))
-
-
 def took(batch: MicroBatch) -> int:
     """Milliseconds of a whole micro-batch."""
     return batch.duration_ms.get("triggerExecution", sum(batch.duration_ms.values()))
@@ -378,9 +370,7 @@ def versions(batch: MicroBatch, overview: Overview) -> list[tuple[str, str]]:
     """Names of the tables that a micro-batch read, and where it was in each afterwards."""
     names = {table.uuid: table.name for table in overview.tables if table.uuid}
     return [
-        (names.get(uuid, uuid[:8]), str(at.base) if at.is_complete else f"{at.base} → {at.target}")
-        for one in batch.inputs
-        for uuid, at in one.versions.items()
+        (names.get(uuid, uuid[:8]), shown(at)) for one in batch.inputs for uuid, at in one.versions.items()
     ]
 
 
@@ -419,11 +409,7 @@ setInterval(async () => {
 
 
 def of_server(kind: str, name: str) -> str:
-    """The path of a page on the server.
-
-    >>> of_server("tables", ""), of_server("table", "farm.trees")
-    ('/tables', '/tables/farm.trees')
-    """
+    """The path of a page on the server."""
     paths = {"pipelines": "/", "tables": "/tables", "table": "/tables/", "query": "/queries/"}
     return paths[kind] + quote(name, safe="")
 

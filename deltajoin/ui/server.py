@@ -16,8 +16,10 @@ import base64
 import hashlib
 import threading
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
 from ipaddress import ip_address
+from itertools import chain
 from typing import Any, Final
 
 from aiohttp import web
@@ -36,7 +38,31 @@ STATES: Final = ("running", "silent", "ended", "failed")
 
 _TABLE: Final = ("table", "kind")
 _QUERY: Final = ("query", "query_id")
+_INPUT: Final = (*_QUERY, "table")
 _MILLISECONDS: Final = 1000
+_METRICS: Final = {
+    "table_readable": ("0: it cannot be read.", _TABLE),
+    "table_rows": ("About how many rows a table has.", _TABLE),
+    "table_size_bytes": ("Size of its data files.", _TABLE),
+    "table_files": ("Its data files by level; many of level 0 await compaction.", (*_TABLE, "level")),
+    "table_snapshot": ("Its newest snapshot.", _TABLE),
+    "table_last_commit_timestamp_seconds": ("When that was published.", _TABLE),
+    "query_state": ("1 for the state that a query is in.", (*_QUERY, "state")),
+    "query_last_heard_timestamp_seconds": ("When its driver last lived.", _QUERY),
+    "query_batch": ("Number of its last micro-batch.", _QUERY),
+    "query_batch_input_rows": ("Rows that it read.", _QUERY),
+    "query_batch_output_rows": ("Rows that it wrote.", _QUERY),
+    "query_batch_duration_seconds": (
+        "What each phase of it took; their sum is the whole.",
+        (*_QUERY, "phase"),
+    ),
+    "query_lag_commits": ("Commits to an input that were not read.", _INPUT),
+    "query_lag_seconds": ("How long the oldest of these waits.", _INPUT),
+}
+"""What each metric says, and its labels."""
+
+_Sample = tuple[str, tuple[str, ...], float | None]
+"""A metric, the values of its labels, and its own; None for what is not known."""
 
 
 class _Collector(Collector):
@@ -45,88 +71,51 @@ class _Collector(Collector):
     def __init__(self, overview: Overview) -> None:
         self._overview = overview
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        """The metrics of tables, then those of queries."""
-        yield from self._of_tables()
-        yield from self._of_queries()
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        found = {
+            name: GaugeMetricFamily(f"deltajoin_{name}", text, labels=labels)
+            for name, (text, labels) in _METRICS.items()
+        }
+        tables, queries = self._overview.tables, self._overview.queries
+        for name, labels, value in chain(*map(_of_table, tables), *map(_of_query, queries)):
+            if value is not None:
+                found[name].add_metric(labels, value)
+        return found.values()
 
-    def _of_tables(self) -> Iterator[GaugeMetricFamily]:
-        rows = GaugeMetricFamily("deltajoin_table_rows", "About how many rows a table has.", labels=_TABLE)
-        size = GaugeMetricFamily("deltajoin_table_size_bytes", "Size of its data files.", labels=_TABLE)
-        files = GaugeMetricFamily(
-            "deltajoin_table_files", "Its data files by level; many of level 0 await compaction.",
-            labels=(*_TABLE, "level"),
-        )  # fmt: skip
-        snapshot = GaugeMetricFamily("deltajoin_table_snapshot", "Its newest snapshot.", labels=_TABLE)
-        committed = GaugeMetricFamily(
-            "deltajoin_table_last_commit_timestamp_seconds", "When that was published.", labels=_TABLE
-        )
-        readable = GaugeMetricFamily("deltajoin_table_readable", "0: it cannot be read.", labels=_TABLE)
-        for table in self._overview.tables:
-            of = (table.name, table.kind)
-            readable.add_metric(of, float(table.error is None))
-            if table.rows is None:
-                continue
-            rows.add_metric(of, table.rows)
-            size.add_metric(of, table.bytes)
-            for level in table.levels:
-                files.add_metric((*of, str(level.level)), level.files)
-            if table.snapshots:
-                snapshot.add_metric(of, table.snapshots[-1].id)
-                committed.add_metric(of, table.snapshots[-1].time_ms / _MILLISECONDS)
-        yield from (readable, rows, size, files, snapshot, committed)
 
-    def _of_queries(self) -> Iterator[GaugeMetricFamily]:
-        of_input = (*_QUERY, "table")
-        state = GaugeMetricFamily(
-            "deltajoin_query_state", "1 for the state that a query is in.", labels=(*_QUERY, "state")
-        )
-        heard = GaugeMetricFamily(
-            "deltajoin_query_last_heard_timestamp_seconds", "When its driver last lived.", labels=_QUERY
-        )
-        batch = GaugeMetricFamily("deltajoin_query_batch", "Number of its last micro-batch.", labels=_QUERY)
-        taken = GaugeMetricFamily("deltajoin_query_batch_input_rows", "Rows that it read.", labels=_QUERY)
-        given = GaugeMetricFamily("deltajoin_query_batch_output_rows", "Rows that it wrote.", labels=_QUERY)
-        took = GaugeMetricFamily(
-            "deltajoin_query_batch_duration_seconds",
-            "What each phase of it took; their sum is the whole.",
-            labels=(*_QUERY, "phase"),
-        )
-        commits = GaugeMetricFamily(
-            "deltajoin_query_lag_commits", "Commits to an input that were not read.", labels=of_input
-        )
-        lag = GaugeMetricFamily(
-            "deltajoin_query_lag_seconds", "How long the oldest of these waits.", labels=of_input
-        )
-        for query in self._overview.queries:
-            of = (query.name, query.record.id)
-            for one in STATES:
-                state.add_metric((*of, one), float(query.state == one))
-            heard.add_metric(of, query.record.heard_ms / _MILLISECONDS)
-            for reads in query.reads:
-                input_of = (*of, reads.table or reads.uuid)
-                if reads.commits is not None:
-                    commits.add_metric(input_of, reads.commits)
-                if reads.seconds is not None:
-                    lag.add_metric(input_of, reads.seconds)
-            if not query.record.batches:
-                continue
-            last = query.record.batches[-1]
-            batch.add_metric(of, last.id)
-            taken.add_metric(of, last.rows_in)
-            if (rows_out := query.rows_out.get(last.id)) is not None:
-                given.add_metric(of, rows_out)
-            for phase, milliseconds in phases_of(last).items():
-                took.add_metric((*of, phase), milliseconds / _MILLISECONDS)
-        yield from (state, heard, batch, taken, given, took, commits, lag)
+def _of_table(table: TableInfo) -> Iterator[_Sample]:
+    of = (table.name, table.kind)
+    yield "table_readable", of, float(table.error is None)
+    if table.rows is None:
+        return
+    yield "table_rows", of, table.rows
+    yield "table_size_bytes", of, table.bytes
+    for level in table.levels:
+        yield "table_files", (*of, str(level.level)), level.files
+    if table.snapshots:
+        yield "table_snapshot", of, table.snapshots[-1].id
+        yield "table_last_commit_timestamp_seconds", of, table.snapshots[-1].time_ms / _MILLISECONDS
+
+
+def _of_query(query: QueryInfo) -> Iterator[_Sample]:
+    of = (query.name, query.record.id)
+    for one in STATES:
+        yield "query_state", (*of, one), float(query.state == one)
+    yield "query_last_heard_timestamp_seconds", of, query.record.heard_ms / _MILLISECONDS
+    for reads in query.reads:
+        of_input = (*of, reads.table or reads.uuid)
+        yield "query_lag_commits", of_input, reads.commits
+        yield "query_lag_seconds", of_input, reads.seconds
+    for last in query.record.batches[-1:]:
+        yield "query_batch", of, last.id
+        yield "query_batch_input_rows", of, last.rows_in
+        yield "query_batch_output_rows", of, query.rows_out.get(last.id)
+        for phase, milliseconds in phases_of(last).items():
+            yield "query_batch_duration_seconds", (*of, phase), milliseconds / _MILLISECONDS
 
 
 def metrics_of(overview: Overview) -> bytes:
-    """The metrics of a warehouse, as Prometheus reads them.
-
-    >>> metrics_of(Overview("w", 0, (), ())).decode().splitlines()[0]
-    '# HELP deltajoin_table_readable 0: it cannot be read.'
-    """
+    """The metrics of a warehouse, as Prometheus reads them."""
     registry = CollectorRegistry()
     registry.register(_Collector(overview))
     return bytes(generate_latest(registry))
@@ -159,19 +148,12 @@ class _Observed:
         self._seen: Overview | None = None
         self._at = 0.0
 
-    async def now(self) -> Overview:
-        """The overview."""
-        return await asyncio.to_thread(self._look)
-
-    def _look(self) -> Overview:
+    def now(self) -> Overview:
         with self._lock:
             if self._seen is None or time.monotonic() - self._at > _LOOK_EVERY_S:
                 self._seen = self.observer.look(time.time_ns() // 1_000_000)
                 self._at = time.monotonic()
             return self._seen
-
-
-_OBSERVED: Final = web.AppKey("observed", _Observed)
 
 
 def is_own_name(host: str, names: Collection[str] = ()) -> bool:
@@ -193,9 +175,7 @@ def is_own_name(host: str, names: Collection[str] = ()) -> bool:
 def application(observer: Observer, names: Collection[str] = ()) -> web.Application:
     """The pages; the values that they show as JSON below ``/api``, and as metrics for Prometheus.
 
-    Args:
-        observer: looks at the warehouse.
-        names: by which the server may be asked, beside addresses and ``localhost``.
+    The server may be asked by ``names``, beside addresses and ``localhost``.
     """
     known = frozenset(map(str.lower, names))
 
@@ -215,36 +195,13 @@ def application(observer: Observer, names: Collection[str] = ()) -> web.Applicat
         return response
 
     app = web.Application(middlewares=[guarded])
-    app[_OBSERVED] = _Observed(observer)
-    app.add_routes(
-        [
-            web.get("/", _pipelines),
-            web.get("/tables", _tables),
-            web.get("/tables/{name}", _table),
-            web.get("/queries/{id}", _query),
-            web.get("/metrics", _metrics),
-            web.get("/api", _api),
-            web.get("/api/tables", _api_tables),
-            web.get("/api/tables/{name}", _api_table),
-            web.get("/api/queries", _api_queries),
-            web.get("/api/queries/{id}", _api_query),
-        ]
-    )
+    observed = _Observed(observer)
+    app.add_routes(web.get(path, partial(_answered, observed, answer)) for path, answer in _ANSWERS.items())
     return app
 
 
 def serve(observer: Observer, host: str, port: int, on_start: Callable[[int], None]) -> None:
-    """Answer requests until the process is interrupted.
-
-    Args:
-        observer: looks at the warehouse.
-        host: the address or name of this machine to listen at.
-        port: 0 for a free one.
-        on_start: is told the port.
-
-    Raises:
-        ConfigurationError: the port is taken, or the host is no address of this machine.
-    """
+    """Answer requests until the process is interrupted; port 0 is a free one, which ``on_start`` is told."""
     asyncio.run(_serve(observer, host, port, on_start))
 
 
@@ -265,82 +222,79 @@ async def _serve(observer: Observer, host: str, port: int, on_start: Callable[[i
         await runner.cleanup()
 
 
-def _html(text: str, status: int = 200) -> web.Response:
-    return web.Response(text=text, status=status, content_type="text/html")
+_Answer = Callable[[Overview, web.Request, Observer], web.Response]
 
 
-def _json(value: Any, status: int = 200) -> web.Response:
-    return web.Response(text=pages.as_json(value), status=status, content_type="application/json")
+async def _answered(observed: _Observed, answer: _Answer, request: web.Request) -> web.Response:
+    """Look and answer in a thread, for both read files."""
+    return await asyncio.to_thread(lambda: answer(observed.now(), request, observed.observer))
 
 
-async def _overview(request: web.Request) -> Overview:
-    return await request.app[_OBSERVED].now()
+class _MissingError(Exception):
+    """There is no table, or no query, of the name that was asked for."""
 
 
-def _table_of(overview: Overview, request: web.Request) -> TableInfo | None:
-    return next((one for one in overview.tables if one.name == request.match_info["name"]), None)
+def _table_of(overview: Overview, request: web.Request) -> TableInfo:
+    name = request.match_info["name"]
+    for one in overview.tables:
+        if one.name == name:
+            return one
+    raise _MissingError(f"there is no table {name!r} in this warehouse; see the list of tables")
 
 
-def _query_of(overview: Overview, request: web.Request) -> QueryInfo | None:
-    return next((one for one in overview.queries if one.record.id == request.match_info["id"]), None)
+def _query_of(overview: Overview, request: web.Request) -> QueryInfo:
+    id = request.match_info["id"]
+    for one in overview.queries:
+        if one.record.id == id:
+            return one
+    raise _MissingError(f"no query {id!r} has left a record here; see the list of queries")
 
 
-def _no_table(request: web.Request) -> str:
-    return f"there is no table {request.match_info['name']!r} in this warehouse; see the list of tables"
+def _table_page(overview: Overview, request: web.Request, observer: Observer) -> str:
+    table = _table_of(overview, request)
+    sample = pages.Sample.of(observer.sample(table.name)) if "rows" in request.query else None
+    return pages.table_page(overview, table, sample)
 
 
-def _no_query(request: web.Request) -> str:
-    return f"no query {request.match_info['id']!r} has left a record here; see the list of queries"
+def _page(text_of: Callable[[Overview, web.Request, Observer], str]) -> _Answer:
+    def answer(overview: Overview, request: web.Request, observer: Observer) -> web.Response:
+        status = 200
+        try:
+            text = text_of(overview, request, observer)
+        except _MissingError as missing:
+            text, status = pages.missing_page(overview, str(missing)), 404
+        return web.Response(text=text, status=status, content_type="text/html")
+
+    return answer
 
 
-async def _pipelines(request: web.Request) -> web.Response:
-    return _html(pages.pipelines_page(await _overview(request)))
+def _values(of: Callable[[Overview, web.Request], Any]) -> _Answer:
+    def answer(overview: Overview, request: web.Request, _: Observer) -> web.Response:
+        status = 200
+        try:
+            value = of(overview, request)
+        except _MissingError as missing:
+            value, status = {"error": str(missing)}, 404
+        return web.Response(text=pages.as_json(value), status=status, content_type="application/json")
+
+    return answer
 
 
-async def _tables(request: web.Request) -> web.Response:
-    return _html(pages.tables_page(await _overview(request)))
+def _metrics(overview: Overview, *_: object) -> web.Response:
+    return web.Response(body=metrics_of(overview), headers={"Content-Type": METRICS_TYPE})
 
 
-async def _table(request: web.Request) -> web.Response:
-    overview = await _overview(request)
-    if (table := _table_of(overview, request)) is None:
-        return _html(pages.missing_page(overview, _no_table(request)), 404)
-    sample = None
-    if "rows" in request.query:
-        rows = await asyncio.to_thread(request.app[_OBSERVED].observer.sample, table.name)
-        sample = pages.Sample.of(rows)
-    return _html(pages.table_page(overview, table, sample))
-
-
-async def _query(request: web.Request) -> web.Response:
-    overview = await _overview(request)
-    if (query := _query_of(overview, request)) is None:
-        return _html(pages.missing_page(overview, _no_query(request)), 404)
-    return _html(pages.query_page(overview, query))
-
-
-async def _metrics(request: web.Request) -> web.Response:
-    body = metrics_of(await _overview(request))
-    return web.Response(body=body, headers={"Content-Type": METRICS_TYPE})
-
-
-async def _api(request: web.Request) -> web.Response:
-    return _json(await _overview(request))
-
-
-async def _api_tables(request: web.Request) -> web.Response:
-    return _json((await _overview(request)).tables)
-
-
-async def _api_table(request: web.Request) -> web.Response:
-    table = _table_of(await _overview(request), request)
-    return _json({"error": _no_table(request)}, 404) if table is None else _json(table)
-
-
-async def _api_queries(request: web.Request) -> web.Response:
-    return _json((await _overview(request)).queries)
-
-
-async def _api_query(request: web.Request) -> web.Response:
-    query = _query_of(await _overview(request), request)
-    return _json({"error": _no_query(request)}, 404) if query is None else _json(query)
+_ANSWERS: Final[Mapping[str, _Answer]] = {
+    "/": _page(lambda overview, *_: pages.pipelines_page(overview)),
+    "/tables": _page(lambda overview, *_: pages.tables_page(overview)),
+    "/tables/{name}": _page(_table_page),
+    "/queries/{id}": _page(
+        lambda overview, request, _: pages.query_page(overview, _query_of(overview, request))
+    ),
+    "/metrics": _metrics,
+    "/api": _values(lambda overview, _: overview),
+    "/api/tables": _values(lambda overview, _: overview.tables),
+    "/api/tables/{name}": _values(_table_of),
+    "/api/queries": _values(lambda overview, _: overview.queries),
+    "/api/queries/{id}": _values(_query_of),
+}

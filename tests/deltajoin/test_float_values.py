@@ -19,10 +19,9 @@ from deltajoin.core.rows import Changes
 from deltajoin.enrichment import Enrichment
 from deltajoin.spark.consolidate import consolidate_rows
 from tests.deltajoin.spark.steps import FORMS, Steps
-from upsert.changelog.normalizer import same_keys, same_values
 from upsert.schema import TableSchema
 from upsert.store import Table
-from upsert.store.rows.keys import as_key, as_values
+from upsert.store.rows.keys import as_key, as_values, same_keys, same_values
 
 DOUBLE, FLOAT = pa.float64(), pa.float32()
 NAN = float(np.array([0xFFF8_0000_0000_0001], np.uint64).view(np.float64)[0])

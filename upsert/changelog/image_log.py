@@ -35,7 +35,6 @@ from upsert.changelog.normalizer import (
     Rules,
     earlier,
     fold,
-    group_by_key,
     images_of,
     normalize_keyed,
     split_kinds,
@@ -43,7 +42,7 @@ from upsert.changelog.normalizer import (
     with_kinds,
 )
 from upsert.errors import ConfigurationError, MissingStateError, SnapshotExpiredError
-from upsert.rowkind import ROW_KIND_COLUMN, RowKind, signs
+from upsert.rowkind import KIND_FIELD, ROW_KIND_COLUMN, RowKind, signs
 from upsert.schema import TableSchema
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.read.snapshot import Snapshot
@@ -74,7 +73,7 @@ class NewestImages:
     def above(cls, base: Snapshot, key: Sequence[str]) -> Self:
         """Those of a snapshot, before any change."""
         fields = [pa.field(field.name, field.type) for field in base.layout.schema.arrow]
-        fields.append(pa.field(ROW_KIND_COLUMN, pa.string(), nullable=False))
+        fields.append(KIND_FIELD)
         return cls(base, pa.schema(fields).empty_table(), list(key))
 
     @classmethod
@@ -89,19 +88,20 @@ class NewestImages:
         """
         count = self.changed.num_rows
         keys = pa.concat_tables([_columns(part, self._key) for part in (self.changed, rows)])
-        groups = group_by_key(keys, self._key)
-        is_met = np.zeros(len(groups.firsts), np.bool_)
-        is_met[groups.of[count:]] = True
-        is_image = (signs(self.changed.column(ROW_KIND_COLUMN)) > 0) & is_met[groups.of[:count]]
+        order = order_by(keys.columns)
+        firsts, groups = order.firsts, order.numbers
+        is_met = np.zeros(len(firsts), np.bool_)
+        is_met[groups[count:]] = True
+        is_image = (signs(self.changed.column(ROW_KIND_COLUMN)) > 0) & is_met[groups[:count]]
         images = self.changed.drop_columns([ROW_KIND_COLUMN]).filter(pa.array(is_image))
-        numbers = groups.of[:count][is_image]
-        unchanged = np.flatnonzero(groups.firsts >= count)
+        numbers = groups[:count][is_image]
+        unchanged = np.flatnonzero(firsts >= count)
         if self.base is not None and len(unchanged):
-            wanted = keys.take(pa.array(groups.firsts[unchanged]))
+            wanted = keys.take(pa.array(firsts[unchanged]))
             positions, found = self.base.match(self._key, wanted)
             images = pa.concat_tables([images, pa.Table.from_arrays(found.columns, schema=images.schema)])
             numbers = np.concatenate([numbers, unchanged[positions]])
-        return images_of(images, numbers), groups.of[count:]
+        return images_of(images, numbers), groups[count:]
 
     def normalize(self, rows: pa.Table, is_value: Mask, rules: Rules) -> pa.Table:
         """The changes that records make; their new images are taken over."""
@@ -167,13 +167,14 @@ def alignment(
     rows, is_there = split_kinds(committed.filter(is_after))
     count = rows.num_rows
     keys = pa.concat_tables([_columns(part, rules.key) for part in (rows, own.changed)])
-    groups = group_by_key(keys, rules.key)
-    undone = own.changed.take(pa.array(groups.firsts[groups.firsts >= count] - count))
+    order = order_by(keys.columns)
+    firsts, groups = order.firsts, order.numbers
+    undone = own.changed.take(pa.array(firsts[firsts >= count] - count))
     before, numbers = NewestImages.above(base, rules.key).meet(undone)
     if rules.order_by:
         _check_not_newer(own.changed, [rows, before.rows], rules)
     if rules.expiry is not None:
-        is_touched = np.isin(groups.of[:count], groups.of[count:])
+        is_touched = np.isin(groups[:count], groups[count:])
         limit = _limit(rows.filter(pa.array(is_there)), rules.expiry)
         # deleted images may have been dropped for their age, with nothing to tell
         is_young = True if limit is None else ~_is_before(rows, rules.expiry, limit)
@@ -212,7 +213,7 @@ def _check_not_newer(changed: pa.Table, ends: Sequence[pa.Table], rules: Rules) 
     own = changed.filter(pc.equal(changed.column(ROW_KIND_COLUMN), RowKind.UPDATE_AFTER.value))
     columns = (*rules.key, *rules.orders)
     together = pa.concat_tables([_columns(part, columns) for part in (own, *ends)])
-    groups = group_by_key(together, rules.key).of
+    groups = order_by(together.select(rules.key).columns).numbers
     order = order_by([pa.array(groups), *(together.column(name) for name in rules.orders)]).rows
     # of equal order the own row stands first: it must, and one of the others must follow
     group, is_own = groups[order], order < own.num_rows
@@ -242,15 +243,6 @@ class ImageLog:
     """Images of one log. Any process may open it; several attempts at one batch do no harm.
 
     Used inside a task, once for each batch and log.
-
-    >>> import tempfile
-    >>> schema = TableSchema.of({"word": pa.string(), "n": pa.int64()}, primary_key=["word"])
-    >>> log = ImageLog.open(tempfile.mkdtemp() + "/words-0", schema, "words-0", beginning=0)
-    >>> for first, n in ((0, 1), (1, 2)):
-    ...     for changes in log.advance(first, first + 1, pa.table({"word": ["a"], "n": [n]}), compare=["n"]):
-    ...         print([tuple(row.values()) for row in changes.to_pylist()])
-    [('a', 1, '+I')]
-    [('a', 1, '-U'), ('a', 2, '+U')]
     """
 
     _table: Table
@@ -275,18 +267,9 @@ class ImageLog:
     ) -> Self:
         """The images of a log in a folder of its own, which is made if necessary.
 
-        Args:
-            path: the folder; it belongs to this log of this query alone.
-            schema: columns of the rows (metadata columns are plain ones here), with a primary key.
-            log: name of the log, for example topic and partition.
-            beginning: the position, at least 0, at which the query began: there no key has an image.
-            keep: batches that can still be replayed.
-            order_by: columns that say which row of a key is newer; empty: the order of the log.
-            drop_every: positions after which images that are expired are looked for.
-
-        Raises:
-            ConfigurationError: the folder holds images of other columns, or a number is out of range.
-            SchemaError: the schema has no primary key, or a column has a name that images need.
+        ``log`` is its name, for example topic and partition. At the position ``beginning``, where the query
+        began, no key has an image. ``keep`` batches can still be replayed; ``order_by`` says which row of a
+        key is newer, () the order of the log; expired images are looked for every ``drop_every`` positions.
         """
         if beginning < 0 or keep < 1 or drop_every < 1:
             raise ConfigurationError(

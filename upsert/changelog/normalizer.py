@@ -28,72 +28,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from upsert import types
-from upsert.arrays import Kinds, Mask, Positions, is_null, one_array
+from upsert.arrays import Mask, is_null, one_array
 from upsert.errors import ConfigurationError, SchemaError
-from upsert.rowkind import ROW_KIND_COLUMN, RowKind, every_kind, signs
-from upsert.store.rows.hashing import canonical_bytes, fixed_width
-from upsert.store.rows.keys import as_values, equal_rows, order_by
-from upsert.store.rows.merge import gather
-
-
-def equal_pairs(rows: pa.Table, left: Positions, right: Positions, columns: Sequence[str]) -> Positions:
-    """Which pairs (row ``left[i]``, row ``right[i]``) agree in all columns, ascending.
-
-    Equal are NULL and NULL, NaN and NaN, maps with the same entries in any order; not -0.0 and 0.0. A column
-    is looked at only where all before it were equal, the cheap ones first: rows that differ mostly do so
-    soon.
-
-    >>> rows = pa.table({"a": [1, 1, None, None]})
-    >>> equal_pairs(rows, np.array([0, 1, 2]), np.array([1, 2, 3]), ["a"]).tolist()
-    [0, 2]
-    """
-    pairs = np.arange(len(left))
-
-    def cost(name: str) -> int:
-        type_ = rows.schema.field(name).type
-        is_text = pa.types.is_string(type_) or pa.types.is_binary(type_)
-        return int(is_text) if types.is_scalar(type_) else 2
-
-    for name in sorted(columns, key=cost):
-        if not len(pairs):
-            break
-        column = rows.select([name])
-        sides = [one_array(gather(column, side[pairs]).column(0)) for side in (left, right)]
-        pairs = pairs[same_values(*sides)]
-    return pairs
-
-
-def same_values(left: pa.Array, right: pa.Array) -> Mask:
-    """Where two arrays of one type hold the same value, or NULL both; -0.0 is not 0.0.
-
-    >>> nan = float("nan")
-    >>> same_values(pa.array([nan, 0.0, None, 1.0]), pa.array([nan, -0.0, None, None])).tolist()
-    [True, False, True, False]
-    """
-    return same_keys(as_values(left), as_values(right))
-
-
-def same_keys(left: pa.Array, right: pa.Array) -> Mask:
-    """Where two arrays of one type hold equal keys, or NULL both; -0.0 equals 0.0.
-
-    >>> same_keys(pa.array([0.0, None]), pa.array([-0.0, 1.0])).tolist()
-    [True, False]
-    """
-    if not types.is_scalar(left.type):
-        pairs = zip(canonical_bytes(left), canonical_bytes(right), strict=True)
-        return np.fromiter((one == other for one, other in pairs), np.bool_, len(left))
-    same: npt.NDArray[Any] = equal_rows([left], [right])
-    if left.null_count and right.null_count:
-        same = same | (is_null(left) & is_null(right))
-    return same
-
+from upsert.rowkind import DELETE, ROW_KIND_COLUMN, SIGNS, UPDATE_AFTER, RowKind, signs, with_row_kind
+from upsert.store.rows.hashing import fixed_width
+from upsert.store.rows.keys import order_by
+from upsert.store.rows.merge import gather, same_rows
 
 DELETED_COLUMN: Final = "_is_deleted"
 """Of the images of ordered rows: whether the key is deleted, so that only its order is remembered."""
@@ -287,7 +234,8 @@ def encounters(line: Line, rows: pa.Table, compare: Sequence[str]) -> Encounters
     was &= follows & ~line.is_expired
     if not line.refreshes:
         both = np.flatnonzero(was & line.is_value)
-        is_same[both[equal_pairs(rows, line.rows[both - 1], line.rows[both], compare)]] = True
+        same = same_rows(rows.select(compare), line.rows[both - 1], rows, line.rows[both])
+        is_same[both[same]] = True
     heads = np.maximum.accumulate(np.where(is_same, 0, np.arange(len(line.rows))))
     before = np.full(len(line.rows), -1, np.int64)
     meeting = np.flatnonzero(was)
@@ -335,13 +283,10 @@ def earlier(ticks: Ints | np.int64, by: int) -> Ints:
     return np.where(ticks < lowest + by, lowest, ticks - by)
 
 
-_KIND_FIELD: Final = pa.field(ROW_KIND_COLUMN, pa.string(), nullable=False)
-_CODES: Final = {kind: code for code, kind in enumerate(RowKind)}
-_IS_POSITIVE: Final = np.array([kind.sign > 0 for kind in RowKind])
 _EMITTED: Final = [TRANSITIONS[was, comes] for was in (False, True) for comes in (False, True)]
 _LENGTHS: Final = np.array([len(kinds) for kinds in _EMITTED])
 
-_EMITTED_CODES: Final = np.array([[*map(_CODES.__getitem__, k), 0, 0][:2] for k in _EMITTED])
+_EMITTED_CODES: Final = np.array([[*map(list(RowKind).index, k), 0, 0][:2] for k in _EMITTED])
 """Codes of the kinds that are emitted in case 2 * was + comes, filled up with zeros."""
 
 
@@ -357,13 +302,6 @@ class Normalized(NamedTuple):
     images: pa.Table
 
 
-class KeyGroups(NamedTuple):
-    """A number for the key of each row, dense from 0, and of each key one row."""
-
-    of: Ints
-    firsts: Ints
-
-
 def split_kinds(records: pa.Table) -> tuple[pa.Table, Mask]:
     """The rows without ``_row_kind``, and whether each is a value."""
     if ROW_KIND_COLUMN not in records.column_names:
@@ -377,14 +315,6 @@ def images_of(rows: pa.Table, groups: Ints) -> Keyed:
         return Keyed(rows, np.ones(rows.num_rows, np.bool_), groups)
     is_deleted: Mask = one_array(rows.column(DELETED_COLUMN)).to_numpy(zero_copy_only=False)
     return Keyed(rows, ~is_deleted, groups)
-
-
-def group_by_key(rows: pa.Table, key: Sequence[str]) -> KeyGroups:
-    """Numbers for the keys of the rows, of which none is NULL."""
-    order = order_by([rows.column(name) for name in key])
-    groups = np.empty(rows.num_rows, np.int64)
-    groups[order.rows] = np.cumsum(order.is_first) - 1
-    return KeyGroups(groups, order.firsts)
 
 
 def check_not_null(rows: pa.Table, names: Sequence[str], what: str) -> None:
@@ -408,14 +338,6 @@ def normalize_keyed(images: Keyed, records: Keyed, rules: Rules) -> Normalized:
 
     ``images`` are those of the records' keys that have one, and perhaps of others, no key twice, in the
     columns of ``Rules.image_schema``. Keys are not NULL; nor may an order be.
-
-    >>> rules, rows = Rules(("word",), compare=("n",)), pa.table({"word": ["a", "b", "a"], "n": [1, 5, 2]})
-    >>> none = images_of(rules.image_schema(rows.schema).empty_table(), np.array([], np.int64))
-    >>> changes, images = normalize_keyed(none, Keyed(rows, np.ones(3, bool), np.array([0, 1, 0])), rules)
-    >>> [tuple(row.values()) for row in changes.to_pylist()]
-    [('a', 1, '+I'), ('b', 5, '+I'), ('a', 1, '-U'), ('a', 2, '+U')]
-    >>> images.to_pydict()
-    {'word': ['a', 'b'], 'n': [2, 5], '_row_kind': ['+U', '+U']}
     """
     check_not_null(records.rows, rules.order_by, "order_by")
     # the images' own fields allow NULL, and so does a record that deletes: nullability is the caller's matter
@@ -446,8 +368,8 @@ def _changes(line: Line, met: Encounters, rows: pa.Table, *, in_line: bool) -> p
         codes = _EMITTED_CODES[case[emits], number]
         at = starts[emits] + number
         kinds[at] = codes
-        taken[at] = np.where(_IS_POSITIVE[codes], arriving[emits], before[emits])
-    return _with_codes(gather(rows, taken), kinds)
+        taken[at] = np.where(SIGNS[codes] > 0, arriving[emits], before[emits])
+    return with_row_kind(gather(rows, taken), kinds)
 
 
 def _images(line: Line, met: Encounters, rows: pa.Table) -> pa.Table:
@@ -509,9 +431,4 @@ def folded(changes: Iterable[pa.Table], key: Sequence[str]) -> Iterator[pa.Table
 
 def with_kinds(rows: pa.Table, is_value: Mask) -> pa.Table:
     """The rows as upserts and deletes: ``_row_kind`` is ``+U`` for a value, else ``-D``."""
-    codes = np.where(is_value, _CODES[RowKind.UPDATE_AFTER], _CODES[RowKind.DELETE])
-    return _with_codes(rows, codes.astype(np.int8))
-
-
-def _with_codes(rows: pa.Table, codes: Kinds) -> pa.Table:
-    return rows.append_column(_KIND_FIELD, every_kind().take(pa.array(codes)))
+    return with_row_kind(rows, np.where(is_value, UPDATE_AFTER, DELETE))

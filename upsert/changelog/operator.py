@@ -25,7 +25,7 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from upsert import types
-from upsert.blobs import BLOB_BYTES, bucket_ids, by_number, from_blob, gathered, to_blobs
+from upsert.blobs import BLOB_COLUMN, bucket_ids, by_number, from_blob, gathered, rows_of_blobs, to_blobs
 from upsert.changelog.image_log import KEEP, ImageLog, NewestImages
 from upsert.changelog.normalizer import Expiry, Rules, check_not_null, split_kinds, with_kinds
 from upsert.errors import ConfigurationError
@@ -44,13 +44,10 @@ MAX_STATE_BYTES: Final = 32 << 20
 
 @dataclass(frozen=True)
 class NormalizeSpec:
-    """The operator's arguments, checked.
+    """The operator's arguments, checked; the schema's primary key is the key.
 
-    Attributes:
-        schema: the rows' columns, with the key as primary key.
-        state_path: absolute folder for images in tables; None: in the state store.
-        max_state_bytes: limit for a bucket's images in the state store.
-        keep: batches that can still be run again from images in tables.
+    Images of a bucket are kept below the folder ``state_path``, so that ``keep`` batches can be run again;
+    for None in the state store, up to ``max_state_bytes``.
     """
 
     schema: TableSchema
@@ -156,10 +153,8 @@ def _in_table(
 NORMALIZE_MARK: Final = "upsert.normalize"
 """Metadata of the column that the stateful step puts out, by which a reader of Spark's plan knows it."""
 
-_BLOB: Final = "blob"
-_PACKED: Final = f"bucket INT, {_BLOB} BINARY"
+_PACKED: Final = f"bucket INT, {BLOB_COLUMN} BINARY"
 _STATE: Final = "label STRING, images BINARY, position BIGINT"
-_ROWS_PER_BATCH: Final = 100_000
 
 
 def normalize(
@@ -243,13 +238,13 @@ def normalize(
     own = [field for field in df.schema.fields if field.name != ROW_KIND_COLUMN]
     output = StructType([*own, StructField(ROW_KIND_COLUMN, StringType(), nullable=False)])
     mark = {NORMALIZE_MARK: {"key": list(identity), "order": list(order)}}
-    blobs = StructType([StructField(_BLOB, BinaryType(), nullable=True, metadata=mark)])
+    blobs = StructType([StructField(BLOB_COLUMN, BinaryType(), nullable=True, metadata=mark)])
     spec = NormalizeSpec(schema, rules, buckets, folder, max_state_bytes, keep)
     return (
         df.mapInArrow(Pack(spec), _PACKED)
         .groupBy("bucket")
         .applyInPandasWithState(NormalizeBucket(spec), blobs, _STATE, "append", GroupStateTimeout.NoTimeout)
-        .mapInArrow(unpack, output)
+        .mapInArrow(rows_of_blobs, output)
     )
 
 
@@ -298,7 +293,9 @@ class Pack:
             for bucket, own in by_number(rows, buckets, self.spec.buckets):
                 for blob in to_blobs(own, {"task": task_number(), "number": number}):
                     number += 1
-                    yield pa.record_batch({"bucket": ids[[bucket]], _BLOB: pa.array([blob], pa.binary())})
+                    yield pa.record_batch(
+                        {"bucket": ids[[bucket]], BLOB_COLUMN: pa.array([blob], pa.binary())}
+                    )
 
 
 @dataclass(frozen=True)
@@ -311,21 +308,14 @@ class NormalizeBucket:
         """Blobs of changes."""
         import pandas as pd  # a worker of another step has no need of it
 
-        parts = [from_blob(blob) for frame in frames for blob in frame[_BLOB]]
+        parts = [from_blob(blob) for frame in frames for blob in frame[BLOB_COLUMN]]
         # a shuffle keeps no order: that of rows of equal order must be the same when a batch is run again
         parts.sort(key=lambda part: (part[1]["task"], part[1]["number"]))
         records = pa.concat_tables([rows for rows, _ in parts])
         remembered = Remembered(*state.get) if state.exists else None
         query = query_of_task("normalize")
         changes, known = step(self.spec, int(key[0]), query, remembered, records)
-        blobs = [blob for table in changes for blob in to_blobs(table, {}, blob_bytes=BLOB_BYTES)]
+        blobs = [blob for table in changes for blob in to_blobs(table, {})]
         state.update(tuple(known))
         for blob in blobs:
-            yield pd.DataFrame({_BLOB: [blob]})
-
-
-def unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows of blobs, in the order in which they are there."""
-    for batch in batches:
-        for blob in batch.column(_BLOB):
-            yield from from_blob(blob.as_buffer())[0].to_batches(max_chunksize=_ROWS_PER_BATCH)
+            yield pd.DataFrame({BLOB_COLUMN: [blob]})

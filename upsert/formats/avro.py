@@ -397,12 +397,7 @@ def schema_of(context: FormatContext) -> str:
 
 
 def check(context: FormatContext) -> None:
-    """Refuse fields and options that no Avro format can serve.
-
-    Raises:
-        ConfigurationError: fastavro is missing, or a schema is given and ``timestamp_mapping.legacy`` too.
-        SchemaError: a column has no form in Avro, or does not fit the given schema.
-    """
+    """Refuse fields and options that no Avro format can serve, or that lack fastavro."""
     fastavro()
     if context.options[SCHEMA_KEY] is not None and context.options["timestamp_mapping.legacy"]:
         raise ConfigurationError(

@@ -56,11 +56,7 @@ def scalar(type_: pa.DataType) -> Any | None:
 
 
 def fastavro(user: str, extra: str) -> Any:
-    """The package ``fastavro``, which ``user`` needs and an extra of the distribution installs.
-
-    Raises:
-        ConfigurationError: it is not installed.
-    """
+    """The package ``fastavro``, which ``user`` needs and an extra of the distribution installs."""
     try:
         import fastavro as package
     except ImportError as cause:
@@ -109,14 +105,7 @@ class AvroType:
 
 
 def parse(text: str) -> AvroType:
-    """The type that a schema's JSON text describes.
-
-    Raises:
-        SchemaError: it is no schema, or one that no table can have.
-
-    >>> parse('{"type": "record", "name": "r", "fields": [{"name": "a", "type": ["null", "long"]}]}').fields
-    (('a', AvroType(kind='long', ..., nullable=True, ...)),)
-    """
+    """The type that a schema's JSON text describes; `SchemaError` for none, or one that no table can have."""
     try:
         return _Parser().read(json.loads(text), "")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as cause:

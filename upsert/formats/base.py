@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any, Final, Protocol, Self
 
 import numpy as np
@@ -91,25 +91,16 @@ class Decoder(Protocol):
     """Messages to rows."""
 
     def decode(self, messages: pa.Array) -> Decoded:
-        """The rows of all messages, in the messages' order.
-
-        Args:
-            messages: a binary array. NULL means no message, it gives no row and is not bad.
-        """
+        """The rows of all messages, in their order; NULL is no message, it gives no row and is not bad."""
 
 
 class Encoder(Protocol):
     """Rows to messages."""
 
     def encode(self, rows: pa.Table, kinds: pa.Array | None = None) -> pa.Array:
-        """One message for each row, as a binary array without NULLs.
+        """One message for each row, as a binary array without NULLs; `SchemaError` for what has no form.
 
-        Args:
-            rows: the fields of the context.
-            kinds: the kind of each row; only formats of changes look at it.
-
-        Raises:
-            SchemaError: a value cannot be written in this format.
+        Only formats of changes look at ``kinds``.
         """
 
 
@@ -118,7 +109,6 @@ class Format:
     """One wire format.
 
     Attributes:
-        name: the name by which options choose it.
         options: its options, without any prefix.
         check: refuses fields and options that the format cannot serve, before a query starts, by a
             `ConfigurationError` where options contradict each other, and a `SchemaError` where a field's type
@@ -139,38 +129,31 @@ class Format:
 
 
 FORMATS: Final[Mapping[str, str]] = {
-    "avro": "upsert.formats.avro",
-    "avro-confluent": "upsert.formats.avro_confluent",
-    "canal-json": "upsert.formats.canal_json",
-    "csv": "upsert.formats.csv",
-    "debezium-avro-confluent": "upsert.formats.debezium_avro_confluent",
-    "debezium-json": "upsert.formats.debezium_json",
-    "json": "upsert.formats.json",
-    "json-schema-confluent": "upsert.formats.json_schema_confluent",
-    "maxwell-json": "upsert.formats.maxwell_json",
-    "ogg-json": "upsert.formats.ogg_json",
-    "raw": "upsert.formats.raw",
+    "avro": "avro:FORMAT",
+    "avro-confluent": "avro_confluent:FORMAT",
+    "canal-json": "cdc_json:CANAL",
+    "csv": "csv:FORMAT",
+    "debezium-avro-confluent": "debezium_avro_confluent:FORMAT",
+    "debezium-json": "cdc_json:DEBEZIUM",
+    "json": "json:FORMAT",
+    "json-schema-confluent": "json_schema_confluent:FORMAT",
+    "maxwell-json": "cdc_json:MAXWELL",
+    "ogg-json": "cdc_json:OGG",
+    "raw": "raw:FORMAT",
 }
-"""Name of a format -> the module whose ``FORMAT`` it is. Modules are loaded when a table needs them."""
+"""Name of a format -> its module in this folder and its name there; loaded when a table needs it."""
 
 
 def format_named(name: str, of: str) -> Format:
-    """The format of this name.
-
-    Args:
-        name: as in ``value.format``.
-        of: the table or option, for messages.
-
-    Raises:
-        ConfigurationError: there is no such format, or a package that it needs is missing.
+    """The format of this name, asked for by the table or option ``of``.
 
     >>> format_named("jsonn", "upsert-kafka")
     Traceback (most recent call last):
     ...
     upsert.errors.ConfigurationError: upsert-kafka: unknown format 'jsonn'; formats are avro, ...
     """
-    module = FORMATS.get(name)
-    if module is None:
+    place = FORMATS.get(name)
+    if place is None:
         raise ConfigurationError(f"{of}: unknown format {name!r}; formats are {', '.join(FORMATS)}")
-    found: Format = import_module(module).FORMAT
+    found: Format = resolve_name(f"upsert.formats.{place}")
     return found

@@ -3,11 +3,10 @@
 A message is read as a row of an *envelope*: the images of a row before and after, the kind of change,
 metadata. Envelopes that make no sense are refused, and the images of the others are laid out as rows of a
 changelog: an update gives two rows, ``-U`` and ``+U``. There are two kinds of images: a row before and one
-after the change (`before_and_after`), or the row as it is and what of it was different (`data_and_old`).
+after the change (`before_and_after`), or the row as it is and what of it was different (in JSON alone).
 
 A tool is a `CdcTool`: its names and kinds of change are values, and `EnvelopeReader` is what its envelopes
-look like. In JSON a message is written as the image of a row between two texts, which say whether the row was
-added or removed (`JsonChangeEncoder`).
+look like.
 """
 
 from __future__ import annotations
@@ -25,8 +24,6 @@ from upsert import types
 from upsert.arrays import Mask, Positions, is_null, one_array
 from upsert.errors import ConfigurationError
 from upsert.formats.base import BadMessage, Decoded, Encoder, Format, FormatContext, Side
-from upsert.formats.json import JsonEncoder
-from upsert.formats.json_values import JsonDialect, check_types, parse
 from upsert.formats.text_values import shown
 from upsert.metadata_columns import MetadataKey
 from upsert.options import Option
@@ -140,91 +137,6 @@ def before_and_after(envelopes: Envelopes, first_kinds: Positions, remedy: str) 
     return Images(None, columns)
 
 
-class _Rows:
-    """The rows in a member of all envelopes: their columns, where each envelope's start, how many it has.
-
-    There is no ``lengths`` where the member is one row, and no list.
-    """
-
-    def __init__(self, envelopes: Envelopes, name: str, is_needed: Mask) -> None:
-        found = envelopes.columns[name]
-        envelopes.refuse(is_null(found) & is_needed, f"field {name!r} is missing")
-        self.lengths: Positions | None = None
-        if pa.types.is_struct(found.type):
-            self.columns = found.flatten()
-            self.starts = np.arange(len(found))
-            return
-        self.columns = found.values.flatten()
-        self.starts = found.offsets.to_numpy()[:-1].astype(np.int64)
-        self.lengths = found.value_lengths().fill_null(0).to_numpy().astype(np.int64)
-        if found.values.null_count:
-            holes = np.concatenate([[0], np.cumsum(is_null(found.values))])
-            has_hole = holes[self.starts + self.lengths] > holes[self.starts]
-            envelopes.refuse(has_hole & is_needed, f"field {name!r} has a NULL among its rows")
-
-
-def data_and_old(
-    envelopes: Envelopes, first_kinds: Positions, fields: pa.Schema, dialect: JsonDialect
-) -> Images:
-    """Images in ``data``, and for an update in ``old``: one row each, or as many as lists have.
-
-    ``old`` has only the columns that an update changed: one that is not in it is as in ``data``, one that is
-    there as ``null`` was NULL.
-    """
-    is_update = first_kinds == UPDATE_BEFORE
-    data = _Rows(envelopes, "data", first_kinds != NO_ROW)
-    old = _Rows(envelopes, "old", is_update)
-    if data.lengths is not None and old.lengths is not None:
-        envelopes.refuse(
-            is_update & (data.lengths != old.lengths), "fields 'data' and 'old' differ in length"
-        )
-    is_in_old = _is_in_old(envelopes, is_update, old, fields, dialect)
-
-    def columns(rows: ChangedRows) -> list[pa.Array]:
-        is_before = rows.kinds == UPDATE_BEFORE
-        positions = data.starts[rows.envelope] + rows.within
-        before = old.starts[rows.envelope[is_before]] + rows.within[is_before]
-        found = []
-        for now, then, is_there in zip(data.columns, old.columns, is_in_old, strict=True):
-            where = positions.copy()
-            where[is_before] = np.where(is_there[before], before + len(now), positions[is_before])
-            found.append(pa.concat_arrays([now, then]).take(pa.array(where)))
-        return found
-
-    return Images(data.lengths, columns)
-
-
-def _is_in_old(
-    envelopes: Envelopes, is_update: Mask, old: _Rows, fields: pa.Schema, dialect: JsonDialect
-) -> list[Mask]:
-    """For each field, which images before have it: those where it is NULL need a look at the text.
-
-    A text without ``null`` says nothing of the kind, unless a bad value has been taken for NULL.
-    """
-    found = [~is_null(column) for column in old.columns]
-    texts = envelopes.messages.take(pa.array(envelopes.positions))
-    if not dialect.ignore_parse_errors:
-        is_update = is_update & pc.match_substring(texts, "null").to_numpy(zero_copy_only=False)
-    for envelope in np.flatnonzero(is_update & envelopes.is_good).tolist():
-        written = parse(texts[envelope].as_py())["old"]
-        for image, names in enumerate(
-            [written] if old.lengths is None else written, int(old.starts[envelope])
-        ):
-            for field, is_there in zip(fields, found, strict=True):
-                if field.name in names and not is_there[image]:
-                    is_there[image] = True
-                    if not field.nullable:
-                        envelopes.refuse_one(
-                            envelope, f"field 'old.{field.name}': is NULL, but declared NOT NULL"
-                        )
-    return found
-
-
-def old_of(fields: pa.Schema) -> pa.StructType:
-    """The type of a row in ``old``: what is not there must not be missed."""
-    return pa.struct([field.with_nullable(True) for field in fields])
-
-
 @dataclass(frozen=True)
 class CdcTool:
     """What a tool that captures changes writes.
@@ -267,11 +179,6 @@ def _check(tool: CdcTool, context: FormatContext) -> None:
     tool.check(context)
 
 
-def check_json(context: FormatContext) -> None:
-    """Refuse fields that JSON has no form for."""
-    check_types(context.fields)
-
-
 class _CdcDecoder:
     """Reads the envelopes as rows, then takes their images apart."""
 
@@ -312,28 +219,6 @@ class _CdcDecoder:
         )
         kinds: Positions = self._first_kinds[found.fill_null(len(self._names)).to_numpy()]
         return kinds
-
-
-class JsonChangeEncoder:
-    """One row is one change: ``+I`` and ``+U`` add it, ``-U`` and ``-D`` remove it.
-
-    Args:
-        added: what is written before and after a row that is added.
-        removed: what is written before and after a row that is removed.
-    """
-
-    def __init__(self, context: FormatContext, added: tuple[str, str], removed: tuple[str, str]) -> None:
-        self._rows = JsonEncoder(context)
-        self._added = added
-        self._removed = removed
-
-    def encode(self, rows: pa.Table, kinds: pa.Array | None = None) -> pa.Array:
-        """One message a row; without kinds every row is added."""
-        images = self._rows.encode(rows).cast(pa.string())
-        is_added = pa.array(adds(kinds, rows.num_rows))
-        before = pc.if_else(is_added, self._added[0], self._removed[0])
-        after = pc.if_else(is_added, self._added[1], self._removed[1])
-        return pc.binary_join_element_wise(before, images, after, "").cast(pa.binary())
 
 
 def adds(kinds: pa.Array | None, count: int) -> Mask:

@@ -72,11 +72,7 @@ class CsvDialect:
 
 
 class LineReader:
-    """Splits lines of one dialect into fields.
-
-    >>> LineReader(CsvDialect()).fields_of('1,"say ""hi"", Bob",')
-    ['1', 'say "hi", Bob', '']
-    """
+    """Splits lines of one dialect into fields."""
 
     def __init__(self, dialect: CsvDialect) -> None:
         self._dialect = dialect
@@ -157,11 +153,7 @@ _NULL: Final = pa.scalar(None, pa.string())
 
 
 def value_of(text: str | None, field: pa.Field, dialect: CsvDialect) -> Any:
-    """The value that a field's text means, as ``pa.array`` takes it, or ``BadValueError``: the reference.
-
-    >>> value_of("1;2", pa.field("a", pa.list_(pa.int64())), CsvDialect())
-    [1, 2]
-    """
+    """The value that a field's text means, as ``pa.array`` takes it, or ``BadValueError``: the reference."""
     value = None
     if text is not None and text != dialect.null_literal:
         try:
@@ -303,8 +295,6 @@ def _decoded(messages: pa.Array, reasons: dict[int, str]) -> pa.Array:
 
 
 class _CsvEncoder:
-    """Rows to lines."""
-
     def __init__(self, context: FormatContext) -> None:
         self._fields = context.fields
         self._dialect = dialect = dialect_of(context.options)
@@ -386,10 +376,7 @@ _ONE_CHARACTER: Final = "one character that is no letter, digit or line break"
 
 
 def character(text: str) -> str:
-    r"""One character, or one of Java's escapes for it, such as ``\t`` and ``\u0001``.
-
-    Raises:
-        ValueError: the text is something else, or a letter, a digit or a line break.
+    r"""One character but letters, digits and line breaks; or Java's escape for it, such as ``\t``.
 
     >>> character(r"\u0001"), character("|")
     ('\x01', '|')

@@ -15,18 +15,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert.arrays import Positions, is_null, one_array
-from upsert.formats import avro, avro_confluent, cdc, debezium_json
+from upsert.formats import avro, avro_confluent, cdc, cdc_json
 from upsert.formats.base import FormatContext
 
 NAME: Final = "debezium-avro-confluent"
 
 
 class _DebeziumAvroReader:
-    """Reads the envelopes of all schemas that messages name."""
-
     def __init__(self, context: FormatContext) -> None:
         of_schema = tuple(key for key in context.metadata if key in avro_confluent.METADATA)
-        fields = pa.schema(debezium_json.envelope(context))
+        fields = pa.schema(cdc_json.debezium_envelope(context))
         self._messages = avro_confluent.AvroConfluentDecoder(
             replace(context, fields=fields, metadata=of_schema)
         )
@@ -43,13 +41,12 @@ class _DebeziumAvroReader:
         return envelopes
 
     def images(self, envelopes: cdc.Envelopes, first_kinds: Positions) -> cdc.Images:
-        """The rows before and after each change."""
-        return cdc.before_and_after(envelopes, first_kinds, debezium_json.REMEDY)
+        return cdc.before_and_after(envelopes, first_kinds, cdc_json.DEBEZIUM_REMEDY)
 
     def metadata(self, key: str, envelopes: cdc.Envelopes) -> pa.Array:
         if key in avro_confluent.METADATA:
             return envelopes.columns[key]
-        return debezium_json.of_source(key, envelopes)
+        return cdc_json.debezium_metadata(key, envelopes)
 
 
 class _DebeziumAvroEncoder:
@@ -65,7 +62,6 @@ class _DebeziumAvroEncoder:
         )
 
     def encode(self, rows: pa.Table, kinds: pa.Array | None = None) -> pa.Array:
-        """One message a row; without kinds every row is added."""
         is_added = pa.array(cdc.adds(kinds, rows.num_rows))
         columns = [one_array(rows.column(field.name)) for field in self._image]
         images = pa.StructArray.from_arrays(columns, fields=list(self._image))
@@ -97,11 +93,11 @@ TOOL: Final = cdc.CdcTool(
     name=NAME,
     options=avro_confluent.OPTIONS,
     metadata=(
-        *debezium_json.METADATA,
+        *cdc_json.DEBEZIUM_METADATA,
         *(key for key in avro_confluent.FORMAT.metadata if key.key != avro.SCHEMA_KEY),
     ),
-    operation=debezium_json.OPERATION,
-    first_kinds=debezium_json.FIRST_KINDS,
+    operation=cdc_json.DEBEZIUM_OPERATION,
+    first_kinds=cdc_json.DEBEZIUM_KINDS,
     check=_check,
     reader=_DebeziumAvroReader,
     encoder=_DebeziumAvroEncoder,

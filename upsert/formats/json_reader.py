@@ -169,13 +169,9 @@ class BulkReader:
     ) -> pa.Array:
         """What was read as values of a field.
 
-        Args:
-            found: the values of the wire type.
-            field: the field that they are to become.
-            rows: the row of each value; None: its position.
-            doubtful: set for rows whose message the reference must read.
-            is_member: whether a NULL may be a missing field.
-            is_within: whether there is an object that has the value; None: there always is.
+        ``rows`` has the row of each value, None for its position; ``doubtful`` is set for rows whose message
+        the reference must read. A NULL of an ``is_member`` may be a missing field; ``is_within`` says whether
+        there is an object that has the value, None that there always is.
         """
         type_ = field.type
         if found.null_count and (not field.nullable or (is_member and self._dialect.fail_on_missing_field)):
@@ -302,11 +298,6 @@ class JsonReader:
 
     An object is one row, a top-level array one row for each element if arrays are taken, else bad. No
     message, an empty one, ``null`` and a ``null`` element give no row.
-
-    >>> reader = JsonReader(pa.schema([("n", pa.int64())]), JsonDialect())
-    >>> found = reader.decode(pa.array([b'[{"n": 1}, {"n": 2}]', b"", b'{"n": "x"}']))
-    >>> found.rows.to_pylist(), found.positions.tolist(), found.bad
-    ([{'n': 1}, {'n': 2}], [0, 0], (BadMessage(position=2, reason="field 'n': 'x' is no BIGINT"),))
     """
 
     def __init__(self, fields: pa.Schema, dialect: JsonDialect, *, takes_arrays: bool = True) -> None:

@@ -130,7 +130,6 @@ class _Encoder:
         self._registry = shared_registry(RegistryConfig.of(context.options))
 
     def encode(self, rows: pa.Table, kinds: pa.Array | None = None) -> pa.Array:
-        """One message a row."""
         del kinds
         if not rows.num_rows:
             return pa.array([], pa.binary())

@@ -68,8 +68,6 @@ def check(context: FormatContext) -> None:
 
 
 class _RawDecoder:
-    """Bytes to values of one column."""
-
     def __init__(self, context: FormatContext) -> None:
         self._fields = context.fields
         self._type = context.fields[0].type
@@ -122,8 +120,6 @@ class _RawDecoder:
 
 
 class _RawEncoder:
-    """Values of one column to bytes."""
-
     def __init__(self, context: FormatContext) -> None:
         self._name = context.fields[0].name
         self._type = context.fields[0].type

@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert.arrays import Mask, Positions, is_null, one_array
-from upsert.changelog.normalizer import same_keys
 from upsert.errors import SchemaError
 from upsert.formats.base import BadMessage, Decoded, Side
 from upsert.kafka.client.records import ALWAYS, record_column, record_values
@@ -24,6 +23,7 @@ from upsert.kafka.table import KafkaTable, RecordPart
 from upsert.metadata_columns import MetadataColumn
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import Column
+from upsert.store.rows.keys import same_keys
 
 Reasons = dict[int, str]
 """Of each record that cannot be read, by number, the first reason."""

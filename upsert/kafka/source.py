@@ -35,7 +35,7 @@ from pyspark.sql.types import StructType
 
 from upsert.arrays import one_array
 from upsert.changelog.image_log import ImageLog
-from upsert.changelog.normalizer import Expiry, folded, same_keys
+from upsert.changelog.normalizer import Expiry, folded
 from upsert.errors import ConfigurationError, RecordsExpiredError, SchemaError
 from upsert.formats.base import BadMessage
 from upsert.kafka.client import admin
@@ -56,6 +56,7 @@ from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import Column, TableSchema
 from upsert.spark_table import to_spark
 from upsert.store.paths import table_folder
+from upsert.store.rows.keys import same_keys
 from upsert.streaming_query import QUERY_ID, task_property
 
 LOG: Final = logging.getLogger("upsert.kafka")

@@ -28,7 +28,7 @@ from upsert.kafka.client.producer import produce
 from upsert.log import publisher
 from upsert.log.messages import LogEncoder
 from upsert.log.publisher import LogTopic
-from upsert.rowkind import ROW_KIND_COLUMN, RowKind
+from upsert.rowkind import DELETE, UPDATE_AFTER, with_row_kind
 from upsert.store.files.data_file import DataFile
 from upsert.store.log import LoggedTable, LogSystem
 from upsert.store.log_options import TOPIC, LogOptions
@@ -104,11 +104,7 @@ class KafkaLog:
 
 
 def new_name(table: str) -> str:
-    """The name of a new table's topic, which no other topic has.
-
-    >>> new_name("orders") != new_name("orders"), new_name("orders")[:7]
-    (True, 'orders-')
-    """
+    """The name of a new table's topic, which no other topic has."""
     readable = re.sub(r"[^A-Za-z0-9._-]", "-", table)[:_LONGEST_NAME]
     return f"{readable}-{uuid4().hex[:_RANDOM_SIGNS]}"
 
@@ -150,10 +146,10 @@ def _changes(table: LoggedTable, entry: FileEntry) -> Iterator[pa.Table]:
     file = DataFile.open(table.rows.path, layout, entry)
     rows = pa.Table.from_batches([file.select(names)])
     if file.kinds is None:
-        yield _of_kind(rows, RowKind.UPDATE_AFTER)
+        yield with_row_kind(rows, UPDATE_AFTER)
         return
-    yield _of_kind(rows.filter(pa.array(file.kinds == 0)), RowKind.UPDATE_AFTER)
-    yield _of_kind(_whole(table, rows.filter(pa.array(file.kinds != 0)), names), RowKind.DELETE)
+    yield with_row_kind(rows.filter(pa.array(file.kinds == 0)), UPDATE_AFTER)
+    yield with_row_kind(_whole(table, rows.filter(pa.array(file.kinds != 0)), names), DELETE)
 
 
 def _whole(table: LoggedTable, gone: pa.Table, names: list[str]) -> pa.Table:
@@ -163,10 +159,6 @@ def _whole(table: LoggedTable, gone: pa.Table, names: list[str]) -> pa.Table:
     is_unknown = np.ones(gone.num_rows, np.bool_)
     is_unknown[found] = False
     return pa.concat_tables([images.select(names), gone.filter(pa.array(is_unknown)).cast(images.schema)])
-
-
-def _of_kind(rows: pa.Table, kind: RowKind) -> pa.Table:
-    return rows.append_column(ROW_KIND_COLUMN, pa.repeat(kind.value, rows.num_rows))
 
 
 LOG_SYSTEM: Final[LogSystem] = KafkaLog()

@@ -35,7 +35,7 @@ from upsert.arrays import Mask, Positions
 from upsert.errors import ConfigurationError, CorruptTableError
 from upsert.formats.base import format_named
 from upsert.kafka.client.records import HEADERS
-from upsert.rowkind import ROW_KIND_COLUMN, RowKind, every_kind, signs
+from upsert.rowkind import KIND_FIELD, ROW_KIND_COLUMN, RowKind, every_kind, signs
 from upsert.schema import TableSchema
 from upsert.store.log_options import UPSERT, LogOptions, key_context, value_context
 
@@ -48,11 +48,7 @@ UNTRACKED_HEADER: Final = "deltajoin.untracked"
 
 
 def headers(known: Mapping[str, str], rows: int, kinds: pa.Array | None = None) -> pa.ListArray:
-    """The same headers for all rows, and the kind of each.
-
-    >>> headers({"a": "1"}, rows=2).to_pylist()
-    [[{'key': 'a', 'value': b'1'}], [{'key': 'a', 'value': b'1'}]]
-    """
+    """The same headers for all rows, and the kind of each."""
     names = [*known, *([] if kinds is None else [KIND_HEADER])]
     texts = pa.array([text.encode() for text in known.values()], pa.binary())
     chosen = np.tile(np.arange(len(names)), (rows, 1))
@@ -91,8 +87,6 @@ class Headers:
 BATCH_ROWS: Final = 50_000
 """Changes that are turned into records at once."""
 
-_KIND_FIELD: Final = pa.field(ROW_KIND_COLUMN, pa.string(), nullable=False)
-
 
 @dataclass(frozen=True)
 class Mark:
@@ -128,15 +122,7 @@ class LogChanges:
 
 
 class LogEncoder:
-    """Changes of one table to records; in mode "upsert" without those of kind ``-U``.
-
-    >>> schema = TableSchema.of({"id": pa.int64(), "n": pa.int64()}, primary_key=["id"])
-    >>> encoder = LogEncoder(schema, LogOptions(changelog_mode="upsert"), "f00")
-    >>> changes = pa.table({"id": [1, 1], "n": [5, 6], "_row_kind": ["-U", "+U"]})
-    >>> [records] = encoder.records(changes, partition=0, snapshot=7)
-    >>> records.column("key").to_pylist(), records.column("value").to_pylist()
-    ([b'{"id":1}'], [b'{"before":null,"after":{"id":1,"n":6},"op":"c"}'])
-    """
+    """Changes of one table to records; in mode "upsert" without those of kind ``-U``."""
 
     def __init__(self, schema: TableSchema, log: LogOptions, uuid: str, definition: int = 0) -> None:
         value = format_named(log.format, "log.format")
@@ -191,17 +177,7 @@ def marks(uuid: str, partitions: int, snapshot: int, since: int, untracked: Sequ
 
 
 class LogDecoder:
-    """Records of one table's log to changes, for one task.
-
-    >>> schema = TableSchema.of({"id": pa.int64(), "n": pa.int64()}, primary_key=["id"])
-    >>> log = LogOptions(changelog_mode="all")
-    >>> changes = pa.table({"id": [1, 1], "n": [5, 6], "_row_kind": ["-U", "+U"]})
-    >>> [records] = LogEncoder(schema, log, "f00").records(changes, partition=0, snapshot=7)
-    >>> ends = marks("f00", 1, snapshot=7, since=6, untracked=None)
-    >>> found = LogDecoder(schema, log, "f00").decode(pa.concat_tables([records, ends]))
-    >>> found.rows.to_pylist() == changes.to_pylist(), found.snapshots.tolist(), found.marks
-    (True, [7, 7], (Mark(snapshot=7, since=6, untracked=None, record=2),))
-    """
+    """Records of one table's log to changes, for one task."""
 
     def __init__(self, schema: TableSchema, log: LogOptions, uuid: str) -> None:
         value = format_named(log.format, "log.format")
@@ -217,7 +193,7 @@ class LogDecoder:
             raise self._damaged(decoded.bad[0].position, decoded.bad[0].reason)
         rows_of = np.arange(len(is_mark)) if decoded.positions is None else decoded.positions
         self._refuse(~is_mark & ~np.isin(np.arange(len(is_mark)), rows_of), "it has no value")
-        rows = decoded.rows.append_column(_KIND_FIELD, self._kinds(known, decoded.kinds, rows_of))
+        rows = decoded.rows.append_column(KIND_FIELD, self._kinds(known, decoded.kinds, rows_of))
         snapshots = self._numbers(known, SNAPSHOT_HEADER)[rows_of]
         return LogChanges(rows, np.maximum(snapshots, 0), rows_of, found)
 

@@ -116,9 +116,5 @@ def ranges(start: LogOffset, end: LogOffset) -> list[LogRange]:
 
 
 def offsets_of_snapshot(log_offsets: Mapping[str, Any], partitions: int) -> dict[int, int]:
-    """Of each partition where a reader of a snapshot continues; 0 where nothing was known at its commit.
-
-    >>> offsets_of_snapshot({"0": 7, "1": 9}, 2), offsets_of_snapshot({}, 2)
-    ({0: 7, 1: 9}, {0: 0, 1: 0})
-    """
+    """Of each partition where a reader of a snapshot continues; 0 where nothing was known at its commit."""
     return {number: whole(log_offsets.get(str(number), 0)) for number in range(partitions)}

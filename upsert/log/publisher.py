@@ -221,11 +221,7 @@ def publish(table: LoggedTable, topic: LogTopic, *, accept_gap: bool = False) ->
     """Send what the log lacks of the existing snapshots; how many transactions that took.
 
     If changes have expired that the log lacks, ``accept_gap`` continues behind them; readers stop there.
-
-    Raises:
-        SnapshotExpiredError: they have, and ``accept_gap`` is not set.
-        ConfigurationError: the log is not that of this history of the table.
-        KafkaUnavailableError, DeliveryError: Kafka did not take them. Calling again is right.
+    Calling it again is right, whatever Kafka did not take.
     """
     patience_s = topic.connection.patience_s
     waits_s = (DEAD_AFTER_S * 2**tries for tries in count())

@@ -35,16 +35,9 @@ def compact(
 ) -> Snapshot | None:
     """Merge each bucket to one sorted run without deletions, after any compaction that is at work.
 
-    A crash leaves the table as it was, and files that ``Table.clean`` removes.
-
-    Args:
-        spark: the session whose executors do the work; they must reach the table's folder.
-        path: the table's folder.
-        partition: values that a partition must have to be compacted; None for all.
-        buckets: numbers of the buckets within each partition; None for all.
-
-    Returns:
-        The snapshot that this made, or None if there was nothing to merge.
+    The session's executors do the work. None stands for all partitions and all buckets of each. A crash
+    leaves the table as it was, and files that ``Table.clean`` removes. Gives the snapshot that this made, or
+    None if there was nothing to merge.
     """
     table = Table.open(path)
     is_wanted = compaction.in_buckets(table.schema, partition, buckets)

@@ -72,14 +72,9 @@ def read_changes(spark: SparkSession, path: str, **options: object) -> DataFrame
 def changes_between(
     spark: SparkSession, path: str, start: int, end: int, options: Mapping[str, str] = {}
 ) -> DataFrame:
-    """The net changes of a table between two states as a batch DataFrame, ``_row_kind`` last.
+    """The net changes of a table between two data versions as a batch DataFrame, ``_row_kind`` last.
 
-    Args:
-        spark: the session; the format is registered in it.
-        path: the table's folder.
-        start: data version of the state before the changes; 0 for the empty table.
-        end: that of the state after them.
-        options: more of the format's options.
+    ``start`` is 0 for the empty table; ``options`` are more of the format's.
     """
     register(spark)
     table = Table.open(path)
@@ -140,15 +135,8 @@ def write(df: DataFrame, path: str, options: Mapping[str, str] = {}, *, overwrit
 def commit(rows: DataFrame | pa.Table, path: str, stands_for: StandsFor, *, overwrite: bool = False) -> None:
     """Commit what a table is as a view from then on: rows or changes, written by Spark's tasks or here.
 
-    Args:
-        rows: a batch DataFrame, or few rows, as Spark collects them.
-        path: the table's folder.
-        stands_for: what the table is then.
-        overwrite: whether they replace all that is there.
-
-    Raises:
-        CommitConflictError: the table is no longer in the state that they were computed from.
-        ChangelogError: two rows have one key.
+    Rows are a batch DataFrame, or few of them, as Spark collects them. If the table is no longer in the state
+    that they were computed from, that is a `CommitConflictError`.
     """
     if not isinstance(rows, pa.Table):
         write(rows, path, {"stands-for": json.dumps(stands_for.to_json())}, overwrite=overwrite)

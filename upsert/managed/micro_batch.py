@@ -50,11 +50,8 @@ def step_writer(
 ) -> QueryWriter | None:
     """A writer of a stream into a table by `WriteStep`; None if the driver cannot read the stream.
 
-    Args:
-        df: the stream.
-        table: the table.
-        options: of the sink; those that the writer is given until it starts are added to them.
-        bucket: Spark SQL for the bucket of a row, if tasks are to have one bucket each.
+    Options that the writer is given until it starts are added to ``options``. ``bucket`` is Spark SQL for the
+    bucket of a row, if tasks are to have one bucket each.
     """
     source = RowByRow.of(df)
     reader = None if source is None else _reader(source)
@@ -93,9 +90,7 @@ class WriteStep:
     """Writes each micro-batch of a stream; Spark calls it in the driver, again after a failure.
 
     Attributes:
-        spark: the session in which the query runs.
-        source: what the stream reads.
-        reader: its reader, which holds nothing: that of the query does.
+        reader: of ``source``, which holds nothing: that of the query does.
         writer: stages what tasks have, and publishes.
         own: stages what the driver has: all rows of each key, so that they are folded at once.
         columns: names of the columns of the stream.
@@ -161,7 +156,6 @@ class WriteStep:
         return pa.Table.from_batches(batches, batches[0].schema if batches else pa.schema([]))
 
     def _staged_by_tasks(self, rows: DataFrame, buckets: int) -> list[StagedFiles | None]:
-        """Let tasks stage the rows of a micro-batch."""
         staged = by_bucket(rows, buckets, self.bucket).mapInArrow(StageRows(self.writer), _STAGED)
         return [pickle.loads(row.staged) for row in staged.collect()]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 from upsert import options
@@ -134,32 +135,31 @@ READ_OPTIONS: Final = (
 )
 """Options of ``spark.read`` and ``spark.readStream``."""
 
+_read: Final = partial(options.held, READ_OPTIONS)
+
 
 @dataclass(frozen=True)
 class ReadOptions:
     """What a reader was asked for; ``path`` is absolute.
 
     ``asked`` are the keys of the options that say something else than their defaults.
-
-    >>> ReadOptions.parse({"path": "/data/orders", "scan.mode": "latest"}).scan_mode
-    'latest'
     """
 
     path: str
-    scan_mode: str = "full"
-    snapshot_id: int | None = None
-    timestamp_ms: int | None = None
-    max_rows: int = DEFAULT_MAX_ROWS
-    row_kind: bool = True
+    scan_mode: str = _read("scan.mode")
+    snapshot_id: int | None = _read("scan.snapshot-id")
+    timestamp_ms: int | None = _read("scan.timestamp-millis")
+    max_rows: int = _read("max-rows-per-trigger")
+    row_kind: bool = _read("row-kind")
     metadata: Mapping[str, str] = field(default_factory=dict)
-    where: str | None = None
-    tag: str | None = None
-    pinned: tuple[int, str] | None = None
-    consumer_id: str | None = None
-    lease_ms: int = DEFAULT_LEASE_MS
+    where: str | None = _read("scan.where")
+    tag: str | None = _read("scan.tag-name")
+    pinned: tuple[int, str] | None = _read("scan.pinned")
+    consumer_id: str | None = _read("consumer-id")
+    lease_ms: int = _read("consumer.lease")
     skips_untracked: bool = False
-    source: str = "auto"
-    changelog: str = "all"
+    source: str = _read("scan.source")
+    changelog: str = _read("changelog")
     state_path: str | None = None
     names_mode: bool = field(default=False, compare=False)
     asked: frozenset[str] = field(default=frozenset(), compare=False)
@@ -180,23 +180,12 @@ class ReadOptions:
                 )
         return cls(
             path=table_folder(values["path"]),
-            scan_mode=values["scan.mode"],
-            snapshot_id=values["scan.snapshot-id"],
-            timestamp_ms=values["scan.timestamp-millis"],
-            max_rows=values["max-rows-per-trigger"],
-            row_kind=values["row-kind"],
             metadata=values["metadata.columns"] or {},
-            where=values["scan.where"],
-            tag=values["scan.tag-name"],
-            pinned=values["scan.pinned"],
-            consumer_id=consumer,
-            lease_ms=values["consumer.lease"],
             skips_untracked=values["scan.untracked"] == "skip",
-            source=values["scan.source"],
-            changelog=values["changelog"],
             state_path=None if values["state.path"] is None else table_folder(values["state.path"]),
             names_mode=not {"scan.mode", "log.scan"}.isdisjoint(map(str.lower, given)),
             asked=frozenset(one.key for one in READ_OPTIONS if values[one.key] != one.default),
+            **options.values_held(cls, values),
         )
 
     def reads_log_of(self, table: Table) -> bool:
@@ -313,21 +302,23 @@ WRITE_OPTIONS: Final = (
 )
 """Options of ``df.write`` and ``df.writeStream``."""
 
+_write: Final = partial(options.held, WRITE_OPTIONS)
+
 
 @dataclass(frozen=True)
 class WriteOptions:
     """What a writer was asked for; ``path`` is absolute."""
 
     path: str
-    bucketed: bool = False
-    micro_batch: tuple[str, int] | None = None
-    definition: int | None = None
-    partition: Mapping[str, object] | None = None
-    overwrite_mode: str | None = None
-    change_tracking: bool | None = None
-    unchanged_since: int | None = None
-    stands_for: StandsFor | None = None
-    materialize: str | None = None
+    bucketed: bool = _write("bucketed")
+    micro_batch: tuple[str, int] | None = _write("micro-batch")
+    definition: int | None = _write("definition")
+    partition: Mapping[str, object] | None = _write("partition")
+    overwrite_mode: str | None = _write("partition-overwrite-mode")
+    change_tracking: bool | None = _write("change-tracking")
+    unchanged_since: int | None = _write("unchanged-since")
+    stands_for: StandsFor | None = _write("stands-for")  # noqa: RUF009 - a frozen field
+    materialize: str | None = _write(SINK_MATERIALIZE.key)
 
     def check_for_a_stream(self) -> None:
         """Refuse an overwrite mode for a write that adds rows."""
@@ -342,15 +333,4 @@ class WriteOptions:
         """The options that ``given`` says; those of Spark's own writer are ignored."""
         own = {key: value for key, value in given.items() if key.lower() not in _SPARKS_OWN}
         values = options.parse(FORMAT, WRITE_OPTIONS, own)
-        return cls(
-            path=table_folder(values["path"]),
-            bucketed=values["bucketed"],
-            micro_batch=values["micro-batch"],
-            definition=values["definition"],
-            partition=values["partition"],
-            overwrite_mode=values["partition-overwrite-mode"],
-            change_tracking=values["change-tracking"],
-            unchanged_since=values["unchanged-since"],
-            stands_for=values["stands-for"],
-            materialize=values["sink.materialize"],
-        )
+        return cls(table_folder(values["path"]), **options.values_held(cls, values))

@@ -32,12 +32,10 @@ def mode_of(given: Mapping[str, str], of: str) -> str | None:
 
 @dataclass(frozen=True)
 class Sink:
-    """What counts of a table that changes go into.
+    """What counts of a table that changes go into; ``mode`` is its ``sink.materialize``.
 
-    Attributes:
-        key: the columns by which a row replaces an older one; () for none.
-        mode: its ``sink.materialize``.
-        combined_by: the option by which the table itself makes one row of several of a key; None for none.
+    By ``key`` a row replaces an older one, () for none. ``combined_by`` is the option by which the table
+    itself makes one row of several of a key, None for none.
     """
 
     name: str
@@ -69,13 +67,7 @@ class Changes:
 
 @dataclass(frozen=True)
 class Choice:
-    """The answer.
-
-    Attributes:
-        is_materialized: whether the sink keeps the rows of each key.
-        reason: why, or why not.
-        is_unproven: whether it keeps none although it is not known whether it should.
-    """
+    """The answer, and why; ``is_unproven`` if none are kept, but it is not known whether they should be."""
 
     is_materialized: bool
     reason: str

@@ -35,7 +35,6 @@ from upsert.schema import Column, TableSchema
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.rows.conform import Signs, conform
-from upsert.store.rows.fold import key_numbers
 from upsert.store.rows.hashing import row_hashes
 from upsert.store.rows.keys import last_of_each, order_by, sequence_codes
 from upsert.store.rows.layout import Layout
@@ -137,7 +136,7 @@ class KeptRows:
     def _newest(self, snapshot: Snapshot, keys: pa.Table) -> pa.Table:
         """The newest row of each of some keys that has one."""
         rows = snapshot.lookup(self.kept_key, keys)
-        group_of = key_numbers(order_by([rows.column(name) for name in self.kept_key]))
+        group_of = order_by([rows.column(name) for name in self.kept_key]).numbers
         compared = [own for own in self.names if types.is_scalar(rows.column(own).type)]
         codes = [
             *sequence_codes(rows, [self.own(name) for name in self.sequence]),

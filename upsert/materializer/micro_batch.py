@@ -42,7 +42,6 @@ class WriteBatch:
         buckets: how many tasks write, each the rows of one bucket.
         bucket: Spark SQL for the bucket of a row; None where Spark cannot compute it.
         definition: version of the table's definition that the rows' columns are of; None for the present.
-        options: more options of the format's writer.
     """
 
     path: str

@@ -147,19 +147,7 @@ Alteration = (
 
 
 def altered(definition: Definition, changes: Iterable[Alteration]) -> Definition:
-    """The definition after some changes, in their order, under the next version; itself if nothing differs.
-
-    Raises:
-        SchemaError: a column is unknown or there already, or may not change like this.
-        ConfigurationError: an option is unknown, wrong or fixed, or no partition is given.
-
-    >>> import pyarrow as pa
-    >>> from upsert.schema import TableSchema
-    >>> old = Definition(0, TableSchema.of({"id": pa.int64(), "name": pa.string()}, primary_key=["id"]))
-    >>> new = altered(old, [RenameColumn("name", "title"), AddColumn(Column("price", pa.int32()))])
-    >>> new.version, new.schema.names, [column.id for column in new.schema.columns]
-    (1, ('id', 'title', 'price'), [1, 2, 3])
-    """
+    """The definition after some changes, in their order, under the next version; itself if it is equal."""
     new = definition
     for change in changes:
         new = _changed(new, change)

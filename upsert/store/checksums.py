@@ -73,11 +73,7 @@ _END_LENGTH: Final = len(b',\n "checksum": "0123456789abcdef"\n}')
 
 
 def content_of(value: Mapping[str, Any], subject: str) -> bytes:
-    """The content of a file that says ``value``; ``subject`` is whose file it is, see ``subject_of``.
-
-    >>> parse_versioned(content_of({"rows": 3}, "a file"), "/data/t/file", "a file")
-    {'format': 1, 'rows': 3}
-    """
+    """The content of a file that says ``value``; ``subject`` is whose file it is, see ``subject_of``."""
     body = json.dumps({"format": FORMAT_VERSION, **value}, indent=1).encode().removesuffix(b"\n}")
     return body + b',\n "checksum": "%016x"\n}' % _checksum(body, subject)
 
@@ -91,9 +87,6 @@ def parse_versioned(content: bytes, where: str, subject: str) -> dict[str, Any]:
     """The JSON object of a table's file, with its format version, after a check of both and of its checksum.
 
     ``where`` is the file's path, for messages, ``subject`` whose file it must be.
-
-    Raises:
-        CorruptTableError: no JSON object, another format version, or not what was written under this name.
     """
     try:
         value = json.loads(content)
@@ -136,10 +129,8 @@ def read_file(
 ) -> T | None:
     """What ``make`` makes of a file's JSON values; None if the file is not there.
 
-    ``must`` and ``remedy`` are for messages: what must hold of the values, and what to do where it does not.
-
-    Raises:
-        CorruptTableError: the file is damaged, or ``make`` does not take what it says.
+    A damaged file, or values that ``make`` does not take, is a `CorruptTableError`; ``must`` and ``remedy``
+    say in it what must hold of the values, and what to do where it does not.
     """
     path = os.path.join(root, name)
     try:

@@ -13,12 +13,7 @@ Thing = TypeVar("Thing")
 
 
 class Kept(Generic[Key, Thing]):
-    """Things by key, as a module has them for its process; threads may share it.
-
-    >>> kept: Kept[str, int] = Kept({}, is_inherited=False)
-    >>> kept.made("a", lambda: 1), kept.made("a", lambda: 2), kept.get("b")
-    (1, 1, None)
-    """
+    """Things by key, as a module has them for its process; threads may share it."""
 
     def __init__(self, things: MutableMapping[Key, Thing], *, is_inherited: bool) -> None:
         """Kept in ``things``: a cache drops what was not used for long.

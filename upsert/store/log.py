@@ -147,8 +147,7 @@ class LogSystem(Protocol):
     def publish(self, table: LoggedTable, *, accept_gap: bool) -> int:
         """Send what is committed and not in the log; how many snapshots that were.
 
-        Raises:
-            SnapshotExpiredError: changes have expired before they were sent, and ``accept_gap`` is not set.
+        Where changes have expired before they were sent, ``accept_gap`` continues behind them.
         """
 
     def announce(self, table: LoggedTable, files: Sequence[FileEntry]) -> None:
@@ -262,12 +261,8 @@ _PREFIX: Final = "log-"
 class LogBeginning(Jsonable):
     """A log that was not made with its table.
 
-    Attributes:
-        topic: its name.
-        data_version: the log has the changes of every snapshot after this one; 0 for all.
-        time_ms: when that one was published; 0 likewise.
-        state: ``MADE``, ``OVER`` or ``GONE``.
-        properties: those of the log's client, by which its brokers are found; may hold secrets.
+    It has the changes of every snapshot after ``data_version``, published at ``time_ms``; 0 and 0 for all.
+    The client's ``properties``, by which its brokers are found, may hold secrets.
     """
 
     topic: str
@@ -332,9 +327,6 @@ def create(folder: str, schema: TableSchema, options: Mapping[str, str]) -> Tabl
 
     After a crash there is a table with its log, or no table, and maybe a log without records that no table
     knows. When it raises, the log that this call has made is gone; it stays if the table may be there yet.
-
-    Raises:
-        TableExistsError: there is one already.
     """
     owner = f"table {os.path.basename(folder)!r}"
     first = Definition(0, schema, options, owner=owner)
@@ -451,11 +443,9 @@ POINTS: Final = (
 def alter_table(committer: Committer, changes: Iterable[Alteration]) -> bool:
     """Publish another definition, and make or delete a log as it says; whether the table has got one.
 
-    A table that has got a log must publish what others have committed meanwhile.
-
-    Raises:
-        KafkaUnavailableError: a log that is to be could not be made, and nothing was changed; or the table
-            has no log any more, and its topic could not be deleted, which the same statement tries again.
+    A table that has got a log must publish what others have committed meanwhile. After a
+    ``KafkaUnavailableError`` nothing was changed; or the table has no log any more, and the same statement
+    tries again to delete its topic.
     """
     changes, history = tuple(changes), committer.history
     history.latest()

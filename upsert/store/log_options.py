@@ -112,11 +112,8 @@ attributes of ``LogOptions`` that hold them."""
 class LogOptions:
     """The log of one table; what the fields mean is said by ``LOG_OPTIONS``.
 
-    Attributes:
-        topic: None until the table is created.
-        changelog_mode: "upsert" or "all"; "auto" has been resolved.
-        properties: those of the client library, ``bootstrap.servers`` among them; may hold secrets, and are
-            not in the repr.
+    ``topic`` is None until the table is created, ``changelog_mode`` "upsert" or "all", for "auto" has been
+    resolved. The client's ``properties`` may hold secrets, and are not in the repr.
     """
 
     system: str = NONE

@@ -55,9 +55,6 @@ BucketId = tuple[Partition, int]
 def table_folder(path: str | os.PathLike[str]) -> str:
     """The absolute local folder, or the folder in an object store or HDFS, that a table path names.
 
-    Raises:
-        ConfigurationError: the path is empty, or a URI of a kind that cannot publish.
-
     >>> table_folder("file:///data/my%20table")
     '/data/my table'
     """
@@ -81,11 +78,7 @@ def table_folder(path: str | os.PathLike[str]) -> str:
 
 
 def resolve(root: str, name: str) -> str:
-    """Absolute path of a file of the table; ``name`` may come from a file and is not trusted.
-
-    Raises:
-        CorruptTableError: the name would lead out of the table's folder.
-    """
+    """Absolute path of a file of the table; refuses a name that leads out of its folder."""
     parts = name.split("/")
     if not name or os.path.isabs(name) or "\0" in name or any(part in ("", ".", "..") for part in parts):
         raise CorruptTableError(

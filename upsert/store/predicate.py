@@ -142,11 +142,6 @@ def parse_where(where: Where | None, schema: TableSchema) -> Filter:
 
     Raises:
         SchemaError: it is malformed, names an unknown column or operator, or compares what does not compare.
-
-    >>> schema = TableSchema.of({"a": pa.int32(), "b": pa.string()})
-    >>> rows = pa.table({"a": [1, 2], "b": ["x", "x"]})
-    >>> parse_where([("a", ">", 1), ("b", "=", "x")], schema).apply(rows).to_pylist()
-    [{'a': 2, 'b': 'x'}]
     """
     if where is None or len(where) == 0:
         return Filter(())
@@ -274,9 +269,6 @@ def _plain(value: Any) -> Any:
 
 def where_from_json(text: str, schema: TableSchema) -> Where:
     """The ``where`` that a text says, its values of the columns' types; ``parse_where`` checks the rest.
-
-    Raises:
-        SchemaError: the text is no JSON list, a column is unknown, or a value does not read as its type.
 
     >>> schema = TableSchema.of({"day": pa.date32(), "n": pa.int32()})
     >>> where_from_json('[["day", "=", "2013-01-01"], ["n", ">", 1]]', schema)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from upsert import options, types
@@ -35,7 +36,6 @@ def _zstd_level(value: str) -> int:
 
 
 def _file_form(owner: str, values: Mapping[str, Any], schema: TableSchema) -> FileForm:
-    """What converted options say of new files."""
     format_ = format_called(values["file.format"])
     codec = values["file.compression"] or format_.codecs[0]
     if codec not in format_.codecs:
@@ -191,34 +191,31 @@ OPTIONS: Final = (
 )
 """Every option that a managed table knows by name; single fields and Kafka's client have others."""
 
+_own: Final = partial(options.held, OPTIONS)
+
 
 @dataclass(frozen=True)
 class TableOptions:
-    """The options of one table, converted and checked.
+    """The options of one table, converted and checked."""
 
-    >>> import pyarrow as pa
-    >>> TableOptions.parse({"bucket": "4"}, TableSchema.of({"id": pa.int64()}, primary_key=["id"])).bucket
-    4
-    """
-
-    bucket: int = 1
-    bucket_key: tuple[str, ...] = ()
-    change_tracking: bool = True
-    write_only: bool = False
-    compaction_trigger: int = 5
-    max_size_amplification_percent: int = 200
-    size_ratio: int = 1
+    bucket: int = _own("bucket")
+    bucket_key: tuple[str, ...] = _own("bucket-key")
+    change_tracking: bool = _own("change-tracking")
+    write_only: bool = _own("write-only")
+    compaction_trigger: int = _own("num-sorted-run.compaction-trigger")
+    max_size_amplification_percent: int = _own("compaction.max-size-amplification-percent")
+    size_ratio: int = _own("compaction.size-ratio")
     retention: Retention = field(default_factory=Retention)
-    compaction_policy: str = "universal"
-    level0_trigger: int = 4
-    level_base_bytes: int = 256 << 20
-    level_multiplier: int = 10
-    target_file_size: int = TARGET_BYTES
+    compaction_policy: str = _own("compaction.policy")
+    level0_trigger: int = _own("level0-file-num-compaction-trigger")
+    level_base_bytes: int = _own("max-bytes-for-level-base")
+    level_multiplier: int = _own("max-bytes-for-level-multiplier")
+    target_file_size: int = _own("target-file-size")
     file_form: FileForm = field(default_factory=FileForm)
     merge: MergeRules = PLAIN
     log: LogOptions = field(default_factory=LogOptions)
-    materialize: str = str(SINK_MATERIALIZE.default)
-    refresh: str = str(VIEW_REFRESH.default)
+    materialize: str = _own(SINK_MATERIALIZE.key)
+    refresh: str = _own(VIEW_REFRESH.key)
 
     @classmethod
     def parse(cls, given: Mapping[str, str], schema: TableSchema, owner: str = "table") -> TableOptions:
@@ -233,29 +230,16 @@ class TableOptions:
         _check_bucket_key(owner, values["bucket-key"], schema)
         _check_retained(owner, values)
         return cls(
-            bucket=values["bucket"],
-            bucket_key=values["bucket-key"],
-            change_tracking=values["change-tracking"],
-            write_only=values["write-only"],
-            compaction_trigger=values["num-sorted-run.compaction-trigger"],
-            max_size_amplification_percent=values["compaction.max-size-amplification-percent"],
-            size_ratio=values["compaction.size-ratio"],
             retention=Retention(
                 values["snapshot.num-retained.min"],
                 values["snapshot.num-retained.max"],
                 values["snapshot.time-retained"],
                 values["snapshot.expire.limit"],
             ),
-            compaction_policy=values["compaction.policy"],
-            level0_trigger=values["level0-file-num-compaction-trigger"],
-            level_base_bytes=values["max-bytes-for-level-base"],
-            level_multiplier=values["max-bytes-for-level-multiplier"],
-            target_file_size=values["target-file-size"],
             file_form=_file_form(owner, values, schema),
             merge=merge,
             log=log_options.log_options(owner, values, of_client, schema, merge),
-            materialize=values["sink.materialize"],
-            refresh=values[VIEW_REFRESH.key],
+            **options.values_held(cls, values),
         )
 
 

@@ -130,10 +130,7 @@ class Step:
 
 
 def step_between(start: Version, end: Version) -> Step:
-    """The one step that leads from ``start`` to ``end``.
-
-    Raises:
-        ConfigurationError: no single step does; a reader must use the versions that ``advance`` gave it.
+    """The one step that leads from ``start`` to ``end``; refuses versions that ``advance`` has not given.
 
     >>> step_between(Version(3, 5, (0, 7)), Version.complete(5))
     Step(base=3, target=5, low=(0, 7), high=None)
@@ -156,11 +153,7 @@ def step_between(start: Version, end: Version) -> Step:
 def has_arrived(
     cursor: Cursor, buckets: npt.NDArray[np.integer[Any]], hashes: npt.NDArray[np.uint64]
 ) -> npt.NDArray[np.bool_]:
-    """For each key, whether it lies below the cursor, hence is at the target.
-
-    >>> has_arrived((1, 5), np.array([0, 1, 1]), np.array([9, 4, 5], np.uint64)).tolist()
-    [True, True, False]
-    """
+    """For each key, whether it lies below the cursor, hence is at the target."""
     bucket, first = cursor
     arrived: npt.NDArray[np.bool_] = (buckets < bucket) | ((buckets == bucket) & (hashes < np.uint64(first)))
     return arrived

@@ -13,11 +13,12 @@ from pyspark import TaskContext
 
 from deltajoin.errors import CheckpointMismatchError, LookupFailedError
 from deltajoin.latest import operator
-from deltajoin.latest.operator import JoinShard, Pack, ShardState, unpack
+from deltajoin.latest.operator import JoinShard, Pack, ShardState
 from deltajoin.latest.spec import LatestJoin
 from deltajoin.settings import JoinSettings
 from tests.deltajoin.latest.driver import LEFT, ON, RIGHT, Row, as_rows, changes, rows, side
 from tests.deltajoin.latest.files import FileLookup
+from upsert.blobs import rows_of_blobs
 from upsert.errors import BrokenPayloadError
 
 run_of_task = operator._run
@@ -81,7 +82,7 @@ class Shard:
         frames = [pd.DataFrame({"blob": blobs})] if blobs else []
         out = pd.concat(JoinShard(self.join, shards)((0,), frames, self.state))  # type: ignore[arg-type]
         given = pa.record_batch({"blob": pa.array(out["blob"].tolist(), pa.binary())})
-        found = [row for batch in unpack([given]) for row in as_rows(pa.Table.from_batches([batch]))]
+        found = [row for batch in rows_of_blobs([given]) for row in as_rows(pa.Table.from_batches([batch]))]
         return found, out.drop(columns="blob").sum().to_dict()
 
 

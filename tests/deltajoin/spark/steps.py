@@ -10,12 +10,13 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
-from deltajoin.spark.shuffled import PAYLOAD_COLUMN, JoinGroup, JoinShard, rows_of_blobs
+from deltajoin.spark.shuffled import JoinGroup, JoinShard
 from deltajoin.spark.source import ChangesReader, JoiningReader, SourceOptions
 from deltajoin.spark.tables import JoinedTables, output_type
 from deltajoin.spec import DeltaJoinSpec, Side
 from deltajoin.tree import Inner
 from tests.deltajoin.core.memory_tables import Row, Rows, hashable, joined, signed
+from upsert.blobs import BLOB_COLUMN, rows_of_blobs
 from upsert.managed.stepping import Offset
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.store.table import Table
@@ -91,8 +92,8 @@ class Steps:
             else:
                 frames = (batch.to_pandas() for batch in batches)
                 for frame in JoinGroup(self.spec)((shard,), frames, None):  # type: ignore[arg-type]
-                    payloads = pa.array(frame[PAYLOAD_COLUMN], pa.binary())
-                    yield from rows_of_blobs([pa.record_batch({PAYLOAD_COLUMN: payloads})])
+                    payloads = pa.array(frame[BLOB_COLUMN], pa.binary())
+                    yield from rows_of_blobs([pa.record_batch({BLOB_COLUMN: payloads})])
 
     def truth(self) -> Rows:
         """The join of both tables as they are at the offset, recomputed."""

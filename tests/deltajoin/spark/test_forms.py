@@ -9,12 +9,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from deltajoin import BrokenPayloadError, DeltaJoinSpec, Side
 from deltajoin.spark.offsets import JoinStep
-from deltajoin.spark.shuffled import BlobLabel, JoinShard, decode, encode
+from deltajoin.spark.shuffled import BlobLabel, JoinShard, decode
 from deltajoin.spark.source import JoiningReader, ShardOfStep, SourceOptions
 from deltajoin.spark.tables import JoinedTables, output_type
 from tests.deltajoin.core.memory_tables import signed
 from tests.deltajoin.spark.steps import FORMS, Steps
 from tests.helpers import changelog
+from upsert.blobs import BLOB_COLUMN, to_blobs
 from upsert.schema import TableSchema
 from upsert.store.table import Table
 from upsert.store.version import Version
@@ -118,12 +119,12 @@ CHANGES = pa.table({"id": [1], "product": pa.array([7], pa.int32()), "_row_kind"
 
 
 def shard_of(*blobs: bytes) -> list[pa.RecordBatch]:
-    return [pa.record_batch({"shard": pa.array([0], pa.int32()), "payload": [blob]}) for blob in blobs]
+    return [pa.record_batch({"shard": pa.array([0], pa.int32()), BLOB_COLUMN: [blob]}) for blob in blobs]
 
 
 @pytest.mark.parametrize("cut", [0, 1, 100, -1])
 def test_a_damaged_blob_is_an_error(spec: DeltaJoinSpec, cut: int) -> None:
-    (blob,) = encode(BlobLabel(spec.fingerprint, STEP, 0), CHANGES)
+    (blob,) = to_blobs(CHANGES, BlobLabel(spec.fingerprint, STEP, 0).to_json())
     with pytest.raises(BrokenPayloadError, match="run the micro-batch again"):
         list(
             JoinShard(spec)(
@@ -133,23 +134,25 @@ def test_a_damaged_blob_is_an_error(spec: DeltaJoinSpec, cut: int) -> None:
 
 
 def test_blobs_of_another_join_or_step_are_an_error(spec: DeltaJoinSpec) -> None:
-    (own,) = encode(BlobLabel(spec.fingerprint, STEP, 0), CHANGES)
-    (other,) = encode(BlobLabel(spec.fingerprint, JoinStep((EMPTY,) * 2, (FIRST,) * 2), 0), CHANGES)
-    (foreign,) = encode(BlobLabel("another", STEP, 0), CHANGES)
+    (own,) = to_blobs(CHANGES, BlobLabel(spec.fingerprint, STEP, 0).to_json())
+    (other,) = to_blobs(
+        CHANGES, BlobLabel(spec.fingerprint, JoinStep((EMPTY,) * 2, (FIRST,) * 2), 0).to_json()
+    )
+    (foreign,) = to_blobs(CHANGES, BlobLabel("another", STEP, 0).to_json())
     for blobs in ((own, other), (foreign,)):
         with pytest.raises(BrokenPayloadError, match="changes of one step"):
             list(JoinShard(spec)(shard_of(*blobs)))
 
 
 def test_blobs_with_other_columns_are_an_error(spec: DeltaJoinSpec) -> None:
-    (blob,) = encode(BlobLabel(spec.fingerprint, STEP, 1), CHANGES)
+    (blob,) = to_blobs(CHANGES, BlobLabel(spec.fingerprint, STEP, 1).to_json())
     with pytest.raises(BrokenPayloadError, match="table 1 must have the columns"):
         list(JoinShard(spec)(shard_of(blob)))
 
 
 def test_rows_are_spread_over_blobs_of_bounded_size() -> None:
     rows = pa.table({"k": range(10_000)})
-    blobs = list(encode(BlobLabel("2f6c", STEP, 0), rows, blob_bytes=8_000))
+    blobs = list(to_blobs(rows, BlobLabel("2f6c", STEP, 0).to_json(), blob_bytes=8_000))
     assert len(blobs) == 10
     assert all(len(blob) < 10_000 for blob in blobs)
     assert pa.concat_tables([decode(blob).rows for blob in blobs]) == rows

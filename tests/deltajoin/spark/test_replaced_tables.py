@@ -100,7 +100,7 @@ def test_a_shard_behind_a_shuffle_does_not_look_it_up_either(tables: Tables) -> 
     start = reader.initialOffset()
     partitions = reader.partitions(start, reader.latestOffset(start, reader.getDefaultReadLimit()))
     found = [row for part in partitions for rows in reader.read(part) for row in rows.to_pylist()]
-    payloads = [row["payload"] for row in found if row["shard"] == found[0]["shard"]]
+    payloads = [row["blob"] for row in found if row["shard"] == found[0]["shard"]]
     assert list(join_blobs(tables.join, found[0]["shard"], payloads))
     tables.replace()
     with pytest.raises(TableNotFoundError, match="was replaced by another one"):

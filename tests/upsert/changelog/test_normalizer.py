@@ -21,13 +21,13 @@ from upsert.changelog.normalizer import (
     Rules,
     check_not_null,
     fold,
-    group_by_key,
     images_of,
     normalize_keyed,
     split_kinds,
 )
 from upsert.errors import ChangelogError, ConfigurationError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.store.rows.keys import order_by
 
 SCHEMA = pa.schema({"word": pa.string(), "n": pa.int64(), "offset": pa.int64()})
 RULES = Rules(key=("word",), compare=("n",))
@@ -39,7 +39,7 @@ def normalize(records: pa.Table, previous: pa.Table, rules: Rules) -> Normalized
     rows, comes = split_kinds(records)
     check_not_null(rows, rules.key, "key")
     keys = [pa.table(part.select(rules.key).columns, names=list(rules.key)) for part in (previous, rows)]
-    groups = group_by_key(pa.concat_tables(keys), rules.key).of
+    groups = order_by(pa.concat_tables(keys).columns).numbers
     images, count = images_of(previous, groups[: len(previous)]), len(previous)
     return normalize_keyed(images, Keyed(rows, np.asarray(comes), groups[count:]), rules)
 

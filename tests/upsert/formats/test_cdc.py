@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.upsert.formats.random_columns import SCALARS, nested, plain, schemas, tables
-from upsert.formats import canal_json, debezium_json, maxwell_json, ogg_json
 from upsert.formats.base import Format, FormatContext
+from upsert.formats.cdc_json import CANAL, DEBEZIUM, MAXWELL, OGG
 
-FORMATS = (canal_json.FORMAT, debezium_json.FORMAT, maxwell_json.FORMAT, ogg_json.FORMAT)
+FORMATS = (CANAL, DEBEZIUM, MAXWELL, OGG)
 
 
 @pytest.mark.parametrize("format", FORMATS, ids=lambda format: format.name)

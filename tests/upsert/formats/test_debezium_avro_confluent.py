@@ -18,8 +18,8 @@ from tests.upsert.formats.test_avro import record, schemas
 from tests.upsert.formats.test_avro_confluent import message
 from upsert import types
 from upsert.errors import ConfigurationError, SchemaError
-from upsert.formats import debezium_json
 from upsert.formats.base import Decoded, FormatContext, Side
+from upsert.formats.cdc_json import DEBEZIUM
 from upsert.formats.debezium_avro_confluent import FORMAT
 from upsert.options import parse as parse_options
 
@@ -289,8 +289,8 @@ def test_what_is_written_is_read_back_and_is_what_debezium_json_reads(
     assert plain(found.rows) == plain(rows)
     assert found.rows.schema == rows.schema
     json_ = FormatContext(rows.schema)
-    texts = debezium_json.FORMAT.encoder(json_).encode(rows, pa.array(kinds, pa.string()))
-    same = debezium_json.FORMAT.decoder(json_).decode(texts)
+    texts = DEBEZIUM.encoder(json_).encode(rows, pa.array(kinds, pa.string()))
+    same = DEBEZIUM.decoder(json_).decode(texts)
     assert (found.kinds, plain(found.rows)) == (same.kinds, plain(same.rows))
 
 
@@ -303,7 +303,7 @@ ENVELOPES = st.builds(change, st.sampled_from(["c", "r", "u", "d", "x"]), IMAGES
 def test_envelopes_mean_in_avro_what_they_mean_in_json(double: Double, envelopes: list[Any]) -> None:
     found = decode(double, PERSONS, OWN, envelopes, ("source.timestamp", "source.database"))
     json_ = FormatContext(PERSONS, metadata=("source.timestamp", "source.database"))
-    same = debezium_json.FORMAT.decoder(json_).decode(
+    same = DEBEZIUM.decoder(json_).decode(
         pa.array([json.dumps(one).encode() for one in envelopes], pa.binary())
     )
     assert changes(found) == changes(same)

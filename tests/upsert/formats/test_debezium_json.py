@@ -16,7 +16,7 @@ from tests.upsert.formats.json_changes import changes
 from upsert import types
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.formats.base import FormatContext, Side
-from upsert.formats.debezium_json import FORMAT
+from upsert.formats.cdc_json import DEBEZIUM as FORMAT
 from upsert.options import parse
 
 PRODUCTS = pa.schema([("id", pa.int32()), ("name", pa.string()), ("weight", pa.float64())])

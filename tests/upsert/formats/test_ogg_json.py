@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tests.upsert.formats import json_changes
 from tests.upsert.formats.json_changes import changes
 from upsert.errors import ConfigurationError
-from upsert.formats import debezium_json
 from upsert.formats.base import FormatContext, Side
-from upsert.formats.ogg_json import FORMAT, REMEDY
+from upsert.formats.cdc_json import DEBEZIUM, OGG_REMEDY
+from upsert.formats.cdc_json import OGG as FORMAT
 from upsert.options import parse
 
 N = pa.schema([("n", pa.int64())])
@@ -45,7 +45,7 @@ def test_insert_update_of_the_key_and_delete() -> None:
     [
         (
             {"after": {"n": 1}, "op_type": "U"},
-            f"field 'before' is NULL in an update or delete; {REMEDY}",
+            f"field 'before' is NULL in an update or delete; {OGG_REMEDY}",
         ),
         ({"before": {"n": 1}, "op_type": "U"}, "field 'after' is NULL in an insert or update"),
         ({"table": "T", "op_type": "T"}, "field 'op_type': 'T' is none of I, U, D"),
@@ -103,7 +103,7 @@ OPERATIONS = {"I": "c", "U": "u", "D": "d", "T": "t"}
 @given(st.lists(st.tuples(st.sampled_from([*OPERATIONS]), IMAGES, IMAGES), max_size=8))
 def test_envelopes_mean_what_those_of_debezium_mean(envelopes: list[tuple[str, Any, Any]]) -> None:
     found = decode(N, [{"op_type": op, "before": b, "after": a} for op, b, a in envelopes])
-    same = debezium_json.FORMAT.decoder(FormatContext(N)).decode(
+    same = DEBEZIUM.decoder(FormatContext(N)).decode(
         pa.array(
             [json.dumps({"op": OPERATIONS[op], "before": b, "after": a}).encode() for op, b, a in envelopes],
             pa.binary(),

@@ -117,11 +117,7 @@ def _left_in(
 
 
 def check_is_no_view(definition: Definition, name: str) -> None:
-    """Refuse to change the rows of a materialized view by anything but a refresh.
-
-    Raises:
-        ConfigurationError: the table is a view.
-    """
+    """Refuse to change the rows of a materialized view by anything but a refresh."""
     if MATERIALIZED_VIEW.key in definition.given:
         raise ConfigurationError(
             f"{name!r} is a materialized view, whose rows are those of its query; change the tables that it "

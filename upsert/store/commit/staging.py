@@ -87,11 +87,7 @@ def parts_by_bucket(raw: Iterable[RawFile]) -> dict[BucketId, list[BucketPart]]:
 
 
 def pieces_of(rows: Rows, max_bytes: int | None = None) -> Iterator[pa.Table]:
-    """The rows in order, in tables of bounded size; at least one table, so that its columns are seen.
-
-    >>> [piece.num_rows for piece in pieces_of(pa.table({"a": range(10)}), max_bytes=160)]
-    [5, 5]
-    """
+    """The rows in order, in tables of bounded size; at least one table, so that its columns are seen."""
     max_bytes = max_bytes or PIECE_BYTES
     if not isinstance(rows, pa.RecordBatchReader):
         yield from _parts_of(rows, max_bytes) if isinstance(rows, pa.Table) and rows.num_rows else [rows]

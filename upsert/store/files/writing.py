@@ -49,17 +49,9 @@ def write_data_file(
     """Write one data file and its sidecar, durably, and say what is in it.
 
     After a crash there may be a file that no manifest names; cleaning removes it. ``sequence`` of the
-    entry is 0: the committer sets it when it publishes the file.
-
-    Args:
-        root: the table's folder.
-        layout: the table's layout.
-        rows_sorted: the columns of ``layout.stored``, at least one row, ascending by key, each key once.
-        kinds: 0 (the row is there) or 1 (the key is deleted) for each row; None for no deletion.
-        key_bounds: no key is below the one or above the other; None for the keys of first and last row, cut.
-        bucket_id: partition and bucket of all rows.
-        level: level of the LSM that the file belongs to.
-        base: id of the snapshot that the writer began at.
+    entry is 0: the committer sets it when it publishes the file. There is at least one row; rows ascend by
+    key, each key once, and ``kinds`` says of each 0 (it is there) or 1 (its key is deleted), None for no
+    deletion. No key is beyond ``key_bounds``, None for the keys of first and last row, cut.
     """
     batch = _one_batch(layout, rows_sorted, kinds)
     form = layout.file_form

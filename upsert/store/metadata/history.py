@@ -90,11 +90,7 @@ class History:
         """The latest snapshot at this moment; ``EMPTY`` before the first commit.
 
         From here on ``definition`` is the one that it names. ``has_just_read_table`` says that the caller
-        knows that the table is there.
-
-        Raises:
-            TableNotFoundError: the table is gone, or another one lies in its folder.
-            CorruptTableError: the latest snapshot, or the definition that it names, cannot be read.
+        knows that the table is there; else it may be a `TableNotFoundError` that it is gone.
         """
         if not has_just_read_table:
             self._check_identity()
@@ -215,14 +211,9 @@ class History:
         return sorted(found for name in names if (found := paths.snapshot_id(name)) is not None)
 
     def info(self, id: int, head: SnapshotInfo | None = None) -> SnapshotInfo:
-        """What a retained snapshot says; id 0 is the table before its first commit.
+        """What a retained snapshot says, or one that a tag keeps; id 0 is the table before its first commit.
 
         ``head`` is the latest snapshot, if the caller has just asked for it.
-
-        Raises:
-            ConfigurationError: there is no such id yet.
-            SnapshotExpiredError: it has expired.
-            CorruptTableError: its file is missing or damaged.
         """
         if id == 0:
             return EMPTY
@@ -297,11 +288,7 @@ class History:
         )
 
     def retained(self, head: SnapshotInfo | None = None) -> tuple[SnapshotInfo, ...]:
-        """All snapshots that may be read, oldest first, without the empty one.
-
-        Raises:
-            SnapshotExpiredError: one expired meanwhile; ask again.
-        """
+        """All snapshots that may be read, oldest first; `SnapshotExpiredError` if one expired meanwhile."""
         head = head or self.latest()
         return tuple(self._info(number) for number in range(max(head.oldest, 1), head.id + 1))
 

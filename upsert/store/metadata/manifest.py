@@ -176,8 +176,7 @@ def encode(layout: Layout, added: Sequence[FileEntry], removed: Sequence[FileEnt
 def read_manifest(root: str, ref: ManifestRef) -> Manifest:
     """The entries of a manifest; files without a sequence of their own get the manifest's.
 
-    Raises:
-        FileNotFoundError: it is not there: expired, or lost; only the caller can tell which.
+    One that is not there has expired, or is lost; only the caller can tell which.
     """
     return _parsed(root, ref)[0]
 

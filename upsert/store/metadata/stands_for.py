@@ -28,23 +28,13 @@ class Cost(Jsonable):
     ms: int
 
     def of(self, rows: int) -> float:
-        """What so many rows may take.
-
-        >>> Cost(rows=100, ms=50).of(400)
-        200.0
-        """
+        """What so many rows may take."""
         return self.ms * rows / max(1, self.rows)
 
 
 @dataclass(frozen=True)
 class Costs(Jsonable):
-    """The newest cost of each way.
-
-    Attributes:
-        changes: of a refresh by changes, of many enough that they tell what one takes.
-        all_rows: of a refresh by all rows.
-        few: of a refresh by fewer changes: most of it is fixed.
-    """
+    """The newest cost of each way; ``few`` is of a refresh by fewer changes, where most of it is fixed."""
 
     changes: Cost | None = None
     all_rows: Cost | None = None
@@ -82,12 +72,7 @@ class Costs(Jsonable):
         return self.few.ms + of_row * max(0, changed - self.few.rows)
 
     def refresh(self, changed: int, rows: int, *, must_be_by_changes: bool = False) -> Refresh:
-        """The way to take after so many changes to tables of so many rows: the one that takes less time.
-
-        Args:
-            changed: how many rows have changed.
-            rows: how many there are.
-            must_be_by_changes: whether no other way is wanted.
+        """The way that takes less time after so many changes to tables of so many rows.
 
         >>> Costs().refresh(2, 5).reason
         '2 of 5 rows have changed, more than 30 %'
@@ -113,10 +98,8 @@ class Refresh(Jsonable):
 
     Attributes:
         by_changes: whether only changed rows, and those that they touch, were read; or all rows.
-        reason: why that.
         changed: how many rows of the tables have changed since the last refresh; 0 where that is not known.
         rows: how many rows the tables have.
-        began_ms: when it began, in milliseconds since 1970.
         known: what earlier ones took.
         took_ms: how long it has been; 0 in the snapshot that it has made, whose time says so.
     """
@@ -145,12 +128,9 @@ class Refresh(Jsonable):
 
 @dataclass(frozen=True)
 class StandsFor(Jsonable):
-    """What the rows of a materialized view are, after a commit.
+    """What a view's rows are after a commit: ``versions`` are the snapshots of its base tables.
 
-    Attributes:
-        versions: the snapshot of each base table, by its database and name.
-        state: data version of the view from which the changes were computed: there may be no other one.
-        refresh: how they were computed, if that is said.
+    ``state`` is the data version of the view from which the changes were computed: there may be no other one.
     """
 
     versions: Mapping[str, int]

@@ -19,17 +19,24 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from upsert import types
-from upsert.arrays import Mask, Positions, is_null, one_array
+from upsert.arrays import Mask, Positions, one_array
 from upsert.errors import ConfigurationError, UntrackedChangesError
-from upsert.rowkind import ROW_KIND_COLUMN, RowKind, every_kind
+from upsert.rowkind import (
+    DELETE,
+    INSERT,
+    KIND_FIELD,
+    ROW_KIND_COLUMN,
+    UPDATE_AFTER,
+    UPDATE_BEFORE,
+    RowKind,
+    with_row_kind,
+)
 from upsert.schema import TableSchema
 from upsert.store.files.data_file import DataFile
 from upsert.store.metadata.file_entry import FileEntry
@@ -37,8 +44,8 @@ from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.paths import Partition
 from upsert.store.predicate import EVERY_ROW, Filter, remaining
 from upsert.store.read.snapshot import PinnedTable, Snapshot
-from upsert.store.rows.hashing import Hashes, row_hashes
-from upsert.store.rows.keys import as_values, equal_rows, order_by
+from upsert.store.rows.hashing import Hashes
+from upsert.store.rows.keys import order_by
 from upsert.store.rows.layout import COUNT_COLUMN, Layout
 from upsert.store.rows.merge import (
     SortedRows,
@@ -49,6 +56,7 @@ from upsert.store.rows.merge import (
     key_ranges,
     merge_runs,
     present,
+    same_rows,
 )
 from upsert.store.rows.partitions import partition_name
 from upsert.store.version import MAX_HASH, Cursor, Step, Version, step_between
@@ -166,11 +174,7 @@ def _check_all_tracked(table: PinnedTable, base: int, after: SnapshotInfo) -> No
 
 
 def check_tracked(table: PinnedTable, commit: SnapshotInfo, scope: Scope) -> None:
-    """Refuse a commit with changes that no change stream may show, unless the reader passes over them.
-
-    Raises:
-        UntrackedChangesError: it was written with ``change-tracking = false``.
-    """
+    """Refuse a commit with changes that no change stream may show, unless the reader passes over them."""
     if not scope.skips_untracked and (hidden := _untracked(table, commit, scope)):
         raise _cannot_be_read(table, commit, hidden)
 
@@ -199,12 +203,8 @@ def _oldest_first(snapshot: Snapshot) -> tuple[FileEntry, ...]:
 Limits = tuple[int, int]
 """Smallest and largest hash of a range of keys, both inside."""
 
-_INSERT, _BEFORE, _AFTER, _DELETE = range(len(RowKind))
-
 PIECE_BYTES: Final = 8 << 20
 """Of the files of a bucket so much is compared at a time: each time uses the same memory, near at hand."""
-
-_KIND_FIELD: Final = pa.field(ROW_KIND_COLUMN, pa.string(), nullable=False)
 
 
 def changes(
@@ -214,17 +214,7 @@ def changes(
     columns: Sequence[str] | None = None,
     scope: Scope = EVERYTHING,
 ) -> pa.Table:
-    """The net changes between two snapshots; see ``changes_between`` and ``Table.changes``.
-
-    >>> import tempfile
-    >>> from upsert import Table, TableSchema
-    >>> schema = TableSchema.of({"id": pa.int64(), "name": pa.string()}, primary_key=["id"])
-    >>> table = Table.create(tempfile.mkdtemp() + "/users", schema)
-    >>> for name in ("ann", "bob", "cem"):
-    ...     snapshot = table.write(pa.table({"id": [1], "name": [name]}))
-    >>> changes(table.pinned(), since=1).to_pylist()
-    [{'id': 1, 'name': 'ann', '_row_kind': '-U'}, {'id': 1, 'name': 'cem', '_row_kind': '+U'}]
-    """
+    """The net changes between two snapshots; see ``changes_between`` and ``Table.changes``."""
     target = table.snapshot(until).info.data_version
     base = 0 if since == 0 else table.snapshot(since).info.data_version
     if until is not None and until < since:
@@ -268,7 +258,7 @@ def changes_between(
                 found = _bucket_changes(table, source, step, bucket, limits, read)
                 parts += [halves_where(part, scope.where).select([*names, ROW_KIND_COLUMN]) for part in found]
     declared = table.layout.schema.arrow
-    schema = pa.schema([*(declared.field(name) for name in names), _KIND_FIELD])
+    schema = pa.schema([*(declared.field(name) for name in names), KIND_FIELD])
     # files keep every column nullable, for deletions; signed rows are whole rows again
     whole = [pa.Table.from_arrays(part.columns, schema=schema) for part in parts]
     return pa.concat_tables([schema.empty_table(), *whole])
@@ -287,7 +277,7 @@ def inverted(changes: pa.Table) -> pa.Table:
     known, opposites = pa.array(_OPPOSITES.keys()), pa.array(_OPPOSITES.values())
     kinds = opposites.take(pc.index_in(one_array(changes.column(ROW_KIND_COLUMN)), known))
     position = changes.column_names.index(ROW_KIND_COLUMN)
-    return changes.set_column(position, _KIND_FIELD, kinds)
+    return changes.set_column(position, KIND_FIELD, kinds)
 
 
 def halves_where(changes: pa.Table, where: Filter) -> pa.Table:
@@ -304,7 +294,7 @@ def halves_where(changes: pa.Table, where: Filter) -> pa.Table:
     alone = pc.if_else(pa.array(leaves), RowKind.DELETE.value, kinds)
     alone = pc.if_else(pa.array(enters), RowKind.INSERT.value, alone)
     position = changes.column_names.index(ROW_KIND_COLUMN)
-    return changes.set_column(position, _KIND_FIELD, alone).filter(pa.array(kept))
+    return changes.set_column(position, KIND_FIELD, alone).filter(pa.array(kept))
 
 
 def _checked(layout: Layout, columns: Sequence[str] | None) -> list[str]:
@@ -329,7 +319,7 @@ def _bucket_changes(
             if layout.is_counted:
                 yield _repeated(merge_runs(layout, within).rows, names, is_load=step.base == 0)
             elif base is None:
-                yield _with_kinds(present(layout, merge_runs(layout, within)).select(names), _INSERT)
+                yield with_row_kind(present(layout, merge_runs(layout, within)).select(names), INSERT)
             else:
                 yield _net(base, Touched.by(layout, within), names)
 
@@ -394,12 +384,12 @@ def _net(base: Snapshot, touched: Touched, names: Sequence[str]) -> pa.Table:
     positions, before = base.match(list(key), touched.keys, select=names)
     after, newest, is_after = touched.rows.select(names), touched.newest, touched.is_there
     if not before.num_rows:  # nothing but new keys, as in a log of events
-        return _with_kinds(gather(after, newest[is_after]), _INSERT)
+        return with_row_kind(gather(after, newest[is_after]), INSERT)
     before_of = np.full(len(newest), -1, np.int64)
     before_of[positions] = np.arange(before.num_rows)
     both = np.flatnonzero(is_after & (before_of >= 0))
     values = [name for name in names if name not in key]
-    same = _same_images(before.select(values), before_of[both], after.select(values), newest[both])
+    same = same_rows(before.select(values), before_of[both], after, newest[both])
     is_changed = np.ones(len(newest), np.bool_)
     is_changed[both[same]] = False
     leaves, comes = (before_of >= 0) & is_changed, is_after & is_changed
@@ -409,34 +399,10 @@ def _net(base: Snapshot, touched: Touched, names: Sequence[str]) -> pa.Table:
     old, new = stop[leaving] - 1 - comes[leaving], stop[coming] - 1
     rows, kinds = np.empty(len(old) + len(new), np.int64), np.empty(len(old) + len(new), np.int8)
     rows[old], rows[new] = before_of[leaving], newest[coming] + before.num_rows
-    kinds[old] = np.where(is_after[leaving], _BEFORE, _DELETE)
-    kinds[new] = np.where(before_of[coming] >= 0, _AFTER, _INSERT)
+    kinds[old] = np.where(is_after[leaving], UPDATE_BEFORE, DELETE)
+    kinds[new] = np.where(before_of[coming] >= 0, UPDATE_AFTER, INSERT)
     images = pa.concat_tables([pa.Table.from_arrays(before.columns, schema=after.schema), after])
-    return _with_kinds(gather(images, rows), kinds)
-
-
-def _same_images(one: pa.Table, of_one: Positions, other: pa.Table, of_other: Positions) -> Positions:
-    """Which pairs of a row of ``one`` and a row of ``other`` are equal in all columns.
-
-    NULL equals NULL, NaN equals NaN, -0.0 is not 0.0. Pairs that differ in a column are not compared further.
-    """
-    same = np.arange(len(of_one))
-    for name in one.column_names:
-        if not len(same):
-            break
-        pairs = (gather(one.select([name]), of_one[same]), gather(other.select([name]), of_other[same]))
-        left, right = (as_values(one_array(values.column(0))) for values in pairs)
-        same = same[_are_equal(left, right)]
-    return same
-
-
-def _are_equal(left: pa.Array, right: pa.Array) -> Mask:
-    if not types.is_scalar(left.type):
-        return equal_rows([row_hashes([left], len(left))], [row_hashes([right], len(right))])
-    equal = equal_rows([left], [right])
-    if left.null_count and right.null_count:
-        equal |= is_null(left) & is_null(right)
-    return equal
+    return with_row_kind(gather(images, rows), kinds)
 
 
 def _repeated(rows: pa.Table, names: list[str], *, is_load: bool) -> pa.Table:
@@ -445,16 +411,8 @@ def _repeated(rows: pa.Table, names: list[str], *, is_load: bool) -> pa.Table:
     if is_load:
         check_counts(rows, counts)
     repeated = np.repeat(np.arange(len(counts)), np.abs(counts))
-    kinds = np.where(counts > 0, _INSERT, _DELETE)
-    return _with_kinds(gather(rows.select(names), repeated), kinds[repeated])
-
-
-def _with_kinds(rows: pa.Table, kinds: int | npt.NDArray[np.integer[Any]]) -> pa.Table:
-    if isinstance(kinds, int):
-        column = pa.repeat(every_kind()[kinds], rows.num_rows)
-    else:
-        column = every_kind().take(pa.array(kinds))
-    return rows.append_column(_KIND_FIELD, column)
+    kinds = np.where(counts > 0, INSERT, DELETE)
+    return with_row_kind(gather(rows.select(names), repeated), kinds[repeated])
 
 
 def advance(

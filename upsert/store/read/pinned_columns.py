@@ -100,11 +100,7 @@ class PinnedColumns:
         return pa.Table.from_arrays([*columns, *rows.columns[own:]], schema=schema)
 
     def names_in(self, schema: TableSchema) -> tuple[str, ...]:
-        """The columns' names by now.
-
-        Raises:
-            SchemaError: one is gone.
-        """
+        """The columns' names by now; a `SchemaError` if one is gone."""
         names = {column.id: column.name for column in schema.columns}
         if gone := [column.name for column in self.columns if column.id not in names]:
             raise SchemaError(

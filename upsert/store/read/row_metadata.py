@@ -55,9 +55,6 @@ def is_of_commit(key: str) -> bool:
 def metadata_option(value: str) -> dict[str, str]:
     """Names of columns and the keys that they hold, of the option ``metadata.columns``.
 
-    Raises:
-        ValueError: the text names none; the message completes "the option must be …".
-
     >>> metadata_option("snapshot-id, bucket"), metadata_option('{"version": "snapshot-id"}')
     ({'snapshot-id': 'snapshot-id', 'bucket': 'bucket'}, {'version': 'snapshot-id'})
     """
@@ -73,11 +70,7 @@ def metadata_option(value: str) -> dict[str, str]:
 
 
 def offered(given: Mapping[str, str], schema: TableSchema, of: str) -> dict[str, MetadataKey]:
-    """The keys that a read asks for, by the names of their columns.
-
-    Raises:
-        SchemaError: a key is unknown or one that the table's rows cannot have, or a name is a column's.
-    """
+    """The keys that a read asks for, by the names of their columns; refuses those that it cannot have."""
     asked = [Column(name, pa.string(), metadata=key) for name, key in given.items()]
     for column in asked:
         if column.name in (*schema.names, ROW_KIND_COLUMN):

@@ -61,11 +61,7 @@ class Consumer(Jsonable):
 
 
 def needed(version: Version) -> tuple[int, ...]:
-    """Data versions that a reader at a version needs, all but the empty one.
-
-    >>> needed(Version(0, 5, (0, 7))), needed(Version.complete(3))
-    ((5,), (3,))
-    """
+    """Data versions that a reader at a version needs, all but the empty one."""
     return tuple(sorted({version.base, version.target} - {0}))
 
 
@@ -75,11 +71,8 @@ def hold(
     """Keep what a reader at ``version`` needs for a time, in place of what the name held before.
 
     When it returns, nothing that the version needs can expire before the lease is over, also if the lease
-    before had lapsed. A crash leaves the old hold or the new one.
-
-    Raises:
-        SnapshotExpiredError: the version cannot be read any more.
-        CommitConflictError: this process stalled so long that it may have expired; hold it again.
+    before had lapsed. A crash leaves the old hold or the new one. A ``CommitConflictError`` says that this
+    process stalled so long that the version may have expired; hold it again.
     """
     path = _path(history.root, name)
     if not lease_s > 0:

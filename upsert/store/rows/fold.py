@@ -47,7 +47,7 @@ def fold(
         return _fold_counts(layout, rows, weights)
     keys = order_by([rows.column(name) for name in layout.key])
     if order == "rows" and sequence:
-        group_of = key_numbers(keys)
+        group_of = keys.numbers
         ordered = in_sequence(rows, sequence, group_of)
         winners = ordered[last_of_each(group_of[ordered])]
     elif order == "rows":
@@ -68,13 +68,6 @@ def naming(owner: str) -> Iterator[None]:
             "orders them in 'sequence.field'; a stream of changes may keep all rows of each key: "
             "'sink.materialize' = 'force'"
         ) from None
-
-
-def key_numbers(keys: KeyOrder) -> Positions:
-    """Of each row the number of its key, keys ascending from 0."""
-    numbers = np.empty(len(keys.rows), dtype=np.int64)
-    numbers[keys.rows] = np.cumsum(keys.is_first) - 1
-    return numbers
 
 
 def _kinds(weights: Signs | None, winners: Positions) -> npt.NDArray[np.int8] | None:

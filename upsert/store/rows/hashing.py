@@ -62,11 +62,7 @@ def hash_columns(columns: Sequence[pa.Array | pa.ChunkedArray], rows: int | None
 
 
 def bucket_of(hashes: Hashes, buckets: int) -> npt.NDArray[np.int64]:
-    """Bucket of each hash: Spark's ``pmod(hash, buckets)``, the hash taken as a signed number.
-
-    >>> bucket_of(np.array([2**64 - 1, 5], dtype=np.uint64), 4).tolist()
-    [3, 1]
-    """
+    """Bucket of each hash: Spark's ``pmod(hash, buckets)``, the hash taken as a signed number."""
     if buckets & (buckets - 1) == 0:  # a power of two: the low bits, without a division for each row
         return (hashes & np.uint64(buckets - 1)).view(np.int64)
     found: npt.NDArray[np.int64] = np.mod(hashes.view(np.int64), np.int64(buckets))
@@ -186,12 +182,7 @@ _VALUE_MARK: Final = np.uint64(1)
 
 
 def row_hashes(columns: Sequence[pa.Array | pa.ChunkedArray], rows: int) -> pa.Array:
-    """The identity of every row, as fixed-size binaries of 16 bytes.
-
-    >>> hashes = row_hashes([pa.array([None, 1, None]), pa.array([1, None, 1])], 3)
-    >>> hashes[0] == hashes[2], hashes[0] == hashes[1]
-    (True, False)
-    """
+    """The identity of every row, as fixed-size binaries of 16 bytes."""
     halves = [np.full(rows, seed, dtype=np.uint64) for seed in _SEEDS]
     for column in columns:
         array = one_array(column)

@@ -18,8 +18,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from upsert.arrays import Positions, is_null, one_array
-from upsert.store.rows.hashing import decimal_words, fixed_bytes, fixed_width, is_text, normalised_floats
+from upsert import types
+from upsert.arrays import Mask, Positions, is_null, one_array
+from upsert.store.rows.hashing import (
+    canonical_bytes,
+    decimal_words,
+    fixed_bytes,
+    fixed_width,
+    is_text,
+    normalised_floats,
+)
 
 Column: TypeAlias = pa.Array | pa.ChunkedArray
 
@@ -42,6 +50,13 @@ class KeyOrder(NamedTuple):
     def lasts(self) -> Positions:
         """Of each key, the row that came last in the input; keys ascending."""
         return self.rows[np.append(self.is_first[1:], True)] if len(self.rows) else self.rows
+
+    @property
+    def numbers(self) -> Positions:
+        """Of each row the number of its key, keys ascending from 0."""
+        found = np.empty(len(self.rows), dtype=np.int64)
+        found[self.rows] = np.cumsum(self.is_first) - 1
+        return found
 
     @property
     def starts(self) -> npt.NDArray[np.int64]:
@@ -90,12 +105,24 @@ def _equal(one: pa.Array, other: pa.Array) -> npt.NDArray[np.bool_]:
     return numbers
 
 
-def key_bytes(columns: Sequence[Column]) -> bytes:
-    """The key in the one row of these columns, as bytes that compare as the keys do; no NULLs.
+def same_values(left: pa.Array, right: pa.Array) -> Mask:
+    """Where two arrays of one type hold the same value, or NULL both; -0.0 is not 0.0."""
+    return same_keys(as_values(left), as_values(right))
 
-    >>> key_bytes([pa.array([-1])]) < key_bytes([pa.array([0])])
-    True
-    """
+
+def same_keys(left: pa.Array, right: pa.Array) -> Mask:
+    """Where two arrays of one type hold equal keys, or NULL both; -0.0 equals 0.0."""
+    if not types.is_scalar(left.type):
+        pairs = zip(canonical_bytes(left), canonical_bytes(right), strict=True)
+        return np.fromiter((one == other for one, other in pairs), np.bool_, len(left))
+    same = equal_rows([left], [right])
+    if left.null_count and right.null_count:
+        same |= is_null(left) & is_null(right)
+    return same
+
+
+def key_bytes(columns: Sequence[Column]) -> bytes:
+    """The key in the one row of these columns, as bytes that compare as the keys do; no NULLs."""
     return b"".join(_ordered_bytes(one_array(column)) for column in columns)
 
 
@@ -179,11 +206,7 @@ def _text_order(column: Column) -> KeyOrder:
 
 
 def as_key(array: pa.Array) -> pa.Array:
-    """The array with every -0.0 in it as 0.0, and with one NaN; floats inside nested values, too.
-
-    >>> as_key(pa.array([[-0.0, None], None])).to_pylist()
-    [[0.0, None], None]
-    """
+    """The array with every -0.0 in it as 0.0, and with one NaN; floats inside nested values, too."""
     return _with_floats(array, normalised_floats)
 
 
@@ -191,10 +214,6 @@ def as_values(array: pa.Array) -> pa.Array:
     """The array with its floats as whole numbers, the same for the same value and for nothing else.
 
     What compares keys compares values where it is given these.
-
-    >>> zeros = as_values(pa.array([0.0, -0.0]))
-    >>> zeros[0] == zeros[1]
-    False
     """
     return _with_floats(array, _bits)
 

@@ -62,11 +62,6 @@ class Layout:
             need not carry more than its key.
         indexes: the lookup indexes that every data file has, the one of ``key`` first.
         version: version of the table's definition whose form this is.
-
-    >>> schema = TableSchema.of({"a": pa.int64(), "b": pa.string()}, primary_key=["a", "b"])
-    >>> layout = Layout.of(schema, buckets=2)
-    >>> [index.label for index in layout.indexes]
-    ['PRIMARY KEY', 'PRIMARY KEY prefix (a)']
     """
 
     schema: TableSchema
@@ -90,11 +85,7 @@ class Layout:
         merge: MergeRules = PLAIN,
         file_form: FileForm | None = None,
     ) -> Self:
-        """The layout of a table; an empty ``bucket_key`` is the primary key, or the whole row without one.
-
-        Raises:
-            SchemaError: a column has a name that the files need themselves, or holds metadata of a record.
-        """
+        """The layout of a table; an empty ``bucket_key`` is the primary key, or the whole row without one."""
         _check_columns(schema)
         fields = [pa.field(c.name, c.type) for c in schema.columns]
         if not schema.primary_key:
@@ -209,11 +200,7 @@ class Projection:
 
     @classmethod
     def of(cls, found: pa.Schema, layout: Layout, what: str) -> Self:
-        """The projection of rows whose schema has field ids, but for columns whose names files need.
-
-        Raises:
-            CorruptTableError: ids repeat, a key is missing, or a column's values cannot be the layout's.
-        """
+        """The projection of rows whose schema has field ids, but for columns whose names files need."""
         by_id = {_id_of(field, what): field for field in found if _ID in (field.metadata or {})}
         sources = {name: name for name in layout.stored.names if name in _COUNTED and name in found.names}
         converted = set()

@@ -16,9 +16,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from upsert import types
 from upsert.arrays import Kinds, Mask, Positions, one_array
 from upsert.errors import ChangelogError
-from upsert.store.rows.keys import key_bytes, order_by
+from upsert.store.rows.hashing import is_text
+from upsert.store.rows.keys import key_bytes, order_by, same_values
 from upsert.store.rows.layout import COUNT_COLUMN, ROW_HASH_COLUMN, Layout
 
 _INTERNAL: Final = (ROW_HASH_COLUMN, COUNT_COLUMN)
@@ -143,6 +145,33 @@ def gather_parts(
     order = np.empty(len(positions), dtype=np.int64)
     order[np.concatenate(asked)] = np.arange(len(positions))
     return pa.concat_batches(taken).take(pa.array(order))
+
+
+def same_rows(one: pa.Table, of_one: Positions, other: pa.Table, of_other: Positions) -> Positions:
+    """Which pairs (row ``of_one[i]``, row ``of_other[i]``) have the same values in all columns of ``one``.
+
+    Equal are NULL and NULL, NaN and NaN, maps with the same entries in any order; not -0.0 and 0.0. A column
+    is looked at only where all before it were equal, the cheap ones first: rows that differ mostly do so
+    soon.
+
+    >>> rows = pa.table({"a": [1, 1, None, None]})
+    >>> same_rows(rows, np.array([0, 1, 2]), rows, np.array([1, 2, 3])).tolist()
+    [0, 2]
+    """
+    same = np.arange(len(of_one))
+    for field in sorted(one.schema, key=lambda field: _cost(field.type)):
+        if not len(same):
+            break
+        left, right = (
+            gather(one.select([field.name]), of_one[same]),
+            gather(other.select([field.name]), of_other[same]),
+        )
+        same = same[same_values(one_array(left.column(0)), one_array(right.column(0)))]
+    return same
+
+
+def _cost(type_: pa.DataType) -> int:
+    return 2 if not types.is_scalar(type_) else int(is_text(type_))
 
 
 _LEAST_BYTES_A_ROW: Final = 32

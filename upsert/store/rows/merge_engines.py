@@ -21,7 +21,7 @@ from upsert import types
 from upsert.arrays import Mask, Positions, is_null, one_array
 from upsert.errors import ChangelogError, SchemaError
 from upsert.store.rows.conform import Signs
-from upsert.store.rows.fold import Order, fold, key_numbers
+from upsert.store.rows.fold import Order, fold
 from upsert.store.rows.hashing import fixed_bytes, row_hashes
 from upsert.store.rows.keys import KeyOrder, in_sequence, last_of_each, order_by
 from upsert.store.rows.layout import Layout
@@ -52,7 +52,6 @@ class Groups:
 
 
 def _aggregated(aggregate: Aggregate, values: pa.Array, groups: Groups) -> pa.Array:
-    """One value a key."""
     if aggregate.function == "sum":
         return _sum(aggregate, values, groups)
     if aggregate.function == "count":
@@ -310,7 +309,7 @@ def _combined(
     stored = find(gather(rows.select(list(layout.key)), keys.firsts), names).alive()
     # the stored row stands before new ones of its sequence: it came earlier
     both = pa.concat_tables([stored.rows.select(list(names)), rows.select(list(names))])
-    of = np.concatenate([stored.keys, key_numbers(keys)])
+    of = np.concatenate([stored.keys, keys.numbers])
     signs = np.ones(rows.num_rows, np.int64) if weights is None else weights.astype(np.int64)
     ordered = in_sequence(both, layout.merge.sequence, of)
     groups = Groups(

@@ -47,13 +47,10 @@ from upsert.store.upkeep.orphans import based_files, temporary_files
 
 @dataclass(frozen=True)
 class Violation:
-    """A rule that a table on the disk does not keep.
+    """A rule, named as its function, that a table on the disk does not keep.
 
-    Attributes:
-        rule: name of the rule, which is the name of its function.
-        subject: what breaks it: a file relative to the table's folder, or a snapshot.
-        found: what is wrong, in words.
-        is_information: whether it does no harm: waste on the disk, or a lease that is over.
+    ``subject`` is a file relative to the table's folder, or a snapshot. What ``is_information`` does no harm:
+    waste on the disk, or a lease that is over.
     """
 
     rule: str

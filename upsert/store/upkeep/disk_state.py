@@ -52,9 +52,7 @@ class DiskState:
     """What was found, by a history that remembers nothing from before; what cannot be read, with the reason.
 
     Attributes:
-        head: the latest snapshot, if it can be read.
-        published: the retained snapshots that can be read, oldest first.
-        unreadable: ids of those that cannot.
+        published: the retained snapshots that can be read, oldest first; ``head`` is the latest of all.
         expired: ids below the boundary whose files exist.
         tagged: the snapshots of tags that have expired.
         unread: files and folders that the disk or the store did not give: nothing says that they are damaged.

@@ -50,11 +50,8 @@ def clean(committer: Committer, older_than_s: float = DEFAULT_AGE_S) -> int:
     """Delete files that no retained snapshot and no tag needs, if old enough; how many there were.
 
     They come from processes that died, or from commits that failed. A writer that is still at work on files
-    as old as these gets a ``StaleWriterError``; so give it more time than the longest write takes.
-
-    Raises:
-        ConfigurationError: ``older_than_s`` is negative.
-        CorruptTableError: something that is needed is missing or damaged. Nothing was deleted.
+    as old as these gets a ``StaleWriterError``; so give it more time than the longest write takes. Nothing is
+    deleted if something that is needed is missing or damaged.
     """
     if older_than_s < 0:
         raise ConfigurationError(f"clean: older_than_s must be at least 0, got {older_than_s!r}")

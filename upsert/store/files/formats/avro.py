@@ -158,7 +158,6 @@ class _Front:
         self.at = 0
 
     def read(self, size: int) -> bytes:
-        """The next bytes."""
         found = bytes(self._bytes[self.at : self.at + max(0, size)])
         self.at += len(found)
         return found

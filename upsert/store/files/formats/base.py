@@ -49,11 +49,8 @@ class StoredRows(Protocol):
     """The rows of one open file, in parts that can be decoded apart: batches, row groups, stripes, blocks.
 
     What reads raises ``OSError`` or ``ValueError``, of which ``pa.ArrowInvalid`` is one, for damaged content.
-
-    Attributes:
-        schema: the schema that was written, with the metadata of its fields.
-        rows: number of rows.
-        is_mapped: whether reading gives views of the content: it costs nothing, however often it is done.
+    ``schema`` is that which was written, with the metadata of its fields. Reading what ``is_mapped`` gives
+    views of the content: it costs nothing, however often it is done.
     """
 
     schema: pa.Schema
@@ -72,13 +69,10 @@ class StoredRows(Protocol):
 
 
 class FileFormat(Protocol):
-    """One way to keep rows in a file.
+    """One way to keep rows in a file, called ``name`` by the option ``file.format``.
 
-    Attributes:
-        name: what option ``file.format`` calls it.
-        suffix: how the names of its files end.
-        codecs: what ``file.compression`` may be; the first one is what it is by default.
-        has_levels: whether it can be told how hard zstd tries.
+    The first of ``codecs`` is the default of ``file.compression``; ``has_levels`` says whether the format can
+    be told how hard zstd tries.
     """
 
     name: str

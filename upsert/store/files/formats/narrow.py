@@ -38,12 +38,7 @@ Note = Mapping[str, Any]
 
 
 def narrowed(rows: pa.RecordBatch, plain: Collection[str]) -> pa.RecordBatch:
-    """The rows with narrower columns, all but the ``plain`` ones; the rows themselves if none gets smaller.
-
-    >>> rows = pa.record_batch({"id": range(2000), "at": pa.array(range(2000), pa.timestamp("us"))})
-    >>> narrowed(rows, plain=["id"]).schema.types
-    [DataType(int64), DataType(uint16)]
-    """
+    """The rows with narrower columns, all but the ``plain`` ones; themselves if none gets smaller."""
     if rows.num_rows < LEAST_ROWS:
         return rows
     notes: dict[str, Note] = {}
