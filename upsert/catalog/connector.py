@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from upsert.errors import ConfigurationError
@@ -42,6 +42,10 @@ class Connector(ABC):
     @abstractmethod
     def read(self, spark: SparkSession) -> DataFrame:
         """The rows of the table now."""
+
+    def lookup_rows(self, spark: SparkSession, columns: Sequence[str] | None) -> DataFrame:  # noqa: ARG002
+        """The rows for ``FOR SYSTEM_TIME AS OF PROCTIME()``; with fewer columns where all are not needed."""
+        return self.read(spark)
 
     @abstractmethod
     def write_changes(self, df: DataFrame) -> DataStreamWriter:

@@ -1,8 +1,8 @@
 """Tables of a catalog whose rows lie elsewhere: the file that defines one, and the connector that it names.
 
 The file is the ``table.json`` that managed tables have too. One name for both, published put-if-absent, lets
-exactly one of two concurrent CREATE TABLEs win, of whatever kind they are. Kafka and PostgreSQL are imported
-when a table needs them: every worker of a query imports the catalog.
+exactly one of two concurrent CREATE TABLEs win, of whatever kind they are. Kafka, PostgreSQL and HTTP are
+imported when a table needs them: every worker of a query imports the catalog.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from upsert.store.paths import TABLE_FILE
 from upsert.store.storage import storage_of
 from upsert.views.view import ViewText
 
+_HTTP: Final = "http"
 _POSTGRES: Final = "postgres"
 _MIRRORED: Final = frozenset({"upsert-kafka"})
 """Connectors whose tables have a mirror, and so may have an INDEX."""
@@ -159,7 +160,7 @@ def connect(name: str, definition: Definition, folder: str, options: Mapping[str
     if connector == VIEW:
         raise no_table(name)
     of_spark = (*spark_connector.FORMATS, spark_connector.SPARK)
-    known = (*OPTIONS, *CONNECTOR_ALIASES, _POSTGRES, *of_spark)
+    known = (*OPTIONS, *CONNECTOR_ALIASES, _HTTP, _POSTGRES, *of_spark)
     if connector not in known:
         hint = suggestion(connector, known, "connectors are")
         raise ConfigurationError(f"table {name!r}: unknown connector {definition.connector!r}; {hint}")
@@ -170,6 +171,11 @@ def connect(name: str, definition: Definition, folder: str, options: Mapping[str
     # no folder of an object store can be deleted atomically: there what belongs to the table lies in one of
     # its own, which no later table of the name will use
     own_folder = folder if storage_of(folder).is_local else os.path.join(folder, definition.uuid)
+    if connector == _HTTP:
+        from upsert.catalog.lookup_tables import HttpConnector
+        from upsert.lookups.http import HttpTable
+
+        return HttpConnector(HttpTable.of(name, schema, given))
     if connector == _POSTGRES:
         from upsert.catalog.postgres_connector import PostgresConnector
 

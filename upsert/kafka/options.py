@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from upsert import options
 from upsert.errors import ConfigurationError
-from upsert.options import Option
+from upsert.options import SECRET_PREFIX, Option
 from upsert.store.table_options import SINK_MATERIALIZE
 
 _OFFSETS: Final = re.compile(r"partition:(\d+),offset:(\d+)")
@@ -75,9 +75,6 @@ CONNECTOR_ALIASES: Final = {"ktable": UPSERT}
 """FLIP-149 called ``upsert-kafka`` so."""
 
 PROPERTY_PREFIXES: Final = ("properties.", "kafka.")
-
-SECRET_PREFIX: Final = "secret."
-"""Stands before any option's name; Spark masks the options whose names speak of secrets."""
 
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 
