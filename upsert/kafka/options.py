@@ -144,7 +144,6 @@ _SOURCE: Final = (
         "how often to look for new topics and partitions; 0: never",
         300_000,
     ),
-    Option("scan.parallelism", options.positive_int, "tasks that share a micro-batch at least", None),
     Option(
         "max-rows-per-trigger",
         options.positive_int,
@@ -245,6 +244,12 @@ _UPSERT_ONLY: Final = (
 _PLAIN_ONLY: Final = (
     Option("key.fields", options.names, "columns of the key, in this order", ()),
     Option(
+        "scan.parallelism",
+        options.positive_int,
+        "tasks that share a micro-batch at least; of formats of rows, for changes of a key stay in order",
+        None,
+    ),
+    Option(
         "scan.startup.mode",
         options.one_of("earliest-offset", "latest-offset", "group-offsets", "timestamp", "specific-offsets"),
         "where a query starts that has no checkpoint yet; group-offsets: those of properties.group.id",
@@ -295,6 +300,10 @@ _NAMES: Final = {
 _KEYWORDS: Final = {name.replace(".", "_").replace("-", "_"): key for name, key in _NAMES.items()}
 
 _ALWAYS_EARLIEST: Final = (
+ONE_TASK: Final = (
+    "one task reads each partition of a topic of changes, for the order of its keys; give the topic more "
+    "partitions, or leave it out"
+)
     "unsupported option, an upsert topic is always read from the earliest offset: a later start would miss "
     "the keys that deletions are about; use the connector 'kafka' to start elsewhere"
 )
@@ -307,6 +316,7 @@ _REFUSED: Final[Mapping[str, Mapping[str, str]]] = {
         "sink.partitioner": "unsupported option, a key belongs to the partition of its hash",
         "cdc-events-duplicate": "unsupported option, an upsert topic holds no changes",
     },
+        "scan.parallelism": f"unsupported option, {ONE_TASK}",
     PLAIN: {
         "sink.partitioner": "unsupported option; write a METADATA column FROM 'partition' instead",
         "changelog": "unsupported option, only 'upsert-kafka' has it",

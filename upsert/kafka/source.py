@@ -384,8 +384,8 @@ class BatchReader(DataSourceReader):
 
 def _partitions(table: KafkaTable, found: list[Range]) -> list[RangePartition]:
     """Only rows that are merely added may be split: the changes of a key have to stay in order."""
-    tasks = table.values["scan.parallelism"]
-    parts = found if tasks is None or table.is_changelog else split(found, tasks)
+    tasks = table.values.get("scan.parallelism")
+    parts = found if tasks is None else split(found, tasks)
     return [RangePartition(part) for part in parts]
 
 

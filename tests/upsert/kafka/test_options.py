@@ -131,7 +131,8 @@ def test_a_bad_value_is_refused(connector: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["scan.startup.mode", "scan.filter.partitions", "key.fields", "sink.partitioner"]
+    "name",
+    ["scan.startup.mode", "scan.filter.partitions", "key.fields", "sink.partitioner", "scan.parallelism"],
 )
 def test_upsert_topics_refuse_what_belongs_to_others(name: str) -> None:
     given = {**WHERE, **BASE[UPSERT], name: "x"}
