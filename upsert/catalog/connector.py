@@ -85,6 +85,9 @@ class Connector(ABC):
         """The query of this session that keeps the mirror, which only upsert topics have."""
         raise self.without_mirror()
 
+    def bring_mirror_along(self) -> None:  # noqa: B027
+        """Let the mirror, if there is one, have the columns, indexes and options that the table has now."""
+
     def mirror_table(self) -> Table:
         """The mirror, which must have been begun."""
         raise self.without_mirror()

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 from upsert.catalog import spark_connector
 from upsert.catalog.connector import Connector
-from upsert.codec import Jsonable
+from upsert.codec import MAY_BE_MISSING, Jsonable
 from upsert.errors import (
     CommitConflictError,
     ConfigurationError,
@@ -46,12 +46,16 @@ class Definition(Jsonable):
         schema: columns, METADATA columns at their places, and the primary key.
         options: as they were written, without ``connector``; may hold secrets, so they are not in the repr.
         uuid: distinguishes the table from any other one of its name.
+        version: how often its columns were changed.
+        last_id: the highest id that any column has had, once they were changed.
     """
 
     connector: str
     schema: TableSchema
     options: Mapping[str, str] = field(repr=False)
     uuid: str = field(default_factory=lambda: uuid4().hex)
+    version: int = field(default=0, metadata=MAY_BE_MISSING)
+    last_id: int = field(default=0, metadata=MAY_BE_MISSING)
 
 
 VIEW: Final = "view"
@@ -108,8 +112,7 @@ def redefine(folder: str, definition: Definition) -> None:
     """
     if not table_file.replace_pointer(folder, {"uuid": definition.uuid, **definition.to_json()}):
         raise CommitConflictError(
-            f"view {folder!r}: another process has replaced or dropped it meanwhile; execute the statement "
-            "again"
+            f"{folder!r}: another process has replaced or dropped it meanwhile; execute the statement again"
         )
 
 
@@ -168,14 +171,14 @@ def connect(name: str, definition: Definition, folder: str, options: Mapping[str
     _refuse_clauses_of_managed_tables(name, connector, schema)
     if connector in of_spark:
         return spark_connector.SparkConnector.of(name, connector, schema, given)
-    # no folder of an object store can be deleted atomically: there what belongs to the table lies in one of
-    # its own, which no later table of the name will use
-    own_folder = folder if storage_of(folder).is_local else os.path.join(folder, definition.uuid)
     if connector == _HTTP:
         from upsert.catalog.lookup_tables import HttpConnector
         from upsert.lookups.http import HttpTable
 
         return HttpConnector(HttpTable.of(name, schema, given))
+    # no folder of an object store can be deleted atomically: there what belongs to the table lies in one of
+    # its own, which no later table of the name will use
+    own_folder = folder if storage_of(folder).is_local else os.path.join(folder, definition.uuid)
     if connector == _POSTGRES:
         from upsert.catalog.postgres_connector import PostgresConnector
 
@@ -185,6 +188,8 @@ def connect(name: str, definition: Definition, folder: str, options: Mapping[str
 
     if "state.path" not in map(str.lower, given):
         given["state.path"] = os.path.join(own_folder, "state")
+    if definition.version:
+        given["state.version"] = str(definition.version)
     mirror = None
     if connector in _MIRRORED:
         given, of_mirror = split_options(given)

@@ -69,6 +69,7 @@ TRIES: dict[str, Try] = {
     "fail-on-data-loss": Try("false", False, *BOOLEAN),
     "row-kind": Try("false", False, *BOOLEAN),
     "state.path": Try("/state", "/state", "", "must be a non-empty text"),
+    "state.version": Try("2", 2, *NUMBER),
     "mirror.path": Try("/mirror", "/mirror", "", "must be a non-empty text"),
     "mirror.not-given": Try("bad-records", "bad-records", "", "must be a non-empty text"),
     "state.ttl": Try("1 d", 86_400_000, *DURATION),
@@ -144,7 +145,7 @@ OF_BOTH = {
     *("topic", "topic-pattern", "value.format", "key.format", "key.fields", "key.fields-prefix"),
     *("value.fields-include", "connection.timeout", "state.path"),
 }
-OF_THE_CATALOG = {"mirror.path", "mirror.not-given"}
+OF_THE_CATALOG = {"mirror.path", "mirror.not-given", "state.version"}
 """Those that the catalog sets itself."""
 
 
