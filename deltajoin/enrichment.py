@@ -1,25 +1,32 @@
-"""Enrichment: each row of a stream looks up what a managed table holds when the row is processed.
+"""Enrichment: each row of a stream looks up what a table or a source holds when the row is processed.
 
 `lookup_join` checks and plans on the driver; `Enrichment` is what a task does with its rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
+from deltajoin.errors import LookupFailedError
+from deltajoin.lookup.batch import CAPACITY, TIMEOUT_S, open_lookups
+from deltajoin.lookup.declared import with_cache
 from deltajoin.lookup.managed import Newest
+from deltajoin.lookup.protocol import LookupSource, check_source, key_fields
 from upsert import types
-from upsert.arrays import Positions
+from upsert.arrays import Positions, one_array
 from upsert.connect import parallelism
 from upsert.errors import ConfigurationError, SchemaError
+from upsert.lookups.options import PartialCache
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
 from upsert.spark_table import from_spark, spark_schema
@@ -34,65 +41,150 @@ from upsert.types import quoted
 HOWS: Final = ("inner", "left")
 
 
-@dataclass(frozen=True)
-class Enrichment:
-    """The lookup of one stream in one table; a task calls it with its rows.
+Find = Callable[[pa.Table], tuple[Positions, pa.Table]]
+"""Keys to rows, and for each row the position of its key."""
 
-    ``uuid`` tells the table from another one that came to lie at its path. ``pairs`` are columns of stream
-    and table that must be equal; ``selected`` ones of the table are added.
-    """
+
+@dataclass(frozen=True)
+class InTable:
+    """Rows of a managed table; ``uuid`` tells it from another one that came to lie at its path."""
 
     path: str
     uuid: str
-    pairs: tuple[tuple[str, str], ...]
-    selected: tuple[str, ...]
-    how: str
     where: Where | None = None
     snapshot: int | None = None
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows of the batches with their matches, all from one snapshot unless it expires meanwhile."""
-        snapshot = self.pinned()
-        for batch in from_spark(batches):
-            if batch.num_rows:
-                yield from self.enriched(snapshot, pa.Table.from_batches([batch])).to_batches()
-
-    def pinned(self) -> Newest:
-        """The snapshot that a task reads."""
+    def opened(self, keys: Sequence[str], selected: Sequence[str]) -> Find:
+        """What finds rows by keys, all in the snapshot that a task reads, unless it expires meanwhile."""
         table = Table.open(self.path)
         if table.uuid != self.uuid:
             raise ConfigurationError(
                 f"lookup_join: {self.path!r} was replaced by another table during the query; start it again"
             )
-        return Newest(table, self.snapshot)
+        newest, where = Newest(table, self.snapshot), self.where
+        return lambda found: newest.read(lambda read: read.match(keys, found, select=selected, where=where))
 
-    def enriched(self, snapshot: Newest, rows: pa.Table) -> pa.Table:
+    def check(self, keys: Sequence[str], what: str) -> None:
+        """Refuse a lookup that would fail in every task."""
+        table = Table.open(self.path)
+        _check_keys(keys, table.schema.arrow, what)
+        table.snapshot().rows_per_key(keys)
+        parse_where(self.where, table.schema)
+
+    def has_one_row(self, keys: Sequence[str]) -> bool:
+        """Whether a value of some columns has one row at most."""
+        index = Table.open(self.path).layout.best_index(keys)
+        return index is not None and index.is_unique
+
+
+@dataclass(frozen=True)
+class InSource:
+    """Rows of a lookup source.
+
+    ``token`` tells this join's connections and cache from those of others in a worker process. ``unique``
+    names columns by which there is one row at most; a source that gives several for a key breaks its promise.
+    """
+
+    source: LookupSource
+    token: str
+    cache: PartialCache | None = None
+    unique: tuple[str, ...] = ()
+    capacity: int = CAPACITY
+    timeout_s: float = TIMEOUT_S
+
+    def check(self, keys: Sequence[str], what: str) -> None:
+        """Refuse a lookup that would fail in every task."""
+        check_source(self.source)
+        _check_keys(keys, self.source.schema, what)
+        if set(keys) != set(self.source.keys):
+            raise SchemaError(
+                f"{what}: on must name the columns that the source is asked by, "
+                f"({', '.join(self.source.keys)}), got ({', '.join(keys)})"
+            )
+
+    def has_one_row(self, keys: Sequence[str]) -> bool:
+        """Whether a value of some columns has one row at most."""
+        return bool(self.unique) and set(self.unique) <= set(keys)
+
+    def opened(self, keys: Sequence[str], selected: Sequence[str]) -> Find:
+        """What finds rows by keys, each of which it asks for once."""
+        lookups = open_lookups(self.token, self.source, capacity=self.capacity, timeout_s=self.timeout_s)
+        answered, fields = with_cache(lookups, self.cache), key_fields(self.source)
+        is_unique = self.has_one_row(keys)
+
+        def found(given: pa.Table) -> tuple[Positions, pa.Table]:
+            asked = {field.name: _narrowed(given.column(field.name), field.type) for field in fields}
+            answer = answered(pa.table(asked))
+            if answer.failures:
+                raise next(iter(answer.failures.values()))
+            if is_unique and len(np.unique(answer.positions)) < len(answer.positions):
+                raise LookupFailedError(
+                    f"{self.source!r}: a key must have one row at most, as PRIMARY KEY "
+                    f"({', '.join(self.unique)}) says, it has several; correct the key, or what it gives"
+                )
+            return answer.positions, answer.rows.select(selected)
+
+        return found
+
+
+def _check_keys(keys: Sequence[str], schema: pa.Schema, what: str) -> None:
+    for name in keys:
+        if name not in schema.names:
+            raise SchemaError(
+                f"{what}: on {name!r}: unknown column {name!r}; columns are {', '.join(schema.names)}"
+            )
+    if len(set(keys)) < len(keys) or not keys:
+        raise SchemaError(f"{what}: on must name at least one column of the table and each once")
+
+
+def _narrowed(column: pa.ChunkedArray, type_: pa.DataType) -> pa.Array:
+    """Keys in the type of the source's column; an integer that it does not have matches nothing, as NULL."""
+    values = one_array(column)
+    if values.type == type_:
+        return values
+    cast = values.cast(type_, safe=False)
+    return pc.if_else(pc.equal(cast.cast(values.type), values), cast, pa.scalar(None, type_))
+
+
+@dataclass(frozen=True)
+class Enrichment:
+    """The lookup of one stream in one table or source; a task calls it with its rows.
+
+    ``pairs`` are columns of stream and table that must be equal; ``selected`` ones of the table are added.
+    """
+
+    rows: InTable | InSource
+    pairs: tuple[tuple[str, str], ...]
+    selected: tuple[str, ...]
+    how: str
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows of the batches with their matches."""
+        find = self.opened()
+        for batch in from_spark(batches):
+            if batch.num_rows:
+                yield from self.enriched(find, pa.Table.from_batches([batch])).to_batches()
+
+    def opened(self) -> Find:
+        """What a task finds rows by."""
+        return self.rows.opened(self._table_columns, self.selected)
+
+    def enriched(self, find: Find, rows: pa.Table) -> pa.Table:
         """Each row as often as it has matches, in order; ``left``: at least once."""
         keys = pa.table([rows.column(own) for own, _ in self.pairs], names=self._table_columns)
-        positions, found = snapshot.read(
-            lambda read: read.match(self._table_columns, keys, select=self.selected, where=self.where)
-        )
+        positions, found = find(keys)
         order = np.argsort(positions, kind="stable")
         left, right = _paired(positions[order], order, rows.num_rows, keep_all=self.how == "left")
         columns = rows.take(pa.array(left)).columns + found.take(pa.array(right, mask=right < 0)).columns
         return pa.table(columns, names=[*rows.column_names, *self.selected])
 
-    def check(self, table: Table, what: str) -> None:
-        """Refuse a lookup that would fail in every task."""
-        for own, name in self.pairs:
-            table.schema.type_of(name, f"{what}: on {own!r}")
-        if len(set(self._table_columns)) < len(self.pairs) or not self.pairs:
-            raise SchemaError(f"{what}: on must name at least one column of the table and each once")
-        table.snapshot().rows_per_key(self._table_columns)
-        parse_where(self.where, table.schema)
-
     def check_finds_one_row(self, what: str) -> None:
         """Refuse a lookup that may find several rows for a key."""
-        index = Table.open(self.path).layout.best_index(self._table_columns)
-        if index is None or not index.is_unique:
+        keys = self._table_columns
+        if not self.rows.has_one_row(keys):
             raise ConfigurationError(
                 f"{what}: with upsert_key a row must have one match at most, got a lookup by "
-                f"({', '.join(self._table_columns)}); look up by the PRIMARY KEY or a UNIQUE INDEX"
+                f"({', '.join(keys)}); look up by the PRIMARY KEY or a UNIQUE INDEX"
             )
 
     @property
@@ -117,9 +209,9 @@ class UpsertEnrichment:
         folded = fold(layout, rows, signs, "none")
         gone = np.zeros(folded.rows.num_rows, np.bool_) if folded.kinds is None else folded.kinds == 1
         numbers = np.arange(folded.rows.num_rows)
-        snapshot = self.enrichment.pinned()
+        find = self.enrichment.opened()
         there = folded.rows.append_column("", pa.array(numbers)).filter(pa.array(~gone))
-        new = self.enrichment.enriched(snapshot, there)
+        new = self.enrichment.enriched(find, there)
         matched = new.column("").to_numpy()
         new = new.drop_columns([""])
         deleted = np.setdiff1d(numbers, matched)
@@ -164,7 +256,7 @@ On = str | Sequence[str | tuple[str, str]]
 
 def lookup_join(
     df: DataFrame,
-    table: Table | str,
+    table: Table | LookupSource | str,
     *,
     on: On,
     how: str = "inner",
@@ -172,13 +264,15 @@ def lookup_join(
     where: Where | None = None,
     snapshot: int | None = None,
     upsert_key: Sequence[str] = (),
+    cache: PartialCache | None = None,
 ) -> DataFrame:
-    """The rows of a stream, each with the current rows of a managed table that match it.
+    """The rows of a stream, each with the current rows that match it in a managed table or a lookup source.
 
-    A task looks all of its rows of a micro-batch up in one snapshot, the latest when it begins; another task
-    may see a later one, and so may a micro-batch that is run again after a crash. Should it expire before the
-    task is through, the rest is looked up in the latest then. Sinks that write exactly
-    once keep what the first run has committed. Spark keeps no state.
+    A task looks all of its rows of a micro-batch up in one snapshot of a table, the latest when it begins;
+    another task may see a later one, and so may a micro-batch that is run again after a crash. Should it
+    expire before the task is through, the rest is looked up in the latest then. A source is asked once for
+    each key of a batch of rows, and gives what it has then; a lookup that fails for good fails the
+    micro-batch. Sinks that write exactly once keep what the first run has committed. Spark keeps no state.
 
     A changelog needs ``upsert_key``: a row that is taken away would look up another version of the table
     than it did when it came, so it could not be taken away as it was put out. Instead the result replaces by
@@ -186,26 +280,30 @@ def lookup_join(
     ``-D`` with the key alone where the row is gone or has no match. Such a result goes into a sink with this
     primary key. The changelog must be right as it is: optimize a join of changelogs first.
 
-    The result has no watermark: declare ``withWatermark`` on it.
+    A watermark of ``df`` is one of the result.
 
     Args:
         df: a DataFrame, streaming or not.
-        table: a managed table, such as ``catalog.table(name)``, or its folder.
+        table: a managed table, such as ``catalog.table(name)``, or its folder; or a source, such as
+            ``HttpLookup``.
         on: what must be equal: columns of one name on both sides, or pairs of a column of ``df`` and one of
-            the table. Some index of the table must lie within its columns. NULL matches nothing.
+            the table. Some index of the table must lie within its columns; a source must be asked by these
+            and no other. NULL matches nothing.
         how: "inner", or "left": a row without match has NULLs in the table's columns.
         select: the table's columns to add; None for all but those of ``on``.
-        where: which rows of the table, see ``upsert.store.predicate``; None for all.
-        snapshot: id of the snapshot to look up in; None for the latest of each micro-batch.
+        where: which rows of the table, see ``upsert.store.predicate``; None for all. Not of a source.
+        snapshot: id of the snapshot to look up in; None for the latest of each micro-batch. Not of a source.
         upsert_key: columns of ``df`` that identify rows of a changelog. The table is then to be
-            looked up by its PRIMARY KEY or a UNIQUE INDEX, for one match at most.
+            looked up by its PRIMARY KEY or a UNIQUE INDEX, for one match at most; a source must give one.
+        cache: what each worker process keeps of the rows of a source; None: nothing.
 
     Returns:
         The columns of ``df``, then those selected, and ``_row_kind`` last for a changelog.
 
     Raises:
-        ConfigurationError: ``how`` is another one; or ``df`` is a changelog, and there is no ``upsert_key``.
-        SchemaError: a column is unknown or would be there twice, or no index serves the lookup.
+        ConfigurationError: ``how`` is another one; or ``df`` is a changelog, and there is no ``upsert_key``;
+            or an argument is not for what is looked up.
+        SchemaError: a column is unknown or would be there twice, or nothing serves the lookup.
         TableNotFoundError: there is no such table.
 
     >>> import tempfile, pyarrow as pa
@@ -216,19 +314,37 @@ def lookup_join(
     >>> lookup_join(views, users, on="user", how="left").orderBy("user").collect()
     [Row(user=1, page='/home', region='Berlin'), Row(user=3, page='/cart', region=None)]
     """
-    opened = table if isinstance(table, Table) else Table.open(table)
-    what = f"lookup_join with table {opened.name!r}"
+    pairs, key = pairs_of(on), tuple(upsert_key)
+    if isinstance(table, LookupSource):
+        what = f"lookup_join with {table!r}"
+        if where is not None or snapshot is not None:
+            argument = "where" if where is not None else "snapshot"
+            raise ConfigurationError(f"{what}: {argument} is for managed tables; leave it out")
+        rows: InTable | InSource = InSource(table, uuid.uuid4().hex, cache, tuple(table.keys) if key else ())
+        schema = TableSchema(tuple(Column(field.name, field.type) for field in table.schema))
+    else:
+        opened = table if isinstance(table, Table) else Table.open(table)
+        what, schema = f"lookup_join with table {opened.name!r}", opened.schema
+        if cache is not None:
+            raise ConfigurationError(f"{what}: cache is for lookup sources, got a table; leave it out")
+        rows = InTable(opened.path, opened.uuid, where, snapshot)
     if how not in HOWS:
         raise ConfigurationError(f"{what}: how must be one of {', '.join(HOWS)}, got {how!r}")
-    pairs = pairs_of(on)
-    selected = _selected(opened.schema, pairs, select)
+    selected = _selected(schema, pairs, select)
     _check_names(df, pairs, selected, what)
-    enrichment = Enrichment(opened.path, opened.uuid, pairs, selected, how, where, snapshot)
-    enrichment.check(opened, what)
-    added = spark_schema(opened.schema, row_kind=False)
+    rows.check([name for _, name in pairs], what)
+    return enriched(df, Enrichment(rows, pairs, selected, how), schema, key, what)
+
+
+def enriched(
+    df: DataFrame, enrichment: Enrichment, schema: TableSchema, upsert_key: tuple[str, ...], what: str
+) -> DataFrame:
+    """The rows of a stream with their matches, which have these columns; ``what`` begins refusals."""
+    added = spark_schema(schema, row_kind=False)
+    selected = enrichment.selected
     fields = [StructField(name, added[name].dataType, True, added[name].metadata) for name in selected]
     if ROW_KIND_COLUMN in df.columns:
-        return _upserts(df, enrichment, fields, tuple(upsert_key), what)
+        return _upserts(df, enrichment, fields, upsert_key, what)
     if upsert_key:
         raise ConfigurationError(
             f"{what}: upsert_key is for changelogs, got a stream without {ROW_KIND_COLUMN!r}; leave it out"

@@ -26,10 +26,12 @@ from planner.plan.nodes import (
     LookupAggregate,
     LookupChanges,
     LookupJoined,
+    LookupRows,
     Normalized,
     Plan,
     RegularJoin,
     Relation,
+    TableRows,
     Watermark,
     tree_in_words,
 )
@@ -50,7 +52,7 @@ from planner.refusals import FOR_A_VIEW, Refused
 from planner.rules.aggregates import replace_aggregate
 from planner.rules.joins import fall_back_to_regular_join, replace_join
 from planner.rules.lookup_joins import replace_lookup_join
-from planner.rules.static_joins import enrich_stream
+from planner.rules.static_joins import enrich_stream, look_up
 from planner.rules.topics import needs_normalizer, topic_of, unmet_everywhere
 from planner.settings import Settings
 from planner.signed_sums import FIXED_POINTS, is_floating
@@ -75,6 +77,11 @@ _ASSUMED: Final = (
 _ENRICHED: Final = (
     "each row of the stream looks the table up when it is processed; what changes in the table later comes "
     "to later rows only, and a micro-batch that is run again may find newer rows"
+)
+
+_LOOKED_UP: Final = (
+    "each row looks the table {0!r} up ({1}) when it is processed; what changes there later comes to later "
+    "rows only, and a micro-batch that is run again may find newer rows"
 )
 
 _READ_ONCE: Final = (
@@ -219,8 +226,10 @@ def join_reports(trace: Trace, settings: Settings) -> Iterator[JoinReport]:
                     made = final.get(part.row_kind, part)
                     hidden = blurred(trace.after) if made in final.values() else ()
                     yield _delta_join(name, made, settings, hidden)
-                case Enriched():
+                case Enriched(rows=TableRows()):
                     yield JoinReport(name, "lookup", hints=(_ENRICHED,))
+                case Enriched(rows=LookupRows(table)):
+                    yield JoinReport(name, "lookup", hints=(_LOOKED_UP.format(table.name, table.connector),))
                 case RegularJoin(reason=reason, remedy=remedy):
                     why = Refused(reason, remedy)
                     yield JoinReport(name, "regular", refusals=(why,), hints=(_STATE_GROWS,))
@@ -237,7 +246,7 @@ def join_reports(trace: Trace, settings: Settings) -> Iterator[JoinReport]:
 
 def _by_join(steps: Sequence[Step]) -> Iterator[tuple[Join, list[Plan | Refused]]]:
     """Each join that a rule replaced or refused, with what came of it."""
-    rules = (replace_join, replace_lookup_join, enrich_stream, fall_back_to_regular_join)
+    rules = (replace_join, replace_lookup_join, look_up, enrich_stream, fall_back_to_regular_join)
     names = {rule.__name__ for rule in rules}
     found: dict[int, tuple[Join, list[Plan | Refused]]] = {}
     for step in steps:

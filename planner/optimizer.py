@@ -28,7 +28,7 @@ from planner.rules.row_kinds import (
     refuse_over_groups,
     refuse_ungrouped_sink,
 )
-from planner.rules.static_joins import enrich_stream, refuse_static_join
+from planner.rules.static_joins import enrich_stream, look_up, refuse_scan_of_lookups, refuse_static_join
 from planner.rules.topics import (
     leave_out_normalizer,
     look_below_normalize,
@@ -112,7 +112,9 @@ RULES: Final[tuple[tuple[Walk, Rule], ...]] = (
     (transform_up, merge_filter_into_join),  # before replace_join, which needs the equalities in the join
     (transform_up, replace_lookup_join),  # such streams can be joined in no other way
     (at_top, make_lookup_joins_whole),  # while all that may need it still lies above
+    (transform_up, look_up),
     (transform_up, enrich_stream),
+    (at_top, refuse_scan_of_lookups),
     (transform_up, refuse_static_join),
     (at_join_trees, fall_back_to_regular_join),
     (at_join_trees, replace_join),  # once for joins that lie right below each other

@@ -10,10 +10,12 @@ from deltajoin.settings import OPTIONS, JoinSettings, given_in
 from planner.plan.nodes import (
     Changelog,
     DeltaJoin,
+    Enriched,
     Join,
     LookupAggregate,
     LookupChanges,
     LookupJoined,
+    LookupRows,
     Plan,
     RegularJoin,
 )
@@ -55,10 +57,13 @@ class Settings(JoinSettings):
 OF_LOOKUP_JOINS: Final = frozenset(
     {
         *("cache.enabled", "left.cache-size", "right.cache-size", "cache.max-bytes", "changelog"),
-        *("async.buffer-capacity", "async.timeout", "on-error", "state-path"),
+        *("on-error", "state-path"),
     }
 )
-"""Options of joins of streams with lookups: an exact join keeps nothing and calls no source."""
+"""Options of joins of streams with lookups: an exact join keeps nothing."""
+
+OF_LOOKUPS: Final = frozenset({"async.buffer-capacity", "async.timeout"})
+"""Options of all lookups in sources, also of tables of a connector: an exact join calls none."""
 
 OF_EXACT_JOINS: Final = frozenset({"first-load"})
 """Options of joins of managed tables."""
@@ -75,12 +80,14 @@ def unused(
     nodes = list(walk(after))
     origins = (node.origin for node in nodes if isinstance(node, Changelog))
     has_lookups = any(isinstance(origin, LookupJoined | LookupChanges) for origin in origins)
+    asks = has_lookups or any(isinstance(n, Enriched) and isinstance(n.rows, LookupRows) for n in nodes)
     has_exact = any(isinstance(node, DeltaJoin) for node in nodes)
     has_joins = has_lookups or has_exact or any(isinstance(node, RegularJoin) for node in nodes)
     has_any = has_joins or any(isinstance(node, Join) for node in walk(before))
     has_steps = has_any or any(isinstance(node, LookupAggregate) for node in nodes)
     kinds = (
         (OF_LOOKUP_JOINS, has_lookups, "joins of streams with lookups, deltajoin.with_lookup,"),
+        (OF_LOOKUPS, asks, "joins that look rows up over HTTP, in PostgreSQL or another lookup source"),
         (OF_EXACT_JOINS, has_exact, "delta joins of managed tables"),
         # `strategy` says what must become of each join, which holds for queries without one
         ({"physical", "consistency"}, has_any, "joins"),

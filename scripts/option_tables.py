@@ -11,6 +11,7 @@ from deltajoin.spark import source as delta_join_source
 from upsert.catalog import namespace, session
 from upsert.formats.base import FORMATS, format_named
 from upsert.kafka.options import OPTIONS
+from upsert.lookups import http
 from upsert.managed.options import READ_OPTIONS, WRITE_OPTIONS
 from upsert.options import Option, byte_size, duration_ms, positive_duration_ms
 from upsert.postgres import table as postgres
@@ -71,8 +72,15 @@ SECTIONS = (
     Section(
         "Tables of PostgreSQL",
         "`CREATE TABLE … WITH ('connector' = 'postgres', …)`: [the page](postgres.md) says what is "
-        "written when.",
+        "written when; options `lookup.…` are for joins that look rows up, as in those of web services.",
         postgres.OPTIONS,
+    ),
+    Section(
+        "Tables of web services",
+        "`CREATE TABLE … WITH ('connector' = 'http', …)`: the page on "
+        "[lookup sources](lookup-sources.md#in-sql) says what is looked up when. `header.<name>` is sent "
+        "with each request.",
+        http.OPTIONS,
     ),
     Section("Catalogs", "`CREATE CATALOG name WITH (…)`.", namespace.OPTIONS),
 )

@@ -250,7 +250,7 @@ MASK: Final = "***"
 _SECRET_NAMES: Final = re.compile(
     r"password|passwd|secret|jaas|private|credential|token(?!\.endpoint)|ssl\.key(?!\.location)|\.pem$"
     r"|keystore\.key$|basic[.-]auth|user[.-]info|oauthbearer\.(config|extensions)"
-    r"|api[._-]?key|passphrase|authorization|^pwd$",
+    r"|api[._-]?key|passphrase|authorization|^pwd$|^header\.",
     re.IGNORECASE,
 )
 
@@ -265,15 +265,37 @@ def is_secret(name: str) -> bool:
 
 
 _USER_IN_URL: Final = re.compile(r"://[^/\s]*@")
+_QUERY_OF_HTTP: Final = re.compile(r"https?://[^?\s]*\?.")
 
 
 def holds_secret(name: str, value: str) -> bool:
-    """Whether an option is secret by its name, or holds an address with a user in it.
+    """Whether an option is secret by its name, or holds an address with a user or, over HTTP, a query in it.
 
     >>> holds_secret("url", "https://me:pa55@registry"), holds_secret("url", "https://registry")
     (True, False)
+    >>> holds_secret("url", "https://example.com/rates?code=7")
+    True
     """
-    return is_secret(name) or _USER_IN_URL.search(value) is not None
+    found = (_USER_IN_URL.search(value), _QUERY_OF_HTTP.search(value))
+    return is_secret(name) or any(found)
+
+
+SECRET_PREFIX: Final = "secret."
+"""Before the name of an option, so that Spark does not print its value."""
+
+
+def with_secret_names(given: Mapping[str, str]) -> dict[str, str]:
+    """Options for Spark: those that hold secrets have names by which Spark leaves them out of what it prints.
+
+    >>> with_secret_names({"topic": "words", "properties.sasl.password": "pa55"})
+    {'topic': 'words', 'secret.properties.sasl.password': 'pa55'}
+    """
+    return {
+        SECRET_PREFIX + name
+        if holds_secret(name, text) and not name.lower().startswith(SECRET_PREFIX)
+        else name: text
+        for name, text in given.items()
+    }
 
 
 _NAME_IN_TEXT: Final = re.compile(r"""(?<![\w.-])([\w.-]++)\\*+["']?+\s*+[=:]++>?+\s*+""")

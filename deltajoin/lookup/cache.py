@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+import math
+import time
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final, Self
@@ -79,6 +81,8 @@ class Entry:
     key_bytes: int
     rows: dict[Hashable, int]
     bytes: int = 0
+    expires_at: float = math.inf
+    unused_until: float = math.inf
 
 
 class Lru(LRUCache[Hashable, Entry | None]):
@@ -99,6 +103,15 @@ class Lru(LRUCache[Hashable, Entry | None]):
         """Let the entry go that was used longest ago."""
         self.evictions += 1
         return super().popitem()
+
+
+@dataclass(frozen=True)
+class Expiry:
+    """From when on an entry is too old: seconds after it was looked up, and after its last use."""
+
+    after_write_s: float = math.inf
+    after_access_s: float = math.inf
+    now: Callable[[], float] = time.monotonic
 
 
 _MAX_PIECES = 64
@@ -184,9 +197,10 @@ _ROW_BYTES: Final = 150  # a number and an upsert key
 class RowCache:
     """The newest known rows of some keys. Belongs to one thread.
 
-    ``upsert_key`` tells the rows of one key apart. ``max_bytes`` bounds the memory, but for the rows of the
-    call that is under way; a third of it is for what is in use, so that rows no longer used can be cleared
-    away seldom and all at once. With ``is_recorded`` what is done to it is kept for ``take_effects``.
+    ``upsert_key`` tells the rows of one key apart; with None no row is ever updated. ``max_bytes`` bounds the
+    memory, but for the rows of the call that is under way; a third of it is for what is in use, so that rows
+    no longer used can be cleared away seldom and all at once. With ``is_recorded`` what is done to it is kept
+    for ``take_effects``. An entry that is older than ``expiry`` says is none.
 
     >>> cache = RowCache(pa.schema({"id": pa.int64(), "name": pa.string()}), ["id"], ["id"])
     >>> keys = pa.table({"id": [1, 2]})
@@ -203,25 +217,27 @@ class RowCache:
         self,
         schema: pa.Schema,
         keys: Sequence[str],
-        upsert_key: Sequence[str],
+        upsert_key: Sequence[str] | None,
         *,
         max_keys: int = MAX_KEYS,
         max_bytes: int = MAX_BYTES,
         is_recorded: bool = False,
+        expiry: Expiry | None = None,
     ) -> None:
         for name, value in (("max_keys", max_keys), ("max_bytes", max_bytes)):
             if value < 1:
                 raise ConfigurationError(f"cache: {name} must be a positive integer, got {value!r}")
-        if not upsert_key:
+        if upsert_key is not None and not upsert_key:
             raise ConfigurationError("cache: upsert_key must have one column or more, it has none")
-        for column in (*keys, *upsert_key):
+        for column in (*keys, *(upsert_key or ())):
             if column not in schema.names:
                 raise ConfigurationError(
                     f"cache: {column!r} must be one of the columns, which are {', '.join(schema.names)}"
                 )
         self._schema = schema
         self._keys = list(keys)
-        self._upsert_key = list(upsert_key)
+        self._upsert_key = list(upsert_key or ())
+        self._expiry = expiry
         self._max_keys = max_keys
         self._max_bytes = max_bytes
         self._is_recorded = is_recorded
@@ -241,6 +257,8 @@ class RowCache:
         """
         values = key_values(keys)
         entries = list(map(self._lru.__getitem__, values))
+        if self._expiry is not None:
+            entries = self._still_valid(values, entries, self._expiry)
         at = np.flatnonzero(np.fromiter((entry is not None for entry in entries), bool, len(entries)))
         rows = [entry.rows for entry in entries if entry is not None]
         counts = np.fromiter(map(len, rows), np.int64, len(rows))
@@ -251,6 +269,21 @@ class RowCache:
         self._hits += len(at)
         self._misses += len(missing)
         return Cached(np.repeat(at, counts), self._store.take(numbers), missing)
+
+    def _still_valid(
+        self, values: Sequence[Hashable], entries: Sequence[Entry | None], expiry: Expiry
+    ) -> list[Entry | None]:
+        """The entries without those that are too old; the others are used now."""
+        now = expiry.now()
+        valid: list[Entry | None] = []
+        for value, entry in zip(values, entries, strict=True):
+            if entry is not None and now >= min(entry.expires_at, entry.unused_until):
+                self._lru.pop(value, None)
+                entry = None
+            if entry is not None:
+                entry.unused_until = now + expiry.after_access_s
+            valid.append(entry)
+        return valid
 
     def put(self, keys: pa.Table, answer: Answer) -> None:
         """Remember what a lookup of distinct keys without NULLs brought; keys that failed are passed over."""
@@ -281,6 +314,8 @@ class RowCache:
 
     def _tellers(self, rows: pa.Table) -> list[Hashable]:
         """The upsert key of each row."""
+        if not self._upsert_key:
+            return list(range(rows.num_rows))
         values = key_values(rows.select(self._upsert_key))
         if None in values:
             raise SchemaError(
@@ -296,6 +331,10 @@ class RowCache:
             self._lru.pop(key, None)
             self._lru.evictions += 1
             return
+        if self._expiry is not None:
+            now = self._expiry.now()
+            entry.expires_at = now + self._expiry.after_write_s
+            entry.unused_until = now + self._expiry.after_access_s
         self._lru[key] = entry
         if len(self._lru) > self._max_keys:
             self._lru.popitem()

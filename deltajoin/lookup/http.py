@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,13 +14,9 @@ import pyarrow as pa
 from deltajoin.lookup.http_json import JsonExchange
 from deltajoin.lookup.protocol import LookupClient, RequestLimits, check_columns
 from upsert.errors import ConfigurationError
+from upsert.lookups.http import MAX_REPLY_BYTES, check_request
 from upsert.options import Secret, shown_url
 
-MAX_REPLY_BYTES: Final = 64 << 20
-
-_HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
-_NO_URL: Final = re.compile(r"[\x00-\x20\x7f]")
 _SHORTEST_SECRET: Final = 4
 """A shorter one would be found in half of all messages."""
 
@@ -64,10 +59,7 @@ class HttpLookup:
 
     def __post_init__(self) -> None:
         check_columns(self.schema, self.keys, "HttpLookup")
-        if not _is_url(self.url):
-            raise ConfigurationError(
-                f"HttpLookup: url must be like 'https://host/path', got {self.shown_url!r}"
-            )
+        check_request("HttpLookup", self.url, self.headers)
         if self.max_reply_bytes < 1:
             raise ConfigurationError(
                 f"HttpLookup: max_reply_bytes must be a positive integer, got {self.max_reply_bytes!r}"
@@ -75,27 +67,9 @@ class HttpLookup:
         JsonExchange(self.schema)
         object.__setattr__(self, "keys", tuple(self.keys))
         object.__setattr__(self, "headers", {name: Secret(text) for name, text in self.headers.items()})
-        self._check_headers()
 
     def __repr__(self) -> str:
         return f"HttpLookup({self.shown_url!r}, keys={self.keys!r})"
-
-    def _check_headers(self) -> None:
-        for name, text in self.headers.items():
-            if not _HEADER.fullmatch(name) or _CONTROL.search(text):
-                raise ConfigurationError(
-                    f"HttpLookup: headers must have names and values as in HTTP, without line ends, {name!r} "
-                    "has not"
-                )
-            if name.lower() in ("content-length", "transfer-encoding"):
-                raise ConfigurationError(
-                    f"HttpLookup: headers must leave {name!r} to the client, which knows what it sends"
-                )
-            if name.lower() == "authorization" and "@" in urlsplit(self.url).netloc:
-                raise ConfigurationError(
-                    "HttpLookup: credentials must be given once, got some in the url and some in headers; "
-                    f"leave one of them out of {self.shown_url!r}"
-                )
 
     @property
     def shown_url(self) -> str:
@@ -143,18 +117,3 @@ class HttpLookup:
             ca_file=self.ca_file,
             masked=self.masked,
         )
-
-
-def _is_url(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        has_port = parts.port is None or parts.port > 0
-    except ValueError:
-        return False
-    labels = (parts.hostname or "").removesuffix(".").split(".")
-    return (
-        parts.scheme in ("http", "https")
-        and has_port
-        and all(0 < len(label) < 64 for label in labels)
-        and not _NO_URL.search(url)
-    )

@@ -29,6 +29,7 @@ class PostgresLookup:
             BIGINT, REAL as DOUBLE); CHAR(n), UUID, JSON and the like need a view that casts them to text.
         keys: the columns to look up by.
         limits: keys a request, requests at a time, seconds a request, attempts.
+        user, password: who connects, where the dsn does not say so; None: as the dsn says.
 
     Raises:
         ConfigurationError, SchemaError: an argument is wrong; nothing was connected to.
@@ -43,6 +44,8 @@ class PostgresLookup:
     schema: pa.Schema
     keys: Sequence[str]
     limits: RequestLimits = field(default_factory=lambda: RequestLimits(keys_per_request=1_000, requests=4))
+    user: str | None = None
+    password: str | None = None
 
     def __post_init__(self) -> None:
         check_columns(self.schema, self.keys, "PostgresLookup")
@@ -63,6 +66,8 @@ class PostgresLookup:
             )
         object.__setattr__(self, "dsn", Secret(self.dsn))
         object.__setattr__(self, "table", parts)
+        if self.password is not None:
+            object.__setattr__(self, "password", Secret(self.password))
         object.__setattr__(self, "keys", tuple(self.keys))
 
     def __repr__(self) -> str:
@@ -89,5 +94,12 @@ class PostgresLookup:
             ) from cause
         shown = f"PostgresLookup {self.shown_dsn} {'.'.join(self.table)}"
         return PostgresClient(
-            str(self.dsn), tuple(self.table), self.schema, self.keys, self.limits, shown=shown
+            str(self.dsn),
+            tuple(self.table),
+            self.schema,
+            self.keys,
+            self.limits,
+            user=self.user,
+            password=None if self.password is None else str(self.password),
+            shown=shown,
         )

@@ -48,9 +48,13 @@ class PostgresClient:
         keys: Sequence[str],
         limits: RequestLimits,
         *,
+        user: str | None,
+        password: str | None,
         shown: str,
     ) -> None:
         self._dsn = dsn
+        self._user = user
+        self._password = password
         self._schema = schema
         self._limits = limits
         self._shown = shown
@@ -97,6 +101,8 @@ class PostgresClient:
             if self._pool is None:
                 self._pool = await asyncpg.create_pool(
                     str(self._dsn),  # the driver's own parser wants a plain text
+                    user=self._user,
+                    password=self._password,
                     min_size=0,
                     max_size=self._limits.requests,
                     max_inactive_connection_lifetime=_IDLE_S,
@@ -127,9 +133,10 @@ class PostgresClient:
 
     def _masked(self, cause: Exception) -> str:
         """An error of the driver, which may quote the dsn, without the password."""
-        password = urlsplit(str(self._dsn)).password
         text = f"{type(cause).__name__}: {cause}"
-        return text.replace(password, "***") if password else text
+        for password in (urlsplit(str(self._dsn)).password, self._password):
+            text = text.replace(password, "***") if password else text
+        return text
 
     async def close(self) -> None:
         """Close all connections; a running statement has some seconds to end."""

@@ -19,6 +19,7 @@ from deltajoin.latest.spec import LatestJoin
 from deltajoin.tree import Inner, Leaf, Node, On, Outer, Where, visible
 from planner.plan.expressions import Aggregation, Column, Expr, ref_field, without_kinds
 from planner.plan.sources import KafkaTopic, ManagedTable
+from upsert.lookups.options import LookupTable
 from upsert.stream_keys import UpsertKey
 
 OBSERVATION: Final = "CollectMetrics"
@@ -177,6 +178,16 @@ class TableRows:
 
 
 @dataclass(frozen=True)
+class LookupRows:
+    """What a query that joins with a table whose rows are only looked up reads: the rows of keys."""
+
+    table: LookupTable
+
+    def __str__(self) -> str:
+        return f"lookup table {self.table.name} ({self.table.connector})"
+
+
+@dataclass(frozen=True)
 class Enriched:
     """The rows of a stream, which are only added, with a table's rows that match when they are processed.
 
@@ -187,7 +198,7 @@ class Enriched:
     """
 
     child: Plan
-    rows: TableRows
+    rows: TableRows | LookupRows
     added: tuple[Column, ...]
     keys: tuple[tuple[Column, str], ...]
     how: str
@@ -290,7 +301,8 @@ class Changelog:
 class Relation:
     """Leaf: rows that are no changes, streaming or not.
 
-    `topic` where they are the records of one, `rows` where they are those of a managed table, read at once.
+    `topic` where they are the records of one, `rows` where they are those of a managed table, read at once,
+    `lookups` where they are those of a table that is only looked up.
     """
 
     name: str
@@ -298,10 +310,11 @@ class Relation:
     is_streaming: bool = False
     topic: KafkaTopic | None = None
     rows: TableRows | None = None
+    lookups: LookupRows | None = None
     ref: int | None = ref_field()
 
     def __str__(self) -> str:
-        what = str(self.topic or self.rows or self.name)
+        what = str(self.topic or self.rows or self.lookups or self.name)
         return f"{'Stream' if self.is_streaming else 'Relation'} {what} {typed(self.columns)}"
 
 

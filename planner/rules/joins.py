@@ -51,19 +51,21 @@ from planner.plan.trees import (
     with_children,
 )
 from planner.refusals import Refused, Rewrite, first_refusal, not_held, operator_in_words, read_apart
+from planner.rules.static_joins import looked_up_side
 from planner.rules.unsupported import changes_have_their_kind
 from planner.settings import Settings
 
 
 def merge_filter_into_join(node: Plan, _settings: Settings) -> Plan | None:
-    """Make a filter right above an inner join of changelogs a part of the join's condition.
+    """Make a filter right above an inner join of changelogs, or with lookups, a part of the join's condition.
 
     Equal for an INNER or CROSS join only: above an outer join a filter also drops padded rows.
     """
     match node:
-        case Filter(Join(kind="inner" | "cross") as join, condition) if reads_changes(join):
-            merged = conjunction((*conjuncts(join.condition), *conjuncts(condition)))
-            return replace(join, kind="inner", condition=merged, ref=None)
+        case Filter(Join(kind="inner" | "cross") as join, condition):
+            if reads_changes(join) or looked_up_side(join) is not None:
+                merged = conjunction((*conjuncts(join.condition), *conjuncts(condition)))
+                return replace(join, kind="inner", condition=merged, ref=None)
     return None
 
 

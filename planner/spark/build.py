@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Final, assert_never
+from uuid import uuid4
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -16,7 +17,9 @@ from pyspark.sql import functions as F
 import deltajoin
 from deltajoin.aggregate.source import read_aggregate
 from deltajoin.aggregate.spec import DeltaAggregateSpec
+from deltajoin.enrichment import Enrichment, InSource, enriched
 from deltajoin.latest.operator import join_streams
+from deltajoin.lookup.declared import source_of
 from deltajoin.spark.consolidate import consolidate_join
 from deltajoin.spec import DeltaJoinSpec, JoinedTable
 from planner.plan.expressions import Aggregation, Call, Column, Expr, walk_expression
@@ -30,6 +33,7 @@ from planner.plan.nodes import (
     LookupAggregate,
     LookupChanges,
     LookupJoined,
+    LookupRows,
     Normalized,
     Output,
     Plan,
@@ -46,6 +50,7 @@ from planner.refusals import PlanBuildError
 from planner.settings import Settings
 from planner.signed_sums import Sums, kind_of, result_of
 from planner.spark.catalyst import Catalyst, JavaObject
+from upsert.lookups.options import LookupTable
 from upsert.managed.frames import read_changes
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.store.predicate import where_to_json
@@ -226,17 +231,39 @@ class _Builder:
         """The lookups of a stream, under the ids of its own columns and of the table's."""
         ids = [column.id for column in plan.child.columns]
         names = [f"_stream_{number}" for number in range(len(ids))]
-        joined = deltajoin.lookup_join(
-            self.catalyst.dataframe(child).toDF(*names),
-            plan.rows.table.path,
-            on=[(names[ids.index(column.id)], name) for column, name in plan.keys],
-            how=plan.how,
-            select=[column.name for column in plan.added],
-            where=plan.rows.table.where,
-            snapshot=plan.rows.snapshot,
-        )
+        stream = self.catalyst.dataframe(child).toDF(*names)
+        on = [(names[ids.index(column.id)], name) for column, name in plan.keys]
+        added = [column.name for column in plan.added]
+        if isinstance(plan.rows, LookupRows):
+            joined = self.looked_up(plan.rows.table, stream, on, added, plan.how)
+        else:
+            joined = deltajoin.lookup_join(
+                stream,
+                plan.rows.table.path,
+                on=on,
+                how=plan.how,
+                select=added,
+                where=plan.rows.table.where,
+                snapshot=plan.rows.snapshot,
+            )
         columns = dict(zip(joined.columns, plan.columns, strict=True))
         return self.renamed(self.catalyst.analyzed(joined), columns, str(plan))
+
+    def looked_up(
+        self, table: LookupTable, stream: DataFrame, on: list[tuple[str, str]], added: list[str], how: str
+    ) -> DataFrame:
+        """A stream with the rows of a table that is only looked up."""
+        keys = tuple(name for _, name in on)
+        rows = InSource(
+            source_of(table, keys, tuple(dict.fromkeys((*keys, *added)))),
+            uuid4().hex,
+            table.lookup.cache,
+            table.schema.primary_key,
+            self.settings.async_buffer_capacity,
+            self.settings.async_timeout / 1000,
+        )
+        lookups = Enrichment(rows, tuple(on), tuple(added), how)
+        return enriched(stream, lookups, table.schema, (), table.shown)
 
     def changes(self, table: ManagedTable, columns: Sequence[Column]) -> JavaObject:
         """The changes of a mirror or of a view's table, under the ids of columns that are known already."""

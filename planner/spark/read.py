@@ -45,6 +45,7 @@ from planner.plan.nodes import (
     Generate,
     GroupBy,
     Join,
+    LookupRows,
     LookupStream,
     Normalized,
     Opaque,
@@ -64,6 +65,8 @@ from planner.plan.sources import KafkaTopic, ManagedTable, Mode, RecordRange
 from planner.plan.trees import children, row_kind_of, walk
 from planner.refusals import Rewrite, not_held
 from planner.spark.catalyst import Catalyst, JavaObject
+from upsert.catalog.lookup_tables import FORMAT as LOOKUP_FORMAT
+from upsert.catalog.lookup_tables import looked_up
 from upsert.changelog.operator import NORMALIZE_MARK
 from upsert.errors import TableNotFoundError
 from upsert.kafka.declaration import declared
@@ -138,7 +141,7 @@ class _Reader:
             case "StreamingRelationV2", ():
                 return self.stream(node, ref)
             case "DataSourceV2Relation", ():
-                return Relation(name, self.output(node), rows=self.rows(node), ref=ref)
+                return self.relation(node, ref)
             case _, ():
                 return Relation(name, self.output(node), self.catalyst.is_streaming(node), ref=ref)
             case "Project", (child,):
@@ -269,9 +272,14 @@ class _Reader:
             topic = replace(topic, table=os.path.basename(mirror), mirror=self.mirror(mirror, options))
         return Changelog(topic.name, columns, topic, ref=ref)
 
-    def rows(self, node: JavaObject) -> TableRows | None:
-        """What a relation reads of a managed table, or of a topic that has a mirror; None for all others."""
+    def relation(self, node: JavaObject, ref: int) -> Relation:
         name, options = self.catalyst.batch_source(node)
+        lookups = LookupRows(looked_up(options)) if name == LOOKUP_FORMAT else None
+        rows = self.rows(name, options)
+        return Relation("DataSourceV2Relation", self.output(node), rows=rows, lookups=lookups, ref=ref)
+
+    def rows(self, name: str, options: dict[str, str]) -> TableRows | None:
+        """What a relation reads of a managed table, or of a topic that has a mirror; None for all others."""
         if _CONNECTORS.get(name) == UPSERT and _MIRROR in options:
             mirror = self.mirror(options[_MIRROR], options)
             return None if mirror is None else TableRows(mirror)

@@ -1,6 +1,7 @@
 """Enrichment of a stream by what a managed table holds: the task alone, then queries."""
 
 import pickle
+import uuid
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 import upsert
 from deltajoin import lookup_join
-from deltajoin.enrichment import Enrichment, UpsertEnrichment
+from deltajoin.enrichment import Enrichment, InSource, InTable, UpsertEnrichment
+from deltajoin.errors import LookupFailedError
+from deltajoin.lookup import MemoryLookup
 from tests.helpers import changelog
 from upsert.errors import ChangelogError, ConfigurationError, SchemaError
+from upsert.lookups.options import PartialCache
 from upsert.schema import TableSchema
 from upsert.store import Table
 
@@ -34,20 +38,28 @@ def users(tmp_path: Path) -> Table:
 
 
 def enrichment(table: Table, *pairs: tuple[str, str], how: str = "inner", **more: Any) -> Enrichment:
-    return Enrichment(table.path, table.uuid, pairs, ("user", "region"), how, **more)
+    return Enrichment(InTable(table.path, table.uuid, **more), pairs, ("user", "region"), how)
 
 
 KEYS = st.lists(st.none() | st.sampled_from(["Berlin", "Beijing", "Paris"]), max_size=8)
 
 
-@given(KEYS, KEYS, st.sampled_from(["inner", "left"]))
-def test_every_row_comes_with_each_of_its_matches_in_order(tmp_path_factory, stored, asked, how):
-    table = Table.create(tmp_path_factory.mktemp("t") / "users", USERS)
+@given(KEYS, KEYS, st.sampled_from(["inner", "left"]), st.sampled_from(["table", "source", "cache"]))
+def test_every_row_comes_with_each_of_its_matches_in_order(tmp_path_factory, stored, asked, how, looked_up):
     users = [{"user": n, "region": region, "tags": None} for n, region in enumerate(stored)]
-    table.write(pa.Table.from_pylist(users, schema=USERS.arrow))
+    held = pa.Table.from_pylist(users, schema=USERS.arrow)
     rows = pa.table({"n": range(len(asked)), "place": pa.array(asked, pa.string())})
-    task = enrichment(table, ("place", "region"), how=how)
-    found = task.enriched(task.pinned(), rows).to_pylist()
+    if looked_up == "table":
+        table = Table.create(tmp_path_factory.mktemp("t") / "users", USERS)
+        table.write(held)
+        task = enrichment(table, ("place", "region"), how=how)
+    else:
+        cache = PartialCache(max_keys=1, keeps_missing=len(asked) % 2 == 0) if looked_up == "cache" else None
+        source = InSource(MemoryLookup(held, ["region"]), uuid.uuid4().hex, cache)
+        task = Enrichment(source, (("place", "region"),), ("user", "region"), how)
+    find = task.opened()
+    parts = [task.enriched(find, rows.slice(at, 3)) for at in range(0, len(asked), 3)]
+    found = [row for part in parts for row in part.to_pylist()]
     expected = []
     for n, place in enumerate(asked):
         matches = [(u["user"], place) for u in users if place is not None and u["region"] == place]
@@ -67,7 +79,53 @@ def test_a_task_reads_one_snapshot_and_may_be_told_which(users: Table):
 
 def test_a_task_refuses_another_table_in_the_place_of_its_own(users: Table):
     with pytest.raises(ConfigurationError, match="replaced by another table during the query"):
-        list(Enrichment(users.path, "0" * 32, (("user", "user"),), ("region",), "left")([]))
+        list(Enrichment(InTable(users.path, "0" * 32), (("user", "user"),), ("region",), "left")([]))
+
+
+def in_source(source: MemoryLookup, **more: Any) -> Enrichment:
+    return Enrichment(InSource(source, uuid.uuid4().hex, **more), (("who", "id"),), ("name",), "left")
+
+
+NAMES = pa.table({"id": pa.array([1, 2], pa.int32()), "name": ["ann", "bob"]})
+
+
+def test_keys_of_another_width_match_what_equals_them() -> None:
+    rows = pa.table({"who": [1, 1 + (1 << 32), None, -(1 << 40), 2]})
+    task = in_source(MemoryLookup(NAMES, ["id"]))
+    assert task.enriched(task.opened(), rows)["name"].to_pylist() == ["ann", None, None, None, "bob"]
+
+
+def test_a_cache_spares_lookups_and_the_next_task_of_the_process_has_it() -> None:
+    """One that fails is tried again, and not kept."""
+    asked = list[int]()
+
+    class Counting(MemoryLookup):
+        def open(self):
+            client = super().open()
+            lookup = client.lookup
+
+            async def counted(keys):
+                asked.extend(keys["id"].to_pylist())
+                return await lookup(keys)
+
+            client.lookup = counted
+            return client
+
+    task = in_source(Counting(NAMES, ["id"], refused=[(3,)]), cache=PartialCache(expire_after_write_s=3600))
+    for ids in ([1, 9, 1], [9, 2, 1]):
+        assert len(list(task([pa.record_batch({"who": pa.array(ids, pa.int64())})]))) == 1
+    assert asked == [1, 9, 2]
+    for _ in range(2):
+        with pytest.raises(LookupFailedError):
+            list(task([pa.record_batch({"who": pa.array([3, 1], pa.int64())})]))
+    assert asked == [1, 9, 2, 3, 3]
+
+
+def test_a_source_that_gives_several_rows_for_a_primary_key_is_told() -> None:
+    twice = pa.concat_tables([NAMES, NAMES])
+    task = in_source(MemoryLookup(twice, ["id"]), unique=("id",))
+    with pytest.raises(LookupFailedError, match=r"one row at most, as PRIMARY KEY \(id\) says"):
+        task.enriched(task.opened(), pa.table({"who": [1]}))
 
 
 def upserts(users: Table, how: str, *lines: str) -> list[tuple[Any, ...]]:

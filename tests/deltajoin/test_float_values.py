@@ -16,7 +16,7 @@ from deltajoin.aggregate.spec import DeltaAggregateSpec, Measure
 from deltajoin.core.codes import codes_of_keys, codes_of_rows
 from deltajoin.core.consolidate import consolidate_batches, consolidate_changes
 from deltajoin.core.rows import Changes
-from deltajoin.enrichment import Enrichment
+from deltajoin.enrichment import Enrichment, InTable
 from deltajoin.spark.consolidate import consolidate_rows
 from tests.deltajoin.spark.steps import FORMS, Steps
 from upsert.schema import TableSchema
@@ -159,7 +159,7 @@ def test_joins_keep_zeros(tmp_path: Path, form: str) -> None:
 def test_a_dimension_join_keeps_zeros(tmp_path: Path) -> None:
     b = Table.create(tmp_path / "b", TableSchema.of({"y": DOUBLE, "w": DOUBLE}, ["y"]))
     b.write(pa.table({"y": doubles(0.0), "w": doubles(-0.0)}))
-    enrichment = Enrichment(b.path, b.uuid, (("x", "y"),), ("w",), "inner")
+    enrichment = Enrichment(InTable(b.path, b.uuid), (("x", "y"),), ("w",), "inner")
     found = enrichment(pa.table({"x": doubles(-0.0, 0.0)}).to_batches())
     assert texts(pa.Table.from_batches(found)) == ["(-0.0, -0.0)", "(0.0, -0.0)"]
 

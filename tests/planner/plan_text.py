@@ -23,6 +23,7 @@ from planner.plan.nodes import (
     Join,
     JoinTable,
     LookupChanges,
+    LookupRows,
     Normalized,
     Opaque,
     Output,
@@ -41,6 +42,8 @@ from planner.plan.sources import KafkaTopic, ManagedTable, Mode, RecordRange
 from planner.plan.trees import tree, with_children
 from tests.planner.lookup_sides import LOOKUP_STREAMS, lookup_joined
 from upsert import types
+from upsert.lookups.http import HttpTable
+from upsert.postgres.table import PostgresTable
 from upsert.schema import Column as Declared
 from upsert.schema import TableSchema
 from upsert.stream_keys import UpsertKey
@@ -63,6 +66,15 @@ TABLES = {
     for name, schema in _SCHEMAS.items()
 }
 """Tables that the plans of these tests may read; only `orders` has a secondary index."""
+
+_RATES = TableSchema.of({"cur": _TEXT, "day": pa.int32(), "rate": pa.float64()}, ["cur", "day"])
+LOOKUPS = {
+    "rates": LookupRows(HttpTable.of("rates", _RATES, {"url": "http://example.com/rates"})),
+    "places": LookupRows(
+        PostgresTable.of("places", _RATES, {"url": "postgresql://example.com/db", "table-name": "places"})
+    ),
+}
+"""Tables of which rows are only looked up."""
 
 _METADATA = {
     "part": (pa.int32(), "partition"),
@@ -103,6 +115,8 @@ LEAVES = {
     "_row_kind#63: string]",
     "<member rows>": "Relation table members [id#64: bigint, region#65: string]",
     "<views>": "Stream views [view#66: bigint, user#67: int, page#68: string]",
+    "<rates>": "Relation lookup table rates (http) [cur#91: string, day#92: int, rate#93: double]",
+    "<places>": "Relation lookup table places (postgres) [cur#91: string, day#92: int, rate#93: double]",
     "<members>": "Changelog members [id#61: bigint, region#62: string, _row_kind#63: string]",
     "<orders>": "Changelog orders [order_id#1: bigint, product_id#2: bigint, amount#3: double, "
     "note#4: string, _row_kind#5: string]",
@@ -175,6 +189,8 @@ def _make(line: str, inputs: Sequence[Plan], types: dict[int, str]) -> Plan:
         case "Relation" | "Stream":
             if rest.startswith("topic "):
                 return Relation("kafka-changelog", _columns(rest, types), True, _topic_read(rest))
+            if found := re.match(r"lookup table (\w+)", rest):
+                return Relation("lookup-table", _columns(rest, types), lookups=LOOKUPS[found[1]])
             if found := re.match(r"table (\w+)(?: at snapshot (\d+))?", rest):
                 rows = TableRows(TABLES[found[1]], None if found[2] is None else int(found[2]))
                 return Relation("DataSourceV2Relation", _columns(rest, types), rows=rows)
@@ -237,12 +253,13 @@ def _changelog(rest: str, inputs: Sequence[Plan], types: dict[int, str]) -> Plan
 
 
 def _enriched(rest: str, child: Plan, types: dict[int, str]) -> Plan:
-    found = re.fullmatch(r"(\w+) by table (\w+)(?: at snapshot (\d+))? (\[.*?\]) on \((.*)\)", rest)
+    table = r"(?:lookup )?table (\w+)(?: at snapshot (\d+)| \(\w+\))?"
+    found = re.fullmatch(rf"(\w+) by {table} (\[.*?\]) on \((.*)\)", rest)
     assert found, rest
     how, name, snapshot, added, on = found.groups()
     pairs = (pair.split(" = ") for pair in on.split(", "))
     keys = tuple((_Parser(column, types).column(), of) for column, of in pairs)
-    rows = TableRows(TABLES[name], None if snapshot is None else int(snapshot))
+    rows = LOOKUPS.get(name) or TableRows(TABLES[name], None if snapshot is None else int(snapshot))
     return Enriched(child, rows, _columns(added, types), keys, how)
 
 

@@ -273,7 +273,7 @@ TOPIC: Mapping[str, Mapping[str, str]] = {
 """For each option of a topic that says how it is read what a query gives."""
 DECLARED = {
     *("topic", "topic-pattern", "value.format", "key.format", "key.fields-prefix", "value.fields-include"),
-    *("fields.verify-integrity", "key.fields", "mirror.path", "mirror.not-given"),
+    *("fields.verify-integrity", "key.fields", "mirror.path", "mirror.not-given", "state.version"),
 }
 """Options that say what the topic is, not how a query reads it."""
 WRITTEN = ("sink.", "topic.", "sequence.field")

@@ -19,7 +19,6 @@ from upsert.catalog.context import Context
 from upsert.catalog.job_hooks import JobStatusHook
 from upsert.catalog.namespace import Databases
 from upsert.catalog.run.scans import metadata_options, read_managed, system_frame, with_declared
-from upsert.catalog.session import CHECKPOINT
 from upsert.catalog.system_tables import split
 from upsert.errors import ConfigurationError, SchemaError, own_errors_first
 from upsert.managed import frames
@@ -28,7 +27,6 @@ from upsert.materializer.choice import mode_of
 from upsert.schema import Index, TableSchema
 from upsert.store import Table
 from upsert.store.predicate import Where
-from upsert.store.storage import storage_of
 from upsert.store.table_options import SINK_MATERIALIZE
 
 if TYPE_CHECKING:
@@ -218,18 +216,9 @@ class Catalog:
             TableNotFoundError: there is no such table.
             KafkaUnavailableError: the brokers do not answer.
         """
-        connected = self.connected(name)
-        if connected is None:
-            raise ConfigurationError(
-                f"table {name!r}: only a table of the connector 'upsert-kafka' has a mirror, got a managed "
-                "one, which can be looked up itself; use it as it is"
-            )
-        path = self.databases.resolve(name).path
-        if checkpoints is None and not storage_of(path).is_local:
-            checkpoints = self.options.value(CHECKPOINT)
-        folder = None if checkpoints is None else os.fspath(checkpoints)
-        query = self.mirrors[path] = connected.keep_mirror(spark, trigger or {}, folder)
-        return query
+        from upsert.catalog.run.connector_changes import start_mirror
+
+        return start_mirror(self.context, name, spark, trigger, checkpoints)
 
     def read_changes(self, spark: SparkSession, name: str, **options: object) -> DataFrame:
         """A table's changes as a streaming DataFrame: its columns, then ``_row_kind``.

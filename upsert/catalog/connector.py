@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from upsert.errors import ConfigurationError
@@ -43,6 +43,10 @@ class Connector(ABC):
     def read(self, spark: SparkSession) -> DataFrame:
         """The rows of the table now."""
 
+    def lookup_rows(self, spark: SparkSession, columns: Sequence[str] | None) -> DataFrame:  # noqa: ARG002
+        """The rows for ``FOR SYSTEM_TIME AS OF PROCTIME()``; with fewer columns where all are not needed."""
+        return self.read(spark)
+
     @abstractmethod
     def write_changes(self, df: DataFrame) -> DataStreamWriter:
         """A writer of the rows of a stream."""
@@ -80,6 +84,9 @@ class Connector(ABC):
     ) -> StreamingQuery:
         """The query of this session that keeps the mirror, which only upsert topics have."""
         raise self.without_mirror()
+
+    def bring_mirror_along(self) -> None:  # noqa: B027
+        """Let the mirror, if there is one, have the columns, indexes and options that the table has now."""
 
     def mirror_table(self) -> Table:
         """The mirror, which must have been begun."""

@@ -1,8 +1,8 @@
 """Tables of a catalog whose rows lie elsewhere: the file that defines one, and the connector that it names.
 
 The file is the ``table.json`` that managed tables have too. One name for both, published put-if-absent, lets
-exactly one of two concurrent CREATE TABLEs win, of whatever kind they are. Kafka and PostgreSQL are imported
-when a table needs them: every worker of a query imports the catalog.
+exactly one of two concurrent CREATE TABLEs win, of whatever kind they are. Kafka, PostgreSQL and HTTP are
+imported when a table needs them: every worker of a query imports the catalog.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from uuid import uuid4
 
 from upsert.catalog import spark_connector
 from upsert.catalog.connector import Connector
-from upsert.codec import Jsonable
+from upsert.codec import MAY_BE_MISSING, Jsonable
 from upsert.errors import (
     CommitConflictError,
     ConfigurationError,
@@ -31,6 +31,7 @@ from upsert.store.paths import TABLE_FILE
 from upsert.store.storage import storage_of
 from upsert.views.view import ViewText
 
+_HTTP: Final = "http"
 _POSTGRES: Final = "postgres"
 _MIRRORED: Final = frozenset({"upsert-kafka"})
 """Connectors whose tables have a mirror, and so may have an INDEX."""
@@ -45,12 +46,16 @@ class Definition(Jsonable):
         schema: columns, METADATA columns at their places, and the primary key.
         options: as they were written, without ``connector``; may hold secrets, so they are not in the repr.
         uuid: distinguishes the table from any other one of its name.
+        version: how often its columns were changed.
+        last_id: the highest id that any column has had, once they were changed.
     """
 
     connector: str
     schema: TableSchema
     options: Mapping[str, str] = field(repr=False)
     uuid: str = field(default_factory=lambda: uuid4().hex)
+    version: int = field(default=0, metadata=MAY_BE_MISSING)
+    last_id: int = field(default=0, metadata=MAY_BE_MISSING)
 
 
 VIEW: Final = "view"
@@ -107,8 +112,7 @@ def redefine(folder: str, definition: Definition) -> None:
     """
     if not table_file.replace_pointer(folder, {"uuid": definition.uuid, **definition.to_json()}):
         raise CommitConflictError(
-            f"view {folder!r}: another process has replaced or dropped it meanwhile; execute the statement "
-            "again"
+            f"{folder!r}: another process has replaced or dropped it meanwhile; execute the statement again"
         )
 
 
@@ -159,7 +163,7 @@ def connect(name: str, definition: Definition, folder: str, options: Mapping[str
     if connector == VIEW:
         raise no_table(name)
     of_spark = (*spark_connector.FORMATS, spark_connector.SPARK)
-    known = (*OPTIONS, *CONNECTOR_ALIASES, _POSTGRES, *of_spark)
+    known = (*OPTIONS, *CONNECTOR_ALIASES, _HTTP, _POSTGRES, *of_spark)
     if connector not in known:
         hint = suggestion(connector, known, "connectors are")
         raise ConfigurationError(f"table {name!r}: unknown connector {definition.connector!r}; {hint}")
@@ -167,6 +171,11 @@ def connect(name: str, definition: Definition, folder: str, options: Mapping[str
     _refuse_clauses_of_managed_tables(name, connector, schema)
     if connector in of_spark:
         return spark_connector.SparkConnector.of(name, connector, schema, given)
+    if connector == _HTTP:
+        from upsert.catalog.lookup_tables import HttpConnector
+        from upsert.lookups.http import HttpTable
+
+        return HttpConnector(HttpTable.of(name, schema, given))
     # no folder of an object store can be deleted atomically: there what belongs to the table lies in one of
     # its own, which no later table of the name will use
     own_folder = folder if storage_of(folder).is_local else os.path.join(folder, definition.uuid)
@@ -179,6 +188,8 @@ def connect(name: str, definition: Definition, folder: str, options: Mapping[str
 
     if "state.path" not in map(str.lower, given):
         given["state.path"] = os.path.join(own_folder, "state")
+    if definition.version:
+        given["state.version"] = str(definition.version)
     mirror = None
     if connector in _MIRRORED:
         given, of_mirror = split_options(given)

@@ -14,6 +14,7 @@ from upsert.catalog.connector import Connector
 from upsert.catalog.connectors import PlainView, connect, definition_in, no_table
 from upsert.catalog.namespace import Catalogs, Databases, TableRef
 from upsert.catalog.session import SessionOptions
+from upsert.connect import is_connect
 from upsert.errors import ConfigurationError, CorruptTableError, TableExistsError, TableNotFoundError
 from upsert.materializer.choice import Changes, Sink, UnprovenKeyWarning, choose
 from upsert.rowkind import ROW_KIND_COLUMN
@@ -173,6 +174,10 @@ class Context:
                 stacklevel=3,
             )
         return changes
+
+    def with_lookups(self, df: DataFrame) -> DataFrame:
+        """A batch DataFrame whose joins with tables that are only looked up are lookups."""
+        return df if self._optimize is None or is_connect(df) else self._optimize(df)
 
     @property
     def view_plan(self) -> Plan | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +23,7 @@ from upsert.kafka.table import KafkaTable
 from upsert.managed import frames as managed
 from upsert.materializer.choice import Sink
 from upsert.schema import TableSchema
+from upsert.store.alterations import Alteration, ResetOptions, SetOptions, differences
 from upsert.store.metadata import table_file
 from upsert.store.storage import storage_of
 from upsert.store.table import Table
@@ -63,6 +65,17 @@ class Mirror:
         own = replace(schema, columns=tuple(column.as_data for column in schema.columns))
         TableOptions.parse(options, own, owner=f"table {name!r}: options '{PREFIX}*'")
         return cls(owner, os.path.join(folder, _FOLDER, name), own, dict(options))
+
+    def bring_along(self, table: Table) -> None:
+        """Let the managed table that it is have the columns, indexes and options that it should have."""
+        before = table.definition.given
+        changes: list[Alteration] = [*differences(table.schema, self.schema)]
+        if new := {key: text for key, text in self.options.items() if before.get(key) != text}:
+            changes.append(SetOptions(new))
+        if gone := tuple(key for key in before if key not in self.options):
+            changes.append(ResetOptions(gone))
+        if changes:
+            table.alter(*changes)
 
 
 def split_options(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -166,6 +179,7 @@ class KafkaConnector(Connector):
         with warehouse.ddl_lock(os.path.dirname(mirror.owner)):
             table_file.table_in(mirror.owner)  # it may have been dropped meanwhile
             table = Table.create(mirror.path, mirror.schema, mirror.options, if_not_exists=True)
+            mirror.bring_along(table)
         # the mirror replaces rows by key, so it needs no images; but deletions by key have NULLs elsewhere
         needs_images = any(
             not c.nullable and c.name not in self.table.primary_key for c in mirror.schema.columns
@@ -182,6 +196,12 @@ class KafkaConnector(Connector):
         writer = managed.write_changes(changes, mirror.path).option("checkpointLocation", checkpoint)
         writer = writer.trigger(**trigger) if trigger else writer
         return writer.queryName(name).start()
+
+    def bring_mirror_along(self) -> None:
+        """Let the mirror, if it was begun, have the columns, indexes and options that the table has now."""
+        if self.mirror is not None:
+            with suppress(TableNotFoundError):
+                self.mirror.bring_along(Table.open(self.mirror.path))
 
     def mirror_table(self) -> Table:
         """The mirror, which must have been begun."""

@@ -1,17 +1,18 @@
-"""Tables of PostgreSQL in a catalog: sinks of changes and of batches. Others read them, and other tables."""
+"""Tables of PostgreSQL in a catalog: sinks of changes and of batches, and rows that are looked up by key."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from upsert.catalog.connector import Connector
+from upsert.catalog.lookup_tables import lookup_rows
 from upsert.errors import ConfigurationError
 from upsert.materializer.choice import Sink
 from upsert.postgres import sink
-from upsert.postgres.table import CONNECTOR, PostgresTable
+from upsert.postgres.table import CONNECTOR, PostgresTable, check_declared, check_target
 from upsert.schema import TableSchema
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PostgresConnector(Connector):
-    """A table of PostgreSQL that changes are written into.
+    """A table of PostgreSQL that changes are written into, and that streams look rows up in.
 
     ``state`` is the folder for the rows of keys that do not tell the rows of a query apart.
     """
@@ -35,8 +36,8 @@ class PostgresConnector(Connector):
         return cls(PostgresTable.of(name, schema, options), os.path.join(folder, "state"))
 
     def check_target(self) -> None:
-        """Refuse a table that the database does not have, or has otherwise."""
-        sink.check(self.table)
+        """Refuse a table or view that the database does not have, or has otherwise."""
+        sink.check(self.table, check_declared)
 
     @property
     def sink(self) -> Sink:
@@ -50,6 +51,10 @@ class PostgresConnector(Connector):
     def read(self, spark: SparkSession) -> DataFrame:  # noqa: ARG002
         """Nothing: Spark's own connector ``jdbc`` reads such a table."""
         raise self.without_mirror()
+
+    def lookup_rows(self, spark: SparkSession, columns: Sequence[str] | None) -> DataFrame:
+        """The rows of keys, when a row of a stream needs them."""
+        return lookup_rows(spark, self.table, columns)
 
     def write_changes(self, df: DataFrame) -> DataStreamWriter:
         """A writer of changes, or of upserts; each micro-batch is one transaction, which counts once."""
@@ -70,7 +75,7 @@ class PostgresConnector(Connector):
 
     def check_unused(self, spark: SparkSession) -> None:  # noqa: ARG002
         """Refuse a table that has rows, which a new table would have beside its own."""
-        self.check_target()
+        sink.check(self.table, check_target)
         if sink.has_rows(self.table):
             raise ConfigurationError(
                 f"{self.table.shown}: CREATE TABLE AS needs an empty table, got one with rows; create the "
@@ -78,9 +83,9 @@ class PostgresConnector(Connector):
             )
 
     def without_mirror(self) -> ConfigurationError:
-        """The table is only written."""
+        """The table is written, and looked up by key."""
         return ConfigurationError(
-            f"table {self.table.name!r}: a table of the connector {CONNECTOR!r} is only written; read it "
-            "with 'connector' = 'jdbc', look its keys up with deltajoin.PostgresLookup, or follow it with "
-            "Debezium"
+            f"table {self.table.name!r}: a table of the connector {CONNECTOR!r} is written, and looked up by "
+            "key, … JOIN t FOR SYSTEM_TIME AS OF PROCTIME() ON …; read it whole with 'connector' = 'jdbc', "
+            "or follow it with Debezium"
         )

@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Self
 
 import numpy as np
@@ -41,9 +41,10 @@ from upsert.changelog.normalizer import (
     ticks_of,
     with_kinds,
 )
-from upsert.errors import ConfigurationError, MissingStateError, SnapshotExpiredError
+from upsert.errors import ConfigurationError, MissingStateError, SchemaError, SnapshotExpiredError
 from upsert.rowkind import KIND_FIELD, ROW_KIND_COLUMN, RowKind, signs
 from upsert.schema import TableSchema
+from upsert.store.alterations import SetComment, differences
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.rows.conform import conform
@@ -264,12 +265,17 @@ class ImageLog:
         keep: int = KEEP,
         order_by: Sequence[str] = (),
         drop_every: int = DROP_EVERY,
+        version: int = 0,
     ) -> Self:
         """The images of a log in a folder of its own, which is made if necessary.
 
         ``log`` is its name, for example topic and partition. At the position ``beginning``, where the query
         began, no key has an image. ``keep`` batches can still be replayed; ``order_by`` says which row of a
         key is newer, () the order of the log; expired images are looked for every ``drop_every`` positions.
+
+        Images of an older version of the columns get those of this one: what is added is NULL in them, as it
+        was in what has been emitted of them. A batch that is replayed under the newer version leads there.
+        An attempt of an older ``version``, which says how often the columns were changed, is refused.
         """
         if beginning < 0 or keep < 1 or drop_every < 1:
             raise ConfigurationError(
@@ -279,9 +285,13 @@ class ImageLog:
         plain = TableSchema.of(schema.arrow, primary_key=schema.primary_key)
         rules = Rules(schema.primary_key, (), tuple(order_by))
         images = TableSchema.of(rules.image_schema(plain.arrow), primary_key=schema.primary_key)
+        if version:
+            images = replace(images, comment=_version_text(version))
         # a commit may expire no state that a replay starts from
         retention = {"snapshot.num-retained.min": str(keep + 1)}
         table = Table.create(path, images, retention, if_not_exists=True)
+        if table.schema != images and _version_of(table) < version:
+            table = _brought_to(table, images)
         if table.schema != images:
             raise ConfigurationError(
                 f"images of log {log!r} in {table.path!r} must have columns {_text(images)}, got "
@@ -433,6 +443,26 @@ class ImageLog:
 
     def _reached(self, info: SnapshotInfo) -> int:
         return info.writers.get(self._log, self._beginning)
+
+
+_VERSION: Final = "columns of version "
+
+
+def _version_text(version: int) -> str:
+    return f"{_VERSION}{version}"
+
+
+def _version_of(table: Table) -> int:
+    """The version of the columns of images, as the comment of their table says."""
+    return int((table.schema.comment or f"{_VERSION}0").removeprefix(_VERSION))
+
+
+def _brought_to(table: Table, images: TableSchema) -> Table:
+    """The table with the columns of a newer version; as it is where that cannot be."""
+    # another attempt may do the same at this moment, and then one of them finds the columns there
+    with suppress(SchemaError):
+        table.alter(*differences(table.schema, images), SetComment(None, images.comment))
+    return Table.open(table.path)
 
 
 def segments(records: pa.Table | Iterable[pa.Table]) -> Iterator[pa.Table]:

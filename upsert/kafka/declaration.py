@@ -10,9 +10,8 @@ from typing import Final
 from pyspark.sql.types import StringType, StructField, StructType
 
 from upsert.errors import ConfigurationError, CorruptTableError, SchemaError
-from upsert.kafka.options import SECRET_PREFIX
 from upsert.kafka.table import SPARK_FORMATS, KafkaTable
-from upsert.options import holds_secret
+from upsert.options import with_secret_names
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
 from upsert.spark_table import read_columns, spark_schema, stored_type
@@ -34,11 +33,9 @@ def given_options(table: KafkaTable) -> dict[str, str]:
 
     Those that hold secrets have names by which Spark knows it, and leaves them out of what it prints.
     """
-    given = {}
-    for name, text in table.given.items():
-        is_shown = holds_secret(name, text) and not name.lower().startswith(SECRET_PREFIX)
-        given[SECRET_PREFIX + name if is_shown else name] = text
-    return given | {COLUMNS: json.dumps(table.schema.to_json() | {_NAME: table.name})}
+    return with_secret_names(table.given) | {
+        COLUMNS: json.dumps(table.schema.to_json() | {_NAME: table.name})
+    }
 
 
 def declared(connector: str, given: Mapping[str, str], asked: StructType | None = None) -> KafkaTable:

@@ -187,12 +187,6 @@ def read_changes(spark: SparkSession, table: KafkaTable, **options: object) -> D
         changed = KafkaTable.called(table.name, table.connector, table.schema, given | new)
     if warning := cleanup_warning(changed):
         warnings.warn(warning, stacklevel=4)  # as the catalog calls this
-    if changed.is_changelog and changed.values["scan.parallelism"] is not None:
-        warnings.warn(
-            f"{changed.name}: option 'scan.parallelism' does nothing for a topic of changes: one task "
-            "reads each partition, for the order of its keys; give it more partitions, or leave it out",
-            stacklevel=4,
-        )
     register(spark)
     reader = spark.readStream.format(SPARK_FORMATS[changed.connector])
     return reader.options(**given_options(changed)).load()

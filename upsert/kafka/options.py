@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from upsert import options
 from upsert.errors import ConfigurationError
-from upsert.options import Option
+from upsert.options import SECRET_PREFIX, Option
 from upsert.store.table_options import SINK_MATERIALIZE
 
 _OFFSETS: Final = re.compile(r"partition:(\d+),offset:(\d+)")
@@ -75,9 +75,6 @@ CONNECTOR_ALIASES: Final = {"ktable": UPSERT}
 """FLIP-149 called ``upsert-kafka`` so."""
 
 PROPERTY_PREFIXES: Final = ("properties.", "kafka.")
-
-SECRET_PREFIX: Final = "secret."
-"""Stands before any option's name; Spark masks the options whose names speak of secrets."""
 
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 
@@ -147,7 +144,6 @@ _SOURCE: Final = (
         "how often to look for new topics and partitions; 0: never",
         300_000,
     ),
-    Option("scan.parallelism", options.positive_int, "tasks that share a micro-batch at least", None),
     Option(
         "max-rows-per-trigger",
         options.positive_int,
@@ -165,6 +161,7 @@ _SOURCE: Final = (
     Option("row-kind", options.boolean, "whether rows have the column _row_kind; a stream must", True),
     Option("state.path", options.text, "folder of the newest images, for the changes that need them", None),
     Option("state.ttl", options.duration_ms, "forget images after this time by record timestamps", None),
+    Option("state.version", options.integer(0), "of the columns of these images (set by ALTER TABLE)", 0),
 )
 
 _SINK: Final = (
@@ -246,6 +243,12 @@ _UPSERT_ONLY: Final = (
 )
 
 _PLAIN_ONLY: Final = (
+    Option(
+        "scan.parallelism",
+        options.positive_int,
+        "tasks that share a micro-batch at least; of formats of rows, for changes of a key stay in order",
+        None,
+    ),
     Option("key.fields", options.names, "columns of the key, in this order", ()),
     Option(
         "scan.startup.mode",
@@ -279,7 +282,7 @@ OPTIONS: Final[Mapping[str, tuple[Option, ...]]] = {
 }
 """Every option of a connector that has no prefix."""
 
-OF_READS: Final = frozenset(option.key for option in _SOURCE) - {"state.path"} | {
+OF_READS: Final = frozenset(option.key for option in _SOURCE) - {"state.path", "state.version"} | {
     *("fields.verify-integrity", "bad-records", "bad-records.topic", "changelog", "allow-new-partitions"),
     *(option.key for option in _PLAIN_ONLY if option.key != "key.fields"),
 }
@@ -297,6 +300,10 @@ _NAMES: Final = {
 }
 _KEYWORDS: Final = {name.replace(".", "_").replace("-", "_"): key for name, key in _NAMES.items()}
 
+ONE_TASK: Final = (
+    "one task reads each partition of a topic of changes, for the order of its keys; give the topic more "
+    "partitions, or leave it out"
+)
 _ALWAYS_EARLIEST: Final = (
     "unsupported option, an upsert topic is always read from the earliest offset: a later start would miss "
     "the keys that deletions are about; use the connector 'kafka' to start elsewhere"
@@ -309,6 +316,7 @@ _REFUSED: Final[Mapping[str, Mapping[str, str]]] = {
         "key.fields": "unsupported option, the key of an upsert topic is the PRIMARY KEY",
         "sink.partitioner": "unsupported option, a key belongs to the partition of its hash",
         "cdc-events-duplicate": "unsupported option, an upsert topic holds no changes",
+        "scan.parallelism": f"unsupported option, {ONE_TASK}",
     },
     PLAIN: {
         "sink.partitioner": "unsupported option; write a METADATA column FROM 'partition' instead",

@@ -241,7 +241,8 @@ def _changes(table: KafkaTable, part: Range, query_id: str | None) -> Iterator[p
     folder = os.path.join(table.values["state.path"], query_id, part.stream or "", name)
     columns = (*table.schema.columns, *(column.column for column in hidden))
     images = TableSchema(tuple(c.as_data for c in columns), table.schema.primary_key)
-    log = ImageLog.open(folder, images, str(part.partition), beginning=part.begin)
+    version = table.values["state.version"]
+    log = ImageLog.open(folder, images, str(part.partition), beginning=part.begin, version=version)
     varying = {c.column.name for c in table.metadata(writing=False) if c.key.key in _OF_RECORD_ALONE}
     compared = [name for name in table.schema.names if name not in varying]
     expiry = None if ttl_ms is None else Expiry(_TIME.column.name, ttl_ms)
@@ -385,8 +386,8 @@ class BatchReader(DataSourceReader):
 
 def _partitions(table: KafkaTable, found: list[Range]) -> list[RangePartition]:
     """Only rows that are merely added may be split: the changes of a key have to stay in order."""
-    tasks = table.values["scan.parallelism"]
-    parts = found if tasks is None or table.is_changelog else split(found, tasks)
+    tasks = table.values.get("scan.parallelism")
+    parts = found if tasks is None else split(found, tasks)
     return [RangePartition(part) for part in parts]
 
 

@@ -20,7 +20,7 @@ from upsert.formats.base import FORMATS, Format, FormatContext, Side, format_nam
 from upsert.kafka.client.connection import Connection, check_allowed
 from upsert.kafka.client.java_properties import translated
 from upsert.kafka.client.records import record_metadata
-from upsert.kafka.options import CONNECTOR_ALIASES, PLAIN, UPSERT, parse
+from upsert.kafka.options import CONNECTOR_ALIASES, ONE_TASK, PLAIN, UPSERT, parse
 from upsert.metadata_columns import MetadataColumn, MetadataKey, resolve
 from upsert.schema import TableSchema
 from upsert.types import is_scalar
@@ -151,6 +151,11 @@ class KafkaTable:
             raise ConfigurationError(
                 f"{self.name}: option 'cdc-events-duplicate' is for formats of changes, got "
                 f"{self.value.format_name!r}; leave it out, or use the connector 'upsert-kafka'"
+            )
+        if self.is_changelog and self.values.get("scan.parallelism") is not None:
+            raise ConfigurationError(
+                f"{self.name}: option 'scan.parallelism' has no effect for the format "
+                f"{self.value.format_name!r}: {ONE_TASK}"
             )
         written = [c.key.key for c in self.metadata(writing=False) if not c.column.virtual]
         if "headers" in written and "header-list" in written:

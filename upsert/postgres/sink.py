@@ -11,7 +11,7 @@ run. Rows reach the task ascending by key, so that it holds some of them at a ti
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final
@@ -60,12 +60,13 @@ _PATIENCE: Final = (
 )
 _COLUMNS: Final = """
 SELECT n.nspname, a.attname, t.typname, t.typtype = 'e', a.atttypmod,
-       a.attnotnull AND NOT a.atthasdef AND a.attidentity = '', a.attgenerated <> '' OR a.attidentity = 'a'
+       a.attnotnull AND NOT a.atthasdef AND a.attidentity = '', a.attgenerated <> '' OR a.attidentity = 'a',
+       c.relkind IN ('v', 'm', 'f')
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
 JOIN pg_type own ON own.oid = a.atttypid
 JOIN pg_type t ON t.oid = CASE own.typtype WHEN 'd' THEN own.typbasetype ELSE own.oid END
-WHERE c.oid = to_regclass($1) AND c.relkind IN ('r', 'p') ORDER BY a.attnum
+WHERE c.oid = to_regclass($1) AND c.relkind IN ('r', 'p', 'v', 'm', 'f') ORDER BY a.attnum
 """
 _UNIQUE: Final = """
 SELECT array_agg(a.attname::text) FROM pg_index i
@@ -77,8 +78,10 @@ GROUP BY i.indexrelid
 """
 
 
-def check(table: PostgresTable) -> None:
-    """Ask the database whether it has a table that rows of the declared one can be written into.
+def check(table: PostgresTable, fits: Callable[[PostgresTable, FoundTable | None], None]) -> None:
+    """Ask the database what it has where the declared table should be, and whether that fits.
+
+    ``fits`` is ``check_target`` for one that is written, ``check_declared`` for one that is created.
 
     Raises:
         SinkUnavailableError, ConfigurationError, SchemaError: it does not answer, or the table does not fit.
@@ -87,7 +90,7 @@ def check(table: PostgresTable) -> None:
     async def found(connection: Connection) -> FoundTable | None:
         return await _found(connection, table)
 
-    check_target(table, run(table, found))
+    fits(table, run(table, found))
 
 
 def has_rows(table: PostgresTable) -> bool:
@@ -146,7 +149,7 @@ def write_upsert(df: DataFrame, table: PostgresTable) -> DataStreamWriter:
 def write(df: DataFrame, table: PostgresTable) -> None:
     """Upsert the rows of a batch DataFrame, or apply its changes, in one transaction."""
     check_fits(df.schema, table.schema, of=f"table {table.name!r}")
-    check(table)
+    check(table, check_target)
     WriteMicroBatch(table).write(df, None)
 
 
@@ -176,9 +179,9 @@ async def _found(connection: Connection, table: PostgresTable) -> FoundTable | N
     unique = await connection.fetch(_UNIQUE, name)
     columns = tuple(
         FoundColumn(column, type_, is_enum, _precision(type_, modifier), is_needed, is_computed)
-        for _, column, type_, is_enum, modifier, is_needed, is_computed in rows
+        for _, column, type_, is_enum, modifier, is_needed, is_computed, _ in rows
     )
-    return FoundTable(rows[0][0], columns, tuple(frozenset(names) for (names,) in unique))
+    return FoundTable(rows[0][0], columns, tuple(frozenset(names) for (names,) in unique), rows[0][-1])
 
 
 def _precision(type_: str, modifier: int) -> tuple[int, int] | None:

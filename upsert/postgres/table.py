@@ -1,4 +1,7 @@
-"""A table of PostgreSQL as CREATE TABLE declares it: its options, and whether the real one fits (pure)."""
+"""A table of PostgreSQL as CREATE TABLE declares it: its options, and whether the real one fits (pure).
+
+It is written by streams, and looked up by those that are joined with it.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,9 @@ import pyarrow as pa
 
 from upsert import options, types
 from upsert.errors import ConfigurationError, SchemaError
+from upsert.lookups.options import LOOKUP_OPTIONS, LookupOptions
 from upsert.options import Option, Secret
-from upsert.postgres.types import qualified, quoted, sink_types
+from upsert.postgres.types import pg_types, qualified, quoted, sink_types
 from upsert.schema import TableSchema
 from upsert.store.table_options import SINK_MATERIALIZE
 
@@ -25,34 +29,44 @@ OPTIONS: Final = (
         "address of the database, `postgresql://host:port/database`, with options such as "
         "`?sslmode=verify-full`; `jdbc:postgresql://…` means the same",
     ),
-    Option("table-name", options.text, "the table that is written, `table` or `schema.table`, as it is"),
+    Option(
+        "table-name",
+        options.text,
+        "the table that is written and looked up, `table` or `schema.table`, as it is; of a view rows are "
+        "only looked up",
+    ),
     Option("username", options.text, "who connects; default: as the url says", None),
     Option("password", Secret, "their password; shown nowhere", None),
     SINK_MATERIALIZE,
+    *LOOKUP_OPTIONS,
 )
 """Options of ``'connector' = 'postgres'``; the first four have the names of Flink's JDBC connector."""
 
 
 @dataclass(frozen=True)
 class PostgresTable:
-    """What counts of a declared table for a task that writes it.
+    """What counts of a declared table for those that write it or look its rows up.
 
     Attributes:
         name: for messages.
+        given: the options as they were written, without ``connector``.
         url: address of the database.
         target: name of the table there, with or without its schema.
         user, password: None: what the address says.
-        schema: the columns that are written, by the names that they have there.
+        schema: the columns that are written and read, by the names that they have there.
         materialize: ``sink.materialize``.
+        lookup: how many requests, and what is kept.
     """
 
     name: str
+    given: Mapping[str, str] = field(repr=False, compare=False)
     url: str = field(repr=False)
     target: tuple[str, ...]
     user: str | None
     password: str | None = field(repr=False)
     schema: TableSchema
     materialize: str
+    lookup: LookupOptions
 
     @classmethod
     def of(cls, name: str, schema: TableSchema, given: Mapping[str, str]) -> PostgresTable:
@@ -92,7 +106,26 @@ class PostgresTable:
                     "to_json(…)"
                 )
         user, password = values["username"], values["password"]
-        return cls(name, Secret(url), target, user, password, schema, values["sink.materialize"])
+        return cls(
+            name,
+            dict(given),
+            Secret(url),
+            target,
+            user,
+            password,
+            schema,
+            values["sink.materialize"],
+            LookupOptions.of(of, values),
+        )
+
+    @property
+    def connector(self) -> str:
+        """``postgres``."""
+        return CONNECTOR
+
+    def asked_by(self, equated: tuple[str, ...]) -> tuple[str, ...] | None:
+        """The columns that it is asked by where some have values: all of these; None if there are none."""
+        return equated or None
 
     @property
     def shown(self) -> str:
@@ -137,11 +170,40 @@ class FoundColumn:
 
 @dataclass(frozen=True)
 class FoundTable:
-    """The table in the database: the name of its schema, its columns, and each set that is unique."""
+    """The table in the database: the name of its schema, its columns, and each set that is unique.
+
+    ``is_view`` is whether rows are only read: of a view, also a materialized one, and of a foreign table.
+    """
 
     schema: str
     columns: tuple[FoundColumn, ...]
     unique: tuple[frozenset[str], ...]
+    is_view: bool = False
+
+
+def check_declared(table: PostgresTable, found: FoundTable | None) -> None:
+    """Refuse what a declared table cannot stand for: a table is written, rows of a view are looked up.
+
+    Raises:
+        ConfigurationError, SchemaError: as ``check_target``; or a view lacks a column, or has it as another
+            type than it can be read as.
+    """
+    if found is None or not found.is_view:
+        check_target(table, found)
+        return
+    by_name = {column.name: column for column in found.columns}
+    for column in table.schema.columns:
+        if (there := by_name.get(column.name)) is None:
+            raise SchemaError(
+                f"{table.shown}: column {column.name!r} is not there; columns are {_listed(by_name)}, upper "
+                "and lower case count"
+            )
+        if there.type not in pg_types(column.type):
+            raise SchemaError(
+                f"{table.shown}: column {there.name!r} is {types.sql_name(column.type)}, which is read from "
+                f"{', '.join(pg_types(column.type))}, the view has {there.type}; declare another type, or "
+                "let the view cast it"
+            )
 
 
 def check_target(table: PostgresTable, found: FoundTable | None) -> None:
@@ -153,6 +215,11 @@ def check_target(table: PostgresTable, found: FoundTable | None) -> None:
     """
     if found is None:
         raise ConfigurationError(f"{table.shown}: there is no such table in the database; {table.ddl}")
+    if found.is_view:
+        raise ConfigurationError(
+            f"{table.shown}: the database has a view of this name, whose rows are only looked up; write into "
+            "a table"
+        )
     by_name = {column.name: column for column in found.columns}
     for column in table.schema.columns:
         there = by_name.get(column.name)

@@ -410,6 +410,14 @@ class CompactTable:
 
 
 @dataclass(frozen=True)
+class KeepMirror:
+    """``ALTER TABLE t START MIRROR``, or ``STOP MIRROR``."""
+
+    name: str
+    is_stopped: bool
+
+
+@dataclass(frozen=True)
 class PublishLog:
     """``ALTER TABLE t PUBLISH LOG [ACCEPT GAP]``: synchronous."""
 
@@ -643,6 +651,7 @@ TableStatement = (
     | DropTable
     | AlterTable
     | RenameTable
+    | KeepMirror
 )
 PartitionStatement = TrackPartitions | DropPartition | CompactTable | PublishLog
 Description = ShowCreateTable | ShowPartitions | DescribeTable | Explain

@@ -223,7 +223,7 @@ _TRACKING: Final = "change-tracking"
 
 _FORMS: Final = (
     "ADD, DROP COLUMN, DROP INDEX, DROP WATERMARK, RENAME COLUMN, RENAME TO, ALTER COLUMN, MODIFY, SET (…), "
-    "RESET (…), COMMENT, DROP PARTITION, COMPACT, PUBLISH LOG or PARTITION (…)"
+    "RESET (…), COMMENT, DROP PARTITION, COMPACT, PUBLISH LOG, START MIRROR, STOP MIRROR or PARTITION (…)"
 )
 
 _REFUSALS: Final = {
@@ -250,6 +250,9 @@ def alter_table(cursor: Cursor) -> Statement:
         return s.CompactTable(name, partition(cursor) if cursor.skip("PARTITION") else None)
     if cursor.skip("PUBLISH", "LOG"):
         return s.PublishLog(name, accept_gap=cursor.skip("ACCEPT", "GAP"))
+    for word in ("START", "STOP"):
+        if cursor.skip(word, "MIRROR"):
+            return s.KeepMirror(name, is_stopped=word == "STOP")
     if cursor.skip("PARTITION"):
         return _of_partition(cursor, name)
     if cursor.ahead("DROP", "PARTITION") or cursor.ahead("DROP", "IF", "EXISTS", "PARTITION"):

@@ -150,7 +150,7 @@ def altered(definition: Definition, changes: Iterable[Alteration]) -> Definition
     """The definition after some changes, in their order, under the next version; itself if it is equal."""
     new = definition
     for change in changes:
-        new = _changed(new, change)
+        new = changed(new, change)
     new.layout  # noqa: B018 - refuses what cannot be stored
     _check_fixed(definition, new)
     if _content(new) == _content(definition):
@@ -161,6 +161,50 @@ def altered(definition: Definition, changes: Iterable[Alteration]) -> Definition
 def _content(definition: Definition) -> tuple[Any, ...]:
     ids = tuple(column.id for column in definition.schema.columns)
     return definition.schema, ids, dict(definition.given), definition.untracked
+
+
+def differences(old: TableSchema, new: TableSchema) -> tuple[Alteration, ...]:
+    """What makes of one schema another one, by the names of columns and indexes; comments are left alone.
+
+    Columns that are added stand after those that they follow in ``new``; others keep their order.
+
+    Raises:
+        SchemaError: a column of both, or the primary key, is another one.
+
+    >>> import pyarrow as pa
+    >>> old = TableSchema.of({"id": pa.int64(), "a": pa.string()}, ["id"])
+    >>> differences(old, TableSchema.of({"id": pa.int64(), "b": pa.string()}, ["id"]))
+    (DropColumn(name='a'), AddColumn(column=Column(name='b', type=DataType(string), ...), after='id'))
+    """
+    for column in old.columns:
+        if column.name not in new.names:
+            continue
+        other = new.column(column.name)
+        if (column.type, column.nullable) != (other.type, other.nullable):
+            raise SchemaError(
+                f"column {column.name!r} must stay {types.sql_name(column.type)}, got "
+                f"{types.sql_name(other.type)}{'' if other.nullable else ' NOT NULL'}"
+            )
+    if old.primary_key != new.primary_key:
+        raise SchemaError(f"the primary key must stay ({', '.join(old.primary_key)})")
+    computed = {column.name: column for column in new.computed}
+    there = {column.name: column.expression for column in old.computed}
+    stays = {name for name, column in computed.items() if there.get(name) == column.expression}
+    changes: list[Alteration] = []
+    if old.watermark is not None and old.watermark != new.watermark:
+        changes.append(DropWatermark())
+    changes += [DropColumn(name) for name in there if name not in stays]
+    changes += [DropIndex(index.name) for index in old.indexes if index not in new.indexes]
+    changes += [DropColumn(name) for name in old.names if name not in new.names]
+    before = ["", *new.names]
+    for place, column in enumerate(new.columns):
+        if column.name not in old.names:
+            changes.append(AddColumn(replace(column, id=0), before[place]))
+    changes += [AddComputed(column) for name, column in computed.items() if name not in stays]
+    changes += [AddIndex(index) for index in new.indexes if index not in old.indexes]
+    if new.watermark is not None and old.watermark != new.watermark:
+        changes.append(AddWatermark(new.watermark))
+    return tuple(changes)
 
 
 def needs_empty_table(old: Definition, new: Definition) -> str | None:
@@ -183,7 +227,8 @@ def _is_renamed(index: Index, old: Definition, new: Definition) -> bool:
     return any([old.schema.column(name).id for name in one.columns] == ids for one in unique)
 
 
-def _changed(definition: Definition, change: Alteration) -> Definition:
+def changed(definition: Definition, change: Alteration) -> Definition:
+    """The definition after one change, whose layout has not been looked at."""
     match change:
         case AddColumn():
             return _add(definition, change)

@@ -45,11 +45,17 @@ class BatchEndpoint:
     def serve(self, rows: pa.Table, keys: Sequence[str]) -> str:
         """The URL under which these rows can be looked up by these keys."""
         self._tables += 1
+        url = f"{self.address}/lookup/{self._tables}"
+        self.change(url, rows, keys)
+        return url
+
+    def change(self, url: str, rows: pa.Table, keys: Sequence[str]) -> None:
+        """Let other rows be found under a URL."""
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, rows.schema) as writer:
             writer.write_table(rows)
-        self._send("PUT", f"/tables/{self._tables}?keys={','.join(keys)}", sink.getvalue().to_pybytes())
-        return f"{self.address}/lookup/{self._tables}"
+        table = url.rpartition("/")[2]
+        self._send("PUT", f"/tables/{table}?keys={','.join(keys)}", sink.getvalue().to_pybytes())
 
     def behave(self, **behaviour: Any) -> None:
         """How to answer from now on; see `Server.behaviour`."""

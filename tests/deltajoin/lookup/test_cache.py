@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from deltajoin.errors import LookupFailedError
 from deltajoin.lookup import Answer
-from deltajoin.lookup.cache import CacheCounts, RowCache
+from deltajoin.lookup.cache import CacheCounts, Expiry, RowCache
 from deltajoin.lookup.journal import EpochCaches, caches_of
 from upsert.errors import ConfigurationError, SchemaError
 
@@ -253,3 +253,35 @@ def test_a_process_keeps_the_caches_it_used_last() -> None:
     caches_of(63, epochs)
     assert caches_of("first", epochs) is first
     assert caches_of(1, epochs) is not None
+
+
+class TestExpiry:
+    """Entries that are too old are looked up again."""
+
+    @pytest.mark.parametrize(
+        ("bounds", "known_at"),
+        [({"after_write_s": 10}, {4, 8}), ({"after_access_s": 5}, {4, 8, 12}), ({}, {4, 8, 12, 30})],
+    )
+    def test_an_entry_is_known_until_it_is_too_old(
+        self, bounds: dict[str, float], known_at: set[int]
+    ) -> None:
+        now = [0.0]
+        of = RowCache(SCHEMA, ["hub"], None, expiry=Expiry(**bounds, now=lambda: now[0]))
+        put(of, {"a": [("a", 1, "x"), ("a", 1, "x")], "b": []})
+        found = set()
+        for now[0] in (4, 8, 12, 30):
+            if known(of, "a", "b") == {0: [("a", 1, "x"), ("a", 1, "x")], 1: []}:
+                found.add(int(now[0]))
+            else:
+                assert known(of, "a", "b") == {}
+        assert found == known_at
+
+    def test_a_row_that_is_looked_up_again_is_new(self) -> None:
+        now = [0.0]
+        of = RowCache(SCHEMA, ["hub"], None, expiry=Expiry(after_write_s=10, now=lambda: now[0]))
+        put(of, {"a": [("a", 1, "x")]})
+        now[0] = 10
+        assert known(of, "a") == {}
+        put(of, {"a": [("a", 1, "y")]})
+        now[0] = 19
+        assert known(of, "a") == {0: [("a", 1, "y")]}

@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from deltajoin.enrichment import Enrichment
+from deltajoin.enrichment import Enrichment, InTable
 from deltajoin.lookup.managed import Newest
 from upsert.errors import CorruptTableError, SnapshotExpiredError
 from upsert.schema import TableSchema
@@ -63,7 +63,7 @@ def test_a_table_that_is_damaged_stays_so(table: Table) -> None:
 
 
 def test_a_task_goes_on_in_the_newest_snapshot(table: Table) -> None:
-    task = Enrichment(table.path, table.uuid, (("who", "id"),), ("name",), "left")
+    task = Enrichment(InTable(table.path, table.uuid), (("who", "id"),), ("name",), "left")
     batch = pa.record_batch({"who": pa.array([1], pa.int64())})
     rows = task(iter([batch, batch]))
     first = next(rows)

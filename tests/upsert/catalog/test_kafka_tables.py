@@ -172,7 +172,6 @@ def test_options_in_hints_are_of_the_direction(
         properties_bootstrap_servers=kafka.bootstrap_servers,
         key_format="json",
         value_format="json",
-        scan_parallelism="2",
         sink_parallelism="2",
     )
     catalog.sql(f"CREATE TABLE t {columns} {options}")

@@ -89,7 +89,7 @@ def test_mirror_holds_the_topic_goes_on_after_a_stop_and_is_dropped_with_its_tab
     second.processAllAvailable()
     found = mirror.snapshot().lookup(["region"], pa.table({"region": ["Hangzhou", "Berlin"]}))
     assert sorted(found["id"].to_pylist()) == [2, 4]
-    with pytest.raises(ConfigurationError, match=r"a query that runs; stop it first, with catalog.mirror"):
+    with pytest.raises(ConfigurationError, match=r"a query that runs; stop it first, with ALTER TABLE"):
         catalog.sql("DROP TABLE users")
     second.stop()
     catalog.sql("DROP TABLE users")
@@ -141,3 +141,42 @@ def test_only_upsert_topics_have_a_mirror(spark: SparkSession, catalog: Catalog)
         catalog.mirror(spark, "log")
     with pytest.raises(ConfigurationError, match="'upsert-kafka' have a mirror, got 'kafka'"):
         catalog.table("log")
+
+
+def test_a_stream_and_the_mirror_go_on_with_altered_columns(
+    spark: SparkSession, kafka: LocalKafka, catalog: Catalog, tmp_path: Path
+) -> None:
+    """The copy has no key, so a ``-U`` that were not the row that was emitted would fail there."""
+    users = Users(kafka, catalog, "id BIGINT, region STRING")
+    catalog.sql("CREATE TABLE copy (id BIGINT, region STRING)")
+
+    def send(*records: tuple[int, str, int | None]) -> None:
+        keys = [json.dumps({"id": id}).encode() for id, *_ in records]
+        values = [json.dumps({"id": id, "region": r, "level": level}).encode() for id, r, level in records]
+        columns = {"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())}
+        produce(users.connection, users.topic, [pa.table(columns)])
+
+    def follow() -> list[tuple[Any, ...]]:
+        writer = catalog.write_changes(catalog.read_changes(spark, "users"), "copy")
+        finished(writer.option("checkpointLocation", str(tmp_path / "c")).trigger(**NOW).start())
+        return sorted(tuple(row.values()) for row in catalog.table("copy").snapshot().scan().to_pylist())
+
+    send((1, "Berlin", 5), (2, "Beijing", 6))
+    assert follow() == [(1, "Berlin"), (2, "Beijing")]
+    running: Any = catalog.sql("ALTER TABLE users START MIRROR", spark)
+    running.query.processAllAvailable()
+    with pytest.raises(ConfigurationError, match="stop it first, with ALTER TABLE users STOP MIRROR"):
+        catalog.sql("ALTER TABLE users ADD COLUMN level INT")
+    assert str(catalog.sql("ALTER TABLE users STOP MIRROR")) == "<ALTER TABLE users STOP MIRROR: stopped>"
+    for table in ("users", "copy"):
+        catalog.sql(f"ALTER TABLE {table} ADD COLUMN level INT")
+    send((1, "Rome", 7), (3, "Paris", None))
+    expected = [(1, "Rome", 7), (2, "Beijing", None), (3, "Paris", None)]
+    assert follow() == expected
+    catalog.sql("SET 'execution.trigger' = 'available-now'")
+    finished(catalog.sql("ALTER TABLE users START MIRROR", spark).query)  # type: ignore[attr-defined]
+    assert [tuple(row.values()) for row in rows(catalog, ["id", "region", "level"])] == expected
+    for table, change in (("users", "DROP INDEX INDEX_region"), ("users", ""), ("copy", "")):
+        catalog.sql(f"ALTER TABLE {table} {change or 'DROP COLUMN region'}")
+    send((2, "Rome", 9), (3, "Rome", 8))
+    assert follow() == [(1, 7), (2, 9), (3, 8)]

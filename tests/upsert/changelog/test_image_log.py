@@ -352,3 +352,76 @@ def test_bytes_written_by_a_batch_follow_its_changes_not_the_images(tmp_path: Pa
         table = Table.open(tmp_path / str(keys))
         written[keys] = sum(entry.bytes for entry in table.published.delta(table.snapshot().info).added)
     assert written[50_000] <= 1.01 * written[1_000] < 50_000
+
+
+class TestColumnsThatChange:
+    """A table's columns are altered between two runs of a query, which remembers its images."""
+
+    MORE = TableSchema.of(
+        {"word": pa.string(), "extra": pa.string(), "n": pa.int64(), "offset": pa.int64()}, ["word"]
+    )
+    LESS = TableSchema.of({"word": pa.string(), "extra": pa.string(), "offset": pa.int64()}, ["word"])
+
+    def opened(self, folder: Path, schema: TableSchema, version: int) -> ImageLog:
+        return ImageLog.open(folder / "words-0", schema, "words-0", beginning=0, version=version)
+
+    def advance(self, log: ImageLog, schema: TableSchema, start: int, end: int, *lines: str) -> list[Row]:
+        compare = [name for name in schema.names if name not in ("word", "offset")]
+        found = log.advance(start, end, changelog(schema.arrow, *lines), compare=compare)
+        return [row for table in found for row in table.to_pylist()]
+
+    def test_images_get_a_column_and_lose_one(self, tmp_path: Path) -> None:
+        """What is added is NULL in rows that were emitted without it, also if their records have it."""
+        advance(opened(tmp_path), 0, 2, "+U a 1 0", "+U b 1 1")
+        log = self.opened(tmp_path, self.MORE, 1)
+        assert self.advance(log, self.MORE, 2, 4, "+U a x 1 2", "+U b NULL 1 3") == [
+            *changelog(self.MORE.arrow, "-U a NULL 1 0", "+U a x 1 2").to_pylist()
+        ]
+        log = self.opened(tmp_path, self.LESS, 2)
+        found = self.advance(log, self.LESS, 4, 6, "+U a x 4", "-D b NULL 5")
+        assert found == changelog(self.LESS.arrow, "-D b NULL 1").to_pylist()
+        log = self.opened(tmp_path, self.MORE, 3)
+        found = self.advance(log, self.MORE, 6, 7, "+U a y 7 6")
+        assert found == changelog(self.MORE.arrow, "-U a x NULL 2", "+U a y 7 6").to_pylist()
+
+    def test_a_batch_that_is_replayed_with_more_columns_leads_to_what_was_committed(
+        self, tmp_path: Path
+    ) -> None:
+        log = opened(tmp_path)
+        advance(log, 0, 1, "+U a 1 0")
+        advance(log, 1, 3, "+U a 2 1", "+U b 1 2")
+        log = self.opened(tmp_path, self.MORE, 1)
+        held = {row["word"]: row for row in rows_of(self.MORE, "+I a NULL 1 0")}
+        for row in self.advance(log, self.MORE, 1, 3, "+U a x 2 1", "+U b y 1 2"):
+            kind = row.pop(ROW_KIND_COLUMN)
+            if kind in ("-U", "-D"):
+                assert held.pop(row["word"]) == row
+            else:
+                assert row["word"] not in held
+                held[row["word"]] = row
+        expected = rows_of(self.MORE, "+I a NULL 2 1", "+I b NULL 1 2")
+        assert sorted(held.values(), key=lambda row: row["word"]) == expected
+        assert self.advance(log, self.MORE, 3, 4, "-D b NULL NULL 3") == [
+            *changelog(self.MORE.arrow, "-D b NULL 1 2").to_pylist()
+        ]
+
+    def test_an_attempt_with_older_columns_is_refused(self, tmp_path: Path) -> None:
+        """One that was given up may still run, and would drop what the newer one has remembered."""
+        advance(opened(tmp_path), 0, 1, "+U a 1 0")
+        self.opened(tmp_path, self.MORE, 1)
+        for schema, version in ((SCHEMA, 0), (self.LESS, 1)):
+            with pytest.raises(ConfigurationError, match="must have columns"):
+                self.opened(tmp_path, schema, version)
+
+    def test_a_column_of_another_type_is_refused(self, tmp_path: Path) -> None:
+        advance(opened(tmp_path), 0, 1, "+U a 1 0")
+        other = TableSchema.of({"word": pa.string(), "n": pa.string(), "offset": pa.int64()}, ["word"])
+        with pytest.raises(ConfigurationError, match="must have columns"):
+            self.opened(tmp_path, other, 1)
+
+
+def rows_of(schema: TableSchema, *lines: str) -> list[Row]:
+    return [
+        {name: value for name, value in row.items() if name != ROW_KIND_COLUMN}
+        for row in changelog(schema.arrow, *lines).to_pylist()
+    ]

@@ -69,6 +69,7 @@ TRIES: dict[str, Try] = {
     "fail-on-data-loss": Try("false", False, *BOOLEAN),
     "row-kind": Try("false", False, *BOOLEAN),
     "state.path": Try("/state", "/state", "", "must be a non-empty text"),
+    "state.version": Try("2", 2, *NUMBER),
     "mirror.path": Try("/mirror", "/mirror", "", "must be a non-empty text"),
     "mirror.not-given": Try("bad-records", "bad-records", "", "must be a non-empty text"),
     "state.ttl": Try("1 d", 86_400_000, *DURATION),
@@ -131,7 +132,8 @@ def test_a_bad_value_is_refused(connector: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["scan.startup.mode", "scan.filter.partitions", "key.fields", "sink.partitioner"]
+    "name",
+    ["scan.startup.mode", "scan.filter.partitions", "key.fields", "sink.partitioner", "scan.parallelism"],
 )
 def test_upsert_topics_refuse_what_belongs_to_others(name: str) -> None:
     given = {**WHERE, **BASE[UPSERT], name: "x"}
@@ -143,7 +145,7 @@ OF_BOTH = {
     *("topic", "topic-pattern", "value.format", "key.format", "key.fields", "key.fields-prefix"),
     *("value.fields-include", "connection.timeout", "state.path"),
 }
-OF_THE_CATALOG = {"mirror.path", "mirror.not-given"}
+OF_THE_CATALOG = {"mirror.path", "mirror.not-given", "state.version"}
 """Those that the catalog sets itself."""
 
 

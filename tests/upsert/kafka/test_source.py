@@ -95,8 +95,8 @@ def offset(*at: int) -> dict[str, object]:
         (rows(), [(0, 40), (0, 20)]),
         (rows(**{"scan.parallelism": "4"}), [(0, 13), (13, 26), (26, 40), (0, 10), (10, 20)]),
         (rows(**{"scan.parallelism": "2"}), [(0, 40), (0, 20)]),
-        (upserts(**{"changelog": "upsert", "scan.parallelism": "4"}), [(0, 40), (0, 20)]),
-        (changes(**{"scan.parallelism": "4"}), [(0, 40), (0, 20)]),
+        (upserts(changelog="upsert"), [(0, 40), (0, 20)]),
+        (changes(), [(0, 40), (0, 20)]),
     ],
 )
 def test_only_rows_that_are_merely_added_are_split(table: KafkaTable, tasks: list[tuple[int, int]]) -> None:
@@ -106,6 +106,12 @@ def test_only_rows_that_are_merely_added_are_split(table: KafkaTable, tasks: lis
     assert all(isinstance(task, RangePartition) for task in found)
     assert [(task.part.start, task.part.end) for task in found] == tasks
     assert reader.partitions(offset(40, 20), offset(40, 20)) == []
+
+
+def test_tasks_of_a_topic_of_changes_cannot_be_chosen() -> None:
+    for declare, of in ((upserts, "'scan.parallelism': unsupported"), (changes, "no effect for the format")):
+        with pytest.raises(ConfigurationError, match=f"{of}.*one task reads each partition"):
+            declare(**{"scan.parallelism": "4"})
 
 
 def test_warnings_of_tasks_are_seen_where_nobody_has_set_up_logging() -> None:

@@ -304,7 +304,7 @@ def test_an_aggregate_and_a_batch_are_written(
     shop.sql("SET 'execution.runtime-mode' = 'batch'")
     shop.sql("INSERT INTO results VALUES (1, 7), (3, 8), (3, 9)", spark)
     assert dict(postgres.fetch(f"SELECT cust, n FROM {target}")) == {1: 7, 3: 9}
-    with pytest.raises(ConfigurationError, match=r"'results'.*only written; read it with"):
+    with pytest.raises(ConfigurationError, match=r"'results'.*is written, and looked up by key"):
         shop.sql("SELECT * FROM results", spark)
     shop.sql("DROP TABLE results")
     assert dict(postgres.fetch(f"SELECT cust, n FROM {target}")) == {1: 7, 3: 9}

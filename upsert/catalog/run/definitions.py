@@ -129,7 +129,7 @@ def rename_table(context: Context, statement: s.RenameTable) -> Result:
     if context.plain_view(statement.name) is not None:
         raise no_table(table_ref.shown)
     table_ref.existing()
-    _check_no_mirror_runs(context, table_ref)
+    check_no_mirror_runs(context, table_ref)
     database = table_ref.qualified.rpartition(".")[0]
     new = statement.new if "." in statement.new else f"{database}.{statement.new}"
     target = context.new(new)
@@ -170,19 +170,19 @@ def drop_table(context: Context, statement: s.DropTable) -> Result:
 
 def drop_existing(context: Context, table_ref: TableRef) -> bool:
     """Drop a table or view; False if there is none."""
-    _check_no_mirror_runs(context, table_ref)
+    check_no_mirror_runs(context, table_ref)
     if not table_ref.is_temporary:
         return table_ref.tables.drop(table_ref.name)
     catalog, database, own = table_ref.qualified.split(".")
     return context.catalogs.database(f"{catalog}.{database}")[0].temporary.drop(database, own)
 
 
-def _check_no_mirror_runs(context: Context, table_ref: TableRef) -> None:
-    """Refuse to drop or rename a table while a query of this catalog keeps its mirror."""
+def check_no_mirror_runs(context: Context, table_ref: TableRef) -> None:
+    """Refuse to drop, rename or alter a table while a query of this catalog keeps its mirror."""
     if (query := context.mirrors.get(table_ref.path)) is not None and query.isActive:
         raise ConfigurationError(
-            f"table {table_ref.shown!r}: its mirror is kept by a query that runs; stop it first, with "
-            f"catalog.mirror(spark, {table_ref.shown!r}).stop()"
+            f"table {table_ref.shown!r}: its mirror is kept by a query that runs; stop it first, with ALTER "
+            f"TABLE {table_ref.shown} STOP MIRROR"
         )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from upsert.catalog.results import Done, Result
 from upsert.catalog.run import (
+    connector_changes,
     definitions,
     jobs,
     merge,
@@ -61,6 +62,10 @@ def execute(context: Context, statement: s.Statement, spark: SparkSession | None
             return plain_views.show_plain_views(context, statement)
         case s.DropTable():
             return definitions.drop_table(context, statement)
+        case s.AlterTable() if context.connected(statement.name) is not None:
+            return connector_changes.alter(context, statement)
+        case s.KeepMirror():
+            return connector_changes.keep_mirror(context, statement, spark)
         case s.AlterTable():
             return definitions.alter_table(context, statement)
         case s.RenameTable():

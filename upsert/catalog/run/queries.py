@@ -179,13 +179,21 @@ class _Reading:
             return planned(query, [None if name is None else frames[name] for name in names])
         args = _literals(query, spark)
         try:
-            return _over(spark, text, frames, args)
+            df = _over(spark, text, frames, args)
+            return df if self.is_streaming else self._with_lookups(df, references)
         except (AnalysisException, ParseException) as cause:
             is_subquery = cause.getCondition() == _STREAM_IN_SUBQUERY
             if not is_subquery or (joined := context.joined_subqueries) is None:
                 raise SchemaError(f"{query.subject}: {_described(cause, text, query.args)}") from cause
         stand_ins = {name: spark.createDataFrame([], df.schema) for name, df in frames.items()}
         return joined(_over(spark, text, stand_ins, args), tables)
+
+    def _with_lookups(self, df: DataFrame, references: Sequence[Reference]) -> DataFrame:
+        """A batch, in which tables that are only looked up are joined by lookups."""
+        times = (reference.as_of for reference in references)
+        if any(time is not None and time.kind is AsOfKind.PROCESSING for time in times):
+            return self.context.with_lookups(df)
+        return df
 
     def _pinned(self, reference: Reference) -> Reference:
         names_state = reference.as_of is not None or not STATES.isdisjoint(reference.options)

@@ -228,7 +228,8 @@ class Scan:
         if self._reads_changes:
             df = connected.read_changes(spark)
         else:
-            df = connected.read(spark)
+            wanted = self._columns(schema)
+            df = connected.read(spark) if as_of is None else connected.lookup_rows(spark, wanted)
             if "_row_kind" in df.columns:
                 raise self._refusal(
                     "the topic holds changes, which a batch would take for rows; "
