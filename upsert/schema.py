@@ -231,6 +231,30 @@ class TableSchema(Jsonable):
         """This schema with one more index of the given name."""
         return replace(self, indexes=(*self.indexes, Index(name, tuple(columns), unique)))
 
+    def check_new_names(self) -> None:
+        """Refuse names that Spark does not tell apart, whatever their case; tables that have them stay.
+
+        Raises:
+            SchemaError: two columns, or two fields of a struct, differ in case alone.
+
+        >>> TableSchema.of({"id": pa.int64(), "ID": pa.int64()}).check_new_names()
+        Traceback (most recent call last):
+            ...
+        upsert.errors.SchemaError: columns 'id' and 'ID' differ in case alone, which ...; choose another name
+        """
+        both = types.differ_in_case([*self.names, *(c.name for c in self.computed)])
+        of = "columns"
+        for column in () if both else self.columns:
+            of, both = f"column {column.name!r}: fields", types.fields_that_differ_in_case(column.type)
+            if both:
+                break
+        if both:
+            one, other = map(repr, both)
+            raise SchemaError(
+                f"{of} {one} and {other} differ in case alone, which Spark does not tell apart; "
+                "choose another name"
+            )
+
     @property
     def names(self) -> tuple[str, ...]:
         """Names of all columns, in order."""

@@ -7,6 +7,7 @@ an array, map or struct.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any, Final
 
 import pyarrow as pa
@@ -67,6 +68,27 @@ def sql_name(type_: pa.DataType) -> str:
     if pa.types.is_struct(type_):
         return f"STRUCT<{','.join(f'{field.name}: {sql_name(field.type)}' for field in type_)}>"
     return str(type_)
+
+
+def differ_in_case(names: Iterable[str]) -> tuple[str, str] | None:
+    """Two of the names that differ in case alone, which Spark takes for one; None if there are none.
+
+    >>> differ_in_case(["id", "name", "ID"])
+    ('id', 'ID')
+    """
+    seen: dict[str, str] = {}
+    for name in names:
+        if seen.setdefault(name.lower(), name) != name:
+            return seen[name.lower()], name
+    return None
+
+
+def fields_that_differ_in_case(type_: pa.DataType) -> tuple[str, str] | None:
+    """Two fields of one struct in a type that differ in case alone; None if there are none."""
+    inner = [type_.field(number) for number in range(type_.num_fields)]
+    found = differ_in_case([field.name for field in inner]) if pa.types.is_struct(type_) else None
+    deeper = (fields_that_differ_in_case(field.type) for field in inner)
+    return found or next((both for both in deeper if both), None)
 
 
 def quoted(name: str) -> str:

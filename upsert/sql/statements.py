@@ -133,7 +133,7 @@ class Declared:
     def schema(self, of: str) -> TableSchema:
         """The table's schema; a ``SchemaError`` where what is declared contradicts itself."""
         try:
-            return TableSchema(
+            schema = TableSchema(
                 self.columns,
                 self.primary_key,
                 self.indexes,
@@ -142,8 +142,10 @@ class Declared:
                 self.computed,
                 self.watermark,
             )
+            schema.check_new_names()
         except SchemaError as cause:
             raise SchemaError(f"{of}: {cause}") from None
+        return schema
 
 
 @dataclass(frozen=True)

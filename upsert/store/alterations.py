@@ -164,10 +164,21 @@ def altered(definition: Definition, changes: Iterable[Alteration]) -> Definition
     for change in changes:
         new = _changed(new, change)
     new.layout  # noqa: B018 - refuses what cannot be stored
+    _check_names(definition, new)
     _check_fixed(definition, new)
     if _content(new) == _content(definition):
         return definition
     return replace(new, version=definition.version + 1)
+
+
+def _check_names(old: Definition, new: Definition) -> None:
+    """Refuse a new name where two differ in case alone; tables of earlier releases may have such names."""
+    before, after = ({*one.schema.names, *(c.name for c in one.schema.computed)} for one in (old, new))
+    try:
+        new.schema.check_new_names()
+    except SchemaError as cause:
+        if after - before:
+            _refuse(old, str(cause))
 
 
 def _content(definition: Definition) -> tuple[Any, ...]:

@@ -119,6 +119,7 @@ class Table:
         folder = paths.table_folder(path)
         try:
             stored = with_metadata_aside(schema, f"table {os.path.basename(folder)!r}")
+            stored.check_new_names()
             return cls(log.create(folder, stored, options))
         except TableExistsError:
             if not if_not_exists:

@@ -30,9 +30,11 @@ from upsert.store.alterations import (
     SetOptions,
     TrackPartition,
     WidenColumn,
+    altered,
 )
 from upsert.store.commit.committer import Committer, Environment
 from upsert.store.files.data_file import forget_open_files
+from upsert.store.metadata.definition import Definition
 from upsert.store.storage import put_if_absent
 
 FAMILIES: tuple[tuple[pa.DataType, ...], ...] = (
@@ -281,6 +283,8 @@ REFUSED: list[tuple[Alteration, str]] = [
     (RenameColumn("age", "name"), "there is a column 'name'"),
     (RenameColumn("day", "date"), "PARTITIONED BY names it"),
     (AddColumn(Column("age", pa.int8())), "there is a column of this name"),
+    (AddColumn(Column("Age", pa.int8())), "columns 'age' and 'Age' differ in case alone"),
+    (RenameColumn("age", "NAME"), "columns 'NAME' and 'name' differ in case alone"),
     (AddColumn(Column("x", pa.int8(), nullable=False)), "column 'x' is NOT NULL, and present rows"),
     (AddColumn(Column("x", pa.int8()), after="nobody"), "unknown column 'nobody'"),
     (AddColumn(Column("_kind", pa.int8())), "'_kind' is used inside"),
@@ -315,6 +319,15 @@ def test_what_cannot_change_is_refused_by_name(tmp_path: Path, change: Alteratio
         table.alter(SetComment("age", "half of it"), change)
     assert table.definition.version == 0
     assert table.snapshot().id == 1
+
+
+def test_a_table_of_an_earlier_release_with_names_that_differ_in_case_can_be_altered() -> None:
+    """It could be created then; from now on each alteration keeps its names, or makes them different."""
+    old = Definition(0, TableSchema.of({"id": pa.int64(), "ID": pa.int64()}, ["id"]))
+    assert altered(old, [SetComment("ID", "another one")]).version == 1
+    assert altered(old, [RenameColumn("ID", "id2")]).schema.names == ("id", "id2")
+    with pytest.raises(SchemaError, match="columns 'id' and 'ID' differ in case alone"):
+        altered(old, [AddColumn(Column("n", pa.int64()))])
 
 
 def test_a_not_null_column_goes_into_an_empty_table_and_rows_staged_before_it_do_not(tmp_path: Path) -> None:
