@@ -74,7 +74,7 @@ Types = Callable[[Ref], pa.DataType]
 TEXT_WITH_CONSTANTS: Final = ("like", "startswith", "endswith", "contains", "substring")
 """Functions of a text whose other arguments must be constants."""
 
-_DIGITS: Final = {8: 3, 16: 5, 32: 10, 64: 20}
+DIGITS: Final = {8: 3, 16: 5, 32: 10, 64: 20}
 """Digits of a decimal that holds every integer of so many bits, as Spark counts them."""
 
 
@@ -179,7 +179,7 @@ def _is_widening(of: pa.DataType, to: pa.DataType) -> bool:
         if pa.types.is_integer(to):
             return bool(of.bit_width <= to.bit_width)
         if pa.types.is_decimal(to):
-            return bool(to.precision - to.scale >= _DIGITS[of.bit_width])
+            return bool(to.precision - to.scale >= DIGITS[of.bit_width])
         return bool(pa.types.is_floating(to))
     if pa.types.is_decimal(of) and pa.types.is_decimal(to):
         return bool(to.scale >= of.scale and to.precision - to.scale >= of.precision - of.scale)

@@ -260,6 +260,16 @@ def _stands_for(value: str) -> StandsFor:
         raise ValueError("the versions of tables and a state, as a JSON object") from None
 
 
+MERGE_SCHEMA: Final = Option(
+    "merge-schema",
+    options.boolean,
+    "columns of a batch that the table lacks are added to it, nullable and last, and columns that its "
+    "types do not fit get wider ones, in one change of the definition before the rows are written",
+    False,
+    aliases=("mergeschema",),
+)
+"""Option of a batch write and of INSERT."""
+
 WRITE_OPTIONS: Final = (
     PATH,
     Option(
@@ -309,6 +319,7 @@ WRITE_OPTIONS: Final = (
         "that a running query continues when columns are added",
         None,
     ),
+    MERGE_SCHEMA,
     replace(SINK_MATERIALIZE, default=None),
 )
 """Options of ``df.write`` and ``df.writeStream``."""
@@ -328,8 +339,18 @@ class WriteOptions:
     unchanged_since: int | None = None
     stands_for: StandsFor | None = None
     materialize: str | None = None
+    merge_schema: bool = False
 
     def check_for_a_stream(self) -> None:
+        """Refuse what only a batch may ask for: columns to add, and an overwrite mode."""
+        if self.merge_schema:
+            raise ConfigurationError(
+                f"{FORMAT}: option 'merge-schema' must go with a batch write, got true for a stream; ALTER "
+                "TABLE, and start the stream again"
+            )
+        self.check_adds_rows()
+
+    def check_adds_rows(self) -> None:
         """Refuse an overwrite mode for a write that adds rows."""
         if self.overwrite_mode is not None:
             raise ConfigurationError(
@@ -353,4 +374,5 @@ class WriteOptions:
             unchanged_since=values["unchanged-since"],
             stands_for=values["stands-for"],
             materialize=values["sink.materialize"],
+            merge_schema=values["merge-schema"],
         )

@@ -63,6 +63,8 @@ def execute(context: Context, statement: s.Statement, spark: SparkSession | None
             return definitions.drop_table(context, statement)
         case s.AlterTable():
             return definitions.alter_table(context, statement)
+        case s.AddConstraint():
+            return definitions.add_constraint(context, statement)
         case s.RenameTable():
             return definitions.rename_table(context, statement)
         case s.TrackPartitions():
