@@ -65,8 +65,9 @@ _REMEDIES: Final = {
     "TEXT": "use STRING",
     "DATETIME": "use TIMESTAMP_NTZ",
     "MULTISET": "use MAP<element, INT>",
-    "INTERVAL": "use a number of a stated unit",
-    "TIME": "use a number of a stated unit",
+    "INTERVAL": "use a number of a stated unit, and make_dt_interval or make_ym_interval in queries",
+    "TIME": "use a number of a stated unit, and make_time in queries",
+    "VARIANT": "use STRING with JSON, and parse_json in queries",
 }
 
 

@@ -31,7 +31,7 @@ from upsert.errors import SchemaError
 from upsert.options import boolean
 from upsert.sql import statements as s
 from upsert.sql.checks import check_default, with_checks
-from upsert.sql.columns import Elements, read_check, read_column_type, read_default
+from upsert.sql.columns import Elements, read_check, read_column_type, read_default, read_type
 from upsert.sql.query import query_at
 from upsert.sql.statements import Statement
 from upsert.sql.tokens import Cursor, names, options, partition, table_name
@@ -297,7 +297,22 @@ def _add(cursor: Cursor) -> list[Alteration]:
     return cursor.listed(lambda: _added(cursor)) if cursor.ahead("(") else [_added(cursor)]
 
 
+def _added_field(cursor: Cursor) -> Alteration:
+    """``a.b INT``: a field of a struct, after the column and what lies between."""
+    path = [cursor.name("the name of a column")]
+    while cursor.skip("."):
+        path.append(cursor.name("the name of a field"))
+    found = alterations.AddField(tuple(path), read_type(cursor))
+    if cursor.ahead("NOT", "NULL") or cursor.ahead("DEFAULT"):
+        raise cursor.refusal("existing rows have NULL in a field that is added; leave it out")
+    if cursor.ahead("COMMENT") or cursor.ahead("FIRST") or cursor.ahead("AFTER"):
+        raise cursor.refusal("a field of a struct has no comment, and becomes the last one; leave it out")
+    return found
+
+
 def _added(cursor: Cursor) -> Alteration:
+    if cursor.is_name(0) and cursor.word(1) == ".":
+        return _added_field(cursor)
     elements = Elements(cursor, ends=("FIRST", "AFTER"))
     elements.read()
     if elements.primary_key:
@@ -325,9 +340,18 @@ def _added(cursor: Cursor) -> Alteration:
 
 def _drop(cursor: Cursor) -> list[Alteration]:
     def column() -> Alteration:
-        return alterations.DropColumn(cursor.name("the name of a column"))
+        found = alterations.DropColumn(cursor.name("the name of a column"))
+        _refuse_field(cursor)
+        return found
 
     return cursor.listed(column) if cursor.ahead("(") else [column()]
+
+
+def _refuse_field(cursor: Cursor) -> None:
+    if cursor.ahead("."):
+        raise cursor.refusal(
+            "fields of structs are found in the files by their names, so they stay; only ADD COLUMN takes one"
+        )
 
 
 def _drop_constraint(cursor: Cursor) -> list[Alteration]:
@@ -337,12 +361,14 @@ def _drop_constraint(cursor: Cursor) -> list[Alteration]:
 
 def _rename(cursor: Cursor) -> list[Alteration]:
     old = cursor.name("the name of a column")
+    _refuse_field(cursor)
     cursor.expect("TO")
     return [alterations.RenameColumn(old, cursor.name("the new name"))]
 
 
 def _alter(cursor: Cursor) -> list[Alteration]:
     name = cursor.name("the name of a column")
+    _refuse_field(cursor)
     if cursor.skip("COMMENT"):
         return [alterations.SetComment(name, cursor.string("a comment in quotes"))]
     if cursor.skip("SET", "DEFAULT"):

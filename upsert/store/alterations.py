@@ -109,6 +109,18 @@ class WidenColumn:
 
 
 @dataclass(frozen=True)
+class AddField:
+    """A new field, last in a struct of a column. Old rows have NULL in it.
+
+    ``path`` begins with the column and ends with the new field; between them are fields of structs,
+    ``element`` of an array and ``value`` of a map.
+    """
+
+    path: tuple[str, ...]
+    type: pa.DataType
+
+
+@dataclass(frozen=True)
 class SetDefault:
     """Another DEFAULT of a column, None for none; existing rows stay as they are."""
 
@@ -174,6 +186,7 @@ Alteration = (
     | DropColumn
     | RenameColumn
     | WidenColumn
+    | AddField
     | SetOptions
     | ResetOptions
     | TrackPartition
@@ -260,6 +273,8 @@ def _changed(definition: Definition, change: Alteration) -> Definition:
             return _rename(definition, change)
         case WidenColumn():
             return _widen(definition, change)
+        case AddField(path, type_):
+            return _add_field(definition, path, type_)
         case SetOptions(given):
             return replace(definition, given={**_without(definition, given), **given})
         case ResetOptions(keys):
@@ -425,6 +440,16 @@ def _widen(definition: Definition, change: WidenColumn) -> Definition:
                 _refuse(
                     definition, f"column {name!r} must stay {found}: {what} places rows by it, got {wanted}"
                 )
+    columns = tuple(changed if c.name == name else c for c in definition.schema.columns)
+    return replace(definition, schema=replace(definition.schema, columns=columns))
+
+
+def _add_field(definition: Definition, path: Sequence[str], type_: pa.DataType) -> Definition:
+    name, *between = path[:-1]
+    column = definition.schema.column(_known(definition, name))
+    of = f"{definition.owner}: ALTER TABLE: ADD COLUMN {'.'.join(path)}"
+    grown = types.with_field(column.type, between, pa.field(path[-1], type_), f"{of}: column {name!r}")
+    changed = replace(column, type=types.canonical(grown, of))
     columns = tuple(changed if c.name == name else c for c in definition.schema.columns)
     return replace(definition, schema=replace(definition.schema, columns=columns))
 

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from upsert import types
 from upsert.errors import ConfigurationError, SchemaError
-from upsert.schema import Column, Index, TableSchema
+from upsert.schema import Column, Index, Length, TableSchema
 from upsert.sql.columns import metadata_from_comment, parse_columns
 from upsert.sql.parser import parse
 from upsert.sql.show_create import create_text
-from upsert.sql.statements import CreateTable, DropTable, Statement
+from upsert.sql.statements import AlterTable, CreateTable, DropTable, Insert, Merge, Statement, Update
+from upsert.store.alterations import AddField, Alteration, DropCheck, SetDefault, WidenColumn
 
 
 def create(text: str) -> CreateTable:
@@ -301,7 +302,8 @@ def test_type_of_spark_or_flink_becomes_its_arrow_type(name: str, type_: pa.Data
             "constraint 'check_a' is declared twice",
         ),
         ("a INTERVAL", "use a number of a stated unit"),
-        ("a VARIANT", "expected a column type, one of BOOLEAN, "),
+        ("a VARIANT", "use STRING with JSON, and parse_json in queries"),
+        ("a MONEY", "expected a column type, one of BOOLEAN, "),
         ("a INT(3)", "type INT has no parameters"),
         ("a TIMESTAMP(9)", "a precision of 9 cannot be stored: times have microseconds; use 6"),
         ("a TIMESTAMP WITH TIME ZONE", "cannot be stored; use TIMESTAMP WITH LOCAL TIME ZONE"),
@@ -563,3 +565,62 @@ def test_any_other_text_is_refused_by_our_own_error(text: str) -> None:
 def test_statements_can_be_sent_to_another_process() -> None:
     statement = create("CREATE TABLE t (a INT) WITH ('bucket' = '2')")
     assert pickle.loads(pickle.dumps(statement)) == statement
+
+
+@pytest.mark.parametrize(
+    ("text", "changes"),
+    [
+        ("ADD COLUMN a.b INT", (AddField(("a", "b"), pa.int32()),)),
+        (
+            "ADD COLUMNS (a.element.`b c` STRING, m.value.x DATE)",
+            (AddField(("a", "element", "b c"), pa.string()), AddField(("m", "value", "x"), pa.date32())),
+        ),
+        ("ALTER COLUMN a TYPE VARCHAR(9)", (WidenColumn("a", pa.string(), Length(9)),)),
+        ("MODIFY a STRING", (WidenColumn("a", pa.string()),)),
+        ("ALTER COLUMN a SET DEFAULT 'x' || 'y'", (SetDefault("a", "'x' || 'y'"),)),
+        ("ALTER COLUMN a DROP DEFAULT", (SetDefault("a", None),)),
+        ("DROP CONSTRAINT IF EXISTS c", (DropCheck("c", if_exists=True),)),
+    ],
+)
+def test_alter_table_says_what_changes(text: str, changes: tuple[Alteration, ...]) -> None:
+    assert parse(f"ALTER TABLE t {text}") == AlterTable("t", changes)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("ADD COLUMN a.b INT NOT NULL", "existing rows have NULL in a field that is added; leave it out"),
+        ("ADD COLUMN a.b INT FIRST", "a field of a struct has no comment, and becomes the last one"),
+        ("ADD COLUMN a. INT NULL", "expected a column type"),
+        ("DROP COLUMN a.b", "fields of structs are found in the files by their names, so they stay"),
+        ("RENAME COLUMN a.b TO c", "fields of structs are found in the files by their names, so they stay"),
+        ("ALTER COLUMN a.b TYPE INT", "fields of structs are found in the files by their names"),
+        ("ADD COLUMN a INT CHECK (a > 0)", "CHECK (a > 0) is added by itself"),
+        ("ADD CHECK (a > 0)", "a constraint gets a name; write ADD CONSTRAINT name CHECK (…)"),
+        ("ADD CONSTRAINT p PRIMARY KEY (a)", "the primary key cannot change"),
+        ("ALTER COLUMN a SET DEFAULT", "expected an expression, found the end of the text"),
+    ],
+)
+def test_what_alter_table_cannot_do_is_refused(text: str, message: str) -> None:
+    with pytest.raises(SchemaError) as error:
+        parse(f"ALTER TABLE t {text}")
+    assert message in str(error.value)
+
+
+def test_values_may_be_defaults() -> None:
+    update = parse("UPDATE t SET a = DEFAULT, b = `DEFAULT`, c = 'DEFAULT' WHERE d = 1")
+    assert isinstance(update, Update)
+    assert update.defaults == {"a"}
+    assert update.rows.over(["v"]).text.split("FROM")[0] == (
+        "SELECT *,  NULL AS `_new_value_0`,  `DEFAULT` AS `_new_value_1`,  'DEFAULT' AS `_new_value_2` "
+    )
+    merge = parse(
+        "MERGE INTO t USING s ON t.a = s.a WHEN MATCHED THEN UPDATE SET b = default, c = s.b "
+        "WHEN NOT MATCHED THEN INSERT (a, b, c) VALUES (a, DEFAULT, DEFAULT)"
+    )
+    assert isinstance(merge, Merge)
+    assert [clause.defaults for clause in merge.clauses] == [{"b"}, {"b", "c"}]
+    insert = parse("INSERT INTO t VALUES (1, DEFAULT, f(DEFAULT, 'DEFAULT')), (DEFAULT, '(', DEFAULT)")
+    assert isinstance(insert, Insert)
+    filled = insert.query.with_defaults(["10", "20", "30"]).worded.text.strip()
+    assert filled == "VALUES (1, 20, f(DEFAULT, 'DEFAULT')), (10, '(', 30)"
