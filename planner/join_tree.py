@@ -29,7 +29,6 @@ from typing import Final
 
 import pyarrow as pa
 
-from deltajoin.core.conditions import check_is_condition
 from deltajoin.core.plans import Path, UnreachableLookup, paths_of, unreachable_lookups
 from deltajoin.expressions import Condition, Ref, conjunction, refs_of
 from deltajoin.filters import Predicate
@@ -69,6 +68,7 @@ from planner.plan.sources import ManagedTable, index_within
 from planner.plan.translate import NotTranslatableError, predicates_of, translated
 from planner.plan.trees import above, join_in_words, row_kind_of
 from planner.refusals import Refused
+from upsert.conditions.evaluate import check_is_condition
 from upsert.errors import ConfigurationError, SchemaError
 
 

@@ -174,11 +174,13 @@ def test_the_quick_start_is_that_of_the_readme_which_runs() -> None:
 @pytest.mark.parametrize(
     ("name", "statement"),
     [
-        ("`DEFAULT`", "CREATE TABLE t (a INT DEFAULT 3)"),
-        ("`CHECK`", "CREATE TABLE t (a INT, CHECK (a > 3))"),
+        ("lengths inside ARRAY", "CREATE TABLE t (a ARRAY<VARCHAR(3)>)"),
+        ("CHAR(n) as a partition column", "CREATE TABLE t (a CHAR(3)) PARTITIONED BY (a)"),
+        ("a CHECK by subqueries", "CREATE TABLE t (a INT, CHECK (a > (SELECT 3)))"),
+        ("fields of structs dropped", "ALTER TABLE t DROP COLUMN a.b"),
         ("TIME", "CREATE TABLE t (a TIME)"),
-        ("intervals", "CREATE TABLE t (a INTERVAL DAY)"),
-        ("CHAR(n)", "CREATE TABLE t (a CHAR(3))"),
+        ("`INTERVAL DAY TO SECOND`", "CREATE TABLE t (a INTERVAL DAY TO SECOND)"),
+        ("`INTERVAL YEAR TO MONTH`", "CREATE TABLE t (a INTERVAL YEAR TO MONTH)"),
         ("VARIANT", "CREATE TABLE t (a VARIANT)"),
     ],
 )

@@ -5,6 +5,7 @@
     ├── SchemaError           rows or DDL do not fit the table: correct the rows or the statement
     ├── ChangelogError        the changes contradict each other: correct the producer or the query
     ├── DuplicateKeyError     two rows have one key of a UNIQUE INDEX: correct one of them
+    ├── CheckViolatedError    a CHECK constraint is false of a row: correct the row
     ├── TableExistsError      choose another name, or IF NOT EXISTS
     ├── TableNotFoundError    create the table, or correct its name
     ├── DatabaseExistsError   choose another name, or IF NOT EXISTS
@@ -57,6 +58,10 @@ class ChangelogError(UpsertError):
 
 class DuplicateKeyError(UpsertError):
     """Two rows would have equal values in the columns of a UNIQUE INDEX; nothing was committed."""
+
+
+class CheckViolatedError(UpsertError):
+    """A CHECK constraint of the table is false of a row; nothing was committed."""
 
 
 class TableExistsError(UpsertError):

@@ -9,14 +9,39 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import pyarrow as pa
 
 from upsert import types
 from upsert.codec import MAY_BE_MISSING, Jsonable, written_with
-from upsert.errors import CorruptTableError, SchemaError
+from upsert.conditions import expressions
+from upsert.conditions.evaluate import check_is_condition
+from upsert.conditions.expressions import Condition, refs_of
+from upsert.errors import ConfigurationError, CorruptTableError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
+
+MAX_LENGTH: Final = (1 << 31) - 1
+"""Characters of a text."""
+
+
+@dataclass(frozen=True)
+class Length(Jsonable):
+    """How many characters a text has: at most so many or, where it ``is_padded``, exactly, with blanks.
+
+    >>> str(Length(10)), str(Length(2, is_padded=True))
+    ('VARCHAR(10)', 'CHAR(2)')
+    """
+
+    characters: int
+    is_padded: bool = False
+
+    def __str__(self) -> str:
+        return f"{'CHAR' if self.is_padded else 'VARCHAR'}({self.characters})"
+
+    def holds(self, other: Self) -> bool:
+        """Whether every text of the other length is one of this length, as Spark's ALTER TABLE has it."""
+        return self == other or (not self.is_padded and self.characters >= other.characters)
 
 
 @dataclass(frozen=True)
@@ -24,6 +49,8 @@ class Column(Jsonable):
     """One column: its name, its Arrow type, whether it may hold NULL, and a comment.
 
     Attributes:
+        length: of a STRING column that is ``VARCHAR(n)`` or ``CHAR(n)``; None for others.
+        default: Spark SQL for the value that statements give the column where they name none; None for NULL.
         metadata: the metadata key that the column holds (FLIP-107), None for a physical column.
         virtual: whether a metadata column is only read, never written.
         id: tells the column from all others that its table had or will have, whatever their names; 0 until
@@ -37,6 +64,13 @@ class Column(Jsonable):
     metadata: str | None = field(default=None, metadata=written_with("metadata"))
     virtual: bool = field(default=False, metadata=written_with("metadata"))
     id: int = field(default=0, compare=False, metadata=MAY_BE_MISSING)
+    length: Length | None = field(default=None, metadata=written_with("length"))
+    default: str | None = field(default=None, metadata=written_with("default"))
+
+    @property
+    def sql_type(self) -> str:
+        """The type as ``CREATE TABLE`` names it."""
+        return types.sql_name(self.type) if self.length is None else str(self.length)
 
     @property
     def as_data(self) -> Self:
@@ -93,6 +127,51 @@ class ComputedColumn(Jsonable):
 
 
 @dataclass(frozen=True)
+class Check(Jsonable):
+    """``CONSTRAINT name CHECK (text)``: a condition that must not be false of any row; NULL passes.
+
+    Attributes:
+        text: the condition as it was written.
+        condition: what it means: `Ref`s are columns of the table, which has the number 0.
+    """
+
+    name: str
+    text: str
+    condition: Condition
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it names, sorted."""
+        return tuple(sorted(ref.column for ref in refs_of(self.condition)))
+
+    def __str__(self) -> str:
+        return f"CONSTRAINT {self.name} CHECK ({self.text})"
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values of which ``from_json`` makes the value again."""
+        return {"name": self.name, "text": self.text, "condition": expressions.to_json(self.condition)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """The value of its JSON form.
+
+        Raises:
+            KeyError: a field is missing.
+            TypeError: one is not of the type that it should have.
+            ConfigurationError: it has no condition.
+        """
+        name, text, condition = value["name"], value["text"], expressions.from_json(value["condition"])
+        if not isinstance(name, str) or not isinstance(text, str) or condition is None:
+            raise TypeError(f"a CHECK must have a name, a text and a condition, got {value!r}")
+        return cls(name, text, condition)
+
+
+def plainly(error: Exception) -> str:
+    """What an error says of a condition over the columns of one table, which are named there as ``t0.…``."""
+    return str(error).replace("t0.", "")
+
+
+@dataclass(frozen=True)
 class Watermark(Jsonable):
     """``WATERMARK FOR column AS column - INTERVAL …``: how late rows of a stream may come.
 
@@ -105,7 +184,7 @@ class Watermark(Jsonable):
     delay_ms: int = 0
 
 
-__all__ = ["Column", "Index", "TableSchema"]
+__all__ = ["Check", "Column", "Index", "Length", "TableSchema"]
 
 
 @dataclass(frozen=True)
@@ -133,6 +212,7 @@ class TableSchema(Jsonable):
     comment: str | None = None
     computed: tuple[ComputedColumn, ...] = field(default=(), metadata=written_with("computed"))
     watermark: Watermark | None = field(default=None, metadata=written_with("watermark"))
+    checks: tuple[Check, ...] = field(default=(), metadata=written_with("checks"))
     _types: dict[str, pa.DataType] = field(init=False, repr=False, compare=False, hash=False)
 
     def __post_init__(self) -> None:
@@ -171,6 +251,17 @@ class TableSchema(Jsonable):
             yield f"ids of columns must be at least 0, got {negative[0]}"
         if ROW_KIND_COLUMN in self._types:
             yield reserved
+        for one in self.columns:
+            if one.length is not None and one.type != pa.string():
+                yield f"column {one.name!r}: {one.length} is a text, got {types.sql_name(one.type)}"
+            if one.length is not None and not 1 <= one.length.characters <= MAX_LENGTH:
+                yield f"column {one.name!r}: {one.length} must have 1 to {MAX_LENGTH:,} characters"
+            if one.length is not None and one.length.is_padded and one.name in self.partitioned_by:
+                yield (
+                    f"PARTITIONED BY: column {one.name!r} is {one.length}, whose blanks would be part of the "
+                    "names of partitions; make it VARCHAR"
+                )
+        yield from self._problems_of_checks()
         self._check_hashable("PRIMARY KEY", self.primary_key)
         self._check_hashable("PARTITIONED BY", self.partitioned_by)
         for index in self.indexes:
@@ -198,6 +289,17 @@ class TableSchema(Jsonable):
         missing = [c for c in self.partitioned_by if c not in self.primary_key]
         if self.primary_key and missing:
             yield f"PRIMARY KEY must contain every partition column; it lacks {', '.join(missing)}"
+
+    def _problems_of_checks(self) -> Iterator[str]:
+        if repeated := _repeated(check.name.lower() for check in self.checks):
+            yield f"constraint {repeated!r} is declared twice; name one of them: CONSTRAINT name CHECK (…)"
+        for check in self.checks:
+            for name in check.columns:
+                self.type_of(name, str(check))
+            try:
+                check_is_condition(check.condition, lambda ref: self._types[ref.column])
+            except ConfigurationError as cause:
+                yield f"{check}: {plainly(cause)}"
 
     def _check_hashable(self, what: str, names: Sequence[str]) -> None:
         for name in names:
@@ -230,6 +332,42 @@ class TableSchema(Jsonable):
     def index_named(self, name: str, columns: Iterable[str], *, unique: bool = False) -> Self:
         """This schema with one more index of the given name."""
         return replace(self, indexes=(*self.indexes, Index(name, tuple(columns), unique)))
+
+    def check_new_names(self) -> None:
+        """Refuse names that Spark does not tell apart, whatever their case; tables that have them stay.
+
+        Raises:
+            SchemaError: two columns, or two fields of a struct, differ in case alone.
+
+        >>> TableSchema.of({"id": pa.int64(), "ID": pa.int64()}).check_new_names()
+        Traceback (most recent call last):
+            ...
+        upsert.errors.SchemaError: columns 'id' and 'ID' differ in case alone, which ...; choose another name
+        """
+        both = types.differ_in_case([*self.names, *(c.name for c in self.computed)])
+        of = "columns"
+        for column in () if both else self.columns:
+            of, both = f"column {column.name!r}: fields", types.fields_that_differ_in_case(column.type)
+            if both:
+                break
+        if both:
+            one, other = map(repr, both)
+            raise SchemaError(
+                f"{of} {one} and {other} differ in case alone, which Spark does not tell apart; "
+                "choose another name"
+            )
+
+    def has_columns_of(self, other: Self) -> bool:
+        """Whether rows of one schema are rows of the other: their columns are the same."""
+        own, theirs = (
+            [(c.id, c.name, c.type, c.nullable, c.length) for c in one.columns] for one in (self, other)
+        )
+        return own == theirs
+
+    @property
+    def has_rules(self) -> bool:
+        """Whether it says what earlier releases pass over, so that they would write rows that break it."""
+        return bool(self.checks) or any(c.length or c.default is not None for c in self.columns)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -276,7 +414,7 @@ class TableSchema(Jsonable):
         """
         try:
             return super().from_json(value)
-        except (KeyError, TypeError, SchemaError) as cause:
+        except (KeyError, TypeError, SchemaError, ConfigurationError) as cause:
             raise CorruptTableError(f"the schema of the table cannot be read: {cause!r}") from cause
 
 

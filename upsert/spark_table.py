@@ -19,7 +19,9 @@ from pyspark.sql.types import DataType, NullType, StructField, StructType
 from upsert import types
 from upsert.errors import CorruptTableError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
-from upsert.schema import TableSchema
+from upsert.schema import Column, TableSchema
+from upsert.store.alterations import AddColumn, Alteration, WidenColumn, altered
+from upsert.store.commit.change import check_is_no_view
 from upsert.store.rows.conform import cast_to, is_same_but_for_width
 from upsert.store.table import Table
 from upsert.stream_keys import UPSERTS_MARK, UpsertKey
@@ -126,6 +128,45 @@ def check_fits(given: StructType, schema: TableSchema, *, of: str, known: Collec
             )
 
 
+def merge_schema(table: Table, given: StructType, known: Collection[str] = ()) -> None:
+    """Add the columns of a query that a table lacks, and widen those that have a wider type in the query.
+
+    All in one alteration: added columns are nullable, and stand last. Nothing is changed where there is none.
+    ``known`` columns may be missing, see ``check_fits``.
+
+    Raises:
+        SchemaError: a type is none that a table can have, or ALTER TABLE does not take the change.
+        ConfigurationError: the table is a materialized view.
+    """
+    check_is_no_view(table.definition, table.name)
+    changes = _merging(table, given)
+    check_fits(given, altered(table.definition, changes).schema, of=f"table {table.name!r}", known=known)
+    try:
+        table.alter(*changes)
+    except SchemaError:
+        table.published.latest()
+        if (left := _merging(table, given)) == changes:
+            raise
+        table.alter(*left)  # another writer has added some of them
+
+
+def _merging(table: Table, given: StructType) -> list[Alteration]:
+    of, schema = f"table {table.name!r}: 'merge-schema'", table.schema
+    placed = {*schema.primary_key, *schema.partitioned_by, *table.options.bucket_key}
+    found: list[Alteration] = []
+    for field in given.fields:
+        if field.name == ROW_KIND_COLUMN or isinstance(field.dataType, NullType):
+            continue
+        if field.name not in schema.names:
+            column = Column(field.name, stored_type(field, of), comment=field.metadata.get("comment"))
+            found.append(AddColumn(column))
+        elif field.name not in placed and types.widens(
+            schema.type_of(field.name), type_ := stored_type(field, of)
+        ):
+            found.append(WidenColumn(field.name, type_))
+    return found
+
+
 def _fits(given: DataType, wanted: pa.DataType) -> bool:
     if isinstance(given, NullType):
         return True
@@ -146,8 +187,23 @@ def bucket_expression(table: Table) -> str | None:
         return "0"
     if not columns:
         return None
-    listed = ", ".join(map(types.quoted, columns))
+    listed = ", ".join(stored_text(types.quoted(name), table.schema.column(name)) for name in columns)
     return f"pmod(xxhash64({listed}), {table.options.bucket}L)"
+
+
+def stored_text(value: str, column: Column) -> str:
+    """Spark SQL for a value in the form in which a column stores it, where that is a text with a length.
+
+    A text that is too long stays so, for the store to refuse it.
+
+    >>> from upsert.schema import Length
+    >>> stored_text("`c`", Column("c", pa.string(), length=Length(3)))
+    'left(`c`, greatest(3, char_length(rtrim(`c`))))'
+    """
+    if (length := column.length) is None:
+        return value
+    most = f"greatest({length.characters}, char_length(rtrim({value})))"
+    return f"rpad({value}, {most}, ' ')" if length.is_padded else f"left({value}, {most})"
 
 
 def stored_type(field: StructField, of: str) -> pa.DataType:

@@ -7,6 +7,7 @@ an array, map or struct.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -69,6 +70,27 @@ def sql_name(type_: pa.DataType) -> str:
     return str(type_)
 
 
+def differ_in_case(names: Iterable[str]) -> tuple[str, str] | None:
+    """Two of the names that differ in case alone, which Spark takes for one; None if there are none.
+
+    >>> differ_in_case(["id", "name", "ID"])
+    ('id', 'ID')
+    """
+    seen: dict[str, str] = {}
+    for name in names:
+        if seen.setdefault(name.lower(), name) != name:
+            return seen[name.lower()], name
+    return None
+
+
+def fields_that_differ_in_case(type_: pa.DataType) -> tuple[str, str] | None:
+    """Two fields of one struct in a type that differ in case alone; None if there are none."""
+    inner = [type_.field(number) for number in range(type_.num_fields)]
+    found = differ_in_case([field.name for field in inner]) if pa.types.is_struct(type_) else None
+    deeper = (fields_that_differ_in_case(field.type) for field in inner)
+    return found or next((both for both in deeper if both), None)
+
+
 def quoted(name: str) -> str:
     """A name in backquotes, as Spark SQL takes any name.
 
@@ -92,6 +114,82 @@ def widens(old: pa.DataType, new: pa.DataType) -> bool:
         whole = new.precision - new.scale >= old.precision - old.scale
         return bool(old != new and new.scale >= old.scale and whole)
     return bool(pa.types.is_float32(old) and pa.types.is_float64(new))
+
+
+def grows(old: pa.DataType, new: pa.DataType) -> bool:
+    """Whether one type is the other with more fields in its structs, which are NULL in values of the old one.
+
+    >>> old, new = pa.struct([("a", pa.int32())]), pa.struct([("a", pa.int32()), ("b", pa.string())])
+    >>> grows(old, new), grows(pa.list_(old), pa.list_(new)), grows(new, old), grows(old, old)
+    (True, True, False, False)
+    """
+    return old != new and _is_part(old, new)
+
+
+def _is_part(old: pa.DataType, new: pa.DataType) -> bool:
+    if old.num_fields == 0 or type(old) is not type(new):
+        return bool(old == new)
+    inner = {field.name: field for field in map(new.field, range(new.num_fields))}
+    olds = [old.field(number) for number in range(old.num_fields)]
+    if pa.types.is_map(old):
+        pairs = [(old.key_field, new.key_field), (old.item_field, new.item_field)]
+    elif pa.types.is_list(old):
+        pairs = [(old.value_field, new.value_field)]
+    else:
+        pairs = [(field, inner.get(field.name)) for field in olds]
+        if any(not inner[name].nullable for name in inner.keys() - {field.name for field in olds}):
+            return False
+    return all(
+        other is not None and field.nullable == other.nullable and _is_part(field.type, other.type)
+        for field, other in pairs
+    )
+
+
+def holds(old: pa.DataType, new: pa.DataType) -> bool:
+    """Whether what was stored in one type is read in the other: a wider one, or one with more fields."""
+    return widens(old, new) or grows(old, new)
+
+
+def with_field(type_: pa.DataType, path: Sequence[str], field: pa.Field, of: str) -> pa.DataType:
+    """The type with one more field, last in the struct that a path leads to, as Spark writes it.
+
+    Args:
+        type_: of a column.
+        path: fields of structs, ``element`` of an array, ``value`` of a map.
+        field: the new one.
+        of: what the type is that of, for messages.
+
+    Raises:
+        SchemaError: the path leads to no struct, or the struct has such a field.
+
+    >>> points = pa.list_(pa.struct([("x", pa.int32())]))
+    >>> sql_name(with_field(points, ["element"], pa.field("y", pa.int32()), "column 'points'"))
+    'ARRAY<STRUCT<x: INT,y: INT>>'
+    """
+    if not path:
+        if not pa.types.is_struct(type_):
+            raise SchemaError(f"{of}: only a STRUCT has fields, got {sql_name(type_)}")
+        if (
+            differ_in_case([*(one.name for one in type_), field.name])
+            or type_.get_field_index(field.name) >= 0
+        ):
+            known = ", ".join(one.name for one in type_)
+            raise SchemaError(f"{of}: there is a field {field.name!r} among {known}; choose another name")
+        return pa.struct([*type_, field])
+    first, rest, inner = path[0], path[1:], f"{of}: {path[0]!r}"
+    if pa.types.is_list(type_) and first == "element":
+        own = type_.value_field
+        return pa.list_(own.with_type(with_field(own.type, rest, field, inner)))
+    if pa.types.is_map(type_) and first == "value":
+        own = type_.item_field
+        return pa.map_(type_.key_type, own.with_type(with_field(own.type, rest, field, inner)))
+    if pa.types.is_struct(type_) and (at := type_.get_field_index(first)) >= 0:
+        own = type_.field(at).with_type(with_field(type_.field(at).type, rest, field, inner))
+        return pa.struct([own if number == at else one for number, one in enumerate(type_)])
+    raise SchemaError(
+        f"{of}: {sql_name(type_)} has no part {first!r}; name a field of a STRUCT, element of an ARRAY or "
+        "value of a MAP"
+    )
 
 
 def canonical(type_: pa.DataType, of: str, levels: int = _MAX_LEVELS) -> pa.DataType:

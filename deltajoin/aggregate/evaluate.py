@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 
 from deltajoin.aggregate.spec import DeltaAggregateSpec, Measure
 from deltajoin.core.codes import Ints, codes_of_keys, codes_of_rows, first_of_each
-from deltajoin.core.conditions import mask
 from upsert import types
 from upsert.arrays import Mask, is_null, one_array
+from upsert.conditions.evaluate import mask
 from upsert.errors import SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import TableSchema

@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deltajoin.core import conditions
 from deltajoin.core.codes import Ints, KeyChunks, equal_pairs, have_values, numbers_of_keys
 from deltajoin.core.plans import (
     Attach,
@@ -43,6 +42,7 @@ from deltajoin.core.rows import (
 )
 from deltajoin.expressions import Condition
 from upsert.arrays import Mask
+from upsert.conditions import evaluate as conditions
 from upsert.errors import ChangelogError
 from upsert.rowkind import DELETE, INSERT, every_kind
 

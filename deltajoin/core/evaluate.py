@@ -29,7 +29,6 @@ import numpy as np
 import pyarrow as pa
 
 from deltajoin.core.codes import Ints, KeyChunks, dense, key_columns, numbers_of_keys
-from deltajoin.core.conditions import mask
 from deltajoin.core.consolidate import (
     ChangedKeys,
     consolidate_batches,
@@ -45,6 +44,7 @@ from deltajoin.expressions import Condition, Ref
 from deltajoin.spec import DeltaJoinSpec, output_name, present_name
 from deltajoin.tree import Inner, Node, Outer, equivalence_classes, flattened, nodes
 from upsert.arrays import one_array
+from upsert.conditions.evaluate import mask
 from upsert.rowkind import ROW_KIND_COLUMN, every_kind
 
 

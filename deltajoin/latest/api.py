@@ -15,7 +15,6 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from deltajoin.core.conditions import check_is_condition
 from deltajoin.enrichment import On, pairs_of
 from deltajoin.expressions import Condition
 from deltajoin.latest.operator import join_streams
@@ -23,6 +22,7 @@ from deltajoin.latest.spec import ALL_BUT_BEFORE, INSERTS, UPSERTS, LatestJoin, 
 from deltajoin.lookup.protocol import LookupSource, check_source, name_of
 from deltajoin.settings import JoinSettings
 from upsert import types
+from upsert.conditions.evaluate import check_is_condition
 from upsert.connect import parallelism
 from upsert.errors import ConfigurationError, CorruptTableError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind

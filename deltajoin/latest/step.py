@@ -26,12 +26,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from deltajoin.core.codes import Ints, codes_of_keys, codes_of_rows, equal_pairs, have_values
-from deltajoin.core.conditions import mask
 from deltajoin.errors import LookupFailedError
 from deltajoin.expressions import Ref
 from deltajoin.latest.spec import SIDES, LatestJoin, LookupSide
 from deltajoin.lookup.keys import distinct_keys
 from upsert.arrays import Mask, one_array
+from upsert.conditions.evaluate import mask
 from upsert.errors import ChangelogError
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 

@@ -20,7 +20,6 @@ import pyarrow as pa
 from pyspark.sql.types import StringType, StructField, StructType
 
 from deltajoin.core.codes import Ints, common_key_type, have_values
-from deltajoin.core.conditions import check_is_condition
 from deltajoin.core.consolidate import consolidate_changes
 from deltajoin.core.deltas import Match
 from deltajoin.core.evaluate import Join, determined, emitted, evaluate, output_schema
@@ -33,6 +32,7 @@ from deltajoin.spec import DeltaJoinSpec
 from deltajoin.tree import Inner, Outer, Where, flattened, nodes
 from upsert import types
 from upsert.blobs import by_number
+from upsert.conditions.evaluate import check_is_condition
 from upsert.errors import SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema

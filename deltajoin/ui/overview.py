@@ -13,7 +13,6 @@ from typing import Final
 
 import pyarrow as pa
 
-from upsert import types
 from upsert.catalog.connectors import VIEW, PlainView, definition_in
 from upsert.catalog.context import Context
 from upsert.catalog.query_records import QueryRecord, read_all
@@ -455,9 +454,7 @@ def _columns(schema: TableSchema) -> tuple[ColumnInfo, ...]:
         keys += ["PARTITIONED BY"] if column.name in schema.partitioned_by else []
         keys += [index.name for index in schema.indexes if column.name in index.columns]
         found.append(
-            ColumnInfo(
-                column.name, types.sql_name(column.type), column.nullable, ", ".join(keys), column.comment
-            )
+            ColumnInfo(column.name, column.sql_type, column.nullable, ", ".join(keys), column.comment)
         )
     return tuple(found)
 

@@ -1,7 +1,7 @@
 """Conditions of a query in other languages: those of a delta join, and filters of the store (pure).
 
 A condition that must hold inside a delta join has to mean exactly what Spark's does, so only what
-`deltajoin.core.conditions` evaluates so is translated. All else is named, so that a refusal can say what is
+`upsert.conditions.evaluate` evaluates so is translated. All else is named, so that a refusal can say what is
 in the way. A filter of the store only has to drop no row that the query keeps, because the query applies its
 own condition again. Left out of these on purpose: floating-point columns (NaN, -0.0), constants that do not
 fit the column's type, comparisons across types, OR.

@@ -15,7 +15,6 @@ from typing import Final
 from deltajoin.aggregate.evaluate import result_type
 from deltajoin.aggregate.spec import Measure as Computation
 from deltajoin.aggregate.spec import of_table
-from deltajoin.core.conditions import check_is_condition
 from deltajoin.expressions import Call as InsideCall
 from deltajoin.expressions import Condition, Ref
 from planner.plan.expressions import (
@@ -70,6 +69,7 @@ from planner.refusals import Refused, Rewrite, first_refusal, not_held, read_apa
 from planner.rules.row_kinds import carry_row_kind
 from planner.settings import Settings
 from planner.signed_sums import SIGNED, is_summable
+from upsert.conditions.evaluate import check_is_condition
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
 

@@ -13,7 +13,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from deltajoin import expressions as inside
-from deltajoin.core.conditions import check_is_condition
 from deltajoin.expressions import Condition, refs_of
 from deltajoin.tree import columns_of as columns_of_tree
 from deltajoin.tree import null_supplied, visible
@@ -56,6 +55,7 @@ from planner.plan.trees import (
     with_children,
 )
 from planner.settings import Settings
+from upsert.conditions.evaluate import check_is_condition
 from upsert.errors import ConfigurationError
 
 

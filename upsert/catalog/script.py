@@ -55,7 +55,7 @@ def ends_in_set(text: str) -> bool:
     except SchemaError:
         return False  # what is wrong with it is told when it is executed
     *_, (first, last) = [(0, 0), *_statements(tokens)]
-    return bool(tokens) and head_of_set(tokens[first : first + 4]) > 0 and not _is_whole_set(tokens, last)
+    return bool(tokens) and head_of_set(tokens[first:]) > 0 and not _is_whole_set(tokens, last)
 
 
 def _statements(tokens: Sequence[Token]) -> Iterator[tuple[int, int]]:
@@ -63,7 +63,7 @@ def _statements(tokens: Sequence[Token]) -> Iterator[tuple[int, int]]:
     first, is_set = 0, False
     for number, token in enumerate(tokens):
         if number == first:
-            is_set = head_of_set(tokens[first : first + 4]) > 0
+            is_set = head_of_set(tokens[first:]) > 0
         if token.token_type is not TokenType.SEMICOLON:
             continue
         if number > first and is_set and not _is_whole_set(tokens, number - 1):

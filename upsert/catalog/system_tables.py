@@ -224,8 +224,7 @@ def _schemas(table: Table, _: Snapshot) -> _Rows:
         one = table.published.definition_at(version)
         schema = one.schema
         fields = [
-            {"id": c.id, "name": c.name, "type": types.sql_name(c.type), "nullable": c.nullable}
-            | {"comment": c.comment}
+            {"id": c.id, "name": c.name, "type": c.sql_type, "nullable": c.nullable} | {"comment": c.comment}
             for c in schema.columns
         ]
         keys = list(schema.primary_key), list(schema.partitioned_by), [str(one) for one in schema.indexes]

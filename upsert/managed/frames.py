@@ -26,7 +26,14 @@ from upsert.managed.writer import hidden_table, sink_of
 from upsert.materializer.choice import Changes, choose
 from upsert.materializer.micro_batch import Materialize, WriteBatch, by_bucket
 from upsert.spark_formats import QueryWriter, query_writer, register
-from upsert.spark_table import FORMAT, bucket_expression, check_fits, collected, spark_schema
+from upsert.spark_table import (
+    FORMAT,
+    bucket_expression,
+    check_fits,
+    collected,
+    merge_schema,
+    spark_schema,
+)
 from upsert.store.metadata import table_file
 from upsert.store.metadata.stands_for import StandsFor
 from upsert.store.read.row_metadata import metadata_option
@@ -124,6 +131,8 @@ def write(df: DataFrame, path: str, options: Mapping[str, str] = {}, *, overwrit
     if df.isStreaming:
         raise ConfigurationError("write needs a batch DataFrame, got a streaming one; use write_changes")
     table = Table.open(path)
+    if WriteOptions.parse({**options, "path": table.path}).merge_schema:
+        merge_schema(table, df.schema)
     check_fits(df.schema, table.schema, of=f"table {table.name!r}")
     register(df.sparkSession)
     expression = bucket_expression(table)

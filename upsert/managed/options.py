@@ -249,6 +249,16 @@ def _stands_for(value: str) -> StandsFor:
         raise ValueError("the versions of tables and a state, as a JSON object") from None
 
 
+MERGE_SCHEMA: Final = Option(
+    "merge-schema",
+    options.boolean,
+    "columns of a batch that the table lacks are added to it, nullable and last, and columns that its "
+    "types do not fit get wider ones, in one change of the definition before the rows are written",
+    False,
+    aliases=("mergeschema",),
+)
+"""Option of a batch write and of INSERT."""
+
 WRITE_OPTIONS: Final = (
     PATH,
     Option(
@@ -298,6 +308,7 @@ WRITE_OPTIONS: Final = (
         "that a running query continues when columns are added",
         None,
     ),
+    MERGE_SCHEMA,
     replace(SINK_MATERIALIZE, default=None),
 )
 """Options of ``df.write`` and ``df.writeStream``."""
@@ -319,8 +330,18 @@ class WriteOptions:
     unchanged_since: int | None = _write("unchanged-since")
     stands_for: StandsFor | None = _write("stands-for")  # noqa: RUF009 - a frozen field
     materialize: str | None = _write(SINK_MATERIALIZE.key)
+    merge_schema: bool = _write("merge-schema")
 
     def check_for_a_stream(self) -> None:
+        """Refuse what only a batch may ask for: columns to add, and an overwrite mode."""
+        if self.merge_schema:
+            raise ConfigurationError(
+                f"{FORMAT}: option 'merge-schema' must go with a batch write, got true for a stream; ALTER "
+                "TABLE, and start the stream again"
+            )
+        self.check_adds_rows()
+
+    def check_adds_rows(self) -> None:
         """Refuse an overwrite mode for a write that adds rows."""
         if self.overwrite_mode is not None:
             raise ConfigurationError(

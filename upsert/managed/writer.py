@@ -24,7 +24,7 @@ from upsert.managed.options import WriteOptions
 from upsert.materializer.choice import Sink, check_raw
 from upsert.materializer.hidden_table import FOLDER, HiddenTable, KeptRows
 from upsert.schema import TableSchema
-from upsert.spark_table import FORMAT, check_fits, from_spark
+from upsert.spark_table import FORMAT, check_fits, from_spark, merge_schema
 from upsert.store.commit.change import check_is_no_view
 from upsert.store.commit.staging import StagedFiles
 from upsert.store.metadata import table_file
@@ -75,6 +75,8 @@ class _Writer:
 
     def __init__(self, options: WriteOptions, given: StructType, overwrite: bool) -> None:
         table = Table.open(options.path)
+        if options.merge_schema and self.is_batch:
+            merge_schema(table, given, options.partition or ())
         began = options.definition
         definition = table.definition if began is None else table.published.definition_at(began)
         if options.stands_for is None:
@@ -88,8 +90,10 @@ class _Writer:
         self._options = options
         is_dynamic = options.overwrite_mode == "dynamic"
         self._overwrite = Overwrite(self._partition, is_dynamic) if overwrite else None
-        if not (overwrite and self.is_batch):
+        if not self.is_batch:
             options.check_for_a_stream()
+        elif not overwrite:
+            options.check_adds_rows()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         """Stage one task's rows; publishes nothing. An attempt that fails leaves nothing that counts."""
@@ -103,14 +107,15 @@ class _Writer:
             return None
         table = self._table()
         # the query continues with the columns that it began with, whatever the table has now
-        began = self._definition
-        schema = table.published.definition_at(began).schema
+        began = table.published.definition_at(self._definition)
+        if began.schema.has_columns_of(table.schema):
+            began = table.definition  # which may have other constraints
         batches = pa.RecordBatchReader.from_batches(first.schema, chain([first], given))
-        rows = filled(schema, batches, self._partition)
+        rows = filled(began.schema, batches, self._partition)
         if self._options.bucketed:
-            staged = table.stage(rows, order="none", definition=began)
+            staged = table.stage(rows, order="none", definition=began.version)
         else:
-            staged = table.stage_raw(rows, definition=began)
+            staged = table.stage_raw(rows, definition=began.version)
         check_within(staged.partitions, self._partition, of=self._of)
         return staged
 

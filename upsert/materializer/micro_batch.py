@@ -24,7 +24,7 @@ from upsert.failpoints import reach
 from upsert.materializer.hidden_table import ARRIVAL, COUNT, HiddenTable, KeptRows
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.spark_formats import register
-from upsert.spark_table import FORMAT, bucket_expression, from_spark, spark_schema
+from upsert.spark_table import FORMAT, bucket_expression, from_spark, spark_schema, stored_text
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.rows.keys import equal_rows, order_by
 from upsert.store.rows.merge import gather
@@ -131,8 +131,10 @@ class Keep:
         table = Table.open(self.path, self.uuid)
         kept = spark_schema(self.form.table_schema(), row_kind=True)
         named = [
-            F.col(quoted(name)).cast(kept[self.form.own(name)].dataType).alias(self.form.own(name))
-            for name in self.form.schema.names
+            F.expr(stored_text(quoted(column.name), column))
+            .cast(kept[self.form.own(column.name)].dataType)
+            .alias(self.form.own(column.name))
+            for column in self.form.schema.columns
         ]
         kinds = [F.col(ROW_KIND_COLUMN)] if ROW_KIND_COLUMN in rows.columns else []
         buckets, bucket = table.options.bucket, bucket_expression(table)

@@ -7,15 +7,15 @@ that only Flink has means what it means there: ``TIMESTAMP(p)`` and ``TIMESTAMP[
 wall-clock times (``TIMESTAMP_NTZ``), ``TIMESTAMP_LTZ(p)`` and ``TIMESTAMP[(p)] WITH LOCAL TIME ZONE`` are
 instants. Every time is stored in microseconds: ``p`` may be 0 to 6, and values are not cut to it.
 
-``VARCHAR(n)`` and ``VARBINARY(n)`` are ``STRING`` and ``BINARY``: as in Flink by default, lengths are not
-enforced. ``CHAR(n)`` is refused, for nothing here would pad its values.
+``VARCHAR(n)`` and ``CHAR(n)`` are texts of a column with a length, as in Spark; what is inside of nested
+types has none. ``VARBINARY(n)`` is ``BINARY``: as in Flink by default, its length is not enforced.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal, InvalidOperation
 from typing import Final
 
@@ -24,7 +24,7 @@ from sqlglot import exp
 
 from upsert import types
 from upsert.errors import ConfigurationError, SchemaError
-from upsert.schema import Column, ComputedColumn, Index, TableSchema, Watermark
+from upsert.schema import MAX_LENGTH, Column, ComputedColumn, Index, Length, TableSchema, Watermark
 from upsert.sql.dialect import expression_tree, position
 from upsert.sql.flink_words import UNITS
 from upsert.sql.tokens import Cursor, blanked, names
@@ -51,20 +51,23 @@ _SCALAR_NAMES: Final[dict[str, pa.DataType]] = {
     "TIMESTAMP_NTZ": types.TIMESTAMP_NTZ,
 }
 _DECIMAL_NAMES: Final = ("DECIMAL", "DEC", "NUMERIC")
-_SIZED: Final = {"VARCHAR": pa.string(), "VARBINARY": pa.binary()}
+_TEXTS: Final = {"VARCHAR": False, "CHAR": True, "CHARACTER": True}
+"""Texts that may have a length -> whether they are filled up with blanks."""
+
 _ZONES: Final = {
     ("WITH", "LOCAL", "TIME", "ZONE"): types.TIMESTAMP,
     ("WITHOUT", "TIME", "ZONE"): types.TIMESTAMP_NTZ,
 }
 
 _REMEDIES: Final = {
-    "CHAR": "lengths are not checked here; use STRING",
-    "CHARACTER": "lengths are not checked here; use STRING",
+    "CHAR": "CHAR needs a length, as in CHAR(10)",
+    "CHARACTER": "CHARACTER needs a length, as in CHARACTER(10)",
     "TEXT": "use STRING",
     "DATETIME": "use TIMESTAMP_NTZ",
     "MULTISET": "use MAP<element, INT>",
-    "INTERVAL": "use a number of a stated unit",
-    "TIME": "use a number of a stated unit",
+    "INTERVAL": "use a number of a stated unit, and make_dt_interval or make_ym_interval in queries",
+    "TIME": "use a number of a stated unit, and make_time in queries",
+    "VARIANT": "use STRING with JSON, and parse_json in queries",
 }
 
 
@@ -83,6 +86,21 @@ def read_type(cursor: Cursor) -> pa.DataType:
     raise cursor.refusal(f"expected a column type, one of {', '.join((*_SCALAR_NAMES, *nested))}")
 
 
+def read_column_type(cursor: Cursor) -> tuple[pa.DataType, Length | None]:
+    """Read the type of a column, which may be a text with a length.
+
+    >>> read_column_type(Cursor("CHAR(2)"))
+    (DataType(string), Length(characters=2, is_padded=True))
+    """
+    for name, is_padded in _TEXTS.items():
+        if cursor.ahead(name, "("):
+            cursor.expect(name)
+            (characters,) = _parameters(cursor, f"{name}(length)", most=1)
+            is_any = characters == MAX_LENGTH and not is_padded
+            return pa.string(), None if is_any else Length(characters, is_padded)
+    return read_type(cursor), None
+
+
 def _scalar(cursor: Cursor) -> pa.DataType | None:
     if cursor.ahead("TIMESTAMP") or cursor.ahead("TIMESTAMP_LTZ"):
         return _time(cursor)
@@ -91,10 +109,16 @@ def _scalar(cursor: Cursor) -> pa.DataType | None:
             if cursor.ahead("("):
                 raise cursor.refusal(f"type {name} has no parameters")
             return type_
-    for name, type_ in _SIZED.items():
-        if cursor.skip(name):
-            _parameters(cursor, f"{name}(length)", most=1)
-            return type_
+    for name in _TEXTS:
+        if cursor.ahead(name, "("):
+            raise cursor.refusal(
+                "a column has a length, what is inside of ARRAY, MAP and STRUCT has none; use STRING there"
+            )
+    if cursor.skip("VARCHAR"):
+        return pa.string()
+    if cursor.skip("VARBINARY"):
+        _parameters(cursor, "VARBINARY(length)", most=1)
+        return pa.binary()
     if any(cursor.skip(name) for name in _DECIMAL_NAMES):
         return _decimal(cursor)
     return None
@@ -199,22 +223,49 @@ def _delay(cursor: Cursor) -> int:
 _COLUMN_REFUSALS: Final = {
     "GENERATED": "GENERATED is not supported; write name AS expression",
     "VIRTUAL": "VIRTUAL belongs to METADATA; write METADATA [FROM 'key'] VIRTUAL",
-    "DEFAULT": "DEFAULT values are not supported yet",
     "COLLATE": "collations are not supported: strings are compared by their bytes",
     "UNIQUE": "a column is not UNIQUE by itself; add UNIQUE INDEX (column)",
-    "CHECK": "CHECK is not supported: rows are not checked against conditions",
     "REFERENCES": "foreign keys are not supported",
 }
 
 _CONSTRAINT_REFUSALS: Final = {
     "UNIQUE": "UNIQUE belongs to an index; write UNIQUE INDEX (column, …)",
-    "CHECK": "CHECK is not supported: rows are not checked against conditions",
     "FOREIGN": "foreign keys are not supported",
 }
 
 
+@dataclass(frozen=True)
+class WrittenCheck:
+    """A CHECK as a statement has it, before it is known what its columns are.
+
+    Attributes:
+        name: None where the statement gives it none.
+        text: the condition as it is written.
+    """
+
+    name: str | None
+    text: str
+    tree: exp.Expr = field(compare=False, repr=False)
+
+
+def read_check(cursor: Cursor, name: str | None = None) -> WrittenCheck:
+    """Read ``CHECK (condition) [ENFORCED]``."""
+    cursor.expect("CHECK")
+    cursor.expect("(")
+    start = cursor.offset
+    text = cursor.raw("a condition", lambda: False)
+    tree = expression_tree(
+        blanked(cursor.text, start, start + len(text)), f"{cursor.subject}: CHECK ({text})"
+    )
+    cursor.expect(")")
+    if cursor.ahead("NOT", "ENFORCED"):
+        raise cursor.refusal("a CHECK is enforced for every row; leave NOT ENFORCED out")
+    cursor.skip("ENFORCED")
+    return WrittenCheck(name, text, tree)
+
+
 class Elements:
-    """Columns, the primary key and indexes, gathered one at a time by ``read``.
+    """Columns, the primary key, constraints and indexes, gathered one at a time by ``read``.
 
     A column ends with one of the words ``ends``, beside a comma and a closing bracket.
     """
@@ -225,6 +276,7 @@ class Elements:
         self.primary_key: tuple[str, ...] = ()
         self.computed: list[ComputedColumn] = []
         self.watermark: Watermark | None = None
+        self.checks: list[WrittenCheck] = []
         self._cursor = cursor
         self._ends = ends
 
@@ -237,6 +289,9 @@ class Elements:
             cursor.name("the name of a constraint")
             cursor.expect("PRIMARY", "KEY")
             self._table_key()
+        elif cursor.ahead("CHECK", "(") or (cursor.ahead("CONSTRAINT") and cursor.word(2) == "CHECK"):
+            name = cursor.name("the name of a constraint") if cursor.skip("CONSTRAINT") else None
+            self.checks.append(read_check(cursor, name))
         elif cursor.skip("PRIMARY", "KEY"):
             self._table_key()
         elif self._index_ahead():
@@ -295,7 +350,8 @@ class Elements:
         cursor = self._cursor
         name = cursor.name("a column, PRIMARY KEY or INDEX")
         self._refuse_column_features()
-        column = Column(name, read_type(cursor))
+        type_, length = read_column_type(cursor)
+        column = Column(name, type_, length=length)
         while not (cursor.at_end or any(map(cursor.ahead, (",", ")", *self._ends)))):
             if cursor.skip("NOT", "NULL"):
                 column = replace(column, nullable=False)
@@ -304,6 +360,13 @@ class Elements:
             elif column.metadata is None and cursor.skip("METADATA"):
                 key = cursor.string("a metadata key in quotes") if cursor.skip("FROM") else name
                 column = replace(column, metadata=key, virtual=cursor.skip("VIRTUAL"))
+            elif column.default is None and cursor.skip("DEFAULT"):
+                column = replace(column, default=read_default(cursor, self._ends))
+            elif cursor.ahead("CHECK", "("):
+                self.checks.append(read_check(cursor))
+            elif cursor.ahead("CONSTRAINT") and cursor.word(2) == "CHECK":
+                cursor.expect("CONSTRAINT")
+                self.checks.append(read_check(cursor, cursor.name("the name of a constraint")))
             else:
                 self._column_key(name)
         self.columns.append(column)
@@ -341,8 +404,8 @@ class Elements:
         if not cursor.skip("PRIMARY", "KEY"):
             self._refuse_column_features()
             raise cursor.refusal(
-                "expected NOT NULL, METADATA [FROM 'key'] [VIRTUAL], PRIMARY KEY NOT ENFORCED, COMMENT, or "
-                "the next column"
+                "expected NOT NULL, METADATA [FROM 'key'] [VIRTUAL], PRIMARY KEY NOT ENFORCED, DEFAULT, "
+                "CHECK (…), COMMENT, or the next column"
             )
         self._not_enforced("PRIMARY KEY")
         self._set_key((name,))
@@ -351,6 +414,39 @@ class Elements:
         for word, reason in _COLUMN_REFUSALS.items():
             if self._cursor.ahead(word):
                 raise self._cursor.refusal(reason)
+
+
+def read_default(cursor: Cursor, ends: Sequence[str] = ()) -> str:
+    """Read the expression after DEFAULT: up to what else may be said of a column."""
+    others = (("NOT", "NULL"), ("PRIMARY", "KEY"), ("CHECK", "("))
+    words = ("CONSTRAINT", "METADATA", "DEFAULT", *ends)
+
+    def is_next() -> bool:
+        comes_comment = cursor.ahead("COMMENT") and cursor.is_string(1)
+        return comes_comment or cursor.word(0) in words or any(cursor.ahead(*pair) for pair in others)
+
+    return cursor.raw("an expression", is_next)
+
+
+def of_connector(schema: TableSchema, checks: Sequence[WrittenCheck], subject: str) -> TableSchema:
+    """A schema of a table whose rows another system writes too: a VARCHAR has no length there, as in Flink.
+
+    Raises:
+        SchemaError: it has what nothing would enforce: CHAR(n), DEFAULT or CHECK.
+    """
+    for column in schema.columns:
+        found = column.length if column.length is not None and column.length.is_padded else None
+        if found is not None or column.default is not None:
+            what, remedy = (found, "STRING") if found else ("DEFAULT", "the value in INSERT")
+            raise SchemaError(
+                f"{subject}: column {column.name!r} has {what}, which needs a managed table; use {remedy}"
+            )
+    if texts := [*(check.text for check in checks), *(check.text for check in schema.checks)]:
+        raise SchemaError(
+            f"{subject}: CHECK ({texts[0]}) needs a managed table, for into this one others write too; leave "
+            "it out"
+        )
+    return replace(schema, columns=tuple(replace(column, length=None) for column in schema.columns))
 
 
 def parse_columns(text: str, primary_key: Sequence[str] = ()) -> TableSchema:
@@ -391,9 +487,10 @@ def parse_columns(text: str, primary_key: Sequence[str] = ()) -> TableSchema:
         )
     key = elements.primary_key or tuple(primary_key)
     try:
-        return TableSchema(tuple(elements.columns), key)
+        schema = TableSchema(tuple(elements.columns), key)
     except SchemaError as cause:
         raise SchemaError(f"columns: {cause}") from None
+    return of_connector(schema, elements.checks, "columns")
 
 
 _DECLARATION: Final = re.compile(r"METADATA(?:\s+FROM\s+'((?:[^']|'')*)')?(\s+VIRTUAL)?", re.IGNORECASE)

@@ -22,7 +22,7 @@ table are those of the one row that there is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from sqlglot import exp
@@ -67,6 +67,7 @@ class _Merge:
         self._edits = [Edit(cursor.first, cursor.reached, f"FROM (SELECT *, true AS `{s.IN_TARGET}` FROM")]
         self._clauses: list[s.MergeClause] = []
         self._unconditional: set[s.MergeRows] = set()
+        self._defaults: set[int] = set()
 
     def read_tables(self) -> None:
         """Read up to the first clause."""
@@ -181,7 +182,8 @@ class _Merge:
             if not cursor.skip(","):
                 break
         self._check_once(columns)
-        return s.MergeClause(rows, s.MergeAction.UPDATE, tuple(columns), tuple(values))
+        given = tuple(columns), tuple(values), self._defaulted(columns)
+        return s.MergeClause(rows, s.MergeAction.UPDATE, *given)
 
     def _insert(self, number: int, start: int, before: str) -> s.MergeClause:
         cursor, rows = self._cursor, s.MergeRows.NOT_MATCHED
@@ -207,7 +209,13 @@ class _Merge:
                 f"{cursor.subject}: INSERT names {len(columns)} columns ({', '.join(columns)}), and VALUES "
                 f"has {len(values)}; give each column one value"
             )
-        return s.MergeClause(rows, s.MergeAction.INSERT, columns, tuple(values))
+        return s.MergeClause(rows, s.MergeAction.INSERT, columns, tuple(values), self._defaulted(columns))
+
+    def _defaulted(self, columns: Sequence[str]) -> frozenset[str]:
+        """The columns of the clause that has been read whose value is DEFAULT."""
+        found = frozenset(columns[place] for place in self._defaults if place < len(columns))
+        self._defaults.clear()
+        return found
 
     def _case(self, number: int) -> str:
         return f", CASE WHEN `{s.CLAUSE.format(number)}` THEN ("
@@ -216,8 +224,12 @@ class _Merge:
         """Read an expression; the column of the source that it is, in lower case, or None."""
         cursor = self._cursor
         begins = cursor.offset
-        cursor.raw("an expression", until)
+        text = cursor.raw("an expression", until)
         tree = self._tree(begins)
+        if text.upper() == s.DEFAULT:
+            self._defaults.add(place)
+            self._edits.append(Edit(begins, cursor.reached, "NULL"))
+            tree = exp.Null()
         self._qualify(rows, tree)
         self._edits.append(
             Edit(cursor.reached, cursor.reached, f") END AS `{s.CLAUSE_VALUE.format(number, place)}`")

@@ -22,7 +22,7 @@ _ZEROS: Final = re.compile(r"-?0\d")
 Args: TypeAlias = Mapping[str, Any] | Sequence[Any]
 """Values by name, or in the order of their ``?``."""
 
-_Explained: TypeAlias = s.Select | s.Insert | s.Merge | s.CreateTableAs
+_Explained: TypeAlias = s.Select | s.Insert | s.Merge | s.CreateTableAs | s.StatementSet
 
 
 def bound(statement: s.Statement, args: Args | None) -> s.Statement:

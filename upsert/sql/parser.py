@@ -129,13 +129,16 @@ def _update(cursor: Cursor) -> s.Update:
     named = cursor.offset
     cursor.expect("SET")
     edits, columns = [Edit(cursor.first, cursor.reached, "SELECT *,")], list[str]()
+    defaults = set[str]()
     while True:
         start = cursor.offset
         columns.append(cursor.name("the name of a column"))
         cursor.expect("=")
         edits.append(Edit(start, cursor.reached, ""))
         begins = cursor.offset
-        cursor.raw("an expression", lambda: cursor.ahead("WHERE"))
+        if cursor.raw("an expression", lambda: cursor.ahead("WHERE")).upper() == s.DEFAULT:
+            defaults.add(columns[-1])
+            edits.append(Edit(begins, cursor.reached, "NULL"))
         expression_tree(blanked(cursor.text, begins, cursor.reached), cursor.subject)
         alias = s.NEW_VALUE.format(len(columns) - 1)
         source = "" if cursor.ahead(",") else f" FROM {table} "
@@ -147,7 +150,7 @@ def _update(cursor: Cursor) -> s.Update:
         cursor.raw("a condition", lambda: False)
     if repeated := next((column for column in columns if columns.count(column) > 1), None):
         raise SchemaError(f"{cursor.subject}: column {repeated!r} gets two values; give one")
-    return s.Update(name, tuple(columns), _query_of_rows(cursor, edits, named), hints)
+    return s.Update(name, tuple(columns), _query_of_rows(cursor, edits, named), hints, frozenset(defaults))
 
 
 def _target(cursor: Cursor, what: str) -> tuple[dict[str, str], str, str]:
@@ -171,7 +174,7 @@ _BLANK: Final = r"(?:\s++|--[^\n]*+\n|/\*(?:[^*]|\*(?!/))*+\*/)*+"
 
 _ASSIGNMENT_HEAD: Final = re.compile(rf"{_BLANK}(SET|RESET)\b\s*+", re.IGNORECASE)
 
-_SET_HEAD: Final = re.compile(rf"{_BLANK}(?:EXECUTE|BEGIN)\b", re.IGNORECASE)
+_SET_HEAD: Final = re.compile(rf"{_BLANK}(?:EXPLAIN|EXECUTE|BEGIN)\b", re.IGNORECASE)
 
 _ASSIGNMENT: Final = re.compile(
     r"(?:'(?P<quoted>(?:[^']|'')*)'|(?P<key>[\w.\-]+))\s*(?:=\s*(?P<value>'(?:[^']|'')*'|[^'].*)?)?",
@@ -288,8 +291,8 @@ def _insert(cursor: Cursor) -> s.Insert:
     return s.Insert(name, query_at(cursor), columns, values, hints, overwrite, dynamic)
 
 
-def _statement_set(text: str) -> s.StatementSet | None:
-    """The statement set of a text; None if it begins as another statement."""
+def _statement_set(text: str) -> s.StatementSet | s.Explain | None:
+    """The statement set of a text, or its EXPLAIN; None if it begins as another statement."""
     subject = "EXECUTE STATEMENT SET"
     tokens = tokens_of(text, subject)
     if not (head := head_of_set(tokens)):
@@ -311,7 +314,9 @@ def _statement_set(text: str) -> s.StatementSet | None:
         raise refusal(subject, expected, text, tokens[first] if last else None)
     if any(word != ";" for word in last[1:]):
         raise refusal(subject, "expected the end of the statement", text, tokens[first + 1])
-    return s.StatementSet(tuple(found))
+    words = [token.text.upper() for token in tokens[:head]]
+    whole = s.StatementSet(tuple(found))
+    return s.Explain(whole, "JSON" in words) if words[0] == "EXPLAIN" else whole
 
 
 def _columns_ahead(cursor: Cursor) -> bool:
@@ -344,7 +349,7 @@ def _explain(cursor: Cursor) -> s.Explain | s.ExplainView:
     views_too = "" if is_json else ", CREATE MATERIALIZED VIEW"
     raise SchemaError(
         f"EXPLAIN{' FORMAT JSON' if is_json else ''}: the statement must be SELECT, INSERT, MERGE{views_too} "
-        f"or CREATE TABLE … AS, got {head}; SHOW and DESCRIBE show what tables are"
+        f"or CREATE TABLE … AS, or a statement set, got {head}; SHOW and DESCRIBE show what tables are"
     )
 
 

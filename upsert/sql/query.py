@@ -8,7 +8,7 @@ and names columns by, what was written, and says of an error where in it that li
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, Final
@@ -209,6 +209,31 @@ class QueryText:
     def is_list(self) -> bool:
         """Whether the query is a list of rows, ``VALUES (…), (…)``: the only one whose rows have an order."""
         return isinstance(self.tree, exp.Values)
+
+    def with_defaults(self, values: Sequence[str]) -> QueryText:
+        """A list of rows with these texts, one for each column, in place of DEFAULT; others as they are.
+
+        >>> query = QueryText.of("VALUES (DEFAULT, 'a'), (1, DEFAULT)")
+        >>> query.with_defaults(["7", "'x'"]).worded.text
+        "VALUES (7, 'a'), (1, 'x')"
+        """
+        if not self.is_list:
+            return self
+        found, depth, column = [], 0, 0
+        texts = (TokenType.STRING, TokenType.IDENTIFIER)
+        tokens = tokens_of(self._white, self.subject)
+        words = ["" if token.token_type in texts else token.text.upper() for token in tokens]
+        for number, (word, token) in enumerate(zip(words, tokens, strict=True)):
+            depth += (word == "(") - (word == ")")
+            if depth == 0:
+                column = 0
+            elif depth == 1:
+                column += word == ","
+            around = {words[other] for other in (number - 1, number + 1) if other < len(words)}
+            is_cell = word == "DEFAULT" and depth <= 1 and around <= {"(", ",", ")", "VALUES"}
+            if is_cell and column < len(values):
+                found.append(Edit(token.start, token.end + 1, values[column]))
+        return replace(self, edits=(*self.edits, *found)) if found else self
 
     @cached_property
     def tree(self) -> exp.Expr:

@@ -132,7 +132,8 @@ def _elements(schema: TableSchema) -> list[str]:
     ]
     if schema.watermark is not None:
         found.append(_watermark(schema.watermark))
-    return [*found, *_keys(schema)]
+    checks = (f"CONSTRAINT {quoted(check.name)} CHECK ({check.text})" for check in schema.checks)
+    return [*found, *_keys(schema), *checks]
 
 
 def _keys(schema: TableSchema) -> list[str]:
@@ -145,8 +146,9 @@ def _keys(schema: TableSchema) -> list[str]:
 
 
 def _column(column: Column) -> str:
-    parts = [quoted(column.name), type_text(column.type)]
+    parts = [quoted(column.name), type_text(column.type) if column.length is None else str(column.length)]
     parts += [] if column.nullable else ["NOT NULL"]
+    parts += [] if column.default is None else [f"DEFAULT {column.default}"]
     if column.metadata is not None:
         parts += [f"METADATA FROM {text(column.metadata)}", *(["VIRTUAL"] if column.virtual else [])]
     return " ".join([*parts, *_comment(column.comment)])

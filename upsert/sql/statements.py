@@ -16,6 +16,7 @@ from upsert.schema import Column, ComputedColumn, Index, TableSchema, Watermark
 if TYPE_CHECKING:
     from sqlglot import exp
 
+    from upsert.sql.columns import WrittenCheck
     from upsert.sql.query import QueryText
     from upsert.store.alterations import Alteration
 
@@ -119,7 +120,10 @@ _STORED: Final = "stored columns"
 
 @dataclass(frozen=True)
 class Declared:
-    """What the statement itself says of the new table, see ``TableSchema``."""
+    """What the statement itself says of the new table, see ``TableSchema``.
+
+    Its ``checks`` are no part of ``schema`` yet, see ``upsert.sql.checks``.
+    """
 
     columns: tuple[Column, ...] = ()
     primary_key: tuple[str, ...] = ()
@@ -129,11 +133,12 @@ class Declared:
     computed: tuple[ComputedColumn, ...] = ()
     watermark: Watermark | None = None
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    checks: tuple[WrittenCheck, ...] = ()
 
     def schema(self, of: str) -> TableSchema:
         """The table's schema; a ``SchemaError`` where what is declared contradicts itself."""
         try:
-            return TableSchema(
+            schema = TableSchema(
                 self.columns,
                 self.primary_key,
                 self.indexes,
@@ -142,8 +147,10 @@ class Declared:
                 self.computed,
                 self.watermark,
             )
+            schema.check_new_names()
         except SchemaError as cause:
             raise SchemaError(f"{of}: {cause}") from None
+        return schema
 
 
 @dataclass(frozen=True)
@@ -167,7 +174,10 @@ class Like:
             computed,
             self._one("WATERMARKS", own.watermark, schema.watermark, "WATERMARK", of),
         )
-        return found.schema(of), self._options(own.options, options, of)
+        new = found.schema(of)
+        if self._has("CONSTRAINTS"):
+            new = replace(new, checks=schema.checks)
+        return new, self._options(own.options, options, of)
 
     def _has(self, feature: str) -> bool:
         return self.features.get(feature) is not Merging.EXCLUDING
@@ -368,6 +378,14 @@ class DropTable:
 
 
 @dataclass(frozen=True)
+class AddConstraint:
+    """``ALTER TABLE t ADD CONSTRAINT name CHECK (condition)``; the ``check`` has the constraint's name."""
+
+    name: str
+    check: WrittenCheck
+
+
+@dataclass(frozen=True)
 class AlterTable:
     """``ALTER TABLE`` of its definition: all changes in one commit."""
 
@@ -521,13 +539,18 @@ class Update:
     Attributes:
         columns: those that get other values.
         rows: the query of the rows as they are, then the values of ``columns`` under ``NEW_VALUE`` names.
+        defaults: those of ``columns`` that get their DEFAULT.
     """
 
     name: str
     columns: tuple[str, ...]
     rows: QueryText
     options: Mapping[str, str] = field(default_factory=dict)
+    defaults: frozenset[str] = frozenset()
 
+
+DEFAULT: Final = "DEFAULT"
+"""In place of a value, that of the column's DEFAULT."""
 
 NEW_VALUE: Final = "_new_value_{}"
 """Name of the value of the n-th column of an UPDATE in the query of its rows."""
@@ -556,12 +579,14 @@ class MergeClause:
     Attributes:
         columns: those that get values; None for ``*``, all of them from columns of the source.
         values: for each column that of the source, in lower case, which is its value; None for another one.
+        defaults: those of ``columns`` that get their DEFAULT.
     """
 
     rows: MergeRows
     action: MergeAction
     columns: tuple[str, ...] | None = None
     values: tuple[str | None, ...] = ()
+    defaults: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -602,7 +627,7 @@ class Select:
 class Explain:
     """``EXPLAIN [PLAN FOR] [FORMAT [=] { TEXT | JSON }]`` of a statement with a query: how it is executed."""
 
-    statement: Select | Insert | Merge | CreateTableAs
+    statement: Select | Insert | Merge | CreateTableAs | StatementSet
     is_json: bool = False
 
 
@@ -650,6 +675,7 @@ TableStatement = (
     | CreateTemporaryTable
     | DropTable
     | AlterTable
+    | AddConstraint
     | RenameTable
     | KeepMirror
 )

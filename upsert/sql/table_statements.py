@@ -30,7 +30,8 @@ from typing import Final
 from upsert.errors import SchemaError
 from upsert.options import boolean
 from upsert.sql import statements as s
-from upsert.sql.columns import Elements, read_type
+from upsert.sql.checks import check_default, with_checks
+from upsert.sql.columns import Elements, read_check, read_column_type, read_default, read_type
 from upsert.sql.query import query_at
 from upsert.sql.statements import Statement
 from upsert.sql.tokens import Cursor, names, options, partition, table_name
@@ -74,7 +75,10 @@ def create_table(
         tuple(elements.computed),
         elements.watermark,
         with_,
+        tuple(elements.checks),
     )
+    for column in declared.columns:
+        check_default(column, cursor.subject)
     if cursor.skip("AS"):
         return _create_as(cursor, name, declared, if_not_exists, replaces)
     if not replaces and cursor.skip("LIKE"):
@@ -83,14 +87,15 @@ def create_table(
         raise cursor.refusal("expected AS and a query: only CREATE OR REPLACE TABLE … AS SELECT is supported")
     if not declared.columns and not declared.computed:
         raise cursor.refusal("expected ( and the table's columns, or AS and a query")
-    return s.CreateTable(name, declared.schema(cursor.subject), with_, if_not_exists)
+    schema = with_checks(declared.schema(cursor.subject), declared.checks, cursor.subject)
+    return s.CreateTable(name, schema, with_, if_not_exists)
 
 
 def _create_as(
     cursor: Cursor, name: str, declared: s.Declared, if_not_exists: bool, replaces: bool
 ) -> s.CreateTableAs:
     """``… AS SELECT``: the columns are those of the query, so the parentheses may hold keys and indexes."""
-    if declared.columns or declared.computed or declared.watermark:
+    if declared.columns or declared.computed or declared.watermark or declared.checks:
         raise SchemaError(
             f"{cursor.subject}: CREATE TABLE … AS SELECT takes its columns from the query, so between the "
             "parentheses may be PRIMARY KEY and INDEX only; name and cast columns in the query"
@@ -120,7 +125,7 @@ def create_view(cursor: Cursor, *, replaces: bool = False) -> s.CreateView:
     elements = Elements(cursor)
     if cursor.ahead("("):
         cursor.listed(elements.read)
-    if elements.columns or elements.computed or elements.watermark:
+    if elements.columns or elements.computed or elements.watermark or elements.checks:
         raise SchemaError(
             f"{cursor.subject}: a view takes its columns from its query, so between the parentheses may be "
             "PRIMARY KEY and INDEX only; name and cast columns in the query"
@@ -223,13 +228,14 @@ _TRACKING: Final = "change-tracking"
 
 _FORMS: Final = (
     "ADD, DROP COLUMN, DROP INDEX, DROP WATERMARK, RENAME COLUMN, RENAME TO, ALTER COLUMN, MODIFY, SET (…), "
-    "RESET (…), COMMENT, DROP PARTITION, COMPACT, PUBLISH LOG, START MIRROR, STOP MIRROR or PARTITION (…)"
+    "RESET (…), COMMENT, DROP CONSTRAINT, DROP PARTITION, COMPACT, PUBLISH LOG, START MIRROR, STOP MIRROR or "
+    "PARTITION (…)"
 )
 
 _REFUSALS: Final = {
     ("ADD", "PARTITION"): "partitions need not be added; writing a row makes its partition",
     ("ADD", "PRIMARY"): "the primary key cannot change; create another table and copy",
-    ("ADD", "CONSTRAINT"): "the primary key cannot change; create another table and copy",
+    ("ADD", "CHECK"): "a constraint gets a name; write ADD CONSTRAINT name CHECK (…)",
 }
 
 
@@ -244,6 +250,11 @@ def alter_table(cursor: Cursor) -> Statement:
     for words, reason in _REFUSALS.items():
         if cursor.ahead(*words):
             raise cursor.refusal(reason)
+    if cursor.skip("ADD", "CONSTRAINT"):
+        constraint = cursor.name("the name of a constraint")
+        if cursor.ahead("PRIMARY"):
+            raise cursor.refusal(_REFUSALS["ADD", "PRIMARY"])
+        return s.AddConstraint(name, read_check(cursor, constraint))
     if cursor.skip("RENAME", "TO"):
         return s.RenameTable(name, table_name(cursor))
     if cursor.skip("COMPACT"):
@@ -290,11 +301,33 @@ def _add(cursor: Cursor) -> list[Alteration]:
     return cursor.listed(lambda: _added(cursor)) if cursor.ahead("(") else [_added(cursor)]
 
 
+def _added_field(cursor: Cursor) -> Alteration:
+    """``a.b INT``: a field of a struct, after the column and what lies between."""
+    path = [cursor.name("the name of a column")]
+    while cursor.skip("."):
+        path.append(cursor.name("the name of a field"))
+    found = alterations.AddField(tuple(path), read_type(cursor))
+    if cursor.ahead("NOT", "NULL") or cursor.ahead("DEFAULT"):
+        raise cursor.refusal("existing rows have NULL in a field that is added; leave it out")
+    if cursor.ahead("COMMENT") or cursor.ahead("FIRST") or cursor.ahead("AFTER"):
+        raise cursor.refusal("a field of a struct has no comment, and becomes the last one; leave it out")
+    return found
+
+
 def _added(cursor: Cursor) -> Alteration:
+    if cursor.is_name(0) and cursor.word(1) == ".":
+        return _added_field(cursor)
     elements = Elements(cursor, ends=("FIRST", "AFTER"))
     elements.read()
     if elements.primary_key:
         raise SchemaError(f"{cursor.subject}: {_REFUSALS['ADD', 'PRIMARY']}")
+    if elements.checks:
+        raise SchemaError(
+            f"{cursor.subject}: CHECK ({elements.checks[0].text}) is added by itself: ADD COLUMN, and then "
+            "ADD CONSTRAINT name CHECK (…)"
+        )
+    for column in elements.columns:
+        check_default(column, cursor.subject)
     if elements.watermark is not None:
         return alterations.AddWatermark(elements.watermark)
     if elements.indexes:
@@ -311,29 +344,49 @@ def _added(cursor: Cursor) -> Alteration:
 
 def _drop(cursor: Cursor) -> list[Alteration]:
     def column() -> Alteration:
-        return alterations.DropColumn(cursor.name("the name of a column"))
+        found = alterations.DropColumn(cursor.name("the name of a column"))
+        _refuse_field(cursor)
+        return found
 
     return cursor.listed(column) if cursor.ahead("(") else [column()]
 
 
+def _refuse_field(cursor: Cursor) -> None:
+    if cursor.ahead("."):
+        raise cursor.refusal(
+            "fields of structs are found in the files by their names, so they stay; only ADD COLUMN takes one"
+        )
+
+
+def _drop_constraint(cursor: Cursor) -> list[Alteration]:
+    if_exists = cursor.skip("IF", "EXISTS")
+    return [alterations.DropCheck(cursor.name("the name of a constraint"), if_exists)]
+
+
 def _rename(cursor: Cursor) -> list[Alteration]:
     old = cursor.name("the name of a column")
+    _refuse_field(cursor)
     cursor.expect("TO")
     return [alterations.RenameColumn(old, cursor.name("the new name"))]
 
 
 def _alter(cursor: Cursor) -> list[Alteration]:
     name = cursor.name("the name of a column")
+    _refuse_field(cursor)
     if cursor.skip("COMMENT"):
         return [alterations.SetComment(name, cursor.string("a comment in quotes"))]
+    if cursor.skip("SET", "DEFAULT"):
+        return [alterations.SetDefault(name, read_default(cursor))]
+    if cursor.skip("DROP", "DEFAULT"):
+        return [alterations.SetDefault(name, None)]
     if not cursor.skip("TYPE"):
-        raise cursor.refusal("expected TYPE or COMMENT")
-    return [alterations.WidenColumn(name, read_type(cursor))]
+        raise cursor.refusal("expected TYPE, COMMENT, SET DEFAULT or DROP DEFAULT")
+    return [alterations.WidenColumn(name, *read_column_type(cursor))]
 
 
 def _modify(cursor: Cursor) -> list[Alteration]:
     name = cursor.name("the name of a column")
-    found: list[Alteration] = [alterations.WidenColumn(name, read_type(cursor))]
+    found: list[Alteration] = [alterations.WidenColumn(name, *read_column_type(cursor))]
     if cursor.skip("COMMENT"):
         found.append(alterations.SetComment(name, cursor.string("a comment in quotes")))
     return found
@@ -359,6 +412,7 @@ _CHANGES: Final[Mapping[tuple[str, ...], Callable[[Cursor], list[Alteration]]]] 
     ("ADD",): _add,
     ("DROP", "WATERMARK"): lambda _: [alterations.DropWatermark()],
     ("DROP", "INDEX"): lambda cursor: [alterations.DropIndex(cursor.name("the name of an index"))],
+    ("DROP", "CONSTRAINT"): _drop_constraint,
     ("DROP", "COLUMNS"): _drop,
     ("DROP", "COLUMN"): _drop,
     ("RENAME", "COLUMN"): _rename,

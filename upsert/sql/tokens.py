@@ -268,11 +268,22 @@ _SETS: Final = (("EXECUTE", "STATEMENT", "SET", "BEGIN"), ("BEGIN", "STATEMENT",
 def head_of_set(tokens: Sequence[Token]) -> int:
     """How many tokens begin the statement set that these are; 0 if they are another statement.
 
+    One that ``EXPLAIN`` explains begins with that.
+
     >>> head_of_set(tokens_of("BEGIN STATEMENT SET; INSERT INTO t SELECT 1; END", "script"))
     3
+    >>> head_of_set(tokens_of("EXPLAIN FORMAT JSON EXECUTE STATEMENT SET BEGIN INSERT", "script"))
+    7
     """
-    first = tuple("" if one.token_type in _VALUES else one.text.upper() for one in tokens[:4])
-    return next((len(words) for words in _SETS if first[: len(words)] == words), 0)
+    words = tuple("" if one.token_type in _VALUES else one.text.upper() for one in tokens[:10])
+    start = 0
+    if words[:1] == ("EXPLAIN",):
+        start = 3 if words[1:3] == ("PLAN", "FOR") else 1
+        if words[start : start + 1] == ("FORMAT",):
+            start += 3 if words[start + 1 : start + 2] == ("=",) else 2
+            if words[start - 1 : start] not in (("JSON",), ("TEXT",)):
+                return 0
+    return next((start + len(head) for head in _SETS if words[start : start + len(head)] == head), 0)
 
 
 def ends_set(last: Token, before: Token) -> bool:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from upsert import types
 from upsert.errors import ConfigurationError, SchemaError
-from upsert.schema import Column, ComputedColumn, Index, TableSchema, Watermark
+from upsert.schema import Check, Column, ComputedColumn, Index, Length, TableSchema, Watermark
 from upsert.store import log_options
 from upsert.store.metadata.definition import Definition
 from upsert.store.paths import Partition
@@ -101,10 +101,46 @@ class RenameColumn:
 
 @dataclass(frozen=True)
 class WidenColumn:
-    """A type that holds every value of the column's present one, see ``types.widens``."""
+    """A type that holds every value of the present one, see ``types.widens`` and ``Length.holds``."""
 
     name: str
     type: pa.DataType
+    length: Length | None = None
+
+
+@dataclass(frozen=True)
+class AddField:
+    """A new field, last in a struct of a column. Old rows have NULL in it.
+
+    ``path`` begins with the column and ends with the new field; between them are fields of structs,
+    ``element`` of an array and ``value`` of a map.
+    """
+
+    path: tuple[str, ...]
+    type: pa.DataType
+
+
+@dataclass(frozen=True)
+class SetDefault:
+    """Another DEFAULT of a column, None for none; existing rows stay as they are."""
+
+    name: str
+    default: str | None
+
+
+@dataclass(frozen=True)
+class AddCheck:
+    """A CHECK constraint, which no existing row may break."""
+
+    check: Check
+
+
+@dataclass(frozen=True)
+class DropCheck:
+    """A CHECK constraint less."""
+
+    name: str
+    if_exists: bool = False
 
 
 @dataclass(frozen=True)
@@ -132,13 +168,25 @@ class TrackPartition:
     is_tracked: bool
 
 
-Declaration = AddIndex | DropIndex | AddComputed | AddWatermark | ModifyWatermark | DropWatermark | SetComment
+Declaration = (
+    AddIndex
+    | DropIndex
+    | AddComputed
+    | AddWatermark
+    | ModifyWatermark
+    | DropWatermark
+    | SetComment
+    | SetDefault
+    | AddCheck
+    | DropCheck
+)
 
 Alteration = (
     AddColumn
     | DropColumn
     | RenameColumn
     | WidenColumn
+    | AddField
     | SetOptions
     | ResetOptions
     | TrackPartition
@@ -152,10 +200,21 @@ def altered(definition: Definition, changes: Iterable[Alteration]) -> Definition
     for change in changes:
         new = changed(new, change)
     new.layout  # noqa: B018 - refuses what cannot be stored
+    _check_names(definition, new)
     _check_fixed(definition, new)
     if _content(new) == _content(definition):
         return definition
     return replace(new, version=definition.version + 1)
+
+
+def _check_names(old: Definition, new: Definition) -> None:
+    """Refuse a new name where two differ in case alone; tables of earlier releases may have such names."""
+    before, after = ({*one.schema.names, *(c.name for c in one.schema.computed)} for one in (old, new))
+    try:
+        new.schema.check_new_names()
+    except SchemaError as cause:
+        if after - before:
+            _refuse(old, str(cause))
 
 
 def _content(definition: Definition) -> tuple[Any, ...]:
@@ -208,15 +267,24 @@ def differences(old: TableSchema, new: TableSchema) -> tuple[Alteration, ...]:
 
 
 def needs_empty_table(old: Definition, new: Definition) -> str | None:
-    """Why a change is possible only while the table has no rows; None if it always is."""
+    """Why a change is possible only while the table has no rows, and what to do; None if it always is."""
     there = {column.id for column in old.schema.columns}
     for column in new.schema.columns:
-        if column.id not in there and not column.nullable:
-            return f"column {column.name!r} is NOT NULL, and present rows would have NULL in it"
+        if column.id in there:
+            continue
+        of, remedy = "and present rows would have NULL in it", "delete the rows first, or add it"
+        if not column.nullable:
+            return f"column {column.name!r} is NOT NULL, {of}; {remedy} nullable"
+        if column.default is not None:
+            then = f"ALTER COLUMN {column.name} SET DEFAULT"
+            return f"column {column.name!r} has a DEFAULT, {of}; {remedy} without, and then {then}"
     promised = {(index.columns, index.unique) for index in old.schema.indexes}
     for index in new.schema.indexes:
         if index.unique and (index.columns, True) not in promised and not _is_renamed(index, old, new):
-            return f"{index} is a promise that was not checked for the existing rows"
+            return (
+                f"{index} is a promise that was not checked for the existing rows; delete the rows first, or "
+                "leave out UNIQUE"
+            )
     return None
 
 
@@ -238,6 +306,8 @@ def changed(definition: Definition, change: Alteration) -> Definition:
             return _rename(definition, change)
         case WidenColumn():
             return _widen(definition, change)
+        case AddField(path, type_):
+            return _add_field(definition, path, type_)
         case SetOptions(given):
             return replace(definition, given={**_without(definition, given), **given})
         case ResetOptions(keys):
@@ -282,6 +352,18 @@ def _declared(schema: TableSchema, change: Declaration) -> TableSchema:
             return replace(schema, watermark=None)
         case SetComment(name, text):
             return replace(schema, comment=text) if name is None else _commented(schema, name, text)
+        case SetDefault(name, default):
+            schema.type_of(name, "ALTER COLUMN")
+            columns = (replace(c, default=default) if c.name == name else c for c in schema.columns)
+            return replace(schema, columns=tuple(columns))
+        case AddCheck(check):
+            return replace(schema, checks=(*schema.checks, check))
+        case DropCheck(name, if_exists):
+            kept = tuple(check for check in schema.checks if check.name.lower() != name.lower())
+            if len(kept) == len(schema.checks) and not if_exists:
+                known = ", ".join(check.name for check in schema.checks) or "none"
+                raise SchemaError(f"DROP CONSTRAINT: unknown constraint {name!r}; constraints are {known}")
+            return replace(schema, checks=kept)
     assert_never(change)
 
 
@@ -330,6 +412,7 @@ def _drop(definition: Definition, change: DropColumn) -> Definition:
     name = _known(definition, change.name)
     if used := _use_of(definition, name):
         _refuse(definition, f"DROP COLUMN {name!r}: {used} needs it, and cannot change")
+    _refuse_checked(definition, name, "DROP COLUMN")
     left = tuple(column for column in definition.schema.columns if column.name != name)
     schema = replace(definition.schema, columns=left)
     return replace(definition, schema=schema, given=without(definition.given, name))
@@ -343,6 +426,7 @@ def _rename(definition: Definition, change: RenameColumn) -> Definition:
         _refuse(definition, f"RENAME COLUMN {old!r}: there is a column {new!r}; choose another name")
     if old in schema.partitioned_by:
         _refuse(definition, f"RENAME COLUMN {old!r}: PARTITIONED BY names it, and so do its folders")
+    _refuse_checked(definition, old, "RENAME COLUMN")
 
     def follow(names: Sequence[str]) -> tuple[str, ...]:
         return tuple(new if name == old else name for name in names)
@@ -353,25 +437,53 @@ def _rename(definition: Definition, change: RenameColumn) -> Definition:
     return replace(definition, schema=changed, given=renamed(definition.given, old, new))
 
 
+def _refuse_checked(definition: Definition, name: str, what: str) -> None:
+    """Refuse to change a column that a CHECK constraint names."""
+    if check := next((check for check in definition.schema.checks if name in check.columns), None):
+        _refuse(definition, f"{what} {name!r}: {check} names it; DROP CONSTRAINT {check.name} first")
+
+
 def _widen(definition: Definition, change: WidenColumn) -> Definition:
     name = _known(definition, change.name)
     column = definition.schema.column(name)
     type_ = types.canonical(change.type, f"column {name!r}")
-    if type_ == column.type:
+    if (type_, change.length) == (column.type, column.length):
         return definition
-    found, wanted = types.sql_name(column.type), types.sql_name(type_)
+    changed = replace(column, type=type_, length=change.length)
+    found, wanted = column.sql_type, changed.sql_type
     if column.metadata is not None:
         _refuse(definition, f"column {name!r} is a METADATA column, which is not stored; drop and add it")
-    if not types.widens(column.type, type_):
+    if type_ == column.type:
+        if change.length is not None and (column.length is None or not change.length.holds(column.length)):
+            _refuse(
+                definition,
+                f"column {name!r} of type {found} can become STRING or a VARCHAR that holds its texts, got "
+                f"{wanted}; add another column",
+            )
+    elif not types.widens(column.type, type_):
         _refuse(
             definition,
             f"column {name!r} of type {found} can become a wider integer, DOUBLE or a longer DECIMAL, where "
             f"that holds its values, got {wanted}; add another column",
         )
-    for what, names in _PLACES:
-        if name in names(definition):
-            _refuse(definition, f"column {name!r} must stay {found}: {what} places rows by it, got {wanted}")
-    columns = tuple(replace(c, type=type_) if c.name == name else c for c in definition.schema.columns)
+    else:
+        _refuse_checked(definition, name, "ALTER COLUMN … TYPE of column")
+        for what, names in _PLACES:
+            if name in names(definition):
+                _refuse(
+                    definition, f"column {name!r} must stay {found}: {what} places rows by it, got {wanted}"
+                )
+    columns = tuple(changed if c.name == name else c for c in definition.schema.columns)
+    return replace(definition, schema=replace(definition.schema, columns=columns))
+
+
+def _add_field(definition: Definition, path: Sequence[str], type_: pa.DataType) -> Definition:
+    name, *between = path[:-1]
+    column = definition.schema.column(_known(definition, name))
+    of = f"{definition.owner}: ALTER TABLE: ADD COLUMN {'.'.join(path)}"
+    grown = types.with_field(column.type, between, pa.field(path[-1], type_), f"{of}: column {name!r}")
+    changed = replace(column, type=types.canonical(grown, of))
+    columns = tuple(changed if c.name == name else c for c in definition.schema.columns)
     return replace(definition, schema=replace(definition.schema, columns=columns))
 
 

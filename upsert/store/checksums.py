@@ -67,6 +67,9 @@ def checksum_of(content: Any) -> int:
 FORMAT_VERSION: Final = 1
 """Version of the layout of a table's files; another one is refused."""
 
+FORMAT_OF_RULES: Final = 2
+"""Version of a definition with lengths, defaults or checks; earlier releases, which know none, refuse it."""
+
 _FIELD: Final = "checksum"
 _END: Final = re.compile(rb',\n "checksum": "([0-9a-f]{16})"\n\}')
 _END_LENGTH: Final = len(b',\n "checksum": "0123456789abcdef"\n}')
@@ -96,10 +99,10 @@ def parse_versioned(content: bytes, where: str, subject: str) -> dict[str, Any]:
         raise CorruptTableError(
             f"{where}: the file must name its format version, got {content[:60]!r}; restore it"
         )
-    if type(value["format"]) is not int or value["format"] != FORMAT_VERSION:
+    if type(value["format"]) is not int or value["format"] not in (FORMAT_VERSION, FORMAT_OF_RULES):
         raise CorruptTableError(
-            f"{where}: this release reads format version {FORMAT_VERSION}, got {value['format']!r}; "
-            "open the table with the release that wrote it"
+            f"{where}: this release reads format versions {FORMAT_VERSION} and {FORMAT_OF_RULES}, got "
+            f"{value['format']!r}; open the table with the release that wrote it"
         )
     if (stated := value.pop(_FIELD, None)) is not None:
         end = _END.fullmatch(content, max(0, len(content) - _END_LENGTH))

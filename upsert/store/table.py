@@ -52,7 +52,6 @@ from upsert.store.table_options import TableOptions
 from upsert.store.upkeep import background, check, compaction, orphans
 from upsert.store.upkeep.check import Violation
 from upsert.store.version import Version
-from upsert.types import sql_name
 
 __all__ = ["StagedFiles", "Table"]
 
@@ -119,6 +118,7 @@ class Table:
         folder = paths.table_folder(path)
         try:
             stored = with_metadata_aside(schema, f"table {os.path.basename(folder)!r}")
+            stored.check_new_names()
             return cls(log.create(folder, stored, options))
         except TableExistsError:
             if not if_not_exists:
@@ -168,7 +168,7 @@ class Table:
         if schema.indexes:
             facts["indexes"] = ", ".join(map(str, schema.indexes))
         columns = [
-            (column.name, sql_name(column.type), "" if column.nullable else "NOT NULL", column.comment or "")
+            (column.name, column.sql_type, "" if column.nullable else "NOT NULL", column.comment or "")
             for column in schema.columns
         ]
         names = ("column", "type", "", "comment")
@@ -220,6 +220,7 @@ class Table:
         Raises:
             SchemaError: the rows do not fit. Nothing was written.
             DuplicateKeyError: two rows would have one key of a UNIQUE INDEX. Nothing was written.
+            CheckViolatedError: a CHECK constraint is false of a row. Nothing was written.
             StaleWriterError: a clean-up took place meanwhile that may have met these files; write again.
             LogNotPublishedError: the rows are committed, and the table's log did not take them.
             OSError: the disk refused; nothing was committed.
@@ -590,6 +591,7 @@ class Table:
 
         Raises:
             SchemaError: a column is unknown or there already, or may not change like this.
+            CheckViolatedError: an existing row breaks an added constraint. Nothing was changed.
             ConfigurationError: an option is unknown, wrong or fixed, or no partition is given.
             CommitConflictError: every attempt of minutes lost the race. Nothing was changed.
             KafkaUnavailableError: the table's log could not be made or changed, and nothing was; or it is

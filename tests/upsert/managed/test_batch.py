@@ -199,3 +199,46 @@ def test_a_pin_is_of_one_table_and_for_a_batch(spark: SparkSession, table: Table
         read(spark, table.path, options={"scan.pinned": "1"}).collect()
     with pytest.raises(Exception, match=r"another one|no table"):
         read(spark, table.path, options={"scan.pinned": "0@gone"}).collect()
+
+
+class TestMergeSchema:
+    """Columns that a batch adds to the table, see the option ``merge-schema``."""
+
+    def test_new_columns_are_added_and_numbers_widen(self, session: SparkSession, tmp_path: Path) -> None:
+        schema = TableSchema.of({"id": pa.int32(), "n": pa.int32()}, primary_key=["id"])
+        table = Table.create(tmp_path / "merged", schema)
+        table.write(pa.table({"id": pa.array([1], pa.int32()), "n": pa.array([1], pa.int32())}))
+        rows = session.createDataFrame([(2, 2**40, ["x"])], "id BIGINT, n BIGINT, tags ARRAY<STRING>")
+        for _ in range(2):
+            rows.write.format("upsert-table").option("mergeSchema", "true").mode("append").save(table.path)
+        found = Table.open(table.path)
+        assert found.definition.version == 1
+        assert [(c.name, c.sql_type, c.nullable) for c in found.schema.columns] == [
+            ("id", "INT", False),
+            ("n", "BIGINT", True),
+            ("tags", "ARRAY<STRING>", True),
+        ]
+        assert found.snapshot().scan().sort_by("id").to_pylist() == [
+            {"id": 1, "n": 1, "tags": None},
+            {"id": 2, "n": 2**40, "tags": ["x"]},
+        ]
+
+    def test_what_alter_does_not_take_is_refused(self, session: SparkSession, table: Table) -> None:
+        for columns, reason in (
+            ("id BIGINT, v INT", "column 'v' must be STRING, got INT"),
+            ("id BIGINT, v STRING, V STRING", "columns 'v' and 'V' differ in case alone"),
+            (
+                "id BIGINT, v STRING, w INTERVAL DAY",
+                "'merge-schema': column 'w' must be of a type that a table",
+            ),
+            ("id BIGINT, w STRING", "the query lacks column"),
+        ):
+            rows = session.createDataFrame([], columns)
+            with pytest.raises(Exception, match=reason):
+                rows.write.format("upsert-table").option("merge-schema", "true").mode("append").save(
+                    table.path
+                )
+        rows = session.createDataFrame([(1, "a", 2)], "id BIGINT, v STRING, w INT")
+        with pytest.raises(Exception, match=r"has column.* w that the table lacks"):
+            rows.write.format("upsert-table").mode("append").save(table.path)
+        assert Table.open(table.path).schema.names == ("id", "v")

@@ -1,6 +1,7 @@
 """DDL text to statements: what is understood, what is refused, and how the refusal reads."""
 
 import pickle
+import re
 
 import pyarrow as pa
 import pytest
@@ -9,10 +10,12 @@ from hypothesis import strategies as st
 
 from upsert import types
 from upsert.errors import ConfigurationError, SchemaError
-from upsert.schema import Column, Index, TableSchema
+from upsert.schema import Column, Index, Length, TableSchema
 from upsert.sql.columns import metadata_from_comment, parse_columns
 from upsert.sql.parser import parse
-from upsert.sql.statements import CreateTable, DropTable, Statement
+from upsert.sql.show_create import create_text
+from upsert.sql.statements import AlterTable, CreateTable, DropTable, Insert, Merge, Statement, Update
+from upsert.store.alterations import AddField, Alteration, DropCheck, SetDefault, WidenColumn
 
 
 def create(text: str) -> CreateTable:
@@ -180,6 +183,41 @@ def test_drop_table_is_read() -> None:
     assert parse("drop table if exists `t`;") == DropTable("t", if_exists=True)
 
 
+def test_a_column_says_its_length_and_its_default() -> None:
+    text = """CREATE TABLE t (
+        id VARCHAR(10) PRIMARY KEY NOT ENFORCED, b CHAR(2) NOT NULL DEFAULT 'x' COMMENT 'c',
+        c DECIMAL(5, 2) DEFAULT -1.5 CHECK (c < 0), d DATE DEFAULT current_date(),
+        e CHARACTER(3) DEFAULT concat('a', 'b'),
+        CONSTRAINT both CHECK (c < 1 AND b <> 'no') ENFORCED, CHECK (c < 2))"""
+    schema = create(text).schema
+    assert [(c.sql_type, c.nullable, c.default, c.comment) for c in schema.columns] == [
+        ("VARCHAR(10)", False, None, None),
+        ("CHAR(2)", False, "'x'", "c"),
+        ("DECIMAL(5,2)", True, "-1.5", None),
+        ("DATE", True, "current_date()", None),
+        ("CHAR(3)", True, "concat('a', 'b')", None),
+    ]
+    assert [*map(str, schema.checks)] == [
+        "CONSTRAINT CHECK_c CHECK (c < 0)",
+        "CONSTRAINT both CHECK (c < 1 AND b <> 'no')",
+        "CONSTRAINT CHECK_c_2 CHECK (c < 2)",
+    ]
+    again = parse(create_text("t", schema, {}))
+    assert isinstance(again, CreateTable)
+    assert again.schema == schema
+
+
+def test_what_needs_a_managed_table_is_refused_in_columns_of_a_topic() -> None:
+    assert parse_columns("a VARCHAR(10)") == parse_columns("a STRING")
+    for columns, what in (
+        ("a CHAR(3)", "CHAR(3)"),
+        ("a INT DEFAULT 1", "DEFAULT"),
+        ("a INT CHECK (a > 0)", "CHECK (a > 0)"),
+    ):
+        with pytest.raises(SchemaError, match=f"columns: .*{re.escape(what)}.*needs a managed table"):
+            parse_columns(columns)
+
+
 @pytest.mark.parametrize(
     ("name", "type_"),
     [
@@ -226,9 +264,46 @@ def test_type_of_spark_or_flink_becomes_its_arrow_type(name: str, type_: pa.Data
     ("columns", "message"),
     [
         ("a VARCHAR(10, 2)", "expected VARCHAR(length), no more numbers"),
-        ("a CHAR(10)", "lengths are not checked here; use STRING"),
+        ("a VARCHAR(0)", "column 'a': VARCHAR(0) must have 1 to 2,147,483,647 characters"),
+        ("a CHAR", "CHAR needs a length, as in CHAR(10)"),
+        ("a ARRAY<CHAR(10)>", "what is inside of ARRAY, MAP and STRUCT has none; use STRING there"),
+        (
+            "a STRUCT<b VARCHAR(10)>",
+            "a column has a length, what is inside of ARRAY, MAP and STRUCT has none",
+        ),
+        ("a INT DEFAULT 'x'", "column 'a': DEFAULT 'x' must be a value of INT"),
+        ("a INT DEFAULT 0.5", "must be a value of INT"),
+        ("a TINYINT DEFAULT 128", "must be a value of TINYINT"),
+        ("a VARCHAR(2) DEFAULT 'abc'", "must fit into VARCHAR(2); write a shorter text"),
+        ("a INT NOT NULL DEFAULT NULL", "must be a value, for the column is NOT NULL"),
+        ("b INT, a INT DEFAULT b + 1", "must be one value for all rows of a statement, found 'b'"),
+        ("a INT DEFAULT (SELECT 1)", "must be one value for all rows of a statement"),
+        ("a DOUBLE DEFAULT rand()", "must be deterministic, found 'RAND()'"),
+        ("a STRING DEFAULT", "expected an expression, found ')'"),
+        ("a INT DEFAULT 1 +", "the expression is incomplete"),
+        ("a INT CHECK (a > 0", "expected , or )"),
+        ("a INT CHECK (a > 0) NOT ENFORCED", "a CHECK is enforced for every row; leave NOT ENFORCED out"),
+        (
+            "a INT CHECK (b > 0)",
+            "CHECK (b > 0): unknown column 'b'; use a column that is stored, as a whole: a",
+        ),
+        ("a STRUCT<b: INT>, CHECK (a.b > 0)", "unknown column 'a.b'"),
+        ("a INT, b AS a, CHECK (b > 0)", "unknown column 'b'"),
+        ("a INT CHECK (a IN (SELECT 1))", "rows are checked without Spark, so not by 'a IN (SELECT 1)'"),
+        ("a STRING CHECK (upper(a) = 'A')", "rows are checked without Spark, so not by 'UPPER(a)'"),
+        ("a STRING CHECK (a LIKE ANY ('x', 'y'))", "so not by \"ANY ('x', 'y')\""),
+        ("a STRING CHECK (a LIKE 'x' ESCAPE '/')", "so not by"),
+        ("a TIMESTAMP CHECK (a > '2020-01-01')", "is no TIMESTAMP (it must say its zone)"),
+        ("a INT CHECK (a)", "CONSTRAINT CHECK_a CHECK (a): condition a: must be BOOLEAN, is INT"),
+        ("a INT CHECK (a = 'x')", "'x' is no INT; use a literal of that type"),
+        ("a INT, b STRING, CHECK (a = b)", "INT and STRING do not compare; use values of one type"),
+        (
+            "a INT CHECK (a > 0), b INT, CONSTRAINT check_A CHECK (a > 0)",
+            "constraint 'check_a' is declared twice",
+        ),
         ("a INTERVAL", "use a number of a stated unit"),
-        ("a VARIANT", "expected a column type, one of BOOLEAN, "),
+        ("a VARIANT", "use STRING with JSON, and parse_json in queries"),
+        ("a MONEY", "expected a column type, one of BOOLEAN, "),
         ("a INT(3)", "type INT has no parameters"),
         ("a TIMESTAMP(9)", "a precision of 9 cannot be stored: times have microseconds; use 6"),
         ("a TIMESTAMP WITH TIME ZONE", "cannot be stored; use TIMESTAMP WITH LOCAL TIME ZONE"),
@@ -255,6 +330,9 @@ def test_type_of_spark_or_flink_becomes_its_arrow_type(name: str, type_: pa.Data
         ("a ARRAY<INT>, INDEX (a)", "index 'INDEX_a': column 'a' must be of a scalar type, got ARRAY<INT>"),
         ("a INT, INDEX (a), INDEX (a)", "index 'INDEX_a' is declared twice"),
         ("a INT, a INT", "table 't': column 'a' is declared twice"),
+        ("id INT, ID INT", "columns 'id' and 'ID' differ in case alone, which Spark does not tell apart"),
+        ("id INT, Id AS id + 1", "columns 'id' and 'Id' differ in case alone"),
+        ("a ARRAY<STRUCT<x INT, X INT>>", "column 'a': fields 'x' and 'X' differ in case alone"),
         ("_row_kind STRING", "column name '_row_kind' is reserved"),
         ("a INT GENERATED ALWAYS AS (1)", "GENERATED is not supported; write name AS expression"),
         ("a INT, b AS max(a)", "column 'b': a column is computed from its own row, found 'MAX(a)' at line 1"),
@@ -280,11 +358,9 @@ def test_type_of_spark_or_flink_becomes_its_arrow_type(name: str, type_: pa.Data
         ("a TIMESTAMP, WATERMARK FOR a AS a - INTERVAL '1' MONTH", "expected a number of seconds, minutes"),
         ("a TIMESTAMP, WATERMARK FOR a AS a - INTERVAL '0.0001' SECOND", "expected a number of seconds"),
         ("a TIMESTAMP, WATERMARK FOR a AS a, WATERMARK FOR a AS a", "a table has one WATERMARK"),
-        ("a INT DEFAULT 3", "DEFAULT values are not supported yet"),
         ("a INT, UNIQUE (a)", "UNIQUE belongs to an index; write UNIQUE INDEX (column, …)"),
         ("a INT UNIQUE", "a column is not UNIQUE by itself; add UNIQUE INDEX (column)"),
         ("a INT, UNIQUE INDEX (a)", "INDEX INDEX_a (a) needs a PRIMARY KEY"),
-        ("a INT, CONSTRAINT c CHECK (a > 1)", "CHECK is not supported"),
         ("a INT, FOREIGN KEY (a) REFERENCES b (a)", "foreign keys are not supported"),
     ],
 )
@@ -489,3 +565,62 @@ def test_any_other_text_is_refused_by_our_own_error(text: str) -> None:
 def test_statements_can_be_sent_to_another_process() -> None:
     statement = create("CREATE TABLE t (a INT) WITH ('bucket' = '2')")
     assert pickle.loads(pickle.dumps(statement)) == statement
+
+
+@pytest.mark.parametrize(
+    ("text", "changes"),
+    [
+        ("ADD COLUMN a.b INT", (AddField(("a", "b"), pa.int32()),)),
+        (
+            "ADD COLUMNS (a.element.`b c` STRING, m.value.x DATE)",
+            (AddField(("a", "element", "b c"), pa.string()), AddField(("m", "value", "x"), pa.date32())),
+        ),
+        ("ALTER COLUMN a TYPE VARCHAR(9)", (WidenColumn("a", pa.string(), Length(9)),)),
+        ("MODIFY a STRING", (WidenColumn("a", pa.string()),)),
+        ("ALTER COLUMN a SET DEFAULT 'x' || 'y'", (SetDefault("a", "'x' || 'y'"),)),
+        ("ALTER COLUMN a DROP DEFAULT", (SetDefault("a", None),)),
+        ("DROP CONSTRAINT IF EXISTS c", (DropCheck("c", if_exists=True),)),
+    ],
+)
+def test_alter_table_says_what_changes(text: str, changes: tuple[Alteration, ...]) -> None:
+    assert parse(f"ALTER TABLE t {text}") == AlterTable("t", changes)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("ADD COLUMN a.b INT NOT NULL", "existing rows have NULL in a field that is added; leave it out"),
+        ("ADD COLUMN a.b INT FIRST", "a field of a struct has no comment, and becomes the last one"),
+        ("ADD COLUMN a. INT NULL", "expected a column type"),
+        ("DROP COLUMN a.b", "fields of structs are found in the files by their names, so they stay"),
+        ("RENAME COLUMN a.b TO c", "fields of structs are found in the files by their names, so they stay"),
+        ("ALTER COLUMN a.b TYPE INT", "fields of structs are found in the files by their names"),
+        ("ADD COLUMN a INT CHECK (a > 0)", "CHECK (a > 0) is added by itself"),
+        ("ADD CHECK (a > 0)", "a constraint gets a name; write ADD CONSTRAINT name CHECK (…)"),
+        ("ADD CONSTRAINT p PRIMARY KEY (a)", "the primary key cannot change"),
+        ("ALTER COLUMN a SET DEFAULT", "expected an expression, found the end of the text"),
+    ],
+)
+def test_what_alter_table_cannot_do_is_refused(text: str, message: str) -> None:
+    with pytest.raises(SchemaError) as error:
+        parse(f"ALTER TABLE t {text}")
+    assert message in str(error.value)
+
+
+def test_values_may_be_defaults() -> None:
+    update = parse("UPDATE t SET a = DEFAULT, b = `DEFAULT`, c = 'DEFAULT' WHERE d = 1")
+    assert isinstance(update, Update)
+    assert update.defaults == {"a"}
+    assert update.rows.over(["v"]).text.split("FROM")[0] == (
+        "SELECT *,  NULL AS `_new_value_0`,  `DEFAULT` AS `_new_value_1`,  'DEFAULT' AS `_new_value_2` "
+    )
+    merge = parse(
+        "MERGE INTO t USING s ON t.a = s.a WHEN MATCHED THEN UPDATE SET b = default, c = s.b "
+        "WHEN NOT MATCHED THEN INSERT (a, b, c) VALUES (a, DEFAULT, DEFAULT)"
+    )
+    assert isinstance(merge, Merge)
+    assert [clause.defaults for clause in merge.clauses] == [{"b"}, {"b", "c"}]
+    insert = parse("INSERT INTO t VALUES (1, DEFAULT, f(DEFAULT, 'DEFAULT')), (DEFAULT, '(', DEFAULT)")
+    assert isinstance(insert, Insert)
+    filled = insert.query.with_defaults(["10", "20", "30"]).worded.text.strip()
+    assert filled == "VALUES (1, 20, f(DEFAULT, 'DEFAULT')), (10, '(', 30)"

@@ -73,9 +73,11 @@ def derived_schema(
     columns = tuple(_column(name, field) for field in rows.fields if field.name != ROW_KIND_COLUMN)
     key = tuple(primary_key) or _group_key(rows)
     try:
-        return TableSchema(columns, key, tuple(indexes), tuple(partitioned_by), comment)
+        schema = TableSchema(columns, key, tuple(indexes), tuple(partitioned_by), comment)
+        schema.check_new_names()
     except SchemaError as cause:
         raise SchemaError(f"table {name!r}: {cause}") from None
+    return schema
 
 
 def _column(table: str, field: StructField) -> Column:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from upsert.catalog import warehouse
@@ -14,8 +15,10 @@ from upsert.catalog.namespace import TableRef
 from upsert.catalog.results import Done, Result
 from upsert.errors import ConfigurationError, CorruptTableError, TableExistsError, TableNotFoundError
 from upsert.sql import statements as s
+from upsert.sql.checks import check_default, check_of, with_checks
+from upsert.sql.columns import of_connector
 from upsert.store import Table
-from upsert.store.alterations import TrackPartition
+from upsert.store.alterations import AddCheck, SetDefault, TrackPartition
 from upsert.store.log_options import TOPIC
 from upsert.store.rows.partitions import is_within, specified
 from upsert.store.table_options import MATERIALIZED_VIEW, VIEW_REFRESH
@@ -45,7 +48,7 @@ def create_table(context: Context, statement: s.CreateTable) -> Result:
         raise TableExistsError(f"table {table_ref.shown!r}: {path!r} is a file; choose another name")
     try:
         if (connector := options.pop("connector", None)) is not None:
-            definition = Definition(connector, statement.schema, options)
+            definition = Definition(connector, of_connector(statement.schema, (), what), options)
             connect(table_ref.shown, definition, path).check_target()
             with warehouse.ddl_lock(table_ref.tables.folder):
                 _sweep(table_ref)
@@ -104,13 +107,15 @@ def create_table_like(context: Context, statement: s.CreateTableLike) -> Result:
     source = context.databases.resolve(statement.like.source)
     if context.plain_view(statement.like.source) is not None:
         raise no_table(source.shown)
+    of = f"table {statement.name!r}"
     schema, options = statement.like.merged(
         statement.declared,
         context.schema(statement.like.source),
         # a log belongs to one table, a query to one view
         {key: text for key, text in given_options(source.existing()).items() if key.lower() not in _OWN},
-        f"table {statement.name!r}",
+        of,
     )
+    schema = with_checks(schema, statement.declared.checks, of)
     created = s.CreateTable(statement.name, schema, options, statement.if_not_exists)
     return create_table(context, created)
 
@@ -188,8 +193,20 @@ def check_no_mirror_runs(context: Context, table_ref: TableRef) -> None:
 
 def alter_table(context: Context, statement: s.AlterTable) -> Result:
     """``ALTER TABLE`` of columns, options and comments: all of them in one commit."""
-    changeable(context, statement.name, "ALTER TABLE").alter(*statement.changes)
-    return Done(f"ALTER TABLE {statement.name}", "altered")
+    table, what = changeable(context, statement.name, "ALTER TABLE"), f"ALTER TABLE {statement.name}"
+    for change in statement.changes:
+        if isinstance(change, SetDefault) and change.default is not None:
+            table.schema.type_of(change.name, what)
+            check_default(replace(table.schema.column(change.name), default=change.default), what)
+    table.alter(*statement.changes)
+    return Done(what, "altered")
+
+
+def add_constraint(context: Context, statement: s.AddConstraint) -> Result:
+    """``ALTER TABLE t ADD CONSTRAINT name CHECK (…)``, which no existing row may break."""
+    table, what = changeable(context, statement.name, "ALTER TABLE"), f"ALTER TABLE {statement.name}"
+    table.alter(AddCheck(check_of(statement.check, table.schema, what)))
+    return Done(what, f"constraint {statement.check.name!r} added")
 
 
 def track_partition(context: Context, statement: s.TrackPartitions) -> Result:

@@ -68,6 +68,8 @@ def execute(context: Context, statement: s.Statement, spark: SparkSession | None
             return connector_changes.keep_mirror(context, statement, spark)
         case s.AlterTable():
             return definitions.alter_table(context, statement)
+        case s.AddConstraint():
+            return definitions.add_constraint(context, statement)
         case s.RenameTable():
             return definitions.rename_table(context, statement)
         case s.TrackPartitions():

@@ -22,10 +22,18 @@ from upsert.catalog.results import Done, Result
 from upsert.catalog.run.definitions import changeable
 from upsert.catalog.run.jobs import needed
 from upsert.catalog.run.queries import frame
-from upsert.catalog.run.row_changes import assigned_type, check_engine, check_stored, committed, tracked
+from upsert.catalog.run.row_changes import (
+    assigned_type,
+    check_engine,
+    check_stored,
+    committed,
+    default_of,
+    tracked,
+)
 from upsert.errors import ChangelogError, ConfigurationError, SchemaError
 from upsert.managed import frames
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
+from upsert.spark_table import stored_text
 from upsert.sql import statements as s
 from upsert.types import quoted
 
@@ -161,20 +169,19 @@ class _Changes:
     def _row(self, number: int, clause: s.MergeClause, given: StructType, source: StructType) -> list[Column]:
         """The columns of the row that a clause writes, or deletes."""
         values = self._values(number, clause, given, source)
-        target = given[s.MERGE_TARGET].dataType
-        assert isinstance(target, StructType)
         found = []
         for column in self.table.schema.columns:
-            if (value := values.get(column.name)) is not None:
-                new = F.col(value[0]).cast(assigned_type(column, value[1], self.subject))
+            if column.name in clause.defaults:
+                new = default_of(column, self.subject)
+            elif (value := values.get(column.name)) is not None:
+                wanted = assigned_type(column, value[1], self.subject)
+                new = F.col(value[0]).cast(wanted)
+                if column.length is not None:
+                    new = F.expr(stored_text(f"CAST({value[0]} AS STRING)", column))
             elif clause.action is not s.MergeAction.INSERT:
                 new = F.col(f"{s.MERGE_TARGET}.{quoted(column.name)}")
-            elif column.nullable:
-                new = F.lit(None).cast(target[column.name].dataType)
             else:
-                raise SchemaError(
-                    f"{self.subject}: column {column.name!r} is NOT NULL, and INSERT gives it no value"
-                )
+                new = default_of(column, self.subject)
             found.append(new.alias(column.name))
         return found
 
@@ -225,6 +232,8 @@ class _Changes:
         if clause.action is not s.MergeAction.INSERT:
             return True
         schema = self.table.schema
+        if any(schema.column(name).length is not None for name in schema.primary_key):
+            return False  # other texts are stored as the same one
         values = _of_source(clause, schema.names)
         names = {name.lower(): name for name in schema.primary_key}
         return self.statement.is_only_equal and all(

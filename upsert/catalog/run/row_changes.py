@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -34,12 +34,15 @@ from upsert.errors import (
     own_errors_first,
 )
 from upsert.managed import frames
+from upsert.managed.options import MERGE_SCHEMA
 from upsert.managed.writer import sink_of
 from upsert.materializer.choice import Sink, mode_of
-from upsert.options import boolean
+from upsert.options import boolean, parse
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import Column, TableSchema
+from upsert.spark_table import merge_schema, stored_text
 from upsert.sql import statements as s
+from upsert.sql.flink_words import spark_expression
 from upsert.sql.predicates import alternatives
 from upsert.store import Table
 from upsert.store.predicate import Where
@@ -99,12 +102,34 @@ def assigned_type(column: Column, given: Any, subject: str) -> Any:
     """Spark's type of a column that gets values of a type; refuses what SQL does not let go into it."""
     wanted = _spark_type(column)
     if not _is_assignable(given, wanted):
-        name = types.sql_name(column.type)
+        name = column.sql_type
         raise SchemaError(
             f"{subject}: column {column.name!r} must be {name}, got {given.simpleString().upper()}; write "
             f"CAST(… AS {name}) in the query"
         )
     return wanted
+
+
+def default_text(column: Column) -> str:
+    """Spark SQL for the value of a column that a statement gives none."""
+    return "NULL" if column.default is None else f"({spark_expression(column.default)})"
+
+
+def _no_value(column: Column, subject: str) -> SchemaError:
+    return SchemaError(f"{subject}: column {column.name!r} is NOT NULL, and the statement gives it no value")
+
+
+def default_of(column: Column, subject: str) -> Any:
+    """The value of a column that a statement gives none, of its type.
+
+    Raises:
+        SchemaError: the column needs one, and has no DEFAULT.
+    """
+    from pyspark.sql import functions as F
+
+    if column.default is None and not column.nullable:
+        raise _no_value(column, subject)
+    return F.expr(stored_text(default_text(column), column)).cast(_spark_type(column))
 
 
 def insert(context: Context, statement: s.Insert, spark: SparkSession | None) -> Callable[[], Result]:
@@ -117,6 +142,8 @@ def insert(context: Context, statement: s.Insert, spark: SparkSession | None) ->
             f"{what}: option {START_FROM!r} must go with a stream, got {start_from!r} for a batch; leave it "
             "out, or SET 'execution.runtime-mode' = 'streaming'"
         )
+    if not is_streaming and _merges_schema(statement):
+        statement = _with_new_columns(context, statement, spark)
     target = Target.of(context, statement)
     if is_streaming and statement.overwrite:
         raise ConfigurationError(
@@ -126,7 +153,7 @@ def insert(context: Context, statement: s.Insert, spark: SparkSession | None) ->
     session = needed(spark, what, context.options.forwarded())
     # over Connect a stream is planned by its text, at once, and nothing finds its kinds again
     is_planned = is_streaming and is_connect(session) and context.planned_text is not None
-    found = frame(context, session, statement.query, is_streaming=is_streaming)
+    found = frame(context, session, target.query(statement), is_streaming=is_streaming)
     rows = target.fitted(found, keeps_kinds=is_planned and found.isStreaming)
     if rows.isStreaming:
         check_stable(context, statement.query, target.key, what)
@@ -139,6 +166,31 @@ def insert(context: Context, statement: s.Insert, spark: SparkSession | None) ->
         return Done(what, "overwritten" if statement.overwrite else "written")
 
     return write
+
+
+def _merges_schema(statement: s.Insert) -> bool:
+    names = (MERGE_SCHEMA.key, *MERGE_SCHEMA.aliases)
+    given = {key: text for key, text in statement.options.items() if key.lower() in names}
+    return bool(parse(_what(statement), [MERGE_SCHEMA], given)[MERGE_SCHEMA.key])
+
+
+def _with_new_columns(context: Context, statement: s.Insert, spark: SparkSession | None) -> s.Insert:
+    """The statement, whose table has got what it lacks of the query's columns, by their names.
+
+    Where the statement names no columns, the query's last ones are new, if it gives more than the table has.
+    """
+    what = _what(statement)
+    table = changeable(context, statement.name, what)
+    session = needed(spark, what, context.options.forwarded())
+    names = statement.columns
+    if names is None:
+        names = tuple(name for name in table.schema.names if name not in statement.partition)
+    rows = frame(context, session, statement.query.with_defaults(["NULL"] * len(names)), is_streaming=False)
+    if statement.columns is None:
+        names += tuple(rows.columns[len(names) :])
+    if len(names) == len(rows.columns):  # else the refusal is that of any INSERT
+        merge_schema(table, rows.toDF(*names).schema, table.schema.names)
+    return replace(statement, columns=names)
 
 
 def insert_all(
@@ -285,6 +337,10 @@ class Target:
         partition = statement.partition, statement.dynamic
         return cls(what, statement.name, schema, table, columns, *partition, options)
 
+    def query(self, statement: s.Insert) -> QueryText:
+        """The query of the rows, with the values that DEFAULT stands for in a list."""
+        return statement.query.with_defaults([default_text(column) for column in self.columns])
+
     def fitted(self, df: DataFrame, *, keeps_kinds: bool = False) -> DataFrame:
         """The query's columns under the names of the table's, of its types, with all that the table has.
 
@@ -308,12 +364,13 @@ class Target:
         for column in self.schema.columns:
             if column.name in given or (column.metadata is not None and column.virtual):
                 continue
-            value = self.partition.get(column.name)
-            if value is None and not column.nullable:
-                raise SchemaError(
-                    f"{self.what}: column {column.name!r} is NOT NULL, and the statement gives it no value"
-                )
-            given[column.name] = F.lit(value).cast(_spark_type(column)).alias(column.name)
+            if column.name not in self.partition:
+                new = default_of(column, self.what)
+            elif (value := self.partition[column.name]) is not None or column.nullable:
+                new = F.lit(value).cast(_spark_type(column))
+            else:
+                raise _no_value(column, self.what)
+            given[column.name] = new.alias(column.name)
         chosen = (given[column.name] for column in self.schema.columns if column.name in given)
         if not keeps_kinds:
             return named.select(*chosen)
@@ -346,7 +403,8 @@ class Target:
         from pyspark.sql import functions as F
 
         number, rank = (_free_name(name, rows.columns) for name in ("number", "rank"))
-        of_key = Window.partitionBy(*(F.col(quoted(name)) for name in key)).orderBy(F.desc(number))
+        values = (stored_text(quoted(name), self.schema.column(name)) for name in key)
+        of_key = Window.partitionBy(*map(F.expr, values)).orderBy(F.desc(number))
         numbered = rows.withColumn(number, F.monotonically_increasing_id())
         newest = numbered.withColumn(rank, F.row_number().over(of_key)).where(F.col(rank) == 1)
         return newest.drop(number, rank)
@@ -529,6 +587,11 @@ def _new_values(table: Table, rows: DataFrame, statement: s.Update, subject: str
     for column in table.schema.columns:
         if column.name not in statement.columns:
             found.append(quoted(column.name))
+            continue
+        if column.name in statement.defaults:
+            default_of(column, subject)
+            type_ = _spark_type(column).simpleString()
+            found.append(f"CAST({default_text(column)} AS {type_}) AS {quoted(column.name)}")
             continue
         value = s.NEW_VALUE.format(statement.columns.index(column.name))
         wanted = assigned_type(column, rows.schema[value].dataType, subject)

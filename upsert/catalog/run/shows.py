@@ -326,12 +326,14 @@ def _column_row(schema: TableSchema, name: str) -> dict[str, Any]:
     column = schema.column(name)
     keys = ["PRI"] if name in schema.primary_key else []
     keys += [index.name for index in schema.indexes if name in index.columns]
-    extras = "PARTITIONED BY" if name in schema.partitioned_by else None
+    said = ["PARTITIONED BY"] if name in schema.partitioned_by else []
+    said += [] if column.default is None else [f"DEFAULT {column.default}"]
+    extras = ", ".join((*said, *(str(check) for check in schema.checks if name in check.columns))) or None
     if column.metadata is not None:
         extras = f"METADATA FROM {column.metadata!r}{' VIRTUAL' if column.virtual else ''}"
     return {
         "name": name,
-        "type": types.sql_name(column.type),
+        "type": column.sql_type,
         "null": column.nullable,
         "key": ", ".join(keys) or None,
         "extras": extras,
@@ -362,19 +364,36 @@ def explain(context: Context, statement: s.Explain, spark: SparkSession | None) 
     A text has a row for each line; JSON is one row.
     """
     session = needed(spark, "EXPLAIN", context.options.forwarded())
-    df, sink = _planned(context, session, statement.statement)
-    if df.isStreaming:
-        found = context.explained(df, sink)
-        lines, values = str(found).splitlines(), found.to_json()
+    lines: list[str] = []
+    if isinstance(statement.statement, s.StatementSet):
+        parts = []
+        for one in statement.statement.inserts:
+            name = f"INSERT {'OVERWRITE' if one.overwrite else 'INTO'} {one.name}"
+            of_one, plan = _explained(context, session, one)
+            lines += [name, *(f"  {line}" for line in of_one)]
+            parts.append({"statement": name, **plan})
+        values: dict[str, Any] = {"statements": parts}
     else:
-        lines = _physical_plan(session, df).splitlines()
-        values = {"plan": lines}
+        lines, values = _explained(context, session, statement.statement)
     return Rows("EXPLAIN", texts("plan", [json.dumps(values)] if statement.is_json else lines))
 
 
-def _planned(
-    context: Context, session: SparkSession, statement: s.Select | s.Insert | s.Merge | s.CreateTableAs
-) -> tuple[DataFrame, Sink | None]:
+_Explained = s.Select | s.Insert | s.Merge | s.CreateTableAs
+
+
+def _explained(
+    context: Context, session: SparkSession, statement: _Explained
+) -> tuple[list[str], dict[str, Any]]:
+    """How one statement is executed, in lines and as JSON values."""
+    df, sink = _planned(context, session, statement)
+    if df.isStreaming:
+        found = context.explained(df, sink)
+        return str(found).splitlines(), found.to_json()
+    lines = _physical_plan(session, df).splitlines()
+    return lines, {"plan": lines}
+
+
+def _planned(context: Context, session: SparkSession, statement: _Explained) -> tuple[DataFrame, Sink | None]:
     """What is read, and the table that it goes into."""
     is_streaming = context.options.is_streaming
     match statement:
@@ -382,7 +401,7 @@ def _planned(
             return frame(context, session, statement.query, is_streaming=is_streaming), None
         case s.Insert():
             target = Target.of(context, statement)
-            df = target.fitted(frame(context, session, statement.query, is_streaming=is_streaming))
+            df = target.fitted(frame(context, session, target.query(statement), is_streaming=is_streaming))
             return df, target.sink if is_streaming else None
         case s.Merge():
             return merge.planned(context, statement, session), None

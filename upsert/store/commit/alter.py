@@ -7,12 +7,15 @@ primary key are rewritten where their columns change, in the same snapshot, for 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
 
 from upsert.errors import SchemaError, UnknownOutcomeError
 from upsert.failpoints import reach
+from upsert.schema import Check
+from upsert.store import paths
 from upsert.store.alterations import Alteration, altered, needs_empty_table
 from upsert.store.commit import append
 from upsert.store.commit.change import Change
@@ -27,6 +30,8 @@ from upsert.store.metadata.manifest import Run
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.metadata.table_file import publish_definition
 from upsert.store.paths import BucketId
+from upsert.store.read.snapshot import Snapshot
+from upsert.store.rows.conform import check_rows
 from upsert.store.rows.fold import fold
 from upsert.store.rows.hashing import row_hashes
 from upsert.store.rows.layout import COUNT_COLUMN, ROW_HASH_COLUMN, Layout, Projection, with_ids
@@ -59,6 +64,7 @@ class _Attempt:
         self._changes = changes
         self._published: tuple[int, Definition] | None = None
         self._rewriting: dict[tuple[int, int], Change] = {}
+        self._checked: tuple[int, tuple[Check, ...]] | None = None
 
     def propose(self, head: SnapshotInfo) -> Change | None:
         """The change to make on a snapshot; None if the table is like that already."""
@@ -67,10 +73,8 @@ class _Attempt:
         if new is old:
             return None
         if (reason := needs_empty_table(old, new)) and head.files:
-            raise SchemaError(
-                f"table {self._history.root!r}: ALTER TABLE: {reason}; delete the rows first, or add it "
-                "nullable"
-            )
+            raise SchemaError(f"table {self._history.root!r}: ALTER TABLE: {reason}")
+        self._check_rows(old, new, head)
         if self._published is None or self._published[0] != old.version:
             self._published = old.version, publish_definition(self._history.root, self._history.uuid, new)
             reach("alter.after-definition")
@@ -83,6 +87,18 @@ class _Attempt:
             added = _rewrite(root, old.layout, new.layout, live.groups.values(), head.id, self.written)
             self._rewriting[versions] = Change("alter", tuple(added), live.entries, definition=new.version)
         return self._rewriting[versions]
+
+    def _check_rows(self, old: Definition, new: Definition, head: SnapshotInfo) -> None:
+        """Refuse existing rows that break a constraint of ``new`` which ``old`` has not."""
+        checks = tuple(check for check in new.schema.checks if check not in old.schema.checks)
+        if not checks or self._checked == (head.data_version, checks):
+            return
+        asked = replace(new.schema, checks=checks)
+        needed = (*new.schema.primary_key, *(name for check in checks for name in check.columns))
+        rows = Snapshot.retained(self._history, head, new.layout)
+        for piece in rows.pieces(list(dict.fromkeys(needed))):
+            check_rows(asked, piece, None, f"table {paths.name_of(self._history.root)!r}: ALTER TABLE")
+        self._checked = head.data_version, checks
 
 
 def _rewrite(

@@ -39,7 +39,9 @@ from upsert.store.metadata.snapshot import Kind, SnapshotInfo
 from upsert.store.metadata.stands_for import StandsFor
 from upsert.store.paths import BucketId, Partition
 from upsert.store.read.lookup import in_search_order, newest_by_key, prepare
+from upsert.store.rows.conform import check_rows
 from upsert.store.rows.layout import Layout
+from upsert.store.rows.merge import SortedRows
 from upsert.store.rows.merge_engines import Stored, combine
 from upsert.store.rows.partitions import Overwrite, check_within
 
@@ -86,10 +88,16 @@ class Resolution:
         opened = [[DataFile.open(root, layout, entry) for entry in run] for run in runs]
         find, order = partial(find_stored, layout, opened), parts[0].file.order
         ranges = staging.signed_rows(root, layout, parts)
-        combined = (combine(layout, rows, weights, order, find) for rows, weights in ranges)
+        combined = (
+            self._checked(layout, combine(layout, rows, weights, order, find)) for rows, weights in ranges
+        )
         written = write_run(root, layout, combined, bucket_id, level=0, base=base)
         self.written += written
         return written
+
+    def _checked(self, layout: Layout, run: SortedRows) -> SortedRows:
+        check_rows(layout.schema, run.rows, run.is_there, f"table {paths.name_of(self._history.root)!r}")
+        return run
 
 
 def find_stored(

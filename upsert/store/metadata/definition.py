@@ -18,7 +18,13 @@ from upsert.codec import Jsonable
 from upsert.errors import CorruptTableError
 from upsert.schema import TableSchema
 from upsert.store import paths
-from upsert.store.checksums import checksum_of_value, content_of, parse_versioned, subject_of
+from upsert.store.checksums import (
+    FORMAT_OF_RULES,
+    checksum_of_value,
+    content_of,
+    parse_versioned,
+    subject_of,
+)
 from upsert.store.paths import Partition
 from upsert.store.rows.layout import Layout
 from upsert.store.table_options import TableOptions
@@ -68,7 +74,8 @@ class Definition:
         """The content of this version's file, for the table with this uuid."""
         untracked = sorted(self.untracked, key=lambda one: repr([list(pair) for pair in one]))
         said = _Said(uuid, self.version, self.schema, self.given, tuple(untracked), self.last_id)
-        return content_of(said.to_json(), subject_of(uuid, paths.definition_file(self.version)))
+        value = {**format_of(self.schema), **said.to_json()}
+        return content_of(value, subject_of(uuid, paths.definition_file(self.version)))
 
     @classmethod
     def from_json(cls, content: bytes, where: str, uuid: str, version: int, owner: str) -> Self:
@@ -106,16 +113,25 @@ class _Said(Jsonable):
 def why_unreadable(old: Definition, new: Definition) -> str | None:
     """Why rows staged under ``old`` cannot be committed when the table is ``new``; None if they can.
 
-    Rows of an older form get NULL in newer columns, so these must take it. Without a primary key the columns
+    Rows of an older form get NULL in newer columns, so these must take it, and were not checked by newer
+    constraints. Without a primary key the columns
     are the row's identity, by which existing rows have been rewritten.
     """
     there = {column.id for column in old.schema.columns}
     for column in new.schema.columns:
         if column.id not in there and not column.nullable:
             return f"column {column.name!r}, which was added meanwhile, is NOT NULL"
+    for check in new.schema.checks:
+        if check not in old.schema.checks:
+            return f"{check} was added meanwhile, which they were not checked by"
     if new.layout.is_counted and not has_same_values(old.schema, new.schema):
         return "its columns have changed meanwhile, by which rows without PRIMARY KEY are told apart"
     return None
+
+
+def format_of(schema: TableSchema) -> dict[str, int]:
+    """The format version of a file that says a schema, where it is not the first one."""
+    return {"format": FORMAT_OF_RULES} if schema.has_rules else {}
 
 
 def has_same_values(old: TableSchema, new: TableSchema) -> bool:

@@ -32,7 +32,7 @@ from upsert.schema import TableSchema
 from upsert.store import paths
 from upsert.store.checksums import FORMAT_VERSION, checksum_of_value, content_of, parse_versioned
 from upsert.store.log_options import file_mode
-from upsert.store.metadata.definition import Definition
+from upsert.store.metadata.definition import Definition, format_of
 from upsert.store.storage import put_if_absent, storage_of, swapping
 from upsert.store.storage.base import Versioned
 
@@ -283,6 +283,7 @@ def to_json(table: TableFile) -> dict[str, Any]:
     """What ``table.json`` says, but for its format."""
     inside = os.path.relpath(table.root, table.folder)
     return {
+        **format_of(table.definition.schema),
         "uuid": table.uuid,
         **({} if inside == "." else {"files": inside}),
         "schema": table.definition.schema.to_json(),

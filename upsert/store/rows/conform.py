@@ -15,10 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert import types
-from upsert.arrays import one_array
-from upsert.errors import SchemaError
+from upsert.arrays import Mask, one_array
+from upsert.conditions.evaluate import mask
+from upsert.conditions.expressions import Call
+from upsert.errors import CheckViolatedError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN, signs
-from upsert.schema import Column
+from upsert.schema import Column, Length, TableSchema, plainly
 from upsert.store.files.formats.base import retyped
 from upsert.store.rows.hashing import child_values, row_hashes
 from upsert.store.rows.keys import as_key, has_floats
@@ -28,17 +30,20 @@ Signs = npt.NDArray[np.int8]
 
 
 def conform(layout: Layout, rows: pa.Table, owner: str = "rows") -> tuple[pa.Table, Signs | None]:
-    """The rows in the table's column order and types, and +1 or -1 for each; None without ``_row_kind``.
+    """The rows in the table's column order, types and lengths, and +1 or -1 for each.
 
-    They have exactly the table's columns, in any order, and perhaps ``_row_kind``, which is gone then. Float
-    keys are normalised (-0.0 becomes 0.0), and all floats of a table without primary key, of which whole rows
-    are the key; it gets ``_row_hash`` as last column. ``owner`` is what the rows belong to, for messages.
+    The latter is None without ``_row_kind``. The rows have exactly the table's columns, in any order, and
+    perhaps ``_row_kind``, which is gone then. Float keys are normalised (-0.0 becomes 0.0), and all floats of
+    a table without primary key, of which whole rows are the key; it gets ``_row_hash`` as last column.
+    ``owner`` is what the rows belong to, for messages.
 
     Raises:
         SchemaError: the rows are no Arrow table, or a column is missing, unknown, repeated, of another type
             or NULL where it must not be. Only the key is checked in rows of sign -1: deletions often carry
             nothing else.
         ChangelogError: a row kind is none of the four.
+        CheckViolatedError: a CHECK constraint is false of a row. Where the rows of a key are combined, it is
+            asked of what becomes of them, by `check_rows`.
     """
     check_is_table(rows, f"{owner}: rows")
     _check_names(layout, rows, owner)
@@ -50,7 +55,40 @@ def conform(layout: Layout, rows: pa.Table, owner: str = "rows") -> tuple[pa.Tab
     if layout.is_counted:
         columns.append(row_hashes(columns, rows.num_rows))
         names.append(ROW_HASH_COLUMN)
-    return pa.table(columns, schema=pa.schema([layout.stored.field(name) for name in names])), weights
+    stored = pa.table(columns, schema=pa.schema([layout.stored.field(name) for name in names]))
+    if not layout.merge.needs_present_rows:
+        check_rows(layout.schema, stored, None if weights is None else weights > 0, owner)
+    return stored, weights
+
+
+def check_rows(schema: TableSchema, rows: pa.Table, of: Mask | None, owner: str) -> None:
+    """Refuse rows of which a CHECK constraint is false, all of them or those of a mask.
+
+    Raises:
+        CheckViolatedError: there is one; the message has its key and the columns that the constraint names.
+        SchemaError: a constraint cannot be evaluated: an integer overflows.
+    """
+    for check in schema.checks:
+        try:
+            violated = mask(
+                Call("not", (check.condition,)), lambda ref: one_array(rows.column(ref.column)), len(rows)
+            )
+        except SchemaError as cause:
+            raise SchemaError(f"{owner}: {check}: {plainly(cause)}") from cause
+        if of is not None:
+            violated &= of
+        if violated.any():
+            shown = dict.fromkeys((*schema.primary_key, *check.columns))
+            (row,) = rows.slice(int(np.argmax(violated)), 1).select(list(shown)).to_pylist()
+            values = ", ".join(f"{name} = {_cut(repr(value))}" for name, value in row.items())
+            raise CheckViolatedError(
+                f"{owner}: {check} must not be false of a row, got {int(violated.sum())} such, one with "
+                f"{values}; correct the rows, nothing was committed"
+            )
+
+
+def _cut(text: str, most: int = 40) -> str:
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def check_is_table(given: object, what: str) -> None:
@@ -79,6 +117,8 @@ def _stored(
 ) -> pa.ChunkedArray:
     cast = _cast(rows.column(column.name), column, owner)
     is_key = column.name in layout.schema.primary_key
+    if column.length is not None:
+        cast = _of_length(cast, column.name, column.length, weights, owner)
     # where rows of a key are combined, NULL means that another one has the value: the commit looks
     if not column.nullable and cast.null_count and (is_key or not layout.merge.combines):
         missing = pc.is_null(cast).to_numpy()
@@ -92,6 +132,32 @@ def _stored(
     if (is_key or layout.is_counted) and has_floats(column.type):
         return pa.chunked_array([retyped(as_key(one_array(cast)), cast.type)])
     return cast
+
+
+def _of_length(
+    texts: pa.ChunkedArray, name: str, length: Length, weights: Signs | None, owner: str
+) -> pa.ChunkedArray:
+    """The texts as Spark writes them: without blanks beyond the length, with blanks up to that of a CHAR."""
+    most = length.characters
+    is_long = pc.fill_null(pc.greater(pc.utf8_length(texts), most), False)
+    if pc.any(is_long).as_py():
+        beyond = pc.utf8_trim(pc.utf8_slice_codeunits(texts, most), " ")
+        has_blanks = pc.fill_null(pc.equal(beyond, ""), True)
+        too_long = pc.and_(is_long, pc.invert(has_blanks)).to_numpy()
+        if weights is not None:
+            too_long = too_long & (
+                weights > 0
+            )  # no row of the table has such a text, so nothing is deleted by it
+        if too_long.any():
+            at = int(np.argmax(too_long))
+            raise SchemaError(
+                f"{owner}: column {name!r} is {length}, got {int(too_long.sum())} longer texts, the first of "
+                f"{pc.utf8_length(texts[at]).as_py()} characters in row {at}; cut them, or make the column "
+                "longer"
+            )
+        cut = pc.if_else(pc.and_(is_long, has_blanks), pc.utf8_slice_codeunits(texts, 0, most), texts)
+        texts = cut if isinstance(cut, pa.ChunkedArray) else pa.chunked_array([cut])
+    return pc.utf8_rpad(texts, most, " ") if length.is_padded else texts
 
 
 def _cast(values: pa.ChunkedArray, column: Column, owner: str) -> pa.ChunkedArray:

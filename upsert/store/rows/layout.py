@@ -209,7 +209,7 @@ class Projection:
                 continue
             sources[column.name] = field.name
             if field.type != column.type:
-                if not types.widens(field.type, column.type):
+                if not types.holds(field.type, column.type):
                     raise _damaged(what, f"column {column.name!r} in a type within {column.type}", field.type)
                 converted.add(column.name)
         unknown = [f.name for f in found if _ID not in (f.metadata or {}) and f.name not in _INTERNAL]

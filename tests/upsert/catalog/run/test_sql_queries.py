@@ -304,7 +304,7 @@ class TestBatch:
             ("EXPLAIN FORMAT XML SELECT 1", "expected TEXT or JSON, found 'XML' at line 1, column 16"),
             (
                 "EXPLAIN FORMAT JSON CREATE MATERIALIZED VIEW v AS SELECT id FROM orders",
-                "must be SELECT, INSERT, MERGE or CREATE TABLE … AS, got CREATE MATERIALIZED VIEW",
+                "MERGE or CREATE TABLE … AS, or a statement set, got CREATE MATERIALIZED VIEW",
             ),
             ("EXPLAIN", "expected a statement"),
         ],

@@ -1,5 +1,6 @@
 """``EXECUTE STATEMENT SET``: its text, and INSERTs that are checked, start and end together."""
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,6 +68,19 @@ def test_a_script_keeps_a_set_whole() -> None:
     assert [one.text.strip() for one in split_statements(" ;\n".join(parts))] == parts
     open_set = f"{parts[1].removesuffix('END')}; SELECT 1"
     assert [one.text for one in split_statements(open_set)] == [open_set]
+
+
+@pytest.mark.parametrize(
+    ("head", "is_json"),
+    [("", False), ("PLAN FOR", False), ("FORMAT JSON", True), ("format = text", False)],
+)
+def test_explain_of_a_set_has_the_set(head: str, is_json: bool) -> None:
+    text = f"EXPLAIN {head} {SET.format('INSERT INTO a SELECT 1; INSERT INTO b SELECT 2;')}"
+    found = parse(text)
+    assert isinstance(found, s.Explain)
+    assert isinstance(found.statement, s.StatementSet)
+    assert ([one.name for one in found.statement.inserts], found.is_json) == (["a", "b"], is_json)
+    assert [one.text.strip() for one in split_statements(f"{text}; SELECT 1")] == [text, "SELECT 1"]
 
 
 @pytest.fixture
@@ -189,3 +203,26 @@ def test_nothing_starts_before_all_streams_are_known_to_be_possible(
         streaming.sql(SET.format(COPIES), spark, args={"word": 1})
     assert not spark.streams.active
     assert not (Path(streaming.warehouse) / ".jobs").exists()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("mode", ["batch", "streaming"])
+def test_explain_of_a_set_is_that_of_each_of_its_inserts(
+    spark: SparkSession, catalog: Catalog, mode: str
+) -> None:
+    catalog.sql(f"SET 'execution.runtime-mode' = '{mode}'")
+    inserts = ["INSERT INTO copies SELECT * FROM words", "INSERT INTO more SELECT * FROM words WHERE id > 1"]
+    whole = SET.format("".join(f"{one};" for one in inserts))
+    alone = [catalog.sql(f"EXPLAIN FORMAT JSON {one}", spark) for one in inserts]
+    together = catalog.sql(f"EXPLAIN FORMAT JSON {whole}", spark)
+    found = json.loads(plan(together)[0])["statements"]
+    assert [one.pop("statement") for one in found] == ["INSERT INTO copies", "INSERT INTO more"]
+    assert [sorted(one) for one in found] == [sorted(json.loads(plan(one)[0])) for one in alone]
+    lines = plan(catalog.sql(f"EXPLAIN {whole}", spark))
+    assert [line for line in lines if not line.startswith(" ")] == ["INSERT INTO copies", "INSERT INTO more"]
+    assert catalog.table("copies").snapshot().row_count == 0
+
+
+def plan(result: Any) -> list[str]:
+    assert isinstance(result, Rows)
+    return result.rows.column("plan").to_pylist()

@@ -22,6 +22,7 @@ from upsert.schema import Column, TableSchema
 from upsert.store import Table
 from upsert.store.alterations import (
     AddColumn,
+    AddField,
     Alteration,
     DropColumn,
     RenameColumn,
@@ -30,9 +31,12 @@ from upsert.store.alterations import (
     SetOptions,
     TrackPartition,
     WidenColumn,
+    altered,
 )
 from upsert.store.commit.committer import Committer, Environment
 from upsert.store.files.data_file import forget_open_files
+from upsert.store.metadata.definition import Definition
+from upsert.store.read.pinned_columns import PinnedColumns
 from upsert.store.storage import put_if_absent
 
 FAMILIES: tuple[tuple[pa.DataType, ...], ...] = (
@@ -281,9 +285,21 @@ REFUSED: list[tuple[Alteration, str]] = [
     (RenameColumn("age", "name"), "there is a column 'name'"),
     (RenameColumn("day", "date"), "PARTITIONED BY names it"),
     (AddColumn(Column("age", pa.int8())), "there is a column of this name"),
+    (AddColumn(Column("Age", pa.int8())), "columns 'age' and 'Age' differ in case alone"),
+    (RenameColumn("age", "NAME"), "columns 'NAME' and 'name' differ in case alone"),
     (AddColumn(Column("x", pa.int8(), nullable=False)), "column 'x' is NOT NULL, and present rows"),
     (AddColumn(Column("x", pa.int8()), after="nobody"), "unknown column 'nobody'"),
     (AddColumn(Column("_kind", pa.int8())), "'_kind' is used inside"),
+    (
+        AddField(("name", "x"), pa.int8()),
+        "ADD COLUMN name.x: column 'name': only a STRUCT has fields, got STRING",
+    ),
+    (AddField(("nobody", "x"), pa.int8()), "unknown column 'nobody'"),
+    (AddField(("at", "LAT"), pa.int8()), "there is a field 'LAT' among lat; choose another name"),
+    (AddField(("at", "lon", "x"), pa.int8()), "STRUCT<lat: INT> has no part 'lon'"),
+    (AddField(("at", "lat", "x"), pa.int8()), "column 'at': 'lat': only a STRUCT has fields, got INT"),
+    (AddField(("at", "lon"), pa.month_day_nano_interval()), "Spark has no type that equals"),
+    (WidenColumn("at", pa.struct([("lat", pa.int64())])), "got STRUCT<lat: BIGINT>; add another column"),
     (WidenColumn("id", pa.int64()), "must stay INT: PRIMARY KEY places rows by it"),
     (WidenColumn("age", pa.int8()), "got TINYINT; add another column"),
     (WidenColumn("age", pa.float64()), "got DOUBLE; add another column"),
@@ -306,15 +322,25 @@ def test_what_cannot_change_is_refused_by_name(tmp_path: Path, change: Alteratio
         "age": pa.int32(),
         "name": pa.string(),
         "seq": pa.int64(),
+        "at": pa.struct([("lat", pa.int32())]),
     }
     schema = TableSchema.of(columns, ["day", "id"], ["day"]).index("age")
     table = Table.create(tmp_path / "t", schema, {"sequence.field": "seq"})
-    rows = {"day": [None], "id": [1], "age": [1], "name": ["a"], "seq": [1]}
+    rows = {"day": [None], "id": [1], "age": [1], "name": ["a"], "seq": [1], "at": [{"lat": 1}]}
     table.write(pa.table({**rows, "day": [dt.date(2026, 1, 1)]}))
     with pytest.raises((SchemaError, ConfigurationError), match=reason):
         table.alter(SetComment("age", "half of it"), change)
     assert table.definition.version == 0
     assert table.snapshot().id == 1
+
+
+def test_a_table_of_an_earlier_release_with_names_that_differ_in_case_can_be_altered() -> None:
+    """It could be created then; from now on each alteration keeps its names, or makes them different."""
+    old = Definition(0, TableSchema.of({"id": pa.int64(), "ID": pa.int64()}, ["id"]))
+    assert altered(old, [SetComment("ID", "another one")]).version == 1
+    assert altered(old, [RenameColumn("ID", "id2")]).schema.names == ("id", "id2")
+    with pytest.raises(SchemaError, match="columns 'id' and 'ID' differ in case alone"):
+        altered(old, [AddColumn(Column("n", pa.int64()))])
 
 
 def test_a_not_null_column_goes_into_an_empty_table_and_rows_staged_before_it_do_not(tmp_path: Path) -> None:
@@ -326,6 +352,63 @@ def test_a_not_null_column_goes_into_an_empty_table_and_rows_staged_before_it_do
         with pytest.raises(StaleWriterError, match="column 'since', which was added meanwhile, is NOT NULL"):
             table.commit(one)
     assert table.snapshot().row_count == 0
+
+
+POINT = pa.struct([pa.field("x", pa.int32(), nullable=False)])
+NESTED: Mapping[str, tuple[pa.DataType, tuple[str, ...], list[Any], list[Any]]] = {
+    "struct": (POINT, ("p", "y"), [{"x": 1}, None], [{"x": 1, "y": None}, None]),
+    "array": (
+        pa.list_(POINT),
+        ("p", "element", "y"),
+        [[{"x": 1}, None], None],
+        [[{"x": 1, "y": None}, None], None],
+    ),
+    "map": (
+        pa.map_(pa.string(), POINT),
+        ("p", "value", "y"),
+        [[("a", {"x": 1})], []],
+        [[("a", {"x": 1, "y": None})], []],
+    ),
+    "deep": (
+        pa.struct([pa.field("s", pa.list_(POINT)), pa.field("t", pa.string())]),
+        ("p", "s", "element", "y"),
+        [{"s": [{"x": 1}], "t": "a"}, {"s": None, "t": None}],
+        [{"s": [{"x": 1, "y": None}], "t": "a"}, {"s": None, "t": None}],
+    ),
+}
+
+
+@pytest.mark.parametrize("form", ["arrow", "parquet"])
+@pytest.mark.parametrize("key", [("id",), ()])
+@pytest.mark.parametrize("kind", NESTED)
+def test_existing_rows_have_null_in_a_field_that_is_added(
+    tmp_path: Path, kind: str, key: tuple[str, ...], form: str
+) -> None:
+    type_, path, before, after = NESTED[kind]
+    schema = TableSchema.of({"id": pa.int64(), "p": type_}, key)
+    table = Table.create(tmp_path / "t", schema, {"file.format": form})
+    old = pa.table({"id": [1, 2], "p": pa.array(before, type_)})
+    pinned = PinnedColumns.named(table.schema, ["id", "p"], "query")
+    first = table.write(old)
+    staged = table.stage_raw(pa.table({"id": [3], "p": pa.array(before[:1], type_)}))
+    table.alter(AddField(path, pa.string()))
+    if key:
+        table.commit([staged])
+    else:  # their identity is another one now
+        with pytest.raises(StaleWriterError):
+            table.commit([staged])
+        table.write(pa.table({"id": [3], "p": pa.array(after[:1], table.schema.type_of("p"))}))
+    expected = [{"id": n, "p": value} for n, value in enumerate((*after, after[0]), 1)]
+    for found in (table.snapshot(), Table.open(table.path).snapshot()):
+        assert found.scan().sort_by("id").to_pylist() == expected
+    assert table.snapshot(first.id).scan().sort_by("id").to_pylist() == expected[:2]
+    read = pinned.read(table, lambda names: table.snapshot().scan(list(names)))
+    assert read.sort_by("id").slice(0, 2).to_pylist() == old.to_pylist()
+    table.compact()
+    new = pa.array(after, table.schema.type_of("p"))
+    table.write(pa.table({"id": [1, 2], "p": new, ROW_KIND_COLUMN: ["-D", "-D"]}))
+    assert table.snapshot().scan().to_pylist() == expected[2:]
+    assert [found for found in table.check(deep=True) if not found.is_information] == []
 
 
 def test_whole_rows_staged_before_their_columns_changed_are_written_again(tmp_path: Path) -> None:

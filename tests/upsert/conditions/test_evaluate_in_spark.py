@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltajoin.expressions import Call, Cast, Condition, Const, Field
-from tests.deltajoin.core.test_conditions import CASES, COLUMNS, ROWS, WRAPPING
+from tests.upsert.conditions.test_evaluate import CASES, COLUMNS, ROWS, WRAPPING
 from upsert import types
 
 pytestmark = pytest.mark.spark

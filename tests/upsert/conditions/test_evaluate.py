@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from deltajoin.core.conditions import mask, type_of
 from deltajoin.expressions import Call, Cast, Condition, Const, Field, Ref
+from upsert.conditions.evaluate import mask, type_of
 from upsert.errors import ConfigurationError, SchemaError
 
 NAN, INF = float("nan"), float("inf")

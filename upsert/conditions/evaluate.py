@@ -21,10 +21,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deltajoin.core.codes import common_type
-from deltajoin.expressions import Call, Cast, Condition, Const, Field, Ref, walk
 from upsert import types
 from upsert.arrays import Mask
+from upsert.conditions.expressions import Call, Cast, Condition, Const, Field, Ref, walk
 from upsert.errors import ConfigurationError, SchemaError
 
 
@@ -75,7 +74,7 @@ Types = Callable[[Ref], pa.DataType]
 TEXT_WITH_CONSTANTS: Final = ("like", "startswith", "endswith", "contains", "substring")
 """Functions of a text whose other arguments must be constants."""
 
-_DIGITS: Final = {8: 3, 16: 5, 32: 10, 64: 20}
+DIGITS: Final = {8: 3, 16: 5, 32: 10, 64: 20}
 """Digits of a decimal that holds every integer of so many bits, as Spark counts them."""
 
 
@@ -172,7 +171,7 @@ def _is_widening(of: pa.DataType, to: pa.DataType) -> bool:
         if pa.types.is_integer(to):
             return bool(of.bit_width <= to.bit_width)
         if pa.types.is_decimal(to):
-            return bool(to.precision - to.scale >= _DIGITS[of.bit_width])
+            return bool(to.precision - to.scale >= DIGITS[of.bit_width])
         return bool(pa.types.is_floating(to))
     if pa.types.is_decimal(of) and pa.types.is_decimal(to):
         return bool(to.scale >= of.scale and to.precision - to.scale >= of.precision - of.scale)
@@ -321,7 +320,10 @@ def _is_in(values: pa.Array, constants: Sequence[Condition]) -> pa.Array:
         masks = [_equal(values, pa.repeat(pa.scalar(value, values.type), len(values))) for value in wanted]
         found = reduce(pc.or_, masks, pc.and_(pc.is_valid(values), False))
     else:
-        common = common_type([values.type, *(c.type for c in constants if isinstance(c, Const))])
+        common = values.type
+        if pa.types.is_integer(common):
+            given_types = [constant.type for constant in constants if isinstance(constant, Const)]
+            common = max([common, *given_types], key=lambda type_: type_.bit_width)
         found = pc.is_in(values.cast(common), value_set=pa.array(wanted, common))
     may_be = pc.is_valid(values) if len(wanted) == len(given) else found
     return pc.if_else(may_be, found, pa.scalar(None, pa.bool_()))

@@ -1,0 +1,388 @@
+"""The text of a CHECK to a condition that the store evaluates, and the text of a DEFAULT, checked (pure).
+
+A row is checked wherever it is staged, without Spark. So a CHECK may say what `upsert.conditions` evaluates
+exactly as Spark does; any other part of it is refused by its text. Literals take the types that Spark gives
+them, and values of two types of numbers meet in one that holds both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from itertools import count
+from typing import Any, Final
+
+import pyarrow as pa
+from sqlglot import exp
+
+from upsert import types
+from upsert.conditions.evaluate import DIGITS, type_of
+from upsert.conditions.expressions import Call, Cast, Condition, Const, Field, Ref
+from upsert.errors import ConfigurationError, SchemaError
+from upsert.schema import Check, Column, Length, TableSchema, plainly
+from upsert.sql.columns import WrittenCheck, read_type
+from upsert.sql.dialect import expression_tree, too_deep
+from upsert.sql.tokens import Cursor
+
+
+def with_checks(schema: TableSchema, written: Sequence[WrittenCheck], subject: str) -> TableSchema:
+    """The schema with constraints that a statement has; one without a name gets one.
+
+    Raises:
+        SchemaError: a part of one cannot be evaluated, or names what is no stored column, or a name is taken.
+    """
+    for one in written:
+        check = check_of(one, schema, subject)
+        try:
+            schema = replace(schema, checks=(*schema.checks, check))
+        except SchemaError as cause:
+            raise SchemaError(f"{subject}: {cause}") from None
+    return schema
+
+
+def check_of(written: WrittenCheck, schema: TableSchema, subject: str) -> Check:
+    """The constraint of a table that a statement has."""
+    try:
+        condition = _Translation(schema, f"{subject}: CHECK ({written.text})").value(written.tree)
+    except RecursionError:
+        raise too_deep(subject) from None
+    found = Check(written.name or "", written.text, condition)
+    if written.name is not None:
+        return found
+    taken = {check.name.lower() for check in schema.checks}
+    own = "_".join(("CHECK", *found.columns))
+    names = (f"{own}_{number}" if number > 1 else own for number in count(1))
+    return replace(found, name=next(name for name in names if name.lower() not in taken))
+
+
+_COMPARISONS: Final[dict[type[exp.Expr], str]] = {
+    exp.EQ: "=",
+    exp.NEQ: "!=",
+    exp.LT: "<",
+    exp.LTE: "<=",
+    exp.GT: ">",
+    exp.GTE: ">=",
+    exp.NullSafeEQ: "<=>",
+}
+_ARITHMETIC: Final[dict[type[exp.Expr], str]] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*"}
+_OF_ONE: Final[dict[type[exp.Expr], str]] = {
+    exp.Not: "not",
+    exp.Abs: "abs",
+    exp.Length: "length",
+    exp.IsNan: "isnan",
+    exp.Year: "year",
+    exp.Month: "month",
+    exp.Day: "day",
+    exp.DayOfMonth: "day",
+}
+_OF_TEXT: Final[dict[type[exp.Expr], str]] = {
+    exp.Like: "like",
+    exp.StartsWith: "startswith",
+    exp.EndsWith: "endswith",
+    exp.Contains: "contains",
+}
+_READ: Final = frozenset(
+    {"this", "expression", "expressions", "low", "high", "start", "length", "ifs", "default", "true", "false"}
+    | {"to", "negate", "safe", "coalesce", "typed", "is_string", "table", "db", "catalog"}
+)
+"""The arguments of nodes that are read, or mean nothing; with any other one a node means something else."""
+
+_KNOWN: Final = (
+    "comparisons, AND, OR, NOT, IN, BETWEEN, LIKE, IS NULL, CASE, IF, COALESCE, +, -, *, ||, abs, length, "
+    "substring, startswith, endswith, contains, isnan, year, month, day"
+)
+
+
+@dataclass(frozen=True)
+class _Translation:
+    """What expressions over the columns of one table mean."""
+
+    schema: TableSchema
+    subject: str
+
+    def value(self, node: exp.Expr) -> Condition:
+        """The condition that an expression is."""
+        if any(given for name, given in node.args.items() if name not in _READ):
+            raise self._unknown(node)
+        found = self._value(node)
+        return Call("not", (found,)) if node.args.get("negate") else found
+
+    def _value(self, node: exp.Expr) -> Condition:
+        match node:
+            case exp.Paren(this=inner):
+                return self.value(inner)
+            case exp.Column():
+                return self._column(node)
+            case exp.Literal() | exp.Boolean() | exp.Null() | exp.Neg(this=exp.Literal(is_string=False)):
+                return literal(node)
+            case exp.Cast() | exp.TryCast():
+                return self._cast(node)
+            case exp.Neg(this=inner):
+                return Call("neg", (self.value(inner),))
+            case exp.And() | exp.Or():
+                op = "and" if isinstance(node, exp.And) else "or"
+                return Call(op, (self.value(node.left), self.value(node.right)))
+            case exp.Is(this=inner, expression=exp.Null()):
+                return Call("isnull", (self.value(inner),))
+            case exp.Is(this=inner, expression=exp.Boolean() as truth):
+                return Call("<=>", (self.value(inner), literal(truth)))
+            case exp.Between():
+                value, low, high = (self.value(node.args[name]) for name in ("this", "low", "high"))
+                return Call("and", (self._alike(">=", (value, low)), self._alike("<=", (value, high))))
+            case exp.In(this=inner, expressions=[*options]) if options:
+                return self._in(inner, options)
+            case exp.DPipe():
+                return Call("concat", (self.value(node.left), self.value(node.right)))
+            case exp.Concat(expressions=parts):
+                return Call("concat", tuple(map(self.value, parts)))
+            case exp.Coalesce():
+                return self._alike("coalesce", [self.value(one) for one in (node.this, *node.expressions)])
+            case exp.If() | exp.Case():
+                return self._case(node)
+            case exp.Substring() if node.args.get("length") is not None:
+                return Call(
+                    "substring", tuple(self.value(node.args[name]) for name in ("this", "start", "length"))
+                )
+        kind = type(node)
+        if kind in _COMPARISONS or kind in _ARITHMETIC:
+            op = _COMPARISONS.get(kind) or _ARITHMETIC[kind]
+            return self._alike(op, (self.value(node.args["this"]), self.value(node.args["expression"])))
+        if kind in _OF_ONE:
+            inner = node.this.this if isinstance(node.this, exp.TsOrDsToDate) else node.this
+            return Call(_OF_ONE[kind], (self.value(inner),))
+        if kind in _OF_TEXT:
+            return Call(_OF_TEXT[kind], (self.value(node.this), self.value(node.args["expression"])))
+        raise self._unknown(node)
+
+    def _unknown(self, node: exp.Expr) -> SchemaError:
+        return self._refusal(f"rows are checked without Spark, so not by {node.sql('spark')!r}", _KNOWN)
+
+    def _refusal(self, why: str, remedy: str) -> SchemaError:
+        return SchemaError(f"{self.subject}: {why}; use {remedy}")
+
+    def _column(self, node: exp.Column) -> Condition:
+        names = [name for name in self.schema.names if name.lower() == node.name.lower()]
+        if node.table or len(names) != 1:
+            known = ", ".join(self.schema.names)
+            raise self._refusal(
+                f"unknown column {'.'.join(part.name for part in node.parts)!r}",
+                f"a column that is stored, as a whole: {known}",
+            )
+        return Field(Ref(0, names[0]))
+
+    def _type(self, condition: Condition) -> pa.DataType:
+        try:
+            return type_of(condition, lambda ref: self.schema.type_of(ref.column))
+        except ConfigurationError as cause:
+            raise SchemaError(f"{self.subject}: {plainly(cause)}") from None
+
+    def _cast(self, node: exp.Cast | exp.TryCast) -> Condition:
+        wanted = read_type(Cursor(node.to.sql("spark"), self.subject))
+        if isinstance(node.this, exp.Literal) and node.this.is_string:
+            return self._fitted(Const(node.this.name, pa.string()), wanted)
+        value = self.value(node.this)
+        return self._fitted(value, wanted) if isinstance(value, Const) else Cast(value, wanted)
+
+    def _in(self, inner: exp.Expr, options: Sequence[exp.Expr]) -> Condition:
+        value, *others = self._meeting([self.value(inner), *map(self.value, options)])
+        if any(not isinstance(other, Const) for other in others):
+            raise self._refusal("the list of IN must be literals", "OR for columns")
+        return Call("in", (value, *others))
+
+    def _case(self, node: exp.If | exp.Case) -> Condition:
+        branches = [node] if isinstance(node, exp.If) else node.args["ifs"]
+        given = node.this if isinstance(node, exp.Case) else None
+        asked = [self.value(one.this) for one in branches]
+        if given is not None:
+            asked = [self._alike("=", (self.value(given), one)) for one in asked]
+        last = node.args.get("false") if isinstance(node, exp.If) else node.args.get("default")
+        values = [self.value(one.args["true"]) for one in branches]
+        values = self._meeting([*values, *([] if last is None else [self.value(last)])])
+        pairs = [part for pair in zip(asked, values, strict=False) for part in pair]
+        return Call("case", (*pairs, *values[len(asked) :]))
+
+    def _alike(self, op: str, values: Sequence[Condition]) -> Condition:
+        return Call(op, tuple(self._meeting(values)))
+
+    def _meeting(self, values: Sequence[Condition]) -> list[Condition]:
+        """The values in one type, where Spark compares them in one that holds all of them."""
+        found = {self._type(value) for value in values if not is_null(value)}
+        if not found:
+            return list(values)
+        common = found.pop()
+        for other in found:
+            common = self._common(common, other, values)
+        return [self._fitted(value, common) for value in values]
+
+    def _common(self, one: pa.DataType, other: pa.DataType, values: Sequence[Condition]) -> pa.DataType:
+        is_text = {pa.types.is_string(one), pa.types.is_string(other)} == {True, False}
+        if is_text and all(isinstance(v, Const) for v in values if pa.types.is_string(self._type(v))):
+            return other if pa.types.is_string(one) else one  # a text that says a day or a time
+        if pa.types.is_integer(one) and pa.types.is_integer(other):
+            return max(one, other, key=lambda type_: type_.bit_width)
+        if _is_number(one) and _is_number(other):
+            if pa.types.is_floating(one) or pa.types.is_floating(other):
+                return pa.float64()
+            (whole, scale), (other_whole, other_scale) = map(_digits, (one, other))
+            most = max(scale, other_scale)
+            if max(whole, other_whole) + most <= types.MAX_DECIMAL_PRECISION:
+                return pa.decimal128(max(whole, other_whole) + most, most)
+        names = " and ".join(sorted((types.sql_name(one), types.sql_name(other))))
+        raise self._refusal(f"{names} do not compare", "values of one type")
+
+    def _fitted(self, value: Condition, wanted: pa.DataType) -> Condition:
+        """The value in a type that holds it."""
+        if not is_null(value) and self._type(value) == wanted:
+            return value
+        if not isinstance(value, Const):
+            return Cast(value, wanted)
+        try:
+            return Const(converted(value.value, wanted), wanted)
+        except (ValueError, ArithmeticError, TypeError) as cause:
+            why = f" ({cause})" if str(cause) else ""
+            raise self._refusal(
+                f"{value.value!r} is no {types.sql_name(wanted)}{why}", "a literal of that type"
+            ) from None
+
+
+def is_null(value: Condition) -> bool:
+    """Whether a condition is NULL, which is of any type."""
+    return isinstance(value, Const) and value.value is None
+
+
+def literal(node: exp.Expr) -> Const:
+    """A literal in the type that Spark gives it.
+
+    >>> import sqlglot
+    >>> literal(sqlglot.parse_one("-2.50", dialect="spark"))
+    Const(value=Decimal('-2.50'), type=Decimal128Type(decimal128(3, 2)))
+    """
+    match node:
+        case exp.Null():
+            return Const(None, pa.bool_())
+        case exp.Boolean():
+            return Const(bool(node.this), pa.bool_())
+        case exp.Neg(this=exp.Literal(is_string=False) as inner):
+            found = literal(inner)
+            return Const(-found.value, found.type)
+        case exp.Literal(is_string=True):
+            return Const(node.name, pa.string())
+    text = node.name
+    if text.isdigit() and int(text) < 1 << 63:
+        return Const(int(text), pa.int32() if int(text) < 1 << 31 else pa.int64())
+    if "e" in text.lower():
+        return Const(float(text), pa.float64())
+    number = Decimal(text)
+    scale = max(0, -int(number.as_tuple().exponent))
+    whole = max(1, len(str(abs(int(number)))))
+    return Const(number, pa.decimal128(min(whole + scale, types.MAX_DECIMAL_PRECISION), scale))
+
+
+def _is_number(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal128(type_))
+
+
+def _digits(type_: pa.DataType) -> tuple[int, int]:
+    """Digits before and after the point that hold every value of an integer or a decimal."""
+    if pa.types.is_integer(type_):
+        return DIGITS[type_.bit_width], 0
+    return type_.precision - type_.scale, type_.scale
+
+
+def _exactly(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def convert(value: Any) -> Any:
+        found = make(value)
+        if found != value:
+            raise ValueError
+        return found
+
+    return convert
+
+
+def converted(value: Any, type_: pa.DataType) -> Any:
+    """The value of a literal in another type.
+
+    Raises:
+        ValueError: the type does not have it; a `TypeError` or an `ArithmeticError` too.
+    """
+    if value is None:
+        return None
+    if isinstance(value, str) and pa.types.is_date(type_):
+        return date.fromisoformat(value)
+    if isinstance(value, str) and pa.types.is_timestamp(type_):
+        moment = datetime.fromisoformat(value)
+        if (moment.tzinfo is None) != (type_.tz is None):
+            raise ValueError("it must say its zone" if type_.tz else "it has a zone")
+        return moment if type_.tz is None else moment.astimezone(UTC)
+    if isinstance(value, bool) != pa.types.is_boolean(type_):
+        raise ValueError
+    if isinstance(value, str) != pa.types.is_string(type_):
+        raise ValueError
+    if pa.types.is_integer(type_):
+        found = _exactly(int)(value)
+        pa.scalar(found, type_)
+        return found
+    if pa.types.is_floating(type_):
+        return float(value)
+    if pa.types.is_decimal128(type_):
+        found = Decimal(str(value)).quantize(Decimal(1).scaleb(-type_.scale))
+        return pa.scalar(_exactly(lambda _: found)(Decimal(str(value))), type_).as_py()
+    if not (isinstance(value, str) or pa.types.is_boolean(type_)):
+        raise ValueError
+    return value
+
+
+_BY_CHANCE: Final = (exp.Rand, exp.Randn, exp.Uuid)
+_NAMES_BY_CHANCE: Final = frozenset(
+    {"random", "randstr", "shuffle", "uniform", "monotonically_increasing_id", "spark_partition_id"}
+    | {"input_file_name", "input_file_block_start", "input_file_block_length"}
+)
+_CONSTANTS: Final = frozenset({"localtimestamp", "current_user", "session_user", "user"})
+
+
+def check_default(column: Column, subject: str) -> None:
+    """Refuse a DEFAULT that is of a row, of other rows or of chance, or a literal of another type.
+
+    Raises:
+        SchemaError: it is one of these.
+    """
+    if column.default is None:
+        return
+    of = f"{subject}: column {column.name!r}: DEFAULT {column.default}"
+    tree = expression_tree(column.default, of)
+    for node in tree.walk():
+        is_column = isinstance(node, exp.Column) and node.name.lower() not in _CONSTANTS
+        if is_column or isinstance(node, exp.Query | exp.AggFunc | exp.Window | exp.Star):
+            raise SchemaError(
+                f"{of} must be one value for all rows of a statement, found {node.sql('spark')!r}; write a "
+                "literal or an expression of literals"
+            )
+        if isinstance(node, _BY_CHANCE) or (
+            isinstance(node, exp.Anonymous) and node.name.lower() in _NAMES_BY_CHANCE
+        ):
+            raise SchemaError(
+                f"{of} must be deterministic, found {node.sql('spark')!r}; give the value in the statement"
+            )
+    node = tree.unnest()
+    is_literal = isinstance(node, exp.Literal | exp.Boolean | exp.Null)
+    if not (is_literal or (isinstance(node, exp.Neg) and isinstance(node.this, exp.Literal))):
+        return  # Spark casts it, when a statement needs it
+    found = literal(node)
+    if found.value is None:
+        if not column.nullable:
+            raise SchemaError(f"{of} must be a value, for the column is NOT NULL; leave it out")
+        return
+    try:
+        value = converted(found.value, column.type)
+    except (ValueError, ArithmeticError, TypeError, pa.ArrowException):
+        if column.type == types.TIMESTAMP and isinstance(found.value, str):
+            return  # in the zone of the session
+        raise SchemaError(f"{of} must be a value of {column.sql_type}; write one") from None
+    if (length := column.length) is not None and _is_too_long(value, length):
+        raise SchemaError(f"{of} must fit into {length}; write a shorter text")
+
+
+def _is_too_long(text: str, length: Length) -> bool:
+    return bool(text[length.characters :].strip(" "))
