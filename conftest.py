@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from tests.forked_python import launcher
 from tests.helpers import JVM_OPTIONS, SESSION_OPTIONS, use_this_python
 from tests.local_postgres import LocalPostgres
-from tests.object_store import CREDENTIALS, ObjectStore, Server
+from tests.object_store import CREDENTIALS, KINDS, ObjectStore, Server
 from upsert.testing import LocalKafka
 
 os.environ["SPARK_SUBMIT_OPTS"] = JVM_OPTIONS
@@ -63,8 +63,29 @@ def kafka() -> Iterator[LocalKafka]:
 @pytest.fixture(scope="session")
 def s3() -> Iterator[ObjectStore]:
     """The S3 server that all tests of object stores share; each takes a folder of its own in its bucket."""
-    with Server() as store:
+    with Server("s3") as store:
         yield store
+
+
+@pytest.fixture(scope="session")
+def gcs() -> Iterator[ObjectStore]:
+    """The same of Google Cloud Storage."""
+    with Server("gcs") as store:
+        yield store
+
+
+@pytest.fixture(scope="session")
+def azure() -> Iterator[ObjectStore]:
+    """The same of Azure Blob Storage."""
+    with Server("azure") as store:
+        yield store
+
+
+@pytest.fixture(scope="session", params=KINDS)
+def object_store(request: pytest.FixtureRequest) -> ObjectStore:
+    """Each kind of object store: what is asked of one is asked of all."""
+    store: ObjectStore = request.getfixturevalue(request.param)
+    return store
 
 
 @pytest.fixture(scope="session")

@@ -4,9 +4,7 @@ Its jars come from Maven Central by the Ivy inside pyspark, 106 MB, once. It end
 started it, also when that is killed.
 """
 
-import fcntl
 import getpass
-import os
 import shutil
 import subprocess
 import sys
@@ -22,6 +20,7 @@ from uuid import uuid4
 
 import pyspark
 
+from tests.helpers import fetched_once
 from upsert.testing import watchdog
 from upsert.testing.local_kafka import free_ports, java
 
@@ -60,7 +59,10 @@ class Hdfs:
 @contextmanager
 def hdfs_cluster() -> Iterator[Hdfs]:
     """A cluster for the length of the block."""
-    jars, folder = _jars(), Path(tempfile.mkdtemp(prefix="local-hdfs-"))
+    jars, folder = (
+        fetched_once(f"hdfs-{HADOOP_VERSION}", _fetched),
+        Path(tempfile.mkdtemp(prefix="local-hdfs-")),
+    )
     http, rpc = free_ports(2)
     command = [java(), *_JVM, "-cp", f"{jars}/*", "org.apache.hadoop.test.MiniDFSClusterManager", "-format"]
     command += ["-httpport", str(http), "-nnport", str(rpc), "-datanodes", "1"]
@@ -94,18 +96,6 @@ def _await(process: subprocess.Popen[bytes], folder: Path, port: int) -> None:
     request = urllib.request.Request(f"http://127.0.0.1:{port}/webhdfs/v1/tests?{query}", method="PUT")
     with urllib.request.urlopen(request, timeout=60):
         pass
-
-
-def _jars() -> Path:
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "deltajoin"
-    folder = base / f"hdfs-{HADOOP_VERSION}"
-    base.mkdir(parents=True, exist_ok=True)
-    with open(base / f"{folder.name}.lock", "ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.is_dir():
-            with tempfile.TemporaryDirectory(dir=base) as part:
-                os.rename(_fetched(Path(part)), folder)
-    return folder
 
 
 def _fetched(part: Path) -> Path:

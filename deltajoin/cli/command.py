@@ -42,7 +42,7 @@ Warehouse = Annotated[
         "--warehouse",
         "-w",
         envvar="DELTAJOIN_WAREHOUSE",
-        help="Folder of the catalog's tables, s3://bucket/folder or hdfs://host/folder.",
+        help="Folder of the catalog's tables; may be s3://bucket/folder, gs:, abfss: or hdfs:.",
         show_default=True,
     ),
 ]

@@ -42,8 +42,8 @@ class Catalog:
     """The tables in one folder.
 
     Args:
-        warehouse: a local folder, a ``file:`` URI, ``s3://bucket/folder`` or ``hdfs://host/folder``; it is
-            made with the first table.
+        warehouse: a local folder, a ``file:`` URI, or a folder in an object store or HDFS, as
+            ``s3://bucket/folder`` (docs/object-stores.md); it is made with the first table.
         optimize: ``planner.optimize``, or a function like it. Every DataFrame given to ``write_changes``
             passes through it, so that its joins become delta joins and its ``_row_kind`` is carried along.
             If it has a parameter ``sink_key``, it gets the table's primary key, () for none: a table that

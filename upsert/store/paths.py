@@ -67,9 +67,10 @@ def table_folder(path: str | os.PathLike[str]) -> str:
         if (folder := remote_folder(kind, text)) is not None:
             return folder
         raise ConfigurationError(
-            "table path must be a local folder, a file: URI, s3://bucket/folder or hdfs://namenode/folder, "
-            f"got a {kind}: URI; commits need hard links, conditional puts or renames that fail where a name "
-            "is taken, which are known of these only"
+            "table path must be a local folder, a file: URI, s3://bucket/folder, gs://bucket/folder, "
+            "abfss://container@account.dfs.core.windows.net/folder or hdfs://namenode/folder, got a "
+            f"{kind}: URI; commits need hard links, conditional puts or renames that fail where a name is "
+            "taken, which are known of these only"
         )
     parts = urlsplit(text)
     if parts.netloc not in ("", "localhost"):

@@ -104,7 +104,7 @@ class Table:
 
         Args:
             path: a local folder or a ``file:`` URI, on a file system with hard links, or
-                ``s3://bucket/folder``; see docs/object-stores.md.
+                one in an object store or HDFS, as ``s3://bucket/folder``; see docs/object-stores.md.
             schema: its columns, keys and indexes; METADATA columns become columns that reads add.
             options: as in ``WITH (…)``; see ``table_options.OPTIONS``.
             if_not_exists: open the existing table, whatever its schema.

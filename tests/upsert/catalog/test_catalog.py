@@ -192,8 +192,8 @@ def test_other_statement_changes_nothing(catalog: Catalog) -> None:
 
 
 def test_a_warehouse_in_a_place_that_cannot_publish_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="gs:"):
-        Catalog("gs://bucket/warehouse")
+    with pytest.raises(ConfigurationError, match="oss:"):
+        Catalog("oss://bucket/warehouse")
 
 
 @pytest.mark.spark

@@ -133,23 +133,36 @@ def test_tables_are_made_from_queries_and_replaced_by_them(
 
 
 @pytest.mark.spark
-def test_a_stream_goes_through_tables_in_the_bucket(
-    catalog: Catalog, spark: SparkSession, tmp_path: Path
+def test_a_stream_joins_tables_in_each_kind_of_store(
+    object_store: ObjectStore, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Tasks write files, the driver commits, other tasks read changes; rows come to Spark as from a disk."""
-    for name in ("fruit", "copied"):
-        catalog.sql(f"CREATE TABLE {name} {KEYED}")
-    catalog.sql("INSERT INTO fruit VALUES (1, 'apple'), (2, 'pear')", spark)
+    """Tasks read files and look rows up, the driver commits; rows come to Spark as from a disk."""
+    catalog = Catalog(object_store.warehouse, optimize=planner.optimize)
+    for statement in (
+        f"CREATE TABLE fruit {KEYED}",
+        "CREATE TABLE prices (id BIGINT, price INT, PRIMARY KEY (id) NOT ENFORCED)",
+        "CREATE TABLE priced (id BIGINT, name STRING, price INT, PRIMARY KEY (id) NOT ENFORCED)",
+        "INSERT INTO fruit VALUES (1, 'apple'), (2, 'apple'), (3, 'apple')",
+        f"SET 'checkpoint.location' = '{tmp_path}'",
+        "SET 'execution.runtime-mode' = 'streaming'",
+        "SET 'execution.trigger' = 'available-now'",
+    ):
+        catalog.sql(statement, spark)
 
-    def copy() -> None:
-        changes = catalog.read_changes(spark, "fruit")
-        writer = catalog.write_changes(changes, "copied", sink_materialize="force")
-        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
-        writer.trigger(availableNow=True).start().awaitTermination()
+    def join() -> None:
+        query = "SELECT fruit.id, name, price FROM fruit JOIN prices ON fruit.id = prices.id"
+        running = catalog.sql(f"INSERT INTO priced {query}", spark)
+        assert isinstance(running, Running)
+        assert running.query is not None
+        running.query.awaitTermination()
 
-    copy()
+    prices = catalog.table("prices")
+    prices.write(pa.table({"id": [1, 2], "price": pa.array([10, 20], pa.int32())}))
+    join()
     catalog.table("fruit").write(pa.table({"id": [1], "name": ["plum"]}))
-    copy()
-    rows = {tuple(row) for row in catalog.read(spark, "copied").collect()}
-    assert rows == {(1, "plum"), (2, "pear")}
-    assert dict(catalog.table("copied").snapshot().info.writers).popitem()[1] == 1
+    prices.delete([("id", "=", 2)])
+    prices.write(pa.table({"id": [3], "price": pa.array([30], pa.int32())}))
+    join()
+    rows = {tuple(row) for row in catalog.read(spark, "priced").collect()}
+    assert rows == {(1, "plum", 10), (3, "apple", 30)}
+    assert catalog.table("priced").check() == ()

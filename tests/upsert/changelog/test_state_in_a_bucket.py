@@ -14,7 +14,7 @@ from upsert.store import paths
 from upsert.store.files.data_file import forget_open_files
 from upsert.store.paths import table_folder
 from upsert.store.storage import storage_of
-from upsert.store.storage.s3 import S3Storage
+from upsert.store.storage.object_store import ObjectStorage
 
 SCHEMA = TableSchema.of({"word": pa.string(), "n": pa.int64(), "offset": pa.int64()}, primary_key=["word"])
 
@@ -41,16 +41,16 @@ def test_images_stay_where_nobody_knows_whether_their_commit_happened(
     folder = table_folder(s3.folder())
     advance(folder, 0, 2, "+U a 1 0", "+U b 2 1")
     late: list[tuple[str, bytes]] = []
-    answered = S3Storage.put_if_absent
+    answered = ObjectStorage.put_if_absent
 
-    def not_of_commits(self: S3Storage, path: str, content: bytes, mode: int = 0o666) -> bool:
+    def not_of_commits(self: ObjectStorage, path: str, content: bytes, mode: int = 0o666) -> bool:
         if paths.snapshot_file(2) not in path:
             return answered(self, path, content, mode)
         late.append((path, content))
         raise UnknownOutcomeError("no answer")
 
     with monkeypatch.context() as patched:
-        patched.setattr(S3Storage, "put_if_absent", not_of_commits)
+        patched.setattr(ObjectStorage, "put_if_absent", not_of_commits)
         with pytest.raises(UnknownOutcomeError):
             advance(folder, 2, 3, "+U a 3 2")
     assert storage_of(folder).put_if_absent(*late[-1])

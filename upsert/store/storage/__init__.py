@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Protocol
 
 from upsert.errors import ConfigurationError
 from upsert.store.storage.base import FileStat, Found, Storage, SwappingStorage
@@ -10,10 +10,39 @@ from upsert.store.storage.local import LOCAL
 
 __all__ = ["FileStat", "Found", "Storage", "put_if_absent", "remote_folder", "storage_of", "swapping"]
 
-_S3: Final = ("s3", "s3a", "s3n")
-"""Names of one kind of store; Spark's users know it by the others."""
 
-_HDFS: Final = ("hdfs", "webhdfs", "swebhdfs")
+class _Kind(Protocol):
+    """A module of this package: what it makes of paths with its schemes."""
+
+    def storage(self, path: str, /) -> Storage:
+        """The storage of a path."""
+
+    def folder_uri(self, text: str, /) -> str:
+        """The form in which the store keeps the URI of a folder."""
+
+
+def _kind(scheme: str) -> _Kind | None:
+    """The module of a scheme, loaded when it is met: it may need a library."""
+    match scheme:
+        case "s3" | "s3a" | "s3n":
+            from upsert.store.storage import s3
+
+            return s3
+        case "gs" | "gcs":
+            from upsert.store.storage import gcs
+
+            return gcs
+        case "abfs" | "abfss" | "az" | "wasb" | "wasbs":
+            from upsert.store.storage import azure
+
+            return azure
+        case "hdfs" | "webhdfs" | "swebhdfs":
+            from upsert.store.storage import hdfs
+
+            return hdfs
+        case _:
+            return None
+
 
 _remote: Final[dict[str, Storage]] = {}
 
@@ -25,7 +54,10 @@ def storage_of(path: str) -> Storage:
     head = path[: path.find("/", path.find("://") + 3)]
     found = _remote.get(head)
     if found is None:
-        found = _remote.setdefault(head, _storage(head, path))
+        scheme = head.partition("://")[0]
+        if (kind := _kind(scheme)) is None:
+            raise ConfigurationError(f"table path: there must be a store of its kind, got a {scheme}: URI")
+        found = _remote.setdefault(head, kind.storage(path))
     return found
 
 
@@ -40,34 +72,10 @@ def swapping(path: str) -> SwappingStorage:
     return storage
 
 
-def _storage(head: str, path: str) -> Storage:
-    scheme = head.partition("://")[0]
-    if scheme in _S3:
-        from upsert.store.storage import s3
-
-        return s3.S3Storage(s3.split(path)[0])
-    if scheme in _HDFS:
-        from upsert.store.storage import hdfs, hdfs_client
-
-        return hdfs.HdfsStorage(hdfs_client.split(path)[0])
-    from upsert.store.storage import locked
-
-    return locked.LockedStorage(head)
-
-
 def remote_folder(scheme: str, text: str) -> str | None:
     """The form in which the store keeps the URI of a folder elsewhere; None if no store has such a scheme."""
-    if scheme in _S3:
-        from upsert.store.storage import s3
-
-        return s3.folder_uri(text)
-    if scheme in _HDFS:
-        from upsert.store.storage import hdfs_client
-
-        return hdfs_client.folder_uri(text)
-    from upsert.store.storage import locked
-
-    return locked.folder_uri(text) if scheme in locked.SCHEMES else None
+    kind = _kind(scheme)
+    return None if kind is None else kind.folder_uri(text)
 
 
 def put_if_absent(target: str, content: bytes, mode: int = 0o666) -> bool:

@@ -184,19 +184,18 @@ class UnansweredError(StorageError):
     """A remote store did not answer, or said that it has failed; the request may have been carried out."""
 
 
-def repeated(
-    action: Callable[[], T],
-    tries: int,
-    sleep: Callable[[float], None],
-    may_pass: Callable[[], bool] = lambda: True,
-) -> T:
+_TRIES: Final = 20
+"""Together the pauses last about a minute: a stand-by name node needs less to take over."""
+
+
+def repeated(action: Callable[[], T], sleep: Callable[[float], None]) -> T:
     """What an action gives that may be done again where a remote store did not answer."""
     return retried(
         action,
-        is_passing=lambda failure: isinstance(failure, UnansweredError) and may_pass(),
+        is_passing=lambda failure: isinstance(failure, UnansweredError),
         first_pause_s=0.05,
         longest_pause_s=5.0,
-        tries=tries,
+        tries=_TRIES,
         jitter=random.uniform,
         sleep=sleep,
     )
@@ -225,27 +224,6 @@ def disk_errors_of(path: str, cache_remedy: str | None = None) -> Iterator[None]
             kind = DeniedError if isinstance(cause, PermissionError) else StorageError
             found = f"the disk must do what is asked, got {reason!r}; {_REMEDIES.get(cause.errno, _REMEDY)}"
         raise kind(cause.errno, found, path) from cause
-
-
-@contextmanager
-def store_errors_of(path: str) -> Iterator[None]:
-    """Tell what a remote file system of ``pyarrow.fs`` did not do with a file.
-
-    Raises:
-        StorageError: it failed.
-    """
-    try:
-        yield
-    except (UpsertError, *_ANSWERS):
-        raise
-    except OSError as cause:
-        kind = RefusedError if isinstance(cause, PermissionError) else StorageError
-        raise kind(
-            cause.errno or errno.EIO,
-            f"the store must do what is asked, got {cause}; see that it can be reached and that its user "
-            "has the rights, then try again",
-            path,
-        ) from cause
 
 
 def settings_of(beside: str, query: str | None) -> dict[str, str]:

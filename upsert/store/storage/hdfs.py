@@ -32,6 +32,7 @@ from upsert.store.storage import hdfs_client
 from upsert.store.storage.base import FileStat, Found, T, UnansweredError, Versioned, repeated
 from upsert.store.storage.cache import CachedStorage, local_cache
 from upsert.store.storage.hdfs_client import Entry, HdfsLocation, NotDoneError, Reply
+from upsert.store.storage.hdfs_client import folder_uri as folder_uri
 from upsert.store.storage.local import TEMPORARY_SUFFIX
 
 POINTS: Final = ("swap.after-claim", "swap.before-move", "swap.after-move")
@@ -39,8 +40,10 @@ POINTS: Final = ("swap.after-claim", "swap.before-move", "swap.after-move")
 
 _ANYBODY: Final = 0o666
 
-_TRIES: Final = 20
-"""Together the pauses last about a minute: a stand-by name node needs less to take over."""
+
+def storage(path: str) -> HdfsStorage:
+    """The storage of a path's cluster."""
+    return HdfsStorage(hdfs_client.split(path)[0])
 
 
 class _Doubts:
@@ -375,7 +378,7 @@ class HdfsStorage(CachedStorage):
         raise UnknownOutcomeError(unknown)
 
     def _repeated(self, action: Callable[[], T]) -> T:
-        return repeated(action, _TRIES, self._sleep)
+        return repeated(action, self._sleep)
 
 
 def inside(path: str) -> str:

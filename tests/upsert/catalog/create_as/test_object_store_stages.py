@@ -36,9 +36,15 @@ OTHERS = (
 POINTS = (*QUICK, *(pytest.param(point, marks=pytest.mark.long) for point in OTHERS))
 
 
+@pytest.fixture(params=["s3", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("gcs", "azure"))])
+def store(request: pytest.FixtureRequest) -> ObjectStore:
+    found: ObjectStore = request.getfixturevalue(request.param)
+    return found
+
+
 @pytest.fixture
-def warehouse(s3: ObjectStore) -> str:
-    return table_folder(s3.warehouse)
+def warehouse(store: ObjectStore) -> str:
+    return table_folder(store.warehouse)
 
 
 def stages(warehouse: str) -> ObjectStoreStages:
@@ -280,7 +286,7 @@ def sweep(warehouse: str, seed: int, longest_s: float) -> None:
 
 @pytest.mark.long
 @pytest.mark.minutes
-def test_killed_at_any_moment_many_times(s3: ObjectStore, everybody_is_dead: Callable[[], None]) -> None:
+def test_killed_at_any_moment_many_times(store: ObjectStore, everybody_is_dead: Callable[[], None]) -> None:
     everybody_is_dead()
     for seed in range(50):
-        sweep(table_folder(s3.warehouse), seed, duration(table_folder(s3.warehouse)))
+        sweep(table_folder(store.warehouse), seed, duration(table_folder(store.warehouse)))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from upsert.store.storage import s3
+from upsert.store.storage import object_store, s3
 
 CONTENT = bytes(range(10))
 
@@ -39,7 +39,7 @@ class Server:
 
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(s3, "PART_BYTES", 4)
+    monkeypatch.setattr(object_store, "PART_BYTES", 4)
     path = tmp_path / "source"
     path.write_bytes(CONTENT)
     return str(path)

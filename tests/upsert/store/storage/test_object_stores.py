@@ -1,4 +1,4 @@
-"""Tables and their files in a real S3 server."""
+"""Tables and their files in each kind of object store."""
 
 import json
 import shutil
@@ -12,7 +12,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from tests.object_store import BUCKET, LossyProxy, ObjectStore, counted
+from tests.object_store import LossyProxy, ObjectStore, counted
 from tests.upsert.store.disk import KILLED, assert_nothing_is_left_over, finish, run, start
 from tests.upsert.store.storage.contract import (
     SCHEMA,
@@ -35,11 +35,12 @@ from upsert.store.alterations import AddColumn
 from upsert.store.checksums import content_of
 from upsert.store.files.data_file import forget_open_files
 from upsert.store.retention import consumers, lock
-from upsert.store.storage import lease, put_if_absent, s3, storage_of, swapping
+from upsert.store.storage import base, lease, put_if_absent, storage_of, swapping
+from upsert.store.storage import object_store as semantics
 from upsert.store.storage.base import Versioned
 from upsert.store.storage.cache import BYTES_VARIABLE, FOLDER_VARIABLE
 from upsert.store.storage.lease import Lease
-from upsert.store.storage.s3 import S3Storage, split
+from upsert.store.storage.object_store import ABSENT, ObjectStorage
 from upsert.store.upkeep import background
 from upsert.store.version import Version
 
@@ -50,49 +51,55 @@ def flipped(content: bytes) -> bytes:
 
 
 @pytest.fixture
-def table(s3: ObjectStore) -> Table:
+def table(object_store: ObjectStore) -> Table:
+    return Table.create(object_store.folder(), SCHEMA, {"write-only": "true"})
+
+
+@pytest.fixture
+def any_table(s3: ObjectStore) -> Table:
+    """For what is the same in all stores: it is of the tables, not of where they are."""
     return Table.create(s3.folder(), SCHEMA, {"write-only": "true"})
 
 
 @pytest.fixture
-def lossy(s3: ObjectStore) -> Iterator[LossyProxy]:
-    with LossyProxy(s3.endpoint) as proxy:
+def lossy(object_store: ObjectStore) -> Iterator[LossyProxy]:
+    with LossyProxy(object_store.endpoint) as proxy:
         yield proxy
 
 
-def test_of_eight_writers_of_one_name_one_wins(s3: ObjectStore) -> None:
-    assert_one_of_eight_writers_of_a_name_wins(s3.folder(), races=3)
+def test_of_eight_writers_of_one_name_one_wins(object_store: ObjectStore) -> None:
+    assert_one_of_eight_writers_of_a_name_wins(object_store.folder(), races=3)
 
 
 def test_a_write_is_eight_requests_and_a_lookup_three(
-    s3: ObjectStore, monkeypatch: pytest.MonkeyPatch
+    object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = Table.create(s3.folder(), SCHEMA, {"num-sorted-run.compaction-trigger": "4"})
+    table = Table.create(object_store.folder(), SCHEMA, {"num-sorted-run.compaction-trigger": "4"})
     for number in range(3):
         table.write(rows(number))
     asked = counted(monkeypatch)
     with monkeypatch.context() as at_once:
         at_once.setattr(background, "_compact", lambda *_: None)
         table.write(rows(3))
-    assert asked == {"HeadObject": 1, "GetObject": 3, "PutObject": 4}, "two files, manifest, snapshot"
+    assert asked == {"read": 4, "put": 4}, "two files, manifest, snapshot"
     asked.clear()
     assert table.snapshot().lookup(["id"], pa.table({"id": [3]})).num_rows == 1
-    assert asked == {"HeadObject": 1, "GetObject": 2}
+    assert asked == {"read": 3}
     asked.clear()
     table.write(rows(4))
     assert table.snapshot().info.kind == "compact"
-    assert asked == {"HeadObject": 2, "GetObject": 7, "PutObject": 8}, "with a compaction, and a look at it"
+    assert asked == {"read": 9, "put": 8}, "with a compaction, and a look at it"
     asked.clear()
     table.hold("reader", Version.complete(5))
-    assert asked == {"ListObjectsV2": 3, "HeadObject": 1, "GetObject": 2, "PutObject": 3}
+    assert asked == {"list": 3, "read": 3, "put": 3}
     asked.clear()
     table.hold("reader", Version.complete(5))
-    assert asked == {"ListObjectsV2": 2, "HeadObject": 1, "GetObject": 2, "PutObject": 3, "DeleteObject": 1}
+    assert asked == {"list": 2, "read": 3, "put": 3, "delete": 1}
 
 
-def test_of_eight_that_replace_what_they_have_seen_one_wins(s3: ObjectStore) -> None:
+def test_of_eight_that_replace_what_they_have_seen_one_wins(object_store: ObjectStore) -> None:
     path, start_together, won = (
-        f"{paths.table_folder(s3.folder())}/name",
+        f"{paths.table_folder(object_store.folder())}/name",
         threading.Barrier(WRITERS),
         list[bytes](),
     )
@@ -118,9 +125,9 @@ def test_of_eight_that_replace_what_they_have_seen_one_wins(s3: ObjectStore) -> 
 
 
 def test_a_replacement_whose_answer_is_lost_counts_once(
-    s3: ObjectStore, lossy: LossyProxy, monkeypatch: pytest.MonkeyPatch
+    object_store: ObjectStore, lossy: LossyProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = f"{paths.table_folder(s3.folder(lossy.endpoint))}/name"
+    path = f"{paths.table_folder(object_store.folder(lossy.endpoint))}/name"
     storage = swapping(path)
     assert storage.put_if_absent(path, b"0")
     for content in (b"1", b"2"):
@@ -137,24 +144,34 @@ def test_a_replacement_whose_answer_is_lost_counts_once(
         storage.swap(path, b"3", seen)
 
 
-def test_a_server_that_replaces_whatever_is_there_is_found_out(s3: ObjectStore) -> None:
-    class Ignorant(S3Storage):
-        def _call(self, path: str, operation: str, **arguments: Any) -> Any:
-            arguments.pop("IfMatch", None)
-            return super()._call(path, operation, **arguments)
+def test_a_server_that_heeds_no_condition_is_found_out(object_store: ObjectStore) -> None:
+    class Ignorant:
+        """The client of a store, but for some conditions."""
 
-    folder = paths.table_folder(s3.folder())
-    storage = Ignorant(split(folder)[0])
+        def __init__(self, client: Any, heeded: tuple[str | None, ...]) -> None:
+            self._client, self._heeded = client, heeded
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._client, name)
+
+        def put(self, path: str, content: bytes, seen: str | None = None) -> None:
+            self._client.put(path, content, seen if seen in self._heeded else None)
+
+    folder = paths.table_folder(object_store.folder())
+    client = storage_of(folder)._client  # type: ignore[attr-defined]
+    storage = ObjectStorage(Ignorant(client, (ABSENT,)))
     storage.put_if_absent(f"{folder}/name", b"first")
     seen = storage.versioned(f"{folder}/name")
     assert seen is not None
     with pytest.raises(ConfigurationError, match="got one that overwrites; CREATE TABLE and INSERT INTO it"):
         storage.swap(f"{folder}/name", b"second", seen)
+    with pytest.raises(ConfigurationError, match="got one that overwrites, where commits would be lost"):
+        ObjectStorage(Ignorant(client, ())).prepare(folder)
     assert storage.names(folder) == ["name"]
 
 
-def test_a_table_lives_as_it_does_on_a_disk(s3: ObjectStore) -> None:
-    assert_a_table_lives_there(s3.folder)
+def test_a_table_lives_as_it_does_on_a_disk(object_store: ObjectStore) -> None:
+    assert_a_table_lives_there(object_store.folder)
 
 
 def test_processes_that_commit_at_once_lose_nothing_also_when_forked_from_one_that_uses_the_client(
@@ -190,8 +207,8 @@ def void(_: object) -> None:
     """For a call whose result nobody wants."""
 
 
-def test_a_commit_whose_answer_is_lost_counts_once(s3: ObjectStore, lossy: LossyProxy) -> None:
-    table = Table.create(s3.folder(lossy.endpoint), SCHEMA, {"write-only": "true"})
+def test_a_commit_whose_answer_is_lost_counts_once(object_store: ObjectStore, lossy: LossyProxy) -> None:
+    table = Table.create(object_store.folder(lossy.endpoint), SCHEMA, {"write-only": "true"})
     lossy.lose = paths.snapshot_file(1)
     assert table.write(rows(1)).id == 1
     assert len(lossy.lost) == 1
@@ -199,9 +216,9 @@ def test_a_commit_whose_answer_is_lost_counts_once(s3: ObjectStore, lossy: Lossy
 
 
 def test_a_commit_whose_lost_answer_was_a_refusal_goes_on_behind_the_winner(
-    s3: ObjectStore, lossy: LossyProxy
+    object_store: ObjectStore, lossy: LossyProxy
 ) -> None:
-    table = Table.create(s3.folder(lossy.endpoint), SCHEMA, {"write-only": "true"})
+    table = Table.create(object_store.folder(lossy.endpoint), SCHEMA, {"write-only": "true"})
     path = f"{table.root}/{paths.snapshot_file(1)}"
     assert put_if_absent(path, b"another")
     lossy.lose = paths.snapshot_file(1)
@@ -209,8 +226,8 @@ def test_a_commit_whose_lost_answer_was_a_refusal_goes_on_behind_the_winner(
     assert len(lossy.lost) == 1
 
 
-def test_a_reading_whose_answer_is_lost_is_asked_again(s3: ObjectStore, lossy: LossyProxy) -> None:
-    table = Table.create(s3.folder(lossy.endpoint), SCHEMA, {"write-only": "true"})
+def test_a_reading_whose_answer_is_lost_is_asked_again(object_store: ObjectStore, lossy: LossyProxy) -> None:
+    table = Table.create(object_store.folder(lossy.endpoint), SCHEMA, {"write-only": "true"})
     lossy.lose = paths.TABLE_FILE
     assert Table.open(table.path).uuid == table.uuid
     assert len(lossy.lost) == 1
@@ -228,7 +245,7 @@ def test_nothing_is_deleted_while_nobody_knows_whether_a_commit_happened(
         raise UnknownOutcomeError("no answer")
 
     with monkeypatch.context() as patched:
-        patched.setattr("upsert.store.storage.s3.S3Storage.put_if_absent", never_answered)
+        patched.setattr("upsert.store.storage.object_store.ObjectStorage.put_if_absent", never_answered)
         with pytest.raises(UnknownOutcomeError):
             table.write(rows(1))
     assert put_if_absent(*late[-1])
@@ -236,16 +253,17 @@ def test_nothing_is_deleted_while_nobody_knows_whether_a_commit_happened(
     assert ids_of(Table.open(table.path)) == [1]
 
 
-def test_a_server_that_is_gone_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    gone = "s3://bucket/t?endpoint=http://127.0.0.1:9&region=us-east-1"
-    monkeypatch.setattr(s3, "_PUTS", 2)
-    monkeypatch.setattr("upsert.store.storage.s3._ATTEMPTS", 1)
+def test_a_server_that_is_gone_is_an_error_that_says_so(
+    object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = object_store.folder("http://127.0.0.1:9")
+    monkeypatch.setattr(base, "_TRIES", 2)
     with pytest.raises(UnknownOutcomeError, match="must say whether it has the object"):
         put_if_absent(paths.table_folder(gone) + "/table.json", b"{}")
 
 
-def test_a_missing_bucket_is_named(s3: ObjectStore) -> None:
-    path = s3.folder().replace(f"s3://{BUCKET}/", f"s3://no-{BUCKET}/")
+def test_a_missing_bucket_is_named(object_store: ObjectStore) -> None:
+    path = object_store.folder(bucket="no-tests")
     with pytest.raises(ConfigurationError, match="there must be a bucket of this name"):
         Table.create(path, SCHEMA)
 
@@ -253,7 +271,7 @@ def test_a_missing_bucket_is_named(s3: ObjectStore) -> None:
 def test_a_large_file_is_sent_in_parts(
     table: Table, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    monkeypatch.setattr(s3, "PART_BYTES", 5 << 20)
+    monkeypatch.setattr(semantics, "PART_BYTES", 5 << 20)
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path_factory.mktemp("cache")))
     content, storage = bytes(range(256)) * (6 << 12), storage_of(table.root)
     path = f"{table.root}/large"
@@ -267,15 +285,31 @@ def test_a_large_file_is_sent_in_parts(
     assert not storage.exists(failing)
 
 
+def test_a_large_file_is_whole_whichever_answer_is_lost(
+    object_store: ObjectStore, lossy: LossyProxy, cache_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(semantics, "PART_BYTES", 5 << 20)
+    path = f"{paths.table_folder(object_store.folder(lossy.endpoint))}/large"
+    content = bytes(range(256)) * (3 << 14)
+    for number in range(1, 99):
+        lossy.lose, lossy.later = "PUT", number
+        with storage_of(path).new_file(f"{path}-{number}") as local:
+            Path(local).write_bytes(content)
+        assert storage_of(path).read(f"{path}-{number}") == content
+        if len(lossy.lost) < number:
+            break
+    assert len(lossy.lost) == {"s3": 5, "gcs": 1, "azure": 4}[object_store.kind]
+
+
 def test_a_cache_that_holds_almost_nothing_slows_reading_and_changes_nothing_else(
-    table: Table, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+    any_table: Table, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path_factory.mktemp("cache")))
     monkeypatch.setenv(BYTES_VARIABLE, "1")
     for number in range(3):
-        table.write(rows(number))
+        any_table.write(rows(number))
     forget_open_files()
-    assert ids_of(table) == [0, 1, 2]
+    assert ids_of(any_table) == [0, 1, 2]
 
 
 @pytest.fixture
@@ -290,15 +324,15 @@ REFUSED = 403, ConfigurationError, "must allow what is asked, got 403; correct t
 
 
 def test_a_store_that_refuses_or_fails_has_damaged_nothing(
-    s3: ObjectStore, lossy: LossyProxy, cache_folder: Path, monkeypatch: pytest.MonkeyPatch
+    object_store: ObjectStore, lossy: LossyProxy, cache_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("upsert.store.storage.s3._ATTEMPTS", 1)
-    folder = s3.folder()
+    monkeypatch.setattr(base, "_TRIES", 1)
+    folder = object_store.folder()
     direct = Table.create(folder, SCHEMA, {"write-only": "true"})
     direct.write(rows(1))
     direct.tag("kept")
     direct.alter(AddColumn(Column("note", pa.string())))
-    path = folder.replace(s3.endpoint, lossy.endpoint)
+    path = folder.replace(object_store.endpoint, lossy.endpoint)
 
     def said() -> tuple[list[int], list[int]]:
         forget_open_files()
@@ -330,8 +364,8 @@ def test_a_store_that_refuses_or_fails_has_damaged_nothing(
 
 
 @pytest.mark.usefixtures("cache_folder")
-def test_what_fails_once_is_asked_for_again(s3: ObjectStore, lossy: LossyProxy) -> None:
-    table = Table.create(s3.folder(lossy.endpoint), SCHEMA)
+def test_what_fails_once_is_asked_for_again(object_store: ObjectStore, lossy: LossyProxy) -> None:
+    table = Table.create(object_store.folder(lossy.endpoint), SCHEMA)
     path = f"{table.root}/rows"
     storage = storage_of(path)
     storage.write(path, b"all rows")
@@ -372,12 +406,18 @@ def test_a_copy_that_the_disk_has_damaged_is_fetched_once_more(
 
 def test_more_names_than_a_page_are_all_found(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     storage = storage_of(table.root)
-    for number in range(5):
-        storage.write(f"{table.root}/many/{number}", b"")
-    pages = storage._pages  # type: ignore[attr-defined]
-    monkeypatch.setattr(storage, "_pages", partial(pages, MaxKeys=2))
-    assert sorted(storage.names(f"{table.root}/many")) == list("01234")
-    assert {found.name for found in storage.walk(table.root)} >= {f"many/{number}" for number in range(5)}
+    many = [*"01234", *"abc"]
+    for name in many[:5]:
+        storage.write(f"{table.root}/many/{name}", b"")
+    for name in many[5:]:
+        storage.write(f"{table.root}/many/{name}/of it", b"1")
+    monkeypatch.setattr(semantics, "_PAGE", 2)
+    assert sorted(storage.names(f"{table.root}/many")) == many
+    found = {found.name: found.stat() for found in storage.walk(f"{table.root}/many")}
+    assert found.keys() == {*many[:5], *(f"{name}/of it" for name in many[5:])}
+    assert [stat and stat.size for stat in found.values()] == [0] * 5 + [1] * 3
+    storage.delete_folder(f"{table.root}/many")
+    assert storage.names(f"{table.root}/many") == []
 
 
 def test_a_table_that_was_dropped_shares_no_file_with_its_successor(s3: ObjectStore) -> None:
@@ -395,23 +435,23 @@ def test_a_table_that_was_dropped_shares_no_file_with_its_successor(s3: ObjectSt
 class TestLifetime:
     """Who decides how long snapshots live does so one at a time, and who stalled is stopped."""
 
-    def test_a_living_holder_is_waited_for(self, table: Table) -> None:
-        table.write(rows(1))
+    def test_a_living_holder_is_waited_for(self, any_table: Table) -> None:
+        any_table.write(rows(1))
         with (
-            lock.lifetime_lock(table.published),
+            lock.lifetime_lock(any_table.published),
             pytest.raises(CommitConflictError, match="must become free"),
-            lock.lifetime_lock(table.published, give_up_after_s=0),
+            lock.lifetime_lock(any_table.published, give_up_after_s=0),
         ):
             pass
-        assert table.hold("reader", Version.complete(1), 60).name == "reader"
+        assert any_table.hold("reader", Version.complete(1), 60).name == "reader"
 
     def test_an_expiry_that_stalled_cannot_publish_its_boundary_over_a_new_hold(
-        self, table: Table, monkeypatch: pytest.MonkeyPatch
+        self, any_table: Table, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for number in range(3):
-            table.write(rows(number))
+            any_table.write(rows(number))
         monkeypatch.setattr(lease, "LEASE_S", 0.0)
-        other, read_all = Table.open(table.path), consumers.read_all
+        other, read_all = Table.open(any_table.path), consumers.read_all
         stalls = [True]
 
         def read_and_stall(root: str, uuid: str) -> tuple[consumers.Consumer, ...]:
@@ -423,18 +463,18 @@ class TestLifetime:
 
         monkeypatch.setattr(consumers, "read_all", read_and_stall)
         with pytest.raises(CommitConflictError, match="this process stalled"):
-            table.expire(keep=1)
-        assert [info.id for info in table.history()] == [1, 2, 3, 4]
-        assert table.snapshot(1).scan().num_rows == 1
+            any_table.expire(keep=1)
+        assert [info.id for info in any_table.history()] == [1, 2, 3, 4]
+        assert any_table.snapshot(1).scan().num_rows == 1
 
     def test_a_tag_that_came_too_late_is_taken_back(
-        self, table: Table, monkeypatch: pytest.MonkeyPatch
+        self, any_table: Table, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        table.write(rows(1))
+        any_table.write(rows(1))
         monkeypatch.setattr(Lease, "is_held", False)
         with pytest.raises(CommitConflictError, match="this process stalled"):
-            table.tag("late")
-        assert table.tags() == ()
+            any_table.tag("late")
+        assert any_table.tags() == ()
 
     def test_a_killed_holder_is_passed_over(self, table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
         for number in range(2):
@@ -446,13 +486,13 @@ class TestLifetime:
         assert ids_of(table) == [0, 1]
 
 
-def test_a_name_from_a_file_stays_within_the_table(table: Table) -> None:
-    table.write(rows(1))
-    secret = f"{table.path}/{uuid4().hex}"
+def test_a_name_from_a_file_stays_within_the_table(any_table: Table) -> None:
+    any_table.write(rows(1))
+    secret = f"{any_table.path}/{uuid4().hex}"
     storage_of(secret).write(secret, b"another's")
-    content = storage_of(table.path).read(f"{table.path}/{paths.TABLE_FILE}")
+    content = storage_of(any_table.path).read(f"{any_table.path}/{paths.TABLE_FILE}")
     value = {name: said for name, said in json.loads(content).items() if name != "checksum"}
     damaged = content_of({**value, "files": ".."}, paths.TABLE_FILE)
-    storage_of(table.path).replace(f"{table.path}/{paths.TABLE_FILE}", damaged)
+    storage_of(any_table.path).replace(f"{any_table.path}/{paths.TABLE_FILE}", damaged)
     with pytest.raises(Exception, match="must stay within"):
-        Table.open(table.path)
+        Table.open(any_table.path)
