@@ -288,6 +288,7 @@ class TestStatements:
         with pytest.raises(ChangelogError, match="the target has one with the key"):
             catalog.sql(f"{merge} WHEN NOT MATCHED THEN INSERT *", spark)
 
+    @pytest.mark.long
     def test_a_sink_keeps_the_rows_of_a_key_with_a_length_together(
         self, spark: SparkSession, catalog: Catalog
     ) -> None:
