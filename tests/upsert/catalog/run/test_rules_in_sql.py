@@ -1,6 +1,7 @@
 """Lengths, DEFAULT and CHECK in statements, batches and streams, against what Spark itself says."""
 
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from pyspark.sql import SparkSession
 import planner
 from upsert.catalog.catalog import Catalog
 from upsert.catalog.results import Running
-from upsert.errors import ChangelogError, CheckViolatedError, SchemaError
+from upsert.errors import ChangelogError, CheckViolatedError, ConfigurationError, SchemaError
 from upsert.managed import micro_batch
 from upsert.schema import TableSchema
 from upsert.sql.checks import check_of
@@ -189,6 +190,28 @@ class TestStatements:
             with pytest.raises((CheckViolatedError, SchemaError), match=r"few CHECK|VARCHAR\(5\)"):
                 catalog.sql(f"{merge} WHEN MATCHED THEN {action}", spark)
         assert rows_of(catalog) == expected
+
+    def test_insert_adds_the_columns_that_it_names(self, spark: SparkSession, catalog: Catalog) -> None:
+        merging = "INSERT INTO t /*+ OPTIONS('mergeSchema' = 'true') */"
+        catalog.sql(f"{merging} (tag, id, plain, name) SELECT 'x', 1, 5000000000, 'one'", spark)
+        catalog.sql(f"{merging} VALUES (2, 'a', DEFAULT, 3, 4, 'y', 0.5)", spark)
+        added = [(column.name, column.sql_type) for column in catalog.table("t").schema.columns[4:]]
+        assert added[:2] == [("plain", "BIGINT"), ("tag", "STRING")]
+        assert added[2][1] == "DECIMAL(1,1)"
+        assert rows_of(catalog) == [
+            (1, "it's", "one", 7, 5_000_000_000, "x", None),
+            (2, "a   ", "ab", 3, 4, "y", Decimal("0.5")),
+        ]
+        for columns, message in (
+            ("(id, n, n2) SELECT 9, 200, 1", "few CHECK"),
+            ("(id, ID) SELECT 9, 9", "in case alone"),
+        ):
+            with pytest.raises((CheckViolatedError, SchemaError), match=message):
+                catalog.sql(f"{merging} {columns}", spark)
+        catalog.sql("SET 'execution.runtime-mode' = 'streaming'")
+        catalog.sql("SET 'pipeline.name' = 'merged'")
+        with pytest.raises(ConfigurationError, match="'merge-schema' must go with a batch write"):
+            catalog.sql(f"{merging} (id, n) SELECT id, n FROM t", spark)
 
     @pytest.mark.parametrize(
         ("statement", "kind", "message"),
