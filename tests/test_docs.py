@@ -129,6 +129,12 @@ def test_snippets_of_the_pages_on_sql_run_in_order(spark: SparkSession, tmp_path
     assert "day=2020-10-01" in output
     assert "('product',)" in output
     assert "filled copy" in output
+    assert "{'code': 'ab  ', 'name': 'unnamed', 'price': Decimal('1.50')}" in output
+    assert (
+        "CONSTRAINT CHECK_price CHECK (price > 0) must not be false of a row, got 1 such, one with id = 3"
+        in output
+    )
+    assert "{'id': 8, 'colour': 'blue', 'coats': 2}" in output
 
 
 @pytest.mark.parametrize("name", ["options.md", "kafka-options.md"])

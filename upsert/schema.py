@@ -297,6 +297,8 @@ class TableSchema(Jsonable):
             for name in check.columns:
                 self.type_of(name, str(check))
             try:
+                if Check.from_json(check.to_json()) != check:
+                    yield f"{check}: a constant in it cannot be kept; write it otherwise"
                 check_is_condition(check.condition, lambda ref: self._types[ref.column])
             except ConfigurationError as cause:
                 yield f"{check}: {plainly(cause)}"

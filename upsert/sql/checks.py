@@ -123,7 +123,7 @@ class _Translation:
                 return Call("neg", (self.value(inner),))
             case exp.And() | exp.Or():
                 op = "and" if isinstance(node, exp.And) else "or"
-                return Call(op, (self.value(node.left), self.value(node.right)))
+                return Call(op, tuple(map(self.value, node.flatten())))
             case exp.Is(this=inner, expression=exp.Null()):
                 return Call("isnull", (self.value(inner),))
             case exp.Is(this=inner, expression=exp.Boolean() as truth):

@@ -265,7 +265,10 @@ def _show_partitions(cursor: Cursor) -> s.ShowPartitions:
     return s.ShowPartitions(name, partition(cursor) if cursor.skip("PARTITION") else {})
 
 
-def _describe(cursor: Cursor) -> s.DescribeTable:
+def _describe(cursor: Cursor) -> s.DescribeTable | s.DescribeJob:
+    if cursor.ahead("JOB") and cursor.is_string(1):
+        cursor.expect("JOB")
+        return s.DescribeJob(cursor.string("the id or the name of a job in quotes"))
     is_extended = cursor.skip("DETAIL")
     if cursor.is_name(1):
         cursor.skip("TABLE")

@@ -660,6 +660,13 @@ class ShowJobs:
 
 
 @dataclass(frozen=True)
+class DescribeJob:
+    """``DESCRIBE JOB 'id'``, or its name: what SHOW JOBS says of it, and what it did last."""
+
+    id: str
+
+
+@dataclass(frozen=True)
 class StopJob:
     """``STOP JOB 'id'``."""
 
@@ -682,7 +689,7 @@ TableStatement = (
 PartitionStatement = TrackPartitions | DropPartition | CompactTable | PublishLog
 Description = ShowCreateTable | ShowPartitions | DescribeTable | Explain
 ProcedureStatement = Call | ShowProcedures
-JobStatement = ShowJobs | StopJob
+JobStatement = ShowJobs | DescribeJob | StopJob
 ViewStatement = CreateView | ExplainView | RefreshView | AlterView | SuspendView | DropView
 PlainViewStatement = CreatePlainView | DropPlainView | ShowPlainViews
 SessionStatement = SetOption | ShowOptions | ResetOption

@@ -9,6 +9,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -376,6 +377,7 @@ def test_a_micro_batch_says_what_spark_says() -> None:
 
 
 STOP = "STOP JOB '{}'"
+BATCH = MicroBatch(7, 1, 3, None, {"triggerExecution": 40}, ())
 
 
 @pytest.mark.parametrize(
@@ -416,6 +418,15 @@ def test_jobs_of_other_processes_are_shown_and_asked_to_stop(
     assert shown.column("job_id").to_pylist() == ids
     assert shown.column("error").to_pylist() == [None, None, None, "gone"]
     assert shown.column("start_time")[0].as_py().year == 1970
+    query_records.write(str(tmp_path), replace(states[0], checkpoint="/c", batches=(BATCH,)))
+    for said, of in ((ids[0], ids[:1]), (states[0].name, ids)):
+        found = catalog.sql(f"DESCRIBE JOB '{said}'").rows
+        assert found.column("job_id").to_pylist() == of
+    last = found.to_pylist()[0]
+    assert (last["checkpoint"], last["batch_id"], last["rows_in"], last["rows_out"]) == ("/c", 7, 3, None)
+    assert (last["batch_time"].microsecond, last["duration_ms"]) == (1000, 40)
+    with pytest.raises(ConfigurationError, match="must be a job of this id or name; jobs are "):
+        catalog.sql("DESCRIBE JOB 'nobody'")
     assert catalog.sql(STOP.format(ids[3])).note == "has failed before"
     with pytest.raises(ConfigurationError, match=r"its driver h:1 was last heard of at .* stop it there"):
         catalog.sql(STOP.format(ids[1]))

@@ -102,6 +102,8 @@ def execute(context: Context, statement: s.Statement, spark: SparkSession | None
             return procedures.show_procedures(statement)
         case s.ShowJobs():
             return jobs.show_jobs(context, spark)
+        case s.DescribeJob():
+            return jobs.describe_job(context, statement, spark)
         case s.StopJob():
             return jobs.stop_job(context, statement, spark)
         case s.SetOption():

@@ -142,6 +142,13 @@ _JOB: Final = {
     **dict.fromkeys(("start_time", "heard_time"), types.TIMESTAMP),
     **dict.fromkeys(("driver", "error"), pa.string()),
 }
+_JOB_IN_FULL: Final = {
+    **_JOB,
+    **dict.fromkeys(("checkpoint", "sink"), pa.string()),
+    "batch_id": pa.int64(),
+    "batch_time": types.TIMESTAMP,
+    **dict.fromkeys(("rows_in", "rows_out", "duration_ms"), pa.int64()),
+}
 
 _ASKED_EVERY_S: Final = 0.5
 _STOP_PATIENCE_S: Final = 60.0
@@ -150,6 +157,20 @@ _STOP_PATIENCE_S: Final = 60.0
 
 def show_jobs(context: Context, spark: SparkSession | None) -> Rows:
     """``SHOW JOBS``: the queries that this session runs, and those that have left a record."""
+    return Rows("SHOW JOBS", pa.Table.from_pylist(_jobs(context, spark), pa.schema(list(_JOB.items()))))
+
+
+def describe_job(context: Context, statement: s.DescribeJob, spark: SparkSession | None) -> Rows:
+    """``DESCRIBE JOB``: a row for each job of this id or name, its checkpoint and last micro-batch too."""
+    what, jobs = f"DESCRIBE JOB {statement.id!r}", _jobs(context, spark)
+    found = [job for job in jobs if statement.id in (job["job_id"], job["job_name"])]
+    if not found:
+        known = ", ".join(dict.fromkeys(str(job["job_name"] or job["job_id"]) for job in jobs)) or "none"
+        raise ConfigurationError(f"{what}: there must be a job of this id or name; jobs are {known}")
+    return Rows(what, pa.Table.from_pylist(found, pa.schema(list(_JOB_IN_FULL.items()))))
+
+
+def _jobs(context: Context, spark: SparkSession | None) -> list[dict[str, Any]]:
     now_ms = time.time_ns() // 1_000_000
     running = {str(query.id): query for query in _running(spark)}
     found: list[dict[str, Any]] = []
@@ -164,6 +185,9 @@ def show_jobs(context: Context, spark: SparkSession | None) -> Rows:
                 "heard_time": datetime.fromtimestamp(record.heard_ms / 1000, UTC),
                 "driver": record.driver,
                 "error": record.error,
+                "checkpoint": record.checkpoint,
+                "sink": record.sink or None,
+                **(_last_batch(record.batches[-1]) if record.batches else {}),
             }
         )
     driver = query_records.this_driver()
@@ -171,7 +195,17 @@ def show_jobs(context: Context, spark: SparkSession | None) -> Rows:
         {"job_id": id, "job_name": query.name, "status": "running", "driver": driver}
         for id, query in running.items()
     ]
-    return Rows("SHOW JOBS", pa.Table.from_pylist(unrecorded + found, pa.schema(list(_JOB.items()))))
+    return unrecorded + found
+
+
+def _last_batch(batch: query_records.MicroBatch) -> dict[str, Any]:
+    return {
+        "batch_id": batch.id,
+        "batch_time": datetime.fromtimestamp(batch.time_ms / 1000, UTC),
+        "rows_in": batch.rows_in,
+        "rows_out": batch.rows_out,
+        "duration_ms": batch.duration_ms.get("triggerExecution"),
+    }
 
 
 def stop_job(context: Context, statement: s.StopJob, spark: SparkSession | None) -> Done:

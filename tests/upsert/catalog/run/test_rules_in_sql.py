@@ -1,6 +1,7 @@
 """Lengths, DEFAULT and CHECK in statements, batches and streams, against what Spark itself says."""
 
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from pyspark.sql import SparkSession
 import planner
 from upsert.catalog.catalog import Catalog
 from upsert.catalog.results import Running
-from upsert.errors import CheckViolatedError, SchemaError
+from upsert.errors import ChangelogError, CheckViolatedError, ConfigurationError, SchemaError
 from upsert.managed import micro_batch
 from upsert.schema import TableSchema
 from upsert.sql.checks import check_of
@@ -190,6 +191,28 @@ class TestStatements:
                 catalog.sql(f"{merge} WHEN MATCHED THEN {action}", spark)
         assert rows_of(catalog) == expected
 
+    def test_insert_adds_the_columns_that_it_names(self, spark: SparkSession, catalog: Catalog) -> None:
+        merging = "INSERT INTO t /*+ OPTIONS('mergeSchema' = 'true') */"
+        catalog.sql(f"{merging} (tag, id, plain, name) SELECT 'x', 1, 5000000000, 'one'", spark)
+        catalog.sql(f"{merging} VALUES (2, 'a', DEFAULT, 3, 4, 'y', 0.5)", spark)
+        added = [(column.name, column.sql_type) for column in catalog.table("t").schema.columns[4:]]
+        assert added[:2] == [("plain", "BIGINT"), ("tag", "STRING")]
+        assert added[2][1] == "DECIMAL(1,1)"
+        assert rows_of(catalog) == [
+            (1, "it's", "one", 7, 5_000_000_000, "x", None),
+            (2, "a   ", "ab", 3, 4, "y", Decimal("0.5")),
+        ]
+        for columns, message in (
+            ("(id, n, n2) SELECT 9, 200, 1", "few CHECK"),
+            ("(id, ID) SELECT 9, 9", "in case alone"),
+        ):
+            with pytest.raises((CheckViolatedError, SchemaError), match=message):
+                catalog.sql(f"{merging} {columns}", spark)
+        catalog.sql("SET 'execution.runtime-mode' = 'streaming'")
+        catalog.sql("SET 'pipeline.name' = 'merged'")
+        with pytest.raises(ConfigurationError, match="'merge-schema' must go with a batch write"):
+            catalog.sql(f"{merging} (id, n) SELECT id, n FROM t", spark)
+
     @pytest.mark.parametrize(
         ("statement", "kind", "message"),
         [
@@ -263,3 +286,53 @@ class TestStatements:
         catalog.sql("INSERT INTO v SELECT * FROM u", spark)
         catalog.sql("CREATE TABLE w LIKE t (EXCLUDING CONSTRAINTS)")
         assert catalog.table("w").schema.checks == ()
+
+    def test_a_key_with_a_length_is_one_whatever_blanks_it_comes_with(
+        self, spark: SparkSession, catalog: Catalog
+    ) -> None:
+        """Also where Spark gives the rows of a bucket to one task, and where it compares keys."""
+        catalog.sql(
+            "CREATE TABLE c (code CHAR(4), v VARCHAR(2), n INT, PRIMARY KEY (code, v) NOT ENFORCED) "
+            "WITH ('bucket' = '4')"
+        )
+        catalog.sql("INSERT INTO c SELECT id, 'v', 1 FROM range(40)", spark)
+        catalog.sql(
+            "INSERT INTO c SELECT id || repeat(' ', id % 5), 'v' || repeat(' ', id % 2), 2 FROM range(40)",
+            spark,
+        )
+        catalog.sql("INSERT INTO c VALUES ('7', 'v', 3), ('7   ', 'v', 4), ('7      ', 'v', 5)", spark)
+        found = catalog.table("c").snapshot().scan().to_pylist()
+        keys = {(f"{n:<4}", "v " if n % 2 else "v") for n in range(40)} | {
+            (f"{n:<4}", "v") for n in range(40)
+        }
+        assert {(row["code"], row["v"]) for row in found} == keys
+        assert [row["n"] for row in found if row["code"] == "7   "] in ([5, 2], [2, 5])
+        merge = "MERGE INTO c USING (SELECT '7' AS code, 'v' AS v, 6 AS n) s ON c.code = s.code AND c.v = s.v"
+        with pytest.raises(ChangelogError, match="the target has one with the key"):
+            catalog.sql(f"{merge} WHEN NOT MATCHED THEN INSERT *", spark)
+
+    @pytest.mark.long
+    def test_a_sink_keeps_the_rows_of_a_key_with_a_length_together(
+        self, spark: SparkSession, catalog: Catalog
+    ) -> None:
+        catalog.sql("CREATE TABLE s (id BIGINT, code STRING, n INT, PRIMARY KEY (id) NOT ENFORCED)")
+        catalog.sql(
+            "CREATE TABLE k (code CHAR(3), n INT, PRIMARY KEY (code) NOT ENFORCED) WITH ('bucket' = '2')"
+        )
+        catalog.sql("INSERT INTO s VALUES (1, 'a', 1), (2, 'b', 2)", spark)
+        catalog.sql("SET 'execution.runtime-mode' = 'streaming'")
+        catalog.sql("SET 'pipeline.name' = 'kept'")
+        running = catalog.sql("INSERT INTO k SELECT code, n FROM s", spark)
+        assert isinstance(running, Running)
+        running.query.processAllAvailable()
+        source, sink = catalog.table("s"), catalog.table("k")
+        source.write(pa.table({"id": [3], "code": ["a   "], "n": pa.array([3], pa.int32())}))
+        running.query.processAllAvailable()
+        assert sorted(sink.snapshot().scan().column("n").to_pylist()) == [2, 3]
+        source.delete([("id", "=", 3)])
+        running.query.processAllAvailable()
+        running.query.stop()
+        assert sorted(map(tuple, (row.values() for row in sink.snapshot().scan().to_pylist()))) == [
+            ("a  ", 1),
+            ("b  ", 2),
+        ]

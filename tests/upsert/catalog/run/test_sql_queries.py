@@ -300,7 +300,7 @@ class TestBatch:
     @pytest.mark.parametrize(
         ("text", "why"),
         [
-            ("EXPLAIN CREATE TABLE x (a INT)", "VIEW or CREATE TABLE … AS, got CREATE TABLE; SHOW and"),
+            ("EXPLAIN CREATE TABLE x (a INT)", "… AS, or a statement set, got CREATE TABLE; SHOW and"),
             ("EXPLAIN FORMAT XML SELECT 1", "expected TEXT or JSON, found 'XML' at line 1, column 16"),
             (
                 "EXPLAIN FORMAT JSON CREATE MATERIALIZED VIEW v AS SELECT id FROM orders",
