@@ -129,19 +129,19 @@ class Format:
 
 
 FORMATS: Final[Mapping[str, str]] = {
-    "avro": "avro:FORMAT",
-    "avro-confluent": "avro_confluent:FORMAT",
-    "canal-json": "cdc_json:CANAL",
-    "csv": "csv:FORMAT",
-    "debezium-avro-confluent": "debezium_avro_confluent:FORMAT",
-    "debezium-json": "cdc_json:DEBEZIUM",
-    "json": "json:FORMAT",
-    "json-schema-confluent": "json_schema_confluent:FORMAT",
-    "maxwell-json": "cdc_json:MAXWELL",
-    "ogg-json": "cdc_json:OGG",
-    "raw": "raw:FORMAT",
+    "avro": "upsert.formats.avro:FORMAT",
+    "avro-confluent": "upsert.formats.avro_confluent:FORMAT",
+    "canal-json": "upsert.formats.cdc_json:CANAL",
+    "csv": "upsert.formats.csv:FORMAT",
+    "debezium-avro-confluent": "upsert.formats.debezium_avro_confluent:FORMAT",
+    "debezium-json": "upsert.formats.cdc_json:DEBEZIUM",
+    "json": "upsert.formats.json:FORMAT",
+    "json-schema-confluent": "upsert.formats.json_schema_confluent:FORMAT",
+    "maxwell-json": "upsert.formats.cdc_json:MAXWELL",
+    "ogg-json": "upsert.formats.cdc_json:OGG",
+    "raw": "upsert.formats.raw:FORMAT",
 }
-"""Name of a format -> its module in this folder and its name there; loaded when a table needs it."""
+"""Name of a format -> its module, which is loaded when a table needs it, and its name there."""
 
 
 def format_named(name: str, of: str) -> Format:
@@ -155,5 +155,5 @@ def format_named(name: str, of: str) -> Format:
     place = FORMATS.get(name)
     if place is None:
         raise ConfigurationError(f"{of}: unknown format {name!r}; formats are {', '.join(FORMATS)}")
-    found: Format = resolve_name(f"upsert.formats.{place}")
+    found: Format = resolve_name(place)
     return found

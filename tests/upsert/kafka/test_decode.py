@@ -227,7 +227,7 @@ def test_metadata_of_a_format_is_cast_and_what_does_not_fit_is_bad(monkeypatch: 
     module = ModuleType("numbered")
     module.FORMAT = numbered()  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "numbered", module)
-    monkeypatch.setitem(FORMATS, "numbered", "numbered")  # type: ignore[arg-type]
+    monkeypatch.setitem(FORMATS, "numbered", "numbered:FORMAT")  # type: ignore[arg-type]
     columns = (Column("v", pa.string()), Column("n", pa.int8(), metadata="numbered.length", virtual=True))
     table = KafkaTable.of(PLAIN, TableSchema(columns), WHERE | {"format": "numbered"})
     found = decode(
