@@ -117,6 +117,11 @@ class KafkaConnector(Connector):
         """Whether there is a ``sequence.field``."""
         return self.table.values.get("sequence.field") is not None
 
+    @property
+    def has_mirror(self) -> bool:
+        """Whether it is an upsert topic."""
+        return self.mirror is not None
+
     def read_changes(self, spark: SparkSession, **options: object) -> DataFrame:
         """The topic as a streaming DataFrame; ``options`` replace those of the table."""
         return frames.read_changes(spark, self._to_read(options), **options)
