@@ -216,8 +216,8 @@ class KafkaConnector(Connector):
         except TableNotFoundError:
             raise ConfigurationError(
                 f"{self.table.name} must be a managed table or have a mirror, got a table of the connector "
-                f"{self.table.connector!r} without one; start catalog.mirror(spark, …), or use read_changes, "
-                "read and write_changes"
+                f"{self.table.connector!r} without one; write ALTER TABLE … START MIRROR, or "
+                "catalog.mirror(spark, …), or use read_changes, read and write_changes"
             ) from None
 
     def _mirror(self) -> Mirror:

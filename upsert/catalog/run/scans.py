@@ -283,6 +283,8 @@ class Scan:
         if self._reads_changes:
             df = connected.read_changes(spark)
         else:
+            if self.is_streaming and connected.has_mirror:
+                connected.mirror_table()  # without one each micro-batch would read the whole topic
             wanted = self._columns(schema)
             df = connected.read(spark) if as_of is None else connected.lookup_rows(spark, wanted)
             if "_row_kind" in df.columns:
