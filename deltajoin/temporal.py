@@ -38,8 +38,9 @@ from upsert.streaming_query import task_number
 
 WATERMARK: Final = "spark.watermarkDelayMs"
 """What Spark attaches to a column that has a watermark."""
-BUCKETS: Final = 4096
-"""A micro-batch rewrites the state of the buckets that it touches, so there are many; part of checkpoints."""
+BUCKETS: Final = 1024
+"""A micro-batch rewrites the state of the buckets that it touches, so there are many; half a millisecond of
+Python goes to each, so there are not more. Checkpoints keep the number."""
 DELETED: Final = "_is_deleted"
 """Column of the versions: whether the key has no row from then on."""
 
