@@ -93,7 +93,15 @@ class TemporalJoin:
             side: [[column.name, str(column.type)] for column in schema]
             for side, schema in (("left", self.left), ("right", self.right))
         }
-        return json.dumps({**columns, "on": self.on, "times": [self.time, self.valid_from], "how": self.how})
+        return json.dumps(
+            {
+                "buckets": BUCKETS,
+                **columns,
+                "on": self.on,
+                "times": [self.time, self.valid_from],
+                "how": self.how,
+            }
+        )
 
 
 class Remembered(NamedTuple):

@@ -3,6 +3,7 @@
 import json
 import time
 import uuid
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,15 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 import planner
-from deltajoin.temporal import DELETED, Remembered, TemporalJoin, step
+from deltajoin.errors import CheckpointMismatchError
+from deltajoin.temporal import DELETED, JoinBucket, Pack, Remembered, TemporalJoin, step
 from planner.refusals import PlanError
 from upsert import Catalog, types
-from upsert.errors import SchemaError
+from upsert.errors import ChangelogError, SchemaError
 from upsert.kafka.client.admin import create_topic
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.producer import produce
+from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.testing import LocalKafka
 
 LEFT = pa.schema({"id": pa.int64(), "k": pa.int32(), "t": types.TIMESTAMP})
@@ -91,6 +94,41 @@ def table(schema: pa.Schema, rows: list[tuple[Any, ...]]) -> pa.Table:
     return pa.Table.from_arrays(
         [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)], schema=schema
     )
+
+
+JOINED = TemporalJoin(LEFT, RIGHT, (("k", "key"),), "t", "since", ("v",), "left", has_deletes=False)
+
+
+@pytest.mark.parametrize(
+    ("side", "rows", "error", "said"),
+    [
+        (0, {"id": [1], "k": [1], "t": [None]}, SchemaError, "column 't' .* must not be NULL"),
+        (0, {"id": [1], "k": [1], "t": [1 << 60]}, SchemaError, "column 't' must be before the year 2262"),
+        (1, {"key": [1], "v": [1], "since": [5], ROW_KIND_COLUMN: ["-D"]}, ChangelogError, "when it was"),
+    ],
+)
+def test_rows_without_a_time_of_their_own_are_refused(
+    side: int, rows: dict[str, Any], error: type[Exception], said: str
+) -> None:
+    schema = LEFT if side == 0 else RIGHT.append(pa.field(ROW_KIND_COLUMN, pa.string()))
+    batches = pa.table({name: pa.array(rows[name], schema.field(name).type) for name in rows}).to_batches()
+    with pytest.raises(error, match=said):
+        list(Pack(JOINED, side)(batches))
+
+
+class StateOfAnotherJoin:
+    """What Spark hands over of a bucket."""
+
+    exists = True
+    get = (replace(JOINED, how="inner").label, b"", b"")
+
+    def getCurrentWatermarkMs(self) -> int:  # noqa: N802
+        return 0
+
+
+def test_a_query_must_go_on_with_the_join_of_its_checkpoint() -> None:
+    with pytest.raises(CheckpointMismatchError, match="must go on with the join of its checkpoint"):
+        list(JoinBucket(JOINED)((0,), [], StateOfAnotherJoin()))  # type: ignore[arg-type]
 
 
 @pytest.mark.spark
