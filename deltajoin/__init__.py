@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from deltajoin.latest.api import lookup_delta_join, upsert_key_of, with_lookup
     from deltajoin.latest.metrics import LookupMetrics, metrics
     from deltajoin.spark.source import register
+    from deltajoin.temporal import temporal_join
     from upsert.spark_formats import configure
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "reached",
     "read_join",
     "register",
+    "temporal_join",
     "tree",
     "upsert",
     "upsert_key_of",
@@ -56,6 +58,7 @@ __getattr__, __dir__ = _imported_on_use(
         "reached": "deltajoin.api",
         "read_join": "deltajoin.api",
         "register": "deltajoin.spark.source",
+        "temporal_join": "deltajoin.temporal",
         "upsert": "deltajoin",
         "upsert_key_of": "deltajoin.latest.api",
         "with_lookup": "deltajoin.latest.api",

@@ -32,6 +32,7 @@ from planner.plan.nodes import (
     RegularJoin,
     Relation,
     TableRows,
+    VersionRows,
     Watermark,
     tree_in_words,
 )
@@ -52,7 +53,8 @@ from planner.refusals import FOR_A_VIEW, Refused
 from planner.rules.aggregates import replace_aggregate
 from planner.rules.joins import fall_back_to_regular_join, replace_join
 from planner.rules.lookup_joins import replace_lookup_join
-from planner.rules.static_joins import enrich_stream, look_up
+from planner.rules.static_joins import enrich_stream
+from planner.rules.temporal_joins import join_versions, look_up
 from planner.rules.topics import needs_normalizer, topic_of, unmet_everywhere
 from planner.settings import Settings
 from planner.signed_sums import FIXED_POINTS, is_floating
@@ -82,6 +84,11 @@ _ENRICHED: Final = (
 _LOOKED_UP: Final = (
     "each row looks the table {0!r} up ({1}) when it is processed; what changes there later comes to later "
     "rows only, and a micro-batch that is run again may find newer rows"
+)
+
+_VERSIONS: Final = (
+    "each row waits until the watermark of both sides has passed its time, and then meets the version that "
+    "was valid at that time; rows wait, and versions are kept, in Spark's state"
 )
 
 _READ_ONCE: Final = (
@@ -151,7 +158,8 @@ class JoinReport:
         join: the join in words: tables and condition.
         form: of a delta join "fused", "shuffled" or "stateful"; "regular" where Spark joins signed rows;
             "static" where it joins each change with rows that never change; "lookup" where rows of a stream
-            look a managed table up; "spark" where it joins rows; "refused".
+            look a table up; "temporal" where they meet the versions of their time; "spark" where it joins
+            rows; "refused".
         tree: how the tables of a delta join are joined, by their numbers.
         tables: its tables by number.
         paths: what the changes of each table look up, in which order and by which index; tables in the order
@@ -228,6 +236,8 @@ def join_reports(trace: Trace, settings: Settings) -> Iterator[JoinReport]:
                     yield _delta_join(name, made, settings, hidden)
                 case Enriched(rows=TableRows()):
                     yield JoinReport(name, "lookup", hints=(_ENRICHED,))
+                case Enriched(rows=VersionRows()):
+                    yield JoinReport(name, "temporal", hints=(_VERSIONS,))
                 case Enriched(rows=LookupRows(table)):
                     yield JoinReport(name, "lookup", hints=(_LOOKED_UP.format(table.name, table.connector),))
                 case RegularJoin(reason=reason, remedy=remedy):
@@ -246,8 +256,8 @@ def join_reports(trace: Trace, settings: Settings) -> Iterator[JoinReport]:
 
 def _by_join(steps: Sequence[Step]) -> Iterator[tuple[Join, list[Plan | Refused]]]:
     """Each join that a rule replaced or refused, with what came of it."""
-    rules = (replace_join, replace_lookup_join, look_up, enrich_stream, fall_back_to_regular_join)
-    names = {rule.__name__ for rule in rules}
+    lookups = (replace_lookup_join, look_up, join_versions, enrich_stream)
+    names = {rule.__name__ for rule in (replace_join, *lookups, fall_back_to_regular_join)}
     found: dict[int, tuple[Join, list[Plan | Refused]]] = {}
     for step in steps:
         if step.rule in names and isinstance(step.node, Join):

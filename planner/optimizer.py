@@ -28,7 +28,8 @@ from planner.rules.row_kinds import (
     refuse_over_groups,
     refuse_ungrouped_sink,
 )
-from planner.rules.static_joins import enrich_stream, look_up, refuse_scan_of_lookups, refuse_static_join
+from planner.rules.static_joins import enrich_stream, refuse_static_join
+from planner.rules.temporal_joins import join_versions, look_up, refuse_scan_of_lookups
 from planner.rules.topics import (
     leave_out_normalizer,
     look_below_normalize,
@@ -113,6 +114,7 @@ RULES: Final[tuple[tuple[Walk, Rule], ...]] = (
     (transform_up, replace_lookup_join),  # such streams can be joined in no other way
     (at_top, make_lookup_joins_whole),  # while all that may need it still lies above
     (transform_up, look_up),
+    (transform_up, join_versions),
     (transform_up, enrich_stream),
     (at_top, refuse_scan_of_lookups),
     (transform_up, refuse_static_join),

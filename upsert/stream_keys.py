@@ -18,6 +18,9 @@ from upsert.rowkind import ROW_KIND_COLUMN
 KEYS_MARK: Final = "upsert.unique-keys"
 """Key of what is attached to the ``_row_kind`` of such a stream: JSON of `UniqueKeys`."""
 
+VERSIONS_MARK: Final = "upsert.versions"
+"""Key of what is attached to the last column of a table whose versions a join asks for by a row's time."""
+
 
 def _mark(schema: dict[str, Any], key: str) -> Any:
     """What is attached to the ``_row_kind`` of a stream under a key; None if nothing is."""

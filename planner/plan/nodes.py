@@ -188,6 +188,29 @@ class LookupRows:
 
 
 @dataclass(frozen=True)
+class VersionRows:
+    """Versions of a table's rows, of which each row of a stream is joined with the one that was valid then.
+
+    Attributes:
+        time: name of the stream's column that says when a row is; `at` is that column once it is found.
+        valid_from: the table's column that says from when on a version is valid.
+        has_deletes: whether a deletion says by that column when it was.
+        changes: where the plan's own node is that gives the table's changes.
+    """
+
+    name: str
+    key: tuple[str, ...]
+    time: str
+    valid_from: str
+    has_deletes: bool
+    changes: int | None = field(default=None, compare=False, repr=False)
+    at: Column | None = None
+
+    def __str__(self) -> str:
+        return f"versions of {self.name} by {self.valid_from} as of {self.at or self.time}"
+
+
+@dataclass(frozen=True)
 class Enriched:
     """The rows of a stream, which are only added, with a table's rows that match when they are processed.
 
@@ -198,7 +221,7 @@ class Enriched:
     """
 
     child: Plan
-    rows: TableRows | LookupRows
+    rows: TableRows | LookupRows | VersionRows
     added: tuple[Column, ...]
     keys: tuple[tuple[Column, str], ...]
     how: str
@@ -302,7 +325,7 @@ class Relation:
     """Leaf: rows that are no changes, streaming or not.
 
     `topic` where they are the records of one, `rows` where they are those of a managed table, read at once,
-    `lookups` where they are those of a table that is only looked up.
+    `lookups` where they are those of a table that is only looked up, or its versions.
     """
 
     name: str
@@ -310,7 +333,7 @@ class Relation:
     is_streaming: bool = False
     topic: KafkaTopic | None = None
     rows: TableRows | None = None
-    lookups: LookupRows | None = None
+    lookups: LookupRows | VersionRows | None = None
     ref: int | None = ref_field()
 
     def __str__(self) -> str:

@@ -51,7 +51,7 @@ from planner.plan.trees import (
     with_children,
 )
 from planner.refusals import Refused, Rewrite, first_refusal, not_held, operator_in_words, read_apart
-from planner.rules.static_joins import looked_up_side
+from planner.rules.temporal_joins import looked_up_side
 from planner.rules.unsupported import changes_have_their_kind
 from planner.settings import Settings
 

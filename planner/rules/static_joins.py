@@ -13,7 +13,6 @@ from typing import Final
 
 from planner.plan.expressions import Column, Expr, are_joinable, conjunction, conjuncts, without_widening
 from planner.plan.nodes import (
-    Changelog,
     Enriched,
     Filter,
     Join,
@@ -25,6 +24,7 @@ from planner.plan.nodes import (
     TableRows,
     Unary,
     Union,
+    VersionRows,
     Wrapper,
 )
 from planner.plan.sources import index_within
@@ -32,11 +32,10 @@ from planner.plan.trees import above, chain_of, equalities, row_kind_of, sources
 from planner.refusals import Refused, first_refusal
 from planner.rules.unsupported import expressions_are_repeatable
 from planner.settings import Settings
-from upsert.lookups.options import LookupTable
 
-_SIDES: Final = {"inner": "inner", "left outer": "left", "right outer": "left"}
+SIDES: Final = {"inner": "inner", "left outer": "left", "right outer": "left"}
 
-_NO_ARROW: Final = ("interval", "variant", "void", "geometry", "geography")
+NO_ARROW: Final = ("interval", "variant", "void", "geometry", "geography")
 """Parts of the names of types that do not reach Python."""
 
 
@@ -49,34 +48,34 @@ def enrich_stream(node: Plan, settings: Settings) -> Plan | None:
     is stacked above the lookup; over a preserved stream that must be columns alone, for a filter there
     decides whether a row has a match.
     """
-    if not isinstance(node, Join) or settings.strategy == "none" or node.kind not in _SIDES:
+    if not isinstance(node, Join) or settings.strategy == "none" or node.kind not in SIDES:
         return None
     swapped = node.kind == "right outer" or (node.kind == "inner" and _rows_of(node.left) is not None)
     stream, static = (node.right, node.left) if swapped else (node.left, node.right)
     rows = _rows_of(static)
     if rows is None or not _can_look_up(stream):
         return None
-    keys, conditions = _keys(node, stream, static)
+    keys, conditions = equated_columns(node, stream, static)
     rest = [part for part in conjuncts(node.condition) if part not in conditions]
     if index_within(rows.table.schema, {name for _, name in keys}) is None:
         return None
-    how = _SIDES[node.kind]
-    if how == "left" and (rest or not _gives_columns_alone(static)):
+    how = SIDES[node.kind]
+    if how == "left" and (rest or not gives_columns_alone(static)):
         return None
-    return _enriched(node, stream, static, rows, keys, rest)
+    return enriched(node, stream, static, rows, keys, rest)
 
 
-def _enriched(
+def enriched(
     join: Join,
     stream: Plan,
     static: Plan,
-    rows: TableRows | LookupRows,
+    rows: TableRows | LookupRows | VersionRows,
     keys: tuple[tuple[Column, str], ...],
     rest: Sequence[Expr],
 ) -> Plan:
     """The lookups, under what lies between join and table, and what the condition asks beyond the keys."""
     below = chain_of(static)
-    plan: Plan = Enriched(stream, rows, below.leaf.columns, keys, _SIDES[join.kind])
+    plan: Plan = Enriched(stream, rows, below.leaf.columns, keys, SIDES[join.kind])
     for one in below.nodes:
         plan = above(one, plan, stream.columns)
     residual = conjunction(rest)
@@ -89,7 +88,8 @@ def _rows_of(plan: Plan) -> TableRows | None:
     return leaf.rows if isinstance(leaf, Relation) else None
 
 
-def _gives_columns_alone(plan: Plan) -> bool:
+def gives_columns_alone(plan: Plan) -> bool:
+    """Whether nothing lies between the plan and its leaf but choices of columns."""
     return all(map(_is_columns_alone, chain_of(plan).nodes))
 
 
@@ -103,11 +103,13 @@ def _can_look_up(stream: Plan) -> bool:
     return (
         isinstance(chain.leaf, Relation)
         and chain.leaf.is_streaming
-        and not any(part in column.type for column in stream.columns for part in _NO_ARROW)
+        and not any(part in column.type for column in stream.columns for part in NO_ARROW)
     )
 
 
-def _keys(join: Join, stream: Plan, static: Plan) -> tuple[tuple[tuple[Column, str], ...], list[Expr]]:
+def equated_columns(
+    join: Join, stream: Plan, static: Plan
+) -> tuple[tuple[tuple[Column, str], ...], list[Expr]]:
     """Pairs of a column of the stream and one of the table, each of these once; and their conditions."""
     pairs: dict[str, Column] = {}
     conditions: list[Expr] = []
@@ -120,106 +122,6 @@ def _keys(join: Join, stream: Plan, static: Plan) -> tuple[tuple[tuple[Column, s
             pairs[found.name] = one
             conditions.append(condition)
     return tuple((column, name) for name, column in pairs.items()), conditions
-
-
-def looked_up_side(join: Join) -> tuple[Plan, Plan, LookupRows] | None:
-    """Of a join with a table that is only looked up: the other side, that of the table, and the table."""
-    for stream, static in ((join.left, join.right), (join.right, join.left)):
-        leaf = chain_of(static).leaf
-        if isinstance(leaf, Relation) and leaf.lookups is not None:
-            return stream, static, leaf.lookups
-    return None
-
-
-def look_up(node: Plan, settings: Settings) -> Plan | Refused | None:  # noqa: ARG001 - as all rules
-    """Replace a join with a table that is only looked up, over HTTP or in PostgreSQL, by its lookups.
-
-    INNER, or with the other side preserved, which may be a stream whose rows are only added or a batch; it
-    must equate what the table is asked by. A web service is asked by the primary key, PostgreSQL by all
-    equated columns. What lies between the join and the table, and what the condition asks beyond the keys, is
-    stacked above the lookups of an INNER join. Nothing else can read such a table, so all other joins with it
-    are refused.
-    """
-    if not isinstance(node, Join) or (found := looked_up_side(node)) is None:
-        return None
-    stream, static, rows = found
-    table = rows.table
-    if refused := _cannot_look_up(node, stream, static, table):
-        return refused
-    pairs, conditions = _keys(node, stream, static)
-    asked = table.asked_by(tuple(name for _, name in pairs))
-    if asked is None:
-        wanted = f"PRIMARY KEY ({', '.join(table.schema.primary_key)})" if table.schema.primary_key else "key"
-        equated = ", ".join(name for _, name in pairs) or "no column"
-        return Refused(
-            f"the table {table.name!r} is asked by its {wanted}, and the join equates {equated} of it",
-            "equate each column of the key with one of the same type of the other side",
-        )
-    met = {name: condition for (_, name), condition in zip(pairs, conditions, strict=True) if name in asked}
-    keys = tuple(pair for pair in pairs if pair[1] in met)
-    rest = [part for part in conjuncts(node.condition) if part not in met.values()]
-    if _SIDES[node.kind] == "left" and rest:
-        return Refused(
-            f"the {node.kind} join with the table {table.name!r} asks for more than its key, and a row that "
-            "is found and does not meet it would have to come out without",
-            "write the condition where the columns are selected: CASE WHEN … THEN r.column END",
-        )
-    return _enriched(node, stream, static, rows, keys, rest)
-
-
-def _cannot_look_up(join: Join, stream: Plan, static: Plan, table: LookupTable) -> Refused | None:
-    """Why no lookups can do what the join does, whatever it equates; None if they can."""
-    if any(isinstance(leaf, Relation) and leaf.lookups is not None for leaf in walk(stream)):
-        return Refused(
-            f"both sides of the join with the table {table.name!r} are only looked up",
-            "join a stream, or the rows of a table, with one after the other",
-        )
-    if any(isinstance(leaf, Changelog) for leaf in walk(stream)):
-        return Refused(
-            f"the join looks rows up in {table.name!r} for the changes of {sources(join)}, and a change that "
-            "takes a row away would find another row than it did when the row came",
-            "look up with deltajoin.lookup_join(…, upsert_key=…), whose rows replace each other by key; or "
-            "look up for a stream whose rows are only added",
-        )
-    is_right = stream is join.right
-    if join.kind not in _SIDES or (join.kind != "inner" and (join.kind == "right outer") is not is_right):
-        return Refused(
-            f"a {join.kind} join with the table {table.name!r} would need all of its rows, which is only "
-            "looked up",
-            "write an INNER join, or a LEFT join with the table on the right",
-        )
-    if any(part in column.type for column in stream.columns for part in _NO_ARROW):
-        odd = next(c for c in stream.columns for part in _NO_ARROW if part in c.type)
-        return Refused(
-            f"column {odd.name!r} of the join with the table {table.name!r} is {odd.type}, which does not "
-            "reach the tasks that look rows up",
-            "cast it, or leave it out",
-        )
-    if _SIDES[join.kind] == "left" and not _gives_columns_alone(static):
-        return Refused(
-            f"the side of the table {table.name!r} in a {join.kind} join is filtered or computed upon, and "
-            "its rows may be missing",
-            "do it where the columns are selected: CASE WHEN … THEN r.column END",
-        )
-    return None
-
-
-def refuse_scan_of_lookups(node: Plan, settings: Settings) -> Refused | None:  # noqa: ARG001
-    """Refuse a query that would read all rows of a table that is only looked up."""
-    joined = {
-        id(chain_of(side).leaf)
-        for join in walk(node)
-        if isinstance(join, Join)
-        for side in (join.left, join.right)
-    }
-    for leaf in walk(node):
-        if isinstance(leaf, Relation) and leaf.lookups is not None and id(leaf) not in joined:
-            return Refused(
-                f"the table {leaf.lookups.table.name!r} is only looked up by key, and the query would read "
-                "all of its rows",
-                "join a stream with it by an equality",
-            )
-    return None
 
 
 def static_side_is_not_preserved(join: Join) -> Refused | None:
@@ -296,7 +198,7 @@ def refuse_static_join(node: Plan, settings: Settings) -> Refused | None:
     One that fulfils them all stays as it is: Spark joins each change with the static rows. With the strategy
     "force" it is refused as well, for it is no delta join.
     """
-    if not isinstance(node, Join) or static_input(node) is None or looked_up_side(node) is not None:
+    if not isinstance(node, Join) or static_input(node) is None:
         return None
     if refused := first_refusal(STATIC_JOIN_CONDITIONS, node):
         return refused

@@ -52,7 +52,7 @@ _FUNCTION: Final = (
 )
 
 _REMEDIES: Final = {
-    "AsOfJoin": "join with the rows as they are now, deltajoin.lookup_join, or join the changes of both",
+    "AsOfJoin": "join with the versions of the time, deltajoin.temporal_join, or join the changes of both",
     "Except": "use LEFT ANTI JOIN by the key",
     "Expand": "write a GROUP BY for each grouping and bring them together with UNION ALL",
     "Intersect": "use LEFT SEMI JOIN by the key",

@@ -22,6 +22,7 @@ from deltajoin.latest.operator import join_streams
 from deltajoin.lookup.declared import source_of
 from deltajoin.spark.consolidate import consolidate_join
 from deltajoin.spec import DeltaJoinSpec, JoinedTable
+from deltajoin.temporal import temporal_join
 from planner.plan.expressions import Aggregation, Call, Column, Expr, walk_expression
 from planner.plan.keys import KIND_IF, UNLESS_GONE, is_marked, upsert_key
 from planner.plan.nodes import (
@@ -43,6 +44,7 @@ from planner.plan.nodes import (
     SignedAggregate,
     SlidingWindows,
     Upserts,
+    VersionRows,
 )
 from planner.plan.sources import KafkaTopic, ManagedTable, consumer_of
 from planner.plan.trees import children
@@ -234,7 +236,9 @@ class _Builder:
         stream = self.catalyst.dataframe(child).toDF(*names)
         on = [(names[ids.index(column.id)], name) for column, name in plan.keys]
         added = [column.name for column in plan.added]
-        if isinstance(plan.rows, LookupRows):
+        if isinstance(plan.rows, VersionRows):
+            joined = self.versions(plan.rows, stream, on, added, plan.how, names, ids)
+        elif isinstance(plan.rows, LookupRows):
             joined = self.looked_up(plan.rows.table, stream, on, added, plan.how)
         else:
             joined = deltajoin.lookup_join(
@@ -248,6 +252,26 @@ class _Builder:
             )
         columns = dict(zip(joined.columns, plan.columns, strict=True))
         return self.renamed(self.catalyst.analyzed(joined), columns, str(plan))
+
+    def versions(
+        self,
+        rows: VersionRows,
+        stream: DataFrame,
+        on: list[tuple[str, str]],
+        added: list[str],
+        how: str,
+        names: list[str],
+        ids: list[int],
+    ) -> DataFrame:
+        """A stream with the versions of rows that were valid at the times of its own."""
+        if rows.at is None or rows.changes is None:
+            raise PlanBuildError(f"{rows} must have been found in the query; {_BUG}")
+        changes = self.catalyst.dataframe(self.catalyst.kept(rows.changes))
+        time = names[ids.index(rows.at.id)]
+        return temporal_join(
+            stream, changes, on=on, time=time, valid_from=rows.valid_from, how=how, select=added,
+            has_deletes=rows.has_deletes,
+        )  # fmt: skip
 
     def looked_up(
         self, table: LookupTable, stream: DataFrame, on: list[tuple[str, str]], added: list[str], how: str

@@ -6,6 +6,7 @@ topic of Kafka is what the query declares; no broker is asked.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -57,6 +58,7 @@ from planner.plan.nodes import (
     TableRows,
     Union,
     Upserts,
+    VersionRows,
     Watermark,
     WindowKind,
     Wrapper,
@@ -77,7 +79,7 @@ from upsert.spark_table import FORMAT
 from upsert.store.predicate import parse_where
 from upsert.store.read.row_metadata import is_of_commit
 from upsert.store.table import Table
-from upsert.stream_keys import KEYS_MARK, UPSERTS_MARK, UniqueKeys, UpsertKey
+from upsert.stream_keys import KEYS_MARK, UPSERTS_MARK, VERSIONS_MARK, UniqueKeys, UpsertKey
 
 _WINDOW_MARKS: Final = {"spark.timeWindow": WindowKind.TIME, "spark.sessionWindow": WindowKind.SESSION}
 """What Catalyst attaches to a column that it made of a window."""
@@ -134,6 +136,8 @@ class _Reader:
         name, ref = self.catalyst.class_name(node), self.catalyst.keep(node)
         if name == "Project" and (upserts := self.upserts(node)) is not None:
             return Changelog(upserts.key.of, self.output(node), upserts, ref=ref)
+        if name == "Project" and (versions := self.versions(node)) is not None:
+            return Relation(name, self.output(node), is_streaming=True, lookups=versions, ref=ref)
         if name == "Project" and WHOLE_MARK in self.kind_marks(node):
             return Changelog(LOOKUP_JOIN, self.output(node), None, ref=ref)
         inputs = tuple(self.node(child) for child in self.catalyst.children(node))
@@ -227,6 +231,18 @@ class _Reader:
             return LookupStream(key, mark)
         found = metadata.get(UPSERTS_MARK)
         return None if found is None else Upserts(UpsertKey.from_text(found))
+
+    def versions(self, node: JavaObject) -> VersionRows | None:
+        """The versions that a Project stands for which leaves out the kinds of the changes below it.
+
+        A column that is made of a marked one has its mark too, but no kinds below.
+        """
+        mark = self.kind_marks(node).get(VERSIONS_MARK)
+        if mark is None or not any(self.column(one).is_row_kind for one in self.given(node)):
+            return None
+        said, (changes,) = json.loads(mark), self.catalyst.children(node)
+        names = said["name"], tuple(said["key"]), said["time"], said["valid-from"]
+        return VersionRows(*names, said["has-deletes"], self.catalyst.keep(changes))
 
     def known_keys(self, node: JavaObject) -> tuple[tuple[tuple[str, ...], ...], ...]:
         """The unique keys that an earlier `optimize` has found for what a Project gives."""

@@ -34,6 +34,7 @@ from planner.plan.nodes import (
     TableRows,
     Union,
     Upserts,
+    VersionRows,
     Watermark,
     WindowKind,
     Wrapper,
@@ -75,6 +76,7 @@ LOOKUPS = {
     ),
 }
 """Tables of which rows are only looked up."""
+VERSIONS = VersionRows("rates", ("cur",), "user", "since", has_deletes=True)
 
 _METADATA = {
     "part": (pa.int32(), "partition"),
@@ -115,6 +117,7 @@ LEAVES = {
     "_row_kind#63: string]",
     "<member rows>": "Relation table members [id#64: bigint, region#65: string]",
     "<views>": "Stream views [view#66: bigint, user#67: int, page#68: string]",
+    "<rate versions>": "Stream versions of rates by since as of user [cur#101: string, rate#102: int]",
     "<rates>": "Relation lookup table rates (http) [cur#91: string, day#92: int, rate#93: double]",
     "<places>": "Relation lookup table places (postgres) [cur#91: string, day#92: int, rate#93: double]",
     "<members>": "Changelog members [id#61: bigint, region#62: string, _row_kind#63: string]",
@@ -189,6 +192,8 @@ def _make(line: str, inputs: Sequence[Plan], types: dict[int, str]) -> Plan:
         case "Relation" | "Stream":
             if rest.startswith("topic "):
                 return Relation("kafka-changelog", _columns(rest, types), True, _topic_read(rest))
+            if rest.startswith("versions of rates"):
+                return Relation("Project", _columns(rest, types), True, lookups=VERSIONS)
             if found := re.match(r"lookup table (\w+)", rest):
                 return Relation("lookup-table", _columns(rest, types), lookups=LOOKUPS[found[1]])
             if found := re.match(r"table (\w+)(?: at snapshot (\d+))?", rest):

@@ -35,6 +35,11 @@ class Connector(ABC):
         """Whether the table itself decides between two rows of one key."""
         return False
 
+    @property
+    def has_mirror(self) -> bool:
+        """Whether it is an upsert topic, which may have a mirror, and deletions of keys alone."""
+        return False
+
     @abstractmethod
     def read_changes(self, spark: SparkSession, **options: object) -> DataFrame:
         """The changes of the table, or its new rows, as a stream; ``options`` replace those of the table."""

@@ -117,6 +117,11 @@ class KafkaConnector(Connector):
         """Whether there is a ``sequence.field``."""
         return self.table.values.get("sequence.field") is not None
 
+    @property
+    def has_mirror(self) -> bool:
+        """Whether it is an upsert topic."""
+        return self.mirror is not None
+
     def read_changes(self, spark: SparkSession, **options: object) -> DataFrame:
         """The topic as a streaming DataFrame; ``options`` replace those of the table."""
         return frames.read_changes(spark, self._to_read(options), **options)
@@ -211,8 +216,8 @@ class KafkaConnector(Connector):
         except TableNotFoundError:
             raise ConfigurationError(
                 f"{self.table.name} must be a managed table or have a mirror, got a table of the connector "
-                f"{self.table.connector!r} without one; start catalog.mirror(spark, …), or use read_changes, "
-                "read and write_changes"
+                f"{self.table.connector!r} without one; write ALTER TABLE … START MIRROR, or "
+                "catalog.mirror(spark, …), or use read_changes, read and write_changes"
             ) from None
 
     def _mirror(self) -> Mirror:

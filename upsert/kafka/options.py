@@ -226,6 +226,12 @@ _UPSERT_ONLY: Final = (
         "options of the query that the mirror does not have, so that it is not read (set by the catalog)",
         None,
     ),
+    Option(
+        "scan.versions",
+        options.boolean,
+        "whether each record is given, not the newest of a key alone (set by joins as of a row's time)",
+        False,
+    ),
     Option("sequence.field", options.text, "of several values for a key in a batch the highest wins", None),
     SINK_MATERIALIZE,
     Option(

@@ -153,7 +153,7 @@ class ReadMode(StrEnum):
 def mode_of_stream(table: KafkaTable) -> ReadMode:
     """What a stream of the table gives; refuses one that must remember images, and has no folder for them."""
     if table.is_upsert and table.values["changelog"] == "upsert":
-        return ReadMode.NEWEST
+        return ReadMode.ROWS if table.values["scan.versions"] else ReadMode.NEWEST
     if not table.is_upsert and not table.values["cdc-events-duplicate"]:
         return ReadMode.ROWS
     if table.values["state.path"] is None:

@@ -41,6 +41,7 @@ class AsOfKind(StrEnum):
     """Which state of a table a query asks for."""
 
     PROCESSING = "the time at which a row is processed"
+    ROW = "the time that a row of the stream has"
     VERSION = "a snapshot's id or a tag"
     TIMESTAMP = "a time"
 
@@ -51,8 +52,8 @@ class AsOf:
 
     Attributes:
         kind: how the state is named.
-        value: the snapshot, tag or time without quotes; the name of the column that holds a processing time,
-            empty for ``PROCTIME()`` itself.
+        value: the snapshot, tag or time without quotes; the name of the column that holds a processing time
+            or the row's own, empty for ``PROCTIME()`` itself.
         is_number: whether a version was written as a number.
     """
 

@@ -130,6 +130,7 @@ def test_a_table_of_postgresql_is_written_and_looked_up(
     postgres.run("DROP VIEW pg_view; DROP TABLE pg_rates")
 
 
+@pytest.mark.long
 def test_a_watermark_goes_through_a_lookup(
     catalog: Catalog, spark: SparkSession, endpoint: BatchEndpoint
 ) -> None:

@@ -163,6 +163,11 @@ def test_a_stream_and_the_mirror_go_on_with_altered_columns(
 
     send((1, "Berlin", 5), (2, "Beijing", 6))
     assert follow() == [(1, "Berlin"), (2, "Beijing")]
+    (tmp_path / "ids").mkdir()
+    catalog.sql(f"CREATE TABLE ids (id BIGINT) WITH ('connector' = 'parquet', 'path' = '{tmp_path}/ids')")
+    catalog.sql("SET 'execution.runtime-mode' = 'streaming'")
+    with pytest.raises(ConfigurationError, match=r"without one; write ALTER TABLE … START MIRROR"):
+        catalog.sql("SELECT * FROM ids JOIN users FOR SYSTEM_TIME AS OF PROCTIME() USING (id)", spark)
     running: Any = catalog.sql("ALTER TABLE users START MIRROR", spark)
     running.query.processAllAvailable()
     with pytest.raises(ConfigurationError, match="stop it first, with ALTER TABLE users STOP MIRROR"):

@@ -70,6 +70,7 @@ TRIES: dict[str, Try] = {
     "row-kind": Try("false", False, *BOOLEAN),
     "state.path": Try("/state", "/state", "", "must be a non-empty text"),
     "state.version": Try("2", 2, *NUMBER),
+    "scan.versions": Try("true", True, *BOOLEAN),
     "mirror.path": Try("/mirror", "/mirror", "", "must be a non-empty text"),
     "mirror.not-given": Try("bad-records", "bad-records", "", "must be a non-empty text"),
     "state.ttl": Try("1 d", 86_400_000, *DURATION),
@@ -145,7 +146,7 @@ OF_BOTH = {
     *("topic", "topic-pattern", "value.format", "key.format", "key.fields", "key.fields-prefix"),
     *("value.fields-include", "connection.timeout", "state.path"),
 }
-OF_THE_CATALOG = {"mirror.path", "mirror.not-given", "state.version"}
+OF_THE_CATALOG = {"mirror.path", "mirror.not-given", "state.version", "scan.versions"}
 """Those that the catalog sets itself."""
 
 

@@ -160,7 +160,7 @@ class _Reading:
     def rows(self, query: QueryText, references: Sequence[Reference], inside: tuple[str, ...]) -> DataFrame:
         """The DataFrame of a query, whose names of tables are those of the references."""
         context, spark = self.context, self.spark
-        _check_processing_times(context, query, references)
+        references = _with_times_of_rows(context, query, references)
         if self.is_streaming:
             query.check_can_stream()
         names: list[str | None] = []
@@ -360,29 +360,32 @@ def _spark_has(spark: SparkSession, name: str) -> bool:
         return False  # it has no such catalog
 
 
-def _check_processing_times(context: Context, query: QueryText, references: Sequence[Reference]) -> None:
-    """Refuse ``FOR SYSTEM_TIME AS OF`` a column that holds another time than that of processing."""
-    asked = [
-        (reference, reference.as_of.value)
+def _with_times_of_rows(
+    context: Context, query: QueryText, references: Sequence[Reference]
+) -> Sequence[Reference]:
+    """The references; ``FOR SYSTEM_TIME AS OF`` a column that is no processing time asks for versions."""
+    asked = {
+        reference.as_of.value.lower()
         for reference in references
         if reference.as_of is not None and reference.as_of.kind is AsOfKind.PROCESSING
-    ]
-    if not any(named for _, named in asked):
-        return
-    known = set(query.processing_times)
+    }
+    if not any(asked):
+        return references
+    known = {"", *query.processing_times}
     for reference in references:
         try:
             schema = context.schema(reference.name)
         except UpsertError:
             continue  # a table of Spark's, which checks its name itself
         known |= {c.name.lower() for c in schema.computed if is_processing_time(c.expression)}
-    for reference, named in asked:
-        if named and named.lower() not in known:
-            raise SchemaError(
-                f"{query.subject}: table {reference.name!r} at {reference.position}: FOR SYSTEM_TIME AS OF a "
-                f"column needs a processing time, got {named!r}; write PROCTIME(), or join "
-                "the changes of both tables for results that follow both"
-            )
+    return [
+        replace(one, as_of=replace(one.as_of, kind=AsOfKind.ROW))
+        if one.as_of is not None
+        and one.as_of.kind is AsOfKind.PROCESSING
+        and one.as_of.value.lower() not in known
+        else one
+        for one in references
+    ]
 
 
 def _unknown_column(first: str, error: PySparkException) -> str:

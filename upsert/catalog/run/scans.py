@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from pyspark.sql import functions as F
+
 from upsert.catalog.system_tables import read as system_rows
 from upsert.catalog.system_tables import split
 from upsert.errors import SchemaError, TableNotFoundError, UpsertError
@@ -24,6 +26,7 @@ from upsert.sql.show_create import declared_names
 from upsert.store import Table
 from upsert.store.predicate import Where, parse_where, where_to_json
 from upsert.store.read.row_metadata import is_of_commit, metadata_option
+from upsert.stream_keys import VERSIONS_MARK
 from upsert.types import quoted
 
 if TYPE_CHECKING:
@@ -139,11 +142,14 @@ class Scan:
     @property
     def _reads_changes(self) -> bool:
         """Whether the table's changes are read; else the rows of one state."""
-        return self.is_streaming and self.reference.as_of is None
+        as_of = self.reference.as_of
+        return self.is_streaming and (as_of is None or as_of.kind is AsOfKind.ROW)
 
     def rows(self, context: Context, spark: SparkSession) -> DataFrame:
         """The table as the query wants it; of one with a connector its options hold those of the hint."""
         (name, system), changes = split(self.reference.name), self.reference.changes
+        if self.reference.as_of is not None and self.reference.as_of.kind is AsOfKind.ROW:
+            return self._versions(context, spark, self.reference.as_of.value)
         if system is not None:
             return self._of_system(context, spark, name, system)
         if (connected := context.connected(name, self.reference.options)) is not None:
@@ -151,6 +157,55 @@ class Scan:
         if changes is not None:
             return self._between(spark, context.managed(name), changes)
         return self._of_managed(spark, context.managed(name))
+
+    def _versions(self, context: Context, spark: SparkSession, time: str) -> DataFrame:
+        """The versions of the table's rows, for a join that asks for those of the time of a row.
+
+        Its last column bears a mark, by which the planner finds the changes below.
+        """
+        name = self.reference.name
+        if not self.is_streaming:
+            raise self._refusal(
+                f"FOR SYSTEM_TIME AS OF the column {time!r}, which is no processing time, is for streams; "
+                "SET 'execution.runtime-mode' = 'streaming'"
+            )
+        schema = context.schema(name)
+        if schema.watermark is None or not schema.primary_key:
+            lacks = "a WATERMARK for the column that says from when on a row is valid"
+            raise self._refusal(
+                f"versions of rows as of {time!r} need {lacks if schema.primary_key else 'a PRIMARY KEY'}; "
+                "declare it, or write FOR SYSTEM_TIME AS OF PROCTIME() for the rows of now"
+            )
+        connected = context.connected(name, self.reference.options)
+        valid_from = schema.watermark.column
+        of_changes = {c.name for c in schema.columns if c.metadata}
+        of_changes |= {c.name for c in schema.computed if c.metadata}
+        is_stored = valid_from not in of_changes
+        if connected is None and is_stored:
+            raise self._refusal(
+                f"versions of a managed table's rows are those of its commits, and {valid_from!r} is not "
+                "their time; declare at TIMESTAMP METADATA FROM 'commit-timestamp', WATERMARK FOR at AS at"
+            )
+        if connected is None:
+            table = context.managed(name)
+            options = {**metadata_options(schema), **self.reference.options}
+            df = frames.read_changes(spark, table.path, **options)
+        else:
+            # the newest of a micro-batch alone would lose the versions before
+            each = {"changelog": "upsert", "scan.versions": "true"} if connected.has_mirror else {}
+            df = connected.read_changes(spark, **each)
+        df = with_declared(df, schema)
+        last = next(name for name in reversed(df.columns) if name != ROW_KIND_COLUMN)
+        mark = {
+            "name": name,
+            "key": list(schema.primary_key),
+            "time": time,
+            "valid-from": valid_from,
+            "has-deletes": not is_stored,
+        }
+        metadata = {**df.schema[last].metadata, VERSIONS_MARK: json.dumps(mark)}
+        marked = F.col(quoted(last)).alias(last, metadata=metadata)
+        return df.select(*(quoted(one) for one in df.columns if one not in (last, ROW_KIND_COLUMN)), marked)
 
     def _of_system(self, context: Context, spark: SparkSession, name: str, system: str) -> DataFrame:
         """A system table: its rows of now, also where the query is a stream."""
@@ -228,6 +283,8 @@ class Scan:
         if self._reads_changes:
             df = connected.read_changes(spark)
         else:
+            if self.is_streaming and connected.has_mirror:
+                connected.mirror_table()  # without one each micro-batch would read the whole topic
             wanted = self._columns(schema)
             df = connected.read(spark) if as_of is None else connected.lookup_rows(spark, wanted)
             if "_row_kind" in df.columns:

@@ -234,7 +234,7 @@ class TestBatch:
             (
                 "SELECT id FROM orders FOR SYSTEM_TIME AS OF amount",
                 SchemaError,
-                "needs a processing time, got 'amount'",
+                "the column 'amount', which is no processing time, is for streams",
             ),
             (
                 "SELECT id FROM orders FOR SYSTEM_TIME AS OF TIMESTAMP 'x'",
