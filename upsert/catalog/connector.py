@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from upsert.errors import ConfigurationError
@@ -43,6 +43,10 @@ class Connector(ABC):
     def read(self, spark: SparkSession) -> DataFrame:
         """The rows of the table now."""
 
+    def read_lookups(self, spark: SparkSession) -> DataFrame:
+        """The rows of the table that a stream looks up, those of the moment at which it does."""
+        return self.read(spark)
+
     @abstractmethod
     def write_changes(self, df: DataFrame) -> DataStreamWriter:
         """A writer of the rows of a stream."""
@@ -55,8 +59,11 @@ class Connector(ABC):
     def write(self, df: DataFrame) -> None:
         """Write the rows of a batch DataFrame."""
 
-    def check_target(self) -> None:  # noqa: B027 - most have nothing to do, here and below
-        """Refuse, when the table is created, what it stands for, if that does not fit."""
+    def check_target(self, session: Callable[[], SparkSession]) -> None:  # noqa: B027
+        """Refuse, when the table is created, what it stands for, if that does not fit.
+
+        ``session`` gives the Spark session of the statement, or refuses that there is none.
+        """
 
     def check_unused(self, spark: SparkSession) -> None:  # noqa: B027
         """Refuse what has rows already, which a table of CREATE TABLE AS would have beside its own."""
@@ -78,7 +85,7 @@ class Connector(ABC):
         trigger: Mapping[str, Any],  # noqa: ARG002
         checkpoints: str | None,  # noqa: ARG002
     ) -> StreamingQuery:
-        """The query of this session that keeps the mirror, which only upsert topics have."""
+        """The query of this session that keeps the mirror, which only some connectors have."""
         raise self.without_mirror()
 
     def mirror_table(self) -> Table:

@@ -228,7 +228,7 @@ class Scan:
         if self._reads_changes:
             df = connected.read_changes(spark)
         else:
-            df = connected.read(spark)
+            df = connected.read_lookups(spark) if self.is_streaming else connected.read(spark)
             if "_row_kind" in df.columns:
                 raise self._refusal(
                     "the topic holds changes, which a batch would take for rows; "
