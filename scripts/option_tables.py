@@ -9,6 +9,7 @@ from pathlib import Path
 from deltajoin import settings
 from deltajoin.spark import source as delta_join_source
 from upsert.catalog import namespace, session
+from upsert.delta import table as delta
 from upsert.formats.base import FORMATS, format_named
 from upsert.kafka.options import OPTIONS
 from upsert.lookups import http
@@ -81,6 +82,12 @@ SECTIONS = (
         "[lookup sources](lookup-sources.md#in-sql) says what is looked up when. `header.<name>` is sent "
         "with each request.",
         http.OPTIONS,
+    ),
+    Section(
+        "Tables of Delta Lake",
+        "`CREATE TABLE … WITH ('connector' = 'delta', …)` with a PRIMARY KEY, see [the page](delta.md). "
+        "Options of the mirror begin with `mirror.`. Without a key, the options are those of Delta's format.",
+        delta.OPTIONS,
     ),
     Section("Catalogs", "`CREATE CATALOG name WITH (…)`.", namespace.OPTIONS),
 )

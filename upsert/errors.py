@@ -159,6 +159,13 @@ _OTHER_STATE: Final = re.compile(
 )
 """Spark's names of the errors that tell that a checkpoint's state has other fields than the query."""
 
+_LOST_VERSIONS: Final = re.compile(
+    r"\[(?:DELTA_MISSING_CHANGE_DATA|DELTA_LOG_FILE_NOT_FOUND\w*|DELTA_MISSING_FILES_UNEXPECTED_VERSION|"
+    r"DELTA_CHANGE_DATA_FILE_NOT_FOUND|DIFFERENT_DELTA_TABLE_READ\w*)|FILE_NOT_EXIST(?s:.*)DeltaSource\["
+)
+_OTHER_COLUMNS: Final = re.compile(r"\[(?:DELTA_SCHEMA_CHANGED?|DELTA_STREAMING_INCOMPATIBLE_SCHEMA_CHANGE)")
+"""How Delta's errors of streams are called; that of a file which is gone is Spark's own."""
+
 _RAISED: Final = re.compile(r"^\s*(?:upsert|deltajoin|planner)(?:\.\w+)*\.(\w+): (\S.*)$", re.MULTILINE)
 """The last line of a Python traceback, for an error of this project."""
 
@@ -186,6 +193,18 @@ def own_error(error: BaseException) -> UpsertError | None:
                 "the query's checkpoint: expected state with the fields that this query keeps, found others: "
                 "the query was another one, or an older release kept its state in another way (a sum of "
                 "DOUBLE as one number); start it with a new checkpointLocation and an empty sink"
+            )
+        if _LOST_VERSIONS.search(str(cause)):
+            return SnapshotExpiredError(
+                "the query's Delta table: expected every version since the one that was read last, found "
+                "some of them gone, or without their changes: VACUUM or the log's retention took them, the "
+                "change data feed was off, or it is another table; DROP TABLE the one that has the mirror, "
+                "create it again, and the mirror begins with the rows of that moment"
+            )
+        if _OTHER_COLUMNS.search(str(cause)):
+            return SchemaError(
+                "the query's Delta table: expected the columns that it had when the query began, found "
+                "others; start the query again, which goes on if those that it reads are there"
             )
         cause = cause.__cause__
     return None

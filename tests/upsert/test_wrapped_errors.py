@@ -3,7 +3,13 @@
 import pytest
 
 from upsert import own_error
-from upsert.errors import DuplicateKeyError, SchemaError, UpsertError, own_errors_first
+from upsert.errors import (
+    DuplicateKeyError,
+    SchemaError,
+    SnapshotExpiredError,
+    UpsertError,
+    own_errors_first,
+)
 
 TASK = """An error occurred while calling o61.save.
 : org.apache.spark.SparkException: [JOB_ABORTED] Job aborted due to stage failure: Task 0 in stage 4.0
@@ -37,6 +43,27 @@ def test_it_is_an_error_of_its_kind(told: str, kind: type[UpsertError], sentence
     found = own_error(RuntimeError(told))
     assert isinstance(found, kind)
     assert str(found) == sentence
+
+
+STREAM = "[STREAM_FAILED] Query terminated with exception: {}\nLogical Plan:\n+- DeltaSource[file:/orders]"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "[DELTA_MISSING_CHANGE_DATA] Error getting change data for range [2 , 6]",
+        "[DELTA_LOG_FILE_NOT_FOUND_FOR_STREAMING_SOURCE] If you never deleted it",
+        "[FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading file /orders/_change_data/cdc-0",
+    ],
+)
+def test_lost_versions_of_a_delta_table_are_told_with_what_to_do(said: str) -> None:
+    found = own_error(RuntimeError(STREAM.format(said)))
+    assert isinstance(found, SnapshotExpiredError)
+    assert "create it again" in str(found)
+
+
+def test_a_lost_file_of_another_source_stays_it() -> None:
+    assert own_error(RuntimeError("[FAILED_READ_FILE.FILE_NOT_EXIST] reading file /orders/part-0")) is None
 
 
 def test_what_is_another_matter_stays_it() -> None:

@@ -55,7 +55,7 @@ class Catalog:
         catalogs: this warehouse by its name, those of CREATE CATALOG, and the current one.
         options: what ``SET`` sets: how statements run, and defaults of new tables; see
             ``upsert.catalog.session``.
-        mirrors: the queries by which this catalog keeps mirrors of topics, by the folder of the table.
+        mirrors: the queries by which this catalog keeps mirrors, by the folder of the table.
         context: what statements are executed in.
 
     Raises:
@@ -157,7 +157,7 @@ class Catalog:
         return self.context.tables(database)
 
     def table(self, name: str) -> Table:
-        """The managed table of this name; of an upsert topic its mirror, which is for reading only.
+        """The managed table of this name; of a topic or a Delta table its mirror, which is for reading only.
 
         Raises:
             ConfigurationError: no table can have this name, or the table has a connector and no mirror.
@@ -195,24 +195,25 @@ class Catalog:
         trigger: Mapping[str, Any] | None = None,
         checkpoints: str | os.PathLike[str] | None = None,
     ) -> StreamingQuery:
-        """Keep a managed table equal to an upsert topic, so that a join can look its rows up.
+        """Keep a managed table equal to an upsert topic or a Delta table, for joins to look its rows up.
 
-        The mirror has the indexes of the topic's table, and its options that begin with ``mirror.``, as in
-        ``'mirror.bucket' = '4'``. One query keeps it, exactly once, with its checkpoint beside the mirror in
-        the warehouse: called again, this continues where the last query stopped, or returns the one that runs
-        in this session. ``table(name)`` is the mirror; the planner uses it by itself; ``DROP TABLE`` drops it
-        too, once the query is stopped.
+        The mirror has the indexes of the table that declares the other one, and its options that begin with
+        ``mirror.``, as in ``'mirror.bucket' = '4'``. One query keeps it, exactly once, with its checkpoint
+        beside the mirror in the warehouse: called again, this continues where the last query stopped, or
+        returns the one that runs in this session. ``table(name)`` is the mirror; the planner uses it by
+        itself; ``DROP TABLE`` drops it too, once the query is stopped.
 
         Args:
             spark: the session that runs the query.
-            name: a table of the connector ``upsert-kafka``.
+            name: a table of the connector ``upsert-kafka``, or of ``delta`` with a PRIMARY KEY.
             trigger: of the query, as ``DataStreamWriter.trigger`` takes it: ``{"availableNow": True}``.
             checkpoints: folder in which the checkpoint gets a folder; None: beside the mirror, of a warehouse
                 in an object store ``'checkpoint.location'`` of ``SET``.
 
         Raises:
             ConfigurationError: the table is managed, or of another connector; or there is no folder for the
-                checkpoint.
+                checkpoint; or the Delta table keeps no change data feed.
+            SchemaError: the Delta table has lost a column, or has it with another type.
             TableNotFoundError: there is no such table.
             KafkaUnavailableError: the brokers do not answer.
         """

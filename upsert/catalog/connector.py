@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from upsert.errors import ConfigurationError
@@ -64,8 +64,11 @@ class Connector(ABC):
     def write(self, df: DataFrame) -> None:
         """Write the rows of a batch DataFrame."""
 
-    def check_target(self) -> None:  # noqa: B027 - most have nothing to do, here and below
-        """Refuse, when the table is created, what it stands for, if that does not fit."""
+    def check_target(self, session: Callable[[], SparkSession]) -> None:  # noqa: B027
+        """Refuse, when the table is created, what it stands for, if that does not fit.
+
+        ``session`` gives the Spark session of the statement, or refuses that there is none.
+        """
 
     def check_unused(self, spark: SparkSession) -> None:  # noqa: B027
         """Refuse what has rows already, which a table of CREATE TABLE AS would have beside its own."""
@@ -87,7 +90,7 @@ class Connector(ABC):
         trigger: Mapping[str, Any],  # noqa: ARG002
         checkpoints: str | None,  # noqa: ARG002
     ) -> StreamingQuery:
-        """The query of this session that keeps the mirror, which only upsert topics have."""
+        """The query of this session that keeps the mirror, which only some connectors have."""
         raise self.without_mirror()
 
     def bring_mirror_along(self) -> None:  # noqa: B027

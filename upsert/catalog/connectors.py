@@ -1,17 +1,17 @@
 """Tables of a catalog whose rows lie elsewhere: the file that defines one, and the connector that it names.
 
 The file is the ``table.json`` that managed tables have too. One name for both, published put-if-absent, lets
-exactly one of two concurrent CREATE TABLEs win, of whatever kind they are. Kafka, PostgreSQL and HTTP are
-imported when a table needs them: every worker of a query imports the catalog.
+exactly one of two concurrent CREATE TABLEs win, of whatever kind they are. Kafka, PostgreSQL, HTTP and Delta
+are imported when a table needs them: every worker of a query imports the catalog.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 from uuid import uuid4
 
 from upsert.catalog import spark_connector
@@ -25,16 +25,20 @@ from upsert.errors import (
     TableExistsError,
 )
 from upsert.options import suggestion
-from upsert.schema import TableSchema
+from upsert.schema import Column, TableSchema
 from upsert.store.metadata import table_file
 from upsert.store.paths import TABLE_FILE
 from upsert.store.storage import storage_of
 from upsert.views.view import ViewText
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 _HTTP: Final = "http"
 _POSTGRES: Final = "postgres"
-_MIRRORED: Final = frozenset({"upsert-kafka"})
-"""Connectors whose tables have a mirror, and so may have an INDEX."""
+_DELTA: Final = "delta"
+_MIRRORED: Final = frozenset({"upsert-kafka", _DELTA})
+"""Connectors whose tables with a key have a mirror, and so may have an INDEX."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +173,7 @@ def connect(name: str, definition: Definition, folder: str, options: Mapping[str
         raise ConfigurationError(f"table {name!r}: unknown connector {definition.connector!r}; {hint}")
     connector = CONNECTOR_ALIASES.get(connector, connector)
     _refuse_clauses_of_managed_tables(name, connector, schema)
-    if connector in of_spark:
+    if connector in of_spark and not (connector == _DELTA and schema.primary_key):
         return spark_connector.SparkConnector.of(name, connector, schema, given)
     if connector == _HTTP:
         from upsert.catalog.lookup_tables import HttpConnector
@@ -183,7 +187,12 @@ def connect(name: str, definition: Definition, folder: str, options: Mapping[str
         from upsert.catalog.postgres_connector import PostgresConnector
 
         return PostgresConnector.of(name, schema, given, own_folder)
-    from upsert.catalog.kafka_connector import MIRROR_OPTION, KafkaConnector, Mirror, split_options
+    if connector == _DELTA:
+        from upsert.catalog.delta_connector import DeltaConnector
+
+        return DeltaConnector.of(name, schema, given, folder, own_folder)
+    from upsert.catalog.kafka_connector import MIRROR_OPTION, KafkaConnector
+    from upsert.catalog.mirror import Mirror, split_options
     from upsert.kafka.table import KafkaTable
 
     if "state.path" not in map(str.lower, given):
@@ -199,9 +208,27 @@ def connect(name: str, definition: Definition, folder: str, options: Mapping[str
     return KafkaConnector(table, mirror, frozenset(map(key_of, options)))
 
 
+def columns_of(
+    of: str, connector: str, options: Mapping[str, str], session: Callable[[], SparkSession]
+) -> tuple[Column, ...]:
+    """The columns of what a table with a connector is to stand for; only Delta tells them.
+
+    Raises:
+        SchemaError: the connector does not know them.
+    """
+    if connector.lower() != _DELTA or "path" not in options:
+        raise SchemaError(
+            f"{of}: expected ( and the table's columns, which only the connector {_DELTA!r} with a 'path' "
+            f"knows by itself, got none for {connector!r}"
+        )
+    from upsert.delta.table import columns_at, declared_columns
+
+    return declared_columns(columns_at(session(), options["path"], of), of)
+
+
 def _refuse_clauses_of_managed_tables(name: str, connector: str, schema: TableSchema) -> None:
     clauses: dict[str, object] = {"PARTITIONED BY": schema.partitioned_by}
-    if connector not in _MIRRORED:
+    if connector not in _MIRRORED or (connector == _DELTA and not schema.primary_key):
         clauses["INDEX"] = schema.indexes
     for clause, given in clauses.items():
         if given:

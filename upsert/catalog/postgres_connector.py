@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from upsert.catalog.connector import Connector
 from upsert.catalog.lookup_tables import lookup_rows
 from upsert.errors import ConfigurationError
 from upsert.materializer.choice import Sink
+from upsert.materializer.keyed_sink import KeyedSink
 from upsert.postgres import sink
 from upsert.postgres.table import CONNECTOR, PostgresTable, check_declared, check_target
 from upsert.schema import TableSchema
@@ -35,14 +36,18 @@ class PostgresConnector(Connector):
         """The table that a definition means; ``folder`` is its own."""
         return cls(PostgresTable.of(name, schema, options), os.path.join(folder, "state"))
 
-    def check_target(self) -> None:
+    def check_target(self, session: Callable[[], SparkSession]) -> None:  # noqa: ARG002
         """Refuse a table or view that the database does not have, or has otherwise."""
         sink.check(self.table, check_declared)
 
     @property
     def sink(self) -> Sink:
         """The table as a sink of changes."""
-        return sink.sink_of(self.table)
+        return self._keyed.sink
+
+    @property
+    def _keyed(self) -> KeyedSink:
+        return sink.sink_of(self.table, self.state)
 
     def read_changes(self, spark: SparkSession, **options: object) -> DataFrame:  # noqa: ARG002
         """Nothing: the database does not tell its changes."""
@@ -58,11 +63,11 @@ class PostgresConnector(Connector):
 
     def write_changes(self, df: DataFrame) -> DataStreamWriter:
         """A writer of changes, or of upserts; each micro-batch is one transaction, which counts once."""
-        return sink.write_changes(df, self.table, self.state)
+        return self._keyed.write_changes(df)
 
     def write_upsert(self, df: DataFrame) -> DataStreamWriter:
         """A writer in update mode."""
-        return sink.write_upsert(df, self.table)
+        return self._keyed.write_upsert(df)
 
     def write(self, df: DataFrame) -> None:
         """Upsert the rows of a batch DataFrame, in one transaction."""

@@ -20,28 +20,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
-from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from upsert import types
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.failpoints import reach
-from upsert.materializer.choice import Changes, Sink, choose
-from upsert.materializer.hidden_table import FOLDER, HiddenTable, KeptRows
-from upsert.materializer.micro_batch import Materialize, whole_keys
+from upsert.materializer.choice import Sink
+from upsert.materializer.keyed_sink import KeyedSink, as_declared, folded
 from upsert.postgres.connection import Connection, run
 from upsert.postgres.copy_text import copy_text
 from upsert.postgres.table import CONNECTOR, FoundColumn, FoundTable, PostgresTable, check_target
 from upsert.postgres.types import qualified, quoted
-from upsert.rowkind import ROW_KIND_COLUMN
-from upsert.schema import TableSchema
-from upsert.spark_formats import QueryWriter, register
-from upsert.spark_table import check_fits, from_spark, spark_schema
-from upsert.store.rows.conform import conform
-from upsert.store.rows.fold import fold, naming
-from upsert.store.rows.layout import Layout
+from upsert.spark_formats import register
+from upsert.spark_table import check_fits, from_spark
 from upsert.store.rows.merge import SortedRows
-from upsert.stream_keys import UpsertKey
-from upsert.streaming_query import needs_identity, query_of_micro_batch
+from upsert.streaming_query import query_of_micro_batch
 
 PROGRESS: Final = "deltajoin_progress"
 """Table in the target's schema: of each query the number of its last micro-batch that was written."""
@@ -102,48 +94,12 @@ def has_rows(table: PostgresTable) -> bool:
     return run(table, asked)
 
 
-def sink_of(table: PostgresTable) -> Sink:
-    """The table as a sink of changes."""
-    return Sink(f"table {table.name!r}", table.schema.primary_key, table.materialize)
-
-
-def write_changes(df: DataFrame, table: PostgresTable, state: str) -> DataStreamWriter:
-    """A writer of a stream's rows, changes or upserts, into the table; each micro-batch counts once.
-
-    Changes that the primary key does not tell apart go through a hidden table in the folder ``state``, see
-    ``upsert.materializer``. The caller adds at least ``option("checkpointLocation", …)`` and starts it.
-
-    Raises:
-        ConfigurationError: the DataFrame is no stream, or the database has no such table.
-        SchemaError: the columns do not fit the table, or those in the database.
-        SinkUnavailableError: the database does not answer.
-    """
-    if not df.isStreaming:
-        raise ConfigurationError(
-            f"table {table.name!r}: write_changes needs a streaming DataFrame, got a batch one; use an INSERT"
-        )
-    needs_identity(df, f"table {table.name!r}: rows of PostgreSQL")
-    check_fits(df.schema, table.schema, of=f"table {table.name!r}")
-    schema = df.schema.jsonValue()
-    upserts = UpsertKey.of_schema(schema)
-    if upserts is not None:
-        upserts.check_is_key(table.schema.primary_key, of=f"table {table.name!r}")
-    _prepare(table)
+def sink_of(table: PostgresTable, state: str) -> KeyedSink:
+    """The table as a sink of streams; the rows of keys that do not tell rows apart lie in ``state``."""
+    name = f"table {table.name!r}"
+    sink = Sink(name, table.schema.primary_key, table.materialize)
     write = WriteMicroBatch(table)
-    if choose(sink_of(table), Changes.of_schema(schema)).is_materialized:
-        kept = KeptRows(table.schema, table.schema.primary_key)
-        hidden = HiddenTable(f"table {table.name!r}", f"{state}/{FOLDER}", kept, 1, table.schema.primary_key)
-        return QueryWriter(df).foreachBatch(Materialize(hidden, write))
-    writer = QueryWriter(df).foreachBatch(write)
-    return writer if upserts is None or upserts.is_append else writer.outputMode("update")
-
-
-def write_upsert(df: DataFrame, table: PostgresTable) -> DataStreamWriter:
-    """A writer in update mode, for aggregates whose rows replace each other by the primary key."""
-    check_fits(df.schema, table.schema, of=f"table {table.name!r}")
-    _prepare(table)
-    needs_identity(df, f"table {table.name!r}: rows of PostgreSQL")
-    return QueryWriter(df).outputMode("update").foreachBatch(WriteMicroBatch(table))
+    return KeyedSink(sink, table.schema, "PostgreSQL", state, lambda _: _prepare(table), write)
 
 
 def write(df: DataFrame, table: PostgresTable) -> None:
@@ -202,13 +158,8 @@ class WriteMicroBatch:
 
     def write(self, rows: DataFrame, micro_batch: tuple[str, int] | None) -> None:
         """Write rows in one task; of a micro-batch only where it was not written before."""
-        from pyspark.sql import functions as F
-
         register(rows.sparkSession)
-        wanted = spark_schema(self.table.schema, row_kind=False)
-        columns = [F.col(types.quoted(field.name)).cast(field.dataType).alias(field.name) for field in wanted]
-        kinds = [F.col(ROW_KIND_COLUMN)] if ROW_KIND_COLUMN in rows.columns else []
-        together = rows.select(*columns, *kinds).repartition(1)
+        together = as_declared(rows, self.table.schema).repartition(1)
         in_order = together.sortWithinPartitions(*map(types.quoted, self.table.schema.primary_key))
         in_order.mapInArrow(_Task(self.table, micro_batch), "written BIGINT").collect()
 
@@ -250,15 +201,10 @@ def write_rows(
 
 def _folded(table: PostgresTable, batches: Iterable[pa.RecordBatch]) -> Iterator[SortedRows]:
     """Of each key what its rows do to it, some keys at a time."""
-    schema, owner = table.schema, f"table {table.name!r}"
-    layout = Layout.of(TableSchema(schema.columns, schema.primary_key))
-    for given in whole_keys(batches, schema.primary_key):
-        rows, weights = conform(layout, given, owner)
-        with naming(owner):
-            folded = fold(layout, rows, weights, "none")
-        if folded.rows.num_rows:
-            _check_texts(folded.rows, owner)
-            yield folded
+    owner = f"table {table.name!r}"
+    for found in folded(table.schema, owner, batches):
+        _check_texts(found.rows, owner)
+        yield found
 
 
 def _check_texts(rows: pa.Table, owner: str) -> None:

@@ -254,6 +254,15 @@ class CreateTableLike:
 
 
 @dataclass(frozen=True)
+class CreateTableOver:
+    """``CREATE TABLE`` of a connector without columns, which are those of what it stands for."""
+
+    name: str
+    declared: Declared
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True)
 class _CreateAs:
     """What a statement says of a table beside the query of its rows.
 
@@ -365,7 +374,7 @@ class ShowPlainViews:
 class CreateTemporaryTable:
     """``CREATE TEMPORARY TABLE …``: a table that goes with the session."""
 
-    table: CreateTable | CreateTableLike | CreateTableAs
+    table: CreateTable | CreateTableOver | CreateTableLike | CreateTableAs
 
 
 @dataclass(frozen=True)
@@ -677,6 +686,7 @@ CatalogStatement = CreateCatalog | DropCatalog | UseCatalog | ShowCatalogs
 DatabaseStatement = CreateDatabase | DropDatabase | UseDatabase | ShowDatabases | ShowTables | ShowViews
 TableStatement = (
     CreateTable
+    | CreateTableOver
     | CreateTableLike
     | CreateTableAs
     | CreateTemporaryTable

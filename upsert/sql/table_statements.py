@@ -13,7 +13,8 @@ FLIP-218::
     ) [COMMENT 'text'] [PARTITIONED BY (column, …)] [WITH ('key' = 'value', …)]
 
 A table AS a query, and a view, may have keys and indexes between the parentheses. LIKE is Flink's, with
-INDEXES beside its features; without the list it is INCLUDING ALL OVERWRITING OPTIONS.
+INDEXES beside its features; without the list it is INCLUDING ALL OVERWRITING OPTIONS. A table with a
+connector may leave its columns out, if the connector knows them.
 Stored columns are always taken over; columns and indexes of the statement come after them, its comment is the
 table's. Views are after Flink's materialized tables and the views of Databricks and RisingWave.
 No word is reserved: ``index INT`` is a column, ``INDEX (a)`` is an index. The name of a constraint is not
@@ -56,7 +57,7 @@ _CLAUSE_REFUSALS: Final = {
 
 def create_table(
     cursor: Cursor, *, replaces: bool = False
-) -> s.CreateTable | s.CreateTableAs | s.CreateTableLike:
+) -> s.CreateTable | s.CreateTableOver | s.CreateTableAs | s.CreateTableLike:
     """Read what follows ``CREATE TABLE`` or, where it ``replaces`` one, ``CREATE OR REPLACE TABLE``."""
     if_not_exists = cursor.skip("IF", "NOT", "EXISTS")
     name = table_name(cursor)
@@ -85,6 +86,8 @@ def create_table(
         return s.CreateTableLike(name, read_like(cursor, table_name(cursor)), declared, if_not_exists)
     if replaces:
         raise cursor.refusal("expected AS and a query: only CREATE OR REPLACE TABLE … AS SELECT is supported")
+    if not declared.columns and "connector" in with_:
+        return s.CreateTableOver(name, declared, if_not_exists)
     if not declared.columns and not declared.computed:
         raise cursor.refusal("expected ( and the table's columns, or AS and a query")
     schema = with_checks(declared.schema(cursor.subject), declared.checks, cursor.subject)

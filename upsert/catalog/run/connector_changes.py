@@ -56,7 +56,7 @@ def alter(context: Context, statement: s.AlterTable) -> Done:
         if new == old and [c.id for c in new.schema.columns] == [c.id for c in old.schema.columns]:
             return Done(what, "as it was")
         connected = connect(table_ref.shown, new, path)
-        connected.check_target()
+        connected.check_target(lambda: needed(None, what))
         # after a crash between these two the mirror has columns more, or less, until it is continued
         connected.bring_mirror_along()
         redefine(path, new)
@@ -79,6 +79,11 @@ def _altered(old: Definition, changes: Iterable[a.Alteration], of: str) -> Defin
                     )
                 _check_can_change(old.options, dict.fromkeys(keys), of)
                 new = replace(new, options=_without(new.options, keys))
+            case a.AddColumn(column) if old.connector.lower() == "delta" and old.schema.primary_key:
+                raise SchemaError(
+                    f"{of}: column {column.name!r} cannot be added where a Delta table is followed, for rows "
+                    "that its mirror has already would have NULL in it; DROP TABLE, and CREATE TABLE with it"
+                )
             case _:
                 columns = _changed(Columns(0, new.schema, {}, last_id=new.last_id, owner=of), change, of)
                 new = replace(new, schema=columns.schema, last_id=columns.last_id)
@@ -139,8 +144,8 @@ def start_mirror(
     connected = context.connected(name)
     if connected is None:
         raise ConfigurationError(
-            f"table {name!r}: only a table of the connector 'upsert-kafka' has a mirror, got a managed "
-            "one, which can be looked up itself; use it as it is"
+            f"table {name!r}: only a table of the connector 'upsert-kafka' or 'delta' has a mirror, got a "
+            "managed one, which can be looked up itself; use it as it is"
         )
     path = context.databases.resolve(name).path
     if checkpoints is None and not storage_of(path).is_local:

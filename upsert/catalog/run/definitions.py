@@ -9,10 +9,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from upsert.catalog import warehouse
-from upsert.catalog.connectors import VIEW, Definition, connect, define, definition_in, no_table
+from upsert.catalog.connectors import (
+    VIEW,
+    Definition,
+    columns_of,
+    connect,
+    define,
+    definition_in,
+    no_table,
+)
 from upsert.catalog.create_as.create_as import stages_of
 from upsert.catalog.namespace import TableRef
 from upsert.catalog.results import Done, Result
+from upsert.catalog.run.jobs import needed
 from upsert.errors import ConfigurationError, CorruptTableError, TableExistsError, TableNotFoundError
 from upsert.sql import statements as s
 from upsert.sql.checks import check_default, check_of, with_checks
@@ -25,6 +34,8 @@ from upsert.store.table_options import MATERIALIZED_VIEW, VIEW_REFRESH
 from upsert.views.view import definition_of
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from upsert.catalog.context import Context
     from upsert.store.read.statistics import PartitionInfo
 
@@ -32,7 +43,7 @@ _OWN: Final = (TOPIC, MATERIALIZED_VIEW.key, VIEW_REFRESH.key)
 """Options that CREATE TABLE … LIKE does not take over."""
 
 
-def create_table(context: Context, statement: s.CreateTable) -> Result:
+def create_table(context: Context, statement: s.CreateTable, spark: SparkSession | None) -> Result:
     """``CREATE TABLE``: a managed table gets the options ``table-storage.…`` that it does not give itself."""
     table_ref = context.new(statement.name)
     what = f"CREATE TABLE {table_ref.shown}"
@@ -49,7 +60,7 @@ def create_table(context: Context, statement: s.CreateTable) -> Result:
     try:
         if (connector := options.pop("connector", None)) is not None:
             definition = Definition(connector, of_connector(statement.schema, (), what), options)
-            connect(table_ref.shown, definition, path).check_target()
+            connect(table_ref.shown, definition, path).check_target(lambda: needed(spark, what))
             with warehouse.ddl_lock(table_ref.tables.folder):
                 _sweep(table_ref)
                 define(path, definition)
@@ -102,7 +113,17 @@ def _drop_temporary(context: Context, statement: s.DropTable) -> Result:
     return Done(f"DROP TEMPORARY TABLE {statement.name}", "dropped" if dropped else "was not there")
 
 
-def create_table_like(context: Context, statement: s.CreateTableLike) -> Result:
+def create_table_over(context: Context, statement: s.CreateTableOver, spark: SparkSession | None) -> Result:
+    """``CREATE TABLE`` without columns, of a connector that tells them."""
+    of = f"table {statement.name!r}"
+    options = dict(statement.declared.options)
+    columns = columns_of(of, options.pop("connector"), options, lambda: needed(spark, of))
+    schema = replace(statement.declared, columns=columns).schema(of)
+    created = s.CreateTable(statement.name, schema, statement.declared.options, statement.if_not_exists)
+    return create_table(context, created, spark)
+
+
+def create_table_like(context: Context, statement: s.CreateTableLike, spark: SparkSession | None) -> Result:
     """``CREATE TABLE … LIKE``: options that the source has are this table's, before those of the session."""
     source = context.databases.resolve(statement.like.source)
     if context.plain_view(statement.like.source) is not None:
@@ -117,7 +138,7 @@ def create_table_like(context: Context, statement: s.CreateTableLike) -> Result:
     )
     schema = with_checks(schema, statement.declared.checks, of)
     created = s.CreateTable(statement.name, schema, options, statement.if_not_exists)
-    return create_table(context, created)
+    return create_table(context, created, spark)
 
 
 def given_options(path: str) -> dict[str, str]:

@@ -30,9 +30,11 @@ def execute(context: Context, statement: s.Statement, spark: SparkSession | None
     """Execute a statement; without a session the active one of this thread runs its queries."""
     match statement:
         case s.CreateTable():
-            return definitions.create_table(context, statement)
+            return definitions.create_table(context, statement, spark)
+        case s.CreateTableOver():
+            return definitions.create_table_over(context, statement, spark)
         case s.CreateTableLike():
-            return definitions.create_table_like(context, statement)
+            return definitions.create_table_like(context, statement, spark)
         case s.CreateTemporaryTable(table=table):
             with definitions.temporary(context, table.name):
                 return execute(context, table, spark)

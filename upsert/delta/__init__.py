@@ -1,0 +1,1 @@
+"""Tables of Delta Lake: their change feed, and changes merged into them."""
