@@ -108,13 +108,16 @@ def no_table(name: str) -> ConfigurationError:
     )
 
 
-def redefine(folder: str, definition: Definition) -> None:
+def redefine(folder: str, definition: Definition, before: Definition | None = None) -> None:
     """Let a folder have another definition, from one moment on; the caller holds the catalog's lock.
+
+    ``before`` is the definition that the other one was made of.
 
     Raises:
         CommitConflictError: another process has changed it meanwhile.
     """
-    if not table_file.replace_pointer(folder, {"uuid": definition.uuid, **definition.to_json()}):
+    said = {} if before is None else before.to_json()
+    if not table_file.replace_pointer(folder, {"uuid": definition.uuid, **definition.to_json()}, said):
         raise CommitConflictError(
             f"{folder!r}: another process has replaced or dropped it meanwhile; execute the statement again"
         )

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 import planner
 from tests.object_store import ObjectStore
 from upsert import Catalog
-from upsert.catalog.connectors import PlainView, define, redefine
+from upsert.catalog.connectors import PlainView, define, definition_in, redefine
 from upsert.catalog.results import Running
 from upsert.errors import CommitConflictError, ConfigurationError, TableExistsError, TableNotFoundError
 from upsert.schema import TableSchema
@@ -89,6 +89,23 @@ def test_a_plain_view_is_one_object_that_is_replaced_at_one_moment(catalog: Cata
     with pytest.raises(ConfigurationError, match="the warehouse must be a folder"):
         catalog.sql("CREATE TEMPORARY TABLE t (id INT)")
     assert catalog.sql("SHOW TABLES").rows.num_rows == 0
+
+
+def test_a_topic_is_altered_by_one_of_two_at_a_time(catalog: Catalog) -> None:
+    given = "'topic' = 't', 'properties.bootstrap.servers' = 'localhost:1', 'key.format' = 'json'"
+    catalog.sql(
+        f"CREATE TABLE t {KEYED} WITH ('connector' = 'upsert-kafka', {given}, 'value.format' = 'json')"
+    )
+    path = catalog.databases.resolve("t").path
+    before = definition_in(path)
+    catalog.sql("ALTER TABLE t ADD COLUMN n INT")
+    assert Catalog(catalog.warehouse).schema("t").names == ("id", "name", "n")
+    assert before is not None
+    with pytest.raises(CommitConflictError, match="execute the statement again"):
+        redefine(path, before, before)
+    catalog.sql("ALTER TABLE t SET ('max-rows-per-trigger' = '7')")
+    assert catalog.schema("t").names == ("id", "name", "n")
+    catalog.sql("DROP TABLE t")
 
 
 def test_a_table_keeps_its_name(catalog: Catalog) -> None:

@@ -59,7 +59,7 @@ def alter(context: Context, statement: s.AlterTable) -> Done:
         connected.check_target(lambda: needed(None, what))
         # after a crash between these two the mirror has columns more, or less, until it is continued
         connected.bring_mirror_along()
-        redefine(path, new)
+        redefine(path, new, old)
     return Done(what, "altered")
 
 

@@ -158,15 +158,17 @@ def publish_pointer(folder: str, value: Mapping[str, Any]) -> bool:
     return is_free(seen.value) and seen.swap(value)
 
 
-def replace_pointer(folder: str, value: Mapping[str, Any]) -> bool:
+def replace_pointer(folder: str, value: Mapping[str, Any], before: Mapping[str, Any] = {}) -> bool:
     """Let the ``table.json`` of a table whose rows lie elsewhere say something else; False if it was changed.
 
-    In a local folder the caller holds the lock of the tables around it.
+    In a local folder the caller holds the lock of the tables around it; elsewhere the file must still say
+    what was ``before``.
     """
     path = os.path.join(folder, paths.TABLE_FILE)
     if not storage_of(path).is_local:
         seen = Pointer.look(folder)
-        return seen.is_table and seen.stage is None and seen.swap(value)
+        is_as_before = all(seen.value.get(name) == said for name, said in before.items())
+        return seen.is_table and seen.stage is None and is_as_before and seen.swap(value)
     if not os.path.isfile(path):
         return False
     storage_of(path).replace(path, _content(value), _mode(value))
