@@ -216,19 +216,23 @@ class ObjectStorage(CachedStorage):
         self.delete(path)
 
     def _check_swaps(self, path: str) -> None:
-        """Make sure, once in a process, that the server replaces on a condition."""
+        """Make sure, once in a process, that the server replaces on a condition.
+
+        It must not put what is to follow an object that is not there: then a crash leaves no probe behind.
+        """
         if self._swaps:
             return
         probe = f"{path}-probe-{uuid4().hex}"
-        self._put_if_absent(probe, b"first")
-        swaps = self._put(probe, b"second", self._client.no_version) is _OTHER
+        try:
+            self._repeated(partial(self._client.put, probe, b"", self._client.no_version))
+        except NotAsSeenError:
+            self._swaps = True
+            return
         self._delete(probe)
-        if not swaps:
-            raise ConfigurationError(
-                f"{path!r}: the object store must refuse a put with If-Match of another version than it has, "
-                "got one that overwrites; CREATE TABLE and INSERT INTO it, or choose another store"
-            )
-        self._swaps = True
+        raise ConfigurationError(
+            f"{path!r}: the object store must refuse a put with If-Match of another version than it has, "
+            "got one that overwrites; CREATE TABLE and INSERT INTO it, or choose another store"
+        )
 
     def versioned(self, path: str) -> Versioned | None:
         """The content of an object and its version; None if there is none."""

@@ -124,6 +124,25 @@ def test_of_eight_that_replace_what_they_have_seen_one_wins(object_store: Object
     assert storage.versioned(path) is None
 
 
+def test_to_try_a_server_out_is_one_put_that_leaves_nothing(
+    object_store: ObjectStore, lossy: LossyProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever moment the process is killed at: nobody would delete what it left beside a table's name."""
+    folder = paths.table_folder(object_store.folder(lossy.endpoint))
+    storage = ObjectStorage(storage_of(folder)._client)  # type: ignore[attr-defined]
+    storage.put_if_absent(f"{folder}/name", b"first")
+    seen = storage.versioned(f"{folder}/name")
+    assert seen is not None
+    asked = counted(monkeypatch)
+    assert storage.swap(f"{folder}/name", b"second", seen)
+    assert asked == {"put": 2}
+    assert storage.names(folder) == ["name"]
+    again = ObjectStorage(storage_of(folder)._client)  # type: ignore[attr-defined]
+    lossy.lose = "PUT"
+    assert not again.swap(f"{folder}/name", b"third", seen)
+    assert len(lossy.lost) == 1
+
+
 def test_a_replacement_whose_answer_is_lost_counts_once(
     object_store: ObjectStore, lossy: LossyProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
