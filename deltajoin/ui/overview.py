@@ -13,7 +13,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from upsert.catalog.connectors import VIEW, PlainView, definition_in
+from upsert.catalog.connectors.definition import VIEW, PlainView, definition_in
 from upsert.catalog.context import Context
 from upsert.catalog.query_records import QueryRecord, read_all
 from upsert.errors import SnapshotExpiredError, TableNotFoundError, UpsertError

@@ -67,8 +67,8 @@ from planner.plan.sources import KafkaTopic, ManagedTable, Mode, RecordRange
 from planner.plan.trees import children, row_kind_of, walk
 from planner.refusals import Rewrite, not_held
 from planner.spark.catalyst import Catalyst, JavaObject
-from upsert.catalog.lookup_tables import FORMAT as LOOKUP_FORMAT
-from upsert.catalog.lookup_tables import looked_up
+from upsert.catalog.connectors.lookups import FORMAT as LOOKUP_FORMAT
+from upsert.catalog.connectors.lookups import looked_up
 from upsert.changelog.operator import NORMALIZE_MARK
 from upsert.errors import TableNotFoundError
 from upsert.kafka.declaration import declared

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from upsert.catalog.connector import Connector
+from upsert.catalog.connectors.base import Connector
 from upsert.catalog.context import Context
 from upsert.catalog.job_hooks import JobStatusHook
 from upsert.catalog.namespace import Databases

@@ -10,8 +10,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from upsert.catalog.connector import Connector
-from upsert.catalog.connectors import PlainView, connect, definition_in, no_table
+from upsert.catalog.connectors.base import Connector
+from upsert.catalog.connectors.definition import PlainView, connect, definition_in, no_table
 from upsert.catalog.namespace import Catalogs, Databases, TableRef
 from upsert.catalog.session import SessionOptions
 from upsert.connect import is_connect

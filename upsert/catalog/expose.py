@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
 )
 
-from upsert.catalog.connectors import definition_in
+from upsert.catalog.connectors.definition import definition_in
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.managed.datasource import UpsertTableSource
 from upsert.managed.options import READ_OPTIONS, WRITE_OPTIONS

@@ -15,7 +15,7 @@ from tests.deltajoin.ui import shop
 from tests.object_store import ObjectStore
 from upsert import Catalog
 from upsert.catalog import query_records
-from upsert.catalog.connectors import PlainView, define
+from upsert.catalog.connectors.definition import PlainView, define
 from upsert.catalog.query_records import Input, MicroBatch, QueryRecord
 from upsert.schema import TableSchema
 from upsert.store.metadata.snapshot import SnapshotInfo

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from upsert import types
-from upsert.catalog.connectors import Definition, connect
-from upsert.catalog.kafka_connector import KafkaConnector
+from upsert.catalog.connectors.definition import Definition, connect
+from upsert.catalog.connectors.kafka import KafkaConnector
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.kafka.table import KafkaTable
 from upsert.sql.parser import parse

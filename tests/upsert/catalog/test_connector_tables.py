@@ -14,8 +14,8 @@ from pyspark.sql.types import StructType
 
 from upsert import types
 from upsert.catalog.catalog import Catalog
-from upsert.catalog.connectors import Definition, connect, definition_in
-from upsert.catalog.kafka_connector import KafkaConnector
+from upsert.catalog.connectors.definition import Definition, connect, definition_in
+from upsert.catalog.connectors.kafka import KafkaConnector
 from upsert.errors import (
     ConfigurationError,
     CorruptTableError,

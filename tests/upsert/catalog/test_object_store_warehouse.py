@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 import planner
 from tests.object_store import ObjectStore
 from upsert import Catalog
-from upsert.catalog.connectors import PlainView, define, definition_in, redefine
+from upsert.catalog.connectors.definition import PlainView, define, definition_in, redefine
 from upsert.catalog.results import Running
 from upsert.errors import CommitConflictError, ConfigurationError, TableExistsError, TableNotFoundError
 from upsert.schema import TableSchema

@@ -24,8 +24,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructField, StructType
 
 from upsert import types
-from upsert.catalog.connector import Connector
-from upsert.catalog.connectors import Definition, connect, define, definition_in
+from upsert.catalog.connectors.base import Connector
+from upsert.catalog.connectors.definition import Definition, connect, define, definition_in
 from upsert.catalog.create_as.local import LocalStage, LocalStages
 from upsert.catalog.create_as.object_store import ObjectStoreStage, ObjectStoreStages
 from upsert.catalog.create_as.stages import Entry

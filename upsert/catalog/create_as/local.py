@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from upsert.catalog.connectors import clean_up
+from upsert.catalog.connectors.definition import clean_up
 from upsert.catalog.create_as.stages import ENTRY_FILE, Entry, entry_of, is_visible
 from upsert.catalog.warehouse import Warehouse, ddl_lock
 from upsert.errors import ConfigurationError, TableExistsError

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from upsert.catalog.connectors import clean_up
+from upsert.catalog.connectors.definition import clean_up
 from upsert.catalog.create_as.stages import Entry, has_commit
 from upsert.catalog.warehouse import Warehouse
 from upsert.errors import CommitConflictError, CorruptTableError, TableExistsError

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from upsert.catalog import warehouse
-from upsert.catalog.connectors import Definition, connect, definition_in, redefine
+from upsert.catalog.connectors.definition import Definition, connect, definition_in, redefine
 from upsert.catalog.results import Done, Running
 from upsert.catalog.run.definitions import check_no_mirror_runs
 from upsert.catalog.run.jobs import needed

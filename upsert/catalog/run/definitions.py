@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from upsert.catalog import warehouse
-from upsert.catalog.connectors import (
+from upsert.catalog.connectors.definition import (
     VIEW,
     Definition,
     columns_of,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from upsert.catalog import warehouse
-from upsert.catalog.connectors import PlainView, define, definition_in, redefine
+from upsert.catalog.connectors.definition import PlainView, define, definition_in, redefine
 from upsert.catalog.create_as.create_as import derived_schema, stages_of
 from upsert.catalog.results import Done, Rows
 from upsert.catalog.run.jobs import needed

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 
 from upsert import types
-from upsert.catalog.connectors import definition_in
+from upsert.catalog.connectors.definition import definition_in
 from upsert.catalog.results import Done, Result, Rows, Running, RunningSet
 from upsert.catalog.run import jobs
 from upsert.catalog.run.definitions import changeable, fitting_partitions, refuse_view
@@ -55,7 +55,7 @@ from upsert.types import quoted
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from upsert.catalog.connector import Connector
+    from upsert.catalog.connectors.base import Connector
     from upsert.catalog.context import Context
     from upsert.sql.query import QueryText
 

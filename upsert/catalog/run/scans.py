@@ -32,7 +32,7 @@ from upsert.types import quoted
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from upsert.catalog.connector import Connector
+    from upsert.catalog.connectors.base import Connector
     from upsert.catalog.context import Context
     from upsert.sql.query import QueryText
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from upsert.catalog.connectors import definition_in
+from upsert.catalog.connectors.definition import definition_in
 from upsert.catalog.context import Context
 from upsert.catalog.create_as.create_as import (
     NewTable,

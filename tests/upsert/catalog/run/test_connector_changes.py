@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from upsert import Catalog
-from upsert.catalog.connectors import definition_in
-from upsert.catalog.kafka_connector import KafkaConnector
+from upsert.catalog.connectors.definition import definition_in
+from upsert.catalog.connectors.kafka import KafkaConnector
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.schema import Column
 from upsert.store import Table

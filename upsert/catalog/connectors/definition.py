@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Self
 from uuid import uuid4
 
-from upsert.catalog import spark_connector
-from upsert.catalog.connector import Connector
+from upsert.catalog.connectors import spark as spark_connector
+from upsert.catalog.connectors.base import Connector
 from upsert.codec import MAY_BE_MISSING, Jsonable
 from upsert.errors import (
     CommitConflictError,
@@ -179,7 +179,7 @@ def connect(name: str, definition: Definition, folder: str, options: Mapping[str
     if connector in of_spark and not (connector == _DELTA and schema.primary_key):
         return spark_connector.SparkConnector.of(name, connector, schema, given)
     if connector == _HTTP:
-        from upsert.catalog.lookup_tables import HttpConnector
+        from upsert.catalog.connectors.lookups import HttpConnector
         from upsert.lookups.http import HttpTable
 
         return HttpConnector(HttpTable.of(name, schema, given))
@@ -187,15 +187,15 @@ def connect(name: str, definition: Definition, folder: str, options: Mapping[str
     # its own, which no later table of the name will use
     own_folder = folder if storage_of(folder).is_local else os.path.join(folder, definition.uuid)
     if connector == _POSTGRES:
-        from upsert.catalog.postgres_connector import PostgresConnector
+        from upsert.catalog.connectors.postgres import PostgresConnector
 
         return PostgresConnector.of(name, schema, given, own_folder)
     if connector == _DELTA:
-        from upsert.catalog.delta_connector import DeltaConnector
+        from upsert.catalog.connectors.delta import DeltaConnector
 
         return DeltaConnector.of(name, schema, given, folder, own_folder)
-    from upsert.catalog.kafka_connector import MIRROR_OPTION, KafkaConnector
-    from upsert.catalog.mirror import Mirror, split_options
+    from upsert.catalog.connectors.kafka import MIRROR_OPTION, KafkaConnector
+    from upsert.catalog.connectors.mirror import Mirror, split_options
     from upsert.kafka.table import KafkaTable
 
     if "state.path" not in map(str.lower, given):

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from upsert.catalog.connector import Connector
-from upsert.catalog.lookup_tables import lookup_rows
+from upsert.catalog.connectors.base import Connector
+from upsert.catalog.connectors.lookups import lookup_rows
 from upsert.errors import ConfigurationError
 from upsert.materializer.choice import Sink
 from upsert.materializer.keyed_sink import KeyedSink

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from upsert.catalog.connector import Connector
-from upsert.catalog.mirror import Mirror
+from upsert.catalog.connectors.base import Connector
+from upsert.catalog.connectors.mirror import Mirror
 from upsert.errors import ConfigurationError
 from upsert.kafka import frames, topics
 from upsert.kafka.encode import sink_of

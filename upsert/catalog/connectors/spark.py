@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.errors import AnalysisException
 
-from upsert.catalog.connector import Connector
+from upsert.catalog.connectors.base import Connector
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.materializer.choice import Sink
 from upsert.rowkind import ROW_KIND_COLUMN

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from upsert.catalog.connector import Connector
+from upsert.catalog.connectors.base import Connector
 from upsert.errors import ConfigurationError
 from upsert.lookups.http import CONNECTOR, HttpTable
 from upsert.lookups.options import LookupTable

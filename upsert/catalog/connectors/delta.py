@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from upsert.catalog.connector import Connector
-from upsert.catalog.mirror import Mirror, split_options
+from upsert.catalog.connectors.base import Connector
+from upsert.catalog.connectors.mirror import Mirror, split_options
 from upsert.delta import sink
 from upsert.delta.feed import read_feed
 from upsert.delta.table import CONNECTOR, DeltaTable

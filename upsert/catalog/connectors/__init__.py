@@ -1,0 +1,1 @@
+"""Tables whose rows lie elsewhere: what their definition says, and a file for each connector."""
