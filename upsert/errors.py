@@ -204,7 +204,8 @@ def own_error(error: BaseException) -> UpsertError | None:
         if _OTHER_COLUMNS.search(str(cause)):
             return SchemaError(
                 "the query's Delta table: expected the columns that it had when the query began, found "
-                "others; start the query again, which goes on if those that it reads are there"
+                "others; start the query again; if it ends again, a column was dropped or renamed: DROP "
+                "TABLE the one that has the mirror, and create it again"
             )
         cause = cause.__cause__
     return None

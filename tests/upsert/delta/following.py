@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 import planner
 from tests.helpers import REPOSITORY, run_in_session, snippet
 from upsert import Catalog
-from upsert.errors import ConfigurationError, SchemaError, SnapshotExpiredError, own_error
+from upsert.errors import ChangelogError, ConfigurationError, SchemaError, SnapshotExpiredError, own_error
 from upsert.schema import Index
 
 NOW = {"availableNow": True}
@@ -277,12 +277,36 @@ def test_a_changed_column_ends_the_mirror(orders: Orders) -> None:
 
 
 @pytest.mark.long
-def test_an_added_column_does_not(orders: Orders) -> None:
+def test_an_added_column_ends_the_query_once(orders: Orders) -> None:
     orders.insert(1)
-    orders.follow()
+    query = orders.catalog.mirror(orders.spark, "orders")
+    query.processAllAvailable()
     orders.run("ALTER TABLE {t} ADD COLUMN more STRING", "UPDATE {t} SET more = 'x', amount = 7")
+    with pytest.raises(StreamingQueryException) as failed:
+        query.processAllAvailable()
+    assert isinstance(own_error(failed.value), SchemaError), str(failed.value)
     orders.follow()
     assert [row["amount"] for row in orders.catalog.table("orders").snapshot().scan().to_pylist()] == [7]
+
+
+@pytest.mark.long
+def test_two_rows_of_a_key_end_the_mirror_or_are_kept_aside(orders: Orders) -> None:
+    orders.insert(1, 2)
+    orders.run("INSERT INTO {t} SELECT id, 'second', amount, at, tags FROM {t} WHERE id = 1")
+    with pytest.raises(StreamingQueryException) as failed:
+        orders.follow()
+    assert isinstance(own_error(failed.value), ChangelogError), str(failed.value)
+    orders.catalog.sql("DROP TABLE orders")
+    orders.catalog.sql(
+        "CREATE TABLE orders (id BIGINT, customer STRING, PRIMARY KEY (id) NOT ENFORCED) WITH "
+        f"('connector' = 'delta', 'path' = '{orders.path}', 'mirror.sink.materialize' = 'force')",
+        orders.spark,
+    )
+    for shown in ("second", "c1"):
+        orders.follow()
+        rows = orders.catalog.table("orders").snapshot().scan().to_pylist()
+        assert {row["id"]: row["customer"] for row in rows} == {1: shown, 2: "c2"}
+        orders.run("DELETE FROM {t} WHERE customer = 'second'")
 
 
 @pytest.mark.long
