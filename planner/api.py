@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, overload
+from collections.abc import Sequence
+from typing import Any, assert_never, overload
 
 from pyspark.sql import DataFrame
 
@@ -23,14 +23,14 @@ from planner.spark.read import read_plan
 from planner.spark.state import with_state_of_one_shape
 from planner.spark.unnest import unnested_over
 from planner.views.keep import kept
+from upsert.catalog.context import Explained, OfText, Refreshed, Request, Unnested
 from upsert.connect import is_connect, needs_classic
 from upsert.errors import ConfigurationError
 from upsert.options import parse as parse_options
 from upsert.rowkind import ROW_KIND_COLUMN
-from upsert.sql.query import QueryText
 from upsert.store.table_options import SINK_MATERIALIZE
 from upsert.stream_keys import KEYS_MARK, UniqueKeys, UpsertKey
-from upsert.views.refresh import Kept, ViewShape
+from upsert.views.refresh import Kept
 
 
 @overload
@@ -39,17 +39,19 @@ def optimize(
     *,
     sink_key: Sequence[str] | None = None,
     start_from: str | None = None,
-    view: None = None,
+    request: Unnested | OfText | None = None,
     **options: Any,
 ) -> DataFrame: ...
 
 
 @overload
-def optimize(df: DataFrame, *, view: ViewShape, **options: Any) -> Kept: ...
+def optimize(df: DataFrame, *, request: Refreshed, **options: Any) -> Kept: ...
 
 
 @overload
-def optimize(df: DataFrame, *, is_explained: Literal[True], **options: Any) -> Explanation: ...
+def optimize(
+    df: DataFrame, *, sink_key: Sequence[str] | None = None, request: Explained, **options: Any
+) -> Explanation: ...
 
 
 def optimize(
@@ -57,11 +59,7 @@ def optimize(
     *,
     sink_key: Sequence[str] | None = None,
     start_from: str | None = None,
-    view: ViewShape | None = None,
-    streams: Mapping[str, Callable[[], DataFrame]] | None = None,
-    query: QueryText | None = None,
-    tables: Sequence[DataFrame | None] = (),
-    is_explained: bool = False,
+    request: Request | None = None,
     **options: Any,
 ) -> DataFrame | Kept | Explanation:
     """The DataFrame with its joins of changelogs of managed tables as delta joins (FLIP-486).
@@ -83,15 +81,8 @@ def optimize(
             continues from the tables' versions that it has reached, also with other columns, filters or keys
             of the join. The sink keeps the rows that it has. For plans of delta joins and of what works row
             by row: all else needs the state that it had.
-        view: a catalog's, of a batch query: the materialized view whose rows it gives. The result says how
-            a refresh computes them by what has changed, see `planner.views.keep`.
-        streams: a catalog's, of a batch query with subqueries over temporary views in place of streams: what
-            makes the stream of each view. The result is the query over these, with its subqueries as joins,
-            and is to be optimized in its turn: Spark refuses subqueries over streams before there is a plan.
-        query: a catalog's, over Spark Connect: the text of the query over the streams `tables`, by which it
-            is planned there; `df` is any of them.
-        tables: with `query`: the streams of the tables that it names, in its order; None for one of Spark's.
-        is_explained: a catalog's, for EXPLAIN: return what `explain` returns, and take its arguments.
+        request: a catalog's own: it asks for something else than the DataFrame as it may be written, see
+            `upsert.catalog.context.Request`. With the text of a query, `df` is any of its streams.
         **options: `strategy`: "auto" (default), "force": each join of the query must become a delta join,
             or "none": no delta join; `shards`: tasks that share the join of a micro-batch; and all others of
             `deltajoin.settings.OPTIONS`, with `_` for `.` and `-`. They may also be set in the session, as
@@ -123,16 +114,21 @@ def optimize(
     >>> optimize(orders.join(products, "sku").select("id", "price"))
     DataFrame[id: int, price: double, _row_kind: string]
     """
-    if query is not None:
-        return planned(df, query, tables, options)
-    if is_connect(df) and view is None and streams is None and not is_explained:
+    match request:
+        case OfText(query, tables):
+            return planned(df, query, tables, options)
+        case Explained(mode):
+            return explain(df, sink_key=sink_key, sink_materialize=mode, **options)
+        case Unnested(streams):
+            return unnested_over(Catalyst(df), df, streams)
+        case Refreshed(view):
+            return kept(df, view, Settings.of_query(options, df.sparkSession.conf.getAll, view.key))
+        case None:
+            pass
+        case _:
+            assert_never(request)
+    if is_connect(df):
         return _carried_over_connect(df, start_from)
-    if is_explained:
-        return explain(df, sink_key=sink_key, **options)
-    if streams is not None:
-        return unnested_over(Catalyst(df), df, streams)
-    if view is not None:
-        return kept(df, view, Settings.of_query(options, df.sparkSession.conf.getAll, view.key))
     settings, catalyst, trace = _optimized(df, options, sink_key, start_from)
     if trace.refusals:
         raise PlanError(trace.refusals, is_for_a_view=trace.is_for_a_view)

@@ -8,6 +8,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Self
 from weakref import WeakKeyDictionary, WeakSet
 
+from pyspark import SparkContext
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -37,6 +38,8 @@ _starting = Lock()
 _sessions: WeakSet[SparkSession] = WeakSet()
 _formats: dict[str, type[DataSource]] = {}
 """The formats that any session of this process has been told of, by name."""
+_classes: WeakKeyDictionary[SparkContext, Any] = WeakKeyDictionary()
+"""The class of sessions in the JVM of a context."""
 _sent: WeakKeyDictionary[SparkSession, set[str]] = WeakKeyDictionary()
 
 
@@ -228,7 +231,10 @@ def known_format(name: str) -> type[DataSource] | None:
 @contextmanager
 def active(spark: SparkSession) -> Iterator[None]:
     """Let a classic session be this thread's active one, which some of Spark's calls ask, for a while."""
-    sessions = spark._jvm.org.apache.spark.sql.classic.SparkSession  # type: ignore[union-attr]
+    context = spark.sparkContext
+    if (sessions := _classes.get(context)) is None:  # each part of the name is a call into the JVM
+        sessions = spark._jvm.org.apache.spark.sql.classic.SparkSession  # type: ignore[union-attr]
+        _classes[context] = sessions
     before, known = sessions.getActiveSession(), SparkSession._activeSession
     sessions.setActiveSession(spark._jsparkSession)
     try:

@@ -1,7 +1,8 @@
 """The adapter to Spark's own plans: reads Catalyst's objects, and makes them.
 
-Only this file and `state.py` use py4j. Each object that is read gets a number, the `ref` of the planner's
-nodes and expressions. It is for classic mode (no Connect); `versions.py` has what differs between Sparks.
+Only this file, `state.py` and `few_rows.py` use py4j. Each object that is read gets a number, the `ref` of
+the planner's nodes and expressions. It is for classic mode (no Connect); `versions.py` has what
+differs between Sparks.
 """
 
 from __future__ import annotations
@@ -17,8 +18,6 @@ import pyarrow as pa
 from py4j.java_gateway import JavaClass, JavaPackage, is_instance_of
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.errors.exceptions.base import UnknownException
-from pyspark.errors.exceptions.captured import convert_exception
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -26,7 +25,7 @@ from planner.spark.versions import constructors
 from upsert.connect import needs_classic
 
 JavaObject = Any
-"""A Catalyst plan node, expression or attribute. Only this file and `state.py` look inside."""
+"""A Catalyst plan node, expression or attribute. Only this file, `state.py` and `few_rows.py` look inside."""
 
 _LIST_OF: Final = 10
 """So many items Java's ``List.of`` takes as arguments."""
@@ -118,12 +117,17 @@ class Catalyst:
 
     def local(self, rows: pa.Table, leaf: JavaObject, schema: StructType) -> JavaObject:
         """Some rows as a leaf of a plan, with the columns of another one of this schema."""
-        data = self._seq([])
+        data = None
         if rows.num_rows:
             # Spark drops all that follows a record batch without rows
             made = self.session.createDataFrame(rows.combine_chunks(), schema)
             data = made._jdf.queryExecution().analyzed().data()
-        return self._logical.LocalRelation(leaf.output(), data, False, self._none)
+        return self.local_relation(leaf, data)
+
+    def local_relation(self, leaf: JavaObject, data: JavaObject | None) -> JavaObject:
+        """Rows as Spark has them, or none, as a leaf of a plan with the columns of another one."""
+        found = self._seq([]) if data is None else data
+        return self._logical.LocalRelation(leaf.output(), found, False, self._none)
 
     def in_one_task(self, node: JavaObject) -> JavaObject:
         """A plan whose rows are known to be in one partition: joins and groups over it move none of them."""
@@ -413,6 +417,10 @@ class Catalyst:
         return self._jvm.org.apache.spark.sql.catalyst.plans.logical
 
     @cached_property
+    def _nil(self) -> Any:
+        return getattr(getattr(self._jvm.scala.collection.immutable, "Nil$"), "MODULE$")
+
+    @cached_property
     def _none(self) -> Any:
         return self._jvm.scala.Option.empty()
 
@@ -626,26 +634,38 @@ class Catalyst:
         rows = self._jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan)
         return DataFrame(rows, session)
 
-    def collected(self, plan: JavaObject, session: SparkSession) -> pa.Table:
-        """The rows of a plan, computed in a session.
+    def physical(self, plan: JavaObject, session: SparkSession) -> JavaObject:
+        """The plan by which a session computes this one."""
+        return self.dataframe(plan, session)._jdf.queryExecution().executedPlan()
 
-        Raises:
-            PySparkException: an expression has failed; PySpark gives that of a row as Java's error of the
-                thread that collects.
-        """
-        try:
-            return self.dataframe(plan, session).toArrow()
-        except Py4JJavaError as error:
-            cause = error.java_exception
-            while cause is not None:
-                converted = convert_exception(cause)
-                if not isinstance(converted, UnknownException):
-                    raise converted from None
-                cause = cause.getCause()
-            raise
+    def in_one_partition(self, plan: JavaObject) -> JavaObject:
+        """A physical plan with the rows of all partitions in one."""
+        return self._jvm.org.apache.spark.sql.execution.CoalesceExec(1, plan)
+
+    def unknown_rows(
+        self, columns: JavaObject, *, is_streaming: bool = False, in_one_partition: bool = False
+    ) -> JavaObject:
+        """A leaf of which the optimizer knows nothing but the columns; it has no row."""
+        relation = self._jvm.org.apache.spark.sql.execution.LogicalRDD
+        partitioning = self._jvm.org.apache.spark.sql.catalyst.plans.physical
+        single = getattr(partitioning, "SinglePartition$")
+        return relation(
+            columns,
+            self.session._sc._jsc.emptyRDD().rdd(),
+            getattr(single, "MODULE$") if in_one_partition else defaults_of(relation, 3, 3)[0],
+            self._seq([]),
+            is_streaming,
+            self._none,
+            self.session._jsparkSession,
+            self._none,
+            self._none,
+            *self._takes.logical_rdd,
+        )
 
     def _seq(self, items: Iterable[JavaObject]) -> JavaObject:
         found = list(items)
+        if len(found) < 2:
+            return self._nil.prepended(found[0]) if found else self._nil
         # a list that is converted is made by a call, and one for each item
         made = self._jvm.java.util.List.of(*found) if len(found) <= _LIST_OF else found
         return self._jvm.org.apache.spark.api.python.PythonUtils.toSeq(made)

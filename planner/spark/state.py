@@ -269,21 +269,8 @@ class StatePlans(Catalyst):
 
         They are renamed, so that a filter that the optimizer puts below does not say that none is NULL.
         """
-        relation = self._jvm.org.apache.spark.sql.execution.LogicalRDD
-        none = self._none
         read = [column.newInstance().withName(_NO_ROWS) for column in columns]
-        rows = relation(
-            self._seq(read),
-            self.session._sc._jsc.emptyRDD().rdd(),
-            *defaults_of(relation, 3, 3),
-            self._seq([]),
-            True,
-            none,
-            self.session._jsparkSession,
-            none,
-            none,
-            *self._takes.logical_rdd,
-        )
+        rows = self.unknown_rows(self._seq(read), is_streaming=True)
         return self.project([self._renamed(column, STATE_MARK, self._new_id()) for column in read], rows)
 
     def _number(self, value: int) -> JavaObject:

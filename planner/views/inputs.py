@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
@@ -22,6 +22,7 @@ from planner.plan.trees import transform_up
 from planner.settings import Settings
 from planner.spark.build import build_plan
 from planner.spark.catalyst import Catalyst, JavaObject
+from planner.spark.few_rows import FewRows, OneTask
 from planner.spark.template import Template
 from planner.views.moves import Bases, Move, Versions, move_of
 from planner.views.stages import Folders
@@ -32,10 +33,7 @@ from upsert.spark_table import FORMAT, arrow_schema
 from upsert.store.metadata.stands_for import Costs
 from upsert.store.table import Table
 from upsert.views.hidden_tables import HIDDEN_TABLES, consumer_of, uuids_of
-from upsert.views.refresh import FEW_ROWS, ViewShape
-
-FEW_BYTES: Final = 32 << 20
-"""So many bytes of rows are read in the driver; see also `FEW_ROWS`."""
+from upsert.views.refresh import FEW_BYTES, FEW_ROWS, ViewShape, are_few
 
 _SOURCES: Final[Mapping[str, type[DataSource]]] = {
     source.name(): source for source in (UpsertTableSource, TableStepSource, JoinStepSource)
@@ -143,7 +141,7 @@ class Source:
     def _is_few(self, move: Move) -> bool:
         if self._is_step:
             return move.is_small
-        return Table.open(self._options["path"]).snapshot(move.versions[self._uuid]).row_count <= FEW_ROWS
+        return are_few(Table.open(self._options["path"]).snapshot(move.versions[self._uuid]))
 
     def _at(self, move: Move) -> dict[str, str]:
         if not self._is_step:
@@ -158,17 +156,19 @@ class Planning:
 
     Attributes:
         catalyst: of its query.
-        small: the session that computes few rows.
+        task: what computes few rows, in a session for these.
         settings: of the planner.
         view: what they are for.
         guesses: how many rows tables may have at most that are not there yet, by their folders.
+        of_few_rows: the plans that have been made over few rows.
     """
 
     catalyst: Catalyst
-    small: SparkSession
+    task: OneTask
     settings: Settings
     view: ViewShape
     guesses: dict[str, int] = field(default_factory=dict)
+    of_few_rows: dict[Template[Input], FewRows] = field(default_factory=dict)
 
     @property
     def consumer(self) -> str:
@@ -256,13 +256,22 @@ class Planning:
         catalyst = self.catalyst
         found = [one.rows(move) for one in template.inputs]
         few = [rows for rows in found if rows is not None]
+        rows, size = sum(one.num_rows for one in few), sum(one.nbytes for one in few)
+        if len(few) == len(found) and rows <= FEW_ROWS and size <= FEW_BYTES:
+            return self._few_rows(template).computed(few)
         leaves = [
-            _read(catalyst, one, move) if rows is None else catalyst.local(rows, one.leaf, one.schema)
-            for one, rows in zip(template.inputs, found, strict=True)
+            _read(catalyst, one, move) if given is None else catalyst.local(given, one.leaf, one.schema)
+            for one, given in zip(template.inputs, found, strict=True)
         ]
-        if len(few) == len(found) and sum(rows.num_rows for rows in few) <= FEW_ROWS:
-            return catalyst.collected(template.over([*map(catalyst.in_one_task, leaves)]), self.small)
         return catalyst.dataframe(template.over(leaves))
+
+
+    def _few_rows(self, template: Template[Input]) -> FewRows:
+        """A plan over few rows, made when it is wanted first."""
+        if (known := self.of_few_rows.get(template)) is None:
+            leaves = [(one.leaf, one.schema) for one in template.inputs]
+            known = self.of_few_rows[template] = FewRows(self.catalyst, template, leaves, self.task)
+        return known
 
 
 def _read(catalyst: Catalyst, one: Input, move: Move) -> JavaObject:

@@ -19,6 +19,7 @@ from planner.plan.nodes import Filter, Opaque, Output, Plan, Project, Relation
 from planner.plan.trees import children, transform_down, walk
 from planner.settings import Settings
 from planner.spark.catalyst import Catalyst
+from planner.spark.few_rows import OneTask
 from planner.spark.read import read_plan
 from planner.spark.template import Template
 from planner.spark.unnest import unnested
@@ -203,7 +204,7 @@ def kept(df: DataFrame, view: ViewShape, settings: Settings) -> KeptView | DeepV
         ConfigurationError: the view must be refreshed by what has changed, and cannot.
     """
     catalyst = Catalyst(df)
-    planning = Planning(catalyst, small_session(df.sparkSession), settings, view)
+    planning = Planning(catalyst, OneTask(small_session(df.sparkSession)), settings, view)
     joined = unnested(catalyst, catalyst.analyzed(df))
     found = _kept(planning, catalyst.dataframe(joined), not catalyst.has_subqueries(joined))
     if view.must_be_incremental and not found.is_incremental:

@@ -12,10 +12,10 @@ from planner.views.stages import Folders, Tables
 from upsert.errors import SnapshotExpiredError, UntrackedChangesError
 from upsert.managed.stepping import Step
 from upsert.store.metadata.stands_for import Costs, Refresh
-from upsert.store.read.changes import touched_rows
+from upsert.store.read.changes import StepSize, step_size
 from upsert.store.table import Table
 from upsert.store.version import Version
-from upsert.views.refresh import FEW_ROWS
+from upsert.views.refresh import FEW_BYTES, FEW_ROWS
 
 SHALLOW_ROWS: Final = 5_000
 """A stage of so few groups is read as a whole; the results of a larger one are a table."""
@@ -81,17 +81,17 @@ def move_of(
             reason = "a small table has changed that is joined without equality"
         elif touched is None or not _is_held(bases, begin, consumer):
             reason = "the changes since the last refresh have expired, or are not tracked"
-        elif (refresh := costs.refresh(touched, rows, must_be_by_changes=must_be_by_changes)).by_changes:
-            return Move(target, refresh, step, touched <= FEW_ROWS)
+        elif (refresh := costs.refresh(touched.rows, rows, must_be_by_changes=must_be_by_changes)).by_changes:
+            return Move(target, refresh, step, touched.rows <= FEW_ROWS and touched.bytes <= FEW_BYTES)
         else:
             reason = refresh.reason
     _is_held(bases, target, consumer)
     return Move(target, Refresh.now(False, reason, 0, rows, costs))
 
 
-def _touched(bases: Bases, step: Step) -> int | None:
-    """How many rows a step touches; None if that cannot be read."""
-    touched = 0
+def _touched(bases: Bases, step: Step) -> StepSize | None:
+    """What a step touches; None if that cannot be read."""
+    found = []
     for uuid, path in bases.items():
         table = Table.open(path)
         start, end = map(Version.complete, step.versions[uuid])
@@ -99,10 +99,10 @@ def _touched(bases: Bases, step: Step) -> int | None:
             reached = start
             while reached != end:  # a deletion or an overwrite is a step of its own for a stream
                 reached = table.advance(reached, until=end.target)
-            touched += touched_rows(table.pinned(), start, end)
+            found.append(step_size(table.pinned(), start, end))
         except (SnapshotExpiredError, UntrackedChangesError):
             return None
-    return touched
+    return StepSize(sum(one.rows for one in found), sum(one.bytes for one in found))
 
 
 def _is_held(bases: Bases, versions: Versions, consumer: str) -> bool:

@@ -48,7 +48,7 @@ from upsert.store.predicate import where_to_json
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.table import Table
 from upsert.views.difference import difference, signed_rows
-from upsert.views.refresh import FEW_ROWS, Computed
+from upsert.views.refresh import FEW_BYTES, FEW_ROWS, Computed, are_few
 
 PARTITION: Final = "partition"
 """The column with the hash by which the rows of a partition are found; others may have the same."""
@@ -170,8 +170,9 @@ def few(
 ) -> pa.Table | None:
     """The rows of some keys, or of all; None if they are many."""
     if keys is None:
-        return snapshot.scan(names, where) if snapshot.row_count <= FEW_ROWS else None
-    if keys.num_rows * max(1.0, snapshot.rows_per_key(by)) > FEW_ROWS:
+        return snapshot.scan(names, where) if are_few(snapshot) else None
+    rows = keys.num_rows * max(1.0, snapshot.rows_per_key(by))
+    if rows > FEW_ROWS or rows * snapshot.bytes_in_memory > FEW_BYTES * max(1, snapshot.row_count):
         return None
     _, found = snapshot.match(by, keys.rename_columns(list(by)), select=names, where=where)
     return found if found.num_rows <= FEW_ROWS else None

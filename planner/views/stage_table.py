@@ -40,7 +40,7 @@ from upsert.schema import TableSchema
 from upsert.spark_table import spark_schema, stored_type
 from upsert.store.metadata.stands_for import Costs
 from upsert.store.table import Table
-from upsert.views.refresh import FEW_ROWS, Computed
+from upsert.views.refresh import Computed, are_few
 
 _GROUP: Final = "group_"
 IS_NULL: Final = "is_null_"
@@ -203,7 +203,7 @@ class StageRows:
         """The rows at the versions that a refresh goes to, if they are few."""
         table, snapshot = self._table.at(move.versions)
         found = table.snapshot(snapshot)
-        return found.scan(self.schema.names) if found.row_count <= FEW_ROWS else None
+        return found.scan(self.schema.names) if are_few(found) else None
 
     def frame(self, move: Move) -> DataFrame:
         """The same, read by Spark."""

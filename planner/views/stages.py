@@ -199,10 +199,13 @@ def why_not(plan: Plan, settings: Settings) -> str:
     over_changes, tables, _ = _over_changes(plan, _ids())
     if not tables:
         return "it reads something else than managed tables"
-    refusals = optimize_plan(over_changes, settings).refusals
+    refusals = optimize_plan(over_changes, replace(settings, sink_key=None)).refusals
     if refusals:
         return f"{refusals[0].reason}; {refusals[0].remedy}"
-    return "none of its aggregates is of sums over rows and joins with an index for each lookup"
+    return (
+        "none of its aggregates is of sums, over rows and joins with an index for each lookup, by groups of "
+        "types that a key can have, which FLOAT, DOUBLE, ARRAY, MAP and collated texts are not"
+    )
 
 
 def needs_all_rows(plan: Plan) -> str:

@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -29,8 +30,56 @@ if TYPE_CHECKING:
 
     from upsert.catalog.query_recorder import QueryRecorder
     from upsert.sql.query import QueryText
-    from upsert.views.refresh import Plan
+    from upsert.views.refresh import Plan, ViewShape
 
+
+@dataclass(frozen=True)
+class Refreshed:
+    """Asks ``optimize`` how a refresh computes the rows of a view by what has changed; of a batch query."""
+
+    view: ViewShape
+
+
+@dataclass(frozen=True)
+class Unnested:
+    """Asks ``optimize`` for a query over streams with its subqueries as joins.
+
+    Spark refuses subqueries over streams before there is a plan: so the DataFrame is a batch over temporary
+    views in place of the streams. What is made of it is to be optimized in its turn.
+
+    Attributes:
+        streams: what makes the stream of each view.
+    """
+
+    streams: Mapping[str, Callable[[], DataFrame]]
+
+
+@dataclass(frozen=True)
+class OfText:
+    """Asks ``optimize`` for a query by its text, which is its plan over Spark Connect.
+
+    Attributes:
+        query: the text.
+        tables: the streams of the tables that it names, in its order; None for one of Spark's.
+    """
+
+    query: QueryText
+    tables: Sequence[DataFrame | None]
+
+
+@dataclass(frozen=True)
+class Explained:
+    """Asks ``optimize`` what it does, for EXPLAIN.
+
+    Attributes:
+        sink_materialize: the sink's option.
+    """
+
+    sink_materialize: str
+
+
+Request = Refreshed | Unnested | OfText | Explained
+"""What a catalog asks of ``optimize``, by its argument ``request``, beside a stream that can be written."""
 
 Planned = Callable[["QueryText", Sequence["DataFrame | None"]], "DataFrame"]
 Joined = Callable[["DataFrame", Mapping[str, Callable[[], "DataFrame"]]], "DataFrame"]
@@ -181,39 +230,39 @@ class Context:
 
     @property
     def view_plan(self) -> Plan | None:
-        """How views are refreshed: by what has changed, where ``optimize`` has a parameter ``view``."""
-        optimize = self._optimize_with("view")
-        return None if optimize is None else lambda df, shape: optimize(df, view=shape)
+        """How views are refreshed: by what has changed, where ``optimize`` takes requests."""
+        optimize = self._optimize_with("request")
+        return None if optimize is None else lambda df, shape: optimize(df, request=Refreshed(shape))
 
     @property
     def joined_subqueries(self) -> Joined | None:
-        """What makes joins of subqueries over streams, where ``optimize`` has a parameter ``streams``.
+        """What makes joins of subqueries over streams, where ``optimize`` takes requests.
 
         It takes the query over batches in temporary views, and for the name of each what makes its stream.
         """
-        optimize = self._optimize_with("streams")
-        return None if optimize is None else lambda df, streams: optimize(df, streams=streams)
+        optimize = self._optimize_with("request")
+        return None if optimize is None else lambda df, streams: optimize(df, request=Unnested(streams))
 
     @property
     def planned_text(self) -> Planned | None:
-        """What plans a stream by its text, for Spark Connect; if ``optimize`` has a parameter ``query``.
+        """What plans a stream by its text, for Spark Connect, where ``optimize`` takes requests.
 
         It takes the query, and for each table that it names the stream, None for one of Spark's.
         """
-        optimize = self._optimize_with("query")
+        optimize = self._optimize_with("request")
         if optimize is None:
             return None
-        return lambda query, tables: optimize(next(filter(None, tables)), query=query, tables=tables)
+        return lambda query, tables: optimize(next(filter(None, tables)), request=OfText(query, tables))
 
     def explained(self, df: DataFrame, sink: Sink | None) -> Any:
         """How a streaming query is executed: its ``str`` is for people, ``to_json()`` the same as values."""
-        if (optimize := self._optimize_with("is_explained")) is None:
+        if (optimize := self._optimize_with("request")) is None:
             raise ConfigurationError(
                 "EXPLAIN: a streaming query needs a catalog that plans delta joins; make it as "
                 "Catalog(warehouse, optimize=planner.optimize)"
             )
-        of_sink = {} if sink is None else {"sink_key": sink.key, "sink_materialize": sink.mode}
-        return optimize(df, is_explained=True, **of_sink)
+        key, mode = (None, "auto") if sink is None else (sink.key, sink.mode)
+        return optimize(df, sink_key=key, request=Explained(mode))
 
     def _optimize_with(self, parameter: str) -> Callable[..., Any] | None:
         """``optimize``, if it has such a parameter."""

@@ -46,6 +46,9 @@ AS_OPTION_SAYS: Final = "option 'refresh' = 'full' says so"
 FEW_ROWS: Final = 50_000
 """So many are read, computed and compared in the driver: Spark's fixed costs are more than theirs."""
 
+FEW_BYTES: Final = 32 << 20
+"""So much they may take in memory."""
+
 
 Versions = Mapping[str, int]
 """A snapshot of each base table, by the table's database and name, or by its uuid."""
@@ -87,6 +90,11 @@ class Computed:
     rows: DataFrame | pa.Table
     refresh: Refresh
     are_all: bool
+
+
+def are_few(rows: Snapshot) -> bool:
+    """Whether all rows of a table are few enough to be read in the driver."""
+    return rows.row_count <= FEW_ROWS and rows.bytes_in_memory <= FEW_BYTES
 
 
 class PlanOutgrownError(Exception):
@@ -311,7 +319,7 @@ class Refresher:
                 check_keys(head, collected(rows), f"view {self.name!r}")
             return rows
         if isinstance(rows, pa.Table):
-            if head.row_count <= FEW_ROWS:
+            if are_few(head):
                 return signed_rows(table.layout, head.scan(), collected(rows), f"view {self.name!r}")
             rows = prepared.spark.createDataFrame(rows.combine_chunks())  # an empty record batch would end it
         before = frames.read(prepared.spark, self.path, head.info.data_version)

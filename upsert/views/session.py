@@ -47,6 +47,7 @@ _SMALL: Final = {
     "spark.sql.leafNodeDefaultParallelism": "1",
     "spark.sql.autoBroadcastJoinThreshold": "-1",  # a broadcast is a job of its own
     "spark.sql.codegen.wholeStage": "false",  # to generate code takes longer than to compute a few rows
+    "spark.sql.execution.arrow.useLargeVarTypes": "false",
 }
 
 

@@ -81,7 +81,6 @@ FEW = (
     "planner.views.inputs",
     "planner.views.moves",
     "planner.views.partition_table",
-    "planner.views.stage_table",
     "upsert.views.refresh",
 )
 

@@ -367,6 +367,11 @@ class Snapshot:
         """About how many rows there are; exactly where each bucket has one sorted run. No row is read."""
         return round(statistics.row_count(self.layout, self.files, self.open))
 
+    @property
+    def bytes_in_memory(self) -> int:
+        """About what all rows take in memory, with all of their columns. No file is opened."""
+        return sum(entry.size for entry in self.files.entries)
+
     def rows_per_key(self, columns: Sequence[str]) -> float:
         """About how many rows one key finds by the index that serves a lookup by these columns.
 
