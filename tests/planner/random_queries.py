@@ -229,9 +229,21 @@ def _condition(draw: DrawFn, relation: Relation) -> str:
     text, integer = (draw(st.sampled_from(found)) for found in (relation.of("text"), relation.of("integer")))
     other = draw(st.sampled_from(relation.of("integer")))
     number = draw(st.integers(0, 4))
+    of_doubles = [
+        condition
+        for name in relation.of("number")[:2]
+        for condition in (
+            f"{name} > {number}.5",
+            f"{name} = 0.0D",
+            f"isnan({name})",
+            f"{name} <=> CAST({integer} AS DOUBLE)",
+            f"NOT ({name} < {number})",
+        )
+    ]
     return draw(
         st.sampled_from(
             [
+                *of_doubles,
                 f"{integer} > {number}",
                 f"{integer} <> {other}",
                 f"{integer} IS NULL",
