@@ -250,6 +250,7 @@ WRITES: Mapping[str, str] = {
     "change-tracking": "false",
     "unchanged-since": "0",
     "sink.materialize": "none",
+    "merge-schema": "true",
 }
 OF_THE_CATALOG = {"path", "bucketed", "micro-batch", "definition", "stands-for"}
 """What `catalog.write_changes` sets itself."""
@@ -281,6 +282,8 @@ def test_options_of_a_streaming_insert_hold_or_are_refused(
         insert({"nonsense": "1"})
     with pytest.raises(ConfigurationError, match="'partition-overwrite-mode' must go with a batch"):
         insert({"partition-overwrite-mode": "dynamic"})
+    with pytest.raises(ConfigurationError, match="'merge-schema' must go with a batch"):
+        insert({"merge-schema": "true"})
     with pytest.raises(Exception, match="partition"):
         insert({"partition": json.dumps({"k": 1})})
     assert catalog.table("s").snapshot().id == 0
