@@ -46,12 +46,16 @@ def run(folder: Path, *command: str) -> str:
     return done.stdout
 
 
+def results(folder: Path, *told: str) -> dict[str, Any]:
+    """What each step of the script gives."""
+    script = str(REPOSITORY / "tests" / "connect_script.py")
+    output = run(folder, sys.executable, script, str(folder), *told)
+    return dict(json.loads(output.splitlines()[-1]))
+
+
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    folder = tmp_path_factory.mktemp("connect")
-    script = str(REPOSITORY / "tests" / "connect_script.py")
-    output = run(folder, sys.executable, script, str(folder))
-    return dict(json.loads(output.splitlines()[-1]))
+    return results(tmp_path_factory.mktemp("connect"))
 
 
 def test_statements_write_rows_and_queries_read_them(found: dict[str, Any]) -> None:
@@ -80,10 +84,20 @@ def test_a_join_in_sql_continues_with_the_changes_of_both_tables(found: dict[str
     assert found["next_join"] == [{"id": 3, "name": "MILK", "amount": 18.0}]
 
 
-def test_each_kind_of_join_in_a_stream_is_its_batch_query(found: dict[str, Any]) -> None:
+def check_joins(found: dict[str, Any], count: int) -> None:
     streams, batches = found["kinds_of_joins"]
     assert streams == batches
+    assert len(batches) == count
     assert all(rows for rows in batches.values())
+
+
+def test_a_join_of_several_kinds_in_a_stream_is_its_batch_query(found: dict[str, Any]) -> None:
+    check_joins(found, 1)
+
+
+@pytest.mark.long
+def test_each_kind_of_join_in_a_stream_is_its_batch_query(tmp_path: Path) -> None:
+    check_joins(results(tmp_path, "every-join"), 3)
 
 
 def test_rows_are_merged(found: dict[str, Any]) -> None:

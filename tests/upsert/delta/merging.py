@@ -148,6 +148,7 @@ def test_rows_that_the_key_does_not_tell_apart_are_kept_aside(delta: SparkSessio
     assert shop.rows() == [{"cust": 1, "id": 10}]
 
 
+@pytest.mark.long
 def test_an_aggregate_and_a_batch_are_merged_and_the_table_is_followed(
     delta: SparkSession, tmp_path: Path
 ) -> None:
