@@ -138,7 +138,7 @@ JOINED = {
 
 @step
 def kinds_of_joins() -> Any:
-    """Each as a stream, and as the batch query that it must be equal to; one of them unless told otherwise."""
+    """One or each as a stream, and as the batch query that it must be equal to."""
     joined = JOINED if "every-join" in sys.argv else {"three_tables": JOINED["three_tables"]}
     for name, query in joined.items():
         sql(f"CREATE TABLE {name} (id BIGINT, name STRING)")

@@ -265,7 +265,6 @@ class Planning:
         ]
         return catalyst.dataframe(template.over(leaves))
 
-
     def _few_rows(self, template: Template[Input]) -> FewRows:
         """A plan over few rows, made when it is wanted first."""
         if (known := self.of_few_rows.get(template)) is None:

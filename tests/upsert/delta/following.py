@@ -214,7 +214,9 @@ def test_a_mirror_is_joined_while_both_sides_change(orders: Orders, delta: Spark
     query = "SELECT id, amount, city FROM orders JOIN customers USING (customer)"
     catalog.sql("SET 'execution.runtime-mode' = 'streaming'")
     catalog.sql(f"SET 'checkpoint.location' = '{orders.folder / 'checkpoints'}'")
-    with pytest.raises(ConfigurationError, match=r"'orders'.* got one without; write ALTER TABLE .* START MIRROR"):
+    with pytest.raises(
+        ConfigurationError, match=r"'orders'.* got one without; write ALTER TABLE .* START MIRROR"
+    ):
         catalog.sql(f"INSERT INTO placed {query}", delta)
     orders.follow()
     assert "delta join" in str(catalog.sql(f"EXPLAIN INSERT INTO placed {query}", delta)).lower()

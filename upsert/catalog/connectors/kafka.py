@@ -117,9 +117,7 @@ class KafkaConnector(Connector):
             not c.nullable and c.name not in self.table.primary_key for c in mirror.schema.columns
         )
         changelog = "all" if needs_images else "upsert"
-        return mirror.kept(
-            spark, lambda: self.read_changes(spark, changelog=changelog), trigger, checkpoints
-        )
+        return mirror.kept(spark, lambda: self.read_changes(spark, changelog=changelog), trigger, checkpoints)
 
     def bring_mirror_along(self) -> None:
         """Let the mirror, if it was begun, have the columns, indexes and options that the table has now."""
