@@ -112,6 +112,11 @@ def test_a_mirror_follows_every_kind_of_change_and_can_be_looked_up(orders: Orde
         orders.follow()
         assert orders.held() == orders.there(), change
     assert not orders.held()
+    orders.catalog.sql("ALTER TABLE orders DROP INDEX INDEX_customer")
+    assert orders.catalog.table("orders").schema.indexes == ()
+    orders.insert(5)
+    orders.follow()
+    assert orders.held() == orders.there()
 
 
 @pytest.mark.long

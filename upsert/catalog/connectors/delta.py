@@ -10,27 +10,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from upsert.catalog.connectors.base import Connector
+from upsert.catalog.connectors.keyed import KeyedConnector, has_rows_already
 from upsert.catalog.connectors.mirror import Mirror, split_options
 from upsert.delta import sink
 from upsert.delta.feed import read_feed
 from upsert.delta.table import CONNECTOR, DeltaTable
 from upsert.errors import ConfigurationError
 from upsert.managed import frames
-from upsert.materializer.choice import Sink
 from upsert.materializer.keyed_sink import KeyedSink, as_declared
 from upsert.schema import TableSchema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from upsert.store.table import Table
 
 
 @dataclass(frozen=True)
-class DeltaConnector(Connector):
+class DeltaConnector(KeyedConnector):
     """A Delta table: batches read it, streams read its mirror, and changes are merged into it.
 
     ``state`` is the folder for the rows of keys that do not tell the rows of a query apart.
@@ -55,12 +53,8 @@ class DeltaConnector(Connector):
         self.table.check(session())
 
     @property
-    def sink(self) -> Sink:
-        """The table as a sink of changes."""
-        return self._keyed.sink
-
-    @property
-    def _keyed(self) -> KeyedSink:
+    def keyed(self) -> KeyedSink:
+        """Each micro-batch is one MERGE."""
         return sink.sink_of(self.table, self.state)
 
     def read_changes(self, spark: SparkSession, **options: object) -> DataFrame:
@@ -76,30 +70,14 @@ class DeltaConnector(Connector):
         """The rows of the mirror."""
         return frames.read(spark, self.mirror_table().path, columns=columns)
 
-    def write_changes(self, df: DataFrame) -> DataStreamWriter:
-        """A writer of changes, or of upserts; each micro-batch is one MERGE, which counts once."""
-        return self._keyed.write_changes(df)
-
-    def write_upsert(self, df: DataFrame) -> DataStreamWriter:
-        """A writer in update mode."""
-        return self._keyed.write_upsert(df)
-
     def write(self, df: DataFrame) -> None:
         """Merge the rows of a batch DataFrame, in one commit."""
         sink.write(df, self.table)
 
-    def fill(self, df: DataFrame) -> None:
-        """Write the rows of CREATE TABLE AS; refuses existing rows."""
-        self.check_unused(df.sparkSession)
-        self.write(df)
-
     def check_unused(self, spark: SparkSession) -> None:
         """Refuse a Delta table that has rows, which a new table would have beside its own."""
         if not self.read(spark).isEmpty():
-            raise ConfigurationError(
-                f"{self.table.shown}: CREATE TABLE AS needs an empty table, got one with rows; create the "
-                "table without AS and INSERT INTO it"
-            )
+            raise has_rows_already(self.table.shown)
 
     def keep_mirror(
         self, spark: SparkSession, trigger: Mapping[str, Any], checkpoints: str | None
@@ -109,8 +87,7 @@ class DeltaConnector(Connector):
 
     def bring_mirror_along(self) -> None:
         """Let the mirror, if it was begun, have the indexes and options that the table has now."""
-        if (table := self.mirror.table()) is not None:
-            self.mirror.bring_along(table)
+        self.mirror.bring_along()
 
     def mirror_table(self) -> Table:
         """The mirror, which must have been begun."""

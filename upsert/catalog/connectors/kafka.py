@@ -121,8 +121,8 @@ class KafkaConnector(Connector):
 
     def bring_mirror_along(self) -> None:
         """Let the mirror, if it was begun, have the columns, indexes and options that the table has now."""
-        if self.mirror is not None and (table := self.mirror.table()) is not None:
-            self.mirror.bring_along(table)
+        if self.mirror is not None:
+            self.mirror.bring_along()
 
     def mirror_table(self) -> Table:
         """The mirror, which must have been begun."""

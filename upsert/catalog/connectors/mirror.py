@@ -79,7 +79,7 @@ class Mirror:
         with warehouse.ddl_lock(os.path.dirname(self.owner)):
             table_file.table_in(self.owner)  # it may have been dropped meanwhile
             table = Table.create(self.path, self.schema, self.options, if_not_exists=True)
-            self.bring_along(table)
+            self.bring_along()
         if checkpoints is None and not storage_of(self.path).is_local:
             raise ConfigurationError(
                 f"table {os.path.basename(self.path)!r}: its mirror lies in an object store, which Spark's "
@@ -92,8 +92,10 @@ class Mirror:
         writer = writer.trigger(**trigger) if trigger else writer
         return writer.queryName(name).start()
 
-    def bring_along(self, table: Table) -> None:
-        """Let the managed table that it is have the columns, indexes and options that it should have."""
+    def bring_along(self) -> None:
+        """Let the managed table, if it was begun, have the columns, indexes and options it should have."""
+        if (table := self.table()) is None:
+            return
         before = table.definition.given
         changes: list[Alteration] = [*differences(table.schema, self.schema)]
         if new := {key: text for key, text in self.options.items() if before.get(key) != text}:

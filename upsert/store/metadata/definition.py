@@ -114,8 +114,8 @@ def why_unreadable(old: Definition, new: Definition) -> str | None:
     """Why rows staged under ``old`` cannot be committed when the table is ``new``; None if they can.
 
     Rows of an older form get NULL in newer columns, so these must take it, and were not checked by newer
-    constraints. Without a primary key the columns
-    are the row's identity, by which existing rows have been rewritten.
+    constraints. Without a primary key the columns are the row's identity, by which existing rows have been
+    rewritten.
     """
     there = {column.id for column in old.schema.columns}
     for column in new.schema.columns:

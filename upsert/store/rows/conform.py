@@ -145,9 +145,8 @@ def _of_length(
         has_blanks = pc.fill_null(pc.equal(beyond, ""), True)
         too_long = pc.and_(is_long, pc.invert(has_blanks)).to_numpy()
         if weights is not None:
-            too_long = too_long & (
-                weights > 0
-            )  # no row of the table has such a text, so nothing is deleted by it
+            # no row of the table has such a text, so nothing is deleted by it
+            too_long = too_long & (weights > 0)
         if too_long.any():
             at = int(np.argmax(too_long))
             raise SchemaError(

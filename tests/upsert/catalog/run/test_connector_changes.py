@@ -7,10 +7,10 @@ import pyarrow as pa
 import pytest
 
 from upsert import Catalog
-from upsert.catalog.connectors.definition import definition_in
+from upsert.catalog.connectors.definition import Definition, define, definition_in
 from upsert.catalog.connectors.kafka import KafkaConnector
 from upsert.errors import ConfigurationError, SchemaError
-from upsert.schema import Column
+from upsert.schema import Column, TableSchema
 from upsert.store import Table
 from upsert.store.alterations import AddColumn
 
@@ -46,6 +46,17 @@ def begun_mirror(catalog: Catalog) -> Table:
 
 def shown(catalog: Catalog) -> str:
     return str(catalog.sql("SHOW CREATE TABLE users"))
+
+
+def test_a_followed_delta_table_gets_no_column_that_kept_rows_would_lack(catalog: Catalog) -> None:
+    columns = {"id": pa.int64(), "region": pa.string()}
+    schema = TableSchema.of(columns, primary_key=["id"]).index("region")
+    definition = Definition("delta", schema, {"path": "/tmp/orders"})
+    path = catalog.databases.resolve("orders").path
+    define(path, definition)
+    with pytest.raises(SchemaError, match="'level' cannot be added where a Delta table is followed"):
+        catalog.sql("ALTER TABLE orders ADD COLUMN level INT")
+    assert definition_in(path) == definition
 
 
 def test_columns_watermark_comment_and_options_change(catalog: Catalog) -> None:
