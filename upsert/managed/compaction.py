@@ -18,7 +18,6 @@ from upsert.store.commit.committer import Committer
 from upsert.store.metadata import manifest
 from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.read.snapshot import Snapshot
-from upsert.store.retention import expiry
 from upsert.store.table import Table
 from upsert.store.upkeep import compaction
 from upsert.store.upkeep.background import compaction_lock
@@ -49,7 +48,7 @@ def compact(
             return None
         written = _written(spark, _Work(table.path, head.id, tuple(jobs)))
         info = compaction.publish(committer, jobs, written, yields=False)
-        expiry.after_commit(committer, table.options.retention)
+    table.maintain()
     return None if info is None else table.snapshot(info.id)
 
 

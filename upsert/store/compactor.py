@@ -1,8 +1,8 @@
 """The process that merges larger buckets: ``python -m upsert.store.compactor <table folder>``.
 
 Committers start it as a child. It ends when nothing is due, and lets go of the compaction lock, which it has
-inherited. With ``--watch 10`` it is a service of its own, that looks every ten seconds, and expires snapshots
-too. It may be killed at any time.
+inherited. With ``--watch 10`` it is a service of its own, that looks every ten seconds, and expires
+partitions and snapshots too. It may be killed at any time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from upsert.store import paths
 from upsert.store.commit.committer import Committer
 from upsert.store.metadata.history import History
 from upsert.store.metadata.table_file import read
-from upsert.store.retention import expiry
+from upsert.store.table import Table
 from upsert.store.upkeep import background, compaction
 
 
@@ -37,12 +37,10 @@ def maintain(path: str) -> None:
 
     It waits for any other compaction of the table to end.
     """
-    file = read(paths.table_folder(path))
-    with background.compaction_lock(file.root, wait=True):
+    table = Table.open(path)
+    with background.compaction_lock(table.root, wait=True):
         run(path)
-    history = History.shared(file)
-    history.latest()
-    expiry.after_commit(Committer(history), history.definition.options.retention)
+    table.maintain()
 
 
 def watch(path: str, pause_s: float) -> NoReturn:

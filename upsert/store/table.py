@@ -15,6 +15,7 @@ from upsert.errors import (
     CommitConflictError,
     ConfigurationError,
     CorruptTableError,
+    LogNotPublishedError,
     SnapshotExpiredError,
     TableExistsError,
     TableNotFoundError,
@@ -42,11 +43,11 @@ from upsert.store.read.changes import Scope
 from upsert.store.read.row_metadata import with_metadata_aside
 from upsert.store.read.snapshot import PinnedTable, Snapshot, View
 from upsert.store.read.statistics import PartitionInfo, partition_infos
-from upsert.store.retention import consumers, expiry, tags
+from upsert.store.retention import consumers, expiry, partition_expiry, partition_time, tags
 from upsert.store.retention.consumers import Consumer
 from upsert.store.rows.fold import Order
 from upsert.store.rows.layout import Layout
-from upsert.store.rows.partitions import Overwrite, filled, specified
+from upsert.store.rows.partitions import Overwrite, filled, partition_name, specified
 from upsert.store.storage import storage_of
 from upsert.store.table_options import TableOptions
 from upsert.store.upkeep import background, check, compaction, orphans
@@ -432,6 +433,8 @@ class Table:
         """What follows a commit: the log gets its changes before any of them can expire."""
         failure = log.after_commit(self.as_logged(), done.info)
         background.after_commit(self._committer, self.options, done)
+        if done.added and not self.options.write_only:
+            failure = self._after_partitions_expired() or failure
         if failure is not None:
             raise failure
         try:
@@ -619,6 +622,65 @@ class Table:
         """
         return expiry.expire(self._committer, self.options.retention, keep=keep, older_than_s=older_than_s)
 
+    def expire_partitions(
+        self,
+        *,
+        older_than_s: float | None = None,
+        timestamp_formatter: str | None = None,
+        timestamp_pattern: str | None = None,
+    ) -> tuple[str, ...]:
+        """Drop the partitions whose time is longer ago than is wanted; their names, in order.
+
+        A commit like ``drop_partition``: readers of changes see each row go, unless commits to the partition
+        are not tracked. Commits do it by the table's options. See docs/partitions.md.
+
+        Args:
+            older_than_s: more than 0; None for the option ``partition.expiration-time``.
+            timestamp_formatter: None for ``partition.timestamp-formatter``.
+            timestamp_pattern: None for ``partition.timestamp-pattern``.
+
+        Raises:
+            ConfigurationError: neither the call nor the table says an age, or one of them is wrong.
+            LogNotPublishedError: the partitions are dropped, and the table's log does not say so yet.
+        """
+        self.published.latest()
+        asked = {
+            partition_time.AGE: None if older_than_s is None else f"{int(older_than_s * 1000)} ms",
+            partition_time.FORMATTER: timestamp_formatter,
+            partition_time.PATTERN: timestamp_pattern,
+        }
+        said = {key: value for key, value in asked.items() if value is not None}
+        given = {key: value for key, value in self.definition.given.items() if key.lower() not in said}
+        age = TableOptions.parse(given | said, self.schema, self.definition.owner).partition_age
+        if age is None:
+            raise ConfigurationError(
+                f"table {self.name!r}: expire_partitions needs an age, got none, and the table has no option "
+                f"{partition_time.AGE!r}; give one of them"
+            )
+        log.before_commit(self.as_logged())
+        done, gone = partition_expiry.drop_expired(self._committer, age)
+        self._settled(done)
+        return tuple(sorted(map(partition_name, gone)))
+
+    def _after_partitions_expired(self) -> LogNotPublishedError | None:
+        """Drop the partitions that have expired, after a commit; what became of the log, if that failed."""
+        done = partition_expiry.after_commit(self._committer, self.options.partition_age)
+        return None if done is None else log.after_commit(self.as_logged(), done.info)
+
+    def maintain(self) -> None:
+        """Drop the partitions and expire the snapshots that are due, as commits do.
+
+        For who compacts a table whose commits leave that to others (``write-only``).
+
+        Raises:
+            LogNotPublishedError: partitions are dropped, and the table's log does not say so yet.
+        """
+        self.published.latest()
+        failure = self._after_partitions_expired()
+        expiry.after_commit(self._committer, self.options.retention)
+        if failure is not None:
+            raise failure
+
     def tag(self, name: str, snapshot: int | str | None = None) -> Tag:
         """Give a snapshot a name, by which it stays readable until the tag is deleted.
 
@@ -730,5 +792,5 @@ class Table:
         is_wanted = compaction.in_buckets(self.schema, partition, buckets)
         with background.compaction_lock(self.root, wait=True):
             info = compaction.compact_fully(self._committer, self.options, is_wanted)
-        expiry.after_commit(self._committer, self.options.retention)
+        self.maintain()
         return None if info is None else self._snapshot_of(info)

@@ -19,7 +19,8 @@ from upsert.store import log_options
 from upsert.store.files.formats import FORMATS, format_called
 from upsert.store.files.formats.base import Compression, FileForm, refuse_depth
 from upsert.store.log_options import LOG_OPTIONS, LogOptions
-from upsert.store.retention import policy
+from upsert.store.retention import partition_time, policy
+from upsert.store.retention.partition_time import PARTITION_OPTIONS, PartitionAge
 from upsert.store.retention.policy import Retention
 from upsert.store.rows import merge_rules
 from upsert.store.rows.merge_rules import MERGE_OPTIONS, PLAIN, MergeRules
@@ -164,6 +165,7 @@ OPTIONS: Final = (
         "snapshots that one commit expires at most",
         policy.DEFAULT_LIMIT,
     ),
+    *PARTITION_OPTIONS,
     SINK_MATERIALIZE,
     MATERIALIZED_VIEW,
     VIEW_REFRESH,
@@ -214,6 +216,7 @@ class TableOptions:
     file_form: FileForm = field(default_factory=FileForm)
     merge: MergeRules = PLAIN
     log: LogOptions = field(default_factory=LogOptions)
+    partition_age: PartitionAge | None = None
     materialize: str = _own(SINK_MATERIALIZE.key)
     refresh: str = _own(VIEW_REFRESH.key)
 
@@ -239,8 +242,19 @@ class TableOptions:
             file_form=_file_form(owner, values, schema),
             merge=merge,
             log=log_options.log_options(owner, values, of_client, schema, merge),
+            partition_age=_partition_age(owner, values, schema),
             **options.values_held(cls, values),
         )
+
+
+def _partition_age(owner: str, values: Mapping[str, Any], schema: TableSchema) -> PartitionAge | None:
+    age = PartitionAge.of(owner, values, schema)
+    if age is not None and values[MATERIALIZED_VIEW.key] is not None:
+        raise ConfigurationError(
+            f"{owner}: option {partition_time.AGE!r} is of tables, and this is a materialized view, whose "
+            "rows are those of its query; let the partitions of its tables expire, or add a condition to it"
+        )
+    return age
 
 
 def _check_retained(owner: str, values: Mapping[str, Any]) -> None:

@@ -15,7 +15,7 @@ from upsert.catalog.run.jobs import active
 from upsert.catalog.run.scans import zone
 from upsert.catalog.run.shows import matching
 from upsert.errors import ConfigurationError
-from upsert.options import suggestion
+from upsert.options import positive_duration_ms, suggestion
 from upsert.sql import statements as s
 from upsert.sql.predicates import instant
 from upsert.store import Table
@@ -177,6 +177,10 @@ def _age(value: Any, environment: Environment) -> float:
     return age
 
 
+def _duration(value: Any, _: Environment) -> float:
+    return positive_duration_ms(str(value)) / 1000
+
+
 def _create_tag(table: Table, given: Mapping[str, Any]) -> Sequence[_Row]:
     tag = table.tag(given["tag"], given["snapshot"])
     return [(tag.name, tag.snapshot.id)]
@@ -194,6 +198,15 @@ def _rollback_to(table: Table, given: Mapping[str, Any]) -> Sequence[_Row]:
 
 def _expire_snapshots(table: Table, given: Mapping[str, Any]) -> Sequence[_Row]:
     return [(table.expire(keep=given["retain_last"], older_than_s=given["older_than"]),)]
+
+
+def _expire_partitions(table: Table, given: Mapping[str, Any]) -> Sequence[_Row]:
+    gone = table.expire_partitions(
+        older_than_s=given["expiration_time"],
+        timestamp_formatter=given["timestamp_formatter"],
+        timestamp_pattern=given["timestamp_pattern"],
+    )
+    return [(name,) for name in gone]
 
 
 def _remove_orphan_files(table: Table, given: Mapping[str, Any]) -> Sequence[_Row]:
@@ -248,6 +261,18 @@ PROCEDURES: Final[Mapping[str, Procedure]] = {
         (Parameter("retain_last", _count, "a number of states"), _BEFORE),
         {"expired_snapshots_count": pa.int64()},
         _expire_snapshots,
+    ),
+    "expire_partitions": Procedure(
+        "drops the partitions of a time that is longer ago; what is left out is what the options "
+        "`partition.…` say",
+        (
+            Parameter("expiration_time", _duration, "a duration in quotes, like '7 d'"),
+            Parameter("timestamp_formatter", _text, "a text like 'yyyyMMdd'"),
+            Parameter("timestamp_pattern", _text, "a text like '$day $hour:00:00'"),
+        ),
+        {"expired_partition": pa.string()},
+        _expire_partitions,
+        takes_views=False,
     ),
     "remove_orphan_files": Procedure(
         "deletes files that no snapshot needs and that were written before `older_than`, else a day ago",

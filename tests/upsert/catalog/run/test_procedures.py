@@ -116,6 +116,23 @@ def test_files_are_merged_and_orphans_deleted(catalog: Catalog, table: Table) ->
     assert found["deleted_file_count"] > 0
 
 
+def test_partitions_expire(catalog: Catalog) -> None:
+    days = "CREATE TABLE days (day STRING, id INT, PRIMARY KEY (day, id) NOT ENFORCED) PARTITIONED BY (day)"
+    catalog.sql(f"{days} WITH ('partition.timestamp-formatter' = 'yyyyMMdd')")
+    today = f"{datetime.now(UTC):%Y%m%d}"
+    catalog.table("days").write(pa.table({"day": ["20200101", today], "id": pa.array([1, 2], pa.int32())}))
+    assert called(catalog, "expire_partitions(days, '100000 d')") == []
+    assert called(catalog, "expire_partitions('days', expiration_time => '2 d')") == [
+        {"expired_partition": "day=20200101"}
+    ]
+    with pytest.raises(
+        ConfigurationError, match="'expiration_time' must be a duration in quotes, like '7 d'"
+    ):
+        called(catalog, "expire_partitions(days, 'soon')")
+    with pytest.raises(ConfigurationError, match="needs an age, got none"):
+        called(catalog, "expire_partitions(days)")
+
+
 def test_consumer_is_deleted_and_damage_is_found(catalog: Catalog, table: Table) -> None:
     table.hold("export", Version.complete(2))
     deleted = [called(catalog, "delete_consumer('shop.stock', 'export')") for _ in range(2)]

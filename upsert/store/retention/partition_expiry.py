@@ -1,0 +1,64 @@
+"""Dropping partitions whose time is long ago: after commits, or when it is asked for.
+
+It is a commit like ``DROP PARTITION``: readers of changes see each row go, unless commits to the partition
+are not tracked; see docs/decisions/0070. What has expired is asked of the very snapshot that it builds on,
+so rows that others commit to such a partition meanwhile go too. A crash leaves all of them or none.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+from cachetools import LRUCache
+
+from upsert.store.commit.change import Change
+from upsert.store.commit.committer import Committed, Committer
+from upsert.store.kept import Kept
+from upsert.store.metadata.snapshot import SnapshotInfo
+from upsert.store.paths import Partition
+from upsert.store.retention.expiry import ExpiryWarning
+from upsert.store.retention.partition_time import PartitionAge
+
+_looked = Kept[str, int](LRUCache(10_000), is_inherited=True)
+"""When this process last looked for expired partitions of a table, by its uuid, in ms since 1970."""
+
+
+def drop_expired(committer: Committer, age: PartitionAge) -> tuple[Committed, frozenset[Partition]]:
+    """Commit the removal of the partitions that have expired, and say which; nothing if none have."""
+    gone: frozenset[Partition] = frozenset()
+
+    def propose(latest: SnapshotInfo) -> Change | None:
+        nonlocal gone
+        files = committer.history.files(latest)
+        gone = age.expired({partition for partition, _ in files.groups}, _now_ms(committer))
+        return Change("delete", removed=files.only(gone.__contains__).entries) if gone else None
+
+    return committer.commit(propose), gone
+
+
+def after_commit(committer: Committer, age: PartitionAge | None) -> Committed | None:
+    """Drop what has expired, if this process has not looked for a while; never fails the commit.
+
+    None if nothing was dropped.
+    """
+    if age is None:
+        return None
+    key, now_ms = committer.history.uuid, _now_ms(committer)
+    if (last := _looked.get(key)) is not None and last <= now_ms < last + age.interval_ms:
+        return None
+    try:
+        done, gone = drop_expired(committer, age)
+    except Exception as failure:  # the commit is published: nothing that happens here may deny it
+        warnings.warn(
+            f"table {committer.root!r}: expired partitions could not be dropped — {failure!r}; correct the "
+            "cause, then call expire_partitions()",
+            ExpiryWarning,
+            stacklevel=4,
+        )
+        return None
+    _looked.put(key, now_ms)
+    return done if gone else None
+
+
+def _now_ms(committer: Committer) -> int:
+    return int(committer.environment.now() * 1000)
