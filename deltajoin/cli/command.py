@@ -7,24 +7,19 @@ A command that fails prints a sentence, and its exit code says which kind of err
 from __future__ import annotations
 
 import json
-import math
 import re
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
 from enum import IntEnum
 from typing import Annotated, Any, Final
 
 import pyarrow as pa
 import typer
 from pyspark.errors import PySparkException
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console
 from rich.markup import escape
-from rich.table import Table as Grid
-from rich.text import Text
 
 from upsert import Catalog, Table
 from upsert.errors import (
@@ -34,7 +29,7 @@ from upsert.errors import (
     UpsertError,
     own_error,
 )
-from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.show.terminal import RowGrid, plain
 
 Warehouse = Annotated[
     str,
@@ -61,96 +56,6 @@ SnapshotId = Annotated[
 def table_of(warehouse: str, name: str) -> Table:
     """The managed table, or the mirror, of a name in a warehouse."""
     return Catalog(warehouse).table(name)
-
-
-_NULL: Final = Text("NULL", style="dim")
-_KIND_STYLES: Final = {"+I": "green", "+U": "cyan", "-U": "yellow", "-D": "red"}
-_COUNTS: Final = {"rows", "records", "bytes", "deletes", "files"}
-_LONGEST: Final = 200
-"""Characters of a value that is shown; JSON has all of it."""
-_NARROWEST: Final = 14
-"""Characters to which a column's longer values may be folded; narrower they cannot be read."""
-_BORDER: Final = 3
-_ESCAPED: Final = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160))}
-"""Control characters as text: what is in a table must not command the terminal."""
-
-
-class RowGrid:
-    """Rows as a table; as records where its columns would be folded too much. Row kinds have colours."""
-
-    def __init__(self, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        self._titles = [Text(name.translate(_ESCAPED)) for name in names]
-        self._rows = [list(row) for row in rows]
-        self._cells = [[_cell(*named) for named in zip(names, row, strict=True)] for row in self._rows]
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        if self._rows and self._least_width() > options.max_width:
-            yield from self._records()
-        else:
-            yield self._table()
-
-    def _least_width(self) -> int:
-        columns = zip(self._titles, *self._cells, strict=True)
-        longest: list[int] = [max(cell.cell_len for cell in column) for column in columns]
-        return 1 + sum(_BORDER + min(_NARROWEST, length) for length in longest)
-
-    def _table(self) -> Grid:
-        found = Grid(header_style="bold", highlight=False)
-        for number, title in enumerate(self._titles):
-            is_number = any(isinstance(row[number], int | float | Decimal) for row in self._rows)
-            found.add_column(title, justify="right" if is_number else "left", overflow="fold")
-        for cells in self._cells:
-            found.add_row(*cells)
-        return found
-
-    def _records(self) -> Iterable[Grid | Text]:
-        for number, cells in enumerate(self._cells, 1):
-            if len(self._cells) > 1:
-                yield Text(f"row {number}", style="dim")
-            found = Grid.grid(padding=(0, 2, 0, 0))
-            found.add_column(style="bold")
-            found.add_column(overflow="fold")
-            for title, cell in zip(self._titles, cells, strict=True):
-                found.add_row(title, cell)
-            yield found
-
-
-def _cell(name: str, value: Any) -> Text:
-    if value is None:
-        return _NULL
-    if name == ROW_KIND_COLUMN:
-        return Text(value, style=_KIND_STYLES.get(value, ""))
-    if isinstance(value, bool):
-        return Text(str(value).lower())
-    if isinstance(value, int):
-        return Text(f"{value:,}" if name in _COUNTS else str(value))
-    if isinstance(value, datetime):
-        return Text(value.isoformat(" ", "microseconds" if value.microsecond % 1000 else "milliseconds"))
-    shown = plain(value)
-    text = shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False)
-    text = text.translate(_ESCAPED)
-    return Text(text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…")
-
-
-def plain(value: Any) -> Any:
-    """A value as JSON can say it without loss: times in ISO 8601, decimals and NaN as text, bytes in hex.
-
-    >>> plain({"at": date(2013, 1, 31), "price": Decimal("1.50"), "raw": b"a"})
-    {'at': '2013-01-31', 'price': '1.50', 'raw': '61'}
-    """
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, datetime | date | time):
-        return value.isoformat()
-    if isinstance(value, Decimal | timedelta):
-        return str(value)
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, Mapping):
-        return {str(key): plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(inner) for inner in value]
-    return value
 
 
 _ENDLESS: Final = 100_000

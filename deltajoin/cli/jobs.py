@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.live import Live
 
-from deltajoin.cli.command import Output, RowGrid, reason_of
+from deltajoin.cli.command import Output, reason_of
 from upsert.errors import UpsertError
 from upsert.retry import retried
+from upsert.show.terminal import RowGrid
 from upsert.views.progress import METRICS
 
 if TYPE_CHECKING:

@@ -20,11 +20,12 @@ from rich.console import Console, Group
 from rich.live import Live as LiveView
 from rich.text import Text
 
-from deltajoin.cli.command import Output, RowGrid
+from deltajoin.cli.command import Output
 from upsert import Catalog
 from upsert.catalog.results import Done, Frame, Live, Result, Rows, Running, RunningSet
 from upsert.catalog.script import split_statements
 from upsert.errors import ConfigurationError, own_errors_first
+from upsert.show.terminal import RowGrid
 from upsert.sql.parameters import bound, parameters, written
 from upsert.sql.parser import parse
 from upsert.sql.statements import CreateView, RefreshView

@@ -50,10 +50,21 @@ def head(
     warehouse: Warehouse = HERE,
     rows: Annotated[int, typer.Option("--rows", "-n", min=0, help="How many rows.")] = 10,
     snapshot: SnapshotId = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Show them again after each commit, until interrupted.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Show some rows of a table as it is, or as it was at a snapshot."""
     with errors_printed(as_json=as_json) as output:
+        if follow:
+            if as_json or snapshot is not None:
+                raise ConfigurationError(
+                    "head: --follow shows the newest rows to people, got --json or --snapshot too; "
+                    "leave it out, or follow the `changes`"
+                )
+            table_of(warehouse, name).watch(rows=rows)
+            return
         found = table_of(warehouse, name).snapshot(snapshot)
         output.table(found.scan().slice(0, rows), title=f"{name}, snapshot {found.id}")
 

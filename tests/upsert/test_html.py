@@ -1,5 +1,6 @@
 """What notebooks show of tables, views and results: whatever a name or a value is, it stays text."""
 
+import re
 import shutil
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -11,9 +12,9 @@ from pyspark.sql import SparkSession
 
 import planner
 import upsert
-from upsert import html
 from upsert.catalog.results import Done, Live, Materialized, Rows, Running
 from upsert.schema import Column
+from upsert.show import html
 
 EVIL = """</td><script>alert('"1"')</script><img src=x onerror=alert(2)>&amp;"""
 TAGS = {"div", "strong", "p", "pre", "table", "thead", "tbody", "tr", "th", "td", "i", "details", "summary"}
@@ -98,7 +99,9 @@ def test_a_table_that_is_gone_says_so_instead_of_failing(tmp_path: Path) -> None
 
 
 @pytest.mark.spark
-def test_views_queries_and_explanations_show_text(spark: SparkSession, tmp_path: Path) -> None:
+def test_views_queries_and_explanations_show_text(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     catalog = upsert.Catalog(str(tmp_path), optimize=planner.optimize)
     catalog.sql("CREATE TABLE t (id BIGINT, `<b>` STRING, PRIMARY KEY (id) NOT ENFORCED)")
     catalog.sql("INSERT INTO t VALUES (1, 'x')", spark)
@@ -107,6 +110,11 @@ def test_views_queries_and_explanations_show_text(spark: SparkSession, tmp_path:
     assert "SELECT id, `<b>`, '<script>' AS `<i>` FROM t" in shown
     assert "up to date" in shown
     assert "snapshot of default.t1" in shown
+
+    catalog.view("v", spark).watch(seconds=0)
+    assert re.search(
+        r"state up to date; snapshot of default\.t 1\n(.*\n){3}.* <script> *│\n", capsys.readouterr().out
+    )
 
     frame = catalog.sql("SELECT id AS `<script>` FROM t", spark)
     assert Shown(frame._repr_html_()).text.endswith("<script>bigint")

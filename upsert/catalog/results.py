@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from upsert import html
 from upsert.connect import needs_classic
 from upsert.errors import ConfigurationError, own_errors_first
 from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.show import html
 from upsert.stream_keys import UpsertKey
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ from typing import Final, Self, TypeVar
 
 import pyarrow as pa
 
-from upsert import html
 from upsert.errors import (
     CommitConflictError,
     ConfigurationError,
@@ -23,6 +22,7 @@ from upsert.errors import (
     UpsertError,
 )
 from upsert.schema import TableSchema
+from upsert.show import html
 from upsert.store import log, paths
 from upsert.store.alterations import Alteration
 from upsert.store.commit import append, deletion, staging
@@ -39,6 +39,7 @@ from upsert.store.metadata.table_file import TableFile
 from upsert.store.metadata.tag_file import Tag
 from upsert.store.predicate import Where, parse_where
 from upsert.store.read import changes as _changes
+from upsert.store.read import watch as watching
 from upsert.store.read.changes import Scope
 from upsert.store.read.row_metadata import with_metadata_aside
 from upsert.store.read.snapshot import PinnedTable, Snapshot, View
@@ -174,6 +175,53 @@ class Table:
         ]
         names = ("column", "type", "", "comment")
         return html.page(repr(self), html.facts(facts), html.grid(names, columns, len(columns), "columns"))
+
+    def watch(
+        self,
+        *,
+        rows: int = html.MAX_ROWS,
+        columns: Sequence[str] | None = None,
+        where: Where | None = None,
+        seconds: float | None = None,
+        every: float = 1.0,
+    ) -> None:
+        """Show the first rows as they are, and again after each commit of any process.
+
+        A notebook and a terminal show them in one place, a pipe one after the other. It ends after
+        ``seconds``, when the table is dropped, and by an interrupt: Ctrl-C, or a notebook's "stop".
+
+        Args:
+            rows: how many are shown, in no particular order.
+            columns: which, in this order; None for all.
+            where: of which rows, see ``Snapshot.scan``; all rows are then read after each commit.
+            seconds: None for no end.
+            every: seconds between two looks for a commit.
+
+        Raises:
+            ConfigurationError: a number is not positive.
+            SchemaError: a column is unknown or ``where`` does not fit the table.
+
+        >>> import tempfile, pyarrow as pa
+        >>> schema = TableSchema.of({"id": pa.int64(), "name": pa.string()}, primary_key=["id"])
+        >>> table = Table.create(tempfile.mkdtemp() + "/users", schema)
+        >>> snapshot = table.write(pa.table({"id": [1, 2], "name": ["ann", "bob"]}))
+        >>> table.watch(rows=1, seconds=0)
+        Table('.../users')
+        snapshot 1 of ...; rows about 2
+        ┏━━━━┳━━━━━━┓
+        ┃ id ┃ name ┃
+        ┡━━━━╇━━━━━━┩
+        │  1 │ ann  │
+        └────┴──────┘
+        (1 more rows)
+        """
+        asked = watching.Shown(rows, columns, where, seconds, every)
+
+        def look() -> tuple[Snapshot, dict[str, str]]:
+            newest = self.snapshot()
+            return newest, {"rows": f"about {newest.row_count:,}"}
+
+        watching.watch(repr(self), look, asked)
 
     @property
     def definition(self) -> Definition:

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from upsert import html
 from upsert.codec import MAY_BE_MISSING, Jsonable
 from upsert.errors import (
     ConfigurationError,
@@ -23,9 +22,13 @@ from upsert.errors import (
     UpsertError,
     own_errors_first,
 )
+from upsert.show import html
 from upsert.spark_formats import QueryWriter, register
 from upsert.store.alterations import SetOptions
 from upsert.store.metadata.stands_for import Refresh
+from upsert.store.predicate import Where
+from upsert.store.read.snapshot import Snapshot
+from upsert.store.read.watch import Shown, watch
 from upsert.store.table import Table
 from upsert.store.table_options import MATERIALIZED_VIEW
 from upsert.views import steps
@@ -163,15 +166,45 @@ class View:
         """For notebooks: its query, what it stands for, how it was last refreshed, and its table."""
         try:
             definition = self.definition
-            state = "suspended" if definition.is_suspended else "up to date" if self.is_current else "behind"
-            facts = {"state": f"{state}, running" if self.query else state}
-            facts |= {f"snapshot of {name}": str(id) for name, id in self.base_versions.items()}
+            facts = self._facts()
             facts |= {f"refreshed {name}": refresh.reason for name, refresh in self.refreshes.items()}
         except UpsertError as error:  # what is shown is no place to fail
             return html.page(repr(self), html.block(str(error)))
         return html.page(
             repr(self), html.block(definition.query), html.facts(facts), self.table._repr_html_()
         )
+
+    def _facts(self) -> dict[str, str]:
+        """Its state, and what it stands for."""
+        is_suspended = self.definition.is_suspended
+        state = "suspended" if is_suspended else "up to date" if self.is_current else "behind"
+        facts = {"state": f"{state}, running" if self.query else state}
+        return facts | {f"snapshot of {name}": str(id) for name, id in self.base_versions.items()}
+
+    def watch(
+        self,
+        *,
+        rows: int = html.MAX_ROWS,
+        columns: Sequence[str] | None = None,
+        where: Where | None = None,
+        seconds: float | None = None,
+        every: float = 1.0,
+    ) -> None:
+        """Show the first rows as they are, whether they are behind, and again after each refresh.
+
+        It refreshes nothing: ``start`` does, or another process. For the arguments see ``Table.watch``.
+
+        >>> view.watch(seconds=60)  # doctest: +SKIP
+        """
+
+        def look() -> tuple[Snapshot, dict[str, str]]:
+            newest = self.table.snapshot()
+            try:
+                return newest, self._facts()
+            except TableNotFoundError as gone:  # of a table that it reads; its own says so in the next look
+                return newest, {"state": str(gone)}
+
+        watch(repr(self), look, Shown(rows, columns, where, seconds, every))
 
     @property
     def definition(self) -> ViewDefinition:

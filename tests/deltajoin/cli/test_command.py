@@ -11,7 +11,8 @@ import pytest
 import typer
 from rich.console import Console
 
-from deltajoin.cli.command import Exit, RowGrid, errors_printed
+from deltajoin.cli.command import Exit, errors_printed
+from upsert.show.terminal import RowGrid
 
 
 def test_a_disk_or_a_server_that_fails_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:

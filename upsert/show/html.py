@@ -13,7 +13,7 @@ from typing import Any, Final
 MAX_ROWS: Final = 20
 MAX_COLUMNS: Final = 50
 MAX_WIDTH: Final = 80
-"""Of a grid; a notebook keeps what it shows in its file."""
+"""Of a grid, unless it is told another number of rows; a notebook keeps what it shows in its file."""
 
 _CELL: Final = "text-align:left;vertical-align:top"
 
@@ -50,7 +50,14 @@ def facts(named: Mapping[str, object]) -> str:
     return f"<table>{''.join(lines)}</table>"
 
 
-def grid(names: Sequence[str], rows: Iterable[Sequence[Any]], total: int, what: str = "rows") -> str:
+def grid(
+    names: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    total: int,
+    what: str = "rows",
+    *,
+    most: int = MAX_ROWS,
+) -> str:
     """The first rows and columns of a table that has ``total`` rows, or of ``what`` else has a row here.
 
     NULL is set apart from the text NULL.
@@ -61,7 +68,7 @@ def grid(names: Sequence[str], rows: Iterable[Sequence[Any]], total: int, what: 
     head = "".join(f'<th style="{_CELL}">{escape(_short(name))}</th>' for name in names[:MAX_COLUMNS])
     body, shown = [], 0
     for row in rows:
-        if shown == MAX_ROWS:
+        if shown == most:
             break
         shown += 1
         body.append(f"<tr>{''.join(map(_cell, row[:MAX_COLUMNS]))}</tr>")
