@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from deltajoin.api import reached, read_join
     from deltajoin.enrichment import lookup_join
     from deltajoin.latest.api import lookup_delta_join, upsert_key_of, with_lookup
-    from deltajoin.latest.metrics import LookupMetrics, metrics
+    from deltajoin.latest.metrics import LookupMetrics
+    from deltajoin.observe.query_metrics import QueryMetrics, metrics
+    from deltajoin.observe.telemetry import export_metrics
     from deltajoin.spark.source import register
     from deltajoin.temporal import temporal_join
     from upsert.spark_formats import configure
@@ -29,8 +31,10 @@ __all__ = [
     "DeltaJoinSpec",
     "JoinedTable",
     "LookupMetrics",
+    "QueryMetrics",
     "Side",
     "configure",
+    "export_metrics",
     "expressions",
     "lookup_delta_join",
     "lookup_join",
@@ -50,10 +54,12 @@ __getattr__, __dir__ = _imported_on_use(
     __name__,
     {
         "LookupMetrics": "deltajoin.latest.metrics",
+        "QueryMetrics": "deltajoin.observe.query_metrics",
         "configure": "upsert.spark_formats",
+        "export_metrics": "deltajoin.observe.telemetry",
         "lookup_delta_join": "deltajoin.latest.api",
         "lookup_join": "deltajoin.enrichment",
-        "metrics": "deltajoin.latest.metrics",
+        "metrics": "deltajoin.observe.query_metrics",
         "planner": "deltajoin",
         "reached": "deltajoin.api",
         "read_join": "deltajoin.api",

@@ -136,11 +136,18 @@ def checkpoint_of(spark: SparkSession, id: str) -> str | None:
     if is_connect(spark):
         return None  # it tells no checkpoint
     try:
-        query: Any = spark.streams.get(id)
-        if query is None:
-            return None
-        return str(query._jsq.streamingQuery().resolvedCheckpointRoot())
-    except (Py4JError, OSError):  # the query, or the session, has ended meanwhile
+        query = spark.streams.get(id)
+    except (Py4JError, OSError):  # the session has ended meanwhile
+        return None
+    return None if query is None else checkpoint_of_query(query)
+
+
+def checkpoint_of_query(query: StreamingQuery) -> str | None:
+    """Folder of the checkpoint of a query that runs, or has run; None where Spark does not tell it."""
+    handle: Any = getattr(query, "_jsq", None)  # over Connect there is none
+    try:
+        return None if handle is None else str(handle.streamingQuery().resolvedCheckpointRoot())
+    except (Py4JError, OSError):  # the session has ended meanwhile
         return None
 
 

@@ -65,8 +65,8 @@ def ui(
             raise ConfigurationError(
                 "ui: needs the extra 'ui', which is not installed; pip install 'deltajoin[ui]'"
             )
+        from deltajoin.observe.overview import Observer
         from deltajoin.ui import pages, server
-        from deltajoin.ui.overview import Observer
 
         observer = Observer(warehouse)
         if html is not None:

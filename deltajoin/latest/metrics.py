@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields
 from functools import reduce
 from operator import add
 from typing import Any, Final, Self
 
-from pyspark.sql.streaming.query import StreamingQuery
-
 from deltajoin.latest.spec import SIDES
 from deltajoin.lookup.batch import LookupCounts
 from deltajoin.lookup.cache import CacheCounts
-from upsert.errors import ConfigurationError
 
 
 @dataclass(frozen=True)
@@ -115,7 +112,7 @@ class LookupMetrics:
     """What the lookups of a query cost.
 
     Attributes:
-        total: of all micro-batches that the query remembers.
+        total: of all micro-batches that Spark remembers.
         last: of the last one that had rows.
         batches: how many are in ``total``.
     """
@@ -125,28 +122,16 @@ class LookupMetrics:
     batches: int
 
 
-def metrics(query: StreamingQuery) -> LookupMetrics:
-    """What the lookups of a query with a `lookup_delta_join` cost so far.
+def lookups_of(progress: Sequence[Any]) -> LookupMetrics | None:
+    """What the lookups cost in the micro-batches that these reports are of; None if none looked anything up.
 
-    Spark remembers the progress of the last 100 micro-batches
-    (``spark.sql.streaming.numRecentProgressUpdates``); ``total`` is of these. A listener of one's own finds
-    the same numbers as observed metrics ``deltajoin.lookups`` in each progress, as ``left_hits`` and so on.
-
-    Args:
-        query: a query that runs, or has run, in this process.
-
-    Raises:
-        ConfigurationError: micro-batches have been run, and none looked anything up.
+    A listener of one's own finds the same numbers as observed metrics ``deltajoin.lookups`` in each report,
+    as ``left_hits`` and so on.
     """
-    observed = list(_observed(query.recentProgress))
-    if query.recentProgress and not observed:
-        raise ConfigurationError(
-            "metrics needs a query with a lookup_delta_join, got one whose progress has no observed metrics "
-            f"{OBSERVED!r}"
-        )
-    measured = [JoinMeasures.of(found) for found in observed]
-    total = reduce(add, measured, JoinMeasures())
-    return LookupMetrics(total, measured[-1] if measured else JoinMeasures(), len(measured))
+    measured = [JoinMeasures.of(found) for found in _observed(progress)]
+    if not measured:
+        return None
+    return LookupMetrics(reduce(add, measured, JoinMeasures()), measured[-1], len(measured))
 
 
 def _observed(progress: Iterable[Any]) -> Iterable[Mapping[str, Any]]:

@@ -16,7 +16,8 @@ import pyarrow as pa
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from deltajoin.ui.overview import Overview, QueryInfo, TableInfo, shown
+from deltajoin.observe.measures import PHASES, SIDES, levels_of, phases_of
+from deltajoin.observe.overview import Overview, QueryInfo, TableInfo, shown
 from upsert.catalog.query_records import MicroBatch
 
 Href = Callable[[str, str], str]
@@ -28,16 +29,6 @@ _GAP: Final = (48, 14)
 _BAR: Final = (12, 3)
 _BARS_HEIGHT: Final = 120
 _BARS_TOP: Final = 16
-_PHASES: Final = (
-    "latestOffset",
-    "getBatch",
-    "queryPlanning",
-    "walCommit",
-    "addBatch",
-    "commitOffsets",
-    "other",
-)
-"""Spark's phases of a micro-batch, in their order, and the rest of its time."""
 
 
 class Sample(NamedTuple):
@@ -105,17 +96,6 @@ class Bars(NamedTuple):
     bar_width: int = _BAR[0]
 
 
-def phases_of(batch: MicroBatch) -> dict[str, int]:
-    """Milliseconds of each phase of a micro-batch, and what is left of the whole as ``other``.
-
-    >>> phases_of(MicroBatch(1, 0, 0, None, {"addBatch": 70, "triggerExecution": 100}, ()))
-    {'addBatch': 70, 'other': 30}
-    """
-    found = {phase: batch.duration_ms[phase] for phase in _PHASES if batch.duration_ms.get(phase)}
-    rest = batch.duration_ms.get("triggerExecution", 0) - sum(found.values())
-    return {**found, "other": rest} if rest > 0 else found
-
-
 def bars_of(batches: Sequence[MicroBatch]) -> Bars | None:
     """The micro-batches as bars; None if there is none."""
     split = [phases_of(batch) for batch in batches]
@@ -129,9 +109,9 @@ def bars_of(batches: Sequence[MicroBatch]) -> Bars | None:
         for phase, ms in parts.items():
             part = ms * height / longest
             y -= part
-            drawn.append(Part(_PHASES.index(phase), ms, round(y, 2), round(part, 2)))
+            drawn.append(Part(PHASES.index(phase), ms, round(y, 2), round(part, 2)))
         bars.append(Bar(batch.id, number * sum(_BAR), sum(parts.values()), tuple(drawn)))
-    return Bars(_PHASES, tuple(bars), longest, max(120, len(bars) * sum(_BAR)), _BARS_HEIGHT)
+    return Bars(PHASES, tuple(bars), longest, max(120, len(bars) * sum(_BAR)), _BARS_HEIGHT)
 
 
 def graph_of(overview: Overview, href: Href, only: QueryInfo | None = None) -> Graph | None:
@@ -154,7 +134,7 @@ def graph_of(overview: Overview, href: Href, only: QueryInfo | None = None) -> G
         if not (query.reads or query.sources or query.writes):
             continue
         id = f"q {query.record.id}"
-        last = f", {milliseconds(took(query.record.batches[-1]))}" if query.record.batches else ""
+        last = f", {milliseconds(query.record.batches[-1].took_ms)}" if query.record.batches else ""
         note = f"{query.state}{last}"
         boxes[id] = ("query", query.name, note, query.state, href("query", query.record.id))
         for source in query.sources:
@@ -302,11 +282,6 @@ def milliseconds(value: int | None) -> str:
     return f"{value} ms" if value < 1000 else f"{value / 1000:.1f} s"
 
 
-def took(batch: MicroBatch) -> int:
-    """Milliseconds of a whole micro-batch."""
-    return batch.duration_ms.get("triggerExecution", sum(batch.duration_ms.values()))
-
-
 def time(value: int | None) -> str:
     """A moment in UTC."""
     if value is None:
@@ -374,6 +349,41 @@ def versions(batch: MicroBatch, overview: Overview) -> list[tuple[str, str]]:
     ]
 
 
+class LookupRow(NamedTuple):
+    """What the lookups of one side have cost in all micro-batches, and what the cache and the queue hold."""
+
+    side: str
+    keys: int
+    requests: int
+    mean_ms: int | None
+    retries: int
+    failed_keys: int
+    waiting: int
+    hits: int
+    misses: int
+    evictions: int
+    cached_keys: int
+    cached_bytes: int
+
+
+def lookups(query: QueryInfo) -> list[LookupRow]:
+    """A row for each side of a query that looks rows up outside of managed tables."""
+    totals = query.record.totals.lookups or {}
+    levels = levels_of(query.record.batches)
+
+    def row(side: str) -> LookupRow:
+        counts = {name: totals.get(f"{side}_{name}", 0) for name in _LOOKUP_COUNTS}
+        held = {name: levels.get(f"{side}_{name}", 0) for name in _LOOKUP_LEVELS}
+        taken_us, requests = totals.get(f"{side}_lookup_us", 0), counts["requests"]
+        mean_ms = round(taken_us / requests / 1000) if requests else None
+        return LookupRow(side=side, mean_ms=mean_ms, **counts, **held)
+
+    return [row(side) for side in SIDES]
+
+
+_LOOKUP_COUNTS: Final = ("keys", "requests", "retries", "failed_keys", "hits", "misses", "evictions")
+_LOOKUP_LEVELS: Final = ("waiting", "cached_keys", "cached_bytes")
+
 _ENVIRONMENT: Final = Environment(
     loader=PackageLoader("deltajoin.ui", "."),
     autoescape=True,
@@ -385,6 +395,7 @@ _ENVIRONMENT.filters |= {
     "ago": ago,
     "cell": cell,
     "growth_points": growth_points,
+    "lookups": lookups,
     "milliseconds": milliseconds,
     "number": number,
     "remedy": remedy,
@@ -392,7 +403,6 @@ _ENVIRONMENT.filters |= {
     "shortened": shortened,
     "size": size,
     "time": time,
-    "took": took,
     "versions": versions,
 }
 

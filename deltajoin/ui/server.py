@@ -4,9 +4,7 @@ A web page of another site can make a browser send requests here, also under a n
 mean 127.0.0.1. So requests are answered only if their ``Host`` is an address, ``localhost`` or a name that
 was given: a page of another name gets nothing.
 
-``/metrics`` has the values of the pages in Prometheus' text format. Every metric is a gauge, for each is a
-state that was read from files: a server that has just started knows it too, and a query that starts again is
-no counter that was reset. Names and units follow Prometheus' rules.
+``/metrics`` has the values of the pages in Prometheus' text format; `measures` has the list of them.
 """
 
 from __future__ import annotations
@@ -16,53 +14,22 @@ import base64
 import hashlib
 import threading
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
 from ipaddress import ip_address
-from itertools import chain
 from typing import Any, Final
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from deltajoin.observe.measures import METRICS, prometheus_name, samples
+from deltajoin.observe.overview import Observer, Overview, QueryInfo, TableInfo
 from deltajoin.ui import pages
-from deltajoin.ui.overview import Observer, Overview, QueryInfo, TableInfo
-from deltajoin.ui.pages import phases_of
 from upsert.errors import ConfigurationError, UpsertError
 
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-
-STATES: Final = ("running", "silent", "ended", "failed")
-
-_TABLE: Final = ("table", "kind")
-_QUERY: Final = ("query", "query_id")
-_INPUT: Final = (*_QUERY, "table")
-_MILLISECONDS: Final = 1000
-_METRICS: Final = {
-    "table_readable": ("0: it cannot be read.", _TABLE),
-    "table_rows": ("About how many rows a table has.", _TABLE),
-    "table_size_bytes": ("Size of its data files.", _TABLE),
-    "table_files": ("Its data files by level; many of level 0 await compaction.", (*_TABLE, "level")),
-    "table_snapshot": ("Its newest snapshot.", _TABLE),
-    "table_last_commit_timestamp_seconds": ("When that was published.", _TABLE),
-    "query_state": ("1 for the state that a query is in.", (*_QUERY, "state")),
-    "query_last_heard_timestamp_seconds": ("When its driver last lived.", _QUERY),
-    "query_batch": ("Number of its last micro-batch.", _QUERY),
-    "query_batch_input_rows": ("Rows that it read.", _QUERY),
-    "query_batch_output_rows": ("Rows that it wrote.", _QUERY),
-    "query_batch_duration_seconds": (
-        "What each phase of it took; their sum is the whole.",
-        (*_QUERY, "phase"),
-    ),
-    "query_lag_commits": ("Commits to an input that were not read.", _INPUT),
-    "query_lag_seconds": ("How long the oldest of these waits.", _INPUT),
-}
-"""What each metric says, and its labels."""
-
-_Sample = tuple[str, tuple[str, ...], float | None]
-"""A metric, the values of its labels, and its own; None for what is not known."""
 
 
 class _Collector(Collector):
@@ -71,47 +38,17 @@ class _Collector(Collector):
     def __init__(self, overview: Overview) -> None:
         self._overview = overview
 
-    def collect(self) -> Iterable[GaugeMetricFamily]:
-        found = {
-            name: GaugeMetricFamily(f"deltajoin_{name}", text, labels=labels)
-            for name, (text, labels) in _METRICS.items()
-        }
-        tables, queries = self._overview.tables, self._overview.queries
-        for name, labels, value in chain(*map(_of_table, tables), *map(_of_query, queries)):
-            if value is not None:
-                found[name].add_metric(labels, value)
+    def collect(self) -> Iterable[Metric]:
+        found = {name: _family(name) for name in METRICS}
+        for name, labels, value in samples(self._overview):
+            found[name].add_metric(labels, value)
         return found.values()
 
 
-def _of_table(table: TableInfo) -> Iterator[_Sample]:
-    of = (table.name, table.kind)
-    yield "table_readable", of, float(table.error is None)
-    if table.rows is None:
-        return
-    yield "table_rows", of, table.rows
-    yield "table_size_bytes", of, table.bytes
-    for level in table.levels:
-        yield "table_files", (*of, str(level.level)), level.files
-    if table.snapshots:
-        yield "table_snapshot", of, table.snapshots[-1].id
-        yield "table_last_commit_timestamp_seconds", of, table.snapshots[-1].time_ms / _MILLISECONDS
-
-
-def _of_query(query: QueryInfo) -> Iterator[_Sample]:
-    of = (query.name, query.record.id)
-    for one in STATES:
-        yield "query_state", (*of, one), float(query.state == one)
-    yield "query_last_heard_timestamp_seconds", of, query.record.heard_ms / _MILLISECONDS
-    for reads in query.reads:
-        of_input = (*of, reads.table or reads.uuid)
-        yield "query_lag_commits", of_input, reads.commits
-        yield "query_lag_seconds", of_input, reads.seconds
-    for last in query.record.batches[-1:]:
-        yield "query_batch", of, last.id
-        yield "query_batch_input_rows", of, last.rows_in
-        yield "query_batch_output_rows", of, query.rows_out.get(last.id)
-        for phase, milliseconds in phases_of(last).items():
-            yield "query_batch_duration_seconds", (*of, phase), milliseconds / _MILLISECONDS
+def _family(name: str) -> CounterMetricFamily | GaugeMetricFamily:
+    metric = METRICS[name]
+    family = CounterMetricFamily if metric.is_counter else GaugeMetricFamily
+    return family(prometheus_name(name), metric.text, labels=metric.labels)
 
 
 def metrics_of(overview: Overview) -> bytes:

@@ -13,11 +13,11 @@ import re
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, NamedTuple, Self
 
-from upsert.codec import Jsonable
+from upsert.codec import MAY_BE_MISSING, Jsonable, written_with
 from upsert.errors import ConfigurationError, own_error
 from upsert.options import masked_text
 from upsert.store.storage import storage_of
@@ -27,13 +27,19 @@ FOLDER: Final = ".queries"
 """Folder in the warehouse; no table can have such a name."""
 
 KEPT_BATCHES: Final = 60
-"""Micro-batches of a query that its record tells of: a file stays below 60 kB."""
+"""Micro-batches of a query that its record tells of: a file stays below 60 kB, 120 kB with lookups."""
 
 KEPT_RECORDS: Final = 200
 """Queries of a warehouse that are remembered; the ones not heard of for longest go."""
 
 SILENT_MS: Final = 60_000
 """A running query whose driver was not heard of for so long is shown as silent: the driver may be gone."""
+
+LOOKUPS: Final = "deltajoin.lookups"
+"""Name of what a query with lookups observes, in ``observedMetrics`` of its progress; see latest mode."""
+
+LEVELS: Final = frozenset({"cached_keys", "cached_bytes", "waiting", "most_in_flight", "slowest_us"})
+"""Of these, behind the name of the side, what several micro-batches do not add up."""
 
 _STOP: Final = ".stop"
 _FORMAT: Final = 1
@@ -72,6 +78,9 @@ class MicroBatch(Jsonable):
         rows_out: rows that it wrote; None where the sink does not say.
         duration_ms: what each of its phases took, by Spark's names, ``triggerExecution`` being the whole.
         inputs: its sources.
+        lookups: what it observed as ``deltajoin.lookups``, without zeros; None if it looks nothing up so.
+        state_rows: rows in the state of Spark's operators after it.
+        state_bytes: memory that this state takes.
     """
 
     id: int
@@ -80,6 +89,14 @@ class MicroBatch(Jsonable):
     rows_out: int | None
     duration_ms: Mapping[str, int]
     inputs: tuple[Input, ...]
+    lookups: Mapping[str, int] | None = field(default=None, metadata=written_with("lookups"))
+    state_rows: int = field(default=0, metadata=written_with("state_rows"))
+    state_bytes: int = field(default=0, metadata=written_with("state_bytes"))
+
+    @property
+    def took_ms(self) -> int:
+        """Milliseconds of the whole."""
+        return self.duration_ms.get("triggerExecution", sum(self.duration_ms.values()))
 
     @classmethod
     def of_progress(cls, progress: Mapping[str, Any]) -> Self:
@@ -100,6 +117,7 @@ class MicroBatch(Jsonable):
             for source in sources[:_MOST_INPUTS]
         )
         out = (progress.get("sink") or {}).get("numOutputRows", -1)
+        states = progress.get("stateOperators") or []
         return cls(
             int(progress["batchId"]),
             int(began.timestamp() * 1000),
@@ -107,7 +125,18 @@ class MicroBatch(Jsonable):
             out if isinstance(out, int) and out >= 0 else None,
             {str(phase): max(0, int(took)) for phase, took in (progress.get("durationMs") or {}).items()},
             inputs,
+            _lookups(progress.get("observedMetrics") or {}),
+            sum(max(0, state.get("numRowsTotal") or 0) for state in states),
+            sum(max(0, state.get("memoryUsedBytes") or 0) for state in states),
         )
+
+
+def _lookups(observed: Mapping[str, Any]) -> dict[str, int] | None:
+    """What was observed as ``deltajoin.lookups``; None where nothing was, as of no rows."""
+    found = observed.get(LOOKUPS)
+    if not isinstance(found, dict) or all(value is None for value in found.values()):
+        return None
+    return {str(name): value for name, value in found.items() if isinstance(value, int) and value > 0}
 
 
 def _name(described: Mapping[str, Any]) -> str:
@@ -147,6 +176,42 @@ def versions_in(offset: object) -> dict[str, Version]:
 
 
 @dataclass(frozen=True)
+class Totals(Jsonable):
+    """Counts of all micro-batches that a query is known to have done; one that was done again counts again.
+
+    >>> batch = MicroBatch(1, 0, 5, None, {"addBatch": 9}, (), {"left_hits": 2, "left_waiting": 1})
+    >>> Totals().plus(batch).plus(batch)
+    Totals(batches=2, rows_in=10, duration_ms=18, lookups={'left_hits': 4})
+    """
+
+    batches: int = 0
+    rows_in: int = 0
+    duration_ms: int = 0
+    lookups: Mapping[str, int] | None = field(default=None, metadata=written_with("lookups"))
+
+    def plus(self, batch: MicroBatch) -> Self:
+        """With one micro-batch more."""
+        counts = batch.lookups and {
+            name: count for name, count in batch.lookups.items() if name.partition("_")[2] not in LEVELS
+        }
+        return self.and_those_of(Totals(1, batch.rows_in, batch.took_ms, counts))
+
+    def and_those_of(self, other: Totals) -> Self:
+        """Both together."""
+        lookups = None
+        if self.lookups is not None or other.lookups is not None:
+            one, two = self.lookups or {}, other.lookups or {}
+            lookups = {name: one.get(name, 0) + two.get(name, 0) for name in {**one, **two}}
+        return replace(
+            self,
+            batches=self.batches + other.batches,
+            rows_in=self.rows_in + other.rows_in,
+            duration_ms=self.duration_ms + other.duration_ms,
+            lookups=lookups,
+        )
+
+
+@dataclass(frozen=True)
 class QueryRecord(Jsonable):
     """A streaming query: what it is, how it is, and what it did last.
 
@@ -163,6 +228,7 @@ class QueryRecord(Jsonable):
         batches: the last ones, also of runs before, oldest first.
         error: why it has last failed, with what to do about it; None if it never did, as far as is known.
         error_ms: when that was.
+        totals: what all its micro-batches come to, those of runs before among them.
     """
 
     id: str
@@ -177,6 +243,7 @@ class QueryRecord(Jsonable):
     batches: tuple[MicroBatch, ...] = ()
     error: str | None = None
     error_ms: int | None = None
+    totals: Totals = field(default=Totals(), metadata=MAY_BE_MISSING)
 
     def shown_state(self, now_ms: int) -> str:
         """Its state; ``silent`` if it should run, and its driver was not heard of for a minute."""
@@ -192,7 +259,13 @@ class QueryRecord(Jsonable):
         batch = MicroBatch.of_progress(progress)
         before = tuple(one for one in self.batches if one.id < batch.id)
         sink = _name(progress.get("sink") or {})
-        return replace(self, batches=(*before, batch)[-KEPT_BATCHES:], sink=sink, heard_ms=now_ms)
+        return replace(
+            self,
+            batches=(*before, batch)[-KEPT_BATCHES:],
+            sink=sink,
+            heard_ms=now_ms,
+            totals=self.totals.plus(batch),
+        )
 
     def terminated(self, exception: str | None, now_ms: int) -> Self:
         """It was stopped or came to its end, or failed with what Spark says of it."""
@@ -211,6 +284,7 @@ class QueryRecord(Jsonable):
             batches=(*before, *self.batches)[-KEPT_BATCHES:],
             error=error[0],
             error_ms=error[1],
+            totals=self.totals.and_those_of(earlier.totals),
         )
 
     def content(self) -> bytes:

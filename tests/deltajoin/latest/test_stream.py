@@ -25,6 +25,12 @@ ORDERS = pa.schema({"id": pa.int64(), "user": pa.int64(), "amount": pa.int64()})
 USERS = pa.schema({"user": pa.int64(), "name": pa.string()})
 
 
+def lookups(query: StreamingQuery) -> deltajoin.LookupMetrics:
+    found = deltajoin.metrics(query).lookups
+    assert found is not None
+    return found
+
+
 class Pipeline:
     """Two folders of changes, one file a batch; two files with what is newest; a sink by key."""
 
@@ -122,14 +128,14 @@ def test_rows_whose_lookup_fails_wait_through_a_restart(spark: SparkSession, tmp
     try:
         first = pipeline.run(pipeline.join(on_error="queue"))
         assert pipeline.sink == {}
-        assert deltajoin.metrics(first).last.left.waiting == 1
+        assert lookups(first).last.left.waiting == 1
         pipeline.switch("users", on=True)
         pipeline.write("orders", "+U 1 7 2", newest=["1 7 2"])
         second = pipeline.run(pipeline.join(on_error="queue"))
     finally:
         spark.conf.unset("spark.sql.streaming.noDataMicroBatches.enabled")
     assert pipeline.batches[1] == [(1, 7, 2, 7, "ann", "+U")]
-    assert deltajoin.metrics(second).last.left.waiting == 0
+    assert lookups(second).last.left.waiting == 0
 
 
 def test_every_kind_of_change_goes_on_after_a_restart_and_with_rows_that_wait(
@@ -188,8 +194,10 @@ def test_metrics_tell_hits_misses_and_requests(spark: SparkSession, tmp_path: Pa
     for amount in range(4):
         pipeline.write("orders", f"+U 1 7 {amount}")
     query = pipeline.run(pipeline.join(cache_enabled=False))
-    total = deltajoin.metrics(query).total
+    total = lookups(query).total
     assert (total.right.keys, total.right.rows, total.right.requests) == (4, 4, 4)
+    each = [batch.lookups for batch in deltajoin.metrics(query).batches if batch.lookups is not None]
+    assert [one["right_keys"] for one in each] == [1, 1, 1, 1]
     assert (total.right.hits, total.right.misses, total.left.requests) == (0, 0, 0)
     assert total.right.slowest_us <= total.right.lookup_us
 
@@ -203,5 +211,5 @@ def test_a_cache_goes_along_with_its_shard_from_one_worker_to_the_next(
     for amount in range(5):
         pipeline.write("orders", f"+U 1 7 {amount}", f"+U 2 8 {amount}")
     query = pipeline.run(pipeline.join(shards=1))
-    total = deltajoin.metrics(query).total
+    total = lookups(query).total
     assert (total.right.keys, total.right.misses, total.right.hits, total.right.drops) == (2, 2, 8, 1)

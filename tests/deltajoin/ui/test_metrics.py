@@ -1,14 +1,14 @@
-"""Metrics as Prometheus reads them, and a dashboard that asks for these alone."""
+"""Metrics as Prometheus reads them, a dashboard that asks for these alone, and a page that names them all."""
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from deltajoin.observe.measures import METRICS, prometheus_name, samples
+from deltajoin.observe.overview import Observer, Overview
 from deltajoin.ui import server
-from deltajoin.ui.overview import Observer
 from tests.deltajoin.ui import shop
 from tests.deltajoin.ui.test_pages import HOSTILE, hostile
 from tests.helpers import REPOSITORY
@@ -16,7 +16,7 @@ from tests.helpers import REPOSITORY
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
-def samples(text: str) -> Samples:
+def parsed(text: str) -> Samples:
     return {
         (one.name, tuple(sorted(one.labels.items()))): one.value
         for family in text_string_to_metric_families(text)
@@ -25,9 +25,14 @@ def samples(text: str) -> Samples:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Samples:
+def overview(tmp_path_factory: pytest.TempPathFactory) -> Overview:
     catalog, now = shop.make(tmp_path_factory.mktemp("shop"))
-    return samples(server.metrics_of(Observer(catalog.warehouse).look(now)).decode())
+    return Observer(catalog.warehouse).look(now)
+
+
+@pytest.fixture(scope="module")
+def found(overview: Overview) -> Samples:
+    return parsed(server.metrics_of(overview).decode())
 
 
 def of(found: Samples, name: str, **labels: str) -> dict[str, float]:
@@ -46,8 +51,14 @@ def test_tables_and_queries_are_measured(found: Samples) -> None:
         "reports.sales": 3,
     }
     assert of(found, "deltajoin_table_files", table="orders", kind="table") == {"0": 6}
+    assert of(found, "deltajoin_table_commits_total", kind="table") == {
+        "orders": 3,
+        "products": 1,
+        "reports.sales": 2,
+    }
     assert of(found, "deltajoin_query_lag_seconds", query="sales") == {"orders": 4, "products": 0}
     assert of(found, "deltajoin_query_lag_commits", query="sales") == {"orders": 1, "products": 0}
+    assert of(found, "deltajoin_query_lag_rows", query="sales") == {"orders": 10, "products": 0}
     assert of(found, "deltajoin_query_batch_output_rows") == {"sales": 1}
     assert sum(of(found, "deltajoin_query_batch_duration_seconds", query="sales").values()) == pytest.approx(
         0.45
@@ -60,16 +71,46 @@ def test_tables_and_queries_are_measured(found: Samples) -> None:
     }
 
 
+def test_what_only_grows_is_counted_from_the_first_micro_batch_on(found: Samples) -> None:
+    assert of(found, "deltajoin_query_batches_total", query="sales") == {"": 2}
+    assert of(found, "deltajoin_query_input_rows_total", query="sales") == {"": 21}
+    assert of(found, "deltajoin_query_duration_seconds_total", query="sales") == {"": 0.75}
+
+
+def test_lookups_and_caches_are_measured_of_queries_that_have_some(found: Samples) -> None:
+    assert of(found, "deltajoin_query_lookup_keys_total") == {"sales, left": 0, "sales, right": 4}
+    assert of(found, "deltajoin_query_lookup_duration_seconds_total", side="right") == {"sales": 0.05}
+    assert of(found, "deltajoin_query_cache_hits_total", side="right") == {"sales": 6}
+    assert of(found, "deltajoin_query_cache_size_bytes", side="right") == {"sales": 900}
+    assert of(found, "deltajoin_query_lookup_waiting", side="left") == {"sales": 1}
+    assert of(found, "deltajoin_query_state_store_rows", query="sales") == {"": 7}
+
+
+def test_prometheus_gets_every_sample(overview: Overview, found: Samples) -> None:
+    given = {
+        (prometheus_name(name), tuple(sorted(zip(METRICS[name].labels, labels, strict=True)))): value
+        for name, labels, value in samples(overview)
+    }
+    assert found == given
+
+
 def test_hostile_names_stay_labels() -> None:
     text = server.metrics_of(hostile()).decode()
-    labels = {value for _, key_values in samples(text) for _, value in key_values}
+    labels = {value for _, key_values in parsed(text) for _, value in key_values}
     assert HOSTILE in labels
 
 
-def test_the_dashboard_and_the_page_name_metrics_that_there_are(found: Samples) -> None:
-    known = {name for name, _ in found}
+def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
+    known = set(map(prometheus_name, METRICS))
     board = json.loads((REPOSITORY / "docs/grafana.json").read_text())
     asked = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
-    for text in (*asked, Path(REPOSITORY / "docs/ui.md").read_text()):
-        assert set(re.findall(r"deltajoin_(?:query|table)_\w+", text)) <= known
+    assert set(re.findall(r"deltajoin_\w+", " ".join(asked))) <= known
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+    places = [tuple(panel["gridPos"][name] for name in "xywh") for panel in board["panels"]]
+    covered = [(x + i, y + j) for x, y, w, h in places for i in range(w) for j in range(h)]
+    assert len(covered) == len(set(covered))
+
+
+def test_the_page_names_all_of_them_and_no_other() -> None:
+    told = (REPOSITORY / "docs/ui.md").read_text()
+    assert set(re.findall(r"deltajoin_\w+", told)) == set(map(prometheus_name, METRICS))

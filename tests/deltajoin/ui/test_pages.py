@@ -9,14 +9,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from deltajoin.observe.overview import Lag, Observer, Overview, QueryInfo, Stage, TableInfo, ViewInfo, lag_of
 from deltajoin.ui import pages
-from deltajoin.ui.overview import Lag, Observer, Overview, QueryInfo, Stage, TableInfo, ViewInfo, lag_of
 from tests.deltajoin.ui import shop
 from tests.object_store import ObjectStore
 from upsert import Catalog
 from upsert.catalog import query_records
 from upsert.catalog.connectors.definition import PlainView, define
-from upsert.catalog.query_records import Input, MicroBatch, QueryRecord
+from upsert.catalog.query_records import Input, MicroBatch, QueryRecord, Totals
 from upsert.schema import TableSchema
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.version import Version
@@ -130,12 +130,24 @@ def hostile() -> Overview:
     """Every text that comes from outside is hostile."""
     at = Version(1, 3, (0, 9))
     batch = MicroBatch(1, 10**30, 1, None, {HOSTILE: 5, "addBatch": 3}, (Input(HOSTILE, 1, {HOSTILE: at}),))
-    other = replace(batch, id=2, inputs=(Input(HOSTILE, 1, {}),))
+    other = replace(batch, id=2, inputs=(Input(HOSTILE, 1, {}),), lookups={HOSTILE: 1}, state_rows=3)
     record = QueryRecord(
-        HOSTILE, HOSTILE, HOSTILE, HOSTILE, "running", 0, 0, HOSTILE, HOSTILE, (batch, other), HOSTILE, -1
+        HOSTILE,
+        HOSTILE,
+        HOSTILE,
+        HOSTILE,
+        "running",
+        0,
+        0,
+        HOSTILE,
+        HOSTILE,
+        (batch, other),
+        HOSTILE,
+        -1,
+        totals=Totals(2, 2, 8, {HOSTILE: 1}),
     )
-    lag = Lag(HOSTILE, HOSTILE, HOSTILE, 1, 2.0)
-    lost = Lag(None, HOSTILE, HOSTILE, None, None)
+    lag = Lag(HOSTILE, HOSTILE, HOSTILE, 1, 5, 2.0)
+    lost = Lag(None, HOSTILE, HOSTILE, None, None, None)
     view = ViewInfo(HOSTILE, True, (lag,), (Stage(HOSTILE, HOSTILE, 1, (HOSTILE, "b")),), {HOSTILE: HOSTILE})
     table = TableInfo(
         HOSTILE,

@@ -7,10 +7,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
+import deltajoin
 import planner
+from deltajoin.observe.overview import Observer
 from deltajoin.ui import pages
-from deltajoin.ui.overview import Observer
 from upsert import Catalog
 from upsert.catalog.results import Running
 from upsert.errors import own_error
@@ -38,22 +40,25 @@ def catalog(spark: SparkSession, tmp_path: Path) -> Iterator[Catalog]:
     recorder.close()
 
 
-def run(catalog: Catalog, spark: SparkSession, text: str) -> BaseException | None:
+def run(catalog: Catalog, spark: SparkSession, text: str) -> StreamingQuery:
     result = catalog.sql(text, spark)
     assert isinstance(result, Running)
     while result.query.isActive:
         time.sleep(0.05)
-    return result.query.exception()
+    return result.query
 
 
 def test_a_join_that_runs_and_fails_when_it_runs_again(catalog: Catalog, spark: SparkSession) -> None:
     join = "INSERT INTO sized SELECT id, size FROM words JOIN sizes USING (word)"
-    assert run(catalog, spark, join) is None
+    first_run = run(catalog, spark, join)
+    assert first_run.exception() is None
     words = catalog.table("words")
     words.write(pa.table({"id": [4], "word": ["tea"]}))
-    failure = run(catalog, spark, join)
+    failed = run(catalog, spark, join)
+    failure = failed.exception()
     assert failure is not None
     catalog.record_queries(spark).close()
+    asked(first_run, failed, catalog)
 
     seen = Observer(catalog.warehouse).look(words.snapshot().info.time_ms + 1_500)
     (query,) = seen.queries
@@ -71,12 +76,28 @@ def test_a_join_that_runs_and_fails_when_it_runs_again(catalog: Catalog, spark: 
     assert "job: sized" in pages.snapshot_file(seen)
 
 
+def asked(first_run: StreamingQuery, failed: StreamingQuery, catalog: Catalog) -> None:
+    """What the two queries tell of themselves."""
+    done = deltajoin.metrics(first_run, catalog.warehouse)
+    assert (done.state, done.error, done.rows_in, dict(done.rows_out)) == ("ended", None, 2, {0: 2})
+    assert {lag.table: (lag.commits, lag.rows) for lag in done.inputs} == {"words": (1, 1), "sizes": (0, 0)}
+    assert done.writes == ("sized",)
+    assert done.took_s["addBatch"] > 0
+    assert done.lookups is None
+    broken = deltajoin.metrics(failed)
+    assert (broken.state, broken.error) == ("failed", str(own_error(failed.exception())))
+
+
 def test_a_kept_view_with_its_stages(catalog: Catalog, spark: SparkSession) -> None:
     text = "SELECT word, count(*) AS n FROM words GROUP BY word"
     view = catalog.create_view("counts", text, primary_key=["word"], spark=spark)
     catalog.table("words").write(pa.table({"id": [6], "word": ["tea"]}))
-    view.start({"availableNow": True}).awaitTermination()
+    kept = view.start({"availableNow": True})
+    kept.awaitTermination()
     catalog.record_queries(spark).close()
+    found = deltajoin.metrics(kept, catalog.warehouse)
+    assert (found.state, found.writes) == ("ended", ("counts",))
+    assert [(lag.table, lag.rows) for lag in found.inputs] == [("words", 0)]
     seen = Observer(catalog.warehouse).look(time.time_ns() // 1_000_000)
     (query,) = seen.queries
     assert (query.name, query.state, query.writes) == ("view counts", "ended", ("counts",))

@@ -17,10 +17,11 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import QueryProgressEvent, QueryStartedEvent, QueryTerminatedEvent
 
+from deltajoin.latest.metrics import LEVELS, MAXIMA, NAMES, OBSERVED
 from upsert.catalog import query_recorder, query_records
 from upsert.catalog.catalog import Catalog
 from upsert.catalog.query_recorder import QueryRecorder, QueryRecordWarning
-from upsert.catalog.query_records import KEPT_BATCHES, MicroBatch, QueryRecord, read_all
+from upsert.catalog.query_records import KEPT_BATCHES, MicroBatch, QueryRecord, Totals, read_all
 from upsert.catalog.run import jobs
 from upsert.errors import ConfigurationError, UpsertError
 from upsert.options import masked_text
@@ -69,17 +70,47 @@ def test_a_micro_batch_that_is_done_again_is_told_once() -> None:
     for batch, rows in ((0, 1), (1, 2), (1, 3)):
         found = found.progressed(progress(batch, rows=rows), 7)
     assert [(one.id, one.rows_in) for one in found.batches] == [(0, 1), (1, 3)]
+    assert found.totals == Totals(batches=3, rows_in=6, duration_ms=15)
     assert (found.heard_ms, found.sink) == (7, "sink")
+
+
+def test_lookups_are_added_up_through_restarts_but_not_what_a_cache_holds() -> None:
+    observed = {f"{side}_{name}": 3 for side in ("left", "right") for name in NAMES}
+    looked_up = progress(1) | {"observedMetrics": {"deltajoin.lookups": observed}}
+    nothing = progress(2) | {"observedMetrics": {"deltajoin.lookups": dict.fromkeys(observed)}}
+    first = fresh().progressed(looked_up, 7).progressed(nothing, 7)
+    assert [batch.lookups for batch in first.batches] == [observed, None]
+    again = fresh().progressed(progress(3) | {"observedMetrics": looked_up["observedMetrics"]}, 9)
+    kept = QueryRecord.from_json(json.loads(first.content()))
+    totals = again.after(kept).totals
+    assert (totals.batches, totals.rows_in) == (3, 3)
+    assert totals.lookups == {name: 6 for name in observed if name.partition("_")[2] not in MAXIMA | LEVELS}
+    assert query_records.LEVELS == MAXIMA | LEVELS
+    assert query_records.LOOKUPS == OBSERVED
+
+
+def test_a_record_of_an_earlier_release_has_no_totals() -> None:
+    written = json.loads(fresh().progressed(progress(1), 7).content())
+    del written["totals"]
+    assert QueryRecord.from_json(written).totals == Totals()
+
+
+def test_the_state_of_operators_is_told() -> None:
+    states = [{"numRowsTotal": 2, "memoryUsedBytes": 100}, {"numRowsTotal": 3, "memoryUsedBytes": 50}]
+    (batch,) = fresh().progressed(progress(1) | {"stateOperators": states}, 7).batches
+    assert (batch.state_rows, batch.state_bytes) == (5, 150)
 
 
 def test_a_record_is_bounded() -> None:
     found = fresh()
     for batch in range(500):
         offset = {"tables": ["a" * 32] * 9, "versions": [Version.complete(10**9).to_json()] * 9}
-        found = found.progressed(progress(batch, offset=offset), 7)
+        lookups = {f"{side}_{name}": 10**9 for side in ("left", "right") for name in NAMES}
+        event = progress(batch, offset=offset) | {"observedMetrics": {"deltajoin.lookups": lookups}}
+        found = found.progressed(event, 7)
     assert [one.id for one in found.batches] == list(range(500 - KEPT_BATCHES, 500))
     failed = found.terminated("x" * 10**6, 8)
-    assert len(failed.content()) < 60_000
+    assert len(failed.content()) < 120_000
 
 
 @pytest.mark.parametrize(

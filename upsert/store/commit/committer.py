@@ -143,9 +143,10 @@ class Committer:
             OSError: the disk refused. A look at it has shown that nothing was published.
         """
         delta: _Delta | None = None
+        lost_races = 0
 
         def attempt() -> Committed:
-            nonlocal delta, has_just_looked
+            nonlocal delta, has_just_looked, lost_races
             while True:
                 head = self.history.seen_just_now() if has_just_looked else self.history.latest()
                 has_just_looked = False
@@ -155,7 +156,7 @@ class Committer:
                         return Committed(head)
                     self.rules.check(change, head)
                     delta = self._delta(change, head, delta)
-                    info = self._successor(head, change, delta.ref)
+                    info = self._successor(head, change, delta.ref, lost_races)
                 except (SnapshotExpiredError, FileNotFoundError):
                     # an expiry took away what belongs to ``head`` alone, so there must be a newer one
                     if self.history.latest().id == head.id:
@@ -163,6 +164,7 @@ class Committer:
                     continue
                 if self._publish(info, change):
                     return Committed(info, change.added)
+                lost_races += 1
                 raise _LostRaceError(head.id)
 
         try:
@@ -194,7 +196,9 @@ class Committer:
         reach("commit.after-manifest")
         return _Delta(change, head.id, ref)
 
-    def _successor(self, head: SnapshotInfo, change: Change, delta: ManifestRef) -> SnapshotInfo:
+    def _successor(
+        self, head: SnapshotInfo, change: Change, delta: ManifestRef, lost_races: int
+    ) -> SnapshotInfo:
         own_id = head.id + 1
         own = (replace(delta, sequence=own_id),) if delta.entries else ()
         # those of an older release have no checksums
@@ -232,6 +236,7 @@ class Committer:
             definition_checksum=self.history.definition_at(definition).checksum,
             base_versions=stands_for.versions if stands_for else head.base_versions,
             refresh=stands_for.refresh if stands_for else head.refresh and head.refresh.ended(head.time_ms),
+            conflicts=head.conflicts + lost_races,
         )
 
     def _watermark(self, head: SnapshotInfo, change: Change) -> int | None:

@@ -51,7 +51,8 @@ class SnapshotInfo(Jsonable):
     says (0: an older release has written the snapshot). ``watermark`` is the newest value that the column of
     WATERMARK has had, see ``event_time``; None if that is not known, or below 0. ``base_versions`` are the
     snapshots of other tables that a materialized view stands for, by database and name; None of a table.
-    ``refresh`` is how the newest rows of such a view were computed.
+    ``refresh`` is how the newest rows of such a view were computed. ``conflicts`` counts the attempts
+    that lost the race for an id to another writer and were made again, of all commits up to this one.
     """
 
     id: int
@@ -78,6 +79,7 @@ class SnapshotInfo(Jsonable):
     definition_checksum: int = field(default=0, metadata=MAY_BE_MISSING)
     base_versions: Mapping[str, int] | None = field(default=None, metadata=written_with("base_versions"))
     refresh: Refresh | None = field(default=None, metadata=written_with("refresh"))
+    conflicts: int = field(default=0, metadata=written_with("conflicts"))
 
     @property
     def changes_rows(self) -> bool:

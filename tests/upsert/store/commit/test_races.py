@@ -110,6 +110,8 @@ def test_a_lost_race_is_run_again_on_the_new_snapshot(table: Table) -> None:
     assert writer.write(rows(1)).id == 2
     assert rival.attempts == 2
     assert ids_of(table) == [1, 2]
+    table.write(rows(3))
+    assert [info.conflicts for info in table.history()] == [0, 1, 1]
 
 
 def test_an_overwrite_replaces_what_came_in_between_too(table: Table) -> None:

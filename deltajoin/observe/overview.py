@@ -26,6 +26,7 @@ from upsert.store.predicate import parse_where
 from upsert.store.read.snapshot import Snapshot, Split
 from upsert.store.table import Table
 from upsert.store.table_options import MATERIALIZED_VIEW
+from upsert.store.upkeep import compaction
 from upsert.store.version import Version
 from upsert.views.hidden_tables import hidden_tables
 from upsert.views.progress import refreshes_of
@@ -99,6 +100,7 @@ class Lag:
         uuid: of the table.
         version: where the reader is.
         commits: how many commits that changed rows it has not read; None if not known.
+        rows: how many rows these have written, a deletion being one too; None if not known.
         seconds: since when the oldest of these waits; 0.0 if there is none; None if not known.
     """
 
@@ -106,7 +108,18 @@ class Lag:
     uuid: str
     version: str
     commits: int | None
+    rows: int | None
     seconds: float | None
+
+
+@dataclass(frozen=True)
+class Due:
+    """What the table's compaction policy wants merged now."""
+
+    buckets: int = 0
+    files: int = 0
+    rows: int = 0
+    bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -143,6 +156,9 @@ class TableInfo:
         writers: the last transaction of each query that has written it.
         written: rows that queries wrote, by query and transaction, as far as snapshots are kept.
         create: the statement that makes an equal table, secrets masked.
+        commits: how many there were that changed rows, of all time.
+        conflicts: attempts to commit that lost a race and were made again, of all time.
+        due: what awaits compaction.
     """
 
     name: str
@@ -164,6 +180,9 @@ class TableInfo:
     written: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     create: str = ""
     view: ViewInfo | None = None
+    commits: int = 0
+    conflicts: int = 0
+    due: Due = Due()
 
     @property
     def file_count(self) -> int:
@@ -208,6 +227,12 @@ class QueryInfo:
         return sum(known) if known and len(known) == len(self.reads) else None
 
     @property
+    def rows_behind(self) -> int | None:
+        """Unread rows of all inputs together; None if not known of each."""
+        known = [lag.rows for lag in self.reads if lag.rows is not None]
+        return sum(known) if known and len(known) == len(self.reads) else None
+
+    @property
     def seconds_behind(self) -> float | None:
         """Of the input that is furthest behind; None if not known of each."""
         known = [lag.seconds for lag in self.reads if lag.seconds is not None]
@@ -228,10 +253,10 @@ class Overview:
 def lag_of(uuid: str, name: str | None, at: Version, history: Sequence[SnapshotInfo], now_ms: int) -> Lag:
     """How far a reader is behind, by the newest snapshots of the table, oldest first."""
     if name is None:
-        return Lag(None, uuid, shown(at), None, None)
+        return Lag(None, uuid, shown(at), None, None, None)
     unread = [info for info in history if info.changes_rows and info.id > at.base]
     if not unread:
-        return Lag(name, uuid, shown(at), 0, 0.0)
+        return Lag(name, uuid, shown(at), 0, 0, 0.0)
     # the count of all commits up to each is in the snapshots, however few of these are left
     before = next((info.states for info in reversed(history) if info.id <= at.base), None)
     if before is None and at.base == 0:
@@ -239,7 +264,8 @@ def lag_of(uuid: str, name: str | None, at: Version, history: Sequence[SnapshotI
     is_first = before is not None and unread[0].states == before + 1
     commits = None if before is None else unread[-1].states - before
     waits = max(0.0, (now_ms - unread[0].time_ms) / 1000) if is_first else None
-    return Lag(name, uuid, shown(at), commits, waits)
+    rows = sum(info.delta_rows for info in unread) if is_first else None
+    return Lag(name, uuid, shown(at), commits, rows, waits)
 
 
 def written_by_query(history: Sequence[SnapshotInfo]) -> dict[str, dict[int, int]]:
@@ -277,13 +303,26 @@ class Observer:
 
     def look(self, now_ms: int) -> Overview:
         """The warehouse now; a `StorageError` where the storage did not answer, or refused."""
+        infos, opened = self._tables()
+        tables = tuple(self._with_view(info, opened, now_ms) for info in infos)
+        records = read_all(self.warehouse)
+        queries = tuple(_query(record, tables, opened, now_ms) for record in records.queries)
+        return Overview(self.warehouse, now_ms, tables, queries, records.unreadable)
+
+    def look_at(self, record: QueryRecord) -> QueryInfo:
+        """One query among the tables as they are now, whether or not it was recorded here."""
+        infos, opened = self._tables()
+        return _query(record, infos, opened, record.heard_ms)
+
+    def _tables(self) -> tuple[list[TableInfo], dict[str, _Opened]]:
+        """All tables, and by uuid those that have snapshots."""
         databases = self._context.databases
         names = [
             name if database == databases.current else f"{database}.{name}"
             for database in databases.names()
             for name in self._context.tables(database)
         ]
-        infos, opened = [], {}
+        infos, opened = list[TableInfo](), dict[str, _Opened]()
         for name in names:
             try:
                 found = self._table(name)
@@ -295,10 +334,7 @@ class Observer:
             infos.append(found.info if isinstance(found, _Opened) else found)
             if isinstance(found, _Opened):
                 opened[found.table.uuid] = found
-        tables = tuple(self._with_view(info, opened, now_ms) for info in infos)
-        records = read_all(self.warehouse)
-        queries = tuple(_query(record, tables, opened, now_ms) for record in records.queries)
-        return Overview(self.warehouse, now_ms, tables, queries, records.unreadable)
+        return infos, opened
 
     def sample(self, name: str) -> pa.Table:
         """Some rows of a managed table: the first ones of its first buckets. Other names are refused."""
@@ -396,6 +432,9 @@ class Observer:
                 if of_view is None
                 else view_text(name, schema, given, of_view.query)
             ),
+            commits=snapshot.info.states,
+            conflicts=snapshot.info.conflicts,
+            due=_due(snapshot, table),
         )
         return _Opened(info, table, history)
 
@@ -434,6 +473,12 @@ def _shown_options(given: Mapping[str, str]) -> dict[str, str]:
 def shown(version: Version) -> str:
     """A version as people read it."""
     return str(version.base) if version.is_complete else f"{version.base} → {version.target}"
+
+
+def _due(snapshot: Snapshot, table: Table) -> Due:
+    jobs = compaction.due(snapshot.files, table.options)
+    files = [entry for job in jobs for entry in job.inputs]
+    return Due(len(jobs), len(files), sum(one.rows for one in files), sum(one.bytes for one in files))
 
 
 def _recent(table: Table, head: SnapshotInfo) -> tuple[SnapshotInfo, ...]:

@@ -1,0 +1,121 @@
+"""What a streaming query of this session does and costs, of every form: from its own progress.
+
+The pages and the metrics of a warehouse tell of queries that were recorded there; this asks one query, which
+need not be recorded. Where a warehouse is named, its files tell how far the query is behind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+from deltajoin.latest.metrics import LookupMetrics, lookups_of
+from deltajoin.observe.measures import phases_of
+from deltajoin.observe.overview import Lag, Observer
+from upsert.catalog.query_records import MicroBatch, QueryRecord, reason, this_driver
+from upsert.streaming_query import checkpoint_of_query
+
+
+@dataclass(frozen=True)
+class QueryMetrics:
+    """What a query has done in the micro-batches that Spark remembers.
+
+    Attributes:
+        id: of the query, the same after a restart.
+        name: that its user gave it; None for none.
+        state: ``running``, ``ended`` or ``failed``.
+        error: why it has failed, with what to do about it; None if it has not.
+        batches: the micro-batches, oldest first: rows in and out, times by phase, the versions of tables
+            that each input has come to, rows and bytes of Spark's state.
+        rows_out: rows that they wrote, by the number of the micro-batch, as far as that is known: of tables
+            in the warehouse that was named, and of sinks that say it.
+        inputs: how far it is behind each table that it reads; () without a warehouse.
+        writes: names of the tables that it writes; () without a warehouse.
+        lookups: what lookups outside of managed tables cost; None if it has none.
+    """
+
+    id: str
+    name: str | None
+    state: str
+    error: str | None
+    batches: tuple[MicroBatch, ...]
+    rows_out: Mapping[int, int]
+    inputs: tuple[Lag, ...]
+    writes: tuple[str, ...]
+    lookups: LookupMetrics | None
+
+    @property
+    def rows_in(self) -> int:
+        """Rows that all these micro-batches read."""
+        return sum(batch.rows_in for batch in self.batches)
+
+    @property
+    def took_s(self) -> dict[str, float]:
+        """Seconds of each of Spark's phases in all these micro-batches, and of the rest as ``other``."""
+        found: dict[str, int] = {}
+        for batch in self.batches:
+            for phase, milliseconds in phases_of(batch).items():
+                found[phase] = found.get(phase, 0) + milliseconds
+        return {phase: milliseconds / 1000 for phase, milliseconds in found.items()}
+
+
+def metrics(query: StreamingQuery, warehouse: str | os.PathLike[str] | None = None) -> QueryMetrics:
+    """What a streaming query does, of whatever form: a join, a view, a sink, lookups, Spark's own operators.
+
+    Spark remembers the progress of the last 100 micro-batches
+    (``spark.sql.streaming.numRecentProgressUpdates``); all figures are of these.
+
+    Args:
+        query: a query that runs, or has run, in this process.
+        warehouse: folder of the tables that it reads and writes. With it the answer also says how far the
+            query is behind each of them, and how many rows it wrote; their files are read for that.
+
+    >>> import tempfile, upsert, planner, pyarrow as pa
+    >>> catalog = upsert.Catalog(tempfile.mkdtemp(), optimize=planner.optimize)
+    >>> for name in ("words", "copy"):
+    ...     _ = catalog.sql(f"CREATE TABLE {name} (id BIGINT, PRIMARY KEY (id) NOT ENFORCED)")
+    >>> _ = catalog.table("words").write(pa.table({"id": [1, 2]}))
+    >>> writer = catalog.write_changes(catalog.read_changes(spark, "words"), "copy")
+    >>> query = writer.option("checkpointLocation", tempfile.mkdtemp()).trigger(availableNow=True).start()
+    >>> _ = query.awaitTermination()
+    >>> found = metrics(query, catalog.warehouse)
+    >>> found.state, found.rows_in, dict(found.rows_out), [lag.rows for lag in found.inputs], found.writes
+    ('ended', 2, {0: 2}, [0], ('copy',))
+    """
+    progress = query.recentProgress
+    batches = tuple(MicroBatch.of_progress(json.loads(one.json)) for one in progress)
+    failure = query.exception()
+    record = QueryRecord(
+        str(query.id),
+        str(query.runId),
+        query.name,
+        this_driver(),
+        "running" if query.isActive else "ended" if failure is None else "failed",
+        0,
+        time.time_ns() // 1_000_000,
+        checkpoint_of_query(query),
+        batches=batches,
+        error=None if failure is None else reason(str(failure)),
+    )
+    rows_out: Mapping[int, int] = {one.id: one.rows_out for one in batches if one.rows_out is not None}
+    inputs: tuple[Lag, ...] = ()
+    writes: tuple[str, ...] = ()
+    if warehouse is not None:
+        seen = Observer(warehouse).look_at(record)
+        rows_out, inputs, writes = seen.rows_out, seen.reads, seen.writes
+    return QueryMetrics(
+        record.id,
+        record.name,
+        record.state,
+        record.error,
+        batches,
+        rows_out,
+        inputs,
+        writes,
+        lookups_of(progress),
+    )
