@@ -77,12 +77,17 @@ def test_only_the_door_uses_kafka() -> None:
 def test_only_the_door_uses_object_stores() -> None:
     users = {source for source in SOURCES if imports_any(source, "botocore", "boto3")}
     assert users == {"upsert/store/storage/s3.py"}
-    users = {source for source in SOURCES if imports_any(source, "google", "requests")}
+    users = {source for source in SOURCES if imports_any(source, "google.auth", "google.oauth2", "requests")}
     assert users == {"upsert/store/storage/gcs.py"}
     users = {source for source in SOURCES if imports_any(source, "azure")}
     assert users == {"upsert/store/storage/azure.py"}
     users = {source for source in SOURCES if imports_any(source, "urllib3")}
     assert users == {"upsert/store/storage/hdfs_client.py"}
+
+
+def test_only_the_door_uses_protobuf() -> None:
+    users = {source for source in SOURCES if imports_any(source, "google.protobuf")}
+    assert users == {"upsert/formats/protobuf/descriptors.py"}
 
 
 def test_clients_of_lookups_have_a_door_each() -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from upsert.catalog.connectors.base import Connector
-from upsert.catalog.connectors.definition import PlainView, connect, definition_in, no_table
+from upsert.catalog.connectors.definition import Definition, PlainView, connect, definition_in, no_table
 from upsert.catalog.namespace import Catalogs, Databases, TableRef
 from upsert.catalog.session import SessionOptions
 from upsert.connect import is_connect
@@ -183,12 +183,15 @@ class Context:
 
     def connected(self, name: str, options: Mapping[str, str] = {}) -> Connector | None:
         """As ``Catalog.connected``."""
+        definition, table_ref = self.definition(name), self.databases.resolve(name)
+        return None if definition is None else connect(table_ref.shown, definition, table_ref.path, options)
+
+    def definition(self, name: str) -> Definition | None:
+        """How the table of this name with a connector is defined; None for a managed table."""
         table_ref = self.databases.resolve(name)
         if table_ref.qualified in self.temporary_views:
             raise no_table(table_ref.shown)
-        path = table_ref.existing()
-        definition = definition_in(path)
-        return None if definition is None else connect(table_ref.shown, definition, path, options)
+        return definition_in(table_ref.existing())
 
     def managed(self, name: str) -> Table:
         """The table in the folder of this name, which must be a managed one."""

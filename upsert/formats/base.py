@@ -139,6 +139,7 @@ FORMATS: Final[Mapping[str, str]] = {
     "json-schema-confluent": "upsert.formats.json_schema_confluent:FORMAT",
     "maxwell-json": "upsert.formats.cdc_json:MAXWELL",
     "ogg-json": "upsert.formats.cdc_json:OGG",
+    "protobuf": "upsert.formats.protobuf.format:FORMAT",
     "raw": "upsert.formats.raw:FORMAT",
 }
 """Name of a format -> its module, which is loaded when a table needs it, and its name there."""

@@ -3,12 +3,14 @@
 import pickle
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.upsert.formats.protobuf_messages import descriptor_options, file_of
 from tests.upsert.formats.registry_double import registry_double
 from upsert.errors import ConfigurationError
 from upsert.formats.base import FORMATS, Decoded, Format, FormatContext, Side, format_named
@@ -21,7 +23,10 @@ COLUMNS = pa.schema(
         pa.field("price", pa.decimal128(10, 2)),
     ]
 )
-FIELDS = {"raw": pa.schema([pa.field("id", pa.int64(), nullable=False)])}
+FIELDS = {
+    "raw": pa.schema([pa.field("id", pa.int64(), nullable=False)]),
+    "protobuf": pa.schema([COLUMNS.field("id"), COLUMNS.field("word")]),
+}
 """The columns of formats that cannot have those above."""
 
 NOT_A_MESSAGE = b"\xff\xfe\x00"
@@ -36,10 +41,13 @@ def format(request: pytest.FixtureRequest) -> Format:
 
 
 @pytest.fixture
-def context(format: Format) -> Iterator[FormatContext]:
+def context(format: Format, tmp_path: Path) -> Iterator[FormatContext]:
     fields = FIELDS.get(format.name, COLUMNS)
     made = partial(FormatContext, fields, topic="topic")
-    if not any(option.key == "url" for option in format.options):
+    if format.name == "protobuf":
+        named = descriptor_options(tmp_path, file_of("Row\nint64 id = 1\noptional string word = 2"), "Row")
+        yield made(options=parse(format.name, format.options, named))
+    elif not any(option.key == "url" for option in format.options):
         yield made(options=parse(format.name, format.options, {}))
     else:
         with registry_double() as registry:

@@ -64,7 +64,7 @@ def execute(context: Context, statement: s.Statement, spark: SparkSession | None
             return plain_views.show_plain_views(context, statement)
         case s.DropTable():
             return definitions.drop_table(context, statement)
-        case s.AlterTable() if context.connected(statement.name) is not None:
+        case s.AlterTable() if context.definition(statement.name) is not None:  # it may be out of order
             return connector_changes.alter(context, statement)
         case s.KeepMirror():
             return connector_changes.keep_mirror(context, statement, spark)

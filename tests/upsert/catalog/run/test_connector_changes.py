@@ -6,6 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.upsert.formats.protobuf_messages import descriptor_options, file_of
 from upsert import Catalog
 from upsert.catalog.connectors.definition import Definition, define, definition_in
 from upsert.catalog.connectors.kafka import KafkaConnector
@@ -179,3 +180,27 @@ def test_other_connectors_are_altered_too(tmp_path: Path) -> None:
     definition = definition_in(folder)
     assert definition is not None
     assert definition.options["header.authorization"] == "Bearer pa55w0rd"
+
+
+def test_a_descriptor_file_that_is_gone_can_be_replaced_by_another_one(tmp_path: Path) -> None:
+    """As can whatever else keeps a table from being used."""
+    file = file_of("Order\nint64 id = 1\nstring word = 2")
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        folder.mkdir()
+        path = descriptor_options(folder, file, "Order")["descriptor-file"]
+    catalog = Catalog(tmp_path / "warehouse")
+    catalog.sql(
+        "CREATE TABLE orders (id BIGINT, word STRING) WITH ('connector' = 'kafka', 'topic' = 'orders', "
+        "'properties.bootstrap.servers' = 'localhost:1', 'format' = 'protobuf', "
+        f"'protobuf.descriptor-file' = '{first}/messages.desc', 'protobuf.message-name' = 'shop.Order')"
+    )
+    (first / "messages.desc").unlink()
+    with pytest.raises(ConfigurationError, match="must be a file that can be read"):
+        catalog.connected("orders")
+    with pytest.raises(ConfigurationError, match="must be a file that can be read"):
+        catalog.sql("ALTER TABLE orders ADD COLUMN price DOUBLE")
+    catalog.sql(f"ALTER TABLE orders SET ('protobuf.descriptor-file' = '{path}')")
+    assert catalog.connected("orders") is not None
+    Path(path).unlink()
+    assert "DROP TABLE orders" in str(catalog.sql("DROP TABLE orders"))

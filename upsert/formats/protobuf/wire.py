@@ -1,0 +1,359 @@
+"""Protobuf's wire form, for all messages of a batch at once: where fields lie, and numbers as bytes (pure).
+
+A message is a run of fields, each a tag (number and wire type) and a payload. `scan` steps through all
+messages together, field by field, so that a step is some numpy operations for a whole batch. The few messages
+that have many more fields than the others are finished one by one.
+
+What this does not read as the library would, it names as odd: fields that are cut off, malformed tags. Who
+asks gives such messages to the library, which says what is wrong with them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from upsert.arrays import Mask, Positions
+
+Bytes = npt.NDArray[np.uint8]
+Words = npt.NDArray[np.uint64]
+
+VARINT, FIXED64, LENGTH, GROUP, GROUP_END, FIXED32 = range(6)
+"""The wire types."""
+
+PADDING: Final = 16
+"""Bytes behind the data, so that a number at its end can be read without a look at where it ends."""
+
+_FEW: Final = 48
+"""So many messages are stepped through one by one; numpy would take longer."""
+
+_FAR: Final = 1 << 62
+_MAX_LENGTH: Final = (1 << 31) - 1
+_MAX_TAG: Final = (1 << 32) - 1
+_SIZES: Final = {FIXED64: 8, FIXED32: 4}
+
+
+class Spans(NamedTuple):
+    """Stretches of one run of bytes, which `PADDING` follows: messages, or payloads of fields."""
+
+    data: Bytes
+    begin: Positions
+    end: Positions
+
+    def take(self, which: Any) -> Spans:
+        """Some of them."""
+        return Spans(self.data, self.begin[which], self.end[which])
+
+
+def padded(data: Bytes) -> Bytes:
+    """The bytes, and `PADDING` more."""
+    return np.concatenate((data, np.zeros(PADDING, np.uint8)))
+
+
+@dataclass(frozen=True)
+class Found:
+    """The fields of one number in some messages; those of a message in their order.
+
+    Attributes:
+        row: the message of each, by number.
+        wire: its wire type.
+        payload: where its number or its bytes are.
+    """
+
+    row: Positions
+    wire: npt.NDArray[np.int8]
+    payload: Spans
+
+    def take(self, which: Any) -> Found:
+        """Some of them."""
+        return Found(self.row[which], self.wire[which], self.payload.take(which))
+
+    def of_wire(self, *wires: int) -> Found:
+        """Those of these wire types; the library takes the others for unknown fields."""
+        is_right = np.isin(self.wire, wires)
+        return self if is_right.all() else self.take(np.flatnonzero(is_right))
+
+
+def varints(data: Bytes, at: Positions) -> tuple[Words, Positions]:
+    """The numbers that begin at these places, and where each one ends; far away for malformed ones.
+
+    >>> values, after = varints(padded(np.array([1, 0xAC, 0x02], np.uint8)), np.array([0, 1]))
+    >>> values.tolist(), after.tolist()
+    ([1, 300], [1, 3])
+    """
+    byte = data[at]
+    value = (byte & 0x7F).astype(np.uint64)
+    after = at + 1
+    more = np.flatnonzero(byte > 0x7F)
+    for shift in range(7, 70, 7):
+        if not len(more):
+            break
+        byte = data[np.minimum(after[more], len(data) - 1)]
+        value[more] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
+        after[more] += 1
+        if shift == 63:  # the tenth byte has one bit
+            after[more[byte > 1]] = _FAR
+        more = more[byte > 0x7F]
+    return value, after
+
+
+def scan(messages: Spans, numbers: Positions) -> tuple[list[Found], Mask]:
+    """The fields of each of some numbers, which ascend; and which messages are odd.
+
+    >>> data = padded(np.frombuffer(bytes.fromhex("0801" "0802" "120161"), np.uint8))
+    >>> found, odd = scan(Spans(data, np.array([0, 2]), np.array([2, 7])), np.array([1, 2]))
+    >>> [one.row.tolist() for one in found], odd.tolist()
+    ([[0, 1], [1]], [False, False])
+    """
+    data, begin, end = messages
+    odd = np.zeros(len(begin), np.bool_)
+    pieces: list[tuple[Any, Any, Any, Any, Any]] = []
+    row = np.flatnonzero(begin < end)
+    at, limit = begin[row], end[row]
+    alone: list[int] = []  # messages with groups
+    resume: dict[int, int] = {}
+    while len(row) > _FEW:
+        tag, start = varints(data, at)
+        wire = (tag & np.uint64(7)).astype(np.int8)
+        number = (tag >> np.uint64(3)).astype(np.int64)
+        start, stop = _payloads(data, start, wire)
+        is_good = (stop <= limit) & (number > 0) & (tag <= _MAX_TAG)
+        if not is_good.all():
+            is_group = (wire == GROUP) & (number > 0) & (tag <= _MAX_TAG)
+            for place in np.flatnonzero(is_group).tolist():
+                alone.append(int(row[place]))
+                resume[alone[-1]] = int(at[place])
+            odd[row[~is_good & ~is_group]] = True
+            which = np.flatnonzero(is_good)
+            row, limit, wire = row[which], limit[which], wire[which]
+            number, start, stop = number[which], start[which], stop[which]
+        code = np.minimum(np.searchsorted(numbers, number), len(numbers) - 1) if len(numbers) else number
+        is_wanted = numbers[code] == number if len(numbers) else np.zeros(len(number), np.bool_)
+        if is_wanted.all():
+            pieces.append((code, row, wire, start, stop))
+        elif is_wanted.any():
+            pieces.append(tuple(part[is_wanted] for part in (code, row, wire, start, stop)))
+        goes_on = stop < limit
+        if goes_on.all():
+            at = stop
+        else:
+            row, at, limit = row[goes_on], stop[goes_on], limit[goes_on]
+    rest = [*zip(row.tolist(), at.tolist(), strict=True), *((one, resume[one]) for one in alone)]
+    if rest:
+        pieces.append(_one_by_one(data, rest, end, numbers, odd))
+    return _by_number(data, pieces, len(numbers)), odd
+
+
+def _payloads(data: Bytes, at: Positions, wire: npt.NDArray[np.int8]) -> tuple[Positions, Positions]:
+    """Where the payloads of fields begin and end, of which the tags end here; far away for what is none."""
+    start, stop = np.minimum(at, len(data) - 1), np.full(len(at), _FAR)
+    counts = np.bincount(wire, minlength=8)
+    for kind in np.flatnonzero(counts).tolist():
+        which: Any = slice(None) if counts[kind] == len(wire) else np.flatnonzero(wire == kind)
+        if kind == VARINT:
+            stop[which] = varints(data, start[which])[1]
+        elif kind in _SIZES:
+            stop[which] = start[which] + _SIZES[kind]
+        elif kind == LENGTH:
+            length, begin = varints(data, start[which])
+            start[which] = begin
+            is_short = length <= _MAX_LENGTH
+            stop[which] = np.where(is_short, begin + length.astype(np.int64), _FAR)
+    return start, stop
+
+
+def _one_by_one(
+    data: Bytes, rest: list[tuple[int, int]], end: Positions, numbers: Positions, odd: Mask
+) -> tuple[Any, ...]:
+    """The wanted fields of messages from places on; as arrays of code, message, wire type, begin and end."""
+    view = memoryview(data.data)
+    codes = {number: code for code, number in enumerate(numbers.tolist())}
+    found: list[tuple[int, int, int, int, int]] = []
+    for row, start in rest:
+        at, limit = start, int(end[row])
+        before = len(found)
+        groups: list[int] = []
+        try:
+            while at < limit:
+                tag, at = _varint(view, at)
+                number, wire = tag >> 3, tag & 7
+                if not number or tag > _MAX_TAG:
+                    raise IndexError
+                begin = at
+                if wire == VARINT:
+                    _, at = _varint(view, at)
+                elif wire in _SIZES:
+                    at += _SIZES[wire]
+                elif wire == LENGTH:
+                    length, begin = _varint(view, at)
+                    at = begin + length
+                elif wire == GROUP:
+                    groups.append(number)
+                elif wire != GROUP_END or not groups or groups.pop() != number:
+                    raise IndexError
+                is_whole = not groups and wire not in (GROUP, GROUP_END)
+                if is_whole and (code := codes.get(number)) is not None:
+                    found.append((code, row, wire, begin, at))
+            if at > limit or groups:
+                raise IndexError
+        except IndexError:
+            odd[row] = True
+            del found[before:]
+    parts = np.array(found, np.int64).reshape(-1, 5)
+    return parts[:, 0], parts[:, 1], parts[:, 2].astype(np.int8), parts[:, 3], parts[:, 4]
+
+
+def _varint(view: memoryview, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = view[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value >> 64:
+                raise IndexError
+            return value, at
+        shift += 7
+        if shift == 70:
+            raise IndexError
+
+
+def _by_number(data: Bytes, pieces: list[tuple[Any, ...]], count: int) -> list[Found]:
+    if not pieces:
+        none = np.zeros(0, np.int64)
+        return [Found(none, none.astype(np.int8), Spans(data, none, none))] * count
+    code, row, wire, begin, end = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
+    order = np.argsort(code.astype(np.uint16), kind="stable")
+    everything = Found(row, wire, Spans(data, begin, end)).take(order)
+    bounds = np.searchsorted(code[order], np.arange(count + 1))
+    return [everything.take(slice(bounds[i], bounds[i + 1])) for i in range(count)]
+
+
+def places(begin: Positions, length: Positions) -> Positions:
+    """The places in all stretches, one stretch after the other.
+
+    >>> places(np.array([5, 1]), np.array([2, 3])).tolist()
+    [5, 6, 1, 2, 3]
+    """
+    offsets = np.cumsum(length) - length
+    found: Positions = np.repeat(begin - offsets, length)
+    found += np.arange(len(found))
+    return found
+
+
+def gathered(spans: Spans) -> tuple[Bytes, Positions]:
+    """The bytes of all stretches, one after the other, and how many each has."""
+    length = spans.end - spans.begin
+    return spans.data[places(spans.begin, length)], length
+
+
+def binaries(data: Bytes, length: Positions) -> pa.Array:
+    """A binary array of values that lie one after the other."""
+    offsets = np.zeros(len(length) + 1, np.int32)
+    np.cumsum(length, out=offsets[1:])
+    return pa.Array.from_buffers(
+        pa.binary(), len(length), [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(data))]
+    )
+
+
+def bytes_of(values: pa.Array) -> tuple[Bytes, Positions]:
+    """The bytes of all values of a binary array, and where in them each begins and the last one ends."""
+    if not len(values):
+        return np.zeros(0, np.uint8), np.zeros(1, np.int64)
+    offsets = np.frombuffer(values.buffers()[1], np.int32)[values.offset :][: len(values) + 1]
+    buffer = values.buffers()[2]
+    data = np.frombuffer(buffer if buffer is not None else b"", np.uint8)
+    return data[offsets[0] : offsets[-1]], offsets.astype(np.int64) - int(offsets[0])
+
+
+def unpacked(found: Found, wire: int) -> tuple[Found, Positions]:
+    """Each number of packed fields as a field of its own; the messages of those that are odd.
+
+    ``wire`` is the type of a single number. Fields that are not packed stay as they are.
+    """
+    data = found.payload.data
+    length = found.payload.end - found.payload.begin
+    if wire == VARINT:
+        last = data[found.payload.end - 1] > 0x7F
+        is_odd = (length > 0) & last
+    else:
+        is_odd = length % _SIZES[wire] != 0
+    odd = found.row[is_odd]
+    if len(odd):
+        found = found.take(np.flatnonzero(~is_odd))
+    flat, length = gathered(found.payload)
+    if wire == VARINT:
+        ends = np.flatnonzero(flat < 0x80) + 1
+        begins = np.concatenate((np.zeros(1, np.int64), ends))[: len(ends)]
+        is_long = ends - begins > 10
+    else:
+        begins = np.arange(0, len(flat), _SIZES[wire])
+        ends = begins + _SIZES[wire]
+        is_long = np.zeros(len(ends), np.bool_)
+    row = found.row[np.searchsorted(np.cumsum(length), ends, side="left")]
+    odd = np.concatenate((odd, row[is_long]))
+    return Found(row, np.full(len(row), wire, np.int8), Spans(padded(flat), begins, ends)), odd
+
+
+def words(payload: Spans, wire: int) -> Any:
+    """The bits of numbers of a wire type; those of four bytes in the lower half."""
+    data, begin, _ = payload
+    if wire == VARINT:
+        return varints(data, begin)[0]
+    size = _SIZES[wire]
+    raw = data[begin[:, None] + np.arange(size)]
+    return raw.view("<u8" if size == 8 else "<u4").ravel().astype(np.uint64)
+
+
+def varint_lengths(values: Words) -> Positions:
+    """How many bytes each number takes.
+
+    >>> varint_lengths(np.array([0, 127, 128, 2**64 - 1], np.uint64)).tolist()
+    [1, 1, 2, 10]
+    """
+    length = np.ones(len(values), np.int64)
+    rest = values >> np.uint64(7)
+    while rest.any():
+        length += rest != 0
+        rest = rest >> np.uint64(7)
+    return length
+
+
+def varint_bytes(before: bytes, values: Words, is_present: Mask | None = None) -> pa.Array:
+    r"""Of each number its bytes after some that are the same for all; nothing where it is not present.
+
+    >>> varint_bytes(b"a", np.array([1, 300], np.uint64)).to_pylist()
+    [b'a\x01', b'a\xac\x02']
+    """
+    own = varint_lengths(values)
+    length = own + len(before)
+    if is_present is not None:
+        length = np.where(is_present, length, 0)
+    begin = np.cumsum(length) - length
+    flat = np.zeros(int(length.sum()), np.uint8)
+    written = np.arange(len(values)) if is_present is None else np.flatnonzero(is_present)
+    at = begin[written]
+    for byte in before:
+        flat[at] = byte
+        at += 1
+    rest, left = values[written], own[written]
+    while len(rest):
+        more = left > 1
+        flat[at] = (rest & np.uint64(0x7F)).astype(np.uint8) | (more.astype(np.uint8) << 7)
+        at, rest, left = at[more] + 1, rest[more] >> np.uint64(7), left[more] - 1
+    return binaries(flat, length)
+
+
+def fixed_bytes(before: bytes, values: npt.NDArray[Any], is_present: Mask | None = None) -> pa.Array:
+    """As `varint_bytes`, of numbers that all take as many bytes as their type."""
+    if is_present is None:
+        is_present = np.ones(len(values), np.bool_)
+    own = values[is_present]
+    raw = own.astype(own.dtype.newbyteorder("<"), copy=False).view(np.uint8).reshape(len(own), -1)
+    head = np.broadcast_to(np.frombuffer(before, np.uint8), (len(own), len(before)))
+    flat = np.concatenate((head, raw), axis=1)
+    return binaries(flat.ravel(), np.where(is_present, flat.shape[1], 0))
