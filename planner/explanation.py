@@ -67,9 +67,12 @@ _CONSISTENCY: Final = {
     "latest": "latest: lookups read the newest rows",
 }
 
-_STATE_GROWS: Final = (
-    "Spark keeps every change of both inputs in its state for ever, those that took rows away among them"
-)
+_EVERY_CHANGE: Final = "every change of both inputs for ever, those that took rows away among them"
+_EVERY_ROW: Final = "the rows of both inputs, for ever where no watermark tells when they find no match"
+_WAITING: Final = "rows of the stream, and versions of the table, until the watermark has passed their time"
+_STEPS: Final = "a few numbers for each shard"
+_QUEUES: Final = "a few numbers for each shard, and rows whose lookup has failed until it succeeds"
+"""What Spark's state has for a join."""
 
 _ASSUMED: Final = (
     "the static side is read again in each micro-batch and must never change; keep it in a managed table and "
@@ -88,7 +91,7 @@ _LOOKED_UP: Final = (
 
 _VERSIONS: Final = (
     "each row waits until the watermark of both sides has passed its time, and then meets the version that "
-    "was valid at that time; rows wait, and versions are kept, in Spark's state"
+    "was valid at that time"
 )
 
 _READ_ONCE: Final = (
@@ -168,6 +171,8 @@ class JoinReport:
         estimated_lookups: of a micro-batch; None if it is no delta join.
         refusals: why it is no delta join, and what to do about it; empty if it is one.
         hints: what makes it dearer than it could be, or what it relies on, and what to do about that.
+        state: what Spark's state has for it; None for nothing.
+        grows: whether this state grows with the inputs.
     """
 
     join: str
@@ -179,6 +184,8 @@ class JoinReport:
     estimated_lookups: Lookups | None = None
     refusals: tuple[Refused, ...] = ()
     hints: tuple[str, ...] = ()
+    state: str | None = None
+    grows: bool = False
 
     @property
     def reason(self) -> str | None:
@@ -215,6 +222,7 @@ class JoinReport:
                 lines += [f"    look up {step}" for step in path.steps]
             if self.estimated_lookups is not None:
                 lines.append(f"  lookups of a micro-batch: {self.estimated_lookups}")
+        lines += [] if self.state is None else [f"  state: {self.state}"]
         return "\n".join([*lines, *(f"  hint: {hint}" for hint in self.hints)])
 
 
@@ -237,12 +245,12 @@ def join_reports(trace: Trace, settings: Settings) -> Iterator[JoinReport]:
                 case Enriched(rows=TableRows()):
                     yield JoinReport(name, "lookup", hints=(_ENRICHED,))
                 case Enriched(rows=VersionRows()):
-                    yield JoinReport(name, "temporal", hints=(_VERSIONS,))
+                    yield JoinReport(name, "temporal", hints=(_VERSIONS,), state=_WAITING)
                 case Enriched(rows=LookupRows(table)):
                     yield JoinReport(name, "lookup", hints=(_LOOKED_UP.format(table.name, table.connector),))
                 case RegularJoin(reason=reason, remedy=remedy):
                     why = Refused(reason, remedy)
-                    yield JoinReport(name, "regular", refusals=(why,), hints=(_STATE_GROWS,))
+                    yield JoinReport(name, "regular", refusals=(why,), state=_EVERY_CHANGE, grows=True)
                 case Changelog(origin=LookupJoined() as joined):
                     yield _lookup_join(name, joined, _whole(joined, trace.after))
     for node in walk(trace.after):
@@ -273,8 +281,8 @@ def _delta_join(name: str, made: DeltaJoin, settings: Settings, hidden: Sequence
     form = "fused" if settings.physical == "auto" else settings.physical
     consistency, lookups = _CONSISTENCY[settings.consistency], _lookups(made, paths)
     hints = tuple(dict.fromkeys(_hints(made, paths, form, hidden)))
-    words = tree_in_words(made.tree)
-    return JoinReport(name, form, words, tuple(tables), paths, consistency, lookups, hints=hints)
+    words, state = tree_in_words(made.tree), _STEPS if form == "stateful" else None
+    return JoinReport(name, form, words, tuple(tables), paths, consistency, lookups, hints=hints, state=state)
 
 
 def _lookups(join: DeltaJoin, paths: Sequence[Path]) -> Lookups:
@@ -324,7 +332,8 @@ def _lookup_join(name: str, made: LookupJoined, whole: LookupChanges | None) -> 
             f"is kept in a managed table below {whole.joined.join.settings.state_path}"
         )
     words, hints = f"t0 {made.join.kind} join t1 on {on}{rest}", (result, _PARTITIONS)
-    return JoinReport(name, "stateful", words, tuple(tables), consistency=_CONSISTENCY["latest"], hints=hints)
+    of_sides, consistency = tuple(tables), _CONSISTENCY["latest"]
+    return JoinReport(name, "stateful", words, of_sides, (), consistency, hints=hints, state=_QUEUES)
 
 
 def _left_to_spark(join: Join) -> JoinReport:
@@ -333,7 +342,9 @@ def _left_to_spark(join: Join) -> JoinReport:
     rows = (node.rows for node in walk(join) if isinstance(node, Relation))
     read_once = dict.fromkeys(one.table.name for one in rows if one is not None and one.snapshot is None)
     hints = tuple(map(_READ_ONCE.format, read_once)) if is_streaming(join) else ()
-    return JoinReport(join_in_words(join), "spark", refusals=(Refused(reason, remedy),), hints=hints)
+    grows = is_streaming(join.left) and is_streaming(join.right)
+    why, state = (Refused(reason, remedy),), _EVERY_ROW if grows else None
+    return JoinReport(join_in_words(join), "spark", refusals=why, hints=hints, state=state, grows=grows)
 
 
 def blurred(plan: Plan) -> tuple[str, ...]:
@@ -558,7 +569,13 @@ class Explanation:
     is_for_a_view: bool = False
 
     def __str__(self) -> str:
-        return "\n".join(self._lines())
+        return "\n".join(text for text, _ in self._parts())
+
+    @property
+    def warned(self) -> frozenset[int]:
+        """Which lines of the text tell of a join whose state grows, or of a refusal: they are shown red."""
+        flags = [is_bad for text, is_bad in self._parts() for _ in text.splitlines()]
+        return frozenset(number for number, is_bad in enumerate(flags) if is_bad)
 
     def to_json(self) -> dict[str, Any]:
         """The same as values of JSON: what became of each join, aggregate and topic, and the plan as text."""
@@ -578,10 +595,7 @@ class Explanation:
 
     def _repr_html_(self) -> str:
         """The same for notebooks, with the plan before and after; all text is escaped."""
-        reports = [*self._reports(), *([] if self.sink is None else [str(self.sink)])]
-        reports += [f"remedy: {FOR_A_VIEW}"] if self.is_for_a_view else []
-        parts = [_block(report, _BAD if "form: refused" in report else _GOOD) for report in reports]
-        parts += [_block(refused, _BAD) for refused in self._other_refusals()]
+        parts = [_block(text, _BAD if is_bad else _GOOD) for text, is_bad in self._decisions()]
         parts.append(_folded("plan before", tree(self.before)))
         is_same = self.before is self.after
         parts.append(
@@ -589,26 +603,27 @@ class Explanation:
         )
         return f'<div class="deltajoin-explanation tex2jax_ignore mathjax_ignore">{"".join(parts)}</div>'
 
-    def _reports(self) -> list[str]:
-        reports = [*map(str, self.joins), *map(str, self.aggregates), *map(str, self.topics)]
-        return reports or [_NO_JOIN]
-
-    def _lines(self) -> Iterator[str]:
-        if not self.joins and (self.aggregates or self.topics):
-            yield _NO_JOIN
-        yield from self._reports()
-        if self.sink is not None:
-            yield str(self.sink)
-        yield from self._other_refusals()
+    def _decisions(self) -> Iterator[tuple[str, bool]]:
+        """What was decided, as texts, and whether each is to be shown as a warning."""
+        others = [*map(str, self.aggregates), *map(str, self.topics)]
+        if not self.joins:
+            yield _NO_JOIN, False
+        yield from ((str(join), join.grows or join.form == "refused") for join in self.joins)
+        others += [] if self.sink is None else [str(self.sink)]
+        yield from ((text, "form: refused" in text) for text in others)
+        yield from ((text, True) for text in self._other_refusals())
         if self.is_for_a_view:
-            yield f"remedy: {FOR_A_VIEW}"
+            yield f"remedy: {FOR_A_VIEW}", True
+
+    def _parts(self) -> Iterator[tuple[str, bool]]:
+        yield from self._decisions()
         if self.before is self.after:
-            yield "the plan is left as it is"
+            yield "the plan is left as it is", False
             return
         for step in self.steps:
             outcome = "refused" if isinstance(step.result, Refused) else "rewritten"
-            yield f"{step.rule}: {outcome} {step.node}"
-        yield tree(self.after)
+            yield f"{step.rule}: {outcome} {step.node}", False
+        yield tree(self.after), False
 
     def _other_refusals(self) -> Iterator[str]:
         """Those that do not concern one of the joins or aggregates."""
@@ -635,7 +650,8 @@ _GOOD, _BAD, _PLAN = "#2a7", "#c33", "#888"
 
 
 def _block(text: str, colour: str) -> str:
-    return f'<pre style="{_STYLE} {colour}">{escape(text)}</pre>'
+    warning = f';color:{colour}" class="deltajoin-warning' if colour == _BAD else ""
+    return f'<pre style="{_STYLE} {colour}{warning}">{escape(text)}</pre>'
 
 
 def _folded(title: str, text: str) -> str:

@@ -10,7 +10,7 @@ import json
 import re
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
 from typing import Annotated, Any, Final
@@ -93,6 +93,12 @@ class Output:
         if title is not None:
             self.console.print(title, style="bold", highlight=False, markup=False)
         self.console.print(RowGrid(names, rows))
+
+    def plan(self, lines: Sequence[str], warned: Container[int]) -> None:
+        """Print how a statement is executed, as text; the lines that warn are red on a terminal."""
+        for number, line in enumerate(lines):
+            style = "bold red" if number in warned else None
+            self.console.print(line, style=style, highlight=False, markup=False, soft_wrap=True)
 
     def say(self, text: str) -> None:
         """Print a note for people; as JSON nothing is printed."""

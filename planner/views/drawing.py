@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from upsert.schema import TableSchema
 
@@ -69,6 +70,16 @@ class Part:
         inputs = tuple(one._over(tables) for one in self.inputs)
         read = tuple(one for one in tables if one.name in self.reads)
         return replace(self, inputs=(*inputs, *read))
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as values of JSON; a hidden table that several read is whole below each of them."""
+        own = {
+            "name": self.name,
+            "title": self.title,
+            "notes": list(self.notes),
+            "plan": self.plan.splitlines(),
+        }
+        return {**own, "inputs": [one.to_json() for one in self.inputs]}
 
     def __str__(self) -> str:
         return "\n".join(self._lines(set()))

@@ -121,9 +121,9 @@ class KeptView:
         return self.part.hidden
 
     @property
-    def explanation(self) -> str:
-        """What a refresh reads and computes, line by line."""
-        return str(self.part)
+    def explanation(self) -> Part:
+        """What a refresh reads and computes."""
+        return self.part
 
     def at(self, known: Versions, versions: Versions, costs: Costs) -> Computed:
         """What makes the view's rows those of other versions: changes with their kinds, or all rows.
@@ -180,9 +180,9 @@ class DeepView:
         return self.part.hidden
 
     @property
-    def explanation(self) -> str:
+    def explanation(self) -> Part:
         """As of a `KeptView`."""
-        return str(self.part)
+        return self.part
 
     def at(self, known: Versions, versions: Versions, costs: Costs) -> Computed:
         """As of a `KeptView`."""

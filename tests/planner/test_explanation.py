@@ -126,6 +126,20 @@ def test_html_has_the_report_and_both_plans_as_text() -> None:
     assert "DeltaJoin _row_kind#5" in page
 
 
+def test_a_join_whose_state_grows_is_a_warning_and_no_other_is() -> None:
+    text = LEFT.replace("left outer ON (order_id#1 = item#31)", "inner ON (note#4 = shop#32)")
+    found = explained(parse_plan(text))
+    assert [(join.form, join.grows) for join in found.joins] == [("regular", True), ("fused", False)]
+    assert (
+        found.joins[0].state == "every change of both inputs for ever, those that took rows away among them"
+    )
+    lines = str(found).splitlines()
+    warned = [line for number, line in enumerate(lines) if number in found.warned]
+    assert "\n".join(warned) == str(found.joins[0])
+    assert found._repr_html_().count('class="deltajoin-warning"') == 1
+    assert [join["grows"] for join in found.to_json()["joins"]] == [True, False]
+
+
 def test_html_of_a_refusal_has_its_remedy_and_no_plan_after() -> None:
     found = explained(parse_plan("Opaque Sample [order_id#1, _row_kind#5]\n  <orders>"))
     page = found._repr_html_()

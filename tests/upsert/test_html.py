@@ -1,5 +1,6 @@
 """What notebooks show of tables, views and results: whatever a name or a value is, it stays text."""
 
+import json
 import re
 import shutil
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from pyspark.sql import SparkSession
 
 import planner
 import upsert
-from upsert.catalog.results import Done, Live, Materialized, Rows, Running
+from upsert.catalog.results import Done, Live, Materialized, PlanText, Rows, Running
 from upsert.schema import Column
 from upsert.show import html
 
@@ -54,6 +55,8 @@ class Shown(HTMLParser):
     [
         lambda: html.page(EVIL),
         lambda: html.block(EVIL),
+        lambda: html.lines([EVIL], {0}),
+        lambda: PlanText.of(EVIL, [EVIL], frozenset({0}))._repr_html_(),
         lambda: html.facts({EVIL: EVIL}),
         lambda: html.grid([EVIL], [[EVIL]], 1),
         lambda: Done(EVIL, EVIL)._repr_html_(),
@@ -110,6 +113,13 @@ def test_views_queries_and_explanations_show_text(
     assert "SELECT id, `<b>`, '<script>' AS `<i>` FROM t" in shown
     assert "up to date" in shown
     assert "snapshot of default.t1" in shown
+
+    plan = catalog.sql("EXPLAIN MATERIALIZED VIEW v", spark)
+    assert Shown(plan._repr_html_()).text == "EXPLAIN MATERIALIZED VIEW v" + repr(plan)
+    (told,) = catalog.sql("EXPLAIN FORMAT JSON MATERIALIZED VIEW v", spark).rows.column(0).to_pylist()
+    assert [json.loads(told)["title"], *json.loads(told)["notes"]] == [
+        line.strip() for line in repr(plan).splitlines()[:2]
+    ]
 
     catalog.view("v", spark).watch(seconds=0)
     assert re.search(

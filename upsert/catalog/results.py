@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
@@ -146,6 +146,35 @@ class Rows(Result):
     def _repr_html_(self) -> str:
         """For notebooks: the first rows."""
         return _as_html(self.statement, self.rows)
+
+
+@dataclass(frozen=True, repr=False)
+class PlanText(Rows):
+    """How a statement is executed, from ``EXPLAIN``: a row for each line; its text is all of them.
+
+    Attributes:
+        warned: numbers of the lines that tell of a join whose state grows, or of a refusal; notebooks and the
+            prompt show them red.
+    """
+
+    warned: frozenset[int] = frozenset()
+
+    @classmethod
+    def of(cls, statement: str, lines: Sequence[str], warned: frozenset[int] = frozenset()) -> Self:
+        """Lines as rows of one column, ``plan``."""
+        return cls(statement, pa.table({"plan": pa.array(lines, pa.string())}), warned)
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines."""
+        return [str(line) for line in self.rows.column(0).to_pylist()]
+
+    def __repr__(self) -> str:
+        return "\n".join(self.lines)
+
+    def _repr_html_(self) -> str:
+        """For notebooks: all lines."""
+        return html.page(self.statement, html.lines(self.lines, self.warned))
 
 
 @dataclass(frozen=True, repr=False)

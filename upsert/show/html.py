@@ -6,7 +6,7 @@ A name, a value or a path may be anything; the classes of the outer element also
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ MAX_COLUMNS: Final = 50
 MAX_WIDTH: Final = 80
 """Of a grid, unless it is told another number of rows; a notebook keeps what it shows in its file."""
 
+_LINE: Final = "\n"
 _CELL: Final = "text-align:left;vertical-align:top"
 
 
@@ -35,6 +36,20 @@ def block(text: str) -> str:
     '<pre style="text-align:left;white-space:pre-wrap">a &lt; b</pre>'
     """
     return f'<pre style="text-align:left;white-space:pre-wrap">{escape(text)}</pre>'
+
+
+def lines(texts: Iterable[str], warned: Container[int] = ()) -> str:
+    """Text with its own lines, of which some are a warning.
+
+    >>> lines(["a < b", "c"], {0})
+    '<pre style="..."><strong class="deltajoin-warning" style="color:#c33">a &lt; b</strong>...c</pre>'
+    """
+    red = '<strong class="deltajoin-warning" style="color:#c33">'
+    found = (
+        f"{red}{escape(text)}</strong>" if number in warned else escape(text)
+        for number, text in enumerate(texts)
+    )
+    return f'<pre style="text-align:left;white-space:pre-wrap">{_LINE.join(found)}</pre>'
 
 
 def facts(named: Mapping[str, object]) -> str:

@@ -334,7 +334,7 @@ def _select(cursor: Cursor) -> s.Select:
 
 
 def _explain(cursor: Cursor) -> s.Explain | s.ExplainView:
-    """``EXPLAIN``, but of an existing view."""
+    """``EXPLAIN`` of a statement with a query, or of a view."""
     cursor.skip("PLAN", "FOR")
     is_json = False
     if cursor.skip("FORMAT"):
@@ -342,17 +342,18 @@ def _explain(cursor: Cursor) -> s.Explain | s.ExplainView:
         is_json = cursor.skip("JSON")
         if not is_json and not cursor.skip("TEXT"):
             raise cursor.refusal("expected TEXT or JSON")
+    if cursor.skip("MATERIALIZED", "VIEW"):
+        return s.ExplainView(table_name(cursor), is_json)
     head = "" if cursor.at_end else cursor.head(_HEAD_WORDS)
     explained = _at(cursor)
     match explained:
-        case s.CreateView() if not is_json:
-            return s.ExplainView(explained)
+        case s.CreateView():
+            return s.ExplainView(explained, is_json)
         case s.Select() | s.Insert() | s.Merge() | s.CreateTableAs():
             return s.Explain(explained, is_json)
-    views_too = "" if is_json else ", CREATE MATERIALIZED VIEW"
     raise SchemaError(
-        f"EXPLAIN{' FORMAT JSON' if is_json else ''}: the statement must be SELECT, INSERT, MERGE{views_too} "
-        f"or CREATE TABLE … AS, or a statement set, got {head}; SHOW and DESCRIBE show what tables are"
+        "EXPLAIN: the statement must be SELECT, INSERT, MERGE, [CREATE] MATERIALIZED VIEW or "
+        f"CREATE TABLE … AS, or a statement set, got {head}; SHOW and DESCRIBE show what tables are"
     )
 
 
@@ -418,7 +419,6 @@ _STATEMENTS: Final[Mapping[tuple[str, ...], Callable[[Cursor], Statement]]] = {
     ("CREATE", "TABLE"): create_table,
     ("CREATE", "OR", "REPLACE", "MATERIALIZED", "VIEW"): lambda cursor: create_view(cursor, replaces=True),
     ("CREATE", "MATERIALIZED", "VIEW"): create_view,
-    ("EXPLAIN", "MATERIALIZED", "VIEW"): lambda cursor: s.ExplainView(table_name(cursor)),
     ("EXPLAIN",): _explain,
     ("ALTER", "MATERIALIZED", "VIEW"): alter_view,
     ("REFRESH", "MATERIALIZED", "VIEW"): lambda cursor: s.RefreshView(table_name(cursor)),

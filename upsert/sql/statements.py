@@ -292,9 +292,10 @@ class CreateView(_CreateAs):
 
 @dataclass(frozen=True)
 class ExplainView:
-    """``EXPLAIN MATERIALIZED VIEW v``, or ``EXPLAIN CREATE MATERIALIZED VIEW …``: how it is refreshed."""
+    """``EXPLAIN [CREATE] MATERIALIZED VIEW``, with FORMAT as of `Explain`: how it is refreshed."""
 
     view: str | CreateView
+    is_json: bool = False
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from tempfile import TemporaryDirectory
 from threading import Lock
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pyarrow as pa
 from cachetools import LRUCache
@@ -101,6 +101,31 @@ class PlanOutgrownError(Exception):
     """What was planned no longer fits the rows, which another plan does; a refresh makes that."""
 
 
+class Explained(Protocol):
+    """What a refresh reads and computes; its ``str`` is for people, line by line."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as values of JSON."""
+
+
+@dataclass(frozen=True)
+class ReadWhole:
+    """A view of which all rows are computed, and why."""
+
+    why: str
+
+    def to_json(self) -> dict[str, Any]:
+        """As of the view and the hidden tables that it has."""
+        return {"name": "", "title": "the view", "notes": [self._note], "plan": [], "inputs": []}
+
+    @property
+    def _note(self) -> str:
+        return f"all rows of its tables are read: {self.why}"
+
+    def __str__(self) -> str:
+        return f"the view\n   {self._note}"
+
+
 class Kept(Protocol):
     """How the rows of a view are computed by what has changed."""
 
@@ -113,8 +138,8 @@ class Kept(Protocol):
         """Whether the view's key is proven to tell the rows of its query apart; without one it is."""
 
     @property
-    def explanation(self) -> str:
-        """What a refresh reads and computes, line by line."""
+    def explanation(self) -> Explained:
+        """What a refresh reads and computes."""
 
     @property
     def hidden(self) -> frozenset[str]:
@@ -132,15 +157,14 @@ Plan = Callable[["DataFrame", ViewShape], Kept]
 """Finds out how the rows of a query are computed by what has changed."""
 
 
-def explained(plan: Plan | None, view: ViewShape, mode: str, rows: DataFrame) -> str:
-    """What a refresh of a view with this option ``refresh`` reads and computes, line by line.
+def explained(plan: Plan | None, view: ViewShape, mode: str, rows: DataFrame) -> Explained:
+    """What a refresh of a view with this option ``refresh`` reads and computes.
 
     Raises:
         ConfigurationError: the view must be refreshed by what has changed, and cannot.
     """
     if mode == "full" or plan is None:
-        why = AS_OPTION_SAYS if mode == "full" else NOT_PLANNED
-        return f"the view\n   all rows of its tables are read: {why}"
+        return ReadWhole(AS_OPTION_SAYS if mode == "full" else NOT_PLANNED)
     with TemporaryDirectory(prefix="explained-") as scratch:
         shape = replace(view, must_be_incremental=mode == "incremental", scratch=scratch)
         return plan(rows, shape).explanation
@@ -242,8 +266,8 @@ class Refresher:
             self._tidy(table, prepared)
         return True
 
-    def explain(self, versions: Versions) -> str:
-        """What a refresh to some versions reads and computes, line by line."""
+    def explain(self, versions: Versions) -> Explained:
+        """What a refresh to some versions reads and computes."""
         table = Table.open(self.path, self.uuid)
         shape = ViewShape(table.root, table.uuid, table.schema.primary_key)
         spark = self.own_session(self.spark)

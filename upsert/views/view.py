@@ -33,7 +33,7 @@ from upsert.store.table import Table
 from upsert.store.table_options import MATERIALIZED_VIEW
 from upsert.views import steps
 from upsert.views.progress import Lag, lag_behind, observed, refreshes_of
-from upsert.views.refresh import Bases, Refresher, Versions
+from upsert.views.refresh import Bases, Explained, Refresher, Versions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -264,6 +264,15 @@ class View:
 
     def explain(self) -> str:
         """What a refresh reads and computes, line by line; nothing is computed.
+
+        Raises:
+            ConfigurationError: a session is missing.
+            TableNotFoundError: a base table was dropped, or made again.
+        """
+        return str(self.explained())
+
+    def explained(self) -> Explained:
+        """As ``explain``, of which it is the ``str``; ``to_json()`` has the same as values.
 
         Raises:
             ConfigurationError: a session is missing.

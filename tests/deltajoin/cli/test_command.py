@@ -11,7 +11,7 @@ import pytest
 import typer
 from rich.console import Console
 
-from deltajoin.cli.command import Exit, errors_printed
+from deltajoin.cli.command import Exit, Output, errors_printed
 from upsert.show.terminal import RowGrid
 
 
@@ -50,6 +50,15 @@ def printed(names: list[str], *rows: list[object], width: int = 80) -> str:
     with console.capture() as captured:
         console.print(RowGrid(names, rows))
     return captured.get()
+
+
+def test_lines_of_a_plan_that_warn_are_red_where_there_are_colours() -> None:
+    output = Output()
+    for colours, expected in (("standard", "\x1b[1;31mb[0]\x1b[0m"), (None, "b[0]")):
+        output.console = Console(color_system=colours, force_terminal=True, width=80)
+        with output.console.capture() as captured:
+            output.plan(["a", "b[0]"], {1})
+        assert captured.get().splitlines() == ["a", expected]
 
 
 def test_few_columns_are_a_table_whose_long_values_are_folded() -> None:

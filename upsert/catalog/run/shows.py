@@ -13,18 +13,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert import types
-from upsert.catalog.results import Result, Rows
+from upsert.catalog.results import PlanText, Result, Rows
 from upsert.catalog.run import merge
 from upsert.catalog.run.definitions import fitting_partitions, given_options, managed
 from upsert.catalog.run.jobs import active, needed
 from upsert.catalog.run.queries import frame
 from upsert.catalog.run.row_changes import Target
+from upsert.catalog.run.scans import columns_for, zone
 from upsert.catalog.session import OPTIONS
 from upsert.catalog.system_tables import known, split
-from upsert.errors import ConfigurationError, TableNotFoundError
+from upsert.errors import ConfigurationError, TableNotFoundError, UpsertError
 from upsert.materializer.choice import Sink, mode_of
 from upsert.schema import ComputedColumn, TableSchema
 from upsert.sql import statements as s
+from upsert.sql.predicates import pushed
+from upsert.sql.query import Reference
 from upsert.sql.show_create import create_text, declared_names, masked, plain_view_text, view_text
 from upsert.store import Table
 from upsert.store.metadata.file_entry import newest, source_of, value_of
@@ -364,18 +367,21 @@ def explain(context: Context, statement: s.Explain, spark: SparkSession | None) 
     A text has a row for each line; JSON is one row.
     """
     session = needed(spark, "EXPLAIN", context.options.forwarded())
-    lines: list[str] = []
+    lines, warned = list[str](), frozenset[int]()
     if isinstance(statement.statement, s.StatementSet):
         parts = []
         for one in statement.statement.inserts:
             name = f"INSERT {'OVERWRITE' if one.overwrite else 'INTO'} {one.name}"
-            of_one, plan = _explained(context, session, one)
+            of_one, red, plan = _explained(context, session, one)
+            warned |= {number + len(lines) + 1 for number in red}
             lines += [name, *(f"  {line}" for line in of_one)]
             parts.append({"statement": name, **plan})
         values: dict[str, Any] = {"statements": parts}
     else:
-        lines, values = _explained(context, session, statement.statement)
-    return Rows("EXPLAIN", texts("plan", [json.dumps(values)] if statement.is_json else lines))
+        lines, warned, values = _explained(context, session, statement.statement)
+    if statement.is_json:
+        return Rows("EXPLAIN", texts("plan", [json.dumps(values)]))
+    return PlanText.of("EXPLAIN", lines, warned)
 
 
 _Explained = s.Select | s.Insert | s.Merge | s.CreateTableAs
@@ -383,14 +389,37 @@ _Explained = s.Select | s.Insert | s.Merge | s.CreateTableAs
 
 def _explained(
     context: Context, session: SparkSession, statement: _Explained
-) -> tuple[list[str], dict[str, Any]]:
-    """How one statement is executed, in lines and as JSON values."""
+) -> tuple[list[str], frozenset[int], dict[str, Any]]:
+    """How one statement is executed: lines, those of them that are warnings, and the same as JSON values."""
     df, sink = _planned(context, session, statement)
     if df.isStreaming:
         found = context.explained(df, sink)
-        return str(found).splitlines(), found.to_json()
-    lines = _physical_plan(session, df).splitlines()
-    return lines, {"plan": lines}
+        return str(found).splitlines(), found.warned, found.to_json()
+    plan = _physical_plan(session, df).splitlines()
+    query = statement.rows if isinstance(statement, s.Merge) else statement.query
+    reads = [told for one in query.references if (told := _read_of(context, session, one)) is not None]
+    lines = [
+        f"reads {one['table']}({', '.join(one['columns'])}), about {one['rows']} rows"
+        f"{', skips files without ' + one['where'] if one['where'] else ''}"
+        for one in reads
+    ]
+    return [*lines, *plan], frozenset(), {"reads": reads, "plan": plan}
+
+
+def _read_of(context: Context, session: SparkSession, reference: Reference) -> dict[str, Any] | None:
+    """What a batch reads of a managed table, as `scans` asks for it; None for any other."""
+    try:
+        table = managed(context, reference.name, "EXPLAIN")
+    except (UpsertError, ValueError):
+        return None  # one with a connector, a plain view, a system table, or one of Spark's
+    wanted, schema = reference.columns, table.schema
+    columns = columns_for(schema, lambda one: wanted is None or one.lower() in wanted)
+    where = " and ".join(
+        f"{column} {operator} {value!r}"
+        for column, operator, value in pushed(reference.where, schema, zone(session))
+    )
+    rows = table.snapshot().row_count
+    return {"table": reference.name, "columns": list(columns), "where": where, "rows": rows}
 
 
 def _planned(context: Context, session: SparkSession, statement: _Explained) -> tuple[DataFrame, Sink | None]:

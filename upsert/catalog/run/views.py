@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
@@ -22,7 +23,7 @@ from upsert.catalog.create_as.create_as import (
 )
 from upsert.catalog.job_hooks import JobStatusHook
 from upsert.catalog.namespace import TableRef
-from upsert.catalog.results import Done, Result, Rows, Running
+from upsert.catalog.results import Done, PlanText, Result, Rows, Running
 from upsert.catalog.run import jobs
 from upsert.catalog.run.definitions import drop_existing
 from upsert.catalog.run.queries import frame, query_position, within
@@ -45,7 +46,7 @@ from upsert.store.storage import storage_of
 from upsert.store.table import Table
 from upsert.store.table_options import TableOptions
 from upsert.views.hidden_tables import consumer_of
-from upsert.views.refresh import Bases, Plan, Refresher, Versions, ViewShape, explained
+from upsert.views.refresh import Bases, Explained, Plan, Refresher, Versions, ViewShape, explained
 from upsert.views.session import own_session, settings, what_it_depends_on
 from upsert.views.view import (
     OPTION,
@@ -109,18 +110,20 @@ def refresh_view(context: Context, statement: s.RefreshView, spark: SparkSession
 
 
 def explain_view(context: Context, statement: s.ExplainView, spark: SparkSession | None) -> Rows:
-    """``EXPLAIN [CREATE] MATERIALIZED VIEW``: what a refresh reads and computes, a line a row."""
+    """``EXPLAIN [CREATE] MATERIALIZED VIEW``: how it is refreshed, a line a row; JSON is one row."""
     view = statement.view
     shown = f"MATERIALIZED VIEW {view}" if isinstance(view, str) else f"CREATE MATERIALIZED VIEW {view.name}"
     session = jobs.needed(spark, f"EXPLAIN {shown}", context.options.forwarded())
     if isinstance(view, str):
-        text = opened(context, view, session).explain()
+        found = opened(context, view, session).explained()
     else:
-        text = _explained(context, view, session)
-    return Rows(f"EXPLAIN {shown}", texts("plan", text.splitlines()))
+        found = _explained(context, view, session)
+    if statement.is_json:
+        return Rows(f"EXPLAIN {shown}", texts("plan", [json.dumps(found.to_json())]))
+    return PlanText.of(f"EXPLAIN {shown}", str(found).splitlines())
 
 
-def _explained(context: Context, statement: s.CreateView, session: SparkSession) -> str:
+def _explained(context: Context, statement: s.CreateView, session: SparkSession) -> Explained:
     """What a refresh of a view that is not there would do."""
     table_ref = context.databases.resolve(statement.name)
     target, rows = _planned(context, table_ref, statement, session)
