@@ -29,7 +29,7 @@ from upsert.errors import ConfigurationError, SchemaError
 from upsert.lookups.options import PartialCache
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
-from upsert.spark_table import from_spark, spark_schema
+from upsert.spark_table import for_spark, from_spark, spark_schema
 from upsert.store.predicate import Where, parse_where
 from upsert.store.rows.conform import conform
 from upsert.store.rows.fold import fold
@@ -163,7 +163,7 @@ class Enrichment:
         find = self.opened()
         for batch in from_spark(batches):
             if batch.num_rows:
-                yield from self.enriched(find, pa.Table.from_batches([batch])).to_batches()
+                yield from for_spark(self.enriched(find, pa.Table.from_batches([batch])).to_batches())
 
     def opened(self) -> Find:
         """What a task finds rows by."""
@@ -215,9 +215,9 @@ class UpsertEnrichment:
         matched = new.column("").to_numpy()
         new = new.drop_columns([""])
         deleted = np.setdiff1d(numbers, matched)
-        yield from _with_kind(new, "+U").to_batches()
+        yield from for_spark(_with_kind(new, "+U").to_batches())
         gone_rows = self._keys_alone(folded.rows.take(pa.array(deleted)), new.schema)
-        yield from _with_kind(gone_rows, "-D").to_batches()
+        yield from for_spark(_with_kind(gone_rows, "-D").to_batches())
 
     def _keys_alone(self, rows: pa.Table, schema: pa.Schema) -> pa.Table:
         columns = [

@@ -7,7 +7,7 @@ a list of such lists, one of which must hold.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import date, datetime
+from datetime import date, datetime, time
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -20,6 +20,7 @@ Filters = tuple[tuple[Predicate, ...], ...]
 _READERS: dict[str, Callable[[str], Any]] = {
     "date": date.fromisoformat,
     "timestamp": datetime.fromisoformat,
+    "time": time.fromisoformat,
     "decimal": Decimal,
     "binary": bytes.fromhex,
 }
@@ -84,6 +85,8 @@ def _value_to_json(value: Any) -> Any:
             return {"timestamp": value.isoformat()}
         case date():
             return {"date": value.isoformat()}
+        case time():
+            return {"time": value.isoformat()}
         case Decimal():
             return {"decimal": str(value)}
         case bytes():

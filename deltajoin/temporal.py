@@ -28,10 +28,10 @@ from deltajoin.enrichment import HOWS, On, pairs_of
 from deltajoin.errors import CheckpointMismatchError
 from upsert import types
 from upsert.arrays import Mask, Positions, one_array
-from upsert.blobs import by_number, from_blob, gathered, rows_of_blobs, to_blobs
+from upsert.blobs import by_number, from_blob, gathered, to_blobs
 from upsert.errors import BrokenPayloadError, ChangelogError, ConfigurationError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
-from upsert.spark_table import from_spark, stored_type
+from upsert.spark_table import from_spark, rows_for_spark, stored_type
 from upsert.store.rows.hashing import bucket_of, hash_columns
 from upsert.streaming_query import task_number
 
@@ -359,7 +359,7 @@ def temporal_join(
         "append",
         GroupStateTimeout.EventTimeTimeout,
     )
-    return joined.mapInArrow(rows_of_blobs, StructType([*own, *added])).toDF(*left.columns, *join.selected)
+    return joined.mapInArrow(rows_for_spark, StructType([*own, *added])).toDF(*left.columns, *join.selected)
 
 
 def _declared(

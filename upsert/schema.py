@@ -372,6 +372,11 @@ class TableSchema(Jsonable):
         return bool(self.checks) or any(c.length or c.default is not None for c in self.columns)
 
     @property
+    def has_later_types(self) -> bool:
+        """Whether a column is of a type that earlier releases do not know."""
+        return any(types.is_later(c.type) for c in self.columns)
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Names of all columns, in order."""
         return tuple(c.name for c in self.columns)

@@ -10,13 +10,15 @@ Spark takes them through `from_spark`, so that nothing behind it depends on the 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from typing import Final
+from typing import Final, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, NullType, StructField, StructType
 
 from upsert import types
+from upsert.arrays import one_array
+from upsert.blobs import rows_of_blobs
 from upsert.errors import CorruptTableError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
@@ -27,6 +29,8 @@ from upsert.store.table import Table
 from upsert.stream_keys import UPSERTS_MARK, UpsertKey
 
 FORMAT: Final = "upsert-table"
+
+T = TypeVar("T", pa.Array, pa.ChunkedArray)
 
 BATCH_ROWS: Final = 65_536
 """Rows of an Arrow batch that goes to the JVM: large enough for speed, small beside a task's memory."""
@@ -220,8 +224,49 @@ def stored_type(field: StructField, of: str) -> pa.DataType:
 def to_spark(rows: pa.Table, asked: StructType) -> Iterator[pa.RecordBatch]:
     """The rows as Spark demands them: the columns asked for, exact Arrow types and nullability."""
     schema = arrow_schema(asked)
-    chosen = pa.Table.from_arrays([rows.column(name) for name in schema.names], schema=schema)
-    return iter(chosen.to_batches(max_chunksize=BATCH_ROWS))
+    columns = [_in_spark(rows.column(name)) for name in schema.names]
+    return iter(pa.Table.from_arrays(columns, schema=schema).to_batches(max_chunksize=BATCH_ROWS))
+
+
+def as_asked(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """A batch whose columns are those of ``arrow_schema``, in the types that it says."""
+    return pa.RecordBatch.from_arrays([_in_spark(column) for column in batch.columns], schema=schema)
+
+
+def for_spark(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Each batch that a function of ``mapInArrow`` gives, in the types in which Spark takes it.
+
+    >>> times = pa.record_batch({"at": pa.array([1], pa.time32("s"))})
+    >>> [batch.schema.types for batch in for_spark([times])]
+    [[Time64Type(time64[ns])]]
+    """
+    for batch in batches:
+        wanted = [types.in_spark(type_) for type_ in batch.schema.types]
+        if wanted == batch.schema.types:
+            yield batch
+            continue
+        fields = [field.with_type(type_) for field, type_ in zip(batch.schema, wanted, strict=True)]
+        yield as_asked(batch, pa.schema(fields, batch.schema.metadata))
+
+
+def rows_for_spark(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows of a DataFrame's blobs, as a function of ``mapInArrow`` gives them."""
+    return for_spark(rows_of_blobs(batches))
+
+
+def table_for_spark(rows: pa.Table) -> pa.Table:
+    """Rows, all in one batch, as ``createDataFrame`` takes them."""
+    columns = [_in_spark(column) for column in rows.columns]
+    return pa.table(columns, names=rows.column_names).combine_chunks()
+
+
+def _in_spark(column: T) -> T:
+    """Values of a column in the type in which Spark takes them."""
+    if (wanted := types.in_spark(column.type)) == column.type:
+        return column
+    if isinstance(column, pa.ChunkedArray):
+        return cast_to(column, wanted)
+    return one_array(cast_to(pa.chunked_array([column]), wanted))
 
 
 def from_spark(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from upsert.errors import CorruptTableError, SchemaError
 
@@ -30,6 +31,10 @@ SCALARS: Final[dict[str, pa.DataType]] = {
     "date": pa.date32(),
     "timestamp": TIMESTAMP,
     "timestamp_ntz": TIMESTAMP_NTZ,
+    "time(0)": pa.time32("s"),
+    "time(3)": pa.time32("ms"),
+    "time(6)": pa.time64("us"),
+    "time(9)": pa.time64("ns"),
 }
 """Spark's JSON word for a scalar type -> the Arrow type that stores it."""
 
@@ -38,7 +43,82 @@ _SQL_NAMES: Final = {"byte": "TINYINT", "short": "SMALLINT", "integer": "INT", "
 _MAX_LEVELS: Final = 200
 """More than any format of files takes, and few enough to go down one by one."""
 _DECIMAL: Final = re.compile(r"decimal\(([0-9]{1,9}),(-?[0-9]{1,9})\)")
+_TIME: Final = re.compile(r"time\(([0-9])\)")
 MAX_DECIMAL_PRECISION: Final = 38
+MAX_TIME_PRECISION: Final = 9
+_TIME_DIGITS: Final = (0, 3, 6, 9)
+
+
+def time_of(precision: int) -> pa.DataType:
+    """The type of a time of day with so many digits of a second, or with the next more that there are.
+
+    >>> time_of(3), time_of(4)
+    (Time32Type(time32[ms]), Time64Type(time64[us]))
+    """
+    return SCALARS[f"time({next(digits for digits in _TIME_DIGITS if digits >= precision)})"]
+
+
+NANOS: Final[dict[pa.DataType, int]] = {time_of(digits): 10 ** (9 - digits) for digits in _TIME_DIGITS}
+"""Type of a time of day -> how many nanoseconds its unit has; Spark counts all of them in nanoseconds."""
+
+
+def time_digits(type_: pa.DataType) -> int:
+    """Digits of a second of a time of day: 0, 3, 6 or 9.
+
+    >>> time_digits(pa.time64("us"))
+    6
+    """
+    return 10 - len(str(NANOS[type_]))
+
+
+_CLOCK: Final = r"[0-2][0-9]:[0-5][0-9](?::[0-5][0-9](?:\.[0-9]{1,9})?)?"
+
+
+def times_of(texts: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Times of day of texts, ``hh:mm[:ss[.fraction]]``, NULL of NULL.
+
+    Raises:
+        pa.ArrowInvalid: a text is no time, or has more digits than the type.
+
+    >>> times_of(pa.array(["10:00", "23:59:59.5"]), pa.time32("ms")).to_pylist()
+    [datetime.time(10, 0), datetime.time(23, 59, 59, 500000)]
+    """
+    if not pc.all(pc.match_substring_regex(texts, f"^{_CLOCK}$")).as_py() and texts.null_count < len(texts):
+        raise pa.ArrowInvalid("a time of day must be written hh:mm:ss.fraction")
+    days = pc.binary_join_element_wise("1970-01-01", texts, " ").cast(pa.timestamp(type_.unit))
+    numbers = days.cast(pa.int64())
+    return numbers.cast(pa.int32() if type_.bit_width == 32 else pa.int64()).cast(type_)
+
+
+def in_spark(type_: pa.DataType) -> pa.DataType:
+    """The Arrow type in which Spark takes and gives values of a column's type: times of day in nanoseconds.
+
+    >>> in_spark(pa.list_(pa.time32("s")))
+    ListType(list<item: time64[ns]>)
+    """
+    if pa.types.is_time(type_):
+        return pa.time64("ns")
+    if pa.types.is_list(type_):
+        return pa.list_(_in_spark(type_.value_field))
+    if pa.types.is_map(type_):
+        return pa.map_(_in_spark(type_.key_field), _in_spark(type_.item_field))
+    if pa.types.is_struct(type_):
+        return pa.struct([_in_spark(field) for field in type_])
+    return type_
+
+
+def _in_spark(field: pa.Field) -> pa.Field:
+    return field.with_type(in_spark(field.type))
+
+
+def is_later(type_: pa.DataType) -> bool:
+    """Whether a type is, or has within it, one that tables have had only since they could be of TIME.
+
+    >>> is_later(pa.list_(pa.time64("us"))), is_later(pa.int64())
+    (True, False)
+    """
+    inner = (type_.field(number).type for number in range(type_.num_fields))
+    return pa.types.is_time(type_) or any(map(is_later, inner))
 
 
 def is_scalar(type_: pa.DataType) -> bool:
@@ -275,6 +355,8 @@ def from_json(value: Any) -> pa.DataType:
             return SCALARS[value]
         if (match := _DECIMAL.fullmatch(value)) and 1 <= int(match[1]) <= MAX_DECIMAL_PRECISION:
             return pa.decimal128(int(match[1]), int(match[2]))
+        if match := _TIME.fullmatch(value):
+            return time_of(int(match[1]))
     if isinstance(value, dict):
         try:
             match value["type"]:

@@ -34,7 +34,7 @@ from upsert.options import Option, parse, text
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
 from upsert.spark_formats import make_known
-from upsert.spark_table import arrow_schema, spark_schema
+from upsert.spark_table import arrow_schema, as_asked, spark_schema
 from upsert.store.read.changes import touched_rows
 from upsert.store.read.pinned_columns import unaltered
 from upsert.store.rows.hashing import bucket_of, hash_columns
@@ -195,7 +195,7 @@ class AggregateReader(SteppingReader[Table]):
         """The consolidated changes of a share of the groups."""
         schema = arrow_schema(self._asked)
         for batch in changes_of(Table.open(self._spec.path, partition.table), self._spec, partition):
-            yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+            yield as_asked(batch, schema)
 
 
 def _side(table: Table, spec: DeltaAggregateSpec) -> PinnedSide:

@@ -53,12 +53,12 @@ from deltajoin.lookup.cache import CacheCounts, Cached, RowCache
 from deltajoin.lookup.journal import EpochCaches, Journal, caches_of
 from deltajoin.lookup.protocol import Answer
 from upsert.arrays import one_array
-from upsert.blobs import BLOB_COLUMN, bucket_ids, by_number, from_blob, gathered, rows_of_blobs, to_blobs
+from upsert.blobs import BLOB_COLUMN, bucket_ids, by_number, from_blob, gathered, to_blobs
 from upsert.changelog.image_log import ImageLog
 from upsert.errors import BrokenPayloadError
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import TableSchema
-from upsert.spark_table import from_spark, spark_schema
+from upsert.spark_table import from_spark, rows_for_spark, spark_schema
 from upsert.store import paths
 from upsert.store.rows.hashing import bucket_of, hash_columns
 from upsert.stream_keys import UPSERTS_MARK, UpsertKey
@@ -200,7 +200,7 @@ def join_streams(left: DataFrame, right: DataFrame, join: LatestJoin, shards: in
         (F.max if name in metrics.MAXIMA else F.sum)(column).alias(column) for column, name in _MEASURES
     ]
     unpacked = spark_schema(TableSchema.of(join.columns), row_kind=True)
-    rows = joined.observe(OBSERVED, *totals).select(BLOB_COLUMN).mapInArrow(rows_of_blobs, unpacked)
+    rows = joined.observe(OBSERVED, *totals).select(BLOB_COLUMN).mapInArrow(rows_for_spark, unpacked)
     return rows.select(*(F.col(quoted(name)) for name in rows.columns[:-1]), _kind(join))
 
 

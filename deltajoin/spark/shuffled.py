@@ -27,9 +27,10 @@ from deltajoin.core.rows import Changes
 from deltajoin.spark.offsets import JoinStep
 from deltajoin.spark.tables import JoinedTables, output_type
 from deltajoin.spec import DeltaJoinSpec
-from upsert.blobs import BLOB_COLUMN, from_blob, rows_of_blobs, to_blobs
+from upsert.blobs import BLOB_COLUMN, from_blob, to_blobs
 from upsert.codec import Jsonable
 from upsert.errors import BrokenPayloadError, ConfigurationError
+from upsert.spark_table import for_spark, rows_for_spark
 
 SHARD_COLUMN: Final = "shard"
 BLOBS: Final = f"{SHARD_COLUMN} INT, {BLOB_COLUMN} BINARY"
@@ -124,7 +125,7 @@ class JoinShard:
             blobs += (blob.as_buffer() for blob in batch.column(BLOB_COLUMN))
             if batch.num_rows:
                 shard = batch.column(SHARD_COLUMN)[0].as_py()
-        yield from join_blobs(self.spec, shard, blobs)
+        yield from for_spark(join_blobs(self.spec, shard, blobs))
 
 
 def stateful(blobs: DataFrame, tables: JoinedTables) -> DataFrame:
@@ -136,7 +137,7 @@ def stateful(blobs: DataFrame, tables: JoinedTables) -> DataFrame:
         outputMode="append",
         timeoutConf=GroupStateTimeout.NoTimeout,
     )
-    return joined.mapInArrow(rows_of_blobs, output_type(tables))
+    return joined.mapInArrow(rows_for_spark, output_type(tables))
 
 
 @dataclass(frozen=True)

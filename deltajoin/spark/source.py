@@ -39,7 +39,7 @@ from upsert.managed.options import DEFAULT_LEASE_MS
 from upsert.managed.stepping import CONSUMER, Offset, SteppingReader, StepSource, size_of
 from upsert.options import Option, duration_ms, one_of, parse, text
 from upsert.spark_formats import make_known
-from upsert.spark_table import arrow_schema
+from upsert.spark_table import arrow_schema, as_asked
 from upsert.store.read.changes import touched_rows
 from upsert.store.table import Table
 from upsert.store.version import MAX_HASH, Version
@@ -310,7 +310,7 @@ class JoiningReader(_JoinStepReader):
         tables = JoinedTables.open(self._spec, step.tables)
         changes = [tables.shard_changes(step, table, shard, shards) for table in range(len(tables.tables))]
         for batch in tables.evaluate(step, changes, shard=shard, shards=shards):
-            yield pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
+            yield as_asked(batch, self._schema)
 
 
 def root_of(tables: JoinedTables) -> int | None:

@@ -42,7 +42,7 @@ from planner.views.rows_table import KeptRows, RowsTable
 from planner.views.stages import meant
 from upsert.managed import frames
 from upsert.schema import TableSchema
-from upsert.spark_table import collected, spark_schema
+from upsert.spark_table import collected, spark_schema, table_for_spark
 from upsert.store.metadata.stands_for import Costs
 from upsert.store.predicate import where_to_json
 from upsert.store.read.snapshot import Snapshot
@@ -191,7 +191,7 @@ def many(
     rows = frames.read(catalyst.session, path, version, options=options)
     if keys is None:
         return rows
-    wanted = catalyst.session.createDataFrame(keys.rename_columns(list(by)).combine_chunks())
+    wanted = catalyst.session.createDataFrame(table_for_spark(keys.rename_columns(list(by))))
     return rows.join(wanted, list(by), "left_semi")
 
 

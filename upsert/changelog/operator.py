@@ -25,13 +25,13 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from upsert import types
-from upsert.blobs import BLOB_COLUMN, bucket_ids, by_number, from_blob, gathered, rows_of_blobs, to_blobs
+from upsert.blobs import BLOB_COLUMN, bucket_ids, by_number, from_blob, gathered, to_blobs
 from upsert.changelog.image_log import KEEP, ImageLog, NewestImages
 from upsert.changelog.normalizer import Expiry, Rules, check_not_null, split_kinds, with_kinds
 from upsert.errors import ConfigurationError
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
-from upsert.spark_table import from_spark, stored_type
+from upsert.spark_table import from_spark, rows_for_spark, stored_type
 from upsert.store import paths
 from upsert.store.rows.conform import conform
 from upsert.store.rows.hashing import bucket_of, hash_columns
@@ -244,7 +244,7 @@ def normalize(
         df.mapInArrow(Pack(spec), _PACKED)
         .groupBy("bucket")
         .applyInPandasWithState(NormalizeBucket(spec), blobs, _STATE, "append", GroupStateTimeout.NoTimeout)
-        .mapInArrow(rows_of_blobs, output)
+        .mapInArrow(rows_for_spark, output)
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final, assert_never
 
@@ -236,7 +236,7 @@ def _value_to_json(value: Any, type_: pa.DataType) -> Any:
             return value
         case float():
             return value if math.isfinite(value) else repr(value)
-        case datetime() | date():
+        case datetime() | date() | time():
             return value.isoformat()
         case Decimal():
             return str(value)
@@ -271,6 +271,8 @@ def _reader(type_: pa.DataType) -> Callable[[Any], Any]:
         return lambda value: pa.scalar(Decimal(text(value)), type_).as_py()
     if pa.types.is_date(type_):
         return lambda value: date.fromisoformat(text(value))
+    if pa.types.is_time(type_):
+        return lambda value: types.times_of(pa.array([text(value)]), type_).cast(pa.time64("us"))[0].as_py()
     return lambda value: _timestamp(text(value), has_zone=type_.tz is not None)
 
 

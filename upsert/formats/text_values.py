@@ -14,7 +14,8 @@ ISO-8601               2020-12-30T12:13:14.123Z     2020-12-30T12:13:14.123
 ISO-8601-WITH-OFFSET   2020-12-30T14:13:14.123+02:00, of both types; UTC is what it means without a zone
 ====================== ============================ ================================
 
-A fraction has up to nine digits, of which the microseconds are kept; ISO-8601 lets the seconds out.
+A time of day is ``12:13:14.123`` in all of them. A fraction has up to nine digits, of which the microseconds,
+or those of a time of day's type, are kept; ISO-8601 lets the seconds out.
 Years run from 0001 to 9999. What one value gives and what a column gives is the same.
 """
 
@@ -64,6 +65,8 @@ def pattern(type_: pa.DataType, standard: TimestampStandard) -> str:
     """The regular expression, without anchors, of all texts that may be a value of the type."""
     if type_ == pa.date32():
         return _DATE
+    if pa.types.is_time(type_):
+        return f"{_HOURS}{_SECONDS}" if standard is TimestampStandard.SQL else f"{_HOURS}(?:{_SECONDS})?"
     if standard is TimestampStandard.SQL:
         return f"{_DATE} {_HOURS}{_SECONDS}{'Z' if type_ == types.TIMESTAMP else ''}"
     iso = f"{_DATE}T{_HOURS}(?:{_SECONDS})?"
@@ -80,6 +83,8 @@ def example(type_: pa.DataType, standard: TimestampStandard) -> str:
     """
     if type_ == pa.date32():
         return "2020-12-30"
+    if pa.types.is_time(type_):
+        return "12:13:14.123"
     between = " " if standard is TimestampStandard.SQL else "T"
     return f"2020-12-30{between}12:13:14.123{_zone(type_, standard)}"
 
@@ -121,6 +126,23 @@ def parse_timestamp(text: str, compiled: re.Pattern[str]) -> int | None:
     return value if _FIRST_DAY * _DAY <= value < (_LAST_DAY + 1) * _DAY else None
 
 
+def parse_time(text: str, type_: pa.DataType, compiled: re.Pattern[str]) -> int | None:
+    """A time of day in the units of its type, or None when the text is none.
+
+    >>> iso = re.compile(pattern(pa.time32("ms"), TimestampStandard.ISO))
+    >>> parse_time("00:01:02.1239", pa.time32("ms"), iso), parse_time("24:00", pa.time32("ms"), iso)
+    (62123, None)
+    """
+    found = compiled.fullmatch(text)
+    if found is None:
+        return None
+    hour, minute, second = int(found[1]), int(found[2]), int(found[3] or 0)
+    if hour > 23 or minute > 59 or second > 59:
+        return None
+    nanos = int((found[4] or "0").ljust(9, "0"))
+    return (((hour * 60 + minute) * 60 + second) * 1_000_000_000 + nanos) // types.NANOS[type_]
+
+
 def _offset_minutes(text: str) -> int:
     if text == "Z":
         return 0
@@ -132,10 +154,18 @@ def parse_column(texts: pa.Array, type_: pa.DataType) -> pa.Array:
     """Values of texts that all match the ``pattern`` of the type."""
     if type_ == pa.date32():
         return _within_years(texts.cast(type_))
+    if pa.types.is_time(type_):
+        return types.times_of(_with_digits(texts, types.time_digits(type_)), type_)
     micros_only = pc.replace_substring_regex(texts, r"(\.[0-9]{6})[0-9]+", r"\1")
     if type_ == types.TIMESTAMP_NTZ:
         micros_only = _without_zone(micros_only)
     return _within_years(micros_only.cast(type_))
+
+
+def _with_digits(texts: pa.Array, digits: int) -> pa.Array:
+    if not digits:
+        return pc.replace_substring_regex(texts, r"\.[0-9]+", "")
+    return pc.replace_substring_regex(texts, rf"(\.[0-9]{{{digits}}})[0-9]+", r"\1")
 
 
 def _without_zone(texts: pa.Array) -> pa.Array:
@@ -161,6 +191,10 @@ def format_column(values: pa.Array, standard: TimestampStandard) -> pa.Array:
     Raises:
         SchemaError: a year is not within 0001 to 9999.
     """
+    if pa.types.is_time(values.type):
+        texts = values.cast(pa.string())
+        has_fraction = types.time_digits(values.type) and len(texts)
+        return pc.replace_substring_regex(texts, r"\.?0+$", "") if has_fraction else texts
     try:
         _within_years(values)
     except pa.ArrowInvalid:
@@ -249,7 +283,8 @@ def integer_range(type_: pa.DataType) -> tuple[int, int]:
 def scalar_reader(type_: pa.DataType, standard: TimestampStandard) -> Callable[[str], Any]:
     """What reads one text as a value of a scalar type; it raises ``BadValueError``.
 
-    Days since 1970 stand for a date and microseconds since 1970 for a time. Spaces around are no part
+    Days since 1970 stand for a date, microseconds since 1970 for a time, and the units of its type since
+    midnight for a time of day. Spaces around are no part
     of a value, except of a string's. A DECIMAL is rounded half up to its scale, as Flink does.
     """
     if type_ == pa.string():
@@ -282,6 +317,8 @@ def _reader(type_: pa.DataType, standard: TimestampStandard) -> Callable[[str], 
     if type_ == pa.date32():
         return parse_date
     compiled = re.compile(pattern(type_, standard))
+    if pa.types.is_time(type_):
+        return lambda text: parse_time(text, type_, compiled)
     return lambda text: parse_timestamp(text, compiled)
 
 

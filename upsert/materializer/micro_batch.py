@@ -24,7 +24,7 @@ from upsert.failpoints import reach
 from upsert.materializer.hidden_table import ARRIVAL, COUNT, HiddenTable, KeptRows
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.spark_formats import register
-from upsert.spark_table import FORMAT, bucket_expression, from_spark, spark_schema, stored_text
+from upsert.spark_table import FORMAT, bucket_expression, for_spark, from_spark, spark_schema, stored_text
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.rows.keys import equal_rows, order_by
 from upsert.store.rows.merge import gather
@@ -148,7 +148,7 @@ class Keep:
         form = self.form
         for given in whole_keys(from_spark(batches), form.kept_key):
             rows, weights = form.conformed(given, self.sink)
-            yield from form.entries(base, rows, weights, self.batch).to_batches()
+            yield from for_spark(form.entries(base, rows, weights, self.batch).to_batches())
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ class Newest:
         for batch in batches:
             for bucket in batch.column(0).to_pylist():
                 for keys in self._touched(table, base, target, bucket):
-                    yield from self.form.written(base, target, keys).to_batches()
+                    yield from for_spark(self.form.written(base, target, keys).to_batches())
 
     def _touched(self, table: Table, base: Snapshot, target: Snapshot, bucket: int) -> Iterator[pa.Table]:
         """The keys of a bucket of which an entry has changed, each once, in parts."""

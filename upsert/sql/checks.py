@@ -179,7 +179,9 @@ class _Translation:
             raise SchemaError(f"{self.subject}: {plainly(cause)}") from None
 
     def _cast(self, node: exp.Cast | exp.TryCast) -> Condition:
-        wanted = read_type(Cursor(node.to.sql("spark"), self.subject))
+        # sqlglot's Spark has no TIME
+        dialect = "" if node.to.this is exp.DType.TIME else "spark"
+        wanted = read_type(Cursor(node.to.sql(dialect), self.subject))
         if isinstance(node.this, exp.Literal) and node.this.is_string:
             return self._fitted(Const(node.this.name, pa.string()), wanted)
         value = self.value(node.this)
@@ -316,6 +318,8 @@ def converted(value: Any, type_: pa.DataType) -> Any:
         if (moment.tzinfo is None) != (type_.tz is None):
             raise ValueError("it must say its zone" if type_.tz else "it has a zone")
         return moment if type_.tz is None else moment.astimezone(UTC)
+    if isinstance(value, str) and pa.types.is_time(type_):
+        return types.times_of(pa.array([value]), type_).cast(pa.time64("us"))[0].as_py()
     if isinstance(value, bool) != pa.types.is_boolean(type_):
         raise ValueError
     if isinstance(value, str) != pa.types.is_string(type_):

@@ -7,6 +7,9 @@ that only Flink has means what it means there: ``TIMESTAMP(p)`` and ``TIMESTAMP[
 wall-clock times (``TIMESTAMP_NTZ``), ``TIMESTAMP_LTZ(p)`` and ``TIMESTAMP[(p)] WITH LOCAL TIME ZONE`` are
 instants. Every time is stored in microseconds: ``p`` may be 0 to 6, and values are not cut to it.
 
+``TIME(p)`` is a time of day with ``p`` digits of a second, 6 where nothing is said; it is kept with 0, 3, 6
+or 9 of them, the next more that there are.
+
 ``VARCHAR(n)`` and ``CHAR(n)`` are texts of a column with a length, as in Spark; what is inside of nested
 types has none. ``VARBINARY(n)`` is ``BINARY``: as in Flink by default, its length is not enforced.
 """
@@ -50,6 +53,8 @@ _SCALAR_NAMES: Final[dict[str, pa.DataType]] = {
     "TIMESTAMP_LTZ": types.TIMESTAMP,
     "TIMESTAMP_NTZ": types.TIMESTAMP_NTZ,
 }
+_TIME_PRECISION: Final = 6
+"""Digits of a second of ``TIME``, as in Spark."""
 _DECIMAL_NAMES: Final = ("DECIMAL", "DEC", "NUMERIC")
 _TEXTS: Final = {"VARCHAR": False, "CHAR": True, "CHARACTER": True}
 """Texts that may have a length -> whether they are filled up with blanks."""
@@ -66,7 +71,6 @@ _REMEDIES: Final = {
     "DATETIME": "use TIMESTAMP_NTZ",
     "MULTISET": "use MAP<element, INT>",
     "INTERVAL": "use a number of a stated unit, and make_dt_interval or make_ym_interval in queries",
-    "TIME": "use a number of a stated unit, and make_time in queries",
     "VARIANT": "use STRING with JSON, and parse_json in queries",
 }
 
@@ -82,7 +86,7 @@ def read_type(cursor: Cursor) -> pa.DataType:
     for name, remedy in _REMEDIES.items():
         if cursor.ahead(name):
             raise cursor.refusal(f"expected a type that tables can hold ({remedy})")
-    nested = ("DECIMAL(p,s)", "VARCHAR(n)", "ARRAY<…>", "MAP<…>", "STRUCT<…>", "ROW<…>")
+    nested = ("TIME(p)", "DECIMAL(p,s)", "VARCHAR(n)", "ARRAY<…>", "MAP<…>", "STRUCT<…>", "ROW<…>")
     raise cursor.refusal(f"expected a column type, one of {', '.join((*_SCALAR_NAMES, *nested))}")
 
 
@@ -104,6 +108,8 @@ def read_column_type(cursor: Cursor) -> tuple[pa.DataType, Length | None]:
 def _scalar(cursor: Cursor) -> pa.DataType | None:
     if cursor.ahead("TIMESTAMP") or cursor.ahead("TIMESTAMP_LTZ"):
         return _time(cursor)
+    if cursor.ahead("TIME"):
+        return _time_of_day(cursor)
     for name, type_ in _SCALAR_NAMES.items():
         if cursor.skip(name):
             if cursor.ahead("("):
@@ -166,6 +172,17 @@ def _time(cursor: Cursor) -> pa.DataType:
     if cursor.ahead("WITH", "TIME", "ZONE"):
         raise cursor.refusal("a time with its own zone cannot be stored; use TIMESTAMP WITH LOCAL TIME ZONE")
     return types.TIMESTAMP_NTZ if precision and not is_instant else types.TIMESTAMP
+
+
+def _time_of_day(cursor: Cursor) -> pa.DataType:
+    cursor.expect("TIME")
+    precision, *_ = _parameters(cursor, "TIME(precision)", most=1) or (_TIME_PRECISION,)
+    if precision > types.MAX_TIME_PRECISION:
+        raise cursor.refusal(f"TIME(precision) needs precision ≤ {types.MAX_TIME_PRECISION}")
+    if cursor.ahead("WITH", "TIME", "ZONE") or cursor.ahead("WITH", "LOCAL", "TIME", "ZONE"):
+        raise cursor.refusal("a time of day has no zone; use TIME, or TIMESTAMP WITH LOCAL TIME ZONE")
+    cursor.skip("WITHOUT", "TIME", "ZONE")
+    return types.time_of(precision)
 
 
 def _decimal(cursor: Cursor) -> pa.DataType:

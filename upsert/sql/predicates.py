@@ -8,7 +8,7 @@ join pads.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import date, datetime
+from datetime import date, datetime, time
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 from zoneinfo import ZoneInfo
@@ -206,7 +206,8 @@ def _is_literal(node: exp.Expr) -> bool:
         case exp.Literal() | exp.Boolean() | exp.Neg(this=exp.Literal()):
             return True
         case exp.Cast(this=exp.Literal()):
-            return node.to.this in _TIMES
+            is_time_of_day = node.to.this is exp.DType.TIME and not node.to.expressions
+            return is_time_of_day or node.to.this in _TIMES
     return False
 
 
@@ -279,14 +280,22 @@ def _number(text: str, type_: pa.DataType) -> int | float | Decimal | None:
     return number if pa.types.is_decimal(type_) and digits_after_point <= type_.scale else None
 
 
-def _time(text: str, kind: Any, type_: pa.DataType, zone: str) -> date | datetime | None:
+def _time(text: str, kind: Any, type_: pa.DataType, zone: str) -> date | datetime | time | None:
     try:
+        if kind is exp.DType.TIME:
+            return _time_of_day(text) if pa.types.is_time(type_) else None
         if kind is exp.DType.DATE:
             return date.fromisoformat(text) if type_ == pa.date32() else None
         is_instant = type_ == types.TIMESTAMP and kind is not exp.DType.TIMESTAMPNTZ
         return instant(text, zone) if is_instant else None
     except ValueError:
         return None
+
+
+def _time_of_day(text: str) -> time | None:
+    """The time that a text says; None where it has nanoseconds, which Python's times lack."""
+    moment: time = types.times_of(pa.array([text]), pa.time64("us"))[0].as_py()
+    return moment
 
 
 def instant(text: str, zone: str) -> datetime:

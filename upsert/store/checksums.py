@@ -70,6 +70,10 @@ FORMAT_VERSION: Final = 1
 FORMAT_OF_RULES: Final = 2
 """Version of a definition with lengths, defaults or checks; earlier releases, which know none, refuse it."""
 
+FORMAT_OF_TYPES: Final = 3
+"""Version of a definition with types that earlier releases do not know, which refuse it: TIME."""
+
+_FORMATS: Final = (FORMAT_VERSION, FORMAT_OF_RULES, FORMAT_OF_TYPES)
 _FIELD: Final = "checksum"
 _END: Final = re.compile(rb',\n "checksum": "([0-9a-f]{16})"\n\}')
 _END_LENGTH: Final = len(b',\n "checksum": "0123456789abcdef"\n}')
@@ -99,9 +103,9 @@ def parse_versioned(content: bytes, where: str, subject: str) -> dict[str, Any]:
         raise CorruptTableError(
             f"{where}: the file must name its format version, got {content[:60]!r}; restore it"
         )
-    if type(value["format"]) is not int or value["format"] not in (FORMAT_VERSION, FORMAT_OF_RULES):
+    if type(value["format"]) is not int or value["format"] not in _FORMATS:
         raise CorruptTableError(
-            f"{where}: this release reads format versions {FORMAT_VERSION} and {FORMAT_OF_RULES}, got "
+            f"{where}: this release reads format versions {', '.join(map(str, _FORMATS))}, got "
             f"{value['format']!r}; open the table with the release that wrote it"
         )
     if (stated := value.pop(_FIELD, None)) is not None:

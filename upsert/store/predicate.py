@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date, datetime, time
 from decimal import Decimal
 from functools import reduce
 from typing import Any, Final
@@ -256,7 +256,7 @@ def where_to_json(where: Where) -> str:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, date | datetime):
+    if isinstance(value, date | datetime | time):
         return value.isoformat()
     if isinstance(value, Decimal):
         return str(value)
@@ -302,7 +302,8 @@ def _typed_value(column: str, type_: pa.DataType, value: Any) -> Any:
     if not isinstance(value, str) or pa.types.is_string(type_) or not types.is_scalar(type_):
         return value
     try:
-        return partition_values([value], type_)[0].as_py()
+        # a time of day is compared with one of another precision; Python's have microseconds
+        return partition_values([value], pa.time64("us") if pa.types.is_time(type_) else type_)[0].as_py()
     except (pa.ArrowException, ValueError) as cause:
         raise SchemaError(
             f"where: column {column!r} must be compared with a value of {types.sql_name(type_)}, got "

@@ -23,7 +23,7 @@ from upsert.errors import ChangelogError, ConfigurationError
 from upsert.failpoints import reach
 from upsert.managed import frames
 from upsert.spark_formats import active
-from upsert.spark_table import collected
+from upsert.spark_table import collected, table_for_spark
 from upsert.store.metadata.stands_for import Costs, Refresh, StandsFor
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.table import Table
@@ -345,6 +345,6 @@ class Refresher:
         if isinstance(rows, pa.Table):
             if are_few(head):
                 return signed_rows(table.layout, head.scan(), collected(rows), f"view {self.name!r}")
-            rows = prepared.spark.createDataFrame(rows.combine_chunks())  # an empty record batch would end it
+            rows = prepared.spark.createDataFrame(table_for_spark(rows))  # an empty record batch would end it
         before = frames.read(prepared.spark, self.path, head.info.data_version)
         return difference(before, rows, table.schema.primary_key)

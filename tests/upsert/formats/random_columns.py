@@ -83,6 +83,8 @@ def _values(type_: pa.DataType, texts: st.SearchStrategy[str]) -> st.SearchStrat
         return st.binary(max_size=5)
     if type_ == pa.date32():
         return st.dates(date.min, date.max)
+    if pa.types.is_time(type_):
+        return st.integers(0, 86_400 * 10**9 // types.NANOS[type_] - 1)
     if type_ == types.TIMESTAMP:
         return st.datetimes(FIRST, LAST).map(lambda d: d.replace(tzinfo=UTC))
     return st.datetimes(FIRST, LAST)

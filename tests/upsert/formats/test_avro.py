@@ -110,7 +110,7 @@ AVRO_NAMES = st.sampled_from(["id", "word", "ts", "data", "_x", "Amount"])
 
 
 def schemas() -> st.SearchStrategy[pa.Schema]:
-    types_ = random_columns.nested(random_columns.SCALARS)
+    types_ = random_columns.nested(random_columns.SCALARS.filter(lambda type_: not pa.types.is_time(type_)))
     field = st.builds(pa.field, AVRO_NAMES, types_, nullable=st.booleans())
     return st.lists(field, min_size=1, max_size=4, unique_by=lambda f: f.name).map(pa.schema)
 

@@ -41,6 +41,10 @@ KEY_VALUES: Mapping[pa.DataType, Sequence[Any]] = {
     pa.date32(): [dt.date(1, 1, 1), dt.date(1970, 1, 1), dt.date(9999, 12, 31)],
     TIMESTAMP: [dt.datetime(1, 1, 1, tzinfo=UTC), dt.datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)],
     TIMESTAMP_NTZ: [dt.datetime(1969, 12, 31, 23, 59, 59, 999999), dt.datetime(9999, 12, 31)],
+    pa.time32("s"): [dt.time(0), dt.time(10, 20, 30), dt.time(23, 59, 59)],
+    pa.time32("ms"): [dt.time(0), dt.time(10, 20, 30, 5000), dt.time(23, 59, 59, 999000)],
+    pa.time64("us"): [dt.time(0), dt.time(0, 0, 0, 1), dt.time(10, 20), dt.time(23, 59, 59, 999999)],
+    pa.time64("ns"): [dt.time(0), dt.time(0, 0, 0, 1), dt.time(10, 20), dt.time(23, 59, 59, 999999)],
     pa.decimal128(10, 2): [Decimal("-99999999.99"), Decimal("-0.01"), Decimal(0), Decimal("12.50")],
     pa.decimal128(38, 10): [Decimal(f"-{9 * 10**26}"), Decimal("-0.0000000001"), Decimal(0), Decimal(10**27)],
 }

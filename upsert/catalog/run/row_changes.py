@@ -86,6 +86,8 @@ def _is_assignable(given: Any, wanted: Any) -> bool:
         return True
     if isinstance(given, times) and isinstance(wanted, times):
         return True
+    if isinstance(given, t.TimeType) and isinstance(wanted, t.TimeType):
+        return True
     if isinstance(wanted, t.StringType):
         return isinstance(given, t.AtomicType) and not isinstance(given, t.BinaryType)
     if isinstance(given, t.ArrayType) and isinstance(wanted, t.ArrayType):

@@ -20,6 +20,7 @@ from upsert.schema import TableSchema
 from upsert.store import paths
 from upsert.store.checksums import (
     FORMAT_OF_RULES,
+    FORMAT_OF_TYPES,
     checksum_of_value,
     content_of,
     parse_versioned,
@@ -131,6 +132,8 @@ def why_unreadable(old: Definition, new: Definition) -> str | None:
 
 def format_of(schema: TableSchema) -> dict[str, int]:
     """The format version of a file that says a schema, where it is not the first one."""
+    if schema.has_later_types:
+        return {"format": FORMAT_OF_TYPES}
     return {"format": FORMAT_OF_RULES} if schema.has_rules else {}
 
 

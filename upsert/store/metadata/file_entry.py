@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 from functools import cache
 from typing import Any, Final, Self
 
@@ -23,6 +23,7 @@ from upsert.store.paths import BucketId, Partition
 from upsert.store.rows.layout import Layout
 
 _TEXT_LENGTH: Final = 64
+_MICROS_OF_DAY: Final = 86_400_000_000
 
 
 def bounds(layout: Layout, batch: pa.RecordBatch) -> tuple[dict[int, Any], dict[int, Any]]:
@@ -36,6 +37,8 @@ def bounds(layout: Layout, batch: pa.RecordBatch) -> tuple[dict[int, Any], dict[
         if types.is_scalar(column.type):
             found = pc.min_max(batch.column(column.name))
             least, greatest = _python_value(found["min"]), _python_value(found["max"])
+            if column.type == pa.time64("ns"):
+                greatest = _not_below(found["max"])
             if isinstance(least, str | bytes):
                 least = least[:_TEXT_LENGTH]
             if isinstance(greatest, str | bytes) and len(greatest) > _TEXT_LENGTH:
@@ -51,6 +54,14 @@ def _python_value(value: pa.Scalar) -> Any:
     except (ValueError, OverflowError):
         return None
     return None if plain != plain else plain
+
+
+def _not_below(value: pa.Scalar) -> time | None:
+    """The first of Python's times of day, which have microseconds, that is not below one; None for none."""
+    if not value.is_valid:
+        return None
+    micros = -(-value.value // 1000)
+    return pa.scalar(micros, pa.int64()).cast(pa.time64("us")).as_py() if micros < _MICROS_OF_DAY else None
 
 
 class StoredBounds(Mapping[int, Any]):
@@ -197,7 +208,8 @@ def source_of(schema: TableSchema) -> Column | None:
     if len(names) != 1 or names[0] not in schema.names:
         return None
     found = schema.column(names[0])
-    is_number = pa.types.is_integer(found.type) or pa.types.is_temporal(found.type)
+    is_moment = pa.types.is_timestamp(found.type) or pa.types.is_date(found.type)
+    is_number = pa.types.is_integer(found.type) or is_moment
     return found if is_number else None
 
 

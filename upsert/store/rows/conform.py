@@ -231,6 +231,7 @@ _FAMILIES: Final = (
     (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary),
     (pa.types.is_decimal,),
     (pa.types.is_date,),
+    (pa.types.is_time,),
 )
 
 

@@ -127,10 +127,16 @@ def _hash_array(array: pa.Array, seeds: Hashes, is_uniform: bool) -> Hashes:
         return _hash_bytes(texts.to_pylist(), seeds, is_uniform)
     if pa.types.is_decimal128(type_) and type_.precision > 18:
         return _hash_bytes(_java_bytes(array), seeds, is_uniform)
-    values = fixed_width(array)
+    values = _nanoseconds(array) if pa.types.is_time(type_) else fixed_width(array)
     if values.dtype.itemsize == 8:
         return _avalanche(_round(seeds + _P5 + np.uint64(8), values.view(np.uint64)))
     return _hash_int(values.astype(np.int32).view(np.uint32), seeds)
+
+
+def _nanoseconds(array: pa.Array) -> npt.NDArray[np.int64]:
+    """Times of day as Spark counts them, whatever their unit."""
+    counted: npt.NDArray[np.int64] = fixed_width(array).astype(np.int64) * types.NANOS[array.type]
+    return counted
 
 
 def _hash_bytes(values: Iterable[bytes], seeds: Hashes, is_uniform: bool) -> Hashes:
@@ -211,7 +217,7 @@ def _words(array: pa.Array) -> tuple[Hashes, Hashes]:
     if pa.types.is_null(type_):
         return np.zeros(len(array), dtype=np.uint64), np.zeros(len(array), dtype=np.uint64)
     # rows of a query may have types of 64 bits that no table has
-    is_time = pa.types.is_duration(type_) or pa.types.is_time64(type_) or pa.types.is_timestamp(type_)
+    is_time = pa.types.is_duration(type_) or pa.types.is_timestamp(type_)
     if not (types.is_scalar(type_) or is_time):
         raise SchemaError(f"a row must have columns whose values can be compared, got {type_}; cast it")
     values = fixed_width(array).astype(np.int64).view(np.uint64)

@@ -112,7 +112,9 @@ def specified(schema: TableSchema, spec: Mapping[str, object], of: str) -> Parti
 def _text(schema: TableSchema, name: str, value: object, of: str) -> str | None:
     type_ = schema.type_of(name)
     try:
-        if isinstance(value, str) and not pa.types.is_string(type_):
+        if isinstance(value, str) and pa.types.is_time(type_):
+            array = types.times_of(pa.array([value]), type_)
+        elif isinstance(value, str) and not pa.types.is_string(type_):
             array = pa.array([value]).cast(type_)
         else:
             array = pa.array([value], type_)
@@ -142,6 +144,8 @@ def partition_values(texts: Iterable[str | None], type_: pa.DataType) -> pa.Arra
     """The values of a partition column that some texts say."""
     if pa.types.is_binary(type_):
         return pa.array([None if text is None else bytes.fromhex(text) for text in texts], type_)
+    if pa.types.is_time(type_):
+        return types.times_of(pa.array(list(texts), pa.string()), type_)
     return pa.array(list(texts), pa.string()).cast(type_)
 
 

@@ -1,5 +1,6 @@
 """Data files: what is written is what is read, and damage is found when a file is opened."""
 
+import datetime as dt
 import os
 import pickle
 from collections.abc import Callable
@@ -77,6 +78,22 @@ def test_bounds_of_every_scalar_type_are_its_smallest_and_largest_value(tmp_path
     longest = max(values)
     cut = longest if not isinstance(longest, str | bytes) or len(longest) <= 64 else None
     assert (entry.min[1], entry.max[1]) == (min(values), cut)
+
+
+@pytest.mark.parametrize(
+    ("nanos", "bounds"),
+    [
+        ([1000, 2000], (dt.time(0, 0, 0, 1), dt.time(0, 0, 0, 2))),
+        ([1001, 1999], (dt.time(0, 0, 0, 1), dt.time(0, 0, 0, 2))),
+        ([86_399_999_999_000], (dt.time(23, 59, 59, 999_999),) * 2),
+        ([86_399_999_999_001], (dt.time(23, 59, 59, 999_999), None)),
+    ],
+)
+def test_bounds_of_nanoseconds_are_microseconds_around_them(tmp_path, nanos, bounds):
+    layout = Layout.of(TableSchema.of({"k": pa.time64("ns")}, primary_key=["k"]))
+    rows = pa.table({"k": pa.array(nanos, pa.time64("ns"))})
+    entry = write_data_file(tmp_path, layout, rows, None, bucket_id=((), 0), level=0, base=0)
+    assert (entry.min[1], entry.max[1]) == bounds
 
 
 def test_bounds_that_python_cannot_hold_are_not_known(tmp_path):

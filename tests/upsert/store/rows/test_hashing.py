@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 from tests.upsert.store.samples import KEY_VALUES
+from upsert import types
 from upsert.store.rows.hashing import bucket_of, hash_columns
 
 ROWS = 3000
@@ -40,6 +41,8 @@ def _random_value(type_: pa.DataType, rng: random.Random) -> object:
         return rng.randbytes(rng.randrange(80))
     if pa.types.is_date(type_) or pa.types.is_timestamp(type_):
         return rng.choice(KEY_VALUES[type_])
+    if pa.types.is_time(type_):
+        return rng.randrange(86_400 * 10**9 // types.NANOS[type_])
     return rng.randrange(-(2 ** (type_.bit_width - 1)), 2 ** (type_.bit_width - 1))
 
 
@@ -49,7 +52,8 @@ def test_hash_equals_that_of_spark_for_every_key_type(spark: SparkSession):
     rng = random.Random(20240229)
     names = [f"c{i}" for i in range(len(KEY_VALUES))]
     table = pa.table([random_column(type_, rng) for type_ in KEY_VALUES], names=names)
-    frame = spark.createDataFrame(table)
+    spark_has = [types.in_spark(column.type) for column in table.columns]
+    frame = spark.createDataFrame(table.cast(pa.schema(zip(names, spark_has, strict=True))))
     keys = [[name] for name in names] + [names, names[::-1]]
     hashed = frame.select(*(sf.xxhash64(*key).alias(str(i)) for i, key in enumerate(keys))).toArrow()
     for i, key in enumerate(keys):

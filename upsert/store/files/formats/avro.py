@@ -11,7 +11,7 @@ from __future__ import annotations
 import bz2
 import lzma
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from io import BytesIO
 from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
@@ -59,7 +59,18 @@ _INFLATE: Final[dict[str, Callable[[pa.Buffer], bytes]]] = {
 }
 
 _END_OF_ARRAY: Final = b"\x00"
-_NUMBERS: Final = {types.TIMESTAMP: pa.int64(), types.TIMESTAMP_NTZ: pa.int64(), pa.date32(): pa.int32()}
+_TIMES_OF_DAY: Final[Mapping[pa.DataType, Any]] = {
+    types.time_of(0): "int",
+    types.time_of(3): {"type": "int", "logicalType": "time-millis"},
+    types.time_of(6): {"type": "long", "logicalType": "time-micros"},
+    types.time_of(9): "long",
+}
+_NUMBERS: Final = {
+    types.TIMESTAMP: pa.int64(),
+    types.TIMESTAMP_NTZ: pa.int64(),
+    pa.date32(): pa.int32(),
+    **{time: pa.int32() if time.bit_width == 32 else pa.int64() for time in types.NANOS},
+}
 
 
 class AvroFormat:
@@ -217,7 +228,7 @@ def _avro_type(field: pa.Field, within: str) -> Any:
 
 
 def _not_null(type_: pa.DataType, path: str) -> Any:
-    if (scalar := avro_schema.scalar(type_)) is not None:
+    if (scalar := _TIMES_OF_DAY.get(type_) or avro_schema.scalar(type_)) is not None:
         return scalar
     if pa.types.is_fixed_size_binary(type_):
         return {"type": "fixed", "name": path, "size": type_.byte_width}

@@ -21,6 +21,7 @@ from upsert.store.files.formats.base import (
     Bounds,
     Compression,
     batch_of,
+    inner_types,
     part_starts,
     refuse_empty_struct,
     refuse_negative_scale,
@@ -28,6 +29,8 @@ from upsert.store.files.formats.base import (
 )
 
 _SCHEMA: Final = b"ARROW:schema"
+_SECONDS: Final = pa.time32("s")
+"""Parquet has no such times of day: they are milliseconds there."""
 
 
 class ParquetFormat:
@@ -96,6 +99,10 @@ class ParquetRows:
         file = parquet.ParquetFile(pa.BufferReader(self._content), metadata=self._footer)
         # to Parquet ``a.b`` is a column of this name as well as the field of a struct: there may be more
         found = file.read_row_group(part, columns=list(names), use_threads=False)
+        for number, name in enumerate(found.column_names):
+            type_ = self.schema.field(name).type
+            if _SECONDS in inner_types(type_):
+                found = found.set_column(number, name, found.column(name).cast(type_))
         return batch_of(self.schema, found, names, found.num_rows)
 
 
@@ -119,6 +126,10 @@ def _bound(statistics: Any, which: str, type_: pa.DataType) -> Any:
 
 
 def _array(values: list[Any], type_: pa.DataType) -> pa.Array:
+    if type_ == _SECONDS:
+        return pa.array(values, pa.int32()).cast(pa.time32("ms")).cast(type_)
+    if pa.types.is_time(type_):
+        return pa.array(values, pa.int32() if type_.bit_width == 32 else pa.int64()).cast(type_)
     if pa.types.is_timestamp(type_):
         return pa.array(values, pa.int64()).cast(type_)
     return pa.array(values, pa.int32()).cast(type_) if type_ == pa.date32() else pa.array(values, type_)
