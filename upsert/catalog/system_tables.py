@@ -18,7 +18,6 @@ import pyarrow as pa
 from upsert import types
 from upsert.errors import ConfigurationError, TableNotFoundError
 from upsert.options import suggestion
-from upsert.schema import Index, TableSchema
 from upsert.sql.show_create import masked
 from upsert.store import Table
 from upsert.store.metadata.definition import Definition
@@ -27,6 +26,7 @@ from upsert.store.read.snapshot import Snapshot
 from upsert.store.read.statistics import partition_infos
 from upsert.store.rows.partitions import partition_name
 from upsert.store.table_options import MATERIALIZED_VIEW
+from upsert.store.upkeep.index_building import identity
 
 _TEXTS: Final = pa.list_(pa.string())
 _FIELD: Final = pa.struct(
@@ -196,20 +196,15 @@ def _indexes(table: Table, state: Snapshot) -> _Rows:
     if schema.primary_key:
         yield PRIMARY_KEY, list(schema.primary_key), True, len(entries), len(entries)
     for index in schema.indexes:
-        wanted = _identity(index, schema)
+        wanted = identity(index, schema)
         having = sum(_has(table, entry, wanted) for entry in entries)
         yield index.name, list(index.columns), index.unique, len(entries), having
 
 
-def _identity(index: Index, schema: TableSchema) -> tuple[str, tuple[int, ...]]:
-    """What tells an index from one that had its name before."""
-    return index.name, tuple(schema.column(name).id for name in index.columns)
-
-
-def _has(table: Table, entry: FileEntry, wanted: tuple[str, tuple[int, ...]]) -> bool:
-    """Whether a file was written with an index; of another one a lookup makes it in memory."""
+def _has(table: Table, entry: FileEntry, wanted: tuple[object, ...]) -> bool:
+    """Whether a file has an index stored; of another one a lookup makes it in memory."""
     schema = table.published.definition_at(entry.definition).schema
-    return any(_identity(index, schema) == wanted for index in schema.indexes)
+    return any(identity(index, schema) == wanted for index in schema.indexes)
 
 
 def _log(table: Table, state: Snapshot) -> _Rows:

@@ -19,7 +19,7 @@ from upsert.store.metadata import manifest
 from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.table import Table
-from upsert.store.upkeep import compaction
+from upsert.store.upkeep import compaction, index_building
 from upsert.store.upkeep.background import compaction_lock
 from upsert.store.upkeep.compaction import CompactionJob
 
@@ -44,10 +44,11 @@ def compact(
     with compaction_lock(table.root, wait=True):
         head = table.published.latest()
         jobs = compaction.full(compaction.wanted(table.published.files(head), is_wanted), table.options)
-        if not jobs:
-            return None
-        written = _written(spark, _Work(table.path, head.id, tuple(jobs)))
-        info = compaction.publish(committer, jobs, written, yields=False)
+        info = None
+        if jobs:
+            written = _written(spark, _Work(table.path, head.id, tuple(jobs)))
+            info = compaction.publish(committer, jobs, written, yields=False)
+        info = index_building.build(committer, is_wanted) or info
     table.maintain()
     return None if info is None else table.snapshot(info.id)
 

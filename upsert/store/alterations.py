@@ -2,7 +2,7 @@
 
 What places or identifies rows cannot change: primary key, partitions, buckets, sequence and merge engine; it
 is refused by name. Computed columns and the watermark belong to reads, so no file knows them. An index
-belongs to files: existing ones build it in memory when they are opened, until a compaction rewrites them.
+belongs to files: existing ones get it in the background, see ``upkeep/index_building.py``.
 """
 
 from __future__ import annotations

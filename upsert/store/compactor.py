@@ -19,16 +19,20 @@ from upsert.store.commit.committer import Committer
 from upsert.store.metadata.history import History
 from upsert.store.metadata.table_file import read
 from upsert.store.table import Table
-from upsert.store.upkeep import background, compaction
+from upsert.store.upkeep import background, compaction, index_building
 
 
 def run(path: str) -> int:
-    """Merge what is due, bucket by bucket, under the lock that the caller holds; how many were published."""
+    """Merge what is due, bucket by bucket, and store indexes that files lack; how many were published.
+
+    The caller holds the lock.
+    """
     history = History.shared(read(paths.table_folder(path)))
     committer = Committer(history)
     published = 0
     while jobs := compaction.due(history.files(history.latest()), history.definition.options):
         published += compaction.execute(committer, jobs[:1]) is not None
+    published += index_building.build(committer) is not None
     return published
 
 

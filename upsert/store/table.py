@@ -51,7 +51,7 @@ from upsert.store.rows.layout import Layout
 from upsert.store.rows.partitions import Overwrite, filled, partition_name, specified
 from upsert.store.storage import storage_of
 from upsert.store.table_options import TableOptions
-from upsert.store.upkeep import background, check, compaction, orphans
+from upsert.store.upkeep import background, check, compaction, index_building, orphans
 from upsert.store.upkeep.check import Violation
 from upsert.store.version import Version
 
@@ -649,7 +649,9 @@ class Table:
                 the table's no more, and the same call tries again to delete its topic.
             LogNotPublishedError: the table has got a log, which lacks what was committed meanwhile.
         """
-        if log.alter_table(self._committer, changes):
+        has_got_log = log.alter_table(self._committer, changes)
+        background.after_alter(self._committer, self.options)
+        if has_got_log:
             failure = log.after_commit(self.as_logged(), self.published.latest())
             if failure is not None:
                 raise failure
@@ -824,6 +826,8 @@ class Table:
     ) -> Snapshot | None:
         """Merge each bucket to one sorted run without deletions, after any compaction that is at work.
 
+        Files that lack an index, which was added after they were written, get it.
+
         Memory stays bounded, however large a bucket is. ``upsert.managed.compaction.compact`` does the same
         in the tasks of a Spark job.
 
@@ -840,5 +844,6 @@ class Table:
         is_wanted = compaction.in_buckets(self.schema, partition, buckets)
         with background.compaction_lock(self.root, wait=True):
             info = compaction.compact_fully(self._committer, self.options, is_wanted)
+            info = index_building.build(self._committer, is_wanted) or info
         self.maintain()
         return None if info is None else self._snapshot_of(info)

@@ -17,7 +17,7 @@ from upsert.types import sql_name
 
 ORDERS = """CREATE TABLE shop.orders (id BIGINT, day STRING, n INT, PRIMARY KEY (id, day) NOT ENFORCED)
     COMMENT 'sold' PARTITIONED BY (day)
-    WITH ('bucket' = '1', 'num-sorted-run.compaction-trigger' = '9')"""
+    WITH ('bucket' = '1', 'write-only' = 'true')"""
 
 
 def rows(table: Table, system: str, state: int | str | None = None) -> list[dict[str, Any]]:
@@ -113,8 +113,7 @@ def test_index_is_stored_in_the_files_that_were_written_with_it(catalog: Catalog
     assert rows(table, "indexes")[1]["indexed_file_count"] == 0
     table.compact()
     counts = [(one["file_count"], one["indexed_file_count"]) for one in rows(table, "indexes")]
-    assert counts[0][0] < 3
-    assert counts[1] == (counts[0][0], 1)  # the partition of one file had nothing to merge
+    assert counts == [(2, 2), (2, 2)]  # also of the partition of one file, which had nothing to merge
 
 
 def test_definitions_are_kept_and_secrets_masked(catalog: Catalog, table: Table) -> None:

@@ -7,6 +7,7 @@ writing a file is waiting for storage, so a commit of many files writes several 
 from __future__ import annotations
 
 import os
+import shutil
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -91,6 +92,35 @@ def write_data_file(
         checksum=checksum,
         index_checksum=index_checksum,
     )
+
+
+def write_sidecar_again(
+    root: str | Path, layout: Layout, entry: FileEntry, indexed: pa.RecordBatch, *, base: int
+) -> FileEntry:
+    """Give a data file another name, with a sidecar that has all indexes of the layout, and say so.
+
+    Its rows have the layout's form, and ``indexed`` are those of their columns that indexes are of. On a
+    local disk the file is linked; elsewhere it is copied. Otherwise as ``write_data_file``.
+    """
+    old = resolve(os.fspath(root), entry.file)
+    name = data_file(entry.partition, entry.bucket, base, uuid4().hex + os.path.splitext(old)[1])
+    path = resolve(os.fspath(root), name)
+    storage = storage_of(path)
+    reach("data.before-file")
+
+    def link(local: str) -> None:
+        with storage.new_file(path) as new:
+            try:
+                os.link(local, new)
+            except OSError:  # what was fetched lies on another disk
+                shutil.copyfile(local, new)
+
+    storage.mapped(old, link)
+    reach("data.after-file")
+    index_checksum, _ = _write_file(index_file(path), ARROW, build_sidecar(layout, indexed), Compression())
+    storage.settle(os.path.dirname(path))
+    reach("data.after-sidecar")
+    return replace(entry, file=name, base=base, definition=layout.version, index_checksum=index_checksum)
 
 
 def _one_batch(layout: Layout, rows: pa.Table, kinds: Kinds | None) -> pa.RecordBatch:

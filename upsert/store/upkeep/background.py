@@ -1,4 +1,4 @@
-"""Compaction and expiry after commits, without holding them up.
+"""Compaction, building of indexes and expiry after commits, without holding them up.
 
 There is no long-lived writer. A committing process merges small buckets itself, after its commit; larger
 ones are left to a child process, ``python -m upsert.store.compactor``. A lock file keeps compactions of one
@@ -26,7 +26,7 @@ from upsert.store.retention import expiry
 from upsert.store.storage import storage_of
 from upsert.store.storage.base import disk_errors_of
 from upsert.store.table_options import TableOptions
-from upsert.store.upkeep import compaction
+from upsert.store.upkeep import compaction, index_building
 
 MAX_FOREGROUND_ROWS: Final = 250_000
 """Rows that a committing process merges itself: about a tenth of a second."""
@@ -61,11 +61,31 @@ def compaction_lock(root: str, *, wait: bool) -> Iterator[int | None]:
 
 
 def after_commit(committer: Committer, options: TableOptions, done: Committed) -> None:
-    """Merge what a commit has made due in its buckets, here or in a child process; expire what is due."""
+    """Merge what a commit has made due in its buckets, here or in a child process; expire what is due.
+
+    Files that lack an index are left to a child process.
+    """
     if options.write_only or not done.added:
         return
     _compact(committer, options, done)
     expiry.after_commit(committer, options.retention)
+
+
+def after_alter(committer: Committer, options: TableOptions) -> None:
+    """Store an index that was added for existing files, here or in a child process."""
+    folder = committer.history.folder
+    try:
+        head = committer.history.seen_just_now()
+        if options.write_only or not index_building.is_needed(committer.history, head):
+            return
+        with compaction_lock(committer.root, wait=False) as lock:
+            if lock is None:
+                return
+            index_building.build(committer, max_rows=MAX_FOREGROUND_ROWS)
+            if index_building.is_needed(committer.history, committer.history.seen_just_now()):
+                start_compactor(folder, lock)
+    except Exception as failure:  # the definition is published: nothing that happens here may deny it
+        _warn(folder, repr(failure))
 
 
 def _compact(committer: Committer, options: TableOptions, done: Committed) -> None:
@@ -74,7 +94,8 @@ def _compact(committer: Committer, options: TableOptions, done: Committed) -> No
         buckets = {entry.bucket_id for entry in done.added}
         files = compaction.of_buckets(committer.history.files(done.info), buckets)
         jobs = compaction.due(files, options)
-        if not jobs:
+        lacks_indexes = index_building.is_needed(committer.history, done.info, done.added)
+        if not jobs and not lacks_indexes:
             return
         _tell_earlier_failure(folder)
         small = compaction.first_of(jobs, MAX_FOREGROUND_ROWS)
@@ -83,7 +104,7 @@ def _compact(committer: Committer, options: TableOptions, done: Committed) -> No
                 return
             if small:
                 compaction.execute(committer, small, has_just_looked=True)
-            if len(small) < len(jobs):
+            if len(small) < len(jobs) or lacks_indexes:
                 start_compactor(committer.history.folder, lock)
     except Exception as failure:  # the commit is published: nothing that happens here may deny it
         _warn(folder, repr(failure))
