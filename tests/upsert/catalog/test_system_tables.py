@@ -177,7 +177,7 @@ def test_queries_read_system_tables_as_any_other(spark: SparkSession, catalog: C
     counts = {name: read(table, name).num_rows for name in SYSTEM_TABLES}
     assert dict(values(" UNION ALL ".join(names.values()))) == counts
     keys = [row["key"] for row in catalog.read(spark, "orders$options").collect()]
-    assert keys == ["bucket", "num-sorted-run.compaction-trigger"]
+    assert keys == ["bucket", "write-only"]
     assert catalog.read(spark, "orders$files", 1).count() == 1
     catalog.sql("SET 'execution.runtime-mode' = 'streaming'")
     assert values("SELECT partition FROM orders$partitions ORDER BY 1") == [("day=mon",), ("day=tue",)]
