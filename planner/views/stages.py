@@ -333,22 +333,53 @@ def _still(plan: Plan) -> Folders:
 
     Nothing finds the rows that a change there meets, so it is not followed; while they rest all others are.
     """
-    found = set[str]()
-    for node in walk(plan):
-        if not isinstance(node, Join) or any(map(_equates_columns, conjuncts(node.condition))):
-            continue
-        sides = {
-            "inner": (node.right, node.left),
-            "cross": (node.right, node.left),
-            "right outer": (node.left,),
-        }.get(node.kind, (node.right,) if node.kind in ("left outer", "left semi", "left anti") else ())
-        small = [side for side in sides if _is_small(side)]
-        if small:
-            side = min(small, key=_rows_of)
-            found |= {_folder(leaf) for leaf in walk(side) if isinstance(leaf, Relation)}
+    found = set(_resting(plan, ()))
     folders = [_folder(leaf) for leaf in walk(plan) if isinstance(leaf, Relation)]
     # one that is read elsewhere too changes there; and something must be left that changes
     return frozenset(one for one in found if folders.count(one) == 1) if set(folders) - found else frozenset()
+
+
+def _resting(plan: Plan, above: tuple[Expr, ...]) -> Iterator[str]:
+    """Folders of the sides that rest.
+
+    Args:
+        plan: a query or a part of it.
+        above: the conditions over it that are of the same tree of inner joins: that has no order, so two
+            tables without an equality are found by way of a third.
+    """
+    conditions: tuple[Expr, ...] = ()
+    match plan:
+        case Join(kind="inner" | "cross", condition=condition) | Filter(condition=condition):
+            conditions = (*above, *conjuncts(condition))
+        case Project():
+            conditions = above
+    if isinstance(plan, Join) and not any(map(_equates_columns, conjuncts(plan.condition))):
+        yield from _small_side(plan, above)
+    for child in children(plan):
+        yield from _resting(child, conditions)
+
+
+def _small_side(join: Join, above: tuple[Expr, ...]) -> Iterator[str]:
+    sides: tuple[Plan, ...] = ()
+    match join.kind:
+        case "inner" | "cross":
+            sides = (
+                ()
+                if _is_linked(join.left, above) and _is_linked(join.right, above)
+                else (join.right, join.left)
+            )
+        case "right outer":
+            sides = (join.left,)
+        case "left outer" | "left semi" | "left anti":
+            sides = (join.right,)
+    if small := [side for side in sides if _is_small(side)]:
+        yield from (_folder(leaf) for leaf in walk(min(small, key=_rows_of)) if isinstance(leaf, Relation))
+
+
+def _is_linked(side: Plan, above: tuple[Expr, ...]) -> bool:
+    """Whether an equality above leads from a side to another table."""
+    own = {column.id for column in side.columns}
+    return any(_equates_columns(part) and len(columns_of(part) & own) == 1 for part in above)
 
 
 def _equates_columns(part: Expr) -> bool:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -14,7 +15,7 @@ from pyspark.sql import SparkSession
 import planner
 from deltajoin.cli.command import reason_of
 from tests.planner.views.conftest import SetWay
-from tests.upsert.views.shops import QUERIES, change, counted, expected, made, rows_of
+from tests.upsert.views.shops import QUERIES, change, counted, expected, int32, made, rows_of
 from upsert import Catalog, Table
 from upsert.errors import ChangelogError, ConfigurationError
 from upsert.managed import frames
@@ -175,6 +176,17 @@ def test_rows_of_joins_are_changed_alone(
             view.refresh()
             query = DUCKDB.get(name, CHANGED[name])
             assert rows_of(catalog, view.name) == expected(catalog, query), (name, seed)
+
+
+def test_small_tables_that_a_third_one_links_are_followed(catalog: Catalog, spark: SparkSession) -> None:
+    query = """SELECT id, city, since FROM shops a, closed b, sales s
+        WHERE a.shop = s.shop AND b.shop = s.shop"""  # shops and closed are joined first, without equality
+    view = catalog.create_view("v", query, spark=spark)
+    catalog.table("shops").write(pa.table({"shop": int32([2, 4]), "city": ["Bonn", "Kiel"]}))
+    catalog.table("closed").write(pa.table({"shop": int32([4, 1]), "since": int32([7, 8])}))
+    view.refresh()
+    assert view.refreshes["v"].by_changes
+    assert rows_of(catalog, "v") == expected(catalog, query)
 
 
 def test_a_key_that_is_proven_is_kept_through_moves(
