@@ -27,10 +27,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 from uuid import uuid4
 
+from cachetools import LRUCache
+
 from upsert.errors import ConfigurationError, CorruptTableError, TableExistsError, TableNotFoundError
 from upsert.schema import TableSchema
 from upsert.store import paths
 from upsert.store.checksums import FORMAT_VERSION, checksum_of_value, content_of, parse_versioned
+from upsert.store.kept import Kept
 from upsert.store.log_options import file_mode
 from upsert.store.metadata.definition import Definition, format_of
 from upsert.store.storage import put_if_absent, storage_of, swapping
@@ -38,6 +41,9 @@ from upsert.store.storage.base import Versioned
 
 STAGE: Final = "stage"
 _TEXTS: Final = frozenset({"folder", "owner", "mode", "checkpoint"})
+
+_MAX_FILES: Final = 1_000
+"""Tables are opened many times in a micro-batch: what so many files say is read once, until it changes."""
 
 _OF_NAMES: Final = frozenset({"format", STAGE})
 """What the object says of a name that no table has."""
@@ -90,12 +96,16 @@ class Pointer:
 
 def value_in(folder: str) -> dict[str, Any]:
     """What ``table.json`` says, in any storage; {} if there is none."""
+    content = _content_in(folder)
+    return {} if content is None else _parsed(content, os.path.join(folder, paths.TABLE_FILE))
+
+
+def _content_in(folder: str) -> bytes | None:
     path = os.path.join(folder, paths.TABLE_FILE)
     try:
-        content = storage_of(path).read(path)
+        return storage_of(path).read(path)
     except (FileNotFoundError, NotADirectoryError):
-        return {}
-    return _parsed(content, path)
+        return None
 
 
 def _parsed(content: bytes, path: str) -> dict[str, Any]:
@@ -126,7 +136,10 @@ def is_free(value: Mapping[str, Any]) -> bool:
 
 def table_in(folder: str) -> dict[str, Any]:
     """What ``table.json`` says of the table in a folder."""
-    value = value_in(folder)
+    return _checked(value_in(folder), folder)
+
+
+def _checked(value: dict[str, Any], folder: str) -> dict[str, Any]:
     if has_table(value):
         return value
     if STAGE in value:
@@ -247,6 +260,9 @@ class TableFile:
     definition: Definition
 
 
+_read = Kept[tuple[str, bytes], TableFile](LRUCache(_MAX_FILES), is_inherited=True)
+
+
 def create(folder: str, schema: TableSchema, options: Mapping[str, str]) -> TableFile:
     """Make a folder a table. After a crash it is one, or it is not, never half of one."""
     table = new(folder, schema, options)
@@ -295,8 +311,18 @@ def to_json(table: TableFile) -> dict[str, Any]:
 
 def read(folder: str) -> TableFile:
     """The table in a folder; a ``ConfigurationError`` if it has a connector, and so lies elsewhere."""
+    content = _content_in(folder)
+    if content is None:
+        return _table_of(table_in(folder), folder)  # which says that there is none
+    if (known := _read.get((folder, content))) is not None:
+        return known
+    found = _table_of(_checked(_parsed(content, os.path.join(folder, paths.TABLE_FILE)), folder), folder)
+    _read.put((folder, content), found)
+    return found
+
+
+def _table_of(value: dict[str, Any], folder: str) -> TableFile:
     path = os.path.join(folder, paths.TABLE_FILE)
-    value = table_in(folder)
     if "connector" in value:
         raise ConfigurationError(
             f"{_named(folder)} must be a managed table, got one of the connector "
