@@ -97,11 +97,12 @@ bench-kafka: $(STAMP)  ## measure Kafka source, normalizer and sink beside a pla
 bench-views: $(STAMP)  ## measure refreshes of TPC-H's queries beside Spark and DuckDB (an hour)
 	@$(WITH_JAVA) $(PY) -m bench.views
 
-wheel: $(STAMP)  ## build the wheel and the source distribution into dist/
+wheel: $(STAMP)  ## build the wheel and the source distribution into dist/, and build/release-notes.md from CHANGELOG.md
 	@rm -rf build dist
 	@$(PY) -m build --outdir dist
+	@mkdir -p build && $(PY) scripts/release_notes.py > build/release-notes.md
 
-wheel-test: wheel  ## install the wheel into an empty environment, Spark too, and run the README's example with it
+wheel-test: wheel  ## install the wheel into an empty environment, Spark too, and run the README's example and the first notebook
 	@$(WITH_JAVA) $(PY) scripts/wheel_test.py dist/*.whl
 
 docs: $(STAMP)  ## build the site of these pages into build/site

@@ -1,9 +1,10 @@
 """Use a wheel in an empty environment, away from the checkout: `python scripts/wheel_test.py dist/*.whl`.
 
-It is installed as a user does it, with Spark and all else from the package index; the README's example then
-runs in an empty folder, and so does the command.
+It is installed as a user does it, with Spark and all else from the package index. Then the README's example
+runs in an empty folder, and so do the command and the cells of the notebook that users begin with.
 """
 
+import json
 import os
 import re
 import subprocess
@@ -23,6 +24,15 @@ for package in (deltajoin, planner, upsert, pyspark):
     assert package.__file__.startswith(sys.prefix), package.__file__
 print("deltajoin", deltajoin.__version__, "with pyspark", pyspark.__version__)
 """
+
+
+NOTEBOOK = REPOSITORY / "examples" / "notebooks" / "quick_start.ipynb"
+
+
+def notebook(path: Path) -> str:
+    """The cells of code of a notebook as one program."""
+    cells = json.loads(path.read_text())["cells"]
+    return "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
 
 
 def main(wheel: Path) -> None:
@@ -58,6 +68,7 @@ def main(wheel: Path) -> None:
         run("python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", str(wheel.resolve()))
         print(run("python", "-c", IMPORTS), end="")
         print(run("python", "-c", example), end="")
+        print(run("python", "-c", notebook(NOTEBOOK)), end="")
         listed = run("deltajoin", "sql", "--warehouse", "warehouse", "-e", "SHOW TABLES")
         print(listed, end="")
         if not {"orders", "products", "sales"} <= set(listed.split()):

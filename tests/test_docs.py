@@ -144,6 +144,13 @@ def test_tables_of_options_are_those_of_the_declarations(name: str) -> None:
     assert (DOCS / name).read_text() == page(), "run: python scripts/option_tables.py"
 
 
+def test_the_reference_of_sql_is_that_of_the_syntax() -> None:
+    reference = runpy.run_path(str(REPOSITORY / "scripts" / "sql_reference.py"))
+    assert (DOCS / "sql-reference.md").read_text() == reference["page"](), (
+        "run: python scripts/sql_reference.py"
+    )
+
+
 def test_links_of_the_pages_lead_somewhere() -> None:
     links = {
         (page, link)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from pathlib import Path
@@ -66,6 +67,19 @@ def test_the_joined_rows_are_those_of_the_tables(tmp_path: Path, monkeypatch: py
     assert "text/html" in shown["explain"]
 
 
+@pytest.mark.long
+@pytest.mark.spark
+def test_the_quick_start_ends_with_the_totals_of_all_orders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = executed("quick_start", tmp_path, monkeypatch)
+    assert "form: delta join" in shown["plan"]["text/html"]
+    assert "green tea" in shown["changes"]["text/html"]
+    assert "View(&#x27;totals&#x27;)" in shown["view"]["text/html"]
+    totals = ast.literal_eval(shown["end"]["text/plain"].splitlines()[-1])
+    assert [list(row.values()) for row in totals] == [["coffee", 2, 45.0], ["green tea", 4, 71.0]]
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_outputs_are_not_kept(path: Path) -> None:
     code = [cell for cell in read(path).cells if cell.cell_type == "code"]
@@ -74,4 +88,4 @@ def test_outputs_are_not_kept(path: Path) -> None:
 
 
 def test_there_are_notebooks() -> None:
-    assert [path.stem for path in NOTEBOOKS] == ["joins_side_by_side", "kafka_pipeline"]
+    assert [path.stem for path in NOTEBOOKS] == ["joins_side_by_side", "kafka_pipeline", "quick_start"]

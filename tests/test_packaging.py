@@ -1,6 +1,7 @@
 """The wheel has the packages and nothing else, and these notice when one of them is foreign."""
 
 import os
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -51,6 +52,20 @@ def test_the_extra_all_is_every_extra_for_users() -> None:
     (named,) = extras["all"]
     users = set(extras) - {"all", "demo", "bench", "docs", "dev"}
     assert set(named.removeprefix("deltajoin[").removesuffix("]").split(",")) == users
+
+
+def test_each_release_has_its_notes() -> None:
+    script = runpy.run_path(str(REPOSITORY / "scripts" / "release_notes.py"))
+    notes, changelog = script["notes"], script["CHANGELOG"].read_text()
+    found = notes(changelog, deltajoin.__version__).splitlines()
+    assert found[0] == f"# deltajoin {deltajoin.__version__}"
+    assert len([line for line in found if line.startswith("- ")]) > 100
+    assert [line for line in found if line and not line.startswith(("#", "- "))] == []
+    two = "# Changelog\n\n## 0.2.0\n\n- a\n  b\n- c\n\n## 0.1.0\n\n- d\n"
+    assert notes(two, "0.2.0") == "# deltajoin 0.2.0\n\n- a b\n- c\n"
+    assert notes(two, "0.1.0") == "# deltajoin 0.1.0\n\n- d\n"
+    with pytest.raises(LookupError, match=r"must name version '0\.3\.0', found 0\.2\.0, 0\.1\.0"):
+        notes(two, "0.3.0")
 
 
 def python(code: str, *path: Path) -> subprocess.CompletedProcess[str]:

@@ -16,24 +16,18 @@ from upsert.catalog.run.procedures import PROCEDURES
 from upsert.catalog.script import ends_in_set
 from upsert.catalog.system_tables import SYSTEM_TABLES
 from upsert.options import is_secret
+from upsert.sql.syntax import words
 
-# fmt: off
-WORDS: Final = (
-    "ADD CONSTRAINT", "ALTER COLUMN", "ALTER TABLE", "AS", "BEGIN STATEMENT SET", "BY", "CALL", "CHECK",
-    "COMPACT", "CONSTRAINT", "CREATE TABLE", "DEFAULT", "DROP CONSTRAINT", "DROP DEFAULT", "SET DEFAULT",
-    "CREATE MATERIALIZED VIEW", "CREATE TEMPORARY TABLE", "CREATE TEMPORARY VIEW", "CREATE VIEW",
-    "DELETE FROM", "DESCRIBE", "DESCRIBE JOB", "DROP TABLE", "DROP MATERIALIZED VIEW",
-    "DROP TEMPORARY TABLE", "DROP VIEW",
-    "END", "EXECUTE STATEMENT SET BEGIN", "EXPLAIN", "EXPLAIN FORMAT JSON", "EXPLAIN MATERIALIZED VIEW",
-    "EXTENDED", "FROM", "FOR SYSTEM_TIME AS OF", "GROUP BY", "IF EXISTS", "IF NOT EXISTS", "INDEX",
-    "INSERT INTO", "INSERT OVERWRITE", "JOIN", "LEFT JOIN", "LIMIT", "MERGE INTO", "NOT ENFORCED", "ON",
-    "ORDER BY", "PARTITION", "PARTITIONED BY", "PRIMARY KEY", "REFRESH MATERIALIZED VIEW", "RESET",
-    "SELECT", "SET", "SHOW CREATE TABLE", "SHOW CREATE VIEW", "SHOW JOBS", "SHOW PARTITIONS",
-    "SHOW PROCEDURES", "SHOW TABLES", "SHOW MATERIALIZED VIEWS", "STOP JOB", "SHOW VIEWS", "table_changes",
-    "UNIQUE INDEX", "USING", "VALUES", "WHEN MATCHED", "WHEN NOT MATCHED", "WHEN NOT MATCHED BY SOURCE",
-    "WHERE", "WITH",
+_OF_QUERIES: Final = (
+    *("BETWEEN", "CASE WHEN", "CROSS JOIN", "DISTINCT", "FOR SYSTEM_TIME AS OF", "FOR SYSTEM_VERSION AS OF"),
+    *("FULL JOIN", "GROUP BY", "HAVING", "INSERT OVERWRITE", "IS NOT NULL", "IS NULL", "JOIN", "LATERAL"),
+    *("LEFT JOIN", "LEFT ANTI JOIN", "LEFT SEMI JOIN", "LIMIT", "ORDER BY", "OVER", "PARTITION BY"),
+    *("RIGHT JOIN", "SHOW CREATE VIEW", "SHOW CURRENT DATABASE", "UNION ALL", "UNIQUE INDEX"),
+    *("DESCRIPTOR", "TABLE", "CUMULATE", "HOP", "SESSION", "TUMBLE", "table_changes"),
 )
-# fmt: on
+WORDS: Final = tuple(dict.fromkeys((*words(), *_OF_QUERIES)))
+"""What is completed: the words of every statement and type, as its syntax has them, and those of queries."""
+
 _LAST_WORD: Final = re.compile(r"\w*\$|\w+")
 """What is typed of a word, read backwards: letters, and a ``$`` before them."""
 

@@ -33,6 +33,8 @@ def test_lines_are_remembered_but_those_with_secrets_and_only_for_their_owner(tm
         ("select * from Orders$sn", ["$snapshots"]),
         ("SELECT * FROM table_ch", ["table_changes"]),
         ("CALL roll", ["rollback_to"]),
+        ("ALTER MAT", ["MATERIALIZED VIEW"]),
+        ("CREATE TABLE t (a TIMESTAMP_L", ["TIMESTAMP_LTZ"]),
     ],
 )
 def test_words_tables_and_system_tables_are_completed(typed: str, offered: list[str]) -> None:
