@@ -30,6 +30,9 @@ unexport PYTHONDONTWRITEBYTECODE
 # Prefix of every command that starts Spark: finds or installs Java 17+, or stops and says how to get it.
 WITH_JAVA = JAVA_HOME="$$(sh scripts/java.sh)" && export JAVA_HOME &&
 
+# A test opens the page of `deltajoin ui` in a browser: finds or installs one, or says how to get it.
+WITH_BROWSER = { sh scripts/chromium.sh >/dev/null || true; } &&
+
 # Options of pytest: the tests of a file stay together, files are begun in their order.
 IN_PARALLEL = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
@@ -64,7 +67,7 @@ demo-kafka: $(STAMP)  ## carry them through Kafka: Debezium records to upsert to
 	@$(WITH_JAVA) $(PY) -m examples.flights --kafka $(if $(ROWS),--rows $(ROWS))
 
 test: $(CLASSES)  ## all tests that a change must pass (PYTEST_ARGS=… is passed on, WORKERS=0: one after the other)
-	@$(WITH_JAVA) $(PY) -m pytest $(IN_PARALLEL) $(PYTEST_ARGS)
+	@$(WITH_BROWSER) $(WITH_JAVA) $(PY) -m pytest $(IN_PARALLEL) $(PYTEST_ARGS)
 
 test-long: $(CLASSES)  ## random, crash and race tests with large counts
 	@$(WITH_JAVA) $(PY) -m pytest $(IN_PARALLEL) -m "long or hypothesis" --hypothesis-profile=long $(PYTEST_ARGS)
