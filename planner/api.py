@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Sequence
 from typing import Any, assert_never, overload
@@ -24,12 +25,13 @@ from planner.spark.state import with_state_of_one_shape
 from planner.spark.unnest import unnested_over
 from planner.views.keep import kept
 from upsert.catalog.context import Explained, OfText, Refreshed, Request, Unnested
+from upsert.catalog.query_records import DECISIONS_MARK
 from upsert.connect import is_connect, needs_classic
 from upsert.errors import ConfigurationError
 from upsert.options import parse as parse_options
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.store.table_options import SINK_MATERIALIZE
-from upsert.stream_keys import KEYS_MARK, UniqueKeys, UpsertKey
+from upsert.stream_keys import KEYS_MARK, UPSERTS_MARK, UniqueKeys, UpsertKey
 from upsert.views.refresh import Kept
 
 
@@ -136,7 +138,7 @@ def optimize(
         _check_can_continue(trace.after)
     _warn_of_unused(df, trace, options, "optimize")
     made = with_state_of_one_shape(build_plan(catalyst, trace.after, settings) if trace.is_changed else df)
-    return _with_keys(made, trace) if trace.is_changed or sink_key is not None else made
+    return _with_marks(made, trace, settings) if trace.is_changed or sink_key is not None else made
 
 
 def explain(
@@ -192,18 +194,24 @@ def _warn_of_unused(df: DataFrame, trace: Trace, options: dict[str, Any], caller
         warnings.warn(sentence, stacklevel=3)
 
 
-def _with_keys(df: DataFrame, trace: Trace) -> DataFrame:
-    """The changes with a mark on their kind that says by which columns they are told apart, for the sink.
+def _with_marks(df: DataFrame, trace: Trace, settings: Settings) -> DataFrame:
+    """The changes with marks on their kind: by which columns they are told apart, and what was decided.
 
-    Upserts bear a mark of their own, which says by which columns they replace each other.
+    The sink asks for the first. Upserts bear a mark of their own instead, which says by which columns they
+    replace each other. The second is for who looks on while the query runs.
     """
     schema = df.schema.jsonValue()
-    if not reads_changes(trace.before) or UpsertKey.of_schema(schema) is not None:
+    if not reads_changes(trace.before):
         return df
-    keys = unique_keys(trace.before)
-    if UniqueKeys.of_schema(schema) == keys:
-        return df
-    return df.withMetadata(ROW_KIND_COLUMN, {KEYS_MARK: keys.to_text()})
+    upserts, keys = UpsertKey.of_schema(schema), unique_keys(trace.before)
+    marks = {} if upserts is None else {UPSERTS_MARK: upserts.to_text()}
+    has_more = upserts is None and UniqueKeys.of_schema(schema) != keys
+    if has_more:
+        marks[KEYS_MARK] = keys.to_text()
+    if trace.is_changed and (decided := explanation_of(trace, settings).decisions):
+        marks[DECISIONS_MARK] = json.dumps(decided, ensure_ascii=False)
+        has_more = True
+    return df.withMetadata(ROW_KIND_COLUMN, marks) if has_more else df
 
 
 def check_sink(df: DataFrame, sink_key: Sequence[str] = ()) -> None:

@@ -577,6 +577,11 @@ class Explanation:
         flags = [is_bad for text, is_bad in self._parts() for _ in text.splitlines()]
         return frozenset(number for number, is_bad in enumerate(flags) if is_bad)
 
+    @property
+    def decisions(self) -> tuple[tuple[str, bool], ...]:
+        """What was decided, without the plan: texts, and whether each is shown red; () for nothing."""
+        return tuple(self._decisions()) if self.joins or self.aggregates or self.topics else ()
+
     def to_json(self) -> dict[str, Any]:
         """The same as values of JSON: what became of each join, aggregate and topic, and the plan as text."""
         sink = self.sink

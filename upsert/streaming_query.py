@@ -142,6 +142,27 @@ def checkpoint_of(spark: SparkSession, id: str) -> str | None:
     return None if query is None else checkpoint_of_query(query)
 
 
+def attached(spark: SparkSession, id: str, key: str) -> str | None:
+    """What is attached under a key to a column of a running query: to the outermost that has it.
+
+    None if no column has it, or the query has ended; and over Connect, where the server has the plan.
+    """
+    if is_connect(spark):
+        return None
+    try:
+        query: Any = spark.streams.get(id)
+        nodes = [] if query is None else [query._jsq.streamingQuery().analyzedPlan()]
+        while nodes:
+            node = nodes.pop(0)
+            for column in _items(node.output()):
+                if column.metadata().contains(key):
+                    return str(column.metadata().getString(key))
+            nodes += _items(node.children())
+    except (Py4JError, OSError):  # the query, or the session, has ended meanwhile
+        pass
+    return None
+
+
 def checkpoint_of_query(query: StreamingQuery) -> str | None:
     """Folder of the checkpoint of a query that runs, or has run; None where Spark does not tell it."""
     handle: Any = getattr(query, "_jsq", None)  # over Connect there is none

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from upsert.catalog import query_records
-from upsert.catalog.query_records import QueryRecord
+from upsert.catalog.query_records import Decision, QueryRecord
 from upsert.errors import UpsertError
-from upsert.streaming_query import active_queries, checkpoint_of, stop_query
+from upsert.streaming_query import active_queries, attached, checkpoint_of, stop_query
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,6 +66,7 @@ class QueryRecorder(StreamingQueryListener):
         # a set that keeps its order: the one that waits longest is first
         self._unwritten: dict[str, None] = {}
         self._met: set[str] = set()
+        self._asked: set[str] = set()
         self._beat_at = time.monotonic() + HEARTBEAT_S
         self._is_closed = False
         self._closing = threading.Event()
@@ -124,6 +125,7 @@ class QueryRecorder(StreamingQueryListener):
 
     def _put(self, record: QueryRecord) -> None:
         with self._woken:
+            self._asked.discard(record.id)
             known = self._records.pop(record.id, None)
             self._records[record.id] = record if known is None else record.after(known)
             ended = [id for id, one in self._records.items() if one.state != "running"]
@@ -212,8 +214,8 @@ class QueryRecorder(StreamingQueryListener):
             return  # forgotten since
         if id not in self._met:
             self._meet(id)
-        if record.checkpoint is None and record.state == "running":
-            self._find_checkpoint(id)
+        if id not in self._asked and record.state == "running":
+            self._ask(id)
         self._replace(
             id, lambda record: record.heard(self._now_ms()) if record.state == "running" else record
         )
@@ -234,10 +236,16 @@ class QueryRecorder(StreamingQueryListener):
         if earlier is not None:
             self._replace(id, lambda record: record.after(earlier))
 
-    def _find_checkpoint(self, id: str) -> None:
-        found = None if self._session is None else checkpoint_of(self._session, id)
-        if found is not None:
+    def _ask(self, id: str) -> None:
+        """Ask Spark, once in each run of a query, for what no event tells."""
+        if self._session is None:
+            return
+        if (found := checkpoint_of(self._session, id)) is not None:
             self._replace(id, lambda record: replace(record, checkpoint=found))
+            self._asked.add(id)
+        if (mark := attached(self._session, id, query_records.DECISIONS_MARK)) is not None:
+            decisions = Decision.all_in(mark)
+            self._replace(id, lambda record: replace(record, decisions=decisions))
 
 
 def _pause(closing: threading.Event, seconds: float) -> None:

@@ -27,13 +27,16 @@ FOLDER: Final = ".queries"
 """Folder in the warehouse; no table can have such a name."""
 
 KEPT_BATCHES: Final = 60
-"""Micro-batches of a query that its record tells of: a file stays below 60 kB, 120 kB with lookups."""
+"""Micro-batches of a query that its record tells of: a file stays below 80 kB, 140 kB with lookups."""
 
 KEPT_RECORDS: Final = 200
 """Queries of a warehouse that are remembered; the ones not heard of for longest go."""
 
 SILENT_MS: Final = 60_000
 """A running query whose driver was not heard of for so long is shown as silent: the driver may be gone."""
+
+DECISIONS_MARK: Final = "deltajoin.decisions"
+"""Key of what the planner attaches to a column of a query: JSON of texts, and whether each is a warning."""
 
 LOOKUPS: Final = "deltajoin.lookups"
 """Name of what a query with lookups observes, in ``observedMetrics`` of its progress; see latest mode."""
@@ -46,6 +49,7 @@ _FORMAT: Final = 1
 _LARGEST_FILE: Final = 1 << 20
 _LONGEST_TEXT: Final = 2_000
 _LONGEST_NAME: Final = 200
+_LONGEST_DECISIONS: Final = 10_000
 _MOST_INPUTS: Final = 32
 _NAME: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.json")
 _IN_PYTHON: Final = re.compile(r"org\.apache\.spark\.[\w.]+\.python\.\w+(?:@[0-9a-f]+)?")
@@ -212,6 +216,34 @@ class Totals(Jsonable):
 
 
 @dataclass(frozen=True)
+class Decision(Jsonable):
+    """What the planner decided about a part of a query, as EXPLAIN draws it.
+
+    Attributes:
+        text: how a join, an aggregate or a topic is computed.
+        is_warning: whether it should be seen: a join whose state grows.
+    """
+
+    text: str
+    is_warning: bool
+
+    @classmethod
+    def all_in(cls, mark: str) -> tuple[Self, ...]:
+        """Those of a mark, secrets masked; all together have at most 10 000 characters.
+
+        >>> Decision.all_in('[["orders ⋈ items", false]]')
+        (Decision(text='orders ⋈ items', is_warning=False),)
+        """
+        left, found = _LONGEST_DECISIONS, []
+        for text, is_warning in json.loads(mark):
+            if left <= 0:
+                break
+            found.append(cls(masked_text(text)[:left], is_warning))
+            left -= len(text)
+        return tuple(found)
+
+
+@dataclass(frozen=True)
 class QueryRecord(Jsonable):
     """A streaming query: what it is, how it is, and what it did last.
 
@@ -229,6 +261,7 @@ class QueryRecord(Jsonable):
         error: why it has last failed, with what to do about it; None if it never did, as far as is known.
         error_ms: when that was.
         totals: what all its micro-batches come to, those of runs before among them.
+        decisions: what the planner decided about it; () if that is not known.
     """
 
     id: str
@@ -244,6 +277,7 @@ class QueryRecord(Jsonable):
     error: str | None = None
     error_ms: int | None = None
     totals: Totals = field(default=Totals(), metadata=MAY_BE_MISSING)
+    decisions: tuple[Decision, ...] = field(default=(), metadata=written_with("decisions"))
 
     def shown_state(self, now_ms: int) -> str:
         """Its state; ``silent`` if it should run, and its driver was not heard of for a minute."""
@@ -285,6 +319,7 @@ class QueryRecord(Jsonable):
             error=error[0],
             error_ms=error[1],
             totals=self.totals.and_those_of(earlier.totals),
+            decisions=self.decisions or earlier.decisions,
         )
 
     def content(self) -> bytes:

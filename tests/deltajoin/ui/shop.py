@@ -9,13 +9,18 @@ import pyarrow as pa
 
 from upsert import Catalog
 from upsert.catalog import query_records
-from upsert.catalog.query_records import Input, MicroBatch, QueryRecord, Totals
+from upsert.catalog.query_records import Decision, Input, MicroBatch, QueryRecord, Totals
 from upsert.store.version import Version
 
 JOIN, COPY, DEAD = (f"{digit * 8}-0000-4000-8000-{digit * 12}" for digit in "abc")
 
 LOOKUPS = {"right_keys": 4, "right_rows": 3, "right_requests": 2, "right_lookup_us": 50_000, "right_hits": 6}
 LOOKUPS |= {"right_misses": 4, "right_cached_keys": 4, "right_cached_bytes": 900, "left_waiting": 1}
+
+DECISIONS = (
+    Decision("orders ⋈ products on product = id\n  form: delta join (fused)", is_warning=False),
+    Decision("orders ⋈ days on day = day\n  form: regular", is_warning=True),
+)
 
 
 def batch(id: int, began: int, rows: int, versions: dict[str, Version], *, took: int = 400) -> MicroBatch:
@@ -54,6 +59,7 @@ def make(folder: Path | str) -> tuple[Catalog, int]:
     joined = QueryRecord(JOIN, "run", "sales", "host:1", "running", now - 90_000, now - 2_000)
     batches = [batch(n, now - 60_000 + 5_000 * n, 10 + n, at, took=300 + 150 * n) for n in (0, 1)]
     batches[1] = replace(batches[1], lookups=LOOKUPS, state_rows=7, state_bytes=700)
+    joined = replace(joined, decisions=DECISIONS)
     query_records.write(catalog.warehouse, _with(joined, tuple(batches)))
     copied = QueryRecord(COPY, "run", "copy", "host:2", "running", now - 90_000, now - 30_000)
     failed = _with(copied, (batch(0, now - 80_000, 3, {"0" * 32: Version.complete(4)}),)).terminated(

@@ -16,7 +16,7 @@ from tests.object_store import ObjectStore
 from upsert import Catalog
 from upsert.catalog import query_records
 from upsert.catalog.connectors.definition import PlainView, define
-from upsert.catalog.query_records import Input, MicroBatch, QueryRecord, Totals
+from upsert.catalog.query_records import Decision, Input, MicroBatch, QueryRecord, Totals
 from upsert.schema import TableSchema
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.version import Version
@@ -101,6 +101,9 @@ def test_pages_say_it(overview: Overview) -> None:
     assert "reports.sales" in Page(pages.tables_page(overview)).text
     pipelines = Page(pages.pipelines_page(overview)).text
     assert "table 'copies': column 'b' is gone; add it" in pipelines
+    running = Page(pages.query_page(overview, overview.queries[0]))
+    assert "form: delta join (fused)" in running.text
+    assert [attrs.get("class") for tag, attrs in running.tags if tag == "pre"] == [None, "error"]
     failed = Page(pages.query_page(overview, overview.queries[1])).text
     assert "column 'b' is gone What to do: add it" in failed
     assert "may have been killed" in Page(pages.query_page(overview, overview.queries[2])).text
@@ -145,6 +148,7 @@ def hostile() -> Overview:
         HOSTILE,
         -1,
         totals=Totals(2, 2, 8, {HOSTILE: 1}),
+        decisions=(Decision(HOSTILE, True),),
     )
     lag = Lag(HOSTILE, HOSTILE, HOSTILE, 1, 5, 2.0)
     lost = Lag(None, HOSTILE, HOSTILE, None, None, None)

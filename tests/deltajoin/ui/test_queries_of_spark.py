@@ -73,6 +73,10 @@ def test_a_join_that_runs_and_fails_when_it_runs_again(catalog: Catalog, spark: 
     assert Path(str(query.record.checkpoint).removeprefix("file:")).is_dir()
     assert query.record.error == str(own_error(failure))
     assert pages.remedy(str(query.record.error)).do
+    (join,) = query.record.decisions
+    assert not join.is_warning
+    assert "form: delta join (fused)" in join.text
+    assert "look up t1" in join.text
     assert "job: sized" in pages.snapshot_file(seen)
 
 

@@ -21,7 +21,7 @@ from deltajoin.latest.metrics import LEVELS, MAXIMA, NAMES, OBSERVED
 from upsert.catalog import query_recorder, query_records
 from upsert.catalog.catalog import Catalog
 from upsert.catalog.query_recorder import QueryRecorder, QueryRecordWarning
-from upsert.catalog.query_records import KEPT_BATCHES, MicroBatch, QueryRecord, Totals, read_all
+from upsert.catalog.query_records import KEPT_BATCHES, Decision, MicroBatch, QueryRecord, Totals, read_all
 from upsert.catalog.run import jobs
 from upsert.errors import ConfigurationError, UpsertError
 from upsert.options import masked_text
@@ -109,8 +109,10 @@ def test_a_record_is_bounded() -> None:
         event = progress(batch, offset=offset) | {"observedMetrics": {"deltajoin.lookups": lookups}}
         found = found.progressed(event, 7)
     assert [one.id for one in found.batches] == list(range(500 - KEPT_BATCHES, 500))
-    failed = found.terminated("x" * 10**6, 8)
-    assert len(failed.content()) < 120_000
+    mark = json.dumps([["y" * 9_000, False]] * 9)
+    failed = replace(found.terminated("x" * 10**6, 8), decisions=Decision.all_in(mark))
+    assert [len(one.text) for one in failed.decisions] == [9_000, 1_000]
+    assert len(failed.content()) < 140_000
 
 
 @pytest.mark.parametrize(
