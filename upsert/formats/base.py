@@ -140,6 +140,7 @@ FORMATS: Final[Mapping[str, str]] = {
     "maxwell-json": "upsert.formats.cdc_json:MAXWELL",
     "ogg-json": "upsert.formats.cdc_json:OGG",
     "protobuf": "upsert.formats.protobuf.format:FORMAT",
+    "protobuf-confluent": "upsert.formats.protobuf.confluent:FORMAT",
     "raw": "upsert.formats.raw:FORMAT",
 }
 """Name of a format -> its module, which is loaded when a table needs it, and its name there."""

@@ -1,6 +1,6 @@
 """A schema registry that speaks Confluent's REST calls: schemas by id, and ids of schemas.
 
-Four calls over plain ``urllib``: the client of confluent-kafka would bring httpx and authlib to every
+A few calls over plain ``urllib``: the client of confluent-kafka would bring httpx and authlib to every
 executor for them. No connection is kept, so that a process may fork at any time. Replies are not trusted:
 they are limited in size and checked; redirects are not followed, they would take the credentials elsewhere.
 """
@@ -32,10 +32,17 @@ _PAUSE_SECONDS: Final = 0.1
 _CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 _BUSY: Final = (408, 425, 429)
 _MAX_ID: Final = 2**31 - 1
+_MAX_FILES: Final = 1_000
+_AS_DESCRIPTOR: Final = "?format=serialized"
+"""Asks for the descriptor of a Protobuf schema, not for its text."""
+
+Reference = tuple[str, str, int]
+"""The name by which a schema imports another one, and the subject and the version where that is."""
 
 AVRO: Final = "AVRO"
 JSON: Final = "JSON"
-_KINDS: Final = {AVRO: "an Avro", JSON: "a JSON"}
+PROTOBUF: Final = "PROTOBUF"
+_KINDS: Final = {AVRO: "an Avro", JSON: "a JSON", PROTOBUF: "a Protobuf"}
 """What a registry calls the kinds of schemas that are read and written, and messages do."""
 
 
@@ -78,7 +85,8 @@ class SchemaRegistry:
         self._opener = _opener(config)
         self._schemas: dict[tuple[int, str], str] = {}
         self._versions: dict[tuple[int, str], int] = {}
-        self._ids: dict[tuple[str, str, str], int] = {}
+        self._ids: dict[tuple[str, str, str, tuple[Reference, ...]], int] = {}
+        self._files: dict[int, tuple[tuple[str, bytes], ...]] = {}
 
     def schema(self, id: int, kind: str = AVRO) -> str | None:
         """The text of the schema with this id, which must be of this kind; None if there is none."""
@@ -96,6 +104,60 @@ class SchemaRegistry:
             self._schemas[id, kind] = text
         return self._schemas[id, kind]
 
+    def files(self, id: int) -> tuple[tuple[str, bytes], ...]:
+        """The descriptors of the files that a Protobuf schema imports, by names, and of itself, the last.
+
+        The schema, which has this id, has no name.
+
+        Raises:
+            SchemaError: there is none, or it is no Protobuf schema.
+        """
+        if id not in self._files:
+            found: dict[str, bytes] = {}
+            reply = self._call(f"schemas/ids/{id}{_AS_DESCRIPTOR}")
+            if reply is None:
+                raise SchemaError(f"schema {id} is not in the registry")
+            own = self._descriptor(id, reply)
+            self._add_references(id, reply, found)
+            self._files[id] = (*found.items(), ("", own))
+        return self._files[id]
+
+    def _descriptor(self, id: int, reply: Any) -> bytes:
+        text = reply.get("schema") if isinstance(reply, dict) else None
+        if not isinstance(text, str):
+            raise self._no_registry("a schema", reply)
+        if (kind := reply.get("schemaType", AVRO)) != PROTOBUF:
+            raise SchemaError(f"schema {id} must be {_KINDS[PROTOBUF]} schema, got {_short(kind)}")
+        try:
+            return base64.b64decode(text, validate=True)
+        except ValueError:
+            raise SchemaError(
+                f"schema {id}: the registry gives the text of a Protobuf schema, not its descriptor; set "
+                "'descriptor-file' and 'message-name'"
+            ) from None
+
+    def _add_references(self, id: int, reply: Any, found: dict[str, bytes]) -> None:
+        """Add the files that one imports, before those that import them."""
+        for one in reply.get("references") or ():
+            match one:
+                case {"name": str(name), "subject": str(subject), "version": int(version)}:
+                    pass
+                case _:
+                    raise self._no_registry("a reference", one)
+            if name in found:
+                continue
+            if len(found) == _MAX_FILES:
+                raise SchemaError(f"schema {id} refers to more than {_MAX_FILES} schemas")
+            inner = self._call(f"subjects/{quote(subject, safe='')}/versions/{version}{_AS_DESCRIPTOR}")
+            if inner is None:
+                raise SchemaError(f"schema {id} refers to {name!r}, which is not in the registry")
+            found[name] = self._descriptor(id, inner)
+            self._add_references(id, inner, found)
+
+    def id_of_file(self, subject: str, content: bytes, references: tuple[Reference, ...]) -> int:
+        """As `id_of`, of a Protobuf schema by its descriptor, which imports others."""
+        return self.id_of(subject, base64.b64encode(content).decode(), PROTOBUF, references)
+
     def version(self, id: int, subject: str) -> int | None:
         """The version that the schema with this id has in a subject; None if it is in another one only."""
         if (id, subject) not in self._versions:
@@ -105,12 +167,20 @@ class SchemaRegistry:
                     self._versions[id, subject] = self._number(entry.get("version"), "a version")
         return self._versions.get((id, subject))
 
-    def id_of(self, subject: str, schema: str, kind: str = AVRO) -> int:
+    def id_of(
+        self, subject: str, schema: str, kind: str = AVRO, references: tuple[Reference, ...] = ()
+    ) -> int:
         """The id of a schema in a subject, in which it is registered if it is not yet."""
-        key = subject, schema, kind
+        key = subject, schema, kind, references
         if key not in self._ids:
             path = f"subjects/{quote(subject, safe='')}"
-            asked = {"schema": schema} if kind == AVRO else {"schema": schema, "schemaType": kind}
+            asked: dict[str, Any] = {"schema": schema}
+            if kind != AVRO:
+                asked["schemaType"] = kind
+            if references:
+                asked["references"] = [
+                    {"name": name, "subject": of, "version": version} for name, of, version in references
+                ]
             reply = self._call(path, asked) or self._call(f"{path}/versions", asked)
             found = reply.get("id") if isinstance(reply, dict) else None
             self._ids[key] = self._number(found, "an id")
@@ -121,7 +191,7 @@ class SchemaRegistry:
             raise self._no_registry(what, value)
         return value
 
-    def _call(self, path: str, asked: Mapping[str, str] | None = None) -> Any:
+    def _call(self, path: str, asked: Mapping[str, Any] | None = None) -> Any:
         """The reply of the first URL that gives one, None for "not found"; tried again while none does."""
         body = None if asked is None else json.dumps(asked).encode()
 

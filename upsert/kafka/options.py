@@ -84,9 +84,9 @@ _SHARED: Final = (
     Option(
         "value.format",
         options.text,
-        "format of values: json, csv, avro, avro-confluent, json-schema-confluent, protobuf, raw; for "
-        "'kafka' also those of changes: debezium-json, debezium-avro-confluent, canal-json, maxwell-json, "
-        "ogg-json",
+        "format of values: json, csv, avro, avro-confluent, json-schema-confluent, protobuf, "
+        "protobuf-confluent, raw; for 'kafka' also those of changes: debezium-json, "
+        "debezium-avro-confluent, canal-json, maxwell-json, ogg-json",
         None,
         aliases=("format",),
     ),

@@ -27,6 +27,7 @@ class Double(ThreadingHTTPServer):
         self.schemas: list[str] = []
         self.kinds: dict[str, str] = {}
         """The texts of schemas that are not Avro's -> what they are."""
+        self.references: dict[str, list[Any]] = {}
         self.subjects: dict[str, list[int]] = {}
         self.requests: list[tuple[str, str]] = []
         self.authorizations: list[str | None] = []
@@ -40,8 +41,10 @@ class Double(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing: a client that does not trust the server hangs up."""
 
-    def add(self, subject: str, schema: str, kind: str = "AVRO") -> int:
+    def add(self, subject: str, schema: str, kind: str = "AVRO", references: Any = ()) -> int:
         """Register a schema; its id."""
+        if references:
+            self.references[schema] = list(references)
         if kind != "AVRO":
             self.kinds[schema] = kind
         if schema not in self.schemas:
@@ -53,11 +56,11 @@ class Double(ThreadingHTTPServer):
         return id
 
     def answer(self, method: str, path: str, body: Any) -> Reply:
-        match method, [unquote(part) for part in path.strip("/").split("/")]:
+        match method, [unquote(part) for part in path.partition("?")[0].strip("/").split("/")]:
             case "GET", ["schemas", "ids", id] if 1 <= int(id) <= len(self.schemas):
-                text = self.schemas[int(id) - 1]
-                kind = {"schemaType": self.kinds[text]} if text in self.kinds else {}
-                return 200, {"schema": text, "references": [], **kind}
+                return 200, self._schema(self.schemas[int(id) - 1])
+            case "GET", ["subjects", subject, "versions", version] if subject in self.subjects:
+                return 200, self._schema(self.schemas[self.subjects[subject][int(version) - 1] - 1])
             case "GET", ["schemas", "ids", id, "versions"] if 1 <= int(id) <= len(self.schemas):
                 found = [
                     {"subject": subject, "version": ids.index(int(id)) + 1}
@@ -79,8 +82,12 @@ class Double(ThreadingHTTPServer):
                 kind = body.get("schemaType", "AVRO")
                 if kind == "AVRO" and "type" not in body["schema"] and not body["schema"].startswith('"'):
                     return 422, {"error_code": 42201, "message": "Invalid Avro schema"}
-                return 200, {"id": self.add(subject, body["schema"], kind)}
+                return 200, {"id": self.add(subject, body["schema"], kind, body.get("references", ()))}
         return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
+
+    def _schema(self, text: str) -> dict[str, Any]:
+        kind = {"schemaType": self.kinds[text]} if text in self.kinds else {}
+        return {"schema": text, "references": self.references.get(text, []), **kind}
 
 
 class _Handler(BaseHTTPRequestHandler):

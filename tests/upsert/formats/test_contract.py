@@ -26,6 +26,7 @@ COLUMNS = pa.schema(
 FIELDS = {
     "raw": pa.schema([pa.field("id", pa.int64(), nullable=False)]),
     "protobuf": pa.schema([COLUMNS.field("id"), COLUMNS.field("word")]),
+    "protobuf-confluent": pa.schema([COLUMNS.field("id"), COLUMNS.field("word")]),
 }
 """The columns of formats that cannot have those above."""
 

@@ -179,6 +179,27 @@ def _names(files: Iterable[bytes]) -> list[tuple[str, ...]]:
     ]
 
 
+def renamed(content: bytes, name: str) -> bytes:
+    """A file under another name; under its own where that is empty."""
+    package = library()
+    try:
+        file = package.descriptor_pb2.FileDescriptorProto.FromString(content)
+    except package.message.DecodeError:
+        raise SchemaError("the registry's descriptor of the schema cannot be read") from None
+    file.name = name or file.name or "schema.proto"
+    found: bytes = file.SerializeToString(deterministic=True)
+    return found
+
+
+def file_named(files: tuple[bytes, ...], name: str) -> tuple[bytes, tuple[str, ...]]:
+    """A file, and the names of those that it imports and that are not Google's own."""
+    for content in files:
+        file = library().descriptor_pb2.FileDescriptorProto.FromString(content)
+        if file.name == name:
+            return content, tuple(one for one in file.dependency if not is_of_google(one))
+    raise SchemaError(f"the descriptors must hold file {name!r} too; write them with --include_imports")
+
+
 def indexes_of(message: Any) -> tuple[int, ...]:
     """Where a message is in its file: its number there, or that of the one around it and its own there."""
     path: list[int] = []
@@ -315,6 +336,7 @@ _SCALARS: Final = {
     pa.float64(): Kind.DOUBLE,
     pa.string(): Kind.STRING,
     pa.binary(): Kind.BYTES,
+    pa.decimal128(_UNSIGNED, 0): Kind.UINT64,
 }
 _KEYS: Final = (Kind.BOOL, Kind.INT32, Kind.INT64, Kind.STRING)
 DERIVED: Final = "Row"
