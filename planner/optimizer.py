@@ -19,7 +19,13 @@ from planner.rules.joins import (
     replace_join,
 )
 from planner.rules.lookup_joins import make_lookup_joins_whole, replace_lookup_join
-from planner.rules.push_down import keep_rows_inside, narrow_kafka_range, prune_columns, push_filters
+from planner.rules.push_down import (
+    keep_rows_inside,
+    narrow_kafka_range,
+    prune_columns,
+    push_filters,
+    read_used_columns,
+)
 from planner.rules.row_kinds import (
     carry_group_deletes,
     carry_row_kind,
@@ -134,12 +140,16 @@ RULES: Final[tuple[tuple[Walk, Rule], ...]] = (
     (transform_up, refuse_metadata_in_join),
     (at_top, leave_out_normalizer),  # the sink is above the whole query
     (transform_up, narrow_kafka_range),
+    (transform_down, read_used_columns),  # when it is known how each topic is read
 )
 """Each rule with the direction in which it walks; `tests/planner/rules/plans/` draws what each one does."""
 
 CHEAPER: Final = frozenset(
     rule.__name__
-    for rule in (enrich_stream, leave_out_normalizer, look_below_normalize, narrow_kafka_range, mark_upserts)
+    for rule in (
+        *(enrich_stream, leave_out_normalizer, look_below_normalize, narrow_kafka_range, mark_upserts),
+        read_used_columns,
+    )
 )
 """Rules without which a plan is as right, only dearer, or of which `check_sink` asks by itself."""
 

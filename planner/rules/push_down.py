@@ -26,6 +26,7 @@ from planner.plan.expressions import (
     walk_expression,
 )
 from planner.plan.nodes import (
+    Aggregate,
     Changelog,
     DeltaJoin,
     Filter,
@@ -171,8 +172,40 @@ def _pruned(plan: Plan, needed: frozenset[int]) -> Plan:
         case RegularJoin() | Join() | SlidingWindows() | Generate():
             used = needed | columns_of(*expressions(plan))
             return with_children(plan, [_chosen(child, used) for child in children(plan)])
+        case Relation() | Changelog() if _may_be_read_in_part(plan):
+            return _read_in_part(plan, needed)
         case _:
             return plan
+
+
+def read_used_columns(node: Plan, _settings: Settings) -> Plan | None:
+    """Read of a topic only the columns that a Project or an Aggregate above it uses.
+
+    Between them may be what passes rows on one by one. What Spark keeps as state above is made of the columns
+    that are used, so it is the same. A topic that is normalized is read whole: the rows that are remembered
+    do not follow the query, which may have other columns when it starts again.
+    """
+    if not isinstance(node, Project | Aggregate) or not _may_be_read_in_part(chain_of(node.child).leaf):
+        return None
+    pruned = _pruned(node.child, columns_of(*expressions(node)))
+    return None if pruned is node.child else with_children(node, [pruned])
+
+
+def _may_be_read_in_part(leaf: Plan) -> bool:
+    match leaf:
+        case Relation(topic=KafkaTopic()):
+            return True
+        case Changelog(origin=KafkaTopic(mode=mode)):
+            return mode in (Mode.UPSERT, Mode.CDC)
+        case _:
+            return False
+
+
+def _read_in_part(leaf: Relation | Changelog, needed: frozenset[int]) -> Plan:
+    """The leaf with the needed columns, and at least one."""
+    kept = tuple(column for column in leaf.columns if column.id in needed or column.is_row_kind)
+    kept = kept or leaf.columns[:1]
+    return leaf if len(kept) == len(leaf.columns) else replace(leaf, columns=kept, ref=None)
 
 
 def _chosen(plan: Plan, needed: frozenset[int]) -> Plan:

@@ -393,7 +393,7 @@ def schema_of(context: FormatContext) -> str:
     given: str | None = context.options[SCHEMA_KEY]
     if given is not None:
         return given
-    return derived(context.fields, legacy_times=context.options["timestamp_mapping.legacy"])
+    return derived(context.held, legacy_times=context.options["timestamp_mapping.legacy"])
 
 
 def check(context: FormatContext) -> None:
@@ -438,5 +438,6 @@ FORMAT: Final = Format(
     _AvroDecoder,
     writing_codec,
     metadata=(MetadataKey(SCHEMA_KEY, pa.string()),),
+    reads_some=True,
 )
 """Its metadata is the schema with which messages are read, as JSON text."""

@@ -234,4 +234,5 @@ FORMAT: Final = Format(
     AvroConfluentDecoder,
     AvroConfluentEncoder,
     metadata=tuple(MetadataKey(key, type_) for key, type_ in METADATA.items()),
+    reads_some=True,
 )

@@ -35,6 +35,7 @@ class FormatContext:
 
     Attributes:
         fields: the columns that the format reads or writes, by the names that it sees.
+        declared: those that messages hold, where only some of them are read; else None.
         options: the values of all options of the format, by key.
         side: key or value.
         topic: the topic, None where several are read; a schema registry's subject follows from it.
@@ -46,6 +47,12 @@ class FormatContext:
     side: Side = Side.VALUE
     topic: str | None = None
     metadata: tuple[str, ...] = ()
+    declared: pa.Schema | None = None
+
+    @property
+    def held(self) -> pa.Schema:
+        """The columns that messages hold, whichever of them are read."""
+        return self.fields if self.declared is None else self.declared
 
 
 @dataclass(frozen=True)
@@ -117,6 +124,7 @@ class Format:
         encoder: makes an encoder for one task.
         metadata: the metadata that messages carry, by keys without a prefix.
         is_insert_only: whether a message is a row, as opposed to a change of a row.
+        reads_some: whether a decoder may be asked for some of the columns that messages hold.
     """
 
     name: str
@@ -126,6 +134,7 @@ class Format:
     encoder: Callable[[FormatContext], Encoder]
     metadata: tuple[MetadataKey, ...] = ()
     is_insert_only: bool = True
+    reads_some: bool = False
 
 
 FORMATS: Final[Mapping[str, str]] = {

@@ -168,4 +168,5 @@ FORMAT: Final = Format(
     _Decoder,
     _Encoder,
     metadata=avro_confluent.FORMAT.metadata,
+    reads_some=True,
 )

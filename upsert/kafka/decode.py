@@ -8,7 +8,7 @@ columns. A record that cannot be read gives no rows but a `BadMessage`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -99,6 +99,9 @@ class DecodedRecords:
 class RecordDecoder:
     """Decodes the records of one topic for one task.
 
+    Of the columns only those that are ``wanted``, all where it is None; what is not read is not looked at,
+    so a record of which another column's value is none of its type is not bad then. Keys are read whole.
+
     >>> from upsert.schema import TableSchema
     >>> schema = TableSchema.of({"k": pa.string(), "v": pa.string()}, primary_key=["k"])
     >>> given = {"topic": "t", "properties.bootstrap.servers": "localhost:9092", "key.format": "raw"}
@@ -109,13 +112,22 @@ class RecordDecoder:
     [{'k': 'a', 'v': 'x', '_row_kind': '+U'}, {'k': 'b', 'v': None, '_row_kind': '-D'}]
     """
 
-    def __init__(self, table: KafkaTable, topic: str, hidden: Sequence[MetadataColumn] = ()) -> None:
+    def __init__(
+        self,
+        table: KafkaTable,
+        topic: str,
+        hidden: Sequence[MetadataColumn] = (),
+        wanted: Collection[str] | None = None,
+    ) -> None:
         self._table = table
-        found = {column.column.name: column for column in table.metadata(writing=False)}
+        if wanted is None or table.values["fields.verify-integrity"]:
+            wanted = table.schema.names
+        found = {one.column.name: one for one in table.metadata(writing=False) if one.column.name in wanted}
         self._metadata = found | {column.column.name: column for column in hidden}
-        self._columns = (*table.schema.columns, *(column.column for column in hidden))
+        own = (column for column in table.schema.columns if column.name in wanted)
+        self._columns = (*own, *(column.column for column in hidden))
         self._key = None if table.key is None else _Side(table.key, topic, self._metadata)
-        self._value = _Side(table.value, topic, self._metadata)
+        self._value = _Side(table.value.reading(wanted), topic, self._metadata)
 
     @property
     def wanted(self) -> frozenset[str]:

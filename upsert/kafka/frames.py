@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import StructType
 
 from upsert import types
 from upsert.errors import ConfigurationError
-from upsert.kafka.declaration import given_options
+from upsert.kafka.declaration import given_options, struct_of
 from upsert.kafka.encode import sink_key, sink_of, written_schema
 from upsert.kafka.options import UPSERT, key_of
 from upsert.kafka.sink import declared_for_write, record_maker
@@ -25,6 +26,7 @@ from upsert.kafka.topics import cleanup_warning, partitions_of
 from upsert.materializer.choice import Changes, choose
 from upsert.materializer.hidden_table import FOLDER, HiddenTable, KeptRows
 from upsert.materializer.micro_batch import Materialize
+from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.spark_formats import QueryWriter, query_writer, register
 from upsert.store.paths import table_folder
 from upsert.stream_keys import UpsertKey
@@ -192,15 +194,20 @@ def read_changes(spark: SparkSession, table: KafkaTable, **options: object) -> D
     return reader.options(**given_options(changed)).load()
 
 
-def read(spark: SparkSession, table: KafkaTable) -> DataFrame:
+def read(spark: SparkSession, table: KafkaTable, columns: Collection[str] | None = None) -> DataFrame:
     """The rows that a table holds now, as a batch DataFrame.
 
     Of an upsert topic these are the rows that are not deleted, without ``_row_kind``; of a topic of changes
-    the changes, with it; of other topics all rows.
+    the changes, with it; of other topics all rows. Without ``columns`` they have all columns.
     """
     register(spark)
     reader = spark.read.format(SPARK_FORMATS[table.connector]).options(**given_options(table))
-    return reader.option("row-kind", str(not table.is_upsert).lower()).load()
+    reader = reader.option("row-kind", str(not table.is_upsert).lower())
+    if columns is not None:
+        asked = struct_of(table, row_kind=not table.is_upsert)
+        known = {*columns, ROW_KIND_COLUMN}
+        reader = reader.schema(StructType([field for field in asked.fields if field.name in known]))
+    return reader.load()
 
 
 def write_changes(df: DataFrame, table: KafkaTable) -> DataStreamWriter:

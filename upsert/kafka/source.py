@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import chain
@@ -166,25 +166,40 @@ def mode_of_stream(table: KafkaTable) -> ReadMode:
     return ReadMode.CHANGES
 
 
-def rows_of(table: KafkaTable, part: Range, output: ReadMode, query_id: str | None) -> Iterator[pa.Table]:
+def rows_of(
+    table: KafkaTable,
+    part: Range,
+    output: ReadMode,
+    query_id: str | None,
+    wanted: Collection[str] | None = None,
+) -> Iterator[pa.Table]:
     """The rows of a range, in log order: the table's columns, and ``_row_kind`` where they are changes.
 
-    A changelog needs the id of the query, whose images these are.
+    Only those columns are decoded that are ``wanted`` (None: all), and those of the key; but a changelog
+    needs all, for the images that it keeps do not follow the query. It needs the id of the query, whose
+    images these are.
     """
+    if wanted is not None:
+        wanted = {*wanted, *table.primary_key}
     match output:
         case ReadMode.ROWS:
-            return _decoded(table, part)
+            return _decoded(table, part, wanted=wanted)
         case ReadMode.NEWEST:
-            return folded(_decoded(table, part), table.primary_key)
+            return folded(_decoded(table, part, wanted=wanted), table.primary_key)
         case ReadMode.TABLE:
-            return _present(folded(_decoded(table, part), table.primary_key))
+            return _present(folded(_decoded(table, part, wanted=wanted), table.primary_key))
         case ReadMode.CHANGES:
             return _changes(table, part, query_id)
 
 
-def _decoded(table: KafkaTable, part: Range, hidden: Sequence[MetadataColumn] = ()) -> Iterator[pa.Table]:
+def _decoded(
+    table: KafkaTable,
+    part: Range,
+    hidden: Sequence[MetadataColumn] = (),
+    wanted: Collection[str] | None = None,
+) -> Iterator[pa.Table]:
     connection = table.connection
-    decoder = RecordDecoder(table, part.partition.topic, hidden)
+    decoder = RecordDecoder(table, part.partition.topic, hidden, wanted)
     bad_records = BadRecords(table, connection, part.partition)
     for records in _records(table, connection, part, decoder.wanted | bad_records.wanted):
         decoded = decoder.decode(records)
@@ -339,7 +354,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: RangePartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """The rows of a range."""
-        rows = rows_of(self._table, partition.part, self._output, task_property(QUERY_ID))
+        query_id, names = task_property(QUERY_ID), self._asked.names
+        rows = rows_of(self._table, partition.part, self._output, query_id, names)
         return chain.from_iterable(to_spark(some, self._asked) for some in rows)
 
     def _commit_to_group(self, done: Offset) -> None:
@@ -380,7 +396,7 @@ class BatchReader(DataSourceReader):
         if not isinstance(partition, RangePartition):
             return iter(())  # Spark's own partition, which it reads where there is none
         output = ReadMode.TABLE if self._table.is_upsert else ReadMode.ROWS
-        rows = rows_of(self._table, partition.part, output, None)
+        rows = rows_of(self._table, partition.part, output, None, self._asked.names)
         return chain.from_iterable(to_spark(some, self._asked) for some in rows)
 
 

@@ -7,8 +7,8 @@ a value; tasks get it pickled.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, Self
 
@@ -34,6 +34,7 @@ class RecordPart:
         columns: the table's names of the columns, in the order of the format's fields.
         fields: their names and types as the format sees them; a key prefix is gone.
         options: the format's options, by key.
+        held: all fields of it, where only some of them are read; else None.
     """
 
     side: Side
@@ -41,6 +42,7 @@ class RecordPart:
     columns: tuple[str, ...]
     fields: pa.Schema
     options: Mapping[str, Any]
+    held: pa.Schema | None = None
 
     @property
     def format(self) -> Format:
@@ -49,7 +51,16 @@ class RecordPart:
 
     def context(self, topic: str | None, metadata: tuple[str, ...] = ()) -> FormatContext:
         """What a decoder or encoder of this part is made from."""
-        return FormatContext(self.fields, self.options, self.side, topic, metadata)
+        return FormatContext(self.fields, self.options, self.side, topic, metadata, self.held)
+
+    def reading(self, wanted: Collection[str]) -> RecordPart:
+        """The part with only these columns read, at least one; itself where its format reads all."""
+        kept = [place for place, name in enumerate(self.columns) if name in wanted] or [0]
+        if not self.format.reads_some or not self.columns or len(kept) == len(self.columns):
+            return self
+        columns = tuple(self.columns[place] for place in kept)
+        fields = pa.schema([self.fields[place] for place in kept])
+        return replace(self, columns=columns, fields=fields, held=self.fields)
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,10 @@ class Connector(ABC):
     def read(self, spark: SparkSession) -> DataFrame:
         """The rows of the table now."""
 
+    def read_some(self, spark: SparkSession, columns: Sequence[str] | None) -> DataFrame:  # noqa: ARG002
+        """The rows of the table now; with fewer columns where all are not needed (None: they are)."""
+        return self.read(spark)
+
     def lookup_rows(self, spark: SparkSession, columns: Sequence[str] | None) -> DataFrame:  # noqa: ARG002
         """The rows for ``FOR SYSTEM_TIME AS OF PROCTIME()``; with fewer columns where all are not needed."""
         return self.read(spark)

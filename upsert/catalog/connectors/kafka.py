@@ -5,7 +5,7 @@ This module brings all of Kafka along, and is imported for a table that needs it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -75,6 +75,10 @@ class KafkaConnector(Connector):
     def read(self, spark: SparkSession) -> DataFrame:
         """The rows that the topic holds now."""
         return frames.read(spark, self._to_read())
+
+    def read_some(self, spark: SparkSession, columns: Sequence[str] | None) -> DataFrame:
+        """The rows that the topic holds now, of which only these columns are decoded."""
+        return frames.read(spark, self._to_read(), columns)
 
     @property
     def _to_write(self) -> KafkaTable:

@@ -286,7 +286,7 @@ class Scan:
             if self.is_streaming and connected.has_mirror:
                 connected.mirror_table()  # without one each micro-batch would read the whole topic
             wanted = self._columns(schema)
-            df = connected.read(spark) if as_of is None else connected.lookup_rows(spark, wanted)
+            df = connected.read_some(spark, wanted) if as_of is None else connected.lookup_rows(spark, wanted)
             if "_row_kind" in df.columns:
                 raise self._refusal(
                     "the topic holds changes, which a batch would take for rows; "

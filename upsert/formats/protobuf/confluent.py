@@ -235,4 +235,5 @@ FORMAT: Final = Format(
     _Decoder,
     _Encoder,
     metadata=tuple(MetadataKey(key, type_) for key, type_ in _METADATA.items()),
+    reads_some=True,
 )

@@ -265,4 +265,6 @@ class _Encoder:
         return self._encode(rows)
 
 
-FORMAT: Final = Format("protobuf", (*DESCRIPTOR_OPTIONS, *VALUE_OPTIONS), check, _Decoder, _Encoder)
+FORMAT: Final = Format(
+    "protobuf", (*DESCRIPTOR_OPTIONS, *VALUE_OPTIONS), check, _Decoder, _Encoder, reads_some=True
+)
