@@ -7,6 +7,8 @@ class, and no word that the parser begins a statement with is missing.
 
 Words in capital letters and signs are written as they are; other words stand for something of the user's, or
 are one of `PARTS`; ``[…]`` may be left out; of ``{… | …}`` one is written; ``…`` repeats what is before it.
+
+Why the parser is not made of this: docs/decisions/0078.
 """
 
 from __future__ import annotations
@@ -83,7 +85,8 @@ PARTS: Final[Mapping[str, str]] = {
     "type": (
         "{ BOOLEAN | TINYINT | SMALLINT | INT | BIGINT | FLOAT | DOUBLE | DECIMAL ( precision , scale )\n"
         "| STRING | VARCHAR ( length ) | CHAR ( length ) | BINARY | DATE\n"
-        "| TIMESTAMP | TIMESTAMP ( precision ) | TIMESTAMP_LTZ | TIMESTAMP_NTZ\n"
+        "| TIME [ ( precision ) ] | TIMESTAMP [ ( precision ) ] [ { WITH LOCAL | WITHOUT } TIME ZONE ]\n"
+        "| TIMESTAMP_LTZ [ ( precision ) ] | TIMESTAMP_NTZ\n"
         "| ARRAY < type > | MAP < type , type > | STRUCT < field : type [, …] > | ROW ( field type [, …] ) }"
     ),
 }

@@ -11,6 +11,7 @@ from typing import get_args
 
 import pytest
 
+from upsert.errors import SchemaError
 from upsert.sql import parser, table_statements
 from upsert.sql import statements as s
 from upsert.sql.parser import parse
@@ -200,6 +201,14 @@ def test_each_name_of_a_type_is_one() -> None:
     for way in Grammar(PARTS["type"]).ways().ways:
         type_ = written(way, {"type": "INT"})
         assert isinstance(parse(f"CREATE TABLE t (a {type_})"), s.CreateTable), type_
+
+
+def test_each_type_that_a_refusal_names_is_in_the_syntax() -> None:
+    with pytest.raises(SchemaError) as refused:
+        parse("CREATE TABLE t (a NOTHING)")
+    named = set(re.findall(r"[A-Z_]{3,}", str(refused.value).partition("one of ")[2].partition(", found")[0]))
+    other_names = {"BYTE", "BYTES", "INTEGER", "LONG", "REAL", "SHORT"}
+    assert named - other_names <= set(re.findall(r"[A-Z_]+", PARTS["type"]))
 
 
 def test_what_a_refusal_calls_statements_has_a_syntax() -> None:
