@@ -114,3 +114,5 @@ def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
 def test_the_page_names_all_of_them_and_no_other() -> None:
     told = (REPOSITORY / "docs/ui.md").read_text()
     assert set(re.findall(r"deltajoin_\w+", told)) == set(map(prometheus_name, METRICS))
+    advice = (REPOSITORY / "docs/operate.md").read_text()
+    assert set(re.findall(r"deltajoin_\w+", advice)) <= set(map(prometheus_name, METRICS))
