@@ -45,11 +45,27 @@ class Length(Jsonable):
 
 
 @dataclass(frozen=True)
+class FieldId(Jsonable):
+    """What tells a field from others of its struct that had its name, or will have it.
+
+    Attributes:
+        path: where it is in its column.
+        name: the name that it had when it was added.
+        number: never used again in its table; 0 for one that was there when its column was made.
+    """
+
+    path: types.Path
+    name: str
+    number: int = 0
+
+
+@dataclass(frozen=True)
 class Column(Jsonable):
     """One column: its name, its Arrow type, whether it may hold NULL, and a comment.
 
     Attributes:
         length: of a STRING column that is ``VARCHAR(n)`` or ``CHAR(n)``; None for others.
+        fields: the ids of those fields of its structs that are not known by their names; not compared.
         default: Spark SQL for the value that statements give the column where they name none; None for NULL.
         metadata: the metadata key that the column holds (FLIP-107), None for a physical column.
         virtual: whether a metadata column is only read, never written.
@@ -66,6 +82,12 @@ class Column(Jsonable):
     id: int = field(default=0, compare=False, metadata=MAY_BE_MISSING)
     length: Length | None = field(default=None, metadata=written_with("length"))
     default: str | None = field(default=None, metadata=written_with("default"))
+    fields: tuple[FieldId, ...] = field(default=(), compare=False, metadata=written_with("fields"))
+
+    @property
+    def form(self) -> types.Form:
+        """The type, and what tells the fields in it apart."""
+        return form_of(self.type, self.fields)
 
     @property
     def sql_type(self) -> str:
@@ -76,6 +98,45 @@ class Column(Jsonable):
     def as_data(self) -> Self:
         """The column where metadata is stored, or written, like any other value."""
         return replace(self, metadata=None, virtual=False)
+
+
+def form_of(type_: pa.DataType, fields: Iterable[FieldId]) -> types.Form:
+    """A type, and what tells the fields in it apart."""
+    return types.Form(type_, {one.path: (one.name, one.number) for one in fields})
+
+
+def fields_after_rename(fields: Iterable[FieldId], path: types.Path, new: str) -> tuple[FieldId, ...]:
+    """The ids of a column's fields when one of them has another name.
+
+    >>> fields_after_rename([], ("a", "b"), "c")
+    (FieldId(path=('a', 'c'), name='b', number=0),)
+    """
+    own = next((one for one in fields if one.path == path), FieldId(path, path[-1]))
+    moved = (*path[:-1], new)
+    found = [
+        replace(one, path=(*moved, *one.path[len(path) :])) if _is_within(one.path, path) else one
+        for one in (*(one for one in fields if one.path != path), own)
+    ]
+    return tuple(sorted((one for one in found if (one.name, one.number) != (one.path[-1], 0)), key=_path))
+
+
+def fields_after_drop(fields: Iterable[FieldId], path: types.Path) -> tuple[FieldId, ...]:
+    """The ids of a column's fields when one of them is gone."""
+    return tuple(one for one in fields if not _is_within(one.path, path))
+
+
+def fields_after_add(fields: Iterable[FieldId], path: types.Path, number: int) -> tuple[FieldId, ...]:
+    """The ids of a column's fields when there is one more."""
+    return tuple(sorted((*fields, FieldId(path, path[-1], number)), key=_path))
+
+
+def _is_within(path: types.Path, outer: types.Path) -> bool:
+    """Whether a part is another one, or in it."""
+    return path[: len(outer)] == outer
+
+
+def _path(one: FieldId) -> types.Path:
+    return one.path
 
 
 @dataclass(frozen=True)
@@ -369,7 +430,7 @@ class TableSchema(Jsonable):
     @property
     def has_rules(self) -> bool:
         """Whether it says what earlier releases pass over, so that they would write rows that break it."""
-        return bool(self.checks) or any(c.length or c.default is not None for c in self.columns)
+        return bool(self.checks) or any(c.length or c.default is not None or c.fields for c in self.columns)
 
     @property
     def has_later_types(self) -> bool:

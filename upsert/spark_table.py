@@ -22,7 +22,7 @@ from upsert.blobs import rows_of_blobs
 from upsert.errors import CorruptTableError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
-from upsert.store.alterations import AddColumn, Alteration, WidenColumn, altered
+from upsert.store.alterations import AddColumn, AddField, Alteration, WidenColumn, WidenPart, altered
 from upsert.store.commit.change import check_is_no_view
 from upsert.store.rows.conform import cast_to, is_same_but_for_width
 from upsert.store.table import Table
@@ -164,11 +164,33 @@ def _merging(table: Table, given: StructType) -> list[Alteration]:
         if field.name not in schema.names:
             column = Column(field.name, stored_type(field, of), comment=field.metadata.get("comment"))
             found.append(AddColumn(column))
-        elif field.name not in placed and types.widens(
-            schema.type_of(field.name), type_ := stored_type(field, of)
-        ):
+            continue
+        present, type_ = schema.type_of(field.name), stored_type(field, of)
+        if field.name not in placed and types.widens(present, type_):
             found.append(WidenColumn(field.name, type_))
+        else:
+            found += _merging_parts((field.name,), present, type_)
     return found
+
+
+def _merging_parts(path: tuple[str, ...], present: pa.DataType, given: pa.DataType) -> Iterator[Alteration]:
+    """Fields that structs of a column lack, and parts of it that have a wider type in a query."""
+    if pa.types.is_list(present) and pa.types.is_list(given):
+        pairs = {types.ELEMENT: (present.value_type, given.value_type)}
+    elif pa.types.is_map(present) and pa.types.is_map(given):
+        pairs = {types.VALUE: (present.item_type, given.item_type)}
+    elif pa.types.is_struct(present) and pa.types.is_struct(given):
+        there = {field.name: field.type for field in present}
+        pairs = {field.name: (there.get(field.name), field.type) for field in given}
+    else:
+        return
+    for name, (old, new) in pairs.items():
+        if old is None:
+            yield AddField((*path, name), new)
+        elif types.widens(old, new):
+            yield WidenPart((*path, name), new)
+        else:
+            yield from _merging_parts((*path, name), old, new)
 
 
 def _fits(given: DataType, wanted: pa.DataType) -> bool:

@@ -56,6 +56,7 @@ from upsert.store.read.pinned_columns import PinnedColumns, PinnedWhere
 from upsert.store.read.snapshot import PinnedTable
 from upsert.store.table import Table
 from upsert.store.version import Version
+from upsert.types import reshaped_column
 
 CHUNK_ROWS: Final = 65_536
 """Records that are read and decoded at once: many enough for speed, few beside a task's memory."""
@@ -217,12 +218,13 @@ def _by_definition(records: pa.Table, present: int, name: str) -> Iterator[tuple
 
 def _in_form_of(rows: pa.Table, old: TableSchema, new: TableSchema) -> pa.Table:
     """Rows of one definition in the columns of another, by field ids: NULL where a column was not there."""
-    if [(c.id, c.name, c.type) for c in old.physical] == [(c.id, c.name, c.type) for c in new.physical]:
+    before, after = ([(c.id, c.name, c.type, c.fields) for c in one.physical] for one in (old, new))
+    if before == after:
         return rows
-    names = {column.id: column.name for column in old.physical}
+    was = {column.id: column for column in old.physical}
     columns = [
-        rows.column(names[column.id]).cast(column.type)
-        if column.id in names
+        reshaped_column(rows.column(was[column.id].name), was[column.id].form, column.form)
+        if column.id in was
         else pa.nulls(rows.num_rows, column.type)
         for column in new.physical
     ]

@@ -250,7 +250,7 @@ class SnapshotReader(DataSourceReader):
         now = snapshot.layout.schema
         names, where = self._columns.names_in(now), self._where.now(now)
         for piece in self._metadata.pieces(snapshot, names, where, partition.splits, partition.commit):
-            rows = self._columns.restored(piece)
+            rows = self._columns.restored(piece, now)
             if ROW_KIND_COLUMN in self._asked.names:
                 kinds = pa.repeat(pa.scalar(RowKind.INSERT.value), rows.num_rows)
                 rows = rows.append_column(ROW_KIND_COLUMN, kinds)

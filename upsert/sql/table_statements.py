@@ -304,12 +304,16 @@ def _add(cursor: Cursor) -> list[Alteration]:
     return cursor.listed(lambda: _added(cursor)) if cursor.ahead("(") else [_added(cursor)]
 
 
-def _added_field(cursor: Cursor) -> Alteration:
-    """``a.b INT``: a field of a struct, after the column and what lies between."""
+def _path(cursor: Cursor) -> tuple[str, ...]:
+    """``a.b``: a column, what lies between, and a field of a struct; a column alone has no dot."""
     path = [cursor.name("the name of a column")]
     while cursor.skip("."):
         path.append(cursor.name("the name of a field"))
-    found = alterations.AddField(tuple(path), read_type(cursor))
+    return tuple(path)
+
+
+def _added_field(cursor: Cursor) -> Alteration:
+    found = alterations.AddField(_path(cursor), read_type(cursor))
     if cursor.ahead("NOT", "NULL") or cursor.ahead("DEFAULT"):
         raise cursor.refusal("existing rows have NULL in a field that is added; leave it out")
     if cursor.ahead("COMMENT") or cursor.ahead("FIRST") or cursor.ahead("AFTER"):
@@ -347,18 +351,10 @@ def _added(cursor: Cursor) -> Alteration:
 
 def _drop(cursor: Cursor) -> list[Alteration]:
     def column() -> Alteration:
-        found = alterations.DropColumn(cursor.name("the name of a column"))
-        _refuse_field(cursor)
-        return found
+        path = _path(cursor)
+        return alterations.DropField(path) if path[1:] else alterations.DropColumn(path[0])
 
     return cursor.listed(column) if cursor.ahead("(") else [column()]
-
-
-def _refuse_field(cursor: Cursor) -> None:
-    if cursor.ahead("."):
-        raise cursor.refusal(
-            "fields of structs are found in the files by their names, so they stay; only ADD COLUMN takes one"
-        )
 
 
 def _drop_constraint(cursor: Cursor) -> list[Alteration]:
@@ -367,15 +363,18 @@ def _drop_constraint(cursor: Cursor) -> list[Alteration]:
 
 
 def _rename(cursor: Cursor) -> list[Alteration]:
-    old = cursor.name("the name of a column")
-    _refuse_field(cursor)
+    path = _path(cursor)
     cursor.expect("TO")
-    return [alterations.RenameColumn(old, cursor.name("the new name"))]
+    new = cursor.name("the new name")
+    return [alterations.RenameField(path, new) if path[1:] else alterations.RenameColumn(path[0], new)]
 
 
 def _alter(cursor: Cursor) -> list[Alteration]:
-    name = cursor.name("the name of a column")
-    _refuse_field(cursor)
+    name, *between = path = _path(cursor)
+    if between:
+        if not cursor.skip("TYPE"):
+            raise cursor.refusal("expected TYPE: a part of a column has no comment and no DEFAULT")
+        return [alterations.WidenPart(path, read_type(cursor))]
     if cursor.skip("COMMENT"):
         return [alterations.SetComment(name, cursor.string("a comment in quotes"))]
     if cursor.skip("SET", "DEFAULT"):
@@ -388,7 +387,9 @@ def _alter(cursor: Cursor) -> list[Alteration]:
 
 
 def _modify(cursor: Cursor) -> list[Alteration]:
-    name = cursor.name("the name of a column")
+    name, *between = path = _path(cursor)
+    if between:
+        return [alterations.WidenPart(path, read_type(cursor))]
     found: list[Alteration] = [alterations.WidenColumn(name, *read_column_type(cursor))]
     if cursor.skip("COMMENT"):
         found.append(alterations.SetComment(name, cursor.string("a comment in quotes")))

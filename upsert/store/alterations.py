@@ -15,7 +15,18 @@ import pyarrow as pa
 
 from upsert import types
 from upsert.errors import ConfigurationError, SchemaError
-from upsert.schema import Check, Column, ComputedColumn, Index, Length, TableSchema, Watermark
+from upsert.schema import (
+    Check,
+    Column,
+    ComputedColumn,
+    Index,
+    Length,
+    TableSchema,
+    Watermark,
+    fields_after_add,
+    fields_after_drop,
+    fields_after_rename,
+)
 from upsert.store import log_options
 from upsert.store.metadata.definition import Definition
 from upsert.store.paths import Partition
@@ -121,6 +132,29 @@ class AddField:
 
 
 @dataclass(frozen=True)
+class DropField:
+    """A field of a struct less; ``path`` as for ``AddField``. A struct keeps at least one."""
+
+    path: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RenameField:
+    """Another name for a field of a struct, the last of ``path``."""
+
+    path: tuple[str, ...]
+    new: str
+
+
+@dataclass(frozen=True)
+class WidenPart:
+    """A wider type for a field of a struct, or for ``element`` of an array, ``value`` of a map."""
+
+    path: tuple[str, ...]
+    type: pa.DataType
+
+
+@dataclass(frozen=True)
 class SetDefault:
     """Another DEFAULT of a column, None for none; existing rows stay as they are."""
 
@@ -187,6 +221,9 @@ Alteration = (
     | RenameColumn
     | WidenColumn
     | AddField
+    | DropField
+    | RenameField
+    | WidenPart
     | SetOptions
     | ResetOptions
     | TrackPartition
@@ -218,7 +255,7 @@ def _check_names(old: Definition, new: Definition) -> None:
 
 
 def _content(definition: Definition) -> tuple[Any, ...]:
-    ids = tuple(column.id for column in definition.schema.columns)
+    ids = tuple((column.id, column.fields) for column in definition.schema.columns)
     return definition.schema, ids, dict(definition.given), definition.untracked
 
 
@@ -308,6 +345,12 @@ def changed(definition: Definition, change: Alteration) -> Definition:
             return _widen(definition, change)
         case AddField(path, type_):
             return _add_field(definition, path, type_)
+        case DropField(path):
+            return _drop_field(definition, path)
+        case RenameField(path, new):
+            return _rename_field(definition, path, new)
+        case WidenPart(path, type_):
+            return _widen_part(definition, path, type_)
         case SetOptions(given):
             return replace(definition, given={**_without(definition, given), **given})
         case ResetOptions(keys):
@@ -482,8 +525,64 @@ def _add_field(definition: Definition, path: Sequence[str], type_: pa.DataType) 
     column = definition.schema.column(_known(definition, name))
     of = f"{definition.owner}: ALTER TABLE: ADD COLUMN {'.'.join(path)}"
     grown = types.with_field(column.type, between, pa.field(path[-1], type_), f"{of}: column {name!r}")
-    changed = replace(column, type=types.canonical(grown, of))
-    columns = tuple(changed if c.name == name else c for c in definition.schema.columns)
+    number = definition.last_id + 1
+    fields = fields_after_add(column.fields, tuple(path[1:]), number)
+    changed = replace(column, type=types.canonical(grown, of), fields=fields)
+    return replace(_with_column(definition, changed), last_id=number)
+
+
+def _drop_field(definition: Definition, path: Sequence[str]) -> Definition:
+    column, of = _with_part(definition, path, "DROP COLUMN")
+    type_ = types.without_field(column.type, path[1:], of)
+    fields = fields_after_drop(column.fields, tuple(path[1:]))
+    return _with_column(definition, replace(column, type=type_, fields=fields))
+
+
+def _rename_field(definition: Definition, path: Sequence[str], new: str) -> Definition:
+    column, of = _with_part(definition, path, "RENAME COLUMN")
+    type_ = types.with_name(column.type, path[1:], new, of)
+    fields = fields_after_rename(column.fields, tuple(path[1:]), new)
+    return _with_column(definition, replace(column, type=type_, fields=fields))
+
+
+def _widen_part(definition: Definition, path: Sequence[str], type_: pa.DataType) -> Definition:
+    column, of = _with_part(definition, path, "ALTER COLUMN", is_wider=True)
+    wanted = types.canonical(type_, of)
+
+    def wider(found: pa.DataType) -> pa.DataType:
+        if found != wanted and not types.widens(found, wanted):
+            raise SchemaError(
+                f"{of}: {types.sql_name(found)} can become a wider integer, DOUBLE or a longer DECIMAL "
+                f"that holds its values, got {types.sql_name(wanted)}; add another field"
+            )
+        return wanted
+
+    return _with_column(
+        definition, replace(column, type=types.changed_within(column.type, path[1:], wider, of))
+    )
+
+
+def _with_part(
+    definition: Definition, path: Sequence[str], what: str, *, is_wider: bool = False
+) -> tuple[Column, str]:
+    """The column that a path begins with, and what to say of a change of its part that cannot be made."""
+    name = _known(definition, path[0])
+    _refuse_checked(definition, name, f"{what} {'.'.join(path)}: column")
+    for computed in definition.schema.computed:
+        if name in computed.uses and not is_wider:
+            _refuse(
+                definition,
+                f"{what} {'.'.join(path)}: column {computed.name!r} AS {computed.expression} names {name!r}; "
+                "drop it first",
+            )
+    return definition.schema.column(name), (
+        f"{definition.owner}: ALTER TABLE: {what} {'.'.join(path)}: column {name!r}"
+    )
+
+
+def _with_column(definition: Definition, changed: Column) -> Definition:
+    """The definition in which a column, known by its name, is another one."""
+    columns = tuple(changed if c.name == changed.name else c for c in definition.schema.columns)
     return replace(definition, schema=replace(definition.schema, columns=columns))
 
 

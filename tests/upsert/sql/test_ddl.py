@@ -15,7 +15,17 @@ from upsert.sql.columns import metadata_from_comment, parse_columns
 from upsert.sql.parser import parse
 from upsert.sql.show_create import create_text
 from upsert.sql.statements import AlterTable, CreateTable, DropTable, Insert, Merge, Statement, Update
-from upsert.store.alterations import AddField, Alteration, DropCheck, SetDefault, WidenColumn
+from upsert.store.alterations import (
+    AddField,
+    Alteration,
+    DropCheck,
+    DropColumn,
+    DropField,
+    RenameField,
+    SetDefault,
+    WidenColumn,
+    WidenPart,
+)
 
 
 def create(text: str) -> CreateTable:
@@ -578,6 +588,11 @@ def test_statements_can_be_sent_to_another_process() -> None:
     ("text", "changes"),
     [
         ("ADD COLUMN a.b INT", (AddField(("a", "b"), pa.int32()),)),
+        ("DROP COLUMN a.b", (DropField(("a", "b")),)),
+        ("DROP COLUMNS (a.element.b, c)", (DropField(("a", "element", "b")), DropColumn("c"))),
+        ("RENAME COLUMN a.b TO c", (RenameField(("a", "b"), "c"),)),
+        ("ALTER COLUMN a.value.b TYPE BIGINT", (WidenPart(("a", "value", "b"), pa.int64()),)),
+        ("MODIFY a.b BIGINT", (WidenPart(("a", "b"), pa.int64()),)),
         (
             "ADD COLUMNS (a.element.`b c` STRING, m.value.x DATE)",
             (AddField(("a", "element", "b c"), pa.string()), AddField(("m", "value", "x"), pa.date32())),
@@ -599,9 +614,8 @@ def test_alter_table_says_what_changes(text: str, changes: tuple[Alteration, ...
         ("ADD COLUMN a.b INT NOT NULL", "existing rows have NULL in a field that is added; leave it out"),
         ("ADD COLUMN a.b INT FIRST", "a field of a struct has no comment, and becomes the last one"),
         ("ADD COLUMN a. INT NULL", "expected a column type"),
-        ("DROP COLUMN a.b", "fields of structs are found in the files by their names, so they stay"),
-        ("RENAME COLUMN a.b TO c", "fields of structs are found in the files by their names, so they stay"),
-        ("ALTER COLUMN a.b TYPE INT", "fields of structs are found in the files by their names"),
+        ("ALTER COLUMN a.b SET DEFAULT 3", "expected TYPE: a part of a column has no comment and no DEFAULT"),
+        ("RENAME COLUMN a.b TO c.d", "expected the end of the statement, found '.'"),
         ("ADD COLUMN a INT CHECK (a > 0)", "CHECK (a > 0) is added by itself"),
         ("ADD CHECK (a > 0)", "a constraint gets a name; write ADD CONSTRAINT name CHECK (…)"),
         ("ADD CONSTRAINT p PRIMARY KEY (a)", "the primary key cannot change"),

@@ -125,6 +125,11 @@ def _changed(columns: Columns, change: Any, of: str) -> Columns:
                 f"{of}: column {name!r} keeps its name and type, by which records and rows that are kept "
                 "have its values; add another column"
             )
+        case a.DropField(path) | a.RenameField(path) | a.WidenPart(path):
+            raise SchemaError(
+                f"{of}: {'.'.join(path)!r} stays as it is, by which records and rows that are kept have its "
+                "values; add another field"
+            )
         case a.TrackPartition():
             raise SchemaError(f"{of}: a table with a connector has no partitions")
     taken = [one.name for one in columns.schema.computed]

@@ -39,7 +39,7 @@ class Definition:
         given: the options as they were written, for ``SHOW CREATE TABLE``; may hold secrets of the log's
             client, so they are not in the repr.
         untracked: partitions whose commits show in no change stream.
-        last_id: the highest field id that any column has had.
+        last_id: the highest field id that any column, or field of a struct, has had.
         owner: what the definition belongs to, for messages.
         checksum: of what its file says, as it was read; 0 before that.
     """
@@ -55,7 +55,8 @@ class Definition:
     def __post_init__(self) -> None:
         """Make the options read-only and count the ids that are in use."""
         object.__setattr__(self, "given", MappingProxyType(dict(self.given)))
-        highest = max(column.id for column in self.schema.columns)
+        columns = self.schema.columns
+        highest = max(n for column in columns for n in (column.id, *(one.number for one in column.fields)))
         object.__setattr__(self, "last_id", max(self.last_id, highest))
 
     @cached_property
@@ -139,7 +140,8 @@ def format_of(schema: TableSchema) -> dict[str, int]:
 
 def has_same_values(old: TableSchema, new: TableSchema) -> bool:
     """Whether rows of both schemas hold the same values in the same order, if under other names."""
-    return [(c.id, c.type) for c in old.physical] == [(c.id, c.type) for c in new.physical]
+    before, after = ([(c.id, c.type, c.fields) for c in one.physical] for one in (old, new))
+    return before == after
 
 
 class Shown(NamedTuple):

@@ -89,15 +89,18 @@ class PinnedColumns:
 
         Columns that ``read`` adds come after them, as they are.
         """
-        return self.restored(unaltered(table, lambda schema: read(self.names_in(schema))))
+        return unaltered(table, lambda schema: self.restored(read(self.names_in(schema)), schema))
 
-    def restored(self, rows: pa.Table) -> pa.Table:
-        """Rows that begin with the columns under their present names, under the names and types of old."""
+    def restored(self, rows: pa.Table, schema: TableSchema) -> pa.Table:
+        """Rows that begin with the columns as a schema has them, under the names and types of old."""
         own = len(self.columns)
-        columns = [self._cast(rows.column(n), column) for n, column in enumerate(self.columns)]
+        present = {column.id: column for column in schema.columns}
+        columns = [
+            self._cast(rows.column(n), present[column.id], column) for n, column in enumerate(self.columns)
+        ]
         fields = [pa.field(c.name, c.type, nullable=c.nullable) for c in self.columns]
-        schema = pa.schema([*fields, *list(rows.schema)[own:]])
-        return pa.Table.from_arrays([*columns, *rows.columns[own:]], schema=schema)
+        fields += list(rows.schema)[own:]
+        return pa.Table.from_arrays([*columns, *rows.columns[own:]], schema=pa.schema(fields))
 
     def names_in(self, schema: TableSchema) -> tuple[str, ...]:
         """The columns' names by now; a `SchemaError` if one is gone."""
@@ -109,18 +112,28 @@ class PinnedColumns:
             )
         return tuple(names[column.id] for column in self.columns)
 
-    def _cast(self, values: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
-        if values.type == column.type:
-            return values
+    def _cast(self, values: pa.ChunkedArray, now: Column, column: Column) -> pa.ChunkedArray:
+        """Values of a column as it is now, in the form that it had then."""
+
+        def narrowed(values: pa.Array, type_: pa.DataType) -> pa.Array:
+            try:
+                narrow = values.cast(type_)
+            except pa.ArrowInvalid as cause:
+                raise self._misfit(column, cause) from cause
+            if pa.types.is_floating(type_):  # Arrow rounds without a word
+                is_same = pc.or_(pc.equal(narrow.cast(values.type), values), pc.is_nan(values))
+                if not pc.all(is_same).as_py() and (lost := values.filter(pc.invert(is_same))):
+                    raise self._misfit(column, lost[0].as_py())
+            return narrow
+
         try:
-            narrow = values.cast(column.type)
-        except pa.ArrowInvalid as cause:
-            raise self._misfit(column, cause) from cause
-        if pa.types.is_floating(column.type):  # Arrow rounds without a word
-            is_same = pc.or_(pc.equal(narrow.cast(values.type), values), pc.is_nan(values))
-            if not pc.all(is_same).as_py() and (lost := values.filter(pc.invert(is_same))):
-                raise self._misfit(column, lost[0].as_py())
-        return narrow
+            return types.reshaped_column(values, now.form, column.form, narrowed, may_lack=False)
+        except types.MissingFieldError as missing:
+            name = ".".join((column.name, *missing.args[0]))
+            raise SchemaError(
+                f"{self.of}: field {name!r}, which the query began with, must be there, but was dropped; "
+                "start the query again without it"
+            ) from None
 
     def _misfit(self, column: Column, found: object) -> SchemaError:
         return SchemaError(

@@ -6,6 +6,7 @@ it stores each distinct row once, with the 128-bit hash of the whole row as its 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Self
@@ -16,7 +17,7 @@ import pyarrow as pa
 
 from upsert import types
 from upsert.errors import CorruptTableError, SchemaError
-from upsert.schema import TableSchema
+from upsert.schema import Column, FieldId, TableSchema, form_of
 from upsert.store.files.formats.base import FileForm, without_columns
 from upsert.store.rows.hashing import Hashes, bucket_of, hash_columns
 from upsert.store.rows.keys import is_integer_like
@@ -163,15 +164,23 @@ def _check_columns(schema: TableSchema) -> None:
 
 
 _ID: Final = b"id"
+_FIELDS: Final = b"fields"
 _COUNTED: Final = frozenset({ROW_HASH_COLUMN, COUNT_COLUMN})
 _INTERNAL: Final = _COUNTED | {KIND_COLUMN}
 
 
 def with_ids(layout: Layout) -> pa.Schema:
     """``layout.stored`` with the field id of each column of the table, as files have it."""
-    ids = {column.name: column.id for column in layout.schema.columns}
-    fields = [f.with_metadata({_ID: str(ids[f.name])}) if f.name in ids else f for f in layout.stored]
-    return pa.schema(fields)
+    said = {column.name: _said(column) for column in layout.schema.columns}
+    return pa.schema([f.with_metadata(said[f.name]) if f.name in said else f for f in layout.stored])
+
+
+def _said(column: Column) -> dict[bytes | str, bytes | str]:
+    """What a file says of a column beside name and type."""
+    said: dict[bytes | str, bytes | str] = {_ID: str(column.id)}
+    if column.fields:
+        said[_FIELDS] = json.dumps([one.to_json() for one in column.fields])
+    return said
 
 
 @dataclass(frozen=True)
@@ -184,13 +193,13 @@ class Projection:
     Attributes:
         layout: the form that rows are wanted in.
         sources: column of the layout -> column of the rows; without one it is NULL.
-        converted: columns whose values are of a narrower type in the rows.
+        converted: the form that columns have in the rows, where it is another one.
         is_same: whether the rows have the layout's form already.
     """
 
     layout: Layout
     sources: Mapping[str, str]
-    converted: frozenset[str] = frozenset()
+    converted: Mapping[str, types.Form] = field(default_factory=dict)
     is_same: bool = False
 
     @classmethod
@@ -203,21 +212,23 @@ class Projection:
         """The projection of rows whose schema has field ids, but for columns whose names files need."""
         by_id = {_id_of(field, what): field for field in found if _ID in (field.metadata or {})}
         sources = {name: name for name in layout.stored.names if name in _COUNTED and name in found.names}
-        converted = set()
+        converted: dict[str, types.Form] = {}
         for column in layout.schema.physical:
-            if (field := by_id.get(column.id)) is None:
+            if (stored := by_id.get(column.id)) is None:
                 continue
-            sources[column.name] = field.name
-            if field.type != column.type:
-                if not types.holds(field.type, column.type):
-                    raise _damaged(what, f"column {column.name!r} in a type within {column.type}", field.type)
-                converted.add(column.name)
+            sources[column.name] = stored.name
+            form = form_of(stored.type, _fields_of(stored, what))
+            if types.is_same_form(form, column.form):
+                continue
+            if not types.follows(form, column.form):
+                raise _damaged(what, f"column {column.name!r} in a type within {column.type}", stored.type)
+            converted[column.name] = form
         unknown = [f.name for f in found if _ID not in (f.metadata or {}) and f.name not in _INTERNAL]
         if len(by_id) + sum(f.name in _INTERNAL for f in found) != len(found) or unknown:
             raise _damaged(what, "columns with different field ids", ", ".join(found.names))
         if missing := [name for name in layout.key if name not in sources or name in converted]:
             raise _damaged(what, f"key column {missing[0]!r}", ", ".join(found.names))
-        return cls(layout, sources, frozenset(converted))
+        return cls(layout, sources, converted)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -226,7 +237,7 @@ class Projection:
 
     def converts(self, columns: Collection[str]) -> bool:
         """Whether values of some of these columns are cast."""
-        return not self.converted.isdisjoint(columns)
+        return not self.converted.keys().isdisjoint(columns)
 
     def needed(self, names: Sequence[str]) -> list[str]:
         """The columns of the rows that some of the layout's columns are made of."""
@@ -245,7 +256,16 @@ class Projection:
         if field.name not in self.sources:
             return pa.nulls(rows.num_rows, field.type)
         found = rows.column(self.sources[field.name])
-        return found.cast(field.type) if field.name in self.converted else found
+        if (form := self.converted.get(field.name)) is None:
+            return found
+        return types.reshaped(found, form, self.layout.schema.column(field.name).form)
+
+
+def _fields_of(field: pa.Field, what: str) -> tuple[FieldId, ...]:
+    try:
+        return tuple(FieldId.from_json(one) for one in json.loads(field.metadata.get(_FIELDS, b"[]")))
+    except (ValueError, TypeError, LookupError) as cause:
+        raise _damaged(what, f"the ids of fields of column {field.name!r}", cause) from cause
 
 
 def _id_of(field: pa.Field, what: str) -> int:

@@ -379,7 +379,7 @@ def field_id_is_given_once(state: DiskState) -> Iterator[Finding]:
             known, must = before.get(column.id), ""
             if known is None and column.id <= old.last_id:
                 must = f"have an id above {old.last_id}, got {column.id}"
-            elif known and known.type != column.type and not types.holds(known.type, column.type):
+            elif known and not types.follows(known.form, column.form):
                 was, now = types.sql_name(known.type), types.sql_name(column.type)
                 must = f"stay {was} or become wider, got {now}"
             if must:
