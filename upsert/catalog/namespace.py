@@ -61,7 +61,7 @@ class TableRef:
     @property
     def exists(self) -> bool:
         """Whether there is such a table."""
-        return self.name in self.tables.names()
+        return self.tables.has(self.name)
 
 
 class Databases:

@@ -111,6 +111,10 @@ class Warehouse:
             raise self.not_found(name)
         return path
 
+    def has(self, name: str) -> bool:
+        """Whether there is a table of this name; in an object store one request says it."""
+        return NAME.fullmatch(name) is not None and self._has(name)
+
     def is_taken(self, name: str) -> bool:
         """Whether a name is in use, also by what a query fills, or has left when it died."""
         return os.path.isdir(self.path(name))

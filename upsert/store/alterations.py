@@ -33,7 +33,7 @@ from upsert.store.paths import Partition
 from upsert.store.read.row_metadata import with_metadata_aside
 from upsert.store.rows.merge_rules import is_of_field, renamed, without
 from upsert.store.rows.partitions import specified
-from upsert.store.table_options import OPTIONS
+from upsert.store.table_options import OPTIONS, check_new
 
 
 @dataclass(frozen=True)
@@ -237,6 +237,8 @@ def altered(definition: Definition, changes: Iterable[Alteration]) -> Definition
     for change in changes:
         new = changed(new, change)
     new.layout  # noqa: B018 - refuses what cannot be stored
+    if new.options.materialize != definition.options.materialize:
+        check_new(f"{definition.owner}: ALTER TABLE", new.options, new.schema)
     _check_names(definition, new)
     _check_fixed(definition, new)
     if _content(new) == _content(definition):

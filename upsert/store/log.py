@@ -57,6 +57,7 @@ from upsert.store.read.snapshot import PinnedTable
 from upsert.store.retention import consumers
 from upsert.store.retention.expiry import CONSUMER
 from upsert.store.storage import storage_of
+from upsert.store.table_options import check_new
 from upsert.store.version import Version
 
 _claimed_roots: set[str] = set()
@@ -331,6 +332,7 @@ def create(folder: str, schema: TableSchema, options: Mapping[str, str]) -> Tabl
     owner = f"table {os.path.basename(folder)!r}"
     first = Definition(0, schema, options, owner=owner)
     first.layout  # noqa: B018 - refuses what cannot be stored before anything is made
+    check_new(owner, first.options, schema)
     system = log_system(first.options.log)
     if system is None:
         return table_file.create(folder, schema, options)

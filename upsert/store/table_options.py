@@ -257,6 +257,19 @@ def _partition_age(owner: str, values: Mapping[str, Any], schema: TableSchema) -
     return age
 
 
+def check_new(owner: str, options: TableOptions, schema: TableSchema) -> None:
+    """Refuse what no write can do; tables of earlier releases may say it.
+
+    Raises:
+        ConfigurationError: the sink is to keep all rows of each key, and has no key.
+    """
+    if options.materialize == "force" and not schema.primary_key:
+        raise ConfigurationError(
+            f"{owner}: option {SINK_MATERIALIZE.key!r} = 'force' needs a PRIMARY KEY, got a table "
+            "without one, whose rows have no key to keep them by; declare it, or leave the option out"
+        )
+
+
 def _check_retained(owner: str, values: Mapping[str, Any]) -> None:
     fewest, most = values["snapshot.num-retained.min"], values["snapshot.num-retained.max"]
     if most is not None and most < fewest:

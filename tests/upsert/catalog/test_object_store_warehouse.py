@@ -7,9 +7,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 import planner
-from tests.object_store import ObjectStore
+from tests.object_store import ObjectStore, counted
 from upsert import Catalog
 from upsert.catalog.connectors.definition import PlainView, define, definition_in, redefine
+from upsert.catalog.namespace import Databases
 from upsert.catalog.results import Running
 from upsert.errors import CommitConflictError, ConfigurationError, TableExistsError, TableNotFoundError
 from upsert.schema import TableSchema
@@ -43,6 +44,14 @@ def test_tables_are_created_listed_and_dropped(catalog: Catalog) -> None:
     with pytest.raises(TableNotFoundError):
         again.table("fruit")
     assert list(storage_of(catalog.warehouse).walk(f"{catalog.warehouse}/fruit")) == []
+
+
+def test_a_name_is_looked_up_by_one_request(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog.sql("CREATE TABLE there (id BIGINT, PRIMARY KEY (id) NOT ENFORCED)")
+    there, missing = (Databases(catalog.warehouse, "main").resolve(name) for name in ("there", "missing"))
+    asked = counted(monkeypatch)
+    assert (there.exists, missing.exists) == (True, False)
+    assert asked == {"read": 2}
 
 
 def test_what_a_killed_drop_has_left_goes_with_the_next_one_and_is_never_read(catalog: Catalog) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from upsert.errors import SchemaError
+from upsert.errors import ConfigurationError, SchemaError
 from upsert.schema import Column, ComputedColumn, Index, TableSchema, Watermark
 from upsert.store import Table
 from upsert.store.alterations import (
@@ -19,9 +19,11 @@ from upsert.store.alterations import (
     ModifyWatermark,
     RenameColumn,
     SetComment,
+    SetOptions,
     altered,
 )
 from upsert.store.files.data_file import forget_open_files
+from upsert.store.metadata import table_file
 from upsert.store.metadata.definition import Definition
 from upsert.types import TIMESTAMP
 
@@ -103,3 +105,21 @@ def test_what_is_not_there_or_does_not_fit_is_refused(change: Alteration, messag
         altered(VISITS, [change])
     assert "ALTER TABLE" in str(error.value)
     assert message in str(error.value)
+
+
+def test_a_sink_without_a_key_is_not_forced_to_keep_the_rows_of_each_key(tmp_path: Path) -> None:
+    """Where it is declared, not when a query is started; a table that says so already can be opened."""
+    schema, force = TableSchema.of({"id": pa.int64()}), {"sink.materialize": "force"}
+    needs = "option 'sink.materialize' = 'force' needs a PRIMARY KEY"
+    with pytest.raises(ConfigurationError, match=needs):
+        Table.create(tmp_path / "none", schema, force)
+    assert not (tmp_path / "none").exists()
+    table = Table.create(tmp_path / "later", schema)
+    with pytest.raises(ConfigurationError, match=f"ALTER TABLE: {needs}"):
+        table.alter(SetOptions(force))
+    keyed = Table.create(tmp_path / "keyed", TableSchema.of({"id": pa.int64()}, ["id"]), force)
+    assert keyed.options.materialize == "force"
+    table_file.create(str(tmp_path / "older"), schema, force)
+    older = Table.open(tmp_path / "older")
+    older.alter(SetComment(None, "of an earlier release"))
+    assert older.options.materialize == "force"

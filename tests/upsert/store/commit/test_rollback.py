@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from upsert.errors import (
+    CheckViolatedError,
     CommitConflictError,
     ConfigurationError,
     SnapshotExpiredError,
@@ -15,8 +16,11 @@ from upsert.errors import (
     UpsertError,
 )
 from upsert.schema import Column, TableSchema
+from upsert.sql.checks import check_of
+from upsert.sql.columns import read_check
+from upsert.sql.tokens import Cursor
 from upsert.store import Table
-from upsert.store.alterations import AddColumn
+from upsert.store.alterations import AddCheck, AddColumn, DropCheck
 
 SCHEMA = TableSchema.of({"id": pa.int64(), "n": pa.int64()}, primary_key=["id"])
 
@@ -111,6 +115,21 @@ def test_snapshot_that_cannot_be_gone_back_to_is_refused(
         table.rollback_to(to)
     assert message in str(caught.value)
     assert found(table) == before
+
+
+def test_rows_that_break_a_later_check_are_not_rolled_back_to(table: Table) -> None:
+    """The old rows are written like any others, so a CHECK that came since then holds for them too."""
+    table.write(rows(_2=20))
+    table.delete([("n", "<", 4)])
+    check = check_of(read_check(Cursor("CHECK (n >= 4)"), "few"), table.schema, "t")
+    table.alter(AddCheck(check))
+    before = table.snapshot()
+    with pytest.raises(CheckViolatedError, match="few CHECK"):
+        table.rollback_to(1)
+    assert (table.snapshot().id, found(table)) == (before.id, {1: 10, 2: 20, 4: 4})
+    table.alter(DropCheck("few"))
+    table.rollback_to(1)
+    assert found(table) == {1: 1, 2: 2, 3: 3}
 
 
 def test_rows_that_are_made_of_several_are_refused(tmp_path: Path) -> None:
