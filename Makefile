@@ -36,7 +36,7 @@ WITH_BROWSER = { sh scripts/chromium.sh >/dev/null || true; } &&
 # Options of pytest: the tests of a file stay together, files are begun in their order.
 IN_PARALLEL = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help install demo demo-kafka test test-long test-slice fuzz mutate bench bench-store bench-kafka bench-views wheel wheel-test docs lint clean
+.PHONY: help install demo demo-kafka test test-long test-slice fuzz mutate bench bench-store bench-kafka bench-views bench-cluster wheel wheel-test docs lint clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -99,6 +99,9 @@ bench-kafka: $(STAMP)  ## measure Kafka source, normalizer and sink beside a pla
 
 bench-views: $(STAMP)  ## measure refreshes of TPC-H's queries beside Spark and DuckDB (an hour)
 	@$(WITH_JAVA) $(PY) -m bench.views
+
+bench-cluster: $(STAMP)  ## measure a join and upserts on a standalone cluster over an S3 server, executors killed
+	@$(WITH_JAVA) $(PY) -m bench.cluster
 
 wheel: $(STAMP)  ## build the wheel and the source distribution into dist/, and build/release-notes.md from CHANGELOG.md
 	@rm -rf build dist

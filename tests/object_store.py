@@ -16,7 +16,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -188,8 +188,11 @@ def _fetch_azurite(part: Path) -> Path:
     return part / "all"
 
 
-def serve(port: int) -> None:
-    """Be S3. Moto looks for an object and puts it in two steps, which threads mix up; S3 never."""
+def serve(port: int, within: Callable[[Any], Any] = lambda application: application) -> None:
+    """Be S3. Moto looks for an object and puts it in two steps, which threads mix up; S3 never.
+
+    ``within`` puts an application around it.
+    """
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import run_simple
 
@@ -199,7 +202,7 @@ def serve(port: int) -> None:
         with one_at_a_time:
             return application(environ, start_response)
 
-    run_simple("127.0.0.1", port, answer, threaded=True)
+    run_simple("127.0.0.1", port, within(answer), threaded=True)
 
 
 class LossyProxy:

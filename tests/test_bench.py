@@ -2,9 +2,42 @@
 
 from pathlib import Path
 
-from bench.manifests import time_manifests
+import pyarrow as pa
+import pytest
+
+from bench.cluster import measure, requests
+from bench.manifests import SCHEMA, time_manifests
+from bench.standalone import counted_store
+from tests.object_store import CREDENTIALS
+from upsert.store.table import Table
 
 
 def test_manifests_are_timed(tmp_path: Path) -> None:
     found = time_manifests(tmp_path, files=20, commits=3)
     assert found.keys() >= {"plan_all_s", "plan_one_partition_s", "last_hundred_median_ms"}
+
+
+def test_what_processes_ask_of_a_store_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write of one row puts four objects; whoever does not say that it is the driver is an executor."""
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    with counted_store(tmp_path) as store:
+        table = Table.create(store.warehouse.replace("?", "/fruit?"), SCHEMA, {"bucket": "1"})
+        before = store.counts()
+        table.write(pa.table({"day": pa.array([1], pa.int32()), "id": [1], "name": ["apple"]}))
+        asked = store.counts() - before
+    assert asked["executor puts"] == 4
+    assert asked["executor bytes taken"] > 1000
+    assert not any(kind.startswith("driver") for kind in asked)
+
+
+@pytest.mark.long
+@pytest.mark.minutes
+@pytest.mark.spark
+def test_a_cluster_gives_the_right_rows_when_an_executor_is_killed() -> None:
+    """The benchmark compares them itself."""
+    run = measure("upserts", executors=1, is_shared=False, rows=1000, steps=1)
+    assert run["equal"]
+    assert run["table_rows"] == 5000
+    assert sum(requests(run)) > 0
+    assert run["executor_back_seconds"] > 0
