@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,16 +27,11 @@ from upsert.testing.local_kafka import free_ports, java
 HADOOP_VERSION: Final = "3.5.0"
 """That of pyspark."""
 START_SECONDS: Final = 180.0
-_CONF: Final = 'conf="default->default"'
-_IVY: Final = f"""<ivy-module version="2.0">
-  <info organisation="deltajoin" module="local-hdfs"/>
-  <dependencies>
-    <dependency org="org.apache.hadoop" name="hadoop-client-minicluster" rev="{HADOOP_VERSION}" {_CONF}/>
-    <dependency org="org.junit.jupiter" name="junit-jupiter-api" rev="5.13.4" {_CONF}/>
-    <dependency org="org.slf4j" name="slf4j-simple" rev="1.7.36" {_CONF}/>
-  </dependencies>
-</ivy-module>
-"""
+_JARS: Final = {
+    ("org.apache.hadoop", "hadoop-client-minicluster"): HADOOP_VERSION,
+    ("org.junit.jupiter", "junit-jupiter-api"): "5.13.4",
+    ("org.slf4j", "slf4j-simple"): "1.7.36",
+}
 _JVM: Final = ("-Xmx384m", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
 
 
@@ -59,10 +54,7 @@ class Hdfs:
 @contextmanager
 def hdfs_cluster() -> Iterator[Hdfs]:
     """A cluster for the length of the block."""
-    jars, folder = (
-        fetched_once(f"hdfs-{HADOOP_VERSION}", _fetched),
-        Path(tempfile.mkdtemp(prefix="local-hdfs-")),
-    )
+    jars, folder = mini_cluster_jars(), Path(tempfile.mkdtemp(prefix="local-hdfs-"))
     http, rpc = free_ports(2)
     command = [java(), *_JVM, "-cp", f"{jars}/*", "org.apache.hadoop.test.MiniDFSClusterManager", "-format"]
     command += ["-httpport", str(http), "-nnport", str(rpc), "-datanodes", "1"]
@@ -98,8 +90,21 @@ def _await(process: subprocess.Popen[bytes], folder: Path, port: int) -> None:
         pass
 
 
-def _fetched(part: Path) -> Path:
-    (part / "ivy.xml").write_text(_IVY)
+def mini_cluster_jars() -> Path:
+    """The folder of Hadoop's own test clusters; fetched once."""
+    return fetched_once(f"hdfs-{HADOOP_VERSION}", lambda part: fetched_jars(part, _JARS))
+
+
+def fetched_jars(part: Path, versions: Mapping[tuple[str, str], str]) -> Path:
+    """A folder below `part` with these artifacts of Maven Central and all that they need."""
+    needs = "".join(
+        f'<dependency org="{org}" name="{name}" rev="{version}" conf="default->default"/>'
+        for (org, name), version in versions.items()
+    )
+    module = '<info organisation="deltajoin" module="test-cluster"/>'
+    (part / "ivy.xml").write_text(
+        f'<ivy-module version="2.0">{module}<dependencies>{needs}</dependencies></ivy-module>'
+    )
     ivy = next((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"))
     command = [java(), "-jar", str(ivy), "-cache", str(part / "cache"), "-ivy", str(part / "ivy.xml")]
     pattern = f"{part}/jars/[artifact]-[revision].[ext]"

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sysconfig
+import time
 import venv
 import zipfile
 from collections.abc import Mapping
@@ -13,8 +14,15 @@ import pytest
 from bench.standalone import SPARK_HOME, kill, standalone, variables
 from tests.helpers import REPOSITORY, built_wheel
 from tests.object_store import ObjectStore
+from tests.yarn_cluster import yarn_cluster
 
 SCRIPT = REPOSITORY / "tests" / "cluster_script.py"
+ON_YARN = {
+    "spark.driver.memory": "512m",
+    "spark.executor.instances": "2",
+    "spark.executor.memory": "512m",
+    "spark.sql.shuffle.partitions": "2",
+}
 SMALL = {
     "spark.driver.host": "127.0.0.1",
     "spark.executor.memory": "512m",
@@ -36,9 +44,9 @@ def packed_environment(folder: Path) -> None:
     subprocess.run(["tar", "-czf", "environment.tar.gz", "-C", "job", "."], cwd=folder, check=True)
 
 
-def command_of_the_page(replaced: Mapping[str, str]) -> str:
+def command_of_the_page(section: str, replaced: Mapping[str, str]) -> str:
     page = (REPOSITORY / "docs" / "cluster.md").read_text()
-    (command,) = re.findall(r"## A standalone cluster\n\n```sh\n(.*?)```", page, re.DOTALL)
+    (command,) = re.findall(rf"## {section}\n\n```sh\n(.*?)```", page, re.DOTALL)
     for written, instead in replaced.items():
         assert command.count(written) == 1, written
         command = command.replace(written, instead)
@@ -56,12 +64,13 @@ def test_a_job_on_a_standalone_cluster_survives_the_death_of_a_worker(
     with standalone(tmp_path, workers=2) as cluster:
         settings = " ".join(f"--conf {name}={value}" for name, value in SMALL.items())
         command = command_of_the_page(
+            "A standalone cluster",
             {
                 "spark-submit": f"{SPARK_HOME}/bin/spark-submit {settings}",
                 "spark://master:7077": cluster.master,
                 "/tmp/upsert-cache": "./cache",  # a folder for each executor, as on machines of their own
                 "job.py": f"{SCRIPT} '{s3.warehouse}' '{tmp_path}/checkpoint' '{tmp_path}/go'",
-            }
+            },
         )
         job = subprocess.Popen(
             ["bash", "-c", command],
@@ -91,3 +100,48 @@ def test_a_job_on_a_standalone_cluster_survives_the_death_of_a_worker(
     ]
     assert all("/environment/lib/" in place for place in executors)
     assert said[-1] == "equal: 997\n"
+
+
+@pytest.mark.long
+@pytest.mark.minutes
+@pytest.mark.spark
+def test_a_job_on_yarn_survives_the_death_of_an_executor(s3: ObjectStore, tmp_path: Path) -> None:
+    """Driver and executors have the packages from the archive alone, in containers."""
+    packed_environment(tmp_path)
+    with yarn_cluster(tmp_path) as yarn:
+        given = {**ON_YARN, "spark.yarn.stagingDir": f"{tmp_path}/staging"}
+        settings = " ".join(f"--conf {name}={value}" for name, value in given.items())
+        command = command_of_the_page(
+            "YARN",
+            {
+                "spark-submit": f"{SPARK_HOME}/bin/spark-submit {settings}",
+                "/etc/hadoop/conf": str(yarn.configuration),
+                "memoryOverhead=2g": "memoryOverhead=1g",
+                "/tmp/upsert-cache": "./cache",
+                "job.py": f"{SCRIPT} '{s3.warehouse}' '{tmp_path}/checkpoint' '{tmp_path}/go'",
+            },
+        )
+        with (tmp_path / "job.log").open("wb") as log:
+            job = subprocess.Popen(
+                ["bash", "-c", command],
+                cwd=tmp_path,
+                env=variables(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        try:
+            while job.poll() is None and "ready\n" not in yarn.output():
+                time.sleep(0.2)
+            if job.poll() is None:
+                yarn.kill_an_executor()
+            (tmp_path / "go").touch()
+            assert job.wait() == 0, (tmp_path / "job.log").read_text()[-3000:] + yarn.errors()
+        finally:
+            kill(job)
+        said = yarn.output().splitlines()
+    executors = [line.split()[1] for line in said if line.startswith("executor:")]
+    assert len(executors) == 2
+    assert all("/container_" in place and "/environment/lib/" in place for place in executors)
+    assert said[-1] == "equal: 997"
