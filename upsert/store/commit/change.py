@@ -6,7 +6,7 @@ snapshot that a commit builds on, so together with put-if-absent they hold for t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from upsert.errors import CommitConflictError, ConfigurationError, StaleWriterError
@@ -76,9 +76,11 @@ def file_below_fence(fence: int, added: Collection[FileEntry]) -> FileEntry | No
 
 
 def second_run_of_level(
-    live: Live, added: Sequence[FileEntry], removed: Collection[FileEntry]
+    live: Iterable[FileEntry], added: Sequence[FileEntry], removed: Collection[FileEntry]
 ) -> FileEntry | None:
     """Above level 0 a level of a bucket is one sorted run: no key lies in two of its files.
+
+    ``live`` has at least the files of the buckets of ``added``.
 
     Equality of one file's last and another's first key counts as overlap: each key is stored once a run.
     """
@@ -91,9 +93,11 @@ def second_run_of_level(
 
 
 def run_between_inputs(
-    live: Live, added: Sequence[FileEntry], removed: Collection[FileEntry]
+    live: Iterable[FileEntry], added: Sequence[FileEntry], removed: Collection[FileEntry]
 ) -> FileEntry | None:
     """What is merged sinks to the level of its result and may not pass an older file with the same keys.
+
+    ``live`` has at least the files of the buckets of ``added``.
 
     A file that stays above that level must be newer than every input whose keys it may hold.
     """
@@ -108,12 +112,10 @@ def run_between_inputs(
 
 
 def _left_in(
-    live: Live, buckets: Collection[BucketId], removed: Collection[FileEntry]
+    live: Iterable[FileEntry], buckets: Collection[BucketId], removed: Collection[FileEntry]
 ) -> Iterator[FileEntry]:
     gone = {entry.file for entry in removed}
-    if not buckets:
-        return iter(())
-    return (e for name, e in live.items() if e.bucket_id in buckets and name not in gone)
+    return (entry for entry in live if entry.bucket_id in buckets and entry.file not in gone)
 
 
 def check_is_no_view(definition: Definition, name: str) -> None:
@@ -164,8 +166,9 @@ class CommitRules:
         if there := added_file_that_is_live(live, added, removed):
             raise self._conflict(change, head, there, "has already added")
         if change.kind == "compact":
-            clash = second_run_of_level(live, added, removed) or run_between_inputs(live, added, removed)
-            if clash:
+            touched = self._history.files(head).within({entry.bucket_id for entry in added}).entries
+            clash = second_run_of_level(touched, added, removed)
+            if clash := clash or run_between_inputs(touched, added, removed):
                 raise self._conflict(change, head, clash, "put a run in the way:")
         else:
             self._check_first_publication(change, head)

@@ -25,7 +25,8 @@ from upsert.store.kept import Kept
 from upsert.store.metadata import table_file, tag_file
 from upsert.store.metadata.definition import Definition
 from upsert.store.metadata.file_entry import FileEntry
-from upsert.store.metadata.manifest import FileSet, Manifest, apply, read_manifest
+from upsert.store.metadata.manifest import FileSet, Manifest, after, apply, read_manifest
+from upsert.store.metadata.shared_mapping import SharedMapping
 from upsert.store.metadata.snapshot import EMPTY, ManifestRef, SnapshotInfo, parsed
 from upsert.store.metadata.table_file import TableFile
 from upsert.store.metadata.tag_file import Tag
@@ -61,7 +62,7 @@ class History:
         self._known: tuple[int, bytes] | None = None
         self._seen: SnapshotInfo | None = None
         self._infos: LRUCache[int, SnapshotInfo] = LRUCache(_MAX_INFOS)
-        self._live: LRUCache[int, Mapping[str, FileEntry]] = LRUCache(_MAX_FILE_SETS)
+        self._live: LRUCache[int, SharedMapping[str, FileEntry]] = LRUCache(_MAX_FILE_SETS)
         self._files: LRUCache[int, FileSet] = LRUCache(_MAX_FILE_SETS)
         self._manifests: LRUCache[ManifestRef, Manifest] = LRUCache(_MAX_MANIFESTS)
         self._lock = threading.Lock()
@@ -355,13 +356,14 @@ class History:
         """Live files of a snapshot by name."""
         return self._once(self._live, info.id, lambda: self._reading(info, partial(self._load_live, info)))
 
-    def _load_live(self, info: SnapshotInfo) -> Mapping[str, FileEntry]:
-        parent = self._remembered(self._live, info.id - 1)
-        live: dict[str, FileEntry] = dict(parent or {})
-        refs = info.manifests if parent is None else (info.delta,)
-        for ref in refs:
-            if ref is not None:
-                apply(live, self.manifest(ref))
+    def _load_live(self, info: SnapshotInfo) -> SharedMapping[str, FileEntry]:
+        if (parent := self._remembered(self._live, info.id - 1)) is not None:
+            live = parent if info.delta is None else after(parent, self.manifest(info.delta))
+        else:
+            read: dict[str, FileEntry] = {}
+            for ref in info.manifests:
+                apply(read, self.manifest(ref))
+            live = SharedMapping(read)
         if len(live) != info.files:
             raise CorruptTableError(
                 f"table {self.root!r}: snapshot {info.id} must have {info.files} files, got {len(live)} from "

@@ -27,6 +27,7 @@ from upsert.errors import CorruptTableError
 from upsert.store import paths
 from upsert.store.checksums import checksum_of
 from upsert.store.metadata.file_entry import FileEntry, bounds_of, by_bucket
+from upsert.store.metadata.shared_mapping import SharedMapping
 from upsert.store.metadata.snapshot import ManifestRef
 from upsert.store.paths import BucketId, Partition
 from upsert.store.rows.layout import Layout
@@ -63,19 +64,17 @@ class FileSet:
     def of(cls, entries: Iterable[FileEntry]) -> Self:
         """The set of these files, in any order."""
         with without_garbage_collection():
-            return cls({group: _runs(files) for group, files in by_bucket(entries).items()})
+            return cls(SharedMapping({id: _runs(files) for id, files in by_bucket(entries).items()}))
 
     def after(self, added: Iterable[FileEntry], removed: Iterable[FileEntry]) -> FileSet:
         """The set after a commit; only the buckets that it touches are looked at."""
         came, went = by_bucket(added), by_bucket(removed)
-        groups = dict(self.groups)
-        for bucket_id in came.keys() | went.keys():
-            runs = self.groups.get(bucket_id, ())
-            if after := _after(runs, came.get(bucket_id, []), went.get(bucket_id, [])):
-                groups[bucket_id] = after
-            else:
-                del groups[bucket_id]
-        return FileSet(groups)
+        groups = self.groups if isinstance(self.groups, SharedMapping) else SharedMapping(self.groups)
+        changes: dict[BucketId, tuple[Run, ...] | None] = {}
+        for bucket_id in dict.fromkeys((*came, *went)):
+            runs = groups.get(bucket_id, ())
+            changes[bucket_id] = _after(runs, came.get(bucket_id, []), went.get(bucket_id, [])) or None
+        return FileSet(groups.after(changes))
 
     def only(self, is_wanted: Callable[[Partition], bool]) -> FileSet:
         """The files of some partitions."""
@@ -85,6 +84,11 @@ class FileSet:
         if all(wanted.values()):
             return self
         return FileSet({bucket_id: runs for bucket_id, runs in self.groups.items() if wanted[bucket_id[0]]})
+
+    def within(self, buckets: Iterable[BucketId]) -> FileSet:
+        """The files of some buckets, those that there are."""
+        groups = self.groups
+        return FileSet({bucket_id: groups[bucket_id] for bucket_id in buckets if bucket_id in groups})
 
     @property
     def entries(self) -> tuple[FileEntry, ...]:
@@ -257,6 +261,14 @@ def _impossible(table: pa.Table) -> str | None:
         if pc.any(pc.greater(low.field(number), high.field(number))).as_py():
             return f"a least value of column {field.name} above the greatest"
     return None
+
+
+def after(live: SharedMapping[str, FileEntry], manifest: Manifest) -> SharedMapping[str, FileEntry]:
+    """The live files, by name, after a manifest."""
+    touched = {entry.file for entry in manifest.removed} | {entry.file for entry in manifest.added}
+    found = {name: live[name] for name in touched if name in live}
+    apply(found, manifest)
+    return live.after({name: found.get(name) for name in touched})
 
 
 def apply(live: dict[str, FileEntry], manifest: Manifest) -> None:

@@ -92,7 +92,7 @@ def _compact(committer: Committer, options: TableOptions, done: Committed) -> No
     root, folder = committer.root, committer.history.folder
     try:
         buckets = {entry.bucket_id for entry in done.added}
-        files = compaction.of_buckets(committer.history.files(done.info), buckets)
+        files = committer.history.files(done.info).within(buckets)
         jobs = compaction.due(files, options)
         lacks_indexes = index_building.is_needed(committer.history, done.info, done.added)
         if not jobs and not lacks_indexes:

@@ -312,7 +312,8 @@ def files_of_a_run_are_disjoint(state: DiskState) -> Iterator[Finding]:
                 if one.overlaps(following):
                     yield Finding(following.file, f"its keys overlap those of {one.file}")
         delta = moment.delta
-        if moment.before and (other := change.second_run_of_level(moment.live, delta.added, delta.removed)):
+        live = moment.live.values()
+        if moment.before and (other := change.second_run_of_level(live, delta.added, delta.removed)):
             found = f"its keys overlap those of a file of level {other.level} in {moment.one.name}"
             yield Finding(other.file, found)
 

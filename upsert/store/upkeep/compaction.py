@@ -415,11 +415,6 @@ def _merged(root: str, layout: Layout, group: Group, max_bytes: int) -> Iterator
         yield SortedRows(present(layout, merged), None) if is_whole else merged
 
 
-def of_buckets(files: FileSet, buckets: Collection[BucketId]) -> FileSet:
-    """The live files of some buckets only."""
-    return FileSet({bucket_id: files.groups[bucket_id] for bucket_id in buckets if bucket_id in files.groups})
-
-
 def compact_fully(
     committer: Committer, options: TableOptions, is_wanted: Callable[[BucketId], bool]
 ) -> SnapshotInfo | None:
@@ -444,7 +439,7 @@ def in_buckets(
 
 def wanted(files: FileSet, is_wanted: Callable[[BucketId], bool]) -> FileSet:
     """The live files of the wanted buckets."""
-    return of_buckets(files, [bucket_id for bucket_id in files.groups if is_wanted(bucket_id)])
+    return files.within(filter(is_wanted, files.groups))
 
 
 def first_of(jobs: Sequence[CompactionJob], max_rows: int) -> Sequence[CompactionJob]:

@@ -82,7 +82,7 @@ def check(table: Table, model: Mapping[str, int]) -> None:
     assert snapshot.lookup(["id"], wanted).num_rows == wanted.num_rows - 1
     live = table.published.live(snapshot.info)
     for name, entry in live.items():
-        others = {other: one for other, one in live.items() if other != name}
+        others = [one for other, one in live.items() if other != name]
         assert second_run_of_level(others, [entry], []) is None
 
 
