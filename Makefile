@@ -89,9 +89,10 @@ bench: $(STAMP)  ## measure the store, the sink, the join and lookups; tables, J
 	@$(WITH_JAVA) $(PY) -m bench.join
 	@$(PY) -m bench.lookups
 
-bench-store: $(STAMP)  ## measure the managed table beside Delta Lake, DuckDB, pyarrow and Parquet
+bench-store: $(STAMP)  ## measure the managed table beside Delta Lake, DuckDB, pyarrow and Parquet, and with a million files
 	@$(WITH_JAVA) $(PY) -m bench.store
 	@$(WITH_JAVA) $(PY) -m bench.delta
+	@$(PY) -m bench.scale
 
 bench-kafka: $(STAMP)  ## measure Kafka source, normalizer and sink beside a plain client loop, and the log of a table
 	@$(WITH_JAVA) $(PY) -m bench.kafka

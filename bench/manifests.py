@@ -16,6 +16,7 @@ from upsert.schema import TableSchema
 from upsert.store import paths
 from upsert.store.commit.change import Change
 from upsert.store.commit.committer import Committer
+from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.predicate import parse_where
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.table import Table
@@ -42,18 +43,7 @@ def time_manifests(folder: Path, files: int, commits: int) -> dict[str, Any]:
 def planning_times(path: Path, files: int) -> dict[str, float]:
     """A manifest with so many files, ten to a partition; the files themselves are not needed to plan."""
     table = Table.create(path, SCHEMA, {"bucket": "10", "write-only": "true"})
-    rows = pa.table({"day": pa.array([1], pa.int32()), "id": [1], "name": ["a"]})
-    (one,) = table.stage(rows, order="rows").files
-    day, id = (table.schema.column(name).id for name in ("day", "id"))
-
-    def entry(number: int) -> Any:
-        at = number // 10, number % 10
-        partition = (("day", str(at[0])),)
-        low, high = ({**bound, day: at[0], id: number} for bound in (one.min, one.max))
-        name = paths.data_file(partition, at[1], 0, uuid4().hex) + Path(one.file).suffix
-        return replace(one, file=name, partition=partition, bucket=at[1], min=low, max=high)
-
-    entries = tuple(map(entry, range(files)))
+    entries = synthetic_entries(table, files, partition_files=10)
     Committer(table.published).commit(lambda _: Change("append", entries))
 
     def plan(where: Any) -> None:
@@ -66,6 +56,22 @@ def planning_times(path: Path, files: int) -> dict[str, float]:
         "plan_all_s": seconds(lambda: plan(None)),
         "plan_one_partition_s": seconds(lambda: plan([("day", "=", 77)])),
     }
+
+
+def synthetic_entries(table: Table, files: int, partition_files: int) -> tuple[FileEntry, ...]:
+    """What manifests would say of so many files, which are not there, spread over partitions and buckets."""
+    rows = pa.table({"day": pa.array([1], pa.int32()), "id": [1], "name": ["a"]})
+    (one,) = table.stage(rows, order="rows").files
+    day, id = (table.schema.column(name).id for name in ("day", "id"))
+
+    def entry(number: int) -> FileEntry:
+        at = number // partition_files, number % table.options.bucket
+        partition = (("day", str(at[0])),)
+        low, high = ({**bound, day: at[0], id: number} for bound in (one.min, one.max))
+        name = paths.data_file(partition, at[1], 0, uuid4().hex) + Path(one.file).suffix
+        return replace(one, file=name, partition=partition, bucket=at[1], min=low, max=high)
+
+    return tuple(map(entry, range(files)))
 
 
 def seconds(action: Callable[[], object]) -> float:

@@ -7,6 +7,7 @@ import pytest
 
 from bench.cluster import measure, requests
 from bench.manifests import SCHEMA, time_manifests
+from bench.scale import list_tables, make_files, make_snapshots, make_tables, open_history, plan_one_partition
 from bench.standalone import counted_store
 from tests.object_store import CREDENTIALS
 from upsert.store.table import Table
@@ -15,6 +16,16 @@ from upsert.store.table import Table
 def test_manifests_are_timed(tmp_path: Path) -> None:
     found = time_manifests(tmp_path, files=20, commits=3)
     assert found.keys() >= {"plan_all_s", "plan_one_partition_s", "last_hundred_median_ms"}
+
+
+def test_what_grows_is_measured(tmp_path: Path) -> None:
+    found: dict[str, float] = {}
+    for measurement, count in ((make_tables, 3), (make_snapshots, 3), (make_files, 800)):
+        found |= measurement(tmp_path, count)
+    for measurement in (list_tables, open_history, plan_one_partition):
+        found |= measurement(tmp_path, 0)
+    assert found["plan_one_partition_buckets"] == 10
+    assert found.keys() >= {"show_tables_ms", "commit_last_ms", "open_long_history_ms", "manifest_mb"}
 
 
 def test_what_processes_ask_of_a_store_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

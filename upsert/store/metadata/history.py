@@ -22,12 +22,13 @@ from cachetools import LRUCache
 from upsert.errors import ConfigurationError, CorruptTableError, SnapshotExpiredError, TableNotFoundError
 from upsert.store import paths
 from upsert.store.kept import Kept
-from upsert.store.metadata import table_file, tag_file
+from upsert.store.metadata import stored_files, table_file, tag_file
 from upsert.store.metadata.definition import Definition
 from upsert.store.metadata.file_entry import FileEntry
-from upsert.store.metadata.manifest import FileSet, Manifest, after, apply, read_manifest
+from upsert.store.metadata.manifest import FileSet, Manifest, after, apply, read_manifest, read_rows
 from upsert.store.metadata.shared_mapping import SharedMapping
 from upsert.store.metadata.snapshot import EMPTY, ManifestRef, SnapshotInfo, parsed
+from upsert.store.metadata.stored_files import StoredFiles
 from upsert.store.metadata.table_file import TableFile
 from upsert.store.metadata.tag_file import Tag
 from upsert.store.rows.layout import Layout
@@ -364,12 +365,15 @@ class History:
             for ref in info.manifests:
                 apply(read, self.manifest(ref))
             live = SharedMapping(read)
-        if len(live) != info.files:
-            raise CorruptTableError(
-                f"table {self.root!r}: snapshot {info.id} must have {info.files} files, got {len(live)} from "
-                "its manifests; restore them"
-            )
+        self._check_count(info, len(live))
         return live
+
+    def _check_count(self, info: SnapshotInfo, found: int) -> None:
+        if found != info.files:
+            raise CorruptTableError(
+                f"table {self.root!r}: snapshot {info.id} must have {info.files} files, got {found} from its "
+                "manifests; restore them"
+            )
 
     def files_since(self, base: int, head: SnapshotInfo) -> set[str]:
         """Names of all data files begun at ``base`` or later that retained snapshots up to ``head`` need.
@@ -389,11 +393,19 @@ class History:
         return self._once(self._files, info.id, partial(self._load_files, info))
 
     def _load_files(self, info: SnapshotInfo) -> FileSet:
-        live, before = self.live(info), self._remembered(self._files, info.id - 1)
-        if before is None:
-            return FileSet.of(live.values())
-        delta = self.delta(info)
-        return before.after(delta.added, delta.removed)
+        if (before := self._remembered(self._files, info.id - 1)) is not None:
+            if self._remembered(self._live, info.id - 1) is not None:
+                self.live(info)  # checks the number of files
+            delta = self.delta(info)
+            return before.after(delta.added, delta.removed)
+        if info.files >= stored_files.FEWEST and self._remembered(self._live, info.id) is None:
+            return self._reading(info, partial(self._load_stored, info))
+        return FileSet.of(self.live(info).values())
+
+    def _load_stored(self, info: SnapshotInfo) -> FileSet:
+        found = StoredFiles([read_rows(self.root, ref) for ref in info.manifests])
+        self._check_count(info, found.count)
+        return FileSet(SharedMapping(found))
 
     def _reading(self, info: SnapshotInfo, read: Callable[[], _T]) -> _T:
         try:

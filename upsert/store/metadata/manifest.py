@@ -12,12 +12,13 @@ import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import compress, groupby, pairwise
+from itertools import compress, groupby
 from operator import itemgetter
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 from uuid import uuid4
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -46,6 +47,8 @@ def without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
+_T = TypeVar("_T")
+
 Run = tuple[FileEntry, ...]
 """Files of one bucket whose keys are disjoint: together one sorted run."""
 
@@ -64,7 +67,7 @@ class FileSet:
     def of(cls, entries: Iterable[FileEntry]) -> Self:
         """The set of these files, in any order."""
         with without_garbage_collection():
-            return cls(SharedMapping({id: _runs(files) for id, files in by_bucket(entries).items()}))
+            return cls(SharedMapping({id: runs_of(files) for id, files in by_bucket(entries).items()}))
 
     def after(self, added: Iterable[FileEntry], removed: Iterable[FileEntry]) -> FileSet:
         """The set after a commit; only the buckets that it touches are looked at."""
@@ -83,7 +86,7 @@ class FileSet:
         }
         if all(wanted.values()):
             return self
-        return FileSet({bucket_id: runs for bucket_id, runs in self.groups.items() if wanted[bucket_id[0]]})
+        return self.within(bucket_id for bucket_id in self.groups if wanted[bucket_id[0]])
 
     def within(self, buckets: Iterable[BucketId]) -> FileSet:
         """The files of some buckets, those that there are."""
@@ -101,14 +104,15 @@ def _after(runs: tuple[Run, ...], added: list[FileEntry], removed: list[FileEntr
     oldest_added = max((entry.age for entry in added), default=None)
     is_append = oldest_added is not None and (not runs or oldest_added < runs[0][0].age)
     if is_append and not removed:
-        return (*_runs(added), *runs)
+        return (*runs_of(added), *runs)
     files = {entry.file: entry for run in runs for entry in run}
     for entry in removed:
         files.pop(entry.file)
-    return _runs(list((files | {entry.file: entry for entry in added}).values()))
+    return runs_of(list((files | {entry.file: entry for entry in added}).values()))
 
 
-def _runs(files: Sequence[FileEntry]) -> tuple[Run, ...]:
+def runs_of(files: Sequence[FileEntry]) -> tuple[Run, ...]:
+    """The files of a bucket as its runs."""
     if len(files) == 1:
         return ((files[0],),)
     ordered = sorted((entry.age, entry.first_key, number) for number, entry in enumerate(files))
@@ -177,6 +181,74 @@ def encode(layout: Layout, added: Sequence[FileEntry], removed: Sequence[FileEnt
     return bytes(sink.getvalue())
 
 
+@dataclass(frozen=True)
+class ManifestRows:
+    """A manifest of which no entry has been made yet: its rows, and the snapshot that published it."""
+
+    rows: pa.Table
+    sequence: int
+
+    @property
+    def removed(self) -> pa.Array:
+        """The names of the files that it removes."""
+        return one_array(self.rows.filter(pc.equal(self.rows.column("action"), _DELETE)).column("file"))
+
+    def added(self, gone: pa.Array) -> Self:
+        """Its additions alone, but for files with these names."""
+        is_wanted = pc.equal(self.rows.column("action"), _ADD)
+        if len(gone):
+            is_gone = pc.is_in(self.rows.column("file"), value_set=gone)
+            is_wanted = pc.and_(is_wanted, pc.invert(is_gone))
+        if pc.all(is_wanted).as_py():
+            return self
+        return replace(self, rows=self.rows.filter(is_wanted))
+
+    def entries(self, numbers: pa.Array | None = None) -> list[FileEntry]:
+        """The entries of some rows; of all if None."""
+        with without_garbage_collection():
+            return _entries(self.rows if numbers is None else self.rows.take(numbers), self.sequence)
+
+    def buckets(self) -> BucketRows:
+        """Which rows each bucket has."""
+        partitions, codes = _partition_codes(one_array(self.rows.column("partition")))
+        buckets = self.rows.column("bucket").to_numpy().astype(np.int64)
+        both = codes * (int(buckets.max(initial=0)) + 1) + buckets
+        order = np.argsort(both, kind="stable")
+        begins = np.flatnonzero(np.diff(both[order], prepend=-1))
+        firsts = order[begins]
+        ranks = np.argsort(firsts)
+        firsts = firsts[ranks]
+        named = zip(
+            map(partitions.__getitem__, codes[firsts].tolist()), buckets[firsts].tolist(), strict=True
+        )
+        with without_garbage_collection():
+            return BucketRows(dict(zip(named, ranks.tolist(), strict=True)), order, begins)
+
+
+@dataclass(frozen=True)
+class BucketRows:
+    """Row numbers by bucket: ``order`` has those of one after the other, of which ``begins`` says the places.
+
+    ``ranks`` says which one a bucket is; it has them in the order of their first rows.
+    """
+
+    ranks: dict[BucketId, int]
+    order: npt.NDArray[np.int64]
+    begins: npt.NDArray[np.int64]
+
+    def of(self, bucket_id: BucketId) -> npt.NDArray[np.int64]:
+        """The rows of a bucket, ascending."""
+        if (rank := self.ranks.get(bucket_id)) is None:
+            return self.order[:0]
+        end = self.begins[rank + 1] if rank + 1 < len(self.begins) else None
+        return self.order[self.begins[rank] : end]
+
+
+def read_rows(root: str, ref: ManifestRef) -> ManifestRows:
+    """A manifest whose entries are made as they are needed; see ``read_manifest``."""
+    return ManifestRows(_read(root, ref, lambda content: _checked(content, ref.entries))[0], ref.sequence)
+
+
 def read_manifest(root: str, ref: ManifestRef) -> Manifest:
     """The entries of a manifest; files without a sequence of their own get the manifest's.
 
@@ -191,7 +263,12 @@ def checked(root: str, ref: ManifestRef) -> ManifestRef:
 
 
 def _parsed(root: str, ref: ManifestRef) -> tuple[Manifest, int]:
-    """A manifest and the checksum of its bytes; Arrow sees only what has the checksum that is known."""
+    """A manifest and the checksum of its bytes."""
+    return _read(root, ref, lambda content: _decoded(content, ref.sequence, ref.entries))
+
+
+def _read(root: str, ref: ManifestRef, decode: Callable[[bytes], _T]) -> tuple[_T, int]:
+    """What is made of a manifest's bytes; Arrow sees only what has the checksum that is known."""
     path = paths.manifest_path(root, ref.name)
     content = storage_of(path).read(path)
     found = checksum_of(content)
@@ -201,10 +278,9 @@ def _parsed(root: str, ref: ManifestRef) -> tuple[Manifest, int]:
             "from a copy"
         )
     try:
-        manifest = _decoded(content, ref.sequence, ref.entries)
+        return decode(content), found
     except ValueError as cause:
         raise CorruptTableError(f"manifest {path!r} {cause}; restore it from a copy") from cause
-    return manifest, found
 
 
 def decode(content: bytes) -> Manifest:
@@ -217,6 +293,17 @@ def decode(content: bytes) -> Manifest:
 
 def _decoded(content: bytes, sequence: int, count: int | None = None) -> Manifest:
     """The entries in the content of a manifest; a ``ValueError`` says what it must be, and is not."""
+    table = _checked(content, count)
+    with without_garbage_collection():
+        entries = _entries(table, sequence)
+    is_added = [action == _ADD for action in table.column("action").to_pylist()]
+    return Manifest(
+        tuple(compress(entries, is_added)), tuple(compress(entries, (not added for added in is_added)))
+    )
+
+
+def _checked(content: bytes, count: int | None) -> pa.Table:
+    """The rows of a manifest, of which entries can be made; else a ``ValueError`` as of ``_decoded``."""
     try:
         table = pa.ipc.open_file(content).read_all()
         table.validate(full=True)  # else damaged offsets would be followed wherever they lead
@@ -228,12 +315,7 @@ def _decoded(content: bytes, sequence: int, count: int | None = None) -> Manifes
         raise ValueError(f"must have {count} entries, got {table.num_rows}")
     if (wrong := _impossible(table)) is not None:
         raise ValueError(f"must have entries that can be, got {wrong}")
-    with without_garbage_collection():
-        entries = _entries(table, sequence)
-    is_added = [action == _ADD for action in table.column("action").to_pylist()]
-    return Manifest(
-        tuple(compress(entries, is_added)), tuple(compress(entries, (not added for added in is_added)))
-    )
+    return table
 
 
 def _impossible(table: pa.Table) -> str | None:
@@ -357,9 +439,22 @@ def _entries(table: pa.Table, sequence: int) -> list[FileEntry]:
 
 
 def _partitions(pairs: pa.ListArray) -> list[Partition]:
-    ends = pairs.offsets.to_pylist()
-    names, values = (array.to_pylist() for array in pairs.values.flatten())
     # one object for each partition, however many files it has
-    known: dict[Partition, Partition] = {}
-    found = (tuple(zip(names[at:end], values[at:end], strict=True)) for at, end in pairwise(ends))
-    return [known.setdefault(partition, partition) for partition in found]
+    known, codes = _partition_codes(pairs)
+    return [known[code] for code in codes.tolist()]
+
+
+def _partition_codes(pairs: pa.ListArray) -> tuple[list[Partition], npt.NDArray[np.int64]]:
+    """The different partitions, and which of them each row has."""
+    columns, codes = pairs.value_lengths().to_numpy(), np.zeros(len(pairs), np.int64)
+    starts = pairs.offsets.to_numpy()[:-1]
+    parts = [codes]
+    for field in pairs.values.flatten():
+        encoded = field.dictionary_encode(null_encoding="encode").indices.to_numpy().astype(np.int64)
+        for number in range(int(columns.max(initial=0))):
+            part = np.full(len(pairs), -1)
+            part[columns > number] = encoded[starts[columns > number] + number]
+            parts.append(part)
+    _, firsts, codes = np.unique(np.stack(parts), axis=1, return_index=True, return_inverse=True)
+    values = pairs.take(pa.array(firsts)).to_pylist()
+    return [tuple((pair["column"], pair["value"]) for pair in row) for row in values], codes.ravel()

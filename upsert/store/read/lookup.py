@@ -147,7 +147,8 @@ def buckets_for(layout: Layout, files: FileSet, probe: Probe) -> Iterator[tuple[
         for position, name in enumerate(layout.schema.partitioned_by)
         if name in probe.columns
     ]
-    for (partition, bucket), runs in files.groups.items():
+    for bucket_id in files.groups:
+        partition, bucket = bucket_id
         wanted = [(codes, of_partition[partition]) for codes, of_partition in by_partition]
         if any(code < 0 for _, code in wanted):
             continue
@@ -155,7 +156,7 @@ def buckets_for(layout: Layout, files: FileSet, probe: Probe) -> Iterator[tuple[
         for codes, code in wanted:
             mask &= codes == code
         if mask.any():
-            yield runs, probe if mask.all() else probe.take(np.flatnonzero(mask))
+            yield files.groups[bucket_id], probe if mask.all() else probe.take(np.flatnonzero(mask))
 
 
 def _partition_codes(
