@@ -7,8 +7,7 @@ changes are planned from SQL alone, whose text says which columns they compare.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -30,8 +29,9 @@ from upsert.errors import SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.sql.dialect import START, Edit, Revision, tokens_of, visible_name
 from upsert.sql.query import QueryText
+from upsert.sql.volatile import of_the_moment
 from upsert.store.table import Table
-from upsert.stream_keys import KEYS_MARK, UniqueKeys
+from upsert.stream_keys import KEYS_MARK, UPSERTS_MARK, UniqueKeys, UpsertKey
 from upsert.types import quoted
 
 _OF_ROWS: Final = frozenset(
@@ -45,18 +45,14 @@ _OF_ROWS: Final = frozenset(
 _CHANGELOGS: Final = frozenset({"upsert-table", "upsert-kafka", "kafka-changelog", "delta-join"})
 """Formats that give changes."""
 
-_VOLATILE: Final = re.compile(
-    r"\b((?:rand|randn|random|randstr|uniform|uuid|shuffle|now|curdate|user|version|reflect|java_method"
-    r"|monotonically_increasing_id|spark_partition_id|input_file_\w+)(?=\s*\()|unix_timestamp(?=\s*\(\s*\))"
-    r"|localtimestamp\b|session_user\b|current_(?:date|time|timestamp|timezone|user|catalog|database|schema)\b)",
-    re.IGNORECASE,
-)
-"""Functions that give another value when a row is taken back than when it came."""
-
 _INSTEAD: Final = (
     "join them in one statement of catalog.sql, or by deltajoin.read_join; or use a classic session, which "
     "plans every query"
 )
+
+
+_COUNTED: Final = "keep it as a materialized view, CREATE MATERIALIZED VIEW, which REFRESH computes here too"
+"""What to do instead of an aggregate over changes."""
 
 
 def carried(df: DataFrame) -> DataFrame:
@@ -125,22 +121,15 @@ def _volatile_in(message: Any) -> str | None:
     """What a part of a plan computes that is not of the row alone; None for nothing."""
     match message.DESCRIPTOR.name:
         case "UnresolvedFunction":
-            return _volatile(f"{message.function_name}({'…' if message.arguments else ''})")
+            text = f"{message.function_name}({'…' if message.arguments else ''})"
         case "ExpressionString":
-            return _volatile(message.expression)
+            text = message.expression
         case "CommonInlineUserDefinedFunction" if not message.deterministic:
             return f"the function {message.function_name!r}, which is not deterministic,"
-    return None
-
-
-def _volatile(text: str) -> str | None:
-    """What a text of SQL computes that is not of the row alone; None for nothing.
-
-    >>> _volatile("id, 'now()', `rand`(3) + user, current_price"), _volatile("a + Rand (7)")
-    (None, 'Rand()')
-    """
-    found = _VOLATILE.search(re.sub(r"'[^']*'|`[^`]*`", "", text))
-    return None if found is None else f"{found[1]}()"
+        case _:
+            return None
+    found = of_the_moment(text)
+    return None if found is None else found.what
 
 
 def planned(
@@ -171,8 +160,7 @@ def planned(
     except AnalysisException as cause:
         reason = str(cause.getMessage() or cause).splitlines()[0]
         raise SchemaError(f"{query.subject}: {reason}") from cause
-    keys = text.keys(names)
-    return rows if keys is None else rows.withMetadata(ROW_KIND_COLUMN, {KEYS_MARK: keys.to_text()})
+    return rows.withMetadata(ROW_KIND_COLUMN, text.marks(names))
 
 
 @dataclass(frozen=True)
@@ -213,14 +201,18 @@ class _Text:
             self._refuse(f"a query that is {type(select).__name__.upper()}")
         known = ("expressions", "from_", "joins", "where")
         if others := sorted(key.strip("_") for key, part in select.args.items() if part and key not in known):
-            self._refuse(f"{others[0].upper()} in a stream")
+            word = others[0].upper()
+            self._refuse(
+                f"{word} in a stream", *([_COUNTED] if word in ("GROUP", "DISTINCT", "HAVING") else [])
+            )
         for node in select.find_all(exp.AggFunc, exp.Window, exp.Query, exp.Explode):
             if node is not select:
-                self._refuse(repr(node.sql("spark")))
+                is_counted = isinstance(node, exp.AggFunc)
+                self._refuse(repr(node.sql("spark")), *([_COUNTED] if is_counted else []))
         if query.parameters:
             self._refuse("a stream with parameters")
-        if (found := _volatile(query.text)) is not None:
-            self._refuse(f"{found}, which is not of the row alone,")
+        if (found := of_the_moment(query.text)) is not None:
+            self._refuse(f"{found.what}, which is not of the row alone,")
         self._select = select
         joins: list[exp.Join] = list(select.args.get("joins") or ())
         nodes = [select.args["from_"].this, *(join.this for join in joins)]
@@ -233,10 +225,11 @@ class _Text:
             if number:
                 self._sources[-1] = self._joined(joins[number - 1], self._sources[-1])
 
-    def _refuse(self, what: str) -> NoReturn:
+    def _refuse(
+        self, what: str, remedy: str = "write SELECT … FROM … JOIN … ON a.x = b.y … WHERE …"
+    ) -> NoReturn:
         reason = f"{self._query.subject}: over Spark Connect {what} cannot be planned"
-        remedy = "write SELECT … FROM … JOIN … ON a.x = b.y … WHERE …; or use a classic session"
-        raise PlanError([Refused(reason, remedy)])
+        raise PlanError([Refused(reason, f"{remedy}; or use a classic session")])
 
     def _joined(self, join: exp.Join, source: _Source) -> _Source:
         """A table with how it is joined to those before it."""
@@ -309,7 +302,10 @@ class _Text:
         joined = []
         for one in self._sources:
             if one.path is None:
-                self._refuse(f"a join with {one.alias!r}, which is no managed table read as it is,")
+                self._refuse(
+                    f"a join with {one.alias!r}, which is no managed table read as it is,",
+                    "name the tables of a plain view, read a topic's mirror, and leave out OPTIONS",
+                )
             joined.append(JoinedTable(one.path, one.columns))
         session = like.sparkSession
         spec = DeltaJoinSpec(tuple(joined), self._tree, shards=settings.shards or parallelism(session))
@@ -363,18 +359,44 @@ class _Text:
                     edits.append(Edit(at - start, at - start, f"{quoted(source.alias)}."))
         return Revision(self._query.worded.text[start:end]).edited(edits).text.strip()
 
-    def keys(self, names: Sequence[str]) -> UniqueKeys | None:
-        """The key of the rows: that of each table, but of those that a row finds by their whole key.
+    def marks(self, names: Sequence[str]) -> dict[str, str]:
+        """What the rows' kinds bear: by which of the columns ``names`` rows are told apart, or replaced.
 
-        ``names`` are the columns of the result; it has no key where one of these is in none of them. None
-        where no table says its key.
+        Raises:
+            PlanError: upserts have lost their key.
         """
-        if any(one.path is None for one in self._sources):
-            return None
         given: dict[Ref, list[str]] = {}
         for item, name in zip(self._columns(), names, strict=True):
             if item is not None and names.count(name) == 1:
                 given.setdefault(item, []).append(name)
+        first, *others = self._sources
+        if others or first.path is not None:
+            return {KEYS_MARK: self._keys(given).to_text()}
+        # a plain view, or a topic
+        schema = first.stream.schema.jsonValue()
+
+        def renamed(key: Iterable[Sequence[str]]) -> tuple[tuple[str, ...], ...]:
+            parts = ([given.get(Ref(0, name), []) for name in part] for part in key)
+            return tuple(tuple(name for names in part for name in names) for part in parts)
+
+        found = {}
+        if (keys := UniqueKeys.of_schema(schema)) is not None:
+            kept = tuple(key for key in map(renamed, keys.keys) if all(key))
+            found[KEYS_MARK] = UniqueKeys(kept).to_text()
+        if (upserts := UpsertKey.of_schema(schema)) is not None:
+            if not all(key := renamed(upserts.keys)):
+                wanted = ", ".join(part[0] for part in upserts.keys if part)
+                self._refuse(
+                    f"a query that leaves out {wanted}, by which rows of {first.alias!r} are replaced,"
+                )
+            found[UPSERTS_MARK] = replace(upserts, keys=key, constants=()).to_text()
+        return found
+
+    def _keys(self, given: Mapping[Ref, Sequence[str]]) -> UniqueKeys:
+        """The key of the rows: that of each table, but of those that a row finds by their whole key.
+
+        ``given`` has the columns that hold one of a table; there is no key where one of its parts has none.
+        """
         key: list[tuple[str, ...]] = []
         for one in self._visible:
             primary = Table.open(one.path).schema.primary_key if one.path is not None else ()

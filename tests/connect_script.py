@@ -120,7 +120,8 @@ def read() -> Any:
 
 @step
 def first_join() -> Any:
-    as_stream(JOIN, "INSERT INTO big SELECT * FROM orders WHERE amount > 100")
+    sql("CREATE VIEW expensive AS SELECT * FROM orders WHERE amount > 100")
+    as_stream(JOIN, "INSERT INTO big SELECT id, product_id, amount FROM expensive")
     return rows("sales"), rows("big")
 
 
@@ -170,6 +171,23 @@ def merged() -> Any:
 
 
 @step
+def viewed() -> Any:
+    """A view before and after a refresh in another time zone, beside its query."""
+    query = """SELECT product_id, count(*) AS n, string(timestamp_millis(min(id))) AS at
+               FROM expensive GROUP BY product_id"""
+    sql(f"CREATE MATERIALIZED VIEW dear (PRIMARY KEY (product_id) NOT ENFORCED) AS {query}")
+    found = [rows("dear")]
+    sql("INSERT INTO orders VALUES (4, 2, 900.0), (5, 5, 800.0)")
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    results["refresh"] = [str(sql("REFRESH MATERIALIZED VIEW dear")) for _ in range(2)]
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    results["reason"] = catalog.view("dear").refreshes["dear"].reason
+    results["state"] = sql("SHOW MATERIALIZED VIEWS").rows.to_pylist()
+    results["plan"] = str(sql("EXPLAIN MATERIALIZED VIEW dear"))
+    return [*found, rows("dear"), sql(f"{query} ORDER BY product_id").rows.to_pylist()]
+
+
+@step
 def page() -> str:
     """What the snippet of docs/connect.md prints."""
     text = (REPOSITORY / "docs" / "connect.md").read_text()
@@ -215,7 +233,26 @@ REFUSED: dict[str, Callable[[], Any]] = {
         changes_of("orders").selectExpr("id", "rand() AS x", "_row_kind"), "copy"
     ),
     "explain": lambda: planner.explain(changes_of("orders")),
-    "a view": lambda: sql("CREATE MATERIALIZED VIEW v AS SELECT count(*) AS n FROM orders"),
+    "a view of the clock": lambda: sql("CREATE MATERIALIZED VIEW v AS SELECT id, now() AS t FROM orders"),
+    "a view by changes": lambda: sql(
+        "CREATE MATERIALIZED VIEW v WITH ('refresh' = 'incremental') AS SELECT id FROM orders"
+    ),
+    "a view of two rows": lambda: sql(
+        "CREATE MATERIALIZED VIEW v (PRIMARY KEY (one) NOT ENFORCED) AS SELECT 1 AS one FROM products"
+    ),
+    "a view that is kept": lambda: as_stream("CREATE MATERIALIZED VIEW v AS SELECT id FROM orders"),
+    "a key of a plain view": lambda: as_stream(
+        "INSERT INTO kinds SELECT product_id AS id, 'x' FROM expensive"
+    ),
+    "a join with a plain view": lambda: as_stream(
+        "INSERT INTO kinds SELECT o.id, 'x' FROM orders o JOIN expensive e ON o.id = e.id"
+    ),
+    "a union": lambda: as_stream(
+        "INSERT INTO kinds SELECT id, 'x' FROM orders UNION ALL SELECT id, 'y' FROM orders"
+    ),
+    "a subquery": lambda: as_stream(
+        "INSERT INTO kinds SELECT id, 'x' FROM orders WHERE product_id IN (SELECT product_id FROM products)"
+    ),
     "materialize": lambda: catalog.write_changes(changes_of("copy"), "copy", sink_materialize="force"),
     "an aggregate": lambda: as_stream(
         "INSERT INTO by_product SELECT product_id, count(*) FROM orders GROUP BY product_id"

@@ -15,6 +15,7 @@ import pyspark
 import pytest
 
 import upsert
+from tests.forked_python import launcher
 from tests.helpers import REPOSITORY, SESSION_OPTIONS, use_this_python
 from upsert.kafka.client.admin import create_topic
 from upsert.kafka.client.connection import Connection
@@ -31,7 +32,7 @@ pytestmark = [
 ]
 
 
-def run(folder: Path, *command: str) -> str:
+def run(folder: Path, *command: str, **variables: str) -> str:
     """What a command prints, which must succeed, and in which Spark runs as this process does."""
     environment = {
         **os.environ,
@@ -39,6 +40,7 @@ def run(folder: Path, *command: str) -> str:
         "SPARK_HOME": str(Path(pyspark.__file__).parent),
     }
     use_this_python(environment)
+    environment |= variables
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False
     )
@@ -49,7 +51,8 @@ def run(folder: Path, *command: str) -> str:
 def results(folder: Path, *told: str) -> dict[str, Any]:
     """What each step of the script gives."""
     script = str(REPOSITORY / "tests" / "connect_script.py")
-    output = run(folder, sys.executable, script, str(folder), *told)
+    with launcher(folder) as python:
+        output = run(folder, sys.executable, script, str(folder), *told, PYSPARK_PYTHON=python)
     return dict(json.loads(output.splitlines()[-1]))
 
 
@@ -105,13 +108,25 @@ def test_rows_are_merged(found: dict[str, Any]) -> None:
     assert {row["id"]: row["amount"] for row in found["merged"]} == amounts
 
 
+def test_a_view_is_refreshed_from_all_rows(found: dict[str, Any]) -> None:
+    """In the time zone of the session that created it, and from the plain view that its query reads."""
+    first, then, queried = found["viewed"]
+    assert [row["product_id"] for row in first] == [1, 2]
+    assert then == queried
+    assert [row["product_id"] for row in then] == [2, 5]
+    name = "REFRESH MATERIALIZED VIEW dear"
+    assert found["refresh"] == [f"<{name}: refreshed>", f"<{name}: was up to date>"]
+    assert found["reason"] == "over Spark Connect there is no plan to keep"
+    assert [(row["view"], row["state"]) for row in found["state"]] == [("dear", "up to date")]
+
+
 def test_the_snippet_of_the_page_prints_what_it_says(found: dict[str, Any]) -> None:
     (printed,) = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
     assert found["page"] == printed
 
 
 def test_a_join_by_its_spec_is_read(found: dict[str, Any]) -> None:
-    names = {2: "coffee", 3: "milk", 4: "tea"}
+    names = {2: "coffee", 3: "milk", 4: "coffee", 5: "cake"}
     assert {row["id"]: row["name"] for row in found["joined_by_spec"]} == names
 
 
@@ -129,12 +144,19 @@ def test_plain_spark_sql_sees_exposed_tables(found: dict[str, Any]) -> None:
         ("lost kinds", "PlanError: over Spark Connect a stream of changes must have the column '_row_kind'"),
         ("chance", "PlanError: rand() gives another value when a row is taken back"),
         ("explain", "ConfigurationError: to read the plan of a query: needs a classic Spark session"),
-        ("a view", "ConfigurationError: a materialized view: needs a classic Spark session"),
+        ("a view of the clock", "its query depends on now() (at line 1, column 42)"),
+        ("a view by changes", "'refresh' = 'incremental': needs a classic Spark session"),
+        ("a view of two rows", "ChangelogError: view 'v': PRIMARY KEY (one) must tell the rows"),
+        ("a view that is kept", "a query that keeps it up to date: needs a classic Spark session"),
+        ("a key of a plain view", "ConfigurationError: table 'kinds': 'sink.materialize'"),
+        ("a join with a plain view", "a join with 'e', which is no managed table read as it is, cannot be"),
+        ("a union", "over Spark Connect a query that is UNION cannot be planned"),
+        ("a subquery", "'(SELECT product_id FROM products)' cannot be planned"),
         (
             "materialize",
             "ConfigurationError: table 'copy': 'sink.materialize': needs a classic Spark session",
         ),
-        ("an aggregate", "PlanError: INSERT INTO by_product: over Spark Connect GROUP in a stream"),
+        ("an aggregate", "over Spark Connect GROUP in a stream cannot be planned; keep it as a materialized"),
         ("a key that is none", "ConfigurationError: table 'by_product': 'sink.materialize'"),
         ("an inequality", "whose ON must compare columns of both sides by =,"),
         ("an unknown column", "column 'o.nope' is in no table of the query; there are o.id, o.product_id"),

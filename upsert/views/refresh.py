@@ -9,7 +9,7 @@ refresh one view at once the second commit is refused.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from tempfile import TemporaryDirectory
 from threading import Lock
@@ -19,6 +19,7 @@ import pyarrow as pa
 from cachetools import LRUCache
 from pyspark.errors import PySparkException
 
+from upsert.connect import is_connect, needs_classic
 from upsert.errors import ChangelogError, ConfigurationError
 from upsert.failpoints import reach
 from upsert.managed import frames
@@ -42,6 +43,9 @@ NOT_PLANNED: Final = "the catalog plans nothing; make it as Catalog(warehouse, o
 
 AS_OPTION_SAYS: Final = "option 'refresh' = 'full' says so"
 """Why all rows are computed."""
+
+OVER_CONNECT: Final = "over Spark Connect there is no plan to keep"
+"""Why all rows are computed there."""
 
 FEW_ROWS: Final = 50_000
 """So many are read, computed and compared in the driver: Spark's fixed costs are more than theirs."""
@@ -163,11 +167,24 @@ def explained(plan: Plan | None, view: ViewShape, mode: str, rows: DataFrame) ->
     Raises:
         ConfigurationError: the view must be refreshed by what has changed, and cannot.
     """
+    if is_connect(rows) and mode != "full":
+        _check_is_not_incremental(rows, mode)
+        return ReadWhole(OVER_CONNECT)
     if mode == "full" or plan is None:
         return ReadWhole(AS_OPTION_SAYS if mode == "full" else NOT_PLANNED)
     with TemporaryDirectory(prefix="explained-") as scratch:
         shape = replace(view, must_be_incremental=mode == "incremental", scratch=scratch)
         return plan(rows, shape).explanation
+
+
+def _check_is_not_incremental(of: SparkSession | DataFrame, mode: str) -> None:
+    """Refuse over Spark Connect what its option says must be refreshed by what has changed."""
+    if mode == "incremental":
+        needs_classic(
+            of,
+            "a view with option 'refresh' = 'incremental'",
+            "refresh it there, or set 'refresh' = 'auto', which computes all rows here",
+        )
 
 
 @dataclass(frozen=True)
@@ -208,6 +225,11 @@ class PreparedViews:
             self._known[path] = prepared
 
 
+def _active(spark: SparkSession) -> AbstractContextManager[None]:
+    """Let a session be this thread's active one; over Spark Connect nothing asks."""
+    return nullcontext() if is_connect(spark) else active(spark)
+
+
 @dataclass(frozen=True)
 class Refresher:
     """Refreshes the view whose table, of this uuid, lies at ``path``.
@@ -242,7 +264,7 @@ class Refresher:
         try:
             with hidden_tables.reading(table.root) if self._reads_hidden(table) else nullcontext():
                 prepared = self._prepared(table, versions)
-                with active(prepared.spark):
+                with _active(prepared.spark):
                     try:
                         computed = self._computed(prepared, head, versions)
                     except PlanOutgrownError:
@@ -262,7 +284,7 @@ class Refresher:
                 "without a key"
             ) from cause
         reach(POINTS[1])
-        if not prepared.is_tidy and self.plan is not None:
+        if not prepared.is_tidy and self.plan is not None and not is_connect(self.spark):
             self._tidy(table, prepared)
         return True
 
@@ -271,7 +293,7 @@ class Refresher:
         table = Table.open(self.path, self.uuid)
         shape = ViewShape(table.root, table.uuid, table.schema.primary_key)
         spark = self.own_session(self.spark)
-        with active(spark):
+        with _active(spark):
             return explained(self.plan, shape, table.options.refresh, self.rows_at(spark, versions))
 
     def _prepared(self, table: Table, versions: Versions) -> Prepared:
@@ -283,7 +305,7 @@ class Refresher:
         return self._planned(table, versions, holds_for)  # also if another process needed other tables
 
     def _reads_hidden(self, table: Table) -> bool:
-        return self.plan is not None and table.options.refresh != "full"
+        return self.plan is not None and table.options.refresh != "full" and not is_connect(self.spark)
 
     def _tidy(self, table: Table, prepared: Prepared) -> None:
         """Drop the hidden tables that the plan of a refresh, which is committed, no longer needs."""
@@ -297,6 +319,9 @@ class Refresher:
     def _planned(self, table: Table, versions: Versions, holds_for: str) -> Prepared:
         """How the view is refreshed, found out for its tables at some versions."""
         spark, mode = self.own_session(self.spark), table.options.refresh
+        if is_connect(spark):
+            _check_is_not_incremental(spark, mode)
+            return Prepared(holds_for, spark, None)
         if mode == "incremental" and self.plan is None:
             raise ConfigurationError(
                 f"view {self.name!r}: option 'refresh' = 'incremental' needs a catalog that plans, got one "
@@ -318,6 +343,8 @@ class Refresher:
             known = self._by_uuid(head.info.base_versions or {})
             return prepared.kept.at(known, self._by_uuid(versions), costs)
         reason = NOT_PLANNED if self.plan is None else AS_OPTION_SAYS
+        if is_connect(self.spark) and self.plan is not None:
+            reason = OVER_CONNECT
         refresh = Refresh.now(False, reason, 0, 0, costs)
         return Computed(self.rows_at(prepared.spark, versions), refresh, are_all=True)
 

@@ -1,7 +1,8 @@
 """What views need of Spark beyond its public calls: a session of their own, and what a query depends on.
 
 A view's query must mean the same in every session that refreshes it. So it runs in a copy of the session,
-with the settings of the one that created the view. The only file of this folder that reaches the JVM.
+with the settings of the one that created the view; over Spark Connect in the session itself where these are
+its own. The only file of this folder that reaches the JVM.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from py4j.java_gateway import is_instance_of
 
-from upsert.connect import needs_classic
+from upsert.connect import is_connect
 from upsert.spark_formats import register
+from upsert.sql.volatile import functions_in, of_more_than_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,9 +31,17 @@ def settings(spark: SparkSession) -> tuple[str, bool]:
 
 def own_session(spark: SparkSession, *, zone: str, is_ansi: bool) -> SparkSession:
     """A session in which a view's query means what it meant in the one that created the view."""
-    needs_classic(spark, "a materialized view", "create and refresh it in a classic one, and read it in this")
     register(spark)
-    return _copy(spark, {_ZONE: zone, _ANSI: str(is_ansi).lower()})
+    wanted = {_ZONE: zone, _ANSI: str(is_ansi).lower()}
+    if not is_connect(spark):
+        return _copy(spark, wanted)
+    if settings(spark) == (zone, is_ansi):
+        return spark  # its server forgets a copy that rests for an hour
+    client: Any = spark
+    own: SparkSession = client.cloneSession()
+    for name, value in wanted.items():
+        own.conf.set(name, value)
+    return own
 
 
 def _copy(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
@@ -58,6 +68,8 @@ def small_session(spark: SparkSession) -> SparkSession:
 
 def settings_of(spark: SparkSession) -> str:
     """The application and all that is set in a session, as one text: what is planned holds for these."""
+    if is_connect(spark):
+        return str(spark.conf.getAll)
     return f"{spark.sparkContext.applicationId} {spark._jsparkSession.conf().getAll()}"
 
 
@@ -65,7 +77,7 @@ class Dependence(NamedTuple):
     """What but its tables a query depends on.
 
     Attributes:
-        on: the clock, the session or chance.
+        on: the clock, the session or chance; over Spark Connect what the text says.
         offset: where that stands in the text that Spark has parsed; None if Spark does not say.
     """
 
@@ -96,6 +108,19 @@ def what_it_depends_on(df: DataFrame) -> Dependence | None:
     if plan.deterministic():
         return None
     return Dependence("chance", _first_offset(one for one in parts.below(plan) if not one.deterministic()))
+
+
+def what_text_depends_on(spark: SparkSession, text: str) -> Dependence | None:
+    """The same for the text of a query over Spark Connect, where there is no plan to ask.
+
+    Functions that are not Spark's own are among it: only the user's own session has them.
+    """
+    if (found := of_more_than_tables(text)) is not None:
+        return Dependence(found.what, found.offset)
+    called = functions_in(text)
+    own = {row[0].rpartition(".")[2].lower() for row in spark.sql("SHOW USER FUNCTIONS").collect()}
+    name = next((name for name in called if name in own), None)
+    return None if name is None else Dependence(f"the function {name!r} of this session", called[name])
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from upsert.codec import MAY_BE_MISSING, Jsonable
+from upsert.connect import needs_classic
 from upsert.errors import (
     ConfigurationError,
     CorruptTableError,
@@ -36,7 +37,7 @@ from upsert.views.progress import Lag, lag_behind, observed, refreshes_of
 from upsert.views.refresh import Bases, Explained, Refresher, Versions
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 OPTION: Final = MATERIALIZED_VIEW.key
@@ -298,6 +299,7 @@ class View:
         if (known := self.query) is not None:
             return known
         refresher = self.refresher()
+        check_can_keep(self.name, refresher.spark)
         register(refresher.spark)
         begin = {self.bases[base][0]: id for base, id in self.base_versions.items()}
         options = {"tables": json.dumps(dict(self.bases.values())), "begin": json.dumps(begin)}
@@ -341,6 +343,17 @@ class View:
                 f"view {self.name!r} is suspended; ALTER MATERIALIZED VIEW {self.name} RESUME lets it be "
                 "refreshed again"
             )
+
+
+def check_can_keep(view: str, spark: SparkSession) -> None:
+    """Refuse a query that keeps a view where a micro-batch cannot refresh it: that is done in this process.
+
+    Raises:
+        ConfigurationError: the session is one of Spark Connect.
+    """
+    needs_classic(
+        spark, f"view {view!r}: a query that keeps it up to date", "REFRESH it in batch mode when it is due"
+    )
 
 
 def newest_versions(view: str, bases: Bases) -> dict[str, int]:

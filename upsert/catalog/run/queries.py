@@ -166,7 +166,7 @@ class _Reading:
         names: list[str | None] = []
         tables: dict[str, Callable[[], DataFrame]] = {}
         for reference in references:
-            name = _temporary_name()
+            name = temporary_name()
             if (view := self._view(reference)) is not None:
                 tables[name] = partial(self._of_view, reference, view, query.subject, inside)
             elif _is_in_catalog(context, spark, reference, query.subject):
@@ -267,12 +267,12 @@ def query_position(query: QueryText, offset: int) -> str:
         offset: in the text that Spark has parsed for the query itself.
     """
     alone = QueryText.of(query.text)
-    parsed = alone.over([_temporary_name() for _ in alone.references])
+    parsed = alone.over([temporary_name() for _ in alone.references])
     start = query.statement.index(query.text, query.start)
     return position(query.statement, start + parsed.original(offset))
 
 
-def _temporary_name() -> str:
+def temporary_name() -> str:
     """A name for a table while Spark reads a query; all are of one length."""
     return f"{_VIEW}{uuid.uuid4().hex}"
 

@@ -48,7 +48,7 @@ from upsert.store import Table
 from upsert.store.predicate import Where
 from upsert.store.rows.merge_rules import DEDUPLICATE
 from upsert.store.rows.partitions import partition_name, specified
-from upsert.stream_keys import KEYS_MARK, UniqueKeys
+from upsert.stream_keys import KEYS_MARK, UPSERTS_MARK, UniqueKeys, UpsertKey
 from upsert.streaming_query import end_together
 from upsert.types import quoted
 
@@ -376,10 +376,14 @@ class Target:
         chosen = (given[column.name] for column in self.schema.columns if column.name in given)
         if not keeps_kinds:
             return named.select(*chosen)
-        keys = UniqueKeys.of_schema(df.schema.jsonValue())
-        new = None if keys is None else keys.renamed(dict(zip(rows.columns, names, strict=True)))
-        mark = {} if new is None else {KEYS_MARK: new.to_text()}
-        return named.select(*chosen, F.col(ROW_KIND_COLUMN).alias(ROW_KIND_COLUMN, metadata=mark))
+        schema, marks = df.schema.jsonValue(), {}
+        new_names = dict(zip(rows.columns, names, strict=True))
+        if (keys := UniqueKeys.of_schema(schema)) is not None:
+            marks[KEYS_MARK] = keys.renamed(new_names).to_text()
+        if (key := UpsertKey.of_schema(schema)) is not None:
+            parts = UniqueKeys((key.keys,)).renamed(new_names).keys[0]
+            marks[UPSERTS_MARK] = replace(key, keys=parts).to_text()
+        return named.select(*chosen, F.col(ROW_KIND_COLUMN).alias(ROW_KIND_COLUMN, metadata=marks))
 
     @property
     def sink(self) -> Sink:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -26,10 +26,11 @@ from upsert.catalog.namespace import TableRef
 from upsert.catalog.results import Done, PlanText, Result, Rows, Running
 from upsert.catalog.run import jobs
 from upsert.catalog.run.definitions import drop_existing
-from upsert.catalog.run.queries import frame, query_position, within
+from upsert.catalog.run.queries import frame, query_position, temporary_name, within
 from upsert.catalog.run.shows import matching, texts
 from upsert.catalog.session import CHECKPOINT, TRIGGER
 from upsert.catalog.system_tables import split
+from upsert.connect import is_connect
 from upsert.errors import (
     ConfigurationError,
     CorruptTableError,
@@ -47,13 +48,20 @@ from upsert.store.table import Table
 from upsert.store.table_options import TableOptions
 from upsert.views.hidden_tables import consumer_of
 from upsert.views.refresh import Bases, Explained, Plan, Refresher, Versions, ViewShape, explained
-from upsert.views.session import own_session, settings, what_it_depends_on
+from upsert.views.session import (
+    Dependence,
+    own_session,
+    settings,
+    what_it_depends_on,
+    what_text_depends_on,
+)
 from upsert.views.view import (
     OPTION,
     Base,
     View,
     ViewDefinition,
     ViewText,
+    check_can_keep,
     checkpoint_in,
     definition_of,
     newest_versions,
@@ -65,6 +73,8 @@ if TYPE_CHECKING:
 
 def create_view(context: Context, statement: s.CreateView, spark: SparkSession | None) -> Result:
     """``CREATE MATERIALIZED VIEW``, which in streaming mode also starts to keep the view up to date."""
+    if context.options.is_streaming and (given := jobs.active(spark)) is not None:
+        check_can_keep(statement.name, given)
     done = create(context, statement, spark)
     if not context.options.is_streaming:
         return done
@@ -128,7 +138,7 @@ def _explained(context: Context, statement: s.CreateView, session: SparkSession)
     table_ref = context.databases.resolve(statement.name)
     target, rows = _planned(context, table_ref, statement, session)
     mode = TableOptions.parse(target.options, target.schema, f"view {table_ref.shown!r}").refresh
-    with active(rows.sparkSession):
+    with nullcontext() if is_connect(rows) else active(rows.sparkSession):
         shape = ViewShape(table_ref.path, "", target.schema.primary_key)
         return explained(target.plan, shape, mode, rows)
 
@@ -345,6 +355,16 @@ class _NewView(NewTable):
         Refresher(self.name, folder, uuid, *of_query, self.plan).refresh(self.versions)
 
 
+def _dependence(query: QueryText, views: Iterable[ViewText], rows: DataFrame) -> Dependence | None:
+    """What but its tables decides which rows a view's query gives."""
+    if not is_connect(rows):
+        return what_it_depends_on(rows)
+    alone = QueryText.of(query.text)
+    texts = [alone.over([temporary_name() for _ in alone.references]).text, *(view.query for view in views)]
+    found = (what_text_depends_on(rows.sparkSession, text) for text in texts)
+    return next((one for one in found if one is not None), None)
+
+
 def _planned(
     context: Context, table_ref: TableRef, statement: s.CreateView, spark: SparkSession
 ) -> tuple[_NewView, DataFrame]:
@@ -368,7 +388,7 @@ def _planned(
     query = _Query(table_ref.shown, table_ref.warehouse, definition)
     versions = newest_versions(table_ref.shown, query.bases)
     rows = query.rows(own_session(spark, zone=zone, is_ansi=is_ansi), versions)
-    if (other := what_it_depends_on(rows)) is not None:
+    if (other := _dependence(statement.query, plain.values(), rows)) is not None:
         at = "" if other.offset is None or plain else f" (at {query_position(statement.query, other.offset)})"
         raise SchemaError(
             f"view {table_ref.shown!r}: its query depends on {other.on}{at}, so it may give other rows for "

@@ -1,0 +1,90 @@
+"""What a text of SQL computes that is not of its rows alone, where no plan can be asked (pure).
+
+Over Spark Connect a text is all that the client has. What is found here may be another thing by that name, so
+it is refused with its place, and a classic session, which asks the plan, is the way out.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+_OF_THE_MOMENT: Final = re.compile(
+    r"\b((?:rand|randn|random|randstr|uniform|uuid|shuffle|now|curdate|user|version|(?:try_)?reflect|java_method"
+    r"|monotonically_increasing_id|spark_partition_id|input_file_\w+)(?=\s*\()|unix_timestamp(?=\s*\(\s*\))"
+    r"|localtime(?:stamp)?\b|session_user\b"
+    r"|current_(?:date|time|timestamp|timezone|user|catalog|database|schema|path)\b)",
+    re.IGNORECASE,
+)
+"""Functions that give another value when a row is taken back than when it came."""
+
+_OF_ORDER_OR_ZONE: Final = re.compile(
+    r"\b((?:first|last)(?:_value)?|any_value|collect_(?:list|set)|array_agg|listagg|string_agg|convert_timezone)(?=\s*\()",
+    re.IGNORECASE,
+)
+"""Aggregates whose result depends on the order in which rows come, and what takes the session's zone."""
+
+_TIMES: Final = re.compile(r"'\s*((?:now|today|tomorrow|yesterday)\b[^']*)'", re.IGNORECASE)
+"""Texts that Spark takes for a time of now where a time is wanted."""
+
+_QUOTED: Final = re.compile(r"'[^']*'|`[^`]*`(?!\s*\()|--[^\n]*|/\*.*?\*/|`", re.DOTALL)
+_NAMES: Final = re.compile(
+    r"'[^']*'|--[^\n]*|/\*.*?\*/|`([^`]+)`(?=\s*\()|\b([^\W\d]\w*)(?=\s*\()", re.DOTALL
+)
+
+
+class Found(NamedTuple):
+    """What was found.
+
+    Attributes:
+        what: as messages show it.
+        offset: where it stands in the text.
+    """
+
+    what: str
+    offset: int
+
+
+def of_the_moment(text: str) -> Found | None:
+    """The first function of chance, of the clock or of the session; None for none.
+
+    >>> of_the_moment("id, 'now()', `uuid` + user, current_price"), of_the_moment("a + `Rand` (7)")
+    (None, Found(what='Rand()', offset=5))
+    """
+    found = _OF_THE_MOMENT.search(_without_quoted(text))
+    return None if found is None else Found(f"{found[1]}()", found.start())
+
+
+def of_more_than_tables(text: str) -> Found | None:
+    """What makes a query give other rows for the same tables; None if nothing does.
+
+    >>> of_more_than_tables("SELECT k, Last(v) FROM t GROUP BY k").what
+    'Last()'
+    >>> of_more_than_tables("SELECT * FROM t WHERE at < 'today'")
+    Found(what="the text 'today', which may be a time,", offset=27)
+    >>> of_more_than_tables("SELECT first, `now`, 'nowhere' -- rand()")
+    """
+    if (found := of_the_moment(text)) is not None:
+        return found
+    if (ordered := _OF_ORDER_OR_ZONE.search(_without_quoted(text))) is not None:
+        return Found(f"{ordered[1]}()", ordered.start())
+    time = _TIMES.search(text)
+    return None if time is None else Found(f"the text {time[1]!r}, which may be a time,", time.start())
+
+
+def functions_in(text: str) -> dict[str, int]:
+    """Names before a bracket, in lower case, and where each stands first.
+
+    >>> functions_in("SELECT Mine(x), `my own` (2), 'not(1)' FROM t WHERE x IN (1)")
+    {'mine': 7, 'my own': 16, 'in': 54}
+    """
+    found: dict[str, int] = {}
+    for match in _NAMES.finditer(text):
+        if name := match[1] or match[2]:
+            found.setdefault(name.lower(), match.start())
+    return found
+
+
+def _without_quoted(text: str) -> str:
+    """The text with blanks in the place of literals, comments and quoted names, but those of functions."""
+    return _QUOTED.sub(lambda match: " " * len(match[0]), text)
