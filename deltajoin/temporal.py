@@ -40,11 +40,12 @@ WATERMARK: Final = "spark.watermarkDelayMs"
 BUCKETS: Final = 1024
 """A micro-batch rewrites the state of the buckets that it touches, so there are many; half a millisecond of
 Python goes to each, so there are not more. Checkpoints keep the number."""
+STATE: Final = "label STRING, waiting BINARY, versions BINARY"
+"""The state of a bucket; a plan that has it is one of these joins."""
 DELETED: Final = "_is_deleted"
 """Column of the versions: whether the key has no row from then on."""
 
 _BLOB: Final = "blob"
-_STATE: Final = "label STRING, waiting BINARY, versions BINARY"
 _WHOLE: Final = 1 << 62
 _FOREVER: Final = 9_214_646_400_000_000
 """The year 2262, in microseconds: a blob is never late, and pandas has no later times."""
@@ -355,7 +356,7 @@ def temporal_join(
     joined = both.groupBy("bucket").applyInPandasWithState(
         JoinBucket(join),
         StructType([StructField(_BLOB, BinaryType())]),
-        _STATE,
+        STATE,
         "append",
         GroupStateTimeout.EventTimeTimeout,
     )

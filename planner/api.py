@@ -117,8 +117,8 @@ def optimize(
     DataFrame[id: int, price: double, _row_kind: string]
     """
     match request:
-        case OfText(query, tables):
-            return planned(df, query, tables, options)
+        case OfText(query, references, tables):
+            return planned(df, query, references, tables, options)
         case Explained(mode):
             return explain(df, sink_key=sink_key, sink_materialize=mode, **options)
         case Unnested(streams):

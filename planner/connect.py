@@ -14,21 +14,23 @@ from itertools import pairwise
 from typing import Any, Final, NoReturn
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from sqlglot import exp
 from sqlglot.tokenizer_core import Token, TokenType
 
 import deltajoin
 from deltajoin.spec import KINDS, DeltaJoinSpec, JoinedTable, output_name
+from deltajoin.temporal import STATE
 from deltajoin.tree import Inner, Leaf, Node, Outer, Ref, visible
+from planner.connect_lookups import FoundJoin, relation
 from planner.refusals import PlanError, Refused
 from planner.settings import Settings
 from upsert.connect import parallelism
 from upsert.errors import SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.sql.dialect import START, Edit, Revision, tokens_of, visible_name
-from upsert.sql.query import QueryText
+from upsert.sql.query import AsOf, AsOfKind, QueryText, Reference
 from upsert.sql.volatile import of_the_moment
 from upsert.store.table import Table
 from upsert.stream_keys import KEYS_MARK, UPSERTS_MARK, UniqueKeys, UpsertKey
@@ -51,6 +53,9 @@ _INSTEAD: Final = (
 )
 
 
+_FOUND: Final = (AsOfKind.PROCESSING, AsOfKind.ROW)
+"""States of a table that are found for each row."""
+
 _COUNTED: Final = "keep it as a materialized view, CREATE MATERIALIZED VIEW, which REFRESH computes here too"
 """What to do instead of an aggregate over changes."""
 
@@ -62,7 +67,7 @@ def carried(df: DataFrame) -> DataFrame:
         PlanError: it joins, counts or unites changes, has lost their kinds, or computes what is not of the
             row alone.
     """
-    messages = list(_messages(_relation(df)))
+    messages = list(_messages(relation(df)))
     if not df.isStreaming or not any(map(_gives_changes, messages)):
         return df
     used = {m.WhichOneof("rel_type") for m in messages if m.DESCRIPTOR.full_name == "spark.connect.Relation"}
@@ -92,14 +97,11 @@ def carried(df: DataFrame) -> DataFrame:
     return df
 
 
-def _relation(df: Any) -> Any:
-    """The plan of a DataFrame of Spark Connect, as it is sent to the server."""
-    return df._plan.to_proto(df.sparkSession.client).root
-
-
 def _messages(message: Any) -> Iterator[Any]:
-    """A protobuf message, and all in it."""
+    """A protobuf message, and all in it; below a join with versions are no changes that count."""
     yield message
+    if message.DESCRIPTOR.name == "ApplyInPandasWithState" and message.state_schema == STATE:
+        return
     for field, value in message.ListFields():
         if field.message_type is not None:
             several = value.values() if hasattr(value, "values") else value
@@ -133,9 +135,15 @@ def _volatile_in(message: Any) -> str | None:
 
 
 def planned(
-    df: DataFrame, query: QueryText, tables: Sequence[DataFrame | None], options: Mapping[str, Any]
+    df: DataFrame,
+    query: QueryText,
+    references: Sequence[Reference],
+    tables: Sequence[DataFrame | None],
+    options: Mapping[str, Any],
 ) -> DataFrame:
     """The changes of a query, by its text: of one table row by row, or of a delta join of several.
+
+    Rows that are only added may be looked up in others, `FOR SYSTEM_TIME AS OF`; a batch, too.
 
     Each table is a column with the table's name in the query, of which its columns are fields; so items and
     conditions of the text mean what they mean in the text.
@@ -143,24 +151,26 @@ def planned(
     Args:
         df: any of the streams.
         query: the query.
-        tables: the stream of each table that it names; None for one of Spark's.
+        references: the tables that it names.
+        tables: the stream of each; None for one of Spark's.
         options: of `optimize`.
 
     Raises:
-        PlanError: the query is not ``SELECT … FROM … JOIN … ON … WHERE …`` over managed tables.
+        PlanError: the query is not ``SELECT … FROM … JOIN … ON … WHERE …`` over such tables.
         SchemaError: a column is unknown, or a join lacks an index.
     """
-    text = _Text(query, tables)
+    text = _Text(query, references, tables)
     source = text.source(df, Settings.of_query(options, df.sparkSession.conf.getAll))
     try:
         if (where := text.where) is not None:
             source = source.where(where)
-        rows = source.selectExpr(*text.items, ROW_KIND_COLUMN)
-        names = rows.columns[:-1]
+        kinds = [ROW_KIND_COLUMN] if ROW_KIND_COLUMN in source.columns else []
+        rows = source.selectExpr(*text.items, *kinds)
+        names = rows.columns[: len(rows.columns) - len(kinds)]
     except AnalysisException as cause:
         reason = str(cause.getMessage() or cause).splitlines()[0]
         raise SchemaError(f"{query.subject}: {reason}") from cause
-    return rows.withMetadata(ROW_KIND_COLUMN, text.marks(names))
+    return rows.withMetadata(ROW_KIND_COLUMN, text.marks(names)) if kinds else rows
 
 
 @dataclass(frozen=True)
@@ -171,6 +181,7 @@ class _Source:
     alias: str
     stream: DataFrame
     columns: tuple[str, ...]
+    as_of: AsOf | None
     kind: str = ""
     on: tuple[tuple[Ref, Ref], ...] = ()
 
@@ -181,9 +192,15 @@ class _Source:
     @cached_property
     def path(self) -> str | None:
         """The folder of a managed table whose changes the stream reads as they are; None for others."""
-        read = _relation(self.stream).read.data_source
+        read = relation(self.stream).read.data_source
         is_plain = read.format == "upsert-table" and len(read.paths) == 1 and not read.options
         return str(read.paths[0]) if is_plain else None
+
+
+def _as_column(source: _Source) -> Column:
+    """A table as a column of its name, of which its columns are fields; these bear output names."""
+    fields = (F.col(quoted(output_name(source.number, name))).alias(name) for name in source.columns)
+    return F.struct(*fields).alias(source.alias)
 
 
 class _Text:
@@ -194,7 +211,9 @@ class _Text:
         SchemaError: a column is in no table, or in several.
     """
 
-    def __init__(self, query: QueryText, tables: Sequence[DataFrame | None]) -> None:
+    def __init__(
+        self, query: QueryText, references: Sequence[Reference], tables: Sequence[DataFrame | None]
+    ) -> None:
         self._query = query
         select = query.tree
         if not isinstance(select, exp.Select):
@@ -203,27 +222,33 @@ class _Text:
         if others := sorted(key.strip("_") for key, part in select.args.items() if part and key not in known):
             word = others[0].upper()
             self._refuse(
-                f"{word} in a stream", *([_COUNTED] if word in ("GROUP", "DISTINCT", "HAVING") else [])
+                f"a query with {word}", *([_COUNTED] if word in ("GROUP", "DISTINCT", "HAVING") else [])
             )
         for node in select.find_all(exp.AggFunc, exp.Window, exp.Query, exp.Explode):
             if node is not select:
                 is_counted = isinstance(node, exp.AggFunc)
                 self._refuse(repr(node.sql("spark")), *([_COUNTED] if is_counted else []))
         if query.parameters:
-            self._refuse("a stream with parameters")
+            self._refuse("a query with parameters")
         if (found := of_the_moment(query.text)) is not None:
             self._refuse(f"{found.what}, which is not of the row alone,")
         self._select = select
         joins: list[exp.Join] = list(select.args.get("joins") or ())
         nodes = [select.args["from_"].this, *(join.this for join in joins)]
         self._sources: list[_Source] = []
-        for number, (node, stream, reference) in enumerate(zip(nodes, tables, query.references, strict=True)):
-            if stream is None or not stream.isStreaming:
+        for number, (node, stream, reference) in enumerate(zip(nodes, tables, references, strict=True)):
+            is_found = reference.as_of is not None and reference.as_of.kind in _FOUND and number > 0
+            if stream is None or not (stream.isStreaming or is_found or self._is_batch(tables)):
                 self._refuse(f"table {reference.name!r} at {reference.position}, which is no stream,")
+            as_of = reference.as_of if is_found else None
             columns = tuple(name for name in stream.columns if name != ROW_KIND_COLUMN)
-            self._sources.append(_Source(number, visible_name(node), stream, columns))
+            self._sources.append(_Source(number, visible_name(node), stream, columns, as_of))
             if number:
                 self._sources[-1] = self._joined(joins[number - 1], self._sources[-1])
+
+    @staticmethod
+    def _is_batch(tables: Sequence[DataFrame | None]) -> bool:
+        return not any(table is not None and table.isStreaming for table in tables)
 
     def _refuse(
         self, what: str, remedy: str = "write SELECT … FROM … JOIN … ON a.x = b.y … WHERE …"
@@ -251,6 +276,8 @@ class _Text:
 
     def _ref(self, column: exp.Column) -> Ref:
         source, name = self._resolved(column)
+        if len(column.parts) > (2 if self._of_alias(column.parts[0].name) else 1):
+            self._refuse(f"{column.sql('spark')!r} in ON, which is a field of a column,")
         return Ref(source.number, name)
 
     def _resolved(self, column: exp.Column) -> tuple[_Source, str]:
@@ -296,7 +323,10 @@ class _Text:
         if len(self._sources) == 1:
             (only,) = self._sources
             columns = F.struct(*(F.col(quoted(name)) for name in only.columns)).alias(only.alias)
-            return only.stream.select(columns, ROW_KIND_COLUMN)
+            kinds = [ROW_KIND_COLUMN] if ROW_KIND_COLUMN in only.stream.columns else []
+            return only.stream.select(columns, *kinds)
+        if any(one.as_of is not None for one in self._sources):
+            return self._with_found(settings)
         if settings.strategy == "none" or settings.consistency == "latest":
             self._refuse("a join with option strategy = 'none' or consistency = 'latest'")
         joined = []
@@ -310,12 +340,42 @@ class _Text:
         session = like.sparkSession
         spec = DeltaJoinSpec(tuple(joined), self._tree, shards=settings.shards or parallelism(session))
         rows = deltajoin.read_join(session, spec, settings.physical, first_load=settings.first_load)
-        parts = [
-            F.struct(*(F.col(quoted(output_name(one.number, name))).alias(name) for name in one.columns))
-            for one in self._visible
-        ]
-        named = [part.alias(one.alias) for part, one in zip(parts, self._visible, strict=True)]
-        return rows.select(*named, ROW_KIND_COLUMN)
+        return rows.select(*map(_as_column, self._visible), ROW_KIND_COLUMN)
+
+    def _with_found(self, settings: Settings) -> DataFrame:
+        """The rows of the first table, each with those that it finds in the others."""
+        first, *others = self._sources
+        if any(one.as_of is None for one in others):
+            self._refuse("a join of changes beside one by FOR SYSTEM_TIME AS OF")
+        of_times = [one.as_of for one in others if one.as_of and one.as_of.kind is AsOfKind.ROW]
+        if len(of_times) > 1:
+            self._refuse("more than one join by event time")
+        if ROW_KIND_COLUMN in first.stream.columns:
+            self._refuse(
+                f"a lookup for the changes of {first.alias!r}, of which one that takes a row away would find "
+                "another row than it did when the row came,",
+                "look up for a stream whose rows are only added, or join the changes of both tables",
+            )
+        names = [output_name(0, name) for name in first.columns]
+        rows = first.stream.toDF(*names)
+        for one in others:
+            join = FoundJoin(
+                f"{self._query.subject}: over Spark Connect the join with {one.alias!r}",
+                tuple((output_name(ref.table, ref.column), own.column) for ref, own in one.on),
+                one.columns,
+                one.kind,
+                None if one.as_of not in of_times else self._time(first, one.as_of.value),
+            )
+            rows = join.of(rows, one.stream, settings)
+            names += [output_name(one.number, name) for name in one.columns]
+            rows = rows.toDF(*names)
+        return rows.select(*map(_as_column, self._sources))
+
+    def _time(self, first: _Source, name: str) -> str:
+        """The column of the rows whose time asks for versions."""
+        if (own := first.named(name)) is None:
+            self._refuse(f"FOR SYSTEM_TIME AS OF {name!r}, which is no column of {first.alias!r},")
+        return output_name(0, own)
 
     @property
     def where(self) -> str | None:

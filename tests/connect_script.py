@@ -9,22 +9,27 @@ import json
 import os
 import re
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 os.environ["SPARK_TESTING"] = "1"  # lets the server choose its port
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 import deltajoin
 import planner
 import upsert
 from deltajoin import DeltaJoinSpec, Side
+from tests.deltajoin.lookup.batch_endpoint import BatchEndpoint
 from tests.helpers import REPOSITORY, SESSION_OPTIONS
 
 warnings.simplefilter("ignore")
 FOLDER = sys.argv[1]
+EVERY = "every-step" in sys.argv
 
 builder = SparkSession.builder.remote("local[2]")
 for key, value in SESSION_OPTIONS.items():
@@ -40,6 +45,12 @@ def step(function: Callable[[], Any]) -> None:
         results[function.__name__] = function()
     except Exception as error:
         results[function.__name__] = f"{type(error).__name__}: {error}"
+
+
+def long_step(function: Callable[[], Any]) -> None:
+    """A step of long runs alone, in which the client is told to take every step."""
+    if EVERY:
+        step(function)
 
 
 def sql(text: str) -> Any:
@@ -137,16 +148,15 @@ JOINED = {
 }
 
 
-@step
+@long_step
 def kinds_of_joins() -> Any:
-    """One or each as a stream, and as the batch query that it must be equal to."""
-    joined = JOINED if "every-join" in sys.argv else {"three_tables": JOINED["three_tables"]}
-    for name, query in joined.items():
+    """Each as a stream, and as the batch query that it must be equal to."""
+    for name, query in JOINED.items():
         sql(f"CREATE TABLE {name} (id BIGINT, name STRING)")
         as_stream(f"INSERT INTO {name} {query}")
-    streams = {name: catalog.table(name).snapshot().scan().to_pylist() for name in joined}
+    streams = {name: catalog.table(name).snapshot().scan().to_pylist() for name in JOINED}
     batches = {
-        name: sql(query).rows.rename_columns(["id", "name"]).to_pylist() for name, query in joined.items()
+        name: sql(query).rows.rename_columns(["id", "name"]).to_pylist() for name, query in JOINED.items()
     }
     return [{name: sorted(map(repr, rows)) for name, rows in found.items()} for found in (streams, batches)]
 
@@ -160,7 +170,7 @@ def next_join() -> Any:
     return rows("sales")
 
 
-@step
+@long_step
 def merged() -> Any:
     sql("CREATE TABLE merged (id BIGINT, amount DOUBLE, PRIMARY KEY (id) NOT ENFORCED)")
     sql("CREATE TABLE taken AS SELECT id, amount FROM orders WHERE id < 3")
@@ -187,6 +197,65 @@ def viewed() -> Any:
     return [*found, rows("dear"), sql(f"{query} ORDER BY product_id").rows.to_pylist()]
 
 
+def arrived(*orders: tuple[int, str, int]) -> None:
+    """Rows of a stream of files: id, currency and milliseconds."""
+    times = pa.array([at * 1000 for *_, at in orders], pa.timestamp("us", "UTC"))
+    rows = pa.table({"id": [one for one, *_ in orders], "cur": [cur for _, cur, _ in orders], "t": times})
+    os.makedirs(STREAM, exist_ok=True)
+    pq.write_table(rows, f"{STREAM}/{orders[0][0]}.parquet")
+
+
+STREAM = os.path.join(FOLDER, "arriving")
+LOOKED_UP = """SELECT a.id, w.rate * 2 AS rate, upper(n.name) AS name FROM arriving AS a
+               LEFT JOIN web FOR SYSTEM_TIME AS OF a.proc AS w ON a.cur = w.cur
+               LEFT JOIN names FOR SYSTEM_TIME AS OF PROCTIME() AS n ON n.cur = a.cur WHERE a.id < 4"""
+VERSIONS = """INSERT INTO priced SELECT a.id, r.rate FROM arriving AS a
+              LEFT JOIN rates FOR SYSTEM_TIME AS OF a.t AS r ON a.cur = r.cur"""
+
+
+@step
+def looked_up() -> Any:
+    """Rows that are only added, with those of a web service and of a table: as a batch and as a stream."""
+    endpoint = BatchEndpoint()
+    url = endpoint.serve(pa.table({"cur": ["eur", "usd"], "rate": [2.0, 3.0]}), ["cur"])
+    of = "proc AS PROCTIME(), WATERMARK FOR t AS t) WITH ('connector' = 'parquet', 'path' ="
+    sql(f"CREATE TABLE arriving (id BIGINT, cur STRING, t TIMESTAMP, {of} '{STREAM}')")
+    key = "PRIMARY KEY (cur) NOT ENFORCED)"
+    sql(f"CREATE TABLE web (cur STRING, rate DOUBLE, {key} WITH ('connector' = 'http', 'url' = '{url}')")
+    sql(f"CREATE TABLE names (cur STRING, name STRING, {key}")
+    catalog.table("names").write(pa.table({"cur": ["eur", "chf"], "name": ["Euro", "Franken"]}))
+    sql("CREATE TABLE found (id BIGINT, rate DOUBLE, name STRING, PRIMARY KEY (id) NOT ENFORCED)")
+    at = "at TIMESTAMP METADATA FROM 'commit-timestamp' VIRTUAL, WATERMARK FOR at AS at"
+    sql(f"CREATE TABLE rates (cur STRING, rate DOUBLE, {at}, {key}")
+    arrived((1, "eur", 0), (2, "usd", 0), (3, "chf", 0), (4, "eur", 0))
+    try:
+        batch = sql(LOOKED_UP).rows.sort_by("id").to_pylist()
+        as_stream(f"INSERT INTO found {LOOKED_UP}")
+    finally:
+        endpoint.stop()
+    return batch, rows("found")
+
+
+@long_step
+def versions() -> Any:
+    """Rows with the rates of their times, which are those of commits."""
+    sql("CREATE TABLE priced (id BIGINT, rate DOUBLE, PRIMARY KEY (id) NOT ENFORCED)")
+    times = []
+    for rate in (1.0, 2.0, 3.0):
+        catalog.table("rates").write(pa.table({"cur": ["eur"], "rate": [rate]}))
+        times.append(catalog.table("rates").history()[-1].time_ms)
+        if rate == 1.0:
+            arrived((10, "eur", times[0] - 1))
+            as_stream(VERSIONS)
+        while time.time_ns() // 1_000_000 <= times[-1] + 1:
+            pass  # times of commits are milliseconds
+    arrived(
+        *((11 + number, "eur", one + number % 2) for number, one in enumerate(times)), (14, "usd", times[0])
+    )
+    as_stream(VERSIONS)
+    return rows("priced")
+
+
 @step
 def page() -> str:
     """What the snippet of docs/connect.md prints."""
@@ -205,13 +274,13 @@ def page() -> str:
     return printed.getvalue()
 
 
-@step
+@long_step
 def joined_by_spec() -> Any:
     changes = deltajoin.read_join(spark, DeltaJoinSpec.of("inner", ORDERS, PRODUCTS))
     return streamed(changes.selectExpr("t0_id AS id", "t1_name AS name", "_row_kind"), "kinds")
 
 
-@step
+@long_step
 def exposed() -> Any:
     catalog.expose(spark)
     spark.sql("INSERT INTO copy VALUES (9, 9, 9.0)")
@@ -246,6 +315,24 @@ REFUSED: dict[str, Callable[[], Any]] = {
     ),
     "a join with a plain view": lambda: as_stream(
         "INSERT INTO kinds SELECT o.id, 'x' FROM orders o JOIN expensive e ON o.id = e.id"
+    ),
+    "a lookup for changes": lambda: as_stream(
+        """INSERT INTO found SELECT o.id, w.rate, 'x' FROM orders o
+           JOIN web FOR SYSTEM_TIME AS OF PROCTIME() w ON w.cur = 'eur'"""
+    ),
+    "a lookup by no key": lambda: as_stream(
+        """INSERT INTO found SELECT a.id, w.rate, 'x' FROM arriving a
+           JOIN web FOR SYSTEM_TIME AS OF PROCTIME() w ON a.id = w.rate"""
+    ),
+    "a right join": lambda: as_stream(
+        """INSERT INTO found SELECT a.id, w.rate, 'x' FROM arriving a
+           RIGHT JOIN web FOR SYSTEM_TIME AS OF PROCTIME() w ON a.cur = w.cur"""
+    ),
+    "all that is looked up": lambda: sql("SELECT * FROM web"),
+    "two versions": lambda: as_stream(
+        """INSERT INTO found SELECT a.id, r.rate, 'x' FROM arriving a
+           JOIN rates FOR SYSTEM_TIME AS OF a.t r ON a.cur = r.cur
+           JOIN rates FOR SYSTEM_TIME AS OF a.t q ON a.cur = q.cur"""
     ),
     "a union": lambda: as_stream(
         "INSERT INTO kinds SELECT id, 'x' FROM orders UNION ALL SELECT id, 'y' FROM orders"

@@ -61,6 +61,12 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return results(tmp_path_factory.mktemp("connect"))
 
 
+@pytest.fixture(scope="module")
+def every(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Those of long runs, too."""
+    return results(tmp_path_factory.mktemp("connect"), "every-step")
+
+
 def test_statements_write_rows_and_queries_read_them(found: dict[str, Any]) -> None:
     amounts = {1: 3.5, 2: 4.5, 3: 9.0, 4: 500.5}
     assert {row["id"]: row["amount"] for row in found["written"]} == amounts
@@ -87,25 +93,18 @@ def test_a_join_in_sql_continues_with_the_changes_of_both_tables(found: dict[str
     assert found["next_join"] == [{"id": 3, "name": "MILK", "amount": 18.0}]
 
 
-def check_joins(found: dict[str, Any], count: int) -> None:
-    streams, batches = found["kinds_of_joins"]
+@pytest.mark.long
+def test_each_kind_of_join_in_a_stream_is_its_batch_query(every: dict[str, Any]) -> None:
+    streams, batches = every["kinds_of_joins"]
     assert streams == batches
-    assert len(batches) == count
+    assert len(batches) == 3
     assert all(rows for rows in batches.values())
 
 
-def test_a_join_of_several_kinds_in_a_stream_is_its_batch_query(found: dict[str, Any]) -> None:
-    check_joins(found, 1)
-
-
 @pytest.mark.long
-def test_each_kind_of_join_in_a_stream_is_its_batch_query(tmp_path: Path) -> None:
-    check_joins(results(tmp_path, "every-join"), 3)
-
-
-def test_rows_are_merged(found: dict[str, Any]) -> None:
+def test_rows_are_merged(every: dict[str, Any]) -> None:
     amounts = {2: 0.0, 3: 9.0, 4: 500.5}
-    assert {row["id"]: row["amount"] for row in found["merged"]} == amounts
+    assert {row["id"]: row["amount"] for row in every["merged"]} == amounts
 
 
 def test_a_view_is_refreshed_from_all_rows(found: dict[str, Any]) -> None:
@@ -120,18 +119,33 @@ def test_a_view_is_refreshed_from_all_rows(found: dict[str, Any]) -> None:
     assert [(row["view"], row["state"]) for row in found["state"]] == [("dear", "up to date")]
 
 
+def test_rows_are_looked_up_in_a_web_service_and_in_a_table(found: dict[str, Any]) -> None:
+    expected = [(1, 4.0, "EURO"), (2, 6.0, None), (3, None, "FRANKEN")]
+    for way in found["looked_up"]:
+        assert [tuple(row.values()) for row in way] == expected
+
+
+@pytest.mark.long
+def test_rows_find_the_versions_of_their_times(every: dict[str, Any]) -> None:
+    """Those of commits; a row before the first one, and a currency without rates, have none."""
+    rates = {row["id"]: row["rate"] for row in every["versions"]}
+    assert rates == {**dict.fromkeys(range(1, 5)), 10: None, 11: 1.0, 12: 2.0, 13: 3.0, 14: None}
+
+
 def test_the_snippet_of_the_page_prints_what_it_says(found: dict[str, Any]) -> None:
     (printed,) = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
     assert found["page"] == printed
 
 
-def test_a_join_by_its_spec_is_read(found: dict[str, Any]) -> None:
+@pytest.mark.long
+def test_a_join_by_its_spec_is_read(every: dict[str, Any]) -> None:
     names = {2: "coffee", 3: "milk", 4: "coffee", 5: "cake"}
-    assert {row["id"]: row["name"] for row in found["joined_by_spec"]} == names
+    assert {row["id"]: row["name"] for row in every["joined_by_spec"]} == names
 
 
-def test_plain_spark_sql_sees_exposed_tables(found: dict[str, Any]) -> None:
-    assert found["exposed"] == [[{"id": 9, "product_id": 9, "amount": 9.0}], False]
+@pytest.mark.long
+def test_plain_spark_sql_sees_exposed_tables(every: dict[str, Any]) -> None:
+    assert every["exposed"] == [[{"id": 9, "product_id": 9, "amount": 9.0}], False]
 
 
 @pytest.mark.parametrize(
@@ -150,13 +164,18 @@ def test_plain_spark_sql_sees_exposed_tables(found: dict[str, Any]) -> None:
         ("a view that is kept", "a query that keeps it up to date: needs a classic Spark session"),
         ("a key of a plain view", "ConfigurationError: table 'kinds': 'sink.materialize'"),
         ("a join with a plain view", "a join with 'e', which is no managed table read as it is, cannot be"),
+        ("a lookup for changes", "PlanError: INSERT INTO found: over Spark Connect"),
+        ("a lookup by no key", "the join with 'w': column 'rate' is DOUBLE, and equated with BIGINT"),
+        ("a right join", "the join with 'w': 'right' would need all rows of the table; write an INNER"),
+        ("all that is looked up", "its rows are only looked up by key"),
+        ("two versions", "more than one join by event time cannot be planned"),
         ("a union", "over Spark Connect a query that is UNION cannot be planned"),
         ("a subquery", "'(SELECT product_id FROM products)' cannot be planned"),
         (
             "materialize",
             "ConfigurationError: table 'copy': 'sink.materialize': needs a classic Spark session",
         ),
-        ("an aggregate", "over Spark Connect GROUP in a stream cannot be planned; keep it as a materialized"),
+        ("an aggregate", "a query with GROUP cannot be planned; keep it as a materialized view"),
         ("a key that is none", "ConfigurationError: table 'by_product': 'sink.materialize'"),
         ("an inequality", "whose ON must compare columns of both sides by =,"),
         ("an unknown column", "column 'o.nope' is in no table of the query; there are o.id, o.product_id"),

@@ -171,7 +171,8 @@ def register(spark: SparkSession) -> None:
         ConfigurationError: Spark is of a version that is not supported, or not of PySpark's.
     """
     if is_connect(spark):
-        if spark not in _sent:  # the flow of a pipeline may ask its server nothing, not even for its version
+        # the flow of a pipeline may ask its server nothing, not even for its version
+        if "upsert-table" not in _sent.get(spark, ()):
             version_of(spark)
             _register(spark)
             end_runs_of_pipelines(spark)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from upsert.catalog.query_recorder import QueryRecorder
-    from upsert.sql.query import QueryText
+    from upsert.sql.query import QueryText, Reference
     from upsert.views.refresh import Plan, ViewShape
 
 
@@ -60,10 +60,12 @@ class OfText:
 
     Attributes:
         query: the text.
-        tables: the streams of the tables that it names, in its order; None for one of Spark's.
+        references: the tables that it names, in its order, each with the state that is asked for.
+        tables: the stream of each; None for one of Spark's.
     """
 
     query: QueryText
+    references: Sequence[Reference]
     tables: Sequence[DataFrame | None]
 
 
@@ -81,7 +83,7 @@ class Explained:
 Request = Refreshed | Unnested | OfText | Explained
 """What a catalog asks of ``optimize``, by its argument ``request``, beside a stream that can be written."""
 
-Planned = Callable[["QueryText", Sequence["DataFrame | None"]], "DataFrame"]
+Planned = Callable[["QueryText", Sequence["Reference"], Sequence["DataFrame | None"]], "DataFrame"]
 Joined = Callable[["DataFrame", Mapping[str, Callable[[], "DataFrame"]]], "DataFrame"]
 
 
@@ -250,12 +252,14 @@ class Context:
     def planned_text(self) -> Planned | None:
         """What plans a stream by its text, for Spark Connect, where ``optimize`` takes requests.
 
-        It takes the query, and for each table that it names the stream, None for one of Spark's.
+        It takes the query, the tables that it names, and the stream of each, None for one of Spark's.
         """
         optimize = self._optimize_with("request")
         if optimize is None:
             return None
-        return lambda query, tables: optimize(next(filter(None, tables)), request=OfText(query, tables))
+        return lambda query, references, tables: optimize(
+            next(filter(None, tables)), request=OfText(query, references, tables)
+        )
 
     def explained(self, df: DataFrame, sink: Sink | None) -> Any:
         """How a streaming query is executed: its ``str`` is for people, ``to_json()`` the same as values."""

@@ -40,6 +40,11 @@ class Connector(ABC):
         """Whether it is an upsert topic, which may have a mirror, and deletions of keys alone."""
         return False
 
+    @property
+    def is_looked_up(self) -> bool:
+        """Whether `lookup_rows` gives a relation that only a plan with lookups can read."""
+        return False
+
     @abstractmethod
     def read_changes(self, spark: SparkSession, **options: object) -> DataFrame:
         """The changes of the table, or its new rows, as a stream; ``options`` replace those of the table."""

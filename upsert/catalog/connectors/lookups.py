@@ -90,6 +90,11 @@ class HttpConnector(Connector):
         """None."""
         raise self._not_written()
 
+    @property
+    def is_looked_up(self) -> bool:
+        """It is: there are rows of keys alone."""
+        return True
+
     def read_changes(self, spark: SparkSession, **options: object) -> NoReturn:  # noqa: ARG002
         """Nothing: an endpoint does not tell its changes."""
         raise self.without_mirror()

@@ -43,6 +43,11 @@ class PostgresConnector(KeyedConnector):
         """Each micro-batch is one transaction."""
         return sink.sink_of(self.table, self.state)
 
+    @property
+    def is_looked_up(self) -> bool:
+        """It is: there are rows of keys alone."""
+        return True
+
     def read_changes(self, spark: SparkSession, **options: object) -> DataFrame:  # noqa: ARG002
         """Nothing: the database does not tell its changes."""
         raise self.without_mirror()

@@ -174,9 +174,10 @@ class _Reading:
                 tables[name] = partial(scan.rows, context, spark)
             names.append(name if name in tables else None)
         text, frames = query.over(names), {name: scan() for name, scan in tables.items()}
-        planned = context.planned_text if self.is_streaming and frames and is_connect(spark) else None
+        by_text = bool(frames) and (self.is_streaming or any(map(self._looks_up, references)))
+        planned = context.planned_text if by_text and is_connect(spark) else None
         if planned is not None:
-            return planned(query, [None if name is None else frames[name] for name in names])
+            return planned(query, references, [None if name is None else frames[name] for name in names])
         args = _literals(query, spark)
         try:
             df = _over(spark, text, frames, args)
@@ -194,6 +195,13 @@ class _Reading:
         if any(time is not None and time.kind is AsOfKind.PROCESSING for time in times):
             return self.context.with_lookups(df)
         return df
+
+    def _looks_up(self, reference: Reference) -> bool:
+        """Whether a table of the query has no rows but those of keys."""
+        if reference.as_of is None or reference.as_of.kind is not AsOfKind.PROCESSING:
+            return False
+        connected = self.context.connected(reference.name, reference.options)
+        return connected is not None and connected.is_looked_up
 
     def _pinned(self, reference: Reference) -> Reference:
         names_state = reference.as_of is not None or not STATES.isdisjoint(reference.options)

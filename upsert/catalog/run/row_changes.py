@@ -156,7 +156,9 @@ def insert(context: Context, statement: s.Insert, spark: SparkSession | None) ->
     # over Connect a stream is planned by its text, at once, and nothing finds its kinds again
     is_planned = is_streaming and is_connect(session) and context.planned_text is not None
     found = frame(context, session, target.query(statement), is_streaming=is_streaming)
-    rows = target.fitted(found, keeps_kinds=is_planned and found.isStreaming)
+    rows = target.fitted(
+        found, keeps_kinds=is_planned and found.isStreaming and ROW_KIND_COLUMN in found.columns
+    )
     if rows.isStreaming:
         check_stable(context, statement.query, target.key, what)
         return target.planned(context, rows, start_from, replaces=_replaces_rows(context, statement))

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 
 from upsert.catalog.system_tables import read as system_rows
 from upsert.catalog.system_tables import split
+from upsert.connect import is_connect
 from upsert.errors import SchemaError, TableNotFoundError, UpsertError
 from upsert.managed import frames
 from upsert.managed.options import METADATA_COLUMNS, ReadOptions
@@ -205,7 +206,10 @@ class Scan:
         }
         metadata = {**df.schema[last].metadata, VERSIONS_MARK: json.dumps(mark)}
         marked = F.col(quoted(last)).alias(last, metadata=metadata)
-        return df.select(*(quoted(one) for one in df.columns if one not in (last, ROW_KIND_COLUMN)), marked)
+        # over Spark Connect nothing finds the changes below
+        kinds = [ROW_KIND_COLUMN] if is_connect(spark) else []
+        others = (quoted(one) for one in df.columns if one not in (last, ROW_KIND_COLUMN))
+        return df.select(*others, marked, *kinds)
 
     def _of_system(self, context: Context, spark: SparkSession, name: str, system: str) -> DataFrame:
         """A system table: its rows of now, also where the query is a stream."""
