@@ -199,6 +199,8 @@ def plot(runs: list[dict[str, Any]], path: Path) -> None:
         axes[0].plot(x, [run["rows_per_s"] for run in own], marker="o", label=name)
         axes[1].plot(x, [sum(requests(run)) for run in own], marker="o", label=name)
         axes[2].plot(x, [sum(megabytes(run, "given")) for run in own], marker="o", label=name)
+    for axis in axes:
+        axis.set_xticks(sorted({run["executors"] for run in runs}))
     for axis, label in zip(axes, ("rows a second", "requests", "MB read from the store"), strict=True):
         axis.set(xlabel="executors of one core", ylabel=label, ylim=(0, None))
         axis.legend()
