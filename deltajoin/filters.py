@@ -7,7 +7,7 @@ a list of such lists, one of which must hold.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import date, datetime, time
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -21,6 +21,7 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "date": date.fromisoformat,
     "timestamp": datetime.fromisoformat,
     "time": time.fromisoformat,
+    "interval": lambda text: timedelta(microseconds=int(text)),
     "decimal": Decimal,
     "binary": bytes.fromhex,
 }
@@ -87,6 +88,8 @@ def _value_to_json(value: Any) -> Any:
             return {"date": value.isoformat()}
         case time():
             return {"time": value.isoformat()}
+        case timedelta():
+            return {"interval": str(value // timedelta(microseconds=1))}
         case Decimal():
             return {"decimal": str(value)}
         case bytes():
@@ -123,7 +126,7 @@ def _value_from_json(value: Any) -> Any:
             if kind in _READERS and isinstance(text, str):
                 try:
                     return _READERS[kind](text)
-                except (ValueError, InvalidOperation):
+                except (ValueError, OverflowError, InvalidOperation):
                     pass
     raise ConfigurationError(
         f"a filter's value must be a scalar, a list or {sorted(_READERS)}, got {value!r}"

@@ -33,6 +33,18 @@ def is_null(array: pa.Array) -> npt.NDArray[np.bool_]:
     return mask
 
 
+def min_max(array: pa.Array) -> tuple[pa.Scalar, pa.Scalar]:
+    """The smallest and the largest value; NULL if there is none.
+
+    >>> min_max(pa.array([3, None, 1], pa.duration("us")))
+    (<pyarrow.DurationScalar: datetime.timedelta(...=1)>, <pyarrow.DurationScalar: datetime.timedelta(...=3)>)
+    """
+    type_ = array.type
+    # Arrow finds those of intervals only where they are numbers
+    ends = pc.min_max(array.cast(pa.int64()) if pa.types.is_duration(type_) else array)
+    return ends["min"].cast(type_), ends["max"].cast(type_)
+
+
 def floor_divided(numbers: pa.Array | pa.ChunkedArray, divisor: int) -> pa.Array | pa.ChunkedArray:
     """Whole numbers of 64 bits divided by a positive one, rounded down also below zero.
 

@@ -66,6 +66,8 @@ class Column(Jsonable):
     Attributes:
         length: of a STRING column that is ``VARCHAR(n)`` or ``CHAR(n)``; None for others.
         fields: the ids of those fields of its structs that are not known by their names; not compared.
+        interval: the fields of an interval that has others than ``day to second``, as in ``hour to minute``;
+            None for all else.
         default: Spark SQL for the value that statements give the column where they name none; None for NULL.
         metadata: the metadata key that the column holds (FLIP-107), None for a physical column.
         virtual: whether a metadata column is only read, never written.
@@ -81,6 +83,7 @@ class Column(Jsonable):
     virtual: bool = field(default=False, metadata=written_with("metadata"))
     id: int = field(default=0, compare=False, metadata=MAY_BE_MISSING)
     length: Length | None = field(default=None, metadata=written_with("length"))
+    interval: str | None = field(default=None, metadata=written_with("interval"))
     default: str | None = field(default=None, metadata=written_with("default"))
     fields: tuple[FieldId, ...] = field(default=(), compare=False, metadata=written_with("fields"))
 
@@ -92,7 +95,14 @@ class Column(Jsonable):
     @property
     def sql_type(self) -> str:
         """The type as ``CREATE TABLE`` names it."""
+        if self.interval is not None:
+            return f"INTERVAL {self.interval.upper()}"
         return types.sql_name(self.type) if self.length is None else str(self.length)
+
+    @property
+    def spark_type(self) -> Any:
+        """The type in the JSON of Spark's schemas."""
+        return types.to_json(self.type) if self.interval is None else f"interval {self.interval}"
 
     @property
     def as_data(self) -> Self:
@@ -315,6 +325,12 @@ class TableSchema(Jsonable):
         for one in self.columns:
             if one.length is not None and one.type != pa.string():
                 yield f"column {one.name!r}: {one.length} is a text, got {types.sql_name(one.type)}"
+            if one.interval is not None and (
+                one.type != types.INTERVAL or one.interval not in types.INTERVALS
+            ):
+                yield f"column {one.name!r}: there is no {one.sql_type} of type {types.sql_name(one.type)}"
+            if one.type == types.INTERVAL and one.name in self.partitioned_by:
+                yield f"PARTITIONED BY: column {one.name!r} is an interval; make it a BIGINT of a stated unit"
             if one.length is not None and not 1 <= one.length.characters <= MAX_LENGTH:
                 yield f"column {one.name!r}: {one.length} must have 1 to {MAX_LENGTH:,} characters"
             if one.length is not None and one.length.is_padded and one.name in self.partitioned_by:
@@ -423,7 +439,8 @@ class TableSchema(Jsonable):
     def has_columns_of(self, other: Self) -> bool:
         """Whether rows of one schema are rows of the other: their columns are the same."""
         own, theirs = (
-            [(c.id, c.name, c.type, c.nullable, c.length) for c in one.columns] for one in (self, other)
+            [(c.id, c.name, c.type, c.nullable, c.length, c.interval) for c in one.columns]
+            for one in (self, other)
         )
         return own == theirs
 

@@ -10,7 +10,8 @@ Spark takes them through `from_spark`, so that nothing behind it depends on the 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from typing import Final, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -19,14 +20,19 @@ from pyspark.sql.types import DataType, NullType, StructField, StructType
 from upsert import types
 from upsert.arrays import one_array
 from upsert.blobs import rows_of_blobs
+from upsert.connect import is_connect
 from upsert.errors import CorruptTableError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
 from upsert.store.alterations import AddColumn, AddField, Alteration, WidenColumn, WidenPart, altered
 from upsert.store.commit.change import check_is_no_view
+from upsert.store.files.formats.base import retyped
 from upsert.store.rows.conform import cast_to, is_same_but_for_width
 from upsert.store.table import Table
 from upsert.stream_keys import UPSERTS_MARK, UpsertKey
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 FORMAT: Final = "upsert-table"
 
@@ -48,7 +54,7 @@ def spark_schema(schema: TableSchema, *, row_kind: bool, upserts: bool = False) 
     fields = [
         {
             "name": column.name,
-            "type": types.to_json(column.type),
+            "type": column.spark_type,
             "nullable": column.nullable,
             "metadata": {"comment": column.comment} if column.comment else {},
         }
@@ -162,8 +168,7 @@ def _merging(table: Table, given: StructType) -> list[Alteration]:
         if field.name == ROW_KIND_COLUMN or isinstance(field.dataType, NullType):
             continue
         if field.name not in schema.names:
-            column = Column(field.name, stored_type(field, of), comment=field.metadata.get("comment"))
-            found.append(AddColumn(column))
+            found.append(AddColumn(replace(column_of(field, of), nullable=True)))
             continue
         present, type_ = schema.type_of(field.name), stored_type(field, of)
         if field.name not in placed and types.widens(present, type_):
@@ -243,6 +248,14 @@ def stored_type(field: StructField, of: str) -> pa.DataType:
         ) from None
 
 
+def column_of(field: StructField, of: str) -> Column:
+    """The column of a table that has the values of one of Spark's; a ``SchemaError`` where there is none."""
+    type_ = stored_type(field, of)
+    fields = field.dataType.simpleString().removeprefix("interval ") if type_ == types.INTERVAL else None
+    interval = None if fields == types.WHOLE_INTERVAL else fields
+    return Column(field.name, type_, field.nullable, field.metadata.get("comment"), interval=interval)
+
+
 def to_spark(rows: pa.Table, asked: StructType) -> Iterator[pa.RecordBatch]:
     """The rows as Spark demands them: the columns asked for, exact Arrow types and nullability."""
     schema = arrow_schema(asked)
@@ -286,9 +299,10 @@ def _in_spark(column: T) -> T:
     """Values of a column in the type in which Spark takes them."""
     if (wanted := types.in_spark(column.type)) == column.type:
         return column
-    if isinstance(column, pa.ChunkedArray):
-        return cast_to(column, wanted)
-    return one_array(cast_to(pa.chunked_array([column]), wanted))
+    if isinstance(column, pa.Array):
+        return one_array(_in_spark(pa.chunked_array([column])))
+    cast = cast_to(column, types.with_stored_variants(wanted))
+    return pa.chunked_array([retyped(chunk, wanted) for chunk in cast.chunks], wanted)
 
 
 def from_spark(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -322,6 +336,25 @@ def collected(rows: pa.Table) -> pa.Table:
     fields = [field.with_type(_stored(field.type)) for field in rows.schema]
     schema = pa.schema(fields, rows.schema.metadata)
     return pa.Table.from_batches(from_spark(rows.to_batches()), schema)
+
+
+def arrow_of(df: DataFrame) -> pa.Table:
+    """What ``DataFrame.toArrow`` gives; that of PySpark 4.3 fails where a VARIANT is NULL."""
+    if not any(_has_variant(field.dataType) for field in df.schema.fields) or is_connect(df):
+        return df.toArrow()
+    collected_as: Any = df
+    batches = collected_as._collect_as_arrow(empty_list_if_zero_records=False)
+    found = pa.Table.from_batches(batches)
+    wanted = to_arrow_schema(df.schema, timezone="UTC")
+    columns = [
+        column if types.has_variant(types.with_stored_variants(column.type)) else column.cast(field.type)
+        for column, field in zip(found.columns, wanted, strict=True)
+    ]
+    return pa.Table.from_arrays(columns, schema=wanted)
+
+
+def _has_variant(type_: DataType) -> bool:
+    return "variant" in type_.simpleString()
 
 
 def _stored(type_: pa.DataType) -> pa.DataType:

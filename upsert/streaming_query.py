@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 
 from upsert.connect import is_connect, needs_classic
 from upsert.errors import ConfigurationError
+from upsert.spark_table import arrow_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -271,7 +272,7 @@ class PlannedBatch:
 
         plan = over(self._execution.optimizedPlan())
         made = jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan)
-        return DataFrame(made, spark).toArrow()
+        return arrow_of(DataFrame(made, spark))
 
     def note_rows(self, rows: int) -> None:
         """Tell how many rows its source gave, for the query's progress."""

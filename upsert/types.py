@@ -19,6 +19,21 @@ from upsert.errors import CorruptTableError, SchemaError
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 TIMESTAMP_NTZ: Final = pa.timestamp("us")
+INTERVAL: Final = pa.duration("us")
+"""An interval of days, hours, minutes and seconds, or of some of them."""
+
+VARIANT: Final = pa.struct([("variant_value", pa.binary()), ("variant_metadata", pa.binary())])
+"""A value of any type, in Spark's binary form; the names tell it from a STRUCT that a table may have.
+
+Its fields are NULL only where all of it is, which Parquet takes for no NOT NULL.
+"""
+
+_SPARK_VARIANT: Final = pa.struct(
+    [
+        pa.field("value", pa.binary(), nullable=False),
+        pa.field("metadata", pa.binary(), nullable=False, metadata={b"variant": b"true"}),
+    ]
+)
 
 SCALARS: Final[dict[str, pa.DataType]] = {
     "boolean": pa.bool_(),
@@ -37,6 +52,7 @@ SCALARS: Final[dict[str, pa.DataType]] = {
     "time(3)": pa.time32("ms"),
     "time(6)": pa.time64("us"),
     "time(9)": pa.time64("ns"),
+    "interval day to second": INTERVAL,
 }
 """Spark's JSON word for a scalar type -> the Arrow type that stores it."""
 
@@ -45,6 +61,16 @@ _SQL_NAMES: Final = {"byte": "TINYINT", "short": "SMALLINT", "integer": "INT", "
 _MAX_LEVELS: Final = 200
 """More than any format of files takes, and few enough to go down one by one."""
 _DECIMAL: Final = re.compile(r"decimal\(([0-9]{1,9}),(-?[0-9]{1,9})\)")
+_SECOND: Final = 1_000_000
+_LAST_FIELDS: Final = {"day": 86_400 * _SECOND, "hour": 3_600 * _SECOND, "minute": 60 * _SECOND, "second": 1}
+INTERVALS: Final = {
+    (first if first == last else f"{first} to {last}"): micros
+    for number, first in enumerate(_LAST_FIELDS)
+    for last, micros in list(_LAST_FIELDS.items())[number:]
+}
+"""Fields of an interval, from the first to the last, -> microseconds of which its values are multiples."""
+
+WHOLE_INTERVAL: Final = "day to second"
 _TIME: Final = re.compile(r"time\(([0-9])\)")
 MAX_DECIMAL_PRECISION: Final = 38
 MAX_TIME_PRECISION: Final = 9
@@ -93,24 +119,43 @@ def times_of(texts: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def in_spark(type_: pa.DataType) -> pa.DataType:
-    """The Arrow type in which Spark takes and gives values of a column's type: times of day in nanoseconds.
+    """The Arrow type in which Spark takes and gives values of a column's type.
+
+    Times of day are in nanoseconds, and a field of a VARIANT says that it is one.
 
     >>> in_spark(pa.list_(pa.time32("s")))
     ListType(list<item: time64[ns]>)
     """
-    if pa.types.is_time(type_):
-        return pa.time64("ns")
+    if type_ == VARIANT:
+        return _SPARK_VARIANT
+    return pa.time64("ns") if pa.types.is_time(type_) else _with_inner(type_, in_spark)
+
+
+def with_stored_variants(type_: pa.DataType) -> pa.DataType:
+    """The type with each VARIANT in it as tables have it, where it is as Spark has it.
+
+    >>> with_stored_variants(in_spark(VARIANT)) == VARIANT
+    True
+    """
+    if pa.types.is_struct(type_) and type_ == _SPARK_VARIANT:
+        metadata = type_.field("metadata").metadata or {}
+        return VARIANT if b"variant" in metadata else type_
+    return _with_inner(type_, with_stored_variants)
+
+
+def _with_inner(type_: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """The type with the types directly within it changed."""
+
+    def inner(field: pa.Field) -> pa.Field:
+        return field.with_type(change(field.type))
+
     if pa.types.is_list(type_):
-        return pa.list_(_in_spark(type_.value_field))
+        return pa.list_(inner(type_.value_field))
     if pa.types.is_map(type_):
-        return pa.map_(_in_spark(type_.key_field), _in_spark(type_.item_field))
+        return pa.map_(inner(type_.key_field), inner(type_.item_field))
     if pa.types.is_struct(type_):
-        return pa.struct([_in_spark(field) for field in type_])
+        return pa.struct([inner(field) for field in type_])
     return type_
-
-
-def _in_spark(field: pa.Field) -> pa.Field:
-    return field.with_type(in_spark(field.type))
 
 
 def is_later(type_: pa.DataType) -> bool:
@@ -120,7 +165,14 @@ def is_later(type_: pa.DataType) -> bool:
     (True, False)
     """
     inner = (type_.field(number).type for number in range(type_.num_fields))
-    return pa.types.is_time(type_) or any(map(is_later, inner))
+    is_own = pa.types.is_time(type_) or pa.types.is_duration(type_) or type_ == VARIANT
+    return is_own or any(map(is_later, inner))
+
+
+def has_variant(type_: pa.DataType) -> bool:
+    """Whether a type is VARIANT, or has it within it."""
+    inner = (type_.field(number).type for number in range(type_.num_fields))
+    return type_ == VARIANT or any(map(has_variant, inner))
 
 
 def is_scalar(type_: pa.DataType) -> bool:
@@ -143,6 +195,8 @@ def sql_name(type_: pa.DataType) -> str:
         return _SQL_NAMES.get(word, word.upper())
     if pa.types.is_decimal128(type_):
         return f"DECIMAL({type_.precision},{type_.scale})"
+    if type_ == VARIANT:
+        return "VARIANT"
     if pa.types.is_list(type_):
         return f"ARRAY<{sql_name(type_.value_type)}>"
     if pa.types.is_map(type_):
@@ -424,7 +478,7 @@ def _of_struct(of: str, path: Sequence[str]) -> str:
 
 
 def _check_struct(type_: pa.DataType, of: str) -> None:
-    if not pa.types.is_struct(type_):
+    if not pa.types.is_struct(type_) or type_ == VARIANT:
         raise SchemaError(f"{of}: only a STRUCT has fields, got {sql_name(type_)}")
 
 
@@ -467,8 +521,14 @@ def canonical(type_: pa.DataType, of: str, levels: int = _MAX_LEVELS) -> pa.Data
         return canonical(type_.value_type, of, levels)
     if pa.types.is_timestamp(type_):
         return TIMESTAMP if type_.tz else TIMESTAMP_NTZ
+    if pa.types.is_duration(type_):
+        return INTERVAL
+    if (stored := with_stored_variants(type_)) != type_:
+        return canonical(stored, of, levels)
     if pa.types.is_list(type_) or pa.types.is_large_list(type_):
         return pa.list_(_plain_field("element", type_.value_field, of, levels))
+    if pa.types.is_map(type_) and has_variant(with_stored_variants(type_.key_type)):
+        raise SchemaError(f"{of}: a key of a MAP must be comparable, got VARIANT; make it a STRING")
     if pa.types.is_map(type_):
         item = _plain_field("value", type_.item_field, of, levels)
         return pa.map_(canonical(type_.key_type, of, levels), item)
@@ -491,6 +551,8 @@ def to_json(type_: pa.DataType) -> Any:
         return _WORDS[type_]
     if pa.types.is_decimal128(type_):
         return f"decimal({type_.precision},{type_.scale})"
+    if type_ == VARIANT:
+        return "variant"
     if pa.types.is_list(type_):
         return {
             "type": "array",
@@ -522,10 +584,14 @@ def from_json(value: Any) -> pa.DataType:
     if isinstance(value, str):
         if value in SCALARS:
             return SCALARS[value]
+        if value == "variant":
+            return VARIANT
         if (match := _DECIMAL.fullmatch(value)) and 1 <= int(match[1]) <= MAX_DECIMAL_PRECISION:
             return pa.decimal128(int(match[1]), int(match[2]))
         if match := _TIME.fullmatch(value):
             return time_of(int(match[1]))
+        if value.removeprefix("interval ") in INTERVALS:
+            return INTERVAL
     if isinstance(value, dict):
         try:
             match value["type"]:

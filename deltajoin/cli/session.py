@@ -322,14 +322,18 @@ class Session:
                 self._go_on()
                 self._output.rows([row.asDict(recursive=True)])
             return
-        found = df.limit(self._rows + 1).toArrow()
+        from upsert.spark_table import arrow_of
+
+        found = arrow_of(df.limit(self._rows + 1))
         self._output.table(found.slice(0, self._rows))
         if found.num_rows > self._rows:
             self._output.say(f"only the first {self._rows} rows are shown; add LIMIT, or use --json")
 
     def _show_changes(self, df: DataFrame) -> None:
+        from upsert.spark_table import arrow_of
+
         def show(rows: DataFrame, batch: int) -> None:  # noqa: ARG001 - Spark gives the number too
-            found = rows.toArrow()
+            found = arrow_of(rows)
             if found.num_rows:
                 self._output.table(found)
 

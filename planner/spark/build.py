@@ -52,6 +52,7 @@ from planner.refusals import PlanBuildError
 from planner.settings import Settings
 from planner.signed_sums import Sums, kind_of, result_of
 from planner.spark.catalyst import Catalyst, JavaObject
+from upsert import types
 from upsert.lookups.options import LookupTable
 from upsert.managed.frames import read_changes
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
@@ -81,6 +82,7 @@ def spec_of(join: DeltaJoin, shards: int) -> DeltaJoinSpec:
 
 
 _BUG: Final = "this is a bug, please report it"
+_WHOLE_INTERVAL: Final = f"interval {types.WHOLE_INTERVAL}"
 
 
 class _Builder:
@@ -304,6 +306,8 @@ class _Builder:
         renamed = []
         for name, column in columns.items():
             found = by_name.get(name)
+            if found is not None and self.catalyst.type_name(found) == _WHOLE_INTERVAL:
+                found = self.catalyst.as_interval(found, column.type)
             if found is None or self.catalyst.type_name(found) != column.type:
                 expected = f"{what} must give column {name!r} of type {column.type!r}"
                 raise PlanBuildError(f"{expected}, it gives {source}; {_BUG}")

@@ -486,6 +486,13 @@ class Catalyst:
         slots = items_of(function.aggBufferAttributes())
         return self.substituted(function.evaluateExpression(), list(zip(slots, (total, count), strict=True)))
 
+    def as_interval(self, expr: JavaObject, type_name: str) -> JavaObject:
+        """An interval of all fields as one of this type, which has what its values have."""
+        if not type_name.startswith("interval ") or self.type_name(expr) == type_name:
+            return expr
+        wanted = self._jvm.org.apache.spark.sql.types.DataType.fromJson(json.dumps(type_name))
+        return self._made.Cast(expr, wanted, self._none, self._made.EvalMode.ANSI())
+
     def unless(self, condition: JavaObject, expr: JavaObject) -> JavaObject:
         """The expression, or NULL where the condition is true; then it is not computed."""
         return self._made.If(condition, self._null_as(expr), expr)

@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 
 from planner.spark.catalyst import Catalyst, JavaObject
 from planner.spark.template import Template
-from upsert.spark_table import arrow_schema
+from upsert.spark_table import arrow_of, arrow_schema
 
 _IN_PLACE: Final = frozenset(
     f"{name}Exec"
@@ -198,7 +198,7 @@ class FewRows:
             if not self._is_in_place:
                 leaves = [catalyst.local(each, *leaf) for each, leaf in zip(rows, self.leaves, strict=True)]
                 plan = self._template.over([*map(catalyst.in_one_task, leaves)])
-                return catalyst.dataframe(plan, session).toArrow()
+                return arrow_of(catalyst.dataframe(plan, session))
             with self.task.active(catalyst.session):
                 scans = [self._scan(number, rows[number]) for number in self._plan.inputs]
                 return self.task.rows(self._plan.over(scans), self._columns, self._read_as)

@@ -40,6 +40,8 @@ class Materialized:
             "SELECT in 'execution.result-mode' = 'table'",
             "its rows would be kept in the server's process: INSERT them INTO a table",
         )
+        from upsert.spark_table import arrow_of
+
         upserts = UpsertKey.of_schema(changes.schema.jsonValue())
         names = [name for name in changes.columns if name != ROW_KIND_COLUMN]
         keys = None if upserts is None else {names.index(name) for key in upserts.keys for name in key}
@@ -48,7 +50,7 @@ class Materialized:
         self._schema = empty.toArrow().schema
         self._rows: dict[str, tuple[tuple[Any, ...], int]] = {}
         self._lock = threading.Lock()
-        writer = changes.writeStream.foreachBatch(lambda rows, _: self._apply(rows.toArrow()))
+        writer = changes.writeStream.foreachBatch(lambda rows, _: self._apply(arrow_of(rows)))
         writer = writer.outputMode("append" if upserts is None or upserts.is_append else "update")
         self.query = (writer.trigger(**trigger) if trigger else writer).start()
 
@@ -207,8 +209,10 @@ class Frame(Result):
                 f"{self.statement}: only a batch has rows, got a streaming query; start it with "
                 "df.writeStream, or SET 'execution.result-mode' = 'table'"
             )
+        from upsert.spark_table import arrow_of
+
         with own_errors_first():
-            return self.df.toArrow()
+            return arrow_of(self.df)
 
 
 @dataclass(frozen=True, repr=False)

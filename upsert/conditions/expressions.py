@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final, assert_never
 
@@ -238,6 +238,8 @@ def _value_to_json(value: Any, type_: pa.DataType) -> Any:
             return value if math.isfinite(value) else repr(value)
         case datetime() | date() | time():
             return value.isoformat()
+        case timedelta():
+            return value // timedelta(microseconds=1)
         case Decimal():
             return str(value)
         case bytes():
@@ -258,7 +260,7 @@ def _value_from_json(value: Any, type_: pa.DataType) -> Any:
 def _reader(type_: pa.DataType) -> Callable[[Any], Any]:
     if pa.types.is_boolean(type_):
         return _exactly(bool)
-    if pa.types.is_integer(type_):
+    if pa.types.is_integer(type_) or pa.types.is_duration(type_):
         return _exactly(int)
     if pa.types.is_floating(type_):
         return lambda value: float(value) if isinstance(value, float | str) else float(_exactly(int)(value))

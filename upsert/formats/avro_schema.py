@@ -290,7 +290,7 @@ def _plain_type(field: pa.Field, name: str, legacy_times: bool) -> Any:
         return found
     if pa.types.is_list(type_):
         return {"type": "array", "items": _type(type_.value_field, name, legacy_times)}
-    if pa.types.is_struct(type_):
+    if pa.types.is_struct(type_) and type_ != types.VARIANT:
         fields = [_field(inner, name, legacy_times) for inner in type_]
         return {"type": "record", "name": name, "fields": fields}
     if pa.types.is_map(type_) and type_.key_type == pa.string():

@@ -45,6 +45,7 @@ from upsert.formats.text_values import (
     BadValueError,
     TimestampStandard,
     encoded,
+    has_form,
     joined_lists,
     read_column,
     scalar_reader,
@@ -442,7 +443,7 @@ def check(context: FormatContext) -> None:
             [type_.field(part) for part in range(type_.num_fields)] if pa.types.is_nested(type_) else [field]
         )
         inner = [part.type for part in parts]
-        if pa.types.is_map(type_) or not all(map(types.is_scalar, inner)):
+        if pa.types.is_map(type_) or type_ == types.VARIANT or not all(map(has_form, inner)):
             raise SchemaError(
                 f"column {field.name!r}: in CSV it must be of a scalar type, or an ARRAY or STRUCT of them, "
                 f"got {types.sql_name(type_)}; write it as a STRING"

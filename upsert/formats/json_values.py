@@ -30,7 +30,14 @@ import pyarrow as pa
 
 from upsert import options, types
 from upsert.errors import SchemaError
-from upsert.formats.text_values import BadValueError, TimestampStandard, integer_range, scalar_reader, shown
+from upsert.formats.text_values import (
+    BadValueError,
+    TimestampStandard,
+    has_form,
+    integer_range,
+    scalar_reader,
+    shown,
+)
 from upsert.options import Option
 
 SHARED_OPTIONS: Final = (
@@ -171,6 +178,10 @@ def check_types(fields: pa.Schema) -> None:
 
 
 def _check_type(type_: pa.DataType, of: str) -> None:
+    if type_ == types.VARIANT:
+        raise SchemaError(
+            f"{of}: JSON has no form for the type VARIANT; make it a STRING, and use parse_json"
+        )
     if pa.types.is_map(type_):
         if type_.key_type != pa.string():
             raise SchemaError(
@@ -183,8 +194,8 @@ def _check_type(type_: pa.DataType, of: str) -> None:
     elif pa.types.is_struct(type_):
         for field in type_:
             _check_type(field.type, of)
-    elif not types.is_scalar(type_):
-        raise SchemaError(f"{of}: JSON has no form for the type {type_}")
+    elif not has_form(type_):
+        raise SchemaError(f"{of}: JSON has no form for the type {types.sql_name(type_)}; make it a STRING")
 
 
 def converter(field: pa.Field, dialect: JsonDialect) -> Converter:

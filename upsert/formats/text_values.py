@@ -75,6 +75,11 @@ def pattern(type_: pa.DataType, standard: TimestampStandard) -> str:
     return f"{iso}{'Z' if type_ == types.TIMESTAMP else ''}"
 
 
+def has_form(type_: pa.DataType) -> bool:
+    """Whether values of a type have a text: those of scalar types that are no intervals."""
+    return types.is_scalar(type_) and not pa.types.is_duration(type_)
+
+
 def example(type_: pa.DataType, standard: TimestampStandard) -> str:
     """A text that is a value of the type, for messages.
 

@@ -24,6 +24,7 @@ from upsert.errors import ConfigurationError, SchemaError
 from upsert.schema import Check, Column, Length, TableSchema, plainly
 from upsert.sql.columns import WrittenCheck, read_type
 from upsert.sql.dialect import expression_tree, too_deep
+from upsert.sql.intervals import interval_literal
 from upsert.sql.tokens import Cursor
 
 
@@ -85,7 +86,7 @@ _OF_TEXT: Final[dict[type[exp.Expr], str]] = {
 }
 _READ: Final = frozenset(
     {"this", "expression", "expressions", "low", "high", "start", "length", "ifs", "default", "true", "false"}
-    | {"to", "negate", "safe", "coalesce", "typed", "is_string", "table", "db", "catalog"}
+    | {"to", "negate", "safe", "coalesce", "typed", "is_string", "table", "db", "catalog", "unit"}
 )
 """The arguments of nodes that are read, or mean nothing; with any other one a node means something else."""
 
@@ -115,6 +116,8 @@ class _Translation:
                 return self.value(inner)
             case exp.Column():
                 return self._column(node)
+            case exp.Interval() | exp.Neg(this=exp.Interval()):
+                return self._interval(node)
             case exp.Literal() | exp.Boolean() | exp.Null() | exp.Neg(this=exp.Literal(is_string=False)):
                 return literal(node)
             case exp.Cast() | exp.TryCast():
@@ -155,6 +158,15 @@ class _Translation:
         if kind in _OF_TEXT:
             return Call(_OF_TEXT[kind], (self.value(node.this), self.value(node.args["expression"])))
         raise self._unknown(node)
+
+    def _interval(self, node: exp.Interval | exp.Neg) -> Const:
+        found = interval_literal(node.this if isinstance(node, exp.Neg) else node)
+        if found is None:
+            raise self._refusal(
+                f"{node.sql('spark')!r} is no interval that rows are checked by",
+                "INTERVAL '1' DAY, HOUR, MINUTE or SECOND, or INTERVAL '1 02:03:04' DAY TO SECOND",
+            )
+        return Const(-found if isinstance(node, exp.Neg) else found, types.INTERVAL)
 
     def _unknown(self, node: exp.Expr) -> SchemaError:
         return self._refusal(f"rows are checked without Spark, so not by {node.sql('spark')!r}", _KNOWN)

@@ -10,6 +10,9 @@ instants. Every time is stored in microseconds: ``p`` may be 0 to 6, and values 
 ``TIME(p)`` is a time of day with ``p`` digits of a second, 6 where nothing is said; it is kept with 0, 3, 6
 or 9 of them, the next more that there are.
 
+``INTERVAL DAY TO SECOND`` may have other fields in a column, as in ``INTERVAL HOUR TO MINUTE``. Digits of a
+field, as Flink has them, are read and mean nothing: days have nine, seconds six digits after the point.
+
 ``VARCHAR(n)`` and ``CHAR(n)`` are texts of a column with a length, as in Spark; what is inside of nested
 types has none. ``VARBINARY(n)`` is ``BINARY``: as in Flink by default, its length is not enforced.
 """
@@ -52,6 +55,7 @@ _SCALAR_NAMES: Final[dict[str, pa.DataType]] = {
     "TIMESTAMP": types.TIMESTAMP,
     "TIMESTAMP_LTZ": types.TIMESTAMP,
     "TIMESTAMP_NTZ": types.TIMESTAMP_NTZ,
+    "VARIANT": types.VARIANT,
 }
 _TIME_PRECISION: Final = 6
 """Digits of a second of ``TIME``, as in Spark."""
@@ -70,8 +74,7 @@ _REMEDIES: Final = {
     "TEXT": "use STRING",
     "DATETIME": "use TIMESTAMP_NTZ",
     "MULTISET": "use MAP<element, INT>",
-    "INTERVAL": "use a number of a stated unit, and make_dt_interval or make_ym_interval in queries",
-    "VARIANT": "use STRING with JSON, and parse_json in queries",
+    "INTERVAL": "use INT for months, and make_ym_interval in queries",
 }
 
 
@@ -86,7 +89,16 @@ def read_type(cursor: Cursor) -> pa.DataType:
     for name, remedy in _REMEDIES.items():
         if cursor.ahead(name):
             raise cursor.refusal(f"expected a type that tables can hold ({remedy})")
-    nested = ("TIME(p)", "DECIMAL(p,s)", "VARCHAR(n)", "ARRAY<…>", "MAP<…>", "STRUCT<…>", "ROW<…>")
+    nested = (
+        "TIME(p)",
+        "INTERVAL DAY TO SECOND",
+        "DECIMAL(p,s)",
+        "VARCHAR(n)",
+        "ARRAY<…>",
+        "MAP<…>",
+        "STRUCT<…>",
+        "ROW<…>",
+    )
     raise cursor.refusal(f"expected a column type, one of {', '.join((*_SCALAR_NAMES, *nested))}")
 
 
@@ -110,6 +122,13 @@ def _scalar(cursor: Cursor) -> pa.DataType | None:
         return _time(cursor)
     if cursor.ahead("TIME"):
         return _time_of_day(cursor)
+    if (fields := _interval(cursor)) is not None:
+        if fields != types.WHOLE_INTERVAL:
+            raise cursor.refusal(
+                "other fields than DAY TO SECOND are of new columns, not of what is inside of ARRAY, MAP "
+                "and STRUCT"
+            )
+        return types.INTERVAL
     for name, type_ in _SCALAR_NAMES.items():
         if cursor.skip(name):
             if cursor.ahead("("):
@@ -183,6 +202,23 @@ def _time_of_day(cursor: Cursor) -> pa.DataType:
         raise cursor.refusal("a time of day has no zone; use TIME, or TIMESTAMP WITH LOCAL TIME ZONE")
     cursor.skip("WITHOUT", "TIME", "ZONE")
     return types.time_of(precision)
+
+
+def _interval(cursor: Cursor) -> str | None:
+    """Read ``INTERVAL first [TO last]`` of days and their parts; None, and nothing is read, for all else."""
+    fields = [field for field in types.INTERVALS if " " not in field]
+    if not (cursor.ahead("INTERVAL") and cursor.word(1).lower() in fields):
+        return None
+    cursor.expect("INTERVAL")
+    found = [cursor.name("the first field of an interval").lower()]
+    _parameters(cursor, "INTERVAL DAY(digits)", most=1)
+    if cursor.skip("TO"):
+        start = cursor.refusal(f"expected a field after {found[0].upper()}, of DAY, HOUR, MINUTE and SECOND")
+        found.append(cursor.name("the last field of an interval").lower())
+        _parameters(cursor, "INTERVAL DAY TO SECOND(digits)", most=1)
+        if " to ".join(found) not in types.INTERVALS:
+            raise start
+    return " to ".join(found)
 
 
 def _decimal(cursor: Cursor) -> pa.DataType:
@@ -367,8 +403,11 @@ class Elements:
         cursor = self._cursor
         name = cursor.name("a column, PRIMARY KEY or INDEX")
         self._refuse_column_features()
-        type_, length = read_column_type(cursor)
-        column = Column(name, type_, length=length)
+        interval = _interval(cursor)
+        type_, length = (types.INTERVAL, None) if interval else read_column_type(cursor)
+        column = Column(
+            name, type_, length=length, interval=None if interval == types.WHOLE_INTERVAL else interval
+        )
         while not (cursor.at_end or any(map(cursor.ahead, (",", ")", *self._ends)))):
             if cursor.skip("NOT", "NULL"):
                 column = replace(column, nullable=False)

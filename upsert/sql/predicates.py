@@ -8,7 +8,7 @@ join pads.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import date, datetime, time
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 from zoneinfo import ZoneInfo
@@ -20,6 +20,7 @@ from upsert import types
 from upsert.errors import SchemaError
 from upsert.schema import TableSchema
 from upsert.sql.dialect import visible_name
+from upsert.sql.intervals import interval_literal
 
 _OPERATORS: Final[dict[type[exp.Expr], str]] = {
     exp.EQ: "=",
@@ -205,6 +206,8 @@ def _is_literal(node: exp.Expr) -> bool:
     match node:
         case exp.Literal() | exp.Boolean() | exp.Neg(this=exp.Literal()):
             return True
+        case exp.Interval() | exp.Neg(this=exp.Interval()):
+            return True
         case exp.Cast(this=exp.Literal()):
             is_time_of_day = node.to.this is exp.DType.TIME and not node.to.expressions
             return is_time_of_day or node.to.this in _TIMES
@@ -254,9 +257,11 @@ def _value(literal: exp.Expr, type_: pa.DataType, zone: str) -> Any:
     match literal:
         case exp.Boolean():
             return bool(literal.this) if type_ == pa.bool_() else None
-        case exp.Neg(this=exp.Literal() as inner):
+        case exp.Neg(this=exp.Literal() | exp.Interval() as inner):
             positive = _value(inner, type_, zone)
-            return -positive if isinstance(positive, int | float | Decimal) else None
+            return -positive if isinstance(positive, int | float | Decimal | timedelta) else None
+        case exp.Interval():
+            return interval_literal(literal) if type_ == types.INTERVAL else None
         case exp.Literal(is_string=True):
             return literal.name if type_ == pa.string() else None
         case exp.Literal():

@@ -115,13 +115,17 @@ def type_text(type_: pa.DataType) -> str:
         return f"ARRAY<{type_text(type_.value_type)}>"
     if pa.types.is_map(type_):
         return f"MAP<{type_text(type_.key_type)}, {type_text(type_.item_type)}>"
-    if pa.types.is_struct(type_):
+    if pa.types.is_struct(type_) and type_ != types.VARIANT:
         fields = (
             f"{quoted(field.name)} {type_text(field.type)}{'' if field.nullable else ' NOT NULL'}"
             for field in type_
         )
         return f"STRUCT<{', '.join(fields)}>"
     return types.sql_name(type_)
+
+
+def _type_of(column: Column) -> str:
+    return type_text(column.type) if column.length is None and column.interval is None else column.sql_type
 
 
 def _elements(schema: TableSchema) -> list[str]:
@@ -146,7 +150,7 @@ def _keys(schema: TableSchema) -> list[str]:
 
 
 def _column(column: Column) -> str:
-    parts = [quoted(column.name), type_text(column.type) if column.length is None else str(column.length)]
+    parts = [quoted(column.name), _type_of(column)]
     parts += [] if column.nullable else ["NOT NULL"]
     parts += [] if column.default is None else [f"DEFAULT {column.default}"]
     if column.metadata is not None:

@@ -88,6 +88,8 @@ PARTS: Final[Mapping[str, str]] = {
         "| STRING | VARCHAR ( length ) | CHAR ( length ) | BINARY | DATE\n"
         "| TIME [ ( precision ) ] | TIMESTAMP [ ( precision ) ] [ { WITH LOCAL | WITHOUT } TIME ZONE ]\n"
         "| TIMESTAMP_LTZ [ ( precision ) ] | TIMESTAMP_NTZ\n"
+        "| INTERVAL DAY [ TO { HOUR | MINUTE | SECOND } ] | INTERVAL HOUR [ TO { MINUTE | SECOND } ]\n"
+        "| INTERVAL MINUTE [ TO SECOND ] | INTERVAL SECOND | VARIANT\n"
         "| ARRAY < type > | MAP < type , type > | STRUCT < field : type [, …] > | ROW ( field type [, …] ) }"
     ),
 }

@@ -6,7 +6,7 @@ ANDs. Operators: ``=``, ``==``, ``!=``, ``<``, ``<=``, ``>``, ``>=``, ``in``, ``
 opposite. Floats compare as Arrow compares them: NaN is neither equal to, below nor above anything.
 
 As text, for options, it is JSON of the same form. What JSON has no values for is written as text that the
-column's type reads: days, times, decimals, and binaries as hexadecimal digits.
+column's type reads: days, times, decimals, binaries as hexadecimal digits, and intervals as microseconds.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, time
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import reduce
 from typing import Any, Final
@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert import types
-from upsert.arrays import Mask
+from upsert.arrays import Mask, min_max
 from upsert.errors import SchemaError
 from upsert.schema import Column, TableSchema
 from upsert.store.metadata.file_entry import FileEntry
@@ -82,8 +82,7 @@ class Predicate:
             case ">" | ">=":
                 possible = _COMPARISONS[self.operator](high, self.value)
             case "in" if len(self.value):
-                bounds = pc.min_max(self.value)
-                possible = _within(low, high, bounds["min"], bounds["max"])
+                possible = _within(low, high, *min_max(self.value))
             case "in":
                 possible = pa.array([False] * len(low))
             case "!=" if not pa.types.is_floating(low.type):  # bounds know nothing of NaN, which differs
@@ -258,6 +257,8 @@ def where_to_json(where: Where) -> str:
 def _plain(value: Any) -> Any:
     if isinstance(value, date | datetime | time):
         return value.isoformat()
+    if isinstance(value, timedelta):
+        return str(value // timedelta(microseconds=1))
     if isinstance(value, Decimal):
         return str(value)
     if isinstance(value, bytes):
@@ -302,9 +303,11 @@ def _typed_value(column: str, type_: pa.DataType, value: Any) -> Any:
     if not isinstance(value, str) or pa.types.is_string(type_) or not types.is_scalar(type_):
         return value
     try:
+        if pa.types.is_duration(type_):
+            return timedelta(microseconds=int(value))
         # a time of day is compared with one of another precision; Python's have microseconds
         return partition_values([value], pa.time64("us") if pa.types.is_time(type_) else type_)[0].as_py()
-    except (pa.ArrowException, ValueError) as cause:
+    except (pa.ArrowException, ValueError, OverflowError) as cause:
         raise SchemaError(
             f"where: column {column!r} must be compared with a value of {types.sql_name(type_)}, got "
             f"{value!r}"

@@ -1,8 +1,10 @@
-"""Columns of TIME: what a table gives is what Spark's own table of the same rows gives."""
+"""Columns of TIME, intervals and VARIANT: a table gives what Spark's own table of the same rows gives."""
 
+import datetime as dt
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 import planner
 from upsert import types
 from upsert.catalog.catalog import Catalog
+from upsert.errors import CheckViolatedError, ConfigurationError, SchemaError
 from upsert.spark_formats import register
-from upsert.spark_table import FORMAT, table_for_spark
+from upsert.spark_table import FORMAT, collected, table_for_spark
 from upsert.store.table import Table
 
 pytestmark = pytest.mark.spark
@@ -31,22 +34,26 @@ class OfType:
         arrow: the type in which values are given to ``Table.write``.
         values: numbers of its unit: limits and others.
         literals: some of its values in SQL, to filter by.
+        step: what its values are multiples of.
     """
 
     sql: str
     arrow: pa.DataType
     values: Sequence[int]
     literals: Sequence[str]
+    step: int = 1
 
     def array(self, numbers: Sequence[int | None]) -> pa.Array:
         width = pa.int32() if self.arrow.bit_width == 32 else pa.int64()
         return pa.array(numbers, width).cast(self.arrow)
 
     def drawn(self, rng: random.Random) -> int | None:
-        return rng.choice([None, *self.values, rng.randrange(self.values[0], self.values[-1] + 1)])
+        least, most = (end // self.step for end in (self.values[0], self.values[-1]))
+        return rng.choice([None, *self.values, rng.randrange(least, most + 1) * self.step])
 
 
 DAY = 86_400
+HOUR = 3_600 * 10**6
 TYPES: Mapping[str, OfType] = {
     "t0": OfType("TIME(0)", pa.time32("s"), [0, 36_000, DAY - 1], ["TIME '10:00'"]),
     "t3": OfType("TIME(3)", pa.time32("ms"), [0, 36_000_001, DAY * 1000 - 1], ["TIME '10:00:00.001'"]),
@@ -61,6 +68,19 @@ TYPES: Mapping[str, OfType] = {
         pa.time64("ns"),
         [0, 36_000_000_000_001, 36_000_000_000_999, 36_000_000_001_000, DAY * 10**9 - 1],
         ["TIME '10:00:00.000000001'", "TIME '10:00:00.000000999'", "TIME '10:00:00.000001'"],
+    ),
+    "days": OfType(
+        "INTERVAL DAY TO SECOND",
+        pa.duration("us"),
+        [-(2**63), -1, 0, 1, DAY * 10**6, 2**63 - 1],
+        ["INTERVAL '1' DAY", "-INTERVAL '0.000001' SECOND", "INTERVAL '-1 02:00:00.5' DAY TO SECOND"],
+    ),
+    "hours": OfType(
+        "INTERVAL HOUR",
+        pa.duration("us"),
+        [-1_000_000 * HOUR, 0, HOUR, 1_000_000 * HOUR],
+        ["INTERVAL '1' HOUR", "INTERVAL '1' MINUTE"],
+        step=HOUR,
     ),
 }
 
@@ -184,3 +204,177 @@ def test_a_stream_of_changes_carries_them_into_another_table(
         source.write(some)
         follow()
         assert by_id(sink.snapshot().scan()) == by_id(source.snapshot().scan())
+
+
+def test_an_interval_with_parts_that_its_column_lacks_is_refused(catalog: Catalog) -> None:
+    catalog.sql("CREATE TABLE t (id INT, d INTERVAL DAY TO MINUTE)")
+    rows = pa.table({"id": pa.array([1, 2], pa.int32()), "d": pa.array([60_000_000, 1], pa.duration("us"))})
+    with pytest.raises(
+        SchemaError, match=r"'d' is INTERVAL DAY TO MINUTE, got 1 .* of 1 microseconds in row 1"
+    ):
+        catalog.table("t").write(rows)
+
+
+def test_types_are_shown_as_they_were_declared(catalog: Catalog) -> None:
+    """Also in a table that is made of the query's columns, and in a column that is added."""
+    catalog.sql("CREATE TABLE t (a TIME(2), b INTERVAL DAY, c INTERVAL MINUTE TO SECOND, d ARRAY<TIME>)")
+    catalog.sql("ALTER TABLE t ADD COLUMN e INTERVAL HOUR")
+    text = str(catalog.sql("SHOW CREATE TABLE t"))
+    for column in ("`a` TIME(3)", "`b` INTERVAL DAY,", "`c` INTERVAL MINUTE TO SECOND", "`d` ARRAY<TIME(6)>"):
+        assert column in text
+    assert "`e` INTERVAL HOUR" in text
+    catalog.sql("DROP TABLE t")
+    catalog.sql(text)
+    assert str(catalog.sql("SHOW CREATE TABLE t")) == text
+
+
+def test_checks_and_defaults_take_literals(catalog: Catalog, session: SparkSession) -> None:
+    catalog.sql("""
+        CREATE TABLE t (
+            id INT, at TIME DEFAULT TIME '10:00' CHECK (at >= TIME '09:30'),
+            took INTERVAL HOUR TO SECOND DEFAULT INTERVAL '90' MINUTE CHECK (took < INTERVAL '1' DAY))""")
+    catalog.sql("INSERT INTO t (id) VALUES (1)", session)
+    for values in ("(2, TIME '09:29:59.999999', NULL)", "(3, NULL, INTERVAL '24' HOUR)"):
+        with pytest.raises(CheckViolatedError):
+            catalog.sql(f"INSERT INTO t VALUES {values}", session)
+    catalog.sql("INSERT INTO t VALUES (4, NULL, -INTERVAL '24' HOUR)", session)
+    catalog.sql(
+        "UPDATE t SET took = took + INTERVAL '1' MINUTE, at = TIME '23:59' WHERE took > INTERVAL '1' HOUR",
+        session,
+    )
+    catalog.sql("DELETE FROM t WHERE took = INTERVAL '-1 00:00:00' DAY TO SECOND")
+    found = catalog.table("t").snapshot().scan().to_pylist()
+    assert found == [{"id": 1, "at": dt.time(23, 59), "took": dt.timedelta(minutes=91)}]
+
+
+def test_an_interval_is_no_partition_and_like_a_variant_it_has_no_form_in_records(catalog: Catalog) -> None:
+    with pytest.raises(SchemaError, match="PARTITIONED BY: column 'd' is an interval; make it a BIGINT"):
+        catalog.sql("CREATE TABLE t (d INTERVAL DAY) PARTITIONED BY (d)")
+    options = "'connector' = 'kafka', 'topic' = 't', 'properties.bootstrap.servers' = 'localhost:1'"
+    for format_, type_ in product(("json", "csv", "avro"), ("INTERVAL DAY TO SECOND", "VARIANT")):
+        with pytest.raises(SchemaError, match=type_):
+            catalog.sql(f"CREATE TABLE k (a INT, d {type_}) WITH ({options}, 'format' = '{format_}')")
+
+
+@pytest.mark.long
+def test_joins_and_views_keep_the_types(catalog: Catalog, session: SparkSession) -> None:
+    """A delta join finds rows by TIME and by an interval, and gives both on as they are."""
+    catalog.sql(
+        "CREATE TABLE l (id INT, k TIME(0), i INTERVAL HOUR, PRIMARY KEY (id) NOT ENFORCED, INDEX (k))"
+    )
+    catalog.sql(
+        "CREATE TABLE r (k TIME(0), n TIME(9), d INTERVAL DAY TO SECOND, PRIMARY KEY (k) NOT ENFORCED)"
+    )
+    query = "SELECT l.id, l.k, l.i, r.n, r.d, r.d + l.i AS s FROM l JOIN r ON l.k = r.k"
+    catalog.sql(f"CREATE MATERIALIZED VIEW j AS {query}", session)
+    catalog.sql(
+        "CREATE MATERIALIZED VIEW g AS SELECT k, max(i) AS i, count(*) AS n FROM l GROUP BY k", session
+    )
+    steps = [
+        "INSERT INTO l VALUES (1, TIME '10:00', INTERVAL '1' HOUR), (2, TIME '11:00', INTERVAL '-2' HOUR)",
+        "INSERT INTO r VALUES (TIME '10:00', TIME '10:00:00.000000001', INTERVAL '1' SECOND)",
+        "INSERT INTO r VALUES (TIME '11:00', NULL, NULL)",
+        "UPDATE l SET i = INTERVAL '3' HOUR WHERE id = 1",
+    ]
+    for step in steps:
+        catalog.sql(step, session)
+        catalog.sql("REFRESH MATERIALIZED VIEW j", session)
+        catalog.sql("REFRESH MATERIALIZED VIEW g", session)
+    assert shown(catalog.sql("SELECT * FROM j ORDER BY id", session).df) == shown(
+        catalog.sql(f"{query} ORDER BY id", session).df
+    )
+    groups = "SELECT k, max(i), count(*) FROM l GROUP BY k ORDER BY k"
+    assert shown(catalog.sql("SELECT * FROM g ORDER BY k", session).df) == shown(
+        catalog.sql(groups, session).df
+    )
+    assert [column.sql_type for column in catalog.table("j").schema.columns][1:5] == [
+        "TIME(0)",
+        "INTERVAL HOUR",
+        "TIME(9)",
+        "INTERVAL DAY TO SECOND",
+    ]
+
+
+JSON = ['{"a": 1}', '{"a": 2, "b": [true, null]}', "null", "1.50", '"text"', None]
+
+
+def in_json(rows: DataFrame) -> list[tuple[Any, ...]]:
+    return sorted(
+        (tuple(row) for row in rows.selectExpr("id", "to_json(v)", "to_json(s.w)").collect()), key=str
+    )
+
+
+@pytest.mark.parametrize("file_format", ["arrow", "parquet", "avro"])
+def test_variants_are_kept_updated_and_streamed(
+    catalog: Catalog, session: SparkSession, tmp_path: Path, file_format: str
+) -> None:
+    """Written by SQL, by Spark and as Arrow from Spark; a row that is written as it was is no change."""
+    columns = "id INT, v VARIANT, s STRUCT<w: VARIANT>, PRIMARY KEY (id) NOT ENFORCED"
+    for name in ("t", "sink"):
+        catalog.sql(f"CREATE TABLE {name} ({columns}) WITH ('file.format' = '{file_format}')")
+    table = catalog.table("t")
+    given = session.createDataFrame(list(enumerate(JSON)), "id INT, j STRING")
+    rows = given.selectExpr("id", "parse_json(j) AS v", "named_struct('w', parse_json(j)) AS s")
+    expected = [
+        (id_, json and json.replace(" ", "").replace("1.50", "1.5"), json) for id_, json in enumerate(JSON)
+    ]
+    expected = [(id_, v, v) for id_, v, _ in expected]
+    rows.write.format(FORMAT).option("path", table.path).mode("append").save()
+    read = session.read.format(FORMAT).option("path", table.path)
+    assert in_json(read.load()) == sorted(expected, key=str)
+    if file_format != "arrow":
+        return
+    changes = session.readStream.format(FORMAT).option("path", table.path).load()
+    writer = catalog.write_changes(changes, "sink").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    table.write(collected(read.load().where("id < 2").toArrow()))
+    catalog.sql("INSERT INTO t VALUES (9, parse_json('[1]'), NULL), (10, NULL, NULL)", session)
+    catalog.sql("UPDATE t SET v = parse_json('7') WHERE variant_get(v, '$.a', 'int') = 2", session)
+    catalog.sql("DELETE FROM t WHERE id = 10")
+    expected[1] = (1, "7", expected[1][2])
+    expected.append((9, "[1]", None))
+    writer.trigger(availableNow=True).start().awaitTermination()
+    for values in ("(11, NULL, named_struct('w', parse_json('3')))", "(12, parse_json('5'), NULL)"):
+        catalog.sql(f"INSERT INTO t VALUES {values}", session)
+        writer.trigger(availableNow=True).start().awaitTermination()
+    expected += [(11, None, "3"), (12, "5", None)]
+    rows = catalog.sql("SELECT * FROM t ORDER BY id", session).rows
+    assert rows.column("v").is_null().to_pylist() == [v is None for _, v, _ in sorted(expected)]
+    table.write(rows)
+    for name in ("t", "sink"):
+        assert in_json(catalog.sql(f"SELECT * FROM {name}", session).df) == sorted(expected, key=str)
+    found = session.read.format(FORMAT).option("path", table.path).load()
+    assert found.schema["v"].dataType.simpleString() == "variant"
+    assert found.selectExpr("variant_get(v, '$.a', 'int') AS a").where("a = 1").count() == 1
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (
+            "id INT, v VARIANT, PRIMARY KEY (v) NOT ENFORCED",
+            "PRIMARY KEY: column 'v' must be of a scalar type",
+        ),
+        (
+            "id INT, v VARIANT, PRIMARY KEY (id) NOT ENFORCED, INDEX (v)",
+            "column 'v' must be of a scalar type",
+        ),
+        ("id INT, v VARIANT) PARTITIONED BY (v", "PARTITIONED BY: column 'v' must be of a scalar type"),
+        ("id INT, v VARIANT) WITH ('bucket-key' = 'v', 'bucket' = '2'", "'bucket-key'.*'v'.* VARIANT"),
+        ("id INT, v VARIANT CHECK (v = 1)", "CHECK"),
+        ("id INT, v MAP<VARIANT, INT>", "column 'v': a key of a MAP must be comparable, got VARIANT"),
+    ],
+)
+def test_a_variant_is_a_value_only(catalog: Catalog, columns: str, message: str) -> None:
+    with pytest.raises((SchemaError, ConfigurationError), match=message):
+        catalog.sql(f"CREATE TABLE t ({columns})")
+
+
+@pytest.mark.long
+def test_a_materialized_view_has_no_variant(catalog: Catalog, session: SparkSession) -> None:
+    catalog.sql("CREATE TABLE t (id INT, v VARIANT, PRIMARY KEY (id) NOT ENFORCED)")
+    with pytest.raises(SchemaError, match="column 'v' is VARIANT, which Spark does not compare"):
+        catalog.sql("CREATE MATERIALIZED VIEW m AS SELECT * FROM t", session)
+    catalog.sql("CREATE MATERIALIZED VIEW m AS SELECT id, variant_get(v, '$.a', 'int') AS a FROM t", session)
+    catalog.sql("INSERT INTO t VALUES (1, parse_json('{\"a\": 5}'))", session)
+    catalog.sql("REFRESH MATERIALIZED VIEW m", session)
+    assert shown(catalog.sql("SELECT * FROM m", session).df) == [("1", "5")]

@@ -45,6 +45,7 @@ KEY_VALUES: Mapping[pa.DataType, Sequence[Any]] = {
     pa.time32("ms"): [dt.time(0), dt.time(10, 20, 30, 5000), dt.time(23, 59, 59, 999000)],
     pa.time64("us"): [dt.time(0), dt.time(0, 0, 0, 1), dt.time(10, 20), dt.time(23, 59, 59, 999999)],
     pa.time64("ns"): [dt.time(0), dt.time(0, 0, 0, 1), dt.time(10, 20), dt.time(23, 59, 59, 999999)],
+    pa.duration("us"): [dt.timedelta(days=n, microseconds=1) for n in (-106751991, -1, 0, 1, 106751990)],
     pa.decimal128(10, 2): [Decimal("-99999999.99"), Decimal("-0.01"), Decimal(0), Decimal("12.50")],
     pa.decimal128(38, 10): [Decimal(f"-{9 * 10**26}"), Decimal("-0.0000000001"), Decimal(0), Decimal(10**27)],
 }

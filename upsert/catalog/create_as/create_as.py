@@ -21,7 +21,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 from pyspark.sql.streaming.readwriter import DataStreamWriter
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StructType
 
 from upsert import types
 from upsert.catalog.connectors.base import Connector
@@ -37,8 +37,8 @@ from upsert.managed import frames
 from upsert.managed.writer import described_sink
 from upsert.materializer.choice import Sink
 from upsert.rowkind import ROW_KIND_COLUMN
-from upsert.schema import Column, Index, TableSchema
-from upsert.spark_table import stored_type
+from upsert.schema import Index, TableSchema
+from upsert.spark_table import column_of
 from upsert.store import Table
 from upsert.store.storage import storage_of
 from upsert.store.table_options import TableOptions
@@ -70,7 +70,8 @@ def derived_schema(
     >>> schema.names, schema.primary_key
     (('id', 'n'), ('id',))
     """
-    columns = tuple(_column(name, field) for field in rows.fields if field.name != ROW_KIND_COLUMN)
+    of = f"table {name!r}"
+    columns = tuple(column_of(field, of) for field in rows.fields if field.name != ROW_KIND_COLUMN)
     key = tuple(primary_key) or _group_key(rows)
     try:
         schema = TableSchema(columns, key, tuple(indexes), tuple(partitioned_by), comment)
@@ -78,11 +79,6 @@ def derived_schema(
     except SchemaError as cause:
         raise SchemaError(f"table {name!r}: {cause}") from None
     return schema
-
-
-def _column(table: str, field: StructField) -> Column:
-    type_ = stored_type(field, f"table {table!r}")
-    return Column(field.name, type_, field.nullable, field.metadata.get("comment"))
 
 
 def _group_key(rows: StructType) -> tuple[str, ...]:

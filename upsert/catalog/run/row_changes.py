@@ -71,7 +71,7 @@ _TRACKING: Final = "change-tracking"
 def _spark_type(column: Column) -> Any:
     from pyspark.sql.types import StructType
 
-    field = {"name": "c", "type": types.to_json(column.type), "nullable": True, "metadata": {}}
+    field = {"name": "c", "type": column.spark_type, "nullable": True, "metadata": {}}
     return StructType.fromJson({"type": "struct", "fields": [field]})["c"].dataType
 
 
@@ -86,7 +86,9 @@ def _is_assignable(given: Any, wanted: Any) -> bool:
         return True
     if isinstance(given, times) and isinstance(wanted, times):
         return True
-    if isinstance(given, t.TimeType) and isinstance(wanted, t.TimeType):
+    if any(
+        isinstance(given, kind) and isinstance(wanted, kind) for kind in (t.TimeType, t.DayTimeIntervalType)
+    ):
         return True
     if isinstance(wanted, t.StringType):
         return isinstance(given, t.AtomicType) and not isinstance(given, t.BinaryType)

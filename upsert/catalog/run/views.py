@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from upsert import types
 from upsert.catalog.connectors.definition import definition_in
 from upsert.catalog.context import Context
 from upsert.catalog.create_as.create_as import (
@@ -402,6 +403,11 @@ def _planned(
         indexes=map(Index.over, statement.indexes),
         comment=statement.comment,
     )
+    if variants := [column.name for column in schema.columns if types.has_variant(column.type)]:
+        raise SchemaError(
+            f"view {table_ref.shown!r}: column {variants[0]!r} is VARIANT, which Spark does not compare, so "
+            "no refresh can tell what has changed; take values out of it with variant_get, or use to_json"
+        )
     options = context.options.with_defaults(statement.options) | {OPTION: definition.to_option()}
     own = versions, query.bases, context.view_plan
     return _NewView(table_ref.name, schema, options, None, *own), rows

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from functools import cache
 from typing import Any, Final, Self
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from upsert import types
+from upsert.arrays import min_max
 from upsert.schema import Column, TableSchema
 from upsert.store.paths import BucketId, Partition
 from upsert.store.rows.layout import Layout
@@ -35,10 +35,10 @@ def bounds(layout: Layout, batch: pa.RecordBatch) -> tuple[dict[int, Any], dict[
     high: dict[int, Any] = {}
     for column in layout.schema.columns:
         if types.is_scalar(column.type):
-            found = pc.min_max(batch.column(column.name))
-            least, greatest = _python_value(found["min"]), _python_value(found["max"])
+            low_end, high_end = min_max(batch.column(column.name))
+            least, greatest = _python_value(low_end), _python_value(high_end)
             if column.type == pa.time64("ns"):
-                greatest = _not_below(found["max"])
+                greatest = _not_below(high_end)
             if isinstance(least, str | bytes):
                 least = least[:_TEXT_LENGTH]
             if isinstance(greatest, str | bytes) and len(greatest) > _TEXT_LENGTH:
@@ -51,6 +51,8 @@ def _python_value(value: pa.Scalar) -> Any:
     """The value, or None where Python has none (a time beyond the year 9999) or it does not compare (NaN)."""
     try:
         plain = value.as_py()
+        if isinstance(plain, timedelta):
+            pa.scalar(plain, value.type)  # Arrow does not take back the outermost ones that it gives
     except (ValueError, OverflowError):
         return None
     return None if plain != plain else plain

@@ -119,6 +119,8 @@ def _stored(
     is_key = column.name in layout.schema.primary_key
     if column.length is not None:
         cast = _of_length(cast, column.name, column.length, weights, owner)
+    if column.interval is not None:
+        _check_fields(cast, column, owner)
     # where rows of a key are combined, NULL means that another one has the value: the commit looks
     if not column.nullable and cast.null_count and (is_key or not layout.merge.combines):
         missing = pc.is_null(cast).to_numpy()
@@ -159,7 +161,20 @@ def _of_length(
     return pc.utf8_rpad(texts, most, " ") if length.is_padded else texts
 
 
+def _check_fields(values: pa.ChunkedArray, column: Column, owner: str) -> None:
+    """Refuse intervals with parts below the last field of theirs."""
+    micros = types.INTERVALS[column.interval or types.WHOLE_INTERVAL]
+    numbers = pc.fill_null(values.cast(pa.int64()), 0).to_numpy()
+    if (odd := numbers % micros != 0).any():
+        at = int(np.argmax(odd))
+        raise SchemaError(
+            f"{owner}: column {column.name!r} is {column.sql_type}, got {int(odd.sum())} intervals with "
+            f"smaller parts, the first of {numbers[at]} microseconds in row {at}; cut them"
+        )
+
+
 def _cast(values: pa.ChunkedArray, column: Column, owner: str) -> pa.ChunkedArray:
+    values = _with_stored_variants(values)
     if not is_same_but_for_width(values.type, column.type):
         raise SchemaError(
             f"{owner}: column {column.name!r} must be {types.sql_name(column.type)}, got Arrow type "
@@ -179,11 +194,19 @@ def _cast(values: pa.ChunkedArray, column: Column, owner: str) -> pa.ChunkedArra
 
 def cast_to(values: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
     """The values in another type of the same family, see ``is_same_but_for_width``; NULLs are not checked."""
+    values = _with_stored_variants(values)
     if types.is_scalar(type_):
         return values.cast(type_)
     # Arrow refuses to cast a NULL struct to one with NOT NULL fields; so these are declared afterwards
     chunks = [retyped(chunk, type_) for chunk in values.cast(_nullable(type_)).chunks]
     return pa.chunked_array(chunks, type_)
+
+
+def _with_stored_variants(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The values with each VARIANT as tables have it, where it is as Spark gives it."""
+    if (wanted := types.with_stored_variants(values.type)) == values.type:
+        return values
+    return pa.chunked_array([retyped(chunk, wanted) for chunk in values.chunks], wanted)
 
 
 def _nullable(type_: pa.DataType) -> pa.DataType:
@@ -232,6 +255,7 @@ _FAMILIES: Final = (
     (pa.types.is_decimal,),
     (pa.types.is_date,),
     (pa.types.is_time,),
+    (pa.types.is_duration,),
 )
 
 
@@ -242,7 +266,7 @@ def _is_any(type_: pa.DataType, kinds: Iterable[Callable[[pa.DataType], bool]]) 
 def _check_inner_nulls(array: pa.Array, name: str, owner: str) -> None:
     """A NULL where the nested type says there is none: Arrow lets it pass, Spark would misread it."""
     for field, values in _inner(array):
-        if not field.nullable and values.null_count:
+        if values.null_count and not (field.nullable and array.type != types.VARIANT):
             raise SchemaError(
                 f"{owner}: column {name!r}: {field.name!r} inside it must not be NULL, got NULL"
             )

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.upsert.store.samples import KEY_VALUES
 from upsert.store.files.formats import FORMATS, base, format_called
 from upsert.store.files.formats.base import Compression, FileFormat
-from upsert.types import TIMESTAMP, TIMESTAMP_NTZ
+from upsert.types import TIMESTAMP, TIMESTAMP_NTZ, VARIANT
 
 POINT = pa.struct([pa.field("x", pa.int64(), nullable=False), pa.field("t", TIMESTAMP)])
 NESTED: dict[pa.DataType, Any] = {
@@ -29,6 +29,7 @@ NESTED: dict[pa.DataType, Any] = {
     pa.list_(pa.float32()): [[], [math.nan, None, -0.0]],
     pa.map_(pa.int32(), pa.field("value", TIMESTAMP_NTZ, nullable=False)): [[], [(1, dt.datetime(1, 1, 1))]],
     pa.map_(pa.string(), pa.list_(pa.date32())): [[("a", [dt.date(9999, 12, 31), None]), ("b", None)]],
+    VARIANT: [{"variant_value": b"\x0c\x01", "variant_metadata": b"\x01\0\0"}],
     pa.binary(16): [b"\0" * 16, bytes(range(16))],
 }
 VALUES = {**KEY_VALUES, **NESTED}

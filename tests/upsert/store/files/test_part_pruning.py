@@ -9,12 +9,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.upsert.store.samples import KEY_VALUES, Runs, multiset, table_of
+from upsert.arrays import min_max
 from upsert.schema import Column, TableSchema
 from upsert.store.alterations import AddColumn, DropColumn, RenameColumn, WidenColumn
 from upsert.store.files.data_file import forget_open_files
@@ -62,10 +62,8 @@ def bounds(values: pa.Array) -> list[tuple[Any, Any]] | None:
 @pytest.mark.parametrize("type_", KEY_VALUES, ids=str)
 def test_bounds_of_a_part_are_those_of_its_values(type_: pa.DataType) -> None:
     values = pa.array([None, *KEY_VALUES[type_], None], type_)
-    expected = []
-    for start in range(0, len(values), 2):
-        found = pc.min_max(values.slice(start, 2)).as_py()
-        expected.append((found["min"], found["max"]))
+    parts = (min_max(values.slice(start, 2)) for start in range(0, len(values), 2))
+    expected = [(low.as_py(), high.as_py()) for low, high in parts]
     assert bounds(values) == [(None, None) if low != low else (low, high) for low, high in expected]
 
 

@@ -59,16 +59,18 @@ _INFLATE: Final[dict[str, Callable[[pa.Buffer], bytes]]] = {
 }
 
 _END_OF_ARRAY: Final = b"\x00"
-_TIMES_OF_DAY: Final[Mapping[pa.DataType, Any]] = {
+_WITHOUT_RECORDS: Final[Mapping[pa.DataType, Any]] = {
     types.time_of(0): "int",
     types.time_of(3): {"type": "int", "logicalType": "time-millis"},
     types.time_of(6): {"type": "long", "logicalType": "time-micros"},
     types.time_of(9): "long",
+    types.INTERVAL: "long",
 }
 _NUMBERS: Final = {
     types.TIMESTAMP: pa.int64(),
     types.TIMESTAMP_NTZ: pa.int64(),
     pa.date32(): pa.int32(),
+    types.INTERVAL: pa.int64(),
     **{time: pa.int32() if time.bit_width == 32 else pa.int64() for time in types.NANOS},
 }
 
@@ -228,7 +230,7 @@ def _avro_type(field: pa.Field, within: str) -> Any:
 
 
 def _not_null(type_: pa.DataType, path: str) -> Any:
-    if (scalar := _TIMES_OF_DAY.get(type_) or avro_schema.scalar(type_)) is not None:
+    if (scalar := _WITHOUT_RECORDS.get(type_) or avro_schema.scalar(type_)) is not None:
         return scalar
     if pa.types.is_fixed_size_binary(type_):
         return {"type": "fixed", "name": path, "size": type_.byte_width}

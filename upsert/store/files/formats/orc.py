@@ -1,8 +1,8 @@
 """Apache ORC: stripes of a few megabytes, of which only the wanted columns are read (pure).
 
 A timestamp of ORC counts nanoseconds, which end in the year 2262, so timestamps are kept as BIGINT, in
-microseconds since 1970. Times of day, which ORC lacks, are kept as the numbers that they are. The Arrow
-schema is kept as an attribute of the first column.
+microseconds since 1970. Times of day and intervals, which ORC lacks, are kept as the numbers that they are.
+The Arrow schema is kept as an attribute of the first column.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ _BATCH_ROWS: Final = 8192
 _PLAIN: Final = {
     types.TIMESTAMP: pa.int64(),
     types.TIMESTAMP_NTZ: pa.int64(),
+    types.INTERVAL: pa.int64(),
     **{time: pa.int32() if time.bit_width == 32 else pa.int64() for time in types.NANOS},
 }
 _CODECS: Final = {"none": "uncompressed"}
