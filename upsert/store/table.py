@@ -840,6 +840,7 @@ class Table:
 
         Raises:
             SchemaError: ``partition`` names no partition column, or a value does not fit it.
+            LogNotPublishedError: it is compacted; the log does not say yet that partitions have expired.
         """
         is_wanted = compaction.in_buckets(self.schema, partition, buckets)
         with background.compaction_lock(self.root, wait=True):
