@@ -192,7 +192,6 @@ def test_the_quick_start_is_that_of_the_readme_which_runs() -> None:
         ("CHAR(n) as a partition column", "CREATE TABLE t (a CHAR(3)) PARTITIONED BY (a)"),
         ("a CHECK by subqueries", "CREATE TABLE t (a INT, CHECK (a > (SELECT 3)))"),
         ("fields of structs", "ALTER TABLE t ALTER COLUMN a.b COMMENT 'x'"),
-        ("TIME", "CREATE TABLE t (a TIME)"),
         ("`INTERVAL DAY TO SECOND`", "CREATE TABLE t (a INTERVAL DAY TO SECOND)"),
         ("`INTERVAL YEAR TO MONTH`", "CREATE TABLE t (a INTERVAL YEAR TO MONTH)"),
         ("VARIANT", "CREATE TABLE t (a VARIANT)"),

@@ -406,7 +406,8 @@ SYNTAX: Final[tuple[Syntax, ...]] = (
         "CALL",
         s.Call,
         "CALL [ sys . ] procedure ( [ name => value [, …] ] )",
-        "Does what a procedure is for: tags, rollback, expiry, clean-up, compaction, check.",
+        "Does what a procedure is for: tags, rollback, expiry of snapshots and partitions, clean-up, "
+        "compaction, check.",
         "CALL create_tag('orders', 'month-end')",
         "sql.md#procedures",
     ),
