@@ -298,6 +298,16 @@ def test_columns_that_the_message_does_not_have_are_refused(
         small(tmp_path, field)
 
 
+def test_default_of_the_message_is_read_and_has_to_fit(tmp_path: Path) -> None:
+    file = file_of("N\noptional int32 n = 1", syntax="proto2")
+    file.message_type[0].field[0].default_value = "300"
+    given = {"read-default-values": "true"}
+    own = context(tmp_path, file, "N", pa.schema({"n": pa.int16()}), **given)
+    assert decode(own, [b"", b"\x08\x07"]).rows.to_pylist() == [{"n": 300}, {"n": 7}]
+    with pytest.raises(SchemaError, match="'n' is TINYINT, the message's default is 300"):
+        context(tmp_path, file, "N", pa.schema({"n": pa.int8()}), **given)
+
+
 def test_wider_columns_are_read_and_not_written(tmp_path: Path) -> None:
     own = context(tmp_path, file_of("N\nint32 n = 1"), "N", pa.schema({"n": pa.int64()}))
     assert decode(own, [b"\x08\x07"]).rows.to_pylist() == [{"n": 7}]

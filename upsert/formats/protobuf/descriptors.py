@@ -22,6 +22,7 @@ from upsert import types
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.formats.avro_schema import NAME
 from upsert.formats.protobuf.wire import FIXED32, FIXED64, LENGTH, VARINT
+from upsert.formats.text_values import integer_range
 
 
 class Kind(IntEnum):
@@ -305,6 +306,12 @@ def _value_mismatch(found: Any, field: pa.Field, writing: bool, may_lack: bool) 
     if found.type == Kind.MESSAGE and pa.types.is_struct(type_):
         return mismatch(found.message_type, list(type_), writing=writing, may_lack=may_lack)
     if _fits(found.type, type_, writing):
+        if pa.types.is_integer(type_) and found.has_default_value and not found.is_repeated:
+            # other numbers that do not fit are seen where they occur
+            low, high = integer_range(type_)
+            if found.type != Kind.ENUM and not low <= found.default_value <= high:
+                name = types.sql_name(type_)
+                return f"{field.name!r} is {name}, the message's default is {found.default_value}"
         return None
     return f"{field.name!r} is {types.sql_name(type_)}, the message says {type_name(found)}"
 
