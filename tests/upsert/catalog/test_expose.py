@@ -8,6 +8,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
 import planner
+from tests.helpers import run_spark_script
 from upsert import Catalog
 from upsert.errors import ConfigurationError
 
@@ -96,3 +97,10 @@ def test_what_cannot_be_is_told(catalog: Catalog, spark: SparkSession) -> None:
             catalog.sql("CREATE TABLE theirs (id INT, PRIMARY KEY (id) NOT ENFORCED)")
     finally:
         spark.sql("DROP TABLE theirs")
+
+
+@pytest.mark.long
+def test_a_client_of_a_thrift_server_reads_and_writes_tables(tmp_path: Path) -> None:
+    """With a Hive Metastore, over JDBC, by Spark's own client."""
+    output = run_spark_script(Path(__file__).parent / "thrift_server.py", tmp_path)
+    assert "client: ['1,5.0', '2,6.0', '3,20.0']" in output
