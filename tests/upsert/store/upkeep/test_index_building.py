@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.object_store import ObjectStore
 from tests.upsert.store.disk import KILLED, assert_nothing_is_left_over, finish, run, start
 from upsert.catalog.system_tables import read
 from upsert.schema import Column, Index, TableSchema
@@ -301,6 +302,20 @@ def test_files_of_other_formats(file_format: str, tmp_path: Path) -> None:
     (one, *_) = table.snapshot().files.entries
     assert one.file.endswith(file_format)
     assert Path(table.path, paths.index_file(one.file)).exists()
+
+
+def test_files_in_an_object_store_are_stored_again_under_the_new_name(s3: ObjectStore) -> None:
+    table = Table.create(s3.folder(), SCHEMA, QUIET)
+    table.write(rows(*range(20)))
+    table.alter(BY_A)
+    before = {entry.file for entry in table.snapshot().files.entries}
+    build(table)
+    assert stored(table) == (2, 2)
+    assert before.isdisjoint(entry.file for entry in table.snapshot().files.entries)
+    with no_index_is_built():
+        assert found(table, a=2) == [2, 7, 12, 17]
+    table.expire(keep=1)
+    assert table.check(deep=True) == ()
 
 
 @pytest.mark.parametrize("key", [["id"], []])
