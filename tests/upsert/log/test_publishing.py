@@ -65,6 +65,11 @@ def test_every_way_of_writing_is_in_the_log_once(
     table.compact()
     if schema is PARTITIONED:
         table.drop_partition({"v": "c"})
+        table.write(rows(("+I", 7, "2020-01-01"), ("+I", 8, "2020-01-02"), ("+I", 9, "z")))
+        assert table.expire_partitions(older_than_s=86_400) == ("v=2020-01-01", "v=2020-01-02")
+        table.alter(SetOptions({"partition.expiration-time": "1 d"}))
+        table.write(rows(("+I", 7, "2020-01-03")))  # and is dropped after its commit
+        assert [one.name for one in table.partitions()] == ["v=b", "v=z"]
     table.overwrite(rows(("+I", 1, "b"), ("+I", 6, "d")))
     table.overwrite(rows())
     assert_log_is_the_table(table)
