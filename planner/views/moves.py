@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -13,6 +14,7 @@ from upsert.errors import SnapshotExpiredError, UntrackedChangesError
 from upsert.managed.stepping import Step
 from upsert.store.metadata.stands_for import Costs, Refresh
 from upsert.store.read.changes import StepSize, step_size
+from upsert.store.retention.consumers import Consumer
 from upsert.store.table import Table
 from upsert.store.version import Version
 from upsert.views.refresh import FEW_BYTES, FEW_ROWS
@@ -22,6 +24,9 @@ SHALLOW_ROWS: Final = 5_000
 
 WHOLE_ROWS: Final = 50_000
 """Tables of so few rows are read as a whole, rather than kept partition by partition."""
+
+HELD_BEHIND: Final = 10
+"""A view holds fewer than so many snapshots of a table beside those that it reads."""
 
 Bases = Mapping[str, str]
 """Folders of the tables that something reads, by their uuids."""
@@ -106,14 +111,26 @@ def _touched(bases: Bases, step: Step) -> StepSize | None:
 
 
 def _is_held(bases: Bases, versions: Versions, consumer: str) -> bool:
-    """Hold all tables at some versions; False if one has expired there."""
+    """Hold all tables at some versions; False if one has expired there.
+
+    A hold of a version a little earlier holds these too: to renew it is a file written through to the disk.
+    """
     for uuid, path in bases.items():
         version = Version.complete(versions[uuid])
+        table = Table.open(path)
         try:
-            if version != Version.EMPTY:
-                Table.open(path).hold(consumer, version)
+            if version != Version.EMPTY and not _holds(table, table.consumer(consumer), version):
+                table.hold(consumer, version)
         except SnapshotExpiredError:
             return False
         except PermissionError:
             continue  # a table of others: if its changes expire, the sums are computed again
     return True
+
+
+def _holds(table: Table, held: Consumer | None, version: Version) -> bool:
+    """Whether a hold need not be renewed for a version: nothing from its own version on can expire."""
+    if held is None or time.time() * 1000 > (held.renewed_ms + held.until_ms) / 2:
+        return False
+    is_fence = held.version.is_complete and table.published.seen.oldest <= held.version.target
+    return is_fence and 0 <= version.target - held.version.target < HELD_BEHIND

@@ -775,6 +775,10 @@ class Table:
         """Who holds what, by name; those whose lease is over stay until the next expiry."""
         return consumers.read_all(self.root, self.uuid)
 
+    def consumer(self, name: str) -> Consumer | None:
+        """What one reader holds; None if it holds nothing."""
+        return consumers.read(self.root, self.uuid, name)
+
     def release(self, consumer: str) -> bool:
         """Keep nothing for a consumer any more; whether it held anything."""
         return consumers.release(self.published, consumer)

@@ -564,6 +564,22 @@ def test_a_view_holds_what_its_next_refresh_reads_until_it_is_dropped(
     assert [consumer.name for consumer in sales.consumers()] == [f"view-{catalog.table('totals').uuid}"]
 
 
+def test_a_hold_is_written_again_when_it_is_ten_snapshots_behind(
+    catalog: Catalog, spark: SparkSession
+) -> None:
+    sales = catalog.table("sales")
+    view = catalog.create_view("totals", TOTALS, spark=spark)
+    held = []
+    for seed in range(5):
+        known = view.base_versions["default.sales"]
+        change(catalog, seed)  # three commits to sales
+        assert view.refresh()
+        held.append(sales.consumers()[0].version.target)
+        assert 0 <= known - held[-1] < 10
+    assert len(set(held)) == 2
+    assert kinds(view) == ["append"] * 6
+
+
 def test_a_view_says_which_way_it_was_refreshed_and_why(
     catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
