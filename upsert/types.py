@@ -263,6 +263,15 @@ VALUE: Final = "value"
 KEY: Final = "key"
 
 
+def has_fields(type_: pa.DataType) -> bool:
+    """Whether values of a type have fields that can be named; a VARIANT is one value.
+
+    >>> has_fields(pa.struct([("a", pa.int32())])), has_fields(VARIANT), has_fields(pa.int32())
+    (True, False, False)
+    """
+    return bool(pa.types.is_struct(type_) and type_ != VARIANT)
+
+
 @dataclass(frozen=True)
 class Form:
     """A type, and what tells the fields in it apart, whatever their names.
@@ -298,14 +307,14 @@ class Form:
             return [self.part(ELEMENT, type_.value_type)]
         if pa.types.is_map(type_):
             return [self.part(KEY, type_.key_type), self.part(VALUE, type_.item_type)]
-        if pa.types.is_struct(type_):
+        if has_fields(type_):
             return [self.part(field.name, field.type) for field in type_]
         return []
 
     @property
     def is_struct(self) -> bool:
         """Whether it has fields, which are known by ids."""
-        return bool(pa.types.is_struct(self.type))
+        return has_fields(self.type)
 
 
 def is_same_form(old: Form, new: Form) -> bool:
@@ -414,7 +423,7 @@ def changed_within(
     if pa.types.is_map(type_) and first == VALUE:
         own = type_.item_field
         return pa.map_(type_.key_type, own.with_type(changed_within(own.type, rest, change, inner)))
-    if pa.types.is_struct(type_) and (at := type_.get_field_index(first)) >= 0:
+    if has_fields(type_) and (at := type_.get_field_index(first)) >= 0:
         own = type_.field(at).with_type(changed_within(type_.field(at).type, rest, change, inner))
         return pa.struct([own if number == at else one for number, one in enumerate(type_)])
     raise SchemaError(
@@ -478,7 +487,7 @@ def _of_struct(of: str, path: Sequence[str]) -> str:
 
 
 def _check_struct(type_: pa.DataType, of: str) -> None:
-    if not pa.types.is_struct(type_) or type_ == VARIANT:
+    if not has_fields(type_):
         raise SchemaError(f"{of}: only a STRUCT has fields, got {sql_name(type_)}")
 
 

@@ -31,7 +31,7 @@ from upsert.store.alterations import (
 )
 from upsert.store.files.data_file import forget_open_files
 from upsert.store.read.pinned_columns import PinnedColumns
-from upsert.types import reshaped
+from upsert.types import VARIANT, reshaped
 
 AT = pa.struct([("lat", pa.int32()), ("lon", pa.int32())])
 PLACES = TableSchema.of({"id": pa.int64(), "at": AT}, ["id"])
@@ -127,6 +127,17 @@ def test_last_field_and_fields_that_something_names_stay(table: Table) -> None:
     other = Table.create(f"{table.path}-2", schema)
     with pytest.raises(SchemaError, match="'x' is the only field; drop the column"):
         other.alter(DropField(("s", "x")))
+
+
+def test_variant_has_no_fields_to_change(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "v", TableSchema.of({"id": pa.int64(), "v": VARIANT}, ["id"]))
+    for change in (
+        DropField(("v", "variant_value")),
+        RenameField(("v", "variant_value"), "x"),
+        AddField(("v", "x"), pa.int8()),
+    ):
+        with pytest.raises(SchemaError, match="only a STRUCT has fields, got VARIANT"):
+            table.alter(change)
 
 
 def test_running_query_keeps_the_fields_it_began_with(table: Table) -> None:
