@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyspark
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
@@ -54,7 +55,10 @@ class OfType:
 
 DAY = 86_400
 HOUR = 3_600 * 10**6
-TYPES: Mapping[str, OfType] = {
+COMPARES_PRECISIONS = not pyspark.__version__.startswith("4.2")
+"""Spark 4.2 has TIME up to microseconds, and compares times of one precision only."""
+
+ALL_TYPES: Mapping[str, OfType] = {
     "t0": OfType("TIME(0)", pa.time32("s"), [0, 36_000, DAY - 1], ["TIME '10:00'"]),
     "t3": OfType("TIME(3)", pa.time32("ms"), [0, 36_000_001, DAY * 1000 - 1], ["TIME '10:00:00.001'"]),
     "t6": OfType(
@@ -83,6 +87,8 @@ TYPES: Mapping[str, OfType] = {
         step=HOUR,
     ),
 }
+
+TYPES = {name: of for name, of in ALL_TYPES.items() if name != "t9" or COMPARES_PRECISIONS}
 
 
 @pytest.fixture
@@ -157,7 +163,7 @@ def test_a_table_gives_what_spark_s_own_table_gives(
         conditions = [
             f"{name} {operator} {one}" for operator, one in zip(operators, of.literals, strict=True)
         ]
-        for where in conditions:
+        for where in conditions if COMPARES_PRECISIONS or name not in ("t0", "t3") else ():
             query = f"SELECT {name}, count(*), min(id) FROM %s WHERE {where} GROUP BY {name} ORDER BY {name}"
             own = shown(session.sql(query % "own"))
             assert shown(catalog.sql(query % "t", session).df) == own, query
@@ -257,6 +263,7 @@ def test_an_interval_is_no_partition_and_like_a_variant_it_has_no_form_in_record
 
 
 @pytest.mark.long
+@pytest.mark.skipif(not COMPARES_PRECISIONS, reason="Spark 4.2 has no TIME(9)")
 def test_joins_and_views_keep_the_types(catalog: Catalog, session: SparkSession) -> None:
     """A delta join finds rows by TIME and by an interval, and gives both on as they are."""
     catalog.sql(
