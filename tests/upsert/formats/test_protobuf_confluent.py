@@ -18,6 +18,7 @@ from upsert.errors import ConfigurationError, SchemaError
 from upsert.formats.base import FormatContext, Side
 from upsert.formats.protobuf.confluent import FORMAT
 from upsert.options import parse
+from upsert.types import INTERVAL, VARIANT
 
 USERS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
 METADATA = ("message-name", "schema-id", "schema-version")
@@ -86,7 +87,7 @@ def test_derived_message_holds_what_columns_may_be(double: Double) -> None:
     own = context(fields, double.url)
     found = FORMAT.decoder(own).decode(FORMAT.encoder(own).encode(table))
     assert found.rows.equals(table)
-    for type_ in (pa.date32(), pa.decimal128(10, 2), pa.list_(pa.list_(pa.int32()))):
+    for type_ in (pa.date32(), pa.decimal128(10, 2), pa.list_(pa.list_(pa.int32())), VARIANT, INTERVAL):
         with pytest.raises(SchemaError, match="column 'c' must be of a type that Protobuf has"):
             context(pa.schema({"c": type_}), double.url)
 

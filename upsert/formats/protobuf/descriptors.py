@@ -403,7 +403,7 @@ def _type(message: Any, path: str, one: Any, field: pa.Field, column: pa.Field) 
     """Give a field the type of a column, or of what is in one."""
     if field.type in _TIMES:
         one.type, one.type_name = Kind.MESSAGE, f".{_TIMESTAMP}"
-    elif pa.types.is_struct(field.type):
+    elif pa.types.is_struct(field.type) and field.type != types.VARIANT:
         name = f"{_camel(column.name)}Row"
         one.type, one.type_name = Kind.MESSAGE, f"{path}.{name}"
         _derive(message.nested_type.add(name=name), one.type_name, list(field.type))
