@@ -158,15 +158,11 @@ def test_a_table_gives_what_spark_s_own_table_gives(
     catalog.sql("SELECT * FROM t", session).df.write.parquet(str(tmp_path / "own"))
     session.read.parquet(str(tmp_path / "own")).createOrReplaceTempView("own")
     assert by_id(session.table("own").toArrow()) == model
-    for name, of in TYPES.items():
-        operators = [rng.choice(["=", "<>", "<", "<=", ">", ">="]) for _ in of.literals]
-        conditions = [
-            f"{name} {operator} {one}" for operator, one in zip(operators, of.literals, strict=True)
-        ]
-        for where in conditions if COMPARES_PRECISIONS or name not in ("t0", "t3") else ():
-            query = f"SELECT {name}, count(*), min(id) FROM %s WHERE {where} GROUP BY {name} ORDER BY {name}"
-            own = shown(session.sql(query % "own"))
-            assert shown(catalog.sql(query % "t", session).df) == own, query
+    for name in rng.sample([name for name in TYPES if COMPARES_PRECISIONS or name not in ("t0", "t3")], 3):
+        where = f"{name} {rng.choice(['=', '<>', '<', '<=', '>', '>='])} {rng.choice(TYPES[name].literals)}"
+        query = f"SELECT {name}, count(*), min(id) FROM %s WHERE {where} GROUP BY {name} ORDER BY {name}"
+        own = shown(session.sql(query % "own"))
+        assert shown(catalog.sql(query % "t", session).df) == own, query
 
 
 @pytest.mark.parametrize("key", TYPES)
