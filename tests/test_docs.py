@@ -192,9 +192,10 @@ def test_the_quick_start_is_that_of_the_readme_which_runs() -> None:
         ("CHAR(n) as a partition column", "CREATE TABLE t (a CHAR(3)) PARTITIONED BY (a)"),
         ("a CHECK by subqueries", "CREATE TABLE t (a INT, CHECK (a > (SELECT 3)))"),
         ("fields of structs", "ALTER TABLE t ALTER COLUMN a.b COMMENT 'x'"),
-        ("`INTERVAL DAY TO SECOND`", "CREATE TABLE t (a INTERVAL DAY TO SECOND)"),
+        ("intervals as partition columns", "CREATE TABLE t (a INTERVAL DAY) PARTITIONED BY (a)"),
+        ("narrower intervals than `DAY TO SECOND`", "CREATE TABLE t (a ARRAY<INTERVAL DAY>)"),
         ("`INTERVAL YEAR TO MONTH`", "CREATE TABLE t (a INTERVAL YEAR TO MONTH)"),
-        ("VARIANT", "CREATE TABLE t (a VARIANT)"),
+        ("VARIANT as a key", "CREATE TABLE t (a VARIANT, PRIMARY KEY (a) NOT ENFORCED)"),
     ],
 )
 def test_a_statement_that_the_page_says_is_not_there_is_refused(name: str, statement: str) -> None:
