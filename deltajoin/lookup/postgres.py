@@ -29,7 +29,8 @@ class PostgresLookup:
             BIGINT, REAL as DOUBLE); CHAR(n), UUID, JSON and the like need a view that casts them to text.
         keys: the columns to look up by.
         limits: keys a request, requests at a time, seconds a request, attempts.
-        user, password: who connects, where the dsn does not say so; None: as the dsn says.
+        user: who connects, where the dsn does not say so; None: as the dsn says.
+        password: that user's password, as ``user``.
 
     Raises:
         ConfigurationError, SchemaError: an argument is wrong; nothing was connected to.
