@@ -439,7 +439,7 @@ class TableSchema(Jsonable):
     def has_columns_of(self, other: Self) -> bool:
         """Whether rows of one schema are rows of the other: their columns are the same."""
         own, theirs = (
-            [(c.id, c.name, c.type, c.nullable, c.length, c.interval) for c in one.columns]
+            [(c.id, c.name, c.type, c.nullable, c.length, c.interval, c.fields) for c in one.columns]
             for one in (self, other)
         )
         return own == theirs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Final, Self, TypeVar
@@ -377,11 +377,12 @@ class Table:
             )
         for _ in range(_MAX_ROLLBACKS):
             head = self.snapshot()
-            staged = self._taken_back(target, head.info)
-            if not staged:
-                return head
+            staged: list[StagedFiles] = []
             try:
                 with self.discarded_if_failed(staged):
+                    staged.extend(self._taken_back(target, head.info))
+                    if not staged:
+                        return head
                     done = self.commit(staged, unchanged_since=head.id)
             except CommitConflictError:
                 continue  # another commit has changed one of these rows: see what it is now
@@ -392,11 +393,11 @@ class Table:
             f"some {_MAX_ROLLBACKS} times; stop those, and call rollback_to again"
         )
 
-    def _taken_back(self, target: int, head: SnapshotInfo) -> list[StagedFiles]:
+    def _taken_back(self, target: int, head: SnapshotInfo) -> Iterator[StagedFiles]:
         """The staged changes from one state back to an older one, bucket by bucket."""
         start, end = Version.complete(target), Version.complete(head.data_version)
         found = (self.changes_between(start, end, buckets=[one]) for one in range(self.options.bucket))
-        return [self.stage(_changes.inverted(rows), order="none") for rows in found if rows.num_rows]
+        return (self.stage(_changes.inverted(rows), order="none") for rows in found if rows.num_rows)
 
     def stage(self, rows: Rows, *, order: Order, definition: int | None = None) -> StagedFiles:
         """Write the files of one task that has *all* rows of the buckets it writes to; publish nothing.

@@ -112,8 +112,13 @@ def write_sidecar_again(
         with storage.new_file(path) as new:
             try:
                 os.link(local, new)
-            except OSError:  # what was fetched lies on another disk
-                shutil.copyfile(local, new)
+                os.utime(new)  # or a clean-up would take it for waste as old as the rows
+            except OSError:  # what was fetched lies on another disk, or a link is not allowed
+                Path(new).unlink(missing_ok=True)
+                with open(local, "rb") as rows, open(new, "xb") as copy:
+                    shutil.copyfileobj(rows, copy)
+                    copy.flush()
+                    os.fsync(copy.fileno())
 
     storage.mapped(old, link)
     reach("data.after-file")

@@ -114,6 +114,11 @@ class PinnedColumns:
 
     def _cast(self, values: pa.ChunkedArray, now: Column, column: Column) -> pa.ChunkedArray:
         """Values of a column as it is now, in the form that it had then."""
+        if values.type != now.type:
+            raise SchemaError(
+                f"{self.of}: column {now.name!r} must be {types.sql_name(now.type)}, got {values.type}, for "
+                "it was altered while it was read; read it again"
+            )
 
         def narrowed(values: pa.Array, type_: pa.DataType) -> pa.Array:
             try:

@@ -18,15 +18,17 @@ from deltajoin.spark.tables import JoinedTables
 from deltajoin.spec import DeltaJoinSpec, Side
 from tests.deltajoin.spark.steps import Steps
 from upsert.errors import SchemaError
-from upsert.schema import ComputedColumn, FieldId, TableSchema, form_of
+from upsert.schema import Column, ComputedColumn, FieldId, TableSchema, form_of
 from upsert.store import Table
 from upsert.store.alterations import (
+    AddColumn,
     AddComputed,
     AddField,
     Alteration,
     DropField,
     RenameColumn,
     RenameField,
+    WidenColumn,
     WidenPart,
 )
 from upsert.store.files.data_file import forget_open_files
@@ -164,6 +166,37 @@ def test_running_query_keeps_the_fields_it_began_with(table: Table) -> None:
     table.alter(DropField(("at", "lon")), AddField(("at", "lon"), pa.int32()))
     with pytest.raises(SchemaError, match=r"field 'at.lon', which the query began with, must be there"):
         read()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [WidenColumn("n", pa.int64()), WidenPart(("at", "lon"), pa.int64()), DropField(("at", "alt"))],
+)
+def test_rows_are_read_again_when_their_columns_are_altered_while_they_are_read(
+    table: Table, change: Alteration
+) -> None:
+    table.alter(AddColumn(Column("n", pa.int32())), AddField(("at", "alt"), pa.int8()))
+    put(table, {"id": 1, "at": {"lat": 1, "lon": 2, "alt": 3}, "n": 4})
+    pinned = PinnedColumns.named(table.schema, ["id", "at", "n"], "query")
+    before, pending = rows(table), [change]
+
+    def read(names: tuple[str, ...]) -> pa.Table:
+        if pending:
+            Table.open(table.path).alter(pending.pop())
+        return table.snapshot().scan(names)
+
+    if isinstance(change, DropField):
+        with pytest.raises(SchemaError, match=r"field 'at.alt', which the query began with, must be there"):
+            pinned.read(table, read)
+    else:
+        assert pinned.read(table, read).sort_by("id").to_pylist() == before
+
+
+def test_running_query_writes_no_field_that_came_in_the_place_of_one_of_its_own(table: Table) -> None:
+    before = table.schema
+    table.alter(DropField(("at", "lon")), AddField(("at", "lon"), pa.int32()))
+    assert table.schema == before
+    assert not table.schema.has_columns_of(before)
 
 
 def test_join_goes_on_across_the_statement_and_starts_again_with_the_new_names(tmp_path: Path) -> None:

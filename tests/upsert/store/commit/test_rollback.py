@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.upsert.store.disk import assert_nothing_is_left_over
 from upsert.errors import (
     CheckViolatedError,
     CommitConflictError,
@@ -130,6 +131,20 @@ def test_rows_that_break_a_later_check_are_not_rolled_back_to(table: Table) -> N
     table.alter(DropCheck("few"))
     table.rollback_to(1)
     assert found(table) == {1: 1, 2: 2, 3: 3}
+
+
+@pytest.mark.parametrize("wrong", ["_1", "_2", "_3", "_4"])
+def test_what_was_written_of_other_buckets_is_deleted_when_a_row_is_refused(
+    wrong: str, tmp_path: Path
+) -> None:
+    table = Table.create(tmp_path / "t", SCHEMA, {"bucket": "2", "write-only": "true"})
+    table.write(rows(**{"_1": 5, "_2": 5, "_3": 5, "_4": 5} | {wrong: 1}))
+    table.write(rows(_1=6, _2=6, _3=6, _4=6))
+    check = check_of(read_check(Cursor("CHECK (n >= 4)"), "few"), table.schema, "t")
+    table.alter(AddCheck(check))
+    with pytest.raises(CheckViolatedError):
+        table.rollback_to(1)
+    assert_nothing_is_left_over(table)
 
 
 def test_rows_that_are_made_of_several_are_refused(tmp_path: Path) -> None:

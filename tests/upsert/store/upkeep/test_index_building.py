@@ -226,10 +226,43 @@ def test_compaction_and_overwrite_of_other_processes_take_files_away(
 def test_clean_up_beside_it_takes_no_file_that_is_needed(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A linked file is as old as its rows, so a clean-up takes it for one that is left; it is built again."""
+    """A clean-up of files of any age takes what is not published yet; it is built again."""
     before_publishing(monkeypatch, lambda: table.clean(older_than_s=0))
     build(table)
     assert len(set(stored(table))) == 1
+    assert found(table, a=2) == expected(a=2)
+    assert table.check(deep=True) == ()
+
+
+def test_what_a_dead_builder_has_left_is_as_young_as_its_name(table: Table) -> None:
+    """Its rows may be old: a clean-up that took it for old would stop the writers that are at work."""
+    for entry in table.snapshot().files.entries:
+        os.utime(Path(table.path, entry.file), (0, 0))
+    staged = table.stage(rows(50), order="rows")
+    assert run(lambda: build(table), "compact.after-write") == KILLED
+    assert table.clean() == 0
+    table.commit([staged])
+    assert found(table, a=0) == [*expected(a=0), 50]
+
+
+def test_file_that_cannot_be_linked_is_copied_durably(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where it belongs to another user, whose files Linux lets no one link who may not write to them."""
+    link, sync, synced = os.link, os.fsync, set[int]()
+
+    def refuse(source: str, target: str) -> None:
+        if "bucket-" in target:
+            raise PermissionError
+        link(source, target)
+
+    def noted(descriptor: int) -> None:
+        sync(descriptor)
+        synced.add(os.fstat(descriptor).st_ino)
+
+    monkeypatch.setattr(os, "link", refuse)
+    monkeypatch.setattr(os, "fsync", noted)
+    build(table)
+    assert len(set(stored(table))) == 1
+    assert {os.stat(Path(table.path, one.file)).st_ino for one in table.snapshot().files.entries} <= synced
     assert found(table, a=2) == expected(a=2)
     assert table.check(deep=True) == ()
 
