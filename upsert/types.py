@@ -381,7 +381,7 @@ def reshaped(
                 children.append(reshaped(own, old.parts[number], part, cast, may_lack=may_lack))
         mask = values.is_null() if values.null_count else None
         return pa.StructArray.from_arrays(children, fields=list(new.type), mask=mask)
-    if values.offset or len(values) != _length_of_whole(values):
+    if not _is_whole(values):
         values = values.take(pa.array(np.arange(len(values))))  # values outside of a slice may not fit
     inner = [values.keys, values.items] if pa.types.is_map(old.type) else [values.values]
     pairs = zip(inner, old.parts, new.parts, strict=True)
@@ -393,9 +393,10 @@ def reshaped(
     return pa.Array.from_buffers(new.type, len(values), [validity, offsets], -1, 0, children=made)
 
 
-def _length_of_whole(values: pa.Array) -> int:
-    """How many lists or maps lie in the memory of some."""
-    return len(values.offsets) - 1 if values.offset == 0 else -1
+def _is_whole(values: pa.Array) -> bool:
+    """Whether the parts of lists or maps are all that lies in their memory."""
+    inner = values.keys if pa.types.is_map(values.type) else values.values
+    return values.offset == 0 and len(values) > 0 and values.offsets[-1].as_py() == len(inner)
 
 
 def reshaped_column(

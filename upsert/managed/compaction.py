@@ -49,8 +49,9 @@ def compact(
             written = _written(spark, _Work(table.path, head.id, tuple(jobs)))
             info = compaction.publish(committer, jobs, written, yields=False)
         info = index_building.build(committer, is_wanted) or info
-    table.maintain()
-    return None if info is None else table.snapshot(info.id)
+    found = None if info is None else table.snapshot(info.id)
+    table.maintain()  # in which it may expire
+    return found
 
 
 @dataclass(frozen=True)

@@ -52,10 +52,15 @@ def lacks_index(old: Definition, new: Definition) -> bool:
 
 def lacking(history: History, files: FileSet, definition: Definition) -> list[CompactionJob]:
     """One job for each file that lacks an index, the smallest first."""
-    versions = {entry.definition for entry in files.entries}
-    old = {version for version in versions if lacks_index(history.definition_at(version), definition)}
+    old = _old_versions(history, files, definition)
     jobs = [_job(entry, definition) for entry in files.entries if entry.definition in old]
     return sorted(jobs, key=lambda job: job.rows)
+
+
+def _old_versions(history: History, files: FileSet, definition: Definition) -> set[int]:
+    """Versions of the definition under which files were written that lack an index."""
+    versions = {entry.definition for entry in files.entries}
+    return {version for version in versions if lacks_index(history.definition_at(version), definition)}
 
 
 def _job(entry: FileEntry, definition: Definition) -> CompactionJob:
@@ -74,7 +79,7 @@ def is_needed(history: History, head: SnapshotInfo, added: Sequence[FileEntry] =
         return False
     if _whole.get(history.uuid) == definition.version:
         return any(lacks_index(history.definition_at(entry.definition), definition) for entry in added)
-    if lacking(history, history.files(head), definition):
+    if _old_versions(history, history.files(head), definition):
         return True
     _whole.put(history.uuid, definition.version)
     return False

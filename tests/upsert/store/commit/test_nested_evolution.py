@@ -418,6 +418,9 @@ def test_slices_are_reshaped_without_what_lies_beside_them() -> None:
         made = reshaped(values.slice(start), *forms)
         made.validate(full=True)
         assert made.to_pylist() == [None, [], [{"b": 1}, None]][start - 1 :]
+    made = reshaped(values.take(pa.array([3, 1, 0])).slice(0, 2), *forms)
+    made.validate(full=True)
+    assert made.to_pylist() == [[{"b": 1}, None], None]
     maps = pa.array(
         [[("x", {"a": 1 << 40})], None, [("y", None), ("z", {"a": 2})]], pa.map_(pa.string(), old.value_type)
     )

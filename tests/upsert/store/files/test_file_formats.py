@@ -113,6 +113,38 @@ def test_structs_are_null_where_they_were_in_parts_of_many_rows(format_: FileFor
     assert found.column(0).to_pylist() == values
 
 
+LINES = pa.struct(
+    [
+        pa.field("x", pa.string(), nullable=False),
+        pa.field("at", POINT, nullable=False),
+        pa.field("many", pa.list_(pa.field("element", POINT, nullable=False)), nullable=False),
+        pa.field("named", pa.map_(pa.string(), pa.field("value", POINT, nullable=False)), nullable=False),
+    ]
+)
+
+
+@pytest.mark.parametrize("wrap", ["struct", "list", "map", "slice"])
+@pytest.mark.parametrize("format_", FORMATS, ids=lambda format_: format_.name)
+def test_fields_of_structs_that_are_null_may_be_null_whatever_their_type_says(
+    format_: FileFormat, wrap: str
+) -> None:
+    """As Spark gives them."""
+    line = {"x": "a", "at": {"x": 1, "t": None}, "many": [{"x": 2, "t": None}], "named": [("k", {"x": 3})]}
+    fields = [pa.array([None, line[field.name], None], field.type) for field in LINES]
+    structs = pa.StructArray.from_arrays(fields, fields=list(LINES), mask=pa.array([True, False, True]))
+    values: pa.Array = structs
+    if wrap == "slice":
+        values = structs.slice(1)
+    elif wrap == "list":
+        values = pa.ListArray.from_arrays([0, 1, 3], structs)
+    elif wrap == "map":
+        values = pa.MapArray.from_arrays([0, 1, 3], ["a", "b", "c"], structs)
+    stored = format_.open(written(format_, pa.record_batch({"s": values})))
+    found = stored.read(0, ["s"])
+    found.validate(full=True)
+    assert found.column(0).to_pylist() == values.to_pylist()
+
+
 @pytest.mark.parametrize("codec", format_called("avro").codecs)
 def test_bytes_of_avro_that_changed_are_refused_by_no_other_error_than_of_damage(codec: str) -> None:
     format_ = format_called("avro")

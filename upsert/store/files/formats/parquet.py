@@ -47,6 +47,8 @@ class ParquetFormat:
 
     def write(self, out: ChecksummedFile, rows: pa.RecordBatch, compression: Compression) -> None:
         """Write the rows, a row group a part."""
+        columns = [_without_null_in_null(column) for column in rows.columns]
+        rows = pa.RecordBatch.from_arrays(columns, schema=rows.schema)
         with parquet.ParquetWriter(
             out, rows.schema, compression=compression.codec, compression_level=compression.level
         ) as writer:
@@ -104,6 +106,53 @@ class ParquetRows:
             if _SECONDS in inner_types(type_):
                 found = found.set_column(number, name, found.column(name).cast(type_))
         return batch_of(self.schema, found, names, found.num_rows)
+
+
+def _without_null_in_null(array: pa.Array) -> pa.Array:
+    """The array with any value for each NULL in a NOT NULL field, of which the struct is NULL: none reads it.
+
+    Parquet's writer looks at the field alone, and refuses it. Spark's rows have such NULLs.
+    """
+    type_ = array.type
+    if not any(_has_required(inner) for inner in inner_types(type_)):
+        return array
+    if pa.types.is_struct(type_):
+        fields = [_without_null_in_null(array.field(number)) for number in range(type_.num_fields)]
+        fields = [
+            one if field.nullable or not one.null_count else _valid(one)
+            for field, one in zip(type_, fields, strict=True)
+        ]
+        mask = array.is_null() if array.null_count else None
+        return pa.StructArray.from_arrays(fields, fields=list(type_), mask=mask)
+    return _with_parts(array, [_without_null_in_null(part) for part in _parts(array)], array.buffers()[0])
+
+
+def _has_required(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_struct(type_)) and any(not field.nullable for field in type_)
+
+
+def _valid(array: pa.Array) -> pa.Array:
+    """The array with some value where it is NULL."""
+    if pa.types.is_struct(array.type):
+        fields = [array.field(number) for number in range(array.type.num_fields)]
+        return pa.StructArray.from_arrays(fields, fields=list(array.type))
+    if array.type.num_fields:
+        return _with_parts(array, _parts(array), None)
+    buffers = [None, *array.buffers()[1:]]
+    return pa.Array.from_buffers(array.type, len(array), buffers, 0, array.offset)
+
+
+def _parts(array: pa.Array) -> list[pa.Array]:
+    """The values of arrays or the keys and values of maps, all that lie in the memory."""
+    return [array.keys, array.items] if pa.types.is_map(array.type) else [array.values]
+
+
+def _with_parts(array: pa.Array, parts: list[pa.Array], validity: pa.Buffer | None) -> pa.Array:
+    type_ = array.type
+    if pa.types.is_map(type_):
+        parts = [pa.StructArray.from_arrays(parts, fields=[type_.key_field, type_.item_field])]
+    buffers = [validity, array.buffers()[1]]
+    return pa.Array.from_buffers(type_, len(array), buffers, -1, array.offset, children=parts)
 
 
 def _bound(statistics: Any, which: str, type_: pa.DataType) -> Any:
