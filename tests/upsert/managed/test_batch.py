@@ -67,12 +67,13 @@ def frame(session: SparkSession, *rows: tuple[Any, ...], schema: str = "id BIGIN
     return session.createDataFrame(list(rows), schema)
 
 
-def test_every_type_survives_both_ways(session: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("file_format", ["arrow", "parquet"])
+def test_every_type_survives_both_ways(session: SparkSession, tmp_path: Path, file_format: str) -> None:
     table = Table.create(tmp_path / "t", EVERY_TYPE)
     columns = {name: pa.array(values, type_) for name, (type_, values) in TYPES.items()}
     table.write(pa.table({"id": pa.array([1, 2], pa.int64()), **columns}))
     found = read(session, table.path)
-    copy = Table.create(tmp_path / "copy", EVERY_TYPE)
+    copy = Table.create(tmp_path / "copy", EVERY_TYPE, {"file.format": file_format})
     found.write.format("upsert-table").mode("append").save(copy.path)
     assert copy.snapshot().scan().to_pylist() == table.snapshot().scan().to_pylist()
     texts = found.selectExpr(

@@ -60,6 +60,25 @@ def test_tasks_merge_and_the_driver_commits_once(spark: SparkSession, table: Tab
 
 
 @pytest.mark.spark
+def test_partitions_and_snapshots_expire_after_it(spark: SparkSession, tmp_path: Path) -> None:
+    """Also the snapshot that it made, once a partition has gone in the next one."""
+    schema = TableSchema.of(
+        {"day": pa.string(), "id": pa.int64()}, primary_key=["day", "id"], partitioned_by=["day"]
+    )
+    kept = {"snapshot.num-retained.min": "1", "snapshot.num-retained.max": "1"}
+    table = Table.create(
+        tmp_path / "t", schema, {"write-only": "true", "partition.expiration-time": "1 d"} | kept
+    )
+    for id in (1, 2):
+        table.write(pa.table({"day": ["2013-01-01", "9999-01-01"], "id": [id, id]}))
+    found = managed.compact(spark, table.path)
+    assert found is not None
+    assert found.info.kind == "compact"
+    assert [info.kind for info in table.history()] == ["delete", "expire"]
+    assert multiset(table.snapshot().scan(["day"])) == {("9999-01-01",): 2}
+
+
+@pytest.mark.spark
 def test_a_partition_that_was_overwritten_meanwhile_is_told(
     spark: SparkSession, table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
