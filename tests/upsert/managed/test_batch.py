@@ -229,7 +229,7 @@ class TestMergeSchema:
             ("id BIGINT, v INT", "column 'v' must be STRING, got INT"),
             ("id BIGINT, v STRING, V STRING", "columns 'v' and 'V' differ in case alone"),
             (
-                "id BIGINT, v STRING, w INTERVAL DAY",
+                "id BIGINT, v STRING, w INTERVAL YEAR",
                 "'merge-schema': column 'w' must be of a type that a table",
             ),
             ("id BIGINT, w STRING", "the query lacks column"),
