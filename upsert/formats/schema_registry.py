@@ -118,7 +118,10 @@ class SchemaRegistry:
             if reply is None:
                 raise SchemaError(f"schema {id} is not in the registry")
             own = self._descriptor(id, reply)
-            self._add_references(id, reply, found)
+            try:
+                self._add_references(id, reply, found)
+            except RecursionError:
+                raise SchemaError(f"schema {id} refers to schemas that refer to others too often") from None
             self._files[id] = (*found.items(), ("", own))
         return self._files[id]
 
@@ -138,7 +141,10 @@ class SchemaRegistry:
 
     def _add_references(self, id: int, reply: Any, found: dict[str, bytes]) -> None:
         """Add the files that one imports, before those that import them."""
-        for one in reply.get("references") or ():
+        references = reply.get("references") or []
+        if not isinstance(references, list):
+            raise self._no_registry("references", references)
+        for one in references:
             match one:
                 case {"name": str(name), "subject": str(subject), "version": int(version)}:
                     pass

@@ -21,6 +21,7 @@ from tests.upsert.formats.protobuf_messages import (
 from upsert import types
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.formats.base import Decoded, FormatContext
+from upsert.formats.protobuf import format, wire
 from upsert.formats.protobuf.format import FORMAT
 from upsert.options import parse
 
@@ -132,12 +133,14 @@ def _sorted(value: Any) -> Any:
 @pytest.mark.parametrize("syntax", ["proto3", "proto2"])
 @pytest.mark.parametrize("defaults", [False, True])
 def test_random_messages_are_read_as_the_library_reads_them(
-    tmp_path: Path, syntax: str, defaults: bool
+    tmp_path: Path, syntax: str, defaults: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also two messages one after the other, which are merged, cut and changed ones, and any bytes."""
     seed = random.randrange(10**6)
     print("seed", seed)
     rng = random.Random(seed)
+    monkeypatch.setattr(format, "_BATCH_BYTES", rng.choice([20_000, 1 << 22]))
+    monkeypatch.setattr(wire, "_LONG", rng.choice([0, 64]))
     file = file_of(EVERYTHING, syntax=syntax)
     own = context(tmp_path, file, "All", COLUMNS, **{"read-default-values": str(defaults).lower()})
     cls = message_class(file, "All")
@@ -275,6 +278,20 @@ def test_bad_messages_may_be_passed_over(tmp_path: Path) -> None:
     assert passing.bad == ()
 
 
+def test_long_values_are_read_without_a_place_for_each_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def placed(begin: Any, length: Any) -> Any:
+        raise AssertionError(length)
+
+    monkeypatch.setattr(wire, "places", placed)
+    texts = ["x" * 100_000, "", "y" * 70_000]
+    own = small(tmp_path, TAGS)
+    messages = [b"\x1a" + bytes([n & 127 | 128, n >> 7 & 127 | 128, n >> 14]) for n in map(len, texts)]
+    found = decode(own, [head + text.encode() for head, text in zip(messages, texts, strict=True)])
+    assert found.rows["tags"].to_pylist() == [[text] for text in texts]
+
+
 def test_message_with_very_many_fields_is_read_beside_small_ones(tmp_path: Path) -> None:
     own = small(tmp_path, TAGS)
     many = b"\x1a\x01x" * 100_000
@@ -345,3 +362,16 @@ def test_required_field_needs_a_column_and_a_value(tmp_path: Path) -> None:
     own = context(tmp_path, file, "N", pa.schema({"n": pa.int32()}))
     with pytest.raises(SchemaError, match=r"field 'n' of shop.N is required, got NULL"):
         encoded(own, {"n": None})
+
+
+def test_a_null_message_need_not_have_what_it_requires(tmp_path: Path) -> None:
+    text = "N\nrequired int32 n = 1\nRow\noptional N one = 1\nrepeated N all = 2"
+    part = pa.struct({"n": pa.int32()})
+    fields = pa.schema({"one": part, "all": pa.list_(part)})
+    own = context(tmp_path, file_of(text, syntax="proto2"), "Row", fields)
+    rows = [{"one": None, "all": [{"n": 1}]}, {"one": {"n": 0}, "all": None}, {"one": None, "all": []}]
+    messages = FORMAT.encoder(own).encode(pa.Table.from_pylist(rows, own.fields)).to_pylist()
+    assert decode(own, messages).rows.to_pylist() == [rows[0], rows[1], {"one": None, "all": None}]
+    assert encoded(own, rows[2]) == b""
+    with pytest.raises(SchemaError, match=r"field 'n' of shop.N is required, got NULL"):
+        encoded(own, {"one": {"n": None}, "all": None})

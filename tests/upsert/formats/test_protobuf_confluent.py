@@ -1,7 +1,8 @@
 """Protobuf messages that name their schema in a registry."""
 
 import base64
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ from tests.upsert.formats.real_registry import real_registry
 from tests.upsert.formats.registry_double import Double, registry_double
 from tests.upsert.formats.test_avro import INT_RECORD
 from upsert import types
-from upsert.errors import ConfigurationError, SchemaError
+from upsert.errors import ConfigurationError, SchemaError, UpsertError
 from upsert.formats.base import FormatContext, Side
 from upsert.formats.protobuf.confluent import FORMAT
-from upsert.options import parse
+from upsert.formats.schema_registry import RegistryConfig, SchemaRegistry
+from upsert.options import Secret, parse
 from upsert.types import INTERVAL, VARIANT
 
 USERS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
@@ -190,3 +192,25 @@ def test_a_real_registry_gives_and_takes_descriptors(tmp_path: Path) -> None:
         messages = FORMAT.encoder(context(PLACES, url, **options)).encode(rows)
         assert FORMAT.decoder(context(PLACES, url, **options)).decode(messages).rows.equals(rows)
         assert FORMAT.decoder(context(PLACES, url)).decode(messages).rows.equals(rows)
+
+
+@pytest.mark.parametrize(
+    ("references", "reason"),
+    [
+        (lambda count: [{"name": f"{count}.proto", "subject": "s", "version": 1}], "refers to"),
+        (lambda _: 7, "references"),
+        (lambda _: "no list", "references"),
+    ],
+)
+def test_references_of_a_registry_are_not_trusted(
+    monkeypatch: pytest.MonkeyPatch, references: Callable[[int], Any], reason: str
+) -> None:
+    """Each of the first kind refers to another one."""
+    registry, calls = SchemaRegistry(RegistryConfig((Secret("http://localhost"),))), itertools.count()
+
+    def reply(path: str) -> Any:
+        return {"schema": "", "schemaType": "PROTOBUF", "references": references(next(calls))}
+
+    monkeypatch.setattr(registry, "_call", reply)
+    with pytest.raises(UpsertError, match=reason):
+        registry.files(1)

@@ -139,7 +139,7 @@ def pool_of(files: tuple[bytes, ...]) -> Any:
             add(proto)
         for name in own:
             pool.FindFileByName(name)
-    except (TypeError, KeyError, package.message.DecodeError) as cause:  # what the library raises
+    except (TypeError, KeyError, RecursionError, package.message.DecodeError) as cause:  # the library's
         raise SchemaError(f"descriptors cannot be read: {' '.join(str(cause).split())[:200]}") from None
     return pool
 

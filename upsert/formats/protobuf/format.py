@@ -11,9 +11,10 @@ of a oneof, messages, all of proto2), and arrays and maps without elements. Else
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -54,8 +55,8 @@ class ProtobufCodec:
         NULL gives no row; of each message ``start`` bytes come before its own.
         """
         tables, positions, bad = [self._fields.empty_table()], [np.zeros(0, np.int64)], []
-        for first in range(0, len(messages), _BATCH):
-            rows, places, others = self._decoded(messages.slice(first, _BATCH), start)
+        for first, end in _batches(messages):
+            rows, places, others = self._decoded(messages.slice(first, end - first), start)
             tables.append(rows)
             positions.append(places + first)
             bad += [BadMessage(message.position + first, message.reason) for message in others]
@@ -131,6 +132,19 @@ class ProtobufCodec:
 
 _BATCH: Final = 16_384
 """Messages that are read or written at once; what is known of them stays in the processor's cache."""
+
+_BATCH_BYTES: Final = 4 << 20
+"""Bytes of them that are read at once: what is known of the fields is many times as large as the fields."""
+
+
+def _batches(messages: pa.Array) -> Iterator[tuple[int, int]]:
+    """Where each batch of some messages begins and ends."""
+    if not len(messages):
+        return
+    ends = np.cumsum(pc.binary_length(messages).fill_null(0).to_numpy(zero_copy_only=False), dtype=np.int64)
+    numbers = np.arange(len(messages)) // _BATCH
+    is_last = (np.diff(numbers) != 0) | (np.diff(ends // _BATCH_BYTES) != 0)
+    yield from pairwise([0, *(np.flatnonzero(is_last) + 1).tolist(), len(messages)])
 
 
 def _spans_of(texts: Sequence[bytes]) -> Spans:

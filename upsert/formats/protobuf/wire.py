@@ -31,6 +31,9 @@ PADDING: Final = 16
 _FEW: Final = 48
 """So many messages are stepped through one by one; numpy would take longer."""
 
+_LONG: Final = 64
+"""Longer stretches are copied one by one; the place of each byte would take eight bytes, and longer."""
+
 _FAR: Final = 1 << 62
 _MAX_LENGTH: Final = (1 << 31) - 1
 _MAX_TAG: Final = (1 << 32) - 1
@@ -248,6 +251,9 @@ def places(begin: Positions, length: Positions) -> Positions:
 def gathered(spans: Spans) -> tuple[Bytes, Positions]:
     """The bytes of all stretches, one after the other, and how many each has."""
     length = spans.end - spans.begin
+    if length.sum() > _LONG * len(length):
+        stretches = zip(spans.begin.tolist(), spans.end.tolist(), strict=True)
+        return np.concatenate([spans.data[begin:end] for begin, end in stretches]), length
     return spans.data[places(spans.begin, length)], length
 
 

@@ -122,8 +122,18 @@ class _FieldWriter:
         elif d.is_wrapped(self.found, column.type):
             columns = [column]
         else:
-            columns = column.flatten()
+            return self._structs(column, self._inner)
         return self._inner.write(columns, len(column))
+
+    @staticmethod
+    def _structs(column: pa.Array, inner: MessageWriter) -> pa.Array:
+        given = column.drop_null()  # what is within a NULL is NULL, also where the message requires a value
+        messages = inner.write(given.flatten(), len(given))
+        if not column.null_count:
+            return messages
+        is_there = ~is_null(column)
+        places = pa.array(np.cumsum(is_there) - 1, mask=~is_there)
+        return messages.take(places).fill_null(b"")
 
     def _words(self, column: pa.Array) -> Any:
         """The bits of numbers; 0 for NULL."""
