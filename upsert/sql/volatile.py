@@ -24,13 +24,16 @@ _OF_ORDER_OR_ZONE: Final = re.compile(
 )
 """Aggregates whose result depends on the order in which rows come, and what takes the session's zone."""
 
-_TIMES: Final = re.compile(r"'\s*((?:now|today|tomorrow|yesterday)\b[^']*)'", re.IGNORECASE)
+_TIMES: Final = re.compile(r"""(['"])\s*((?:now|today|tomorrow|yesterday)\b[^'"]*)\1""", re.IGNORECASE)
 """Texts that Spark takes for a time of now where a time is wanted."""
 
-_QUOTED: Final = re.compile(r"'[^']*'|`[^`]*`(?!\s*\()|--[^\n]*|/\*.*?\*/|`", re.DOTALL)
-_NAMES: Final = re.compile(
-    r"'[^']*'|--[^\n]*|/\*.*?\*/|`([^`]+)`(?=\s*\()|\b([^\W\d]\w*)(?=\s*\()", re.DOTALL
+_LITERAL: Final = (
+    r"""\b[rR](?:'[^']*'|"[^"]*")|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"(?!\s*\()|--[^\n]*|/\*.*?\*/"""
 )
+"""Texts as Spark has them, in either quotes and with escapes unless they are raw, and comments."""
+
+_QUOTED: Final = re.compile(rf"{_LITERAL}|`[^`]*`(?!\s*\()|[`\"]", re.DOTALL)
+_NAMES: Final = re.compile(rf"{_LITERAL}|`([^`]+)`(?=\s*\()|\b([^\W\d]\w*)(?=\s*\()", re.DOTALL)
 
 
 class Found(NamedTuple):
@@ -46,10 +49,12 @@ class Found(NamedTuple):
 
 
 def of_the_moment(text: str) -> Found | None:
-    """The first function of chance, of the clock or of the session; None for none.
+    r"""The first function of chance, of the clock or of the session; None for none.
 
     >>> of_the_moment("id, 'now()', `uuid` + user, current_price"), of_the_moment("a + `Rand` (7)")
     (None, Found(what='Rand()', offset=5))
+    >>> of_the_moment(r"SELECT 'it\'s', rand(), 'x'"), of_the_moment('SELECT "it\'s \\"rand()\\""')
+    (Found(what='rand()', offset=16), None)
     """
     found = _OF_THE_MOMENT.search(_without_quoted(text))
     return None if found is None else Found(f"{found[1]}()", found.start())
@@ -69,7 +74,7 @@ def of_more_than_tables(text: str) -> Found | None:
     if (ordered := _OF_ORDER_OR_ZONE.search(_without_quoted(text))) is not None:
         return Found(f"{ordered[1]}()", ordered.start())
     time = _TIMES.search(text)
-    return None if time is None else Found(f"the text {time[1]!r}, which may be a time,", time.start())
+    return None if time is None else Found(f"the text {time[2]!r}, which may be a time,", time.start())
 
 
 def functions_in(text: str) -> dict[str, int]:
