@@ -132,6 +132,7 @@ class QueryRecorder(StreamingQueryListener):
             for id in ended[: max(0, len(self._records) - _KEPT_QUERIES)]:
                 del self._records[id]
                 self._unwritten.pop(id, None)
+                self._met.discard(id)  # its file knows what is forgotten here
             self._unwritten[record.id] = None
             self._woken.notify_all()
 

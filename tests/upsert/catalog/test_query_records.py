@@ -291,6 +291,25 @@ def test_a_query_that_starts_again_keeps_what_earlier_runs_told(tmp_path: Path) 
     assert (found.state, found.error, [one.id for one in found.batches]) == ("ended", "boom", [0, 1, 2, 3])
 
 
+def test_a_query_that_a_driver_has_forgotten_keeps_what_earlier_runs_told(
+    recorder: QueryRecorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(query_recorder, "_KEPT_QUERIES", 1)
+    monkeypatch.setattr(query_recorder, "_pause", lambda event, s: event.wait(s / 100))
+    other, end = str(uuid.uuid4()), time.monotonic() + 60
+    for batch in range(2):
+        for id in (ID, other):
+            recorder.onQueryStarted(started(id))
+            recorder.onQueryProgress(progressed(batch, id))
+            recorder.onQueryTerminated(terminated(id=id))
+            is_written = False
+            while not is_written and time.monotonic() < end:
+                told = [one for one in read_all(str(tmp_path)).queries if one.id == id]
+                is_written = any(one.state == "ended" and one.batches[-1].id == batch for one in told)
+    found = read_all(str(tmp_path)).queries
+    assert [(len(one.batches), one.totals.batches) for one in found] == [(2, 2), (2, 2)]
+
+
 def test_events_never_wait_for_the_storage(
     recorder: QueryRecorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
