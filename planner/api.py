@@ -204,10 +204,8 @@ def _with_marks(df: DataFrame, trace: Trace, settings: Settings) -> DataFrame:
     if not reads_changes(trace.before):
         return df
     upserts, keys = UpsertKey.of_schema(schema), unique_keys(trace.before)
-    marks = {} if upserts is None else {UPSERTS_MARK: upserts.to_text()}
+    marks = {KEYS_MARK: keys.to_text()} if upserts is None else {UPSERTS_MARK: upserts.to_text()}
     has_more = upserts is None and UniqueKeys.of_schema(schema) != keys
-    if has_more:
-        marks[KEYS_MARK] = keys.to_text()
     if trace.is_changed and (decided := explanation_of(trace, settings).decisions):
         marks[DECISIONS_MARK] = json.dumps(decided, ensure_ascii=False)
         has_more = True

@@ -140,7 +140,7 @@ RULES: Final[tuple[tuple[Walk, Rule], ...]] = (
     (transform_up, refuse_metadata_in_join),
     (at_top, leave_out_normalizer),  # the sink is above the whole query
     (transform_up, narrow_kafka_range),
-    (transform_down, read_used_columns),  # when it is known how each topic is read
+    (at_top, read_used_columns),  # when it is known how each topic is read
 )
 """Each rule with the direction in which it walks; `tests/planner/rules/plans/` draws what each one does."""
 

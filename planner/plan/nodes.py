@@ -546,14 +546,18 @@ class Watermark(_OverChild):
 
 @dataclass(frozen=True)
 class Wrapper(_OverChild):
-    """A node that leaves rows and columns as they are: a name, a hint, another distribution."""
+    """A node that leaves rows and columns as they are: a name, a hint, another distribution.
+
+    `uses` are the columns by which it distributes rows, or that it observes.
+    """
 
     child: Plan
     name: str
+    uses: tuple[Expr, ...] = ()
     ref: int | None = ref_field()
 
     def __str__(self) -> str:
-        return self.name
+        return f"{self.name} [{_listed(self.uses)}]" if self.uses else self.name
 
 
 @dataclass(frozen=True)

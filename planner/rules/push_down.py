@@ -7,6 +7,7 @@ records need not grow: everything before the *first* record of a time may be lef
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -52,7 +53,9 @@ from planner.plan.trees import (
     is_observed,
     static_input,
     trace,
+    transform_down,
     transform_up,
+    walk,
     with_children,
 )
 from planner.settings import Settings
@@ -178,17 +181,27 @@ def _pruned(plan: Plan, needed: frozenset[int]) -> Plan:
             return plan
 
 
-def read_used_columns(node: Plan, _settings: Settings) -> Plan | None:
+def read_used_columns(top: Plan, _settings: Settings) -> Plan | None:
     """Read of a topic only the columns that a Project or an Aggregate above it uses.
 
     Between them may be what passes rows on one by one. What Spark keeps as state above is made of the columns
     that are used, so it is the same. A topic that is normalized is read whole: the rows that are remembered
-    do not follow the query, which may have other columns when it starts again.
+    do not follow the query, which may have other columns when it starts again. So is one that two branches of
+    a union have in common, which is one source to Spark and in its checkpoint.
     """
-    if not isinstance(node, Project | Aggregate) or not _may_be_read_in_part(chain_of(node.child).leaf):
-        return None
-    pruned = _pruned(node.child, columns_of(*expressions(node)))
-    return None if pruned is node.child else with_children(node, [pruned])
+    leaves = [leaf for leaf in walk(top) if _may_be_read_in_part(leaf)]
+    count = Counter(column.id for leaf in leaves for column in leaf.columns)
+
+    def change(node: Plan) -> Plan:
+        if not isinstance(node, Project | Aggregate):
+            return node
+        leaf = chain_of(node.child).leaf
+        if not _may_be_read_in_part(leaf) or any(count[column.id] > 1 for column in leaf.columns):
+            return node
+        return with_children(node, [_pruned(node.child, columns_of(*expressions(node)))])
+
+    after = transform_down(top, change)
+    return None if after is top else after
 
 
 def _may_be_read_in_part(leaf: Plan) -> bool:

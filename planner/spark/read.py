@@ -71,7 +71,7 @@ from upsert.catalog.connectors.lookups import FORMAT as LOOKUP_FORMAT
 from upsert.catalog.connectors.lookups import looked_up
 from upsert.changelog.operator import NORMALIZE_MARK
 from upsert.errors import TableNotFoundError
-from upsert.kafka.declaration import declared
+from upsert.kafka.declaration import columns_option, declared
 from upsert.kafka.options import UPSERT
 from upsert.kafka.table import SPARK_FORMATS, KafkaTable
 from upsert.managed.options import ReadOptions
@@ -175,7 +175,7 @@ class _Reader:
             case "Deduplicate", (child,):
                 return Distinct(child, tuple(map(self.column, self.catalyst.keys(node))), ref=ref)
             case _, (child,) if name in _WRAPPERS:
-                return Wrapper(child, name, ref=ref)
+                return Wrapper(child, name, tuple(map(self.column, self.catalyst.references(node))), ref=ref)
             case "Window", (_,):
                 return Opaque(name, inputs, self.output(node), ref=ref, apart=self.apart(node))
         return self.unknown(Opaque(name, inputs, self.output(node), ref=ref), node)
@@ -279,7 +279,8 @@ class _Reader:
             RecordRange.of(known.values),
             source=name.lower(),
             label=self.catalyst.label(node),
-            options=options,
+            # who reads some of the columns must still say which there are
+            options=columns_option(known) | options,
             apart=options.get(_APART),
         )
         if topic.mode is Mode.ROWS:

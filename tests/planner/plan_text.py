@@ -231,7 +231,7 @@ def _make(line: str, inputs: Sequence[Plan], types: dict[int, str]) -> Plan:
         case "Opaque":
             return Opaque(rest.split(" ")[0], tuple(inputs), _columns(rest, types))
         case _:
-            return Wrapper(inputs[0], line)
+            return Wrapper(inputs[0], word, _columns(rest, types) if rest else ())
 
 
 def _changelog(rest: str, inputs: Sequence[Plan], types: dict[int, str]) -> Plan:

@@ -12,7 +12,10 @@ from pyspark.sql import DataFrame, SparkSession
 import planner
 from planner import PlanError
 from upsert import Catalog
+from upsert.catalog.query_records import DECISIONS_MARK
 from upsert.errors import ConfigurationError
+from upsert.spark_formats import register
+from upsert.stream_keys import UniqueKeys
 
 pytestmark = pytest.mark.spark
 
@@ -201,3 +204,17 @@ def test_catalog_with_the_planner_writes_joins_that_are_exact(spark: SparkSessio
     writer.start().awaitTermination()
     found = catalog.table("joined").snapshot().scan().sort_by("id").to_pylist()
     assert found == [{"id": 1, "v": "EIGHT"}, {"id": 2, "v": "EIGHT"}]
+
+
+def test_keys_that_an_earlier_call_has_found_stay(spark: SparkSession) -> None:
+    """Also where the later one has something to tell of the query; no broker is asked."""
+    columns = "id BIGINT, n INT, part INT METADATA FROM 'partition' VIRTUAL, PRIMARY KEY (id) NOT ENFORCED"
+    given = {"columns": columns, "topic": "t", "properties.bootstrap.servers": "localhost:1"}
+    register(spark)
+    reader = spark.readStream.format("kafka-changelog").options(**given, **{"value.format": "debezium-json"})
+    first = planner.optimize(reader.load(), sink_key=["id"])
+    keys = UniqueKeys.of_schema(first.schema.jsonValue())
+    later = planner.optimize(first.where("part = 0"))
+    metadata = later.schema["_row_kind"].metadata
+    assert (str(keys), DECISIONS_MARK in metadata) == ("(id)", True)
+    assert UniqueKeys.of_schema(later.schema.jsonValue()) == keys

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 import planner
 from planner import optimizer
@@ -18,6 +19,7 @@ from upsert import Catalog
 from upsert.kafka.client.admin import create_topic
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.producer import produce
+from upsert.spark_formats import register
 from upsert.testing import LocalKafka
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
@@ -194,3 +196,29 @@ def test_state_of_an_earlier_checkpoint_goes_on(
     assert rows_of(df, tmp_path / "state", "complete") == expected(wide.rows)
     wide.send(draw, 30, n3="no number")
     assert rows_of(streamed(catalog, text), tmp_path / "state", "complete") == expected(wide.rows)
+
+
+def test_columns_that_only_a_schema_declares_are_all_of_the_topic(
+    spark: SparkSession, kafka: LocalKafka, tmp_path: Path
+) -> None:
+    """A CSV record has them by position: what is read of it does not say what it holds."""
+    connection, name = Connection({"bootstrap.servers": kafka.bootstrap_servers}), f"csv-{uuid.uuid4().hex}"
+    create_topic(connection, name, 1)
+    values = pa.array([b"1,x,10", b"2,y,20"], pa.binary())
+    produce(connection, name, [pa.table({"key": pa.nulls(2, pa.binary()), "value": values})])
+    register(spark)
+    reader = spark.readStream.format("kafka-changelog").schema("a INT, b STRING, c INT")
+    given = {"topic": name, "properties.bootstrap.servers": kafka.bootstrap_servers, "value.format": "csv"}
+    df = planner.optimize(reader.options(**given).load().select("c", "b"))
+    assert rows_of(df, tmp_path / "c") == [(10, "x"), (20, "y")]
+
+
+def test_what_distributes_or_observes_rows_uses_columns(
+    kafka: LocalKafka, catalog: Catalog, tmp_path: Path
+) -> None:
+    wide = Wide(kafka, catalog)
+    wide.send(random.Random(4), 10)
+    rows = streamed(catalog, "SELECT * FROM rows")
+    seen = rows.repartition(2, "s1").observe("seen", F.max("n1").alias("most")).select("id")
+    found = rows_of(planner.optimize(seen), tmp_path / "seen")
+    assert found == sorted(((row["id"],) for row in wide.rows), key=repr)

@@ -33,9 +33,12 @@ def given_options(table: KafkaTable) -> dict[str, str]:
 
     Those that hold secrets have names by which Spark knows it, and leaves them out of what it prints.
     """
-    return with_secret_names(table.given) | {
-        COLUMNS: json.dumps(table.schema.to_json() | {_NAME: table.name})
-    }
+    return with_secret_names(table.given) | columns_option(table)
+
+
+def columns_option(table: KafkaTable) -> dict[str, str]:
+    """The option ``columns`` that declares all columns of the table, and its key."""
+    return {COLUMNS: json.dumps(table.schema.to_json() | {_NAME: table.name})}
 
 
 def declared(connector: str, given: Mapping[str, str], asked: StructType | None = None) -> KafkaTable:
