@@ -49,8 +49,15 @@ def batches(draw: st.DrawFn, format_: FileFormat) -> pa.RecordBatch:
         values = st.lists(st.sampled_from([None, *VALUES[type_]]), min_size=count, max_size=count)
         metadata = {"id": str(number + 1)} if draw(st.booleans()) else None
         fields.append(pa.field(name, type_, metadata=metadata))
-        arrays.append(pa.array(draw(values), type_))
+        found = pa.array(draw(values), type_)
+        arrays.append(taken(found) if draw(st.booleans()) else found)
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def taken(values: pa.Array) -> pa.Array:
+    """The same values; what is within a NULL is NULL too, also where its field is NOT NULL."""
+    places = [number if value.is_valid else None for number, value in enumerate(values)]
+    return values.take(pa.array(places, pa.int64()))
 
 
 def exact(value: Any) -> Any:
