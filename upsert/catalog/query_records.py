@@ -106,8 +106,10 @@ class MicroBatch(Jsonable):
     def of_progress(cls, progress: Mapping[str, Any]) -> Self:
         """The micro-batch of Spark's progress event, in its JSON form.
 
-        >>> MicroBatch.of_progress({"batchId": 3, "timestamp": "1970-01-01T00:00:01.500Z", "sources": []})
-        MicroBatch(id=3, time_ms=1500, rows_in=0, rows_out=None, duration_ms={}, inputs=())
+        >>> said = {"batchId": 3, "timestamp": "1970-01-01T00:00:01.500Z", "sources": []}
+        >>> found = MicroBatch.of_progress(said)
+        >>> found.id, found.time_ms, found.rows_in, found.rows_out
+        (3, 1500, 0, None)
         """
         began = datetime.fromisoformat(progress["timestamp"])
         began = began if began.tzinfo else began.replace(tzinfo=UTC)

@@ -139,7 +139,7 @@ REFUSALS: dict[str, tuple[dict[str, str], StructType | None, str]] = {
     "an interval": (
         {"primary-key": "word"},
         StructType([StructField("word", StringType()), StructField("i", DayTimeIntervalType()), KIND]),
-        "column 'i' must be of a type that a table can have",
+        "column 'i': JSON has no form for the type INTERVAL DAY TO SECOND; make it a STRING",
     ),
     "two keys": (
         {"columns": f"{COLUMNS}, PRIMARY KEY (word) NOT ENFORCED", "primary-key": "n"},

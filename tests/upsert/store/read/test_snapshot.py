@@ -43,7 +43,8 @@ def keyed_tables(draw: st.DrawFn, max_key: int = 2) -> tuple[Layout, list[Any]]:
     index_type = draw(st.sampled_from(TYPES))
     names = [f"k{i}" for i in range(len(key_types))]
     columns = {**dict(zip(names, key_types, strict=True)), "x": index_type, "v": pa.int32()}
-    partitioned = draw(st.sampled_from([(), (names[0],)]))
+    can_part = not pa.types.is_duration(key_types[0])
+    partitioned = draw(st.sampled_from([(), (names[0],)] if can_part else [()]))
     schema = TableSchema.of(columns, primary_key=names, partitioned_by=partitioned).index("x")
     bucket_key = draw(st.sampled_from([(), tuple(names[:1])]))
     layout = Layout.of(schema, draw(st.sampled_from([1, 3])), bucket_key)
