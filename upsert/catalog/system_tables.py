@@ -241,8 +241,9 @@ SYSTEM_TABLES: Final[Mapping[str, SystemTable]] = {
             "base_versions": pa.map_(pa.string(), pa.int64()),
         },
         _snapshots,
-        "a snapshot that has not expired; `data_version` is the newest one up to it that changed rows, "
-        "records are stored rows, deletions included, and `base_versions` what a view stands for",
+        "a snapshot that has not expired; `data_version` is the number of the newest commit up to it that "
+        "changed rows, records are stored rows including deletions, and `base_versions` are the snapshots "
+        "that a view stands for",
     ),
     "files": SystemTable(
         {
@@ -261,8 +262,8 @@ SYSTEM_TABLES: Final[Mapping[str, SystemTable]] = {
             "max_values": _OF_TEXTS,
         },
         _files,
-        "a data file of the state, its path within the table; `sequence_number` is the snapshot that "
-        "published its rows, the bounds are known of scalar columns",
+        "a data file of the snapshot, by its path within the table; `sequence_number` is the snapshot that "
+        "published its rows; scalar columns have bounds",
         has_states=True,
     ),
     "partitions": SystemTable(
@@ -277,14 +278,14 @@ SYSTEM_TABLES: Final[Mapping[str, SystemTable]] = {
             "path": pa.string(),
         },
         _partitions,
-        "a partition that has files, NULL where a table has none; until it is compacted, a key counts once "
-        "for each file",
+        "a partition that has files; `partition` is NULL for a table without partitions. Until a partition "
+        "is compacted, a key counts once for each file",
         has_states=True,
     ),
     "manifests": SystemTable(
         {"file_name": pa.string(), "snapshot_id": pa.int64(), "entry_count": pa.int64()},
         _manifests,
-        "a manifest that the state is made of, and the snapshot that published it",
+        "a manifest of the snapshot, and the snapshot that published it",
         has_states=True,
     ),
     "tags": SystemTable(
@@ -309,7 +310,8 @@ SYSTEM_TABLES: Final[Mapping[str, SystemTable]] = {
             "lapsed": pa.bool_(),
         },
         _consumers,
-        "a reader that holds snapshots: those that it has read, and is about to read, changes up to",
+        "a reader that holds snapshots: `snapshot_id` is the one up to which it has read changes, "
+        "`target_snapshot_id` the one up to which it reads now",
     ),
     "options": SystemTable(
         {"key": pa.string(), "value": pa.string()},
@@ -335,8 +337,8 @@ SYSTEM_TABLES: Final[Mapping[str, SystemTable]] = {
             "next_offset": pa.int64(),
         },
         _log,
-        "a partition of the table's log, and where a reader of the newest snapshot continues, NULL if that "
-        "is not known; none without a log",
+        "a partition of the table's log; `next_offset` is where a reader of the newest snapshot continues, "
+        "NULL if that is not known. No row without a log",
     ),
     "schemas": SystemTable(
         {
