@@ -202,11 +202,12 @@ def _tidy(spark: SparkSession, options: Mapping[str, str]) -> None:
     for view in spark.catalog.listTables():
         if view.isTemporary:
             spark.catalog.dropTempView(view.name)
-    for name, value in spark.conf.getAll.items():
-        if name not in options:
-            spark.conf.unset(name)
-        elif options[name] != value:
-            spark.conf.set(name, options[name])
+    now = spark.conf.getAll
+    for name in now.keys() - options.keys():
+        spark.conf.unset(name)
+    for name, value in options.items():  # also one that was unset: two partitions of a shuffle became 200
+        if now.get(name) != value:
+            spark.conf.set(name, value)
 
 
 def built_wheel(folder: Path) -> Path:
