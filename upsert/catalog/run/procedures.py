@@ -243,7 +243,7 @@ PROCEDURES: Final[Mapping[str, Procedure]] = {
         _create_tag,
     ),
     "delete_tag": Procedure(
-        "takes a tag away, and deletes what only its snapshot needs",
+        "deletes a tag, and the files that only its snapshot needs",
         (_TAG,),
         {"tag_name": pa.string()},
         _delete_tag,
@@ -256,15 +256,15 @@ PROCEDURES: Final[Mapping[str, Procedure]] = {
         takes_views=False,
     ),
     "expire_snapshots": Procedure(
-        "gives up old states: all but the newest `retain_last`, if they were replaced before `older_than`; "
-        "without both what the options `snapshot.…` say",
+        "expires the snapshots that were replaced before `older_than`, but never the newest `retain_last`; "
+        "without both arguments the options `snapshot.…` hold",
         (Parameter("retain_last", _count, "a number of states"), _BEFORE),
         {"expired_snapshots_count": pa.int64()},
         _expire_snapshots,
     ),
     "expire_partitions": Procedure(
-        "drops the partitions of a time that is longer ago; what is left out is what the options "
-        "`partition.…` say",
+        "drops the partitions that are older than `expiration_time`, such as `'7 d'`; for an argument that "
+        "is left out the option `partition.…` holds",
         (
             Parameter("expiration_time", _duration, "a duration in quotes, like '7 d'"),
             Parameter("timestamp_formatter", _text, "a text like 'yyyyMMdd'"),
@@ -281,19 +281,21 @@ PROCEDURES: Final[Mapping[str, Procedure]] = {
         _remove_orphan_files,
     ),
     "compact": Procedure(
-        "merges the files of each bucket; `snapshot_id` is NULL if there was nothing to merge",
+        "merges the files of each bucket, and stores indexes that files lack; `snapshot_id` is NULL if there "
+        "was nothing to do",
         (),
         {"snapshot_id": pa.int64(), "previous_file_count": pa.int64(), "file_count": pa.int64()},
         _compact,
     ),
     "delete_consumer": Procedure(
-        "keeps nothing for a consumer any more",
+        "lets the snapshots expire that a consumer holds",
         (Parameter("consumer_id", _text, "the name of a consumer in quotes", is_needed=True),),
         {"consumer_id": pa.string(), "was_held": pa.bool_()},
         _delete_consumer,
     ),
     "check": Procedure(
-        "says which rules of the store the table breaks, and repairs nothing; `deep` reads all data too",
+        "says which rules of the store the table breaks, and repairs nothing; with `deep` it reads all data "
+        "files too",
         (Parameter("deep", _flag, "TRUE or FALSE", default=False),),
         {"rule": pa.string(), "subject": pa.string(), "found": pa.string(), "is_harmful": pa.bool_()},
         _check,
