@@ -2,7 +2,6 @@
 
 import json
 import pickle
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -10,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.upsert.formats.registry_double import Double, registry_double
+from tests.upsert.formats.registry_double import Double
 from tests.upsert.formats.test_avro import INT_RECORD, USERS, datum, one, record
 from upsert.errors import ConfigurationError, KafkaUnavailableError, SchemaError
 from upsert.formats.avro_confluent import FORMAT, AvroConfluentDecoder, AvroConfluentEncoder
@@ -21,12 +20,6 @@ from upsert.options import Secret
 from upsert.options import parse as parse_options
 
 URL = "http://registry.invalid:8081"
-
-
-@pytest.fixture
-def double() -> Iterator[Double]:
-    with registry_double() as server:
-        yield server
 
 
 def context(

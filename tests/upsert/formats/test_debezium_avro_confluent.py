@@ -1,7 +1,6 @@
 """Which changes a message of Debezium in Avro holds, and how a change is written."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from typing import Any
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.upsert.formats.json_changes import changes
 from tests.upsert.formats.random_columns import plain, tables
-from tests.upsert.formats.registry_double import Double, registry_double
+from tests.upsert.formats.registry_double import Double
 from tests.upsert.formats.test_avro import record, schemas
 from tests.upsert.formats.test_avro_confluent import message
 from upsert import types
@@ -75,12 +74,6 @@ OF_SOURCE = {"connector": "mysql", "ts_ms": 1_500, "snapshot": "false", "db": "s
 
 def change(op: str, before: Any, after: Any, **more: Any) -> dict[str, Any]:
     return {"op": op, "before": before, "after": after, "source": OF_SOURCE, **more}
-
-
-@pytest.fixture
-def double() -> Iterator[Double]:
-    with registry_double() as server:
-        yield server
 
 
 def context(

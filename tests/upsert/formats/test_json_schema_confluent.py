@@ -1,7 +1,6 @@
 """JSON that names its JSON Schema in a registry."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
 
@@ -11,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.upsert.formats.random_columns import SCALARS, nested, plain, schemas, tables
-from tests.upsert.formats.registry_double import Double, registry_double
+from tests.upsert.formats.registry_double import Double
 from tests.upsert.formats.test_avro import INT_RECORD
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.formats import json as json_format
@@ -21,12 +20,6 @@ from upsert.options import parse as parse_options
 
 URL = "http://registry.invalid:8081"
 USERS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
-
-
-@pytest.fixture
-def double() -> Iterator[Double]:
-    with registry_double() as server:
-        yield server
 
 
 def context(

@@ -2,7 +2,7 @@
 
 import base64
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from google.protobuf import descriptor_pb2
 
 from tests.upsert.formats.protobuf_messages import descriptor_options, file_of, message_class
 from tests.upsert.formats.real_registry import real_registry
-from tests.upsert.formats.registry_double import Double, registry_double
+from tests.upsert.formats.registry_double import Double
 from tests.upsert.formats.test_avro import INT_RECORD
 from upsert import types
 from upsert.errors import ConfigurationError, SchemaError, UpsertError
@@ -24,12 +24,6 @@ from upsert.types import INTERVAL, VARIANT
 
 USERS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
 METADATA = ("message-name", "schema-id", "schema-version")
-
-
-@pytest.fixture
-def double() -> Iterator[Double]:
-    with registry_double() as server:
-        yield server
 
 
 def context(

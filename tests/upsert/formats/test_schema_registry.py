@@ -32,12 +32,6 @@ def real_url() -> Iterator[str]:
         yield url
 
 
-@pytest.fixture
-def double() -> Iterator[Double]:
-    with registry_double() as server:
-        yield server
-
-
 @pytest.fixture(params=["double", pytest.param("real_url", marks=pytest.mark.long)])
 def url(request: pytest.FixtureRequest) -> str:
     found = request.getfixturevalue(request.param)
