@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -141,6 +141,13 @@ class Rows(Result):
     """Rows at hand, such as those of ``SHOW TABLES``; its text is a table of them."""
 
     rows: pa.Table
+
+    @classmethod
+    def listed(
+        cls, statement: str, columns: Mapping[str, pa.DataType], rows: Iterable[Mapping[str, Any]]
+    ) -> Self:
+        """Rows with these columns, NULL where one has no value."""
+        return cls(statement, pa.Table.from_pylist(list(rows), pa.schema(list(columns.items()))))
 
     def __repr__(self) -> str:
         return as_text(self.rows)

@@ -61,7 +61,6 @@ class DeltaTable:
 
         Raises:
             ConfigurationError: an option is unknown, missing or wrong.
-            SchemaError: there is a METADATA column.
         """
         of = f"table {name!r}"
         values = options.parse(of, OPTIONS, given)
@@ -69,10 +68,6 @@ class DeltaTable:
             raise ConfigurationError(
                 f"{of}: option 'path' must be a whole path, as in '/lake/orders' or 's3a://lake/orders', got "
                 f"{values['path']!r}"
-            )
-        if schema.metadata:
-            raise SchemaError(
-                f"{of}: the connector {CONNECTOR!r} has no METADATA columns, got {schema.metadata[0].name!r}"
             )
         return cls(name, values["path"], schema, values["sink.materialize"])
 

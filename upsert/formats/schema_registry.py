@@ -94,15 +94,19 @@ class SchemaRegistry:
             reply = self._call(f"schemas/ids/{id}")
             if reply is None:
                 return None
-            text = reply.get("schema") if isinstance(reply, dict) else None
-            if not isinstance(text, str):
-                raise self._no_registry("a schema", reply)
-            if (found := reply.get("schemaType", AVRO)) != kind:
-                raise SchemaError(f"schema {id} must be {_KINDS[kind]} schema, got {_short(found)}")
+            text = self._text(id, reply, kind)
             if kind == AVRO and reply.get("references"):
                 raise SchemaError(f"schema {id} refers to schemas of other subjects, which is not supported")
             self._schemas[id, kind] = text
         return self._schemas[id, kind]
+
+    def _text(self, id: int, reply: Any, kind: str) -> str:
+        text = reply.get("schema") if isinstance(reply, dict) else None
+        if not isinstance(text, str):
+            raise self._no_registry("a schema", reply)
+        if (found := reply.get("schemaType", AVRO)) != kind:
+            raise SchemaError(f"schema {id} must be {_KINDS[kind]} schema, got {_short(found)}")
+        return text
 
     def files(self, id: int) -> tuple[tuple[str, bytes], ...]:
         """The descriptors of the files that a Protobuf schema imports, by names, and of itself, the last.
@@ -126,11 +130,7 @@ class SchemaRegistry:
         return self._files[id]
 
     def _descriptor(self, id: int, reply: Any) -> bytes:
-        text = reply.get("schema") if isinstance(reply, dict) else None
-        if not isinstance(text, str):
-            raise self._no_registry("a schema", reply)
-        if (kind := reply.get("schemaType", AVRO)) != PROTOBUF:
-            raise SchemaError(f"schema {id} must be {_KINDS[PROTOBUF]} schema, got {_short(kind)}")
+        text = self._text(id, reply, PROTOBUF)
         try:
             return base64.b64decode(text, validate=True)
         except ValueError:

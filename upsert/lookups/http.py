@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from upsert import options
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.formats.json_values import check_types
-from upsert.lookups.options import LOOKUP_OPTIONS, LookupOptions
+from upsert.lookups.options import LOOKUP_OPTIONS, LookupOptions, LookupTable
 from upsert.options import Option, Secret, shown_url
 from upsert.schema import TableSchema
 
@@ -38,26 +38,16 @@ _NO_URL: Final = re.compile(r"[\x00-\x20\x7f]")
 
 
 @dataclass(frozen=True)
-class HttpTable:
-    """What counts of a declared table for those that look its rows up.
+class HttpTable(LookupTable):
+    """A table of a web service: beside what all have, what each request needs."""
 
-    Attributes:
-        name: for messages.
-        given: the options as they were written, without ``connector``.
-        url, headers, ca_file, missing_is_null, max_reply_bytes: what each request needs.
-        schema: the columns that the endpoint gives, and the key that it is asked by.
-        lookup: how many requests, and what is kept.
-    """
+    connector = CONNECTOR
 
-    name: str
-    given: Mapping[str, str] = field(repr=False, compare=False)
     url: str = field(repr=False)
     headers: Mapping[str, str] = field(repr=False, compare=False)
     ca_file: str | None
     missing_is_null: bool
     max_reply_bytes: int
-    schema: TableSchema
-    lookup: LookupOptions
 
     @classmethod
     def of(cls, name: str, schema: TableSchema, given: Mapping[str, str]) -> Self:
@@ -72,15 +62,7 @@ class HttpTable:
         values = options.parse(of, OPTIONS, {key: t for key, t in given.items() if key not in headers})
         named = {key[len(_HEADERS) :]: Secret(text) for key, text in headers.items()}
         check_request(of, values["url"], named)
-        if not schema.primary_key:
-            raise SchemaError(
-                f"{of}: the connector {CONNECTOR!r} needs a PRIMARY KEY, by which the endpoint is asked; "
-                "name the columns that it finds a row by"
-            )
-        if schema.metadata:
-            raise SchemaError(
-                f"{of}: the connector {CONNECTOR!r} has no METADATA columns, got {schema.metadata[0].name!r}"
-            )
+        cls.check_key(schema, of, "the endpoint is asked; name the columns that it finds a row by")
         if schema.watermark is not None:
             raise SchemaError(
                 f"{of}: a table of the connector {CONNECTOR!r} is no stream, got a WATERMARK; leave it out"
@@ -92,19 +74,14 @@ class HttpTable:
         return cls(
             name,
             dict(given),
+            schema,
+            LookupOptions.of(of, values),
             values["url"],
             named,
             values["ca-file"],
             values["missing-is-null"],
             values["max-reply-size"],
-            schema,
-            LookupOptions.of(of, values),
         )
-
-    @property
-    def connector(self) -> str:
-        """``http``."""
-        return CONNECTOR
 
     @property
     def shown(self) -> str:

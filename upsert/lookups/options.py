@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final, Protocol, Self
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final, Self
 
-from upsert.errors import ConfigurationError
+from upsert.errors import ConfigurationError, SchemaError
 from upsert.options import Option, boolean, integer, positive_duration_ms, positive_int
 from upsert.schema import TableSchema
 
@@ -143,42 +144,39 @@ class LookupOptions:
         )
 
 
-class LookupTable(Protocol):
-    """A declared table whose rows are looked up: a frozen value, whose ``repr`` shows no secrets."""
+@dataclass(frozen=True)
+class LookupTable(ABC):
+    """A declared table whose rows are looked up: a value, whose ``repr`` shows no secrets.
+
+    Attributes:
+        connector: of which kind it is.
+        name: for messages.
+        given: the options as they were written, without ``connector``.
+        schema: the columns, by the names that they have there, and the primary key.
+        lookup: how many requests, and what is kept.
+    """
+
+    connector: ClassVar[str]
+
+    name: str
+    given: Mapping[str, str] = field(repr=False, compare=False)
+    schema: TableSchema
+    lookup: LookupOptions
 
     @property
-    def name(self) -> str:
-        """For messages."""
-        ...
-
-    @property
-    def given(self) -> Mapping[str, str]:
-        """The options as they were written, without ``connector``."""
-        ...
-
-    @property
-    def schema(self) -> TableSchema:
-        """The columns, and the primary key, of which a value has one row at most."""
-        ...
-
-    @property
-    def lookup(self) -> LookupOptions:
-        """How many requests, and what is kept."""
-        ...
-
-    @property
-    def connector(self) -> str:
-        """Of which kind it is."""
-        ...
-
-    @property
+    @abstractmethod
     def shown(self) -> str:
-        """The table for messages: its name here, and where its rows are."""
-        ...
+        """The table for messages: its name here, and where its rows are, without secrets."""
 
+    @abstractmethod
     def asked_by(self, equated: tuple[str, ...]) -> tuple[str, ...] | None:
         """The columns that it is asked by where some have values; None if these are not enough."""
-        ...
+
+    @classmethod
+    def check_key(cls, schema: TableSchema, of: str, why: str) -> None:
+        """Refuse columns without a primary key; ``why`` says what it is for, and which columns it has."""
+        if not schema.primary_key:
+            raise SchemaError(f"{of}: the connector {cls.connector!r} needs a PRIMARY KEY, by which {why}")
 
 
 def _cache_of(of: str, values: Mapping[str, Any]) -> PartialCache | None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from upsert import options, types
 from upsert.errors import ConfigurationError, SchemaError
-from upsert.lookups.options import LOOKUP_OPTIONS, LookupOptions
+from upsert.lookups.options import LOOKUP_OPTIONS, LookupOptions, LookupTable
 from upsert.options import Option, Secret
 from upsert.postgres.types import pg_types, qualified, quoted, sink_types
 from upsert.schema import TableSchema
@@ -44,29 +44,23 @@ OPTIONS: Final = (
 
 
 @dataclass(frozen=True)
-class PostgresTable:
+class PostgresTable(LookupTable):
     """What counts of a declared table for those that write it or look its rows up.
 
     Attributes:
-        name: for messages.
-        given: the options as they were written, without ``connector``.
         url: address of the database.
         target: name of the table there, with or without its schema.
         user, password: None: what the address says.
-        schema: the columns that are written and read, by the names that they have there.
         materialize: ``sink.materialize``.
-        lookup: how many requests, and what is kept.
     """
 
-    name: str
-    given: Mapping[str, str] = field(repr=False, compare=False)
+    connector = CONNECTOR
+
     url: str = field(repr=False)
     target: tuple[str, ...]
     user: str | None
     password: str | None = field(repr=False)
-    schema: TableSchema
     materialize: str
-    lookup: LookupOptions
 
     @classmethod
     def of(cls, name: str, schema: TableSchema, given: Mapping[str, str]) -> PostgresTable:
@@ -89,15 +83,7 @@ class PostgresTable:
             raise ConfigurationError(
                 f"{of}: option 'table-name' must be 'table' or 'schema.table', got {values['table-name']!r}"
             )
-        if not schema.primary_key:
-            raise SchemaError(
-                f"{of}: the connector {CONNECTOR!r} needs a PRIMARY KEY, by which rows are replaced and "
-                "deleted; name columns that are unique in the database"
-            )
-        if schema.metadata:
-            raise SchemaError(
-                f"{of}: the connector {CONNECTOR!r} has no METADATA columns, got {schema.metadata[0].name!r}"
-            )
+        cls.check_key(schema, of, "rows are replaced and deleted; name columns that are unique there")
         for column in schema.columns:
             if not sink_types(column.type):
                 raise SchemaError(
@@ -105,23 +91,8 @@ class PostgresTable:
                     f"{types.sql_name(column.type)}; leave it out, or declare it STRING and write "
                     "to_json(…)"
                 )
-        user, password = values["username"], values["password"]
-        return cls(
-            name,
-            dict(given),
-            Secret(url),
-            target,
-            user,
-            password,
-            schema,
-            values["sink.materialize"],
-            LookupOptions.of(of, values),
-        )
-
-    @property
-    def connector(self) -> str:
-        """``postgres``."""
-        return CONNECTOR
+        own = Secret(url), target, values["username"], values["password"], values["sink.materialize"]
+        return cls(name, dict(given), schema, LookupOptions.of(of, values), *own)
 
     def asked_by(self, equated: tuple[str, ...]) -> tuple[str, ...] | None:
         """The columns that it is asked by where some have values: all of these; None if there are none."""

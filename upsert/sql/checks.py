@@ -24,7 +24,7 @@ from upsert.errors import ConfigurationError, SchemaError
 from upsert.schema import Check, Column, Length, TableSchema, plainly
 from upsert.sql.columns import WrittenCheck, read_type
 from upsert.sql.dialect import expression_tree, too_deep
-from upsert.sql.intervals import interval_literal
+from upsert.sql.predicates import interval_literal
 from upsert.sql.tokens import Cursor
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from upsert.errors import ConfigurationError
 from upsert.materializer.choice import Sink
+from upsert.materializer.keyed_sink import KeyedSink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 class Connector(ABC):
     """One table with a connector. What only some kinds have to do is nothing for the others."""
+
+    is_looked_up: ClassVar[bool] = False
+    """Whether there are rows of keys alone: only a plan with lookups can read what `lookup_rows` gives."""
 
     @property
     @abstractmethod
@@ -40,18 +44,13 @@ class Connector(ABC):
         """Whether it is an upsert topic, which may have a mirror, and deletions of keys alone."""
         return False
 
-    @property
-    def is_looked_up(self) -> bool:
-        """Whether `lookup_rows` gives a relation that only a plan with lookups can read."""
-        return False
-
-    @abstractmethod
-    def read_changes(self, spark: SparkSession, **options: object) -> DataFrame:
+    def read_changes(self, spark: SparkSession, **options: object) -> DataFrame:  # noqa: ARG002
         """The changes of the table, or its new rows, as a stream; ``options`` replace those of the table."""
+        raise self.without_mirror()
 
-    @abstractmethod
-    def read(self, spark: SparkSession) -> DataFrame:
+    def read(self, spark: SparkSession) -> DataFrame:  # noqa: ARG002
         """The rows of the table now."""
+        raise self.without_mirror()
 
     def read_some(self, spark: SparkSession, columns: Sequence[str] | None) -> DataFrame:  # noqa: ARG002
         """The rows of the table now; with fewer columns where all are not needed (None: they are)."""
@@ -112,3 +111,38 @@ class Connector(ABC):
     @abstractmethod
     def without_mirror(self) -> ConfigurationError:
         """Why there is no mirror, and what to do instead."""
+
+
+class KeyedConnector(Connector):
+    """A table with a key in another system, whose sink is a `KeyedSink`: each micro-batch counts once."""
+
+    @property
+    @abstractmethod
+    def keyed(self) -> KeyedSink:
+        """What writes into the table."""
+
+    @property
+    def sink(self) -> Sink:
+        """The table as a sink of changes."""
+        return self.keyed.sink
+
+    def write_changes(self, df: DataFrame) -> DataStreamWriter:
+        """A writer of changes, or of upserts."""
+        return self.keyed.write_changes(df)
+
+    def write_upsert(self, df: DataFrame) -> DataStreamWriter:
+        """A writer in update mode."""
+        return self.keyed.write_upsert(df)
+
+    def fill(self, df: DataFrame) -> None:
+        """Write the rows of CREATE TABLE AS; refuses existing rows."""
+        self.check_unused(df.sparkSession)
+        self.write(df)
+
+
+def has_rows_already(shown: str) -> ConfigurationError:
+    """What CREATE TABLE AS would fill has rows, which a new table would have beside its own."""
+    return ConfigurationError(
+        f"{shown}: CREATE TABLE AS needs an empty table, got one with rows; create the table without AS and "
+        "INSERT INTO it"
+    )

@@ -175,6 +175,11 @@ def connect(name: str, definition: Definition, folder: str, options: Mapping[str
         hint = suggestion(connector, known, "connectors are")
         raise ConfigurationError(f"table {name!r}: unknown connector {definition.connector!r}; {hint}")
     connector = CONNECTOR_ALIASES.get(connector, connector)
+    if schema.metadata and connector not in OPTIONS:
+        raise SchemaError(
+            f"table {name!r}: the connector {connector!r} has no METADATA columns, got "
+            f"{schema.metadata[0].name!r}; leave it out"
+        )
     _refuse_clauses_of_managed_tables(name, connector, schema)
     if connector in of_spark and not (connector == _DELTA and schema.primary_key):
         return spark_connector.SparkConnector.of(name, connector, schema, given)

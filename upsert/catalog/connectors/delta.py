@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from upsert.catalog.connectors.keyed import KeyedConnector, has_rows_already
+from upsert.catalog.connectors.base import KeyedConnector, has_rows_already
 from upsert.catalog.connectors.mirror import Mirror, split_options
 from upsert.delta import sink
 from upsert.delta.feed import read_feed

@@ -52,9 +52,7 @@ def looked_up(options: Mapping[str, str]) -> LookupTable:
     given = {key.removeprefix(SECRET_PREFIX): text for key, text in own}
     name, connector, schema = (options[_PREFIX + key] for key in ("name", "connector", "schema"))
     columns = TableSchema.from_json(json.loads(schema))
-    if connector == CONNECTOR:
-        return HttpTable.of(name, columns, given)
-    return PostgresTable.of(name, columns, given)
+    return (HttpTable if connector == HttpTable.connector else PostgresTable).of(name, columns, given)
 
 
 def only_looked_up(of: str) -> ConfigurationError:
@@ -83,6 +81,8 @@ class LookupTableSource(DataSource):
 class HttpConnector(Connector):
     """A table whose rows an endpoint gives by key."""
 
+    is_looked_up = True
+
     table: HttpTable
 
     @property
@@ -90,34 +90,15 @@ class HttpConnector(Connector):
         """None."""
         raise self._not_written()
 
-    @property
-    def is_looked_up(self) -> bool:
-        """It is: there are rows of keys alone."""
-        return True
-
-    def read_changes(self, spark: SparkSession, **options: object) -> NoReturn:  # noqa: ARG002
-        """Nothing: an endpoint does not tell its changes."""
-        raise self.without_mirror()
-
-    def read(self, spark: SparkSession) -> NoReturn:  # noqa: ARG002
-        """Nothing: an endpoint gives the rows of keys."""
-        raise self.without_mirror()
-
     def lookup_rows(self, spark: SparkSession, columns: Sequence[str] | None) -> DataFrame:
         """The rows of keys, when a row of a stream needs them."""
         return lookup_rows(spark, self.table, columns)
 
-    def write_changes(self, df: DataFrame) -> NoReturn:  # noqa: ARG002
-        """Nothing."""
-        raise self._not_written()
-
-    def write_upsert(self, df: DataFrame) -> NoReturn:  # noqa: ARG002
-        """Nothing."""
-        raise self._not_written()
-
     def write(self, df: DataFrame) -> NoReturn:  # noqa: ARG002
         """Nothing."""
         raise self._not_written()
+
+    write_changes = write_upsert = write
 
     def _not_written(self) -> ConfigurationError:
         return ConfigurationError(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from upsert.catalog.connectors.keyed import KeyedConnector, has_rows_already
+from upsert.catalog.connectors.base import KeyedConnector, has_rows_already
 from upsert.catalog.connectors.lookups import lookup_rows
 from upsert.errors import ConfigurationError
 from upsert.materializer.keyed_sink import KeyedSink
@@ -26,6 +26,8 @@ class PostgresConnector(KeyedConnector):
     ``state`` is the folder for the rows of keys that do not tell the rows of a query apart.
     """
 
+    is_looked_up = True
+
     table: PostgresTable
     state: str
 
@@ -42,19 +44,6 @@ class PostgresConnector(KeyedConnector):
     def keyed(self) -> KeyedSink:
         """Each micro-batch is one transaction."""
         return sink.sink_of(self.table, self.state)
-
-    @property
-    def is_looked_up(self) -> bool:
-        """It is: there are rows of keys alone."""
-        return True
-
-    def read_changes(self, spark: SparkSession, **options: object) -> DataFrame:  # noqa: ARG002
-        """Nothing: the database does not tell its changes."""
-        raise self.without_mirror()
-
-    def read(self, spark: SparkSession) -> DataFrame:  # noqa: ARG002
-        """Nothing: Spark's own connector ``jdbc`` reads such a table."""
-        raise self.without_mirror()
 
     def lookup_rows(self, spark: SparkSession, columns: Sequence[str] | None) -> DataFrame:
         """The rows of keys, when a row of a stream needs them."""

@@ -48,16 +48,11 @@ class SparkConnector(Connector):
 
     @classmethod
     def of(cls, name: str, connector: str, schema: TableSchema, options: Mapping[str, str]) -> SparkConnector:
-        """The table that a definition means; refuses ``spark`` without a ``format``, and METADATA columns."""
+        """The table that a definition means; refuses ``spark`` without a ``format``."""
         own = dict(options)
         format_ = connector if connector != SPARK else own.pop("format", None)
         if format_ is None:
             raise ConfigurationError(f"table {name!r}: the connector 'spark' needs the option 'format'")
-        if schema.metadata:
-            raise SchemaError(
-                f"table {name!r}: the connector {connector!r} has no METADATA columns, got "
-                f"{schema.metadata[0].name!r}; leave it out"
-            )
         return cls(name, format_, schema, own)
 
     @property

@@ -157,7 +157,7 @@ _STOP_PATIENCE_S: Final = 60.0
 
 def show_jobs(context: Context, spark: SparkSession | None) -> Rows:
     """``SHOW JOBS``: the queries that this session runs, and those that have left a record."""
-    return Rows("SHOW JOBS", pa.Table.from_pylist(_jobs(context, spark), pa.schema(list(_JOB.items()))))
+    return Rows.listed("SHOW JOBS", _JOB, _jobs(context, spark))
 
 
 def describe_job(context: Context, statement: s.DescribeJob, spark: SparkSession | None) -> Rows:
@@ -167,7 +167,7 @@ def describe_job(context: Context, statement: s.DescribeJob, spark: SparkSession
     if not found:
         known = ", ".join(dict.fromkeys(str(job["job_name"] or job["job_id"]) for job in jobs)) or "none"
         raise ConfigurationError(f"{what}: there must be a job of this id or name; jobs are {known}")
-    return Rows(what, pa.Table.from_pylist(found, pa.schema(list(_JOB_IN_FULL.items()))))
+    return Rows.listed(what, _JOB_IN_FULL, found)
 
 
 def _jobs(context: Context, spark: SparkSession | None) -> list[dict[str, Any]]:
@@ -223,13 +223,10 @@ def stop_job(context: Context, statement: s.StopJob, spark: SparkSession | None)
         known = [str(query.id) for query in _running(spark)]
         records = query_records.read_all(context.warehouse).queries
         known += [one.id for one in records if one.shown_state(now_ms) == "running"]
+        running = f"those that run are {', '.join(dict.fromkeys(known))}"
         raise ConfigurationError(
             f"{what}: there must be a job of this id, there is none; "
-            + (
-                f"those that run are {', '.join(dict.fromkeys(known))}"
-                if known
-                else "none runs, see SHOW JOBS"
-            )
+            f"{running if known else 'none runs, see SHOW JOBS'}"
         )
     if record.state != "running":
         return Done(what, f"has {record.state} before")

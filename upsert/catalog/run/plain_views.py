@@ -156,13 +156,11 @@ def show_plain_views(context: Context, statement: s.ShowPlainViews) -> Rows:
     for name in matching(sorted({*databases.tables(own).names(), *temporary}), statement.like):
         try:
             view = context.plain_view(f"{before}{name}")
-        except (
-            CorruptTableError,
-            ConfigurationError,
-        ) as damage:  # it may be one, and the others are to be seen
+        # it may be one, and the others are to be seen
+        except (CorruptTableError, ConfigurationError) as damage:
             found.append({"view": name, "temporary": name in temporary, "query": f"damaged: {damage}"})
             continue
         if view is not None:
             found.append({"view": name, "temporary": view.is_temporary, "query": view.text.query})
     columns = {"view": pa.string(), "temporary": pa.bool_(), "query": pa.string()}
-    return Rows("SHOW VIEWS", pa.Table.from_pylist(found, pa.schema(list(columns.items()))))
+    return Rows.listed("SHOW VIEWS", columns, found)

@@ -93,10 +93,9 @@ def call(context: Context, statement: s.Call, spark: SparkSession | None) -> Row
     if not procedure.takes_views:
         refuse_view(table, what)
     rows = procedure.run(table, values)
-    columns = list(zip(*rows, strict=True)) or [()] * len(procedure.columns)
-    types = procedure.columns.items()
-    arrays = {key: pa.array(each, of) for (key, of), each in zip(types, columns, strict=True)}
-    return Rows(what, pa.table(arrays))
+    return Rows.listed(
+        what, procedure.columns, (dict(zip(procedure.columns, row, strict=True)) for row in rows)
+    )
 
 
 def bound(
@@ -138,11 +137,12 @@ def bound(
 
 def show_procedures(statement: s.ShowProcedures) -> Rows:
     """``SHOW PROCEDURES``: each with its arguments, those that may be missing in brackets."""
-    names = matching(tuple(PROCEDURES), statement.like)
-    rows = [(name, PROCEDURES[name].signature, PROCEDURES[name].about) for name in names]
-    columns = zip(*rows, strict=True) if rows else [()] * 3
-    named = zip(("procedure", "arguments", "description"), columns, strict=True)
-    return Rows("SHOW PROCEDURES", pa.table({name: pa.array(each, pa.string()) for name, each in named}))
+    rows = [
+        {"procedure": name, "arguments": PROCEDURES[name].signature, "description": PROCEDURES[name].about}
+        for name in matching(tuple(PROCEDURES), statement.like)
+    ]
+    columns = dict.fromkeys(("procedure", "arguments", "description"), pa.string())
+    return Rows.listed("SHOW PROCEDURES", columns, rows)
 
 
 def _text(value: Any, _: Environment) -> str:

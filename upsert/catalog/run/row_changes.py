@@ -239,8 +239,8 @@ def _written(what: str, whats: Sequence[str], writes: Sequence[Callable[[], Resu
 
 
 def _executed(what: str, whats: Sequence[str]) -> Rows:
-    columns = {"statement": list(whats), "result": ["written"] * len(whats)}
-    return Rows(what, pa.table(columns, pa.schema([(name, pa.string()) for name in columns])))
+    columns = dict.fromkeys(("statement", "result"), pa.string())
+    return Rows.listed(what, columns, ({"statement": one, "result": "written"} for one in whats))
 
 
 def _started(

@@ -92,7 +92,7 @@ def texts(name: str, values: Iterable[str]) -> pa.Table:
     return pa.table({name: pa.array(list(values), pa.string())})
 
 
-def _partition_details(table: Table, chosen: Mapping[str, Any]) -> pa.Table:
+def _partition_details(table: Table, chosen: Mapping[str, Any], what: str) -> Rows:
     """A row about each partition that has the chosen values."""
     known = table.schema.partitioned_by
     if unknown := [name for name in chosen if name not in known]:
@@ -111,7 +111,7 @@ def _partition_details(table: Table, chosen: Mapping[str, Any]) -> pa.Table:
         }
         for info in fitting_partitions(table, chosen)
     ]
-    return _table(rows, {"partition": pa.string(), **_PARTITION})
+    return Rows.listed(what, {"partition": pa.string(), **_PARTITION}, rows)
 
 
 def _watermark(table: Table, spark: SparkSession | None) -> datetime | None:
@@ -169,12 +169,6 @@ def _servers(text: str | None) -> list[tuple[str, str]] | None:
 
 def _time(milliseconds: int) -> datetime:
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
-
-
-def _table(rows: Sequence[Mapping[str, Any]], fields: Mapping[str, pa.DataType]) -> pa.Table:
-    return pa.table(
-        {name: pa.array([row.get(name) for row in rows], type_) for name, type_ in fields.items()}
-    )
 
 
 def show_databases(context: Context, statement: s.ShowDatabases) -> Result:
@@ -240,7 +234,7 @@ def show_partitions(context: Context, statement: s.ShowPartitions) -> Result:
         raise ConfigurationError(
             f"table {statement.name!r}: SHOW PARTITIONS needs PARTITIONED BY, which it has not"
         )
-    return Rows(f"SHOW PARTITIONS {statement.name}", _partition_details(table, statement.partition))
+    return _partition_details(table, statement.partition, f"SHOW PARTITIONS {statement.name}")
 
 
 def describe_table(context: Context, statement: s.DescribeTable, spark: SparkSession | None) -> Result:
@@ -253,17 +247,17 @@ def describe_table(context: Context, statement: s.DescribeTable, spark: SparkSes
     what = f"DESCRIBE {table_ref.shown}"
     if system is not None:
         columns = known(system, managed(context, name, f"DESCRIBE {statement.name}").name).columns
-        rows = [{"name": one, "type": types.sql_name(of), "null": True} for one, of in columns.items()]
-        return Rows(f"{what}${system}", _table(rows, _COLUMN))
+        rows = ({"name": one, "type": types.sql_name(of), "null": True} for one, of in columns.items())
+        return Rows.listed(f"{what}${system}", _COLUMN, rows)
     if statement.partition is not None:
         chosen = managed(context, statement.name, "DESCRIBE … PARTITION")
-        return Rows(what, _partition_details(chosen, statement.partition))
+        return _partition_details(chosen, statement.partition, what)
     if not statement.is_extended:
         schema = context.schema(statement.name)
-        return Rows(what, _table([_column_row(schema, name) for name in declared_names(schema)], _COLUMN))
+        return Rows.listed(what, _COLUMN, (_column_row(schema, name) for name in declared_names(schema)))
     if (plain := context.plain_view(statement.name)) is not None:
         row: dict[str, Any] = {"name": table_ref.qualified, "view.query": plain.text.query}
-        return Rows(what, _table([row], {name: _TABLE.get(name) or _VIEW[name] for name in row}))
+        return Rows.listed(what, {name: _TABLE.get(name) or _VIEW[name] for name in row}, [row])
     options = given_options(table_ref.existing())
     if "connector" in options:
         row = {
@@ -272,7 +266,7 @@ def describe_table(context: Context, statement: s.DescribeTable, spark: SparkSes
             "log.kafka.topic": options.get("topic"),
             "log.kafka.bootstrap.servers": _servers(options.get(_SERVERS)),
         }
-        return Rows(what, _table([row], _TABLE))
+        return Rows.listed(what, _TABLE, [row])
     table = Table.open(table_ref.existing())
     partitions = table.partitions()
     newest_ms = max((info.last_modified_ms for info in partitions), default=None)
@@ -289,7 +283,7 @@ def describe_table(context: Context, statement: s.DescribeTable, spark: SparkSes
         "watermark": _watermark(table, active(spark)),
     }
     if (view := definition_of(table)) is None:
-        return Rows(what, _table([row], _TABLE))
+        return Rows.listed(what, _TABLE, [row])
     versions = table.snapshot().info.base_versions or {}
     refreshes = refreshes_of(table_ref.shown, table, view.tables)
     catalog, _, _ = table_ref.qualified.partition(".")
@@ -304,7 +298,7 @@ def describe_table(context: Context, statement: s.DescribeTable, spark: SparkSes
         ],
         "refreshes": [(part, str(one)) for part, one in refreshes.items()],
     }
-    return Rows(what, _table([row], _TABLE | _VIEW))
+    return Rows.listed(what, _TABLE | _VIEW, [row])
 
 
 def _lag(context: Context, table: str, table_uuid: str, known: int) -> str:
@@ -357,8 +351,8 @@ def show_options(context: Context, statement: s.ShowOptions) -> Result:
         shown = {name: value for name, value in shown.items() if name == key.lower() or name == key}
         if not shown:
             raise ConfigurationError(f"SET: option {key!r} is not set, or unknown; SET lists those that are")
-    rows = [{"key": name, "value": shown[name]} for name in sorted(shown)]
-    return Rows("SET", _table(rows, {"key": pa.string(), "value": pa.string()}))
+    rows = ({"key": name, "value": shown[name]} for name in sorted(shown))
+    return Rows.listed("SET", {"key": pa.string(), "value": pa.string()}, rows)
 
 
 def explain(context: Context, statement: s.Explain, spark: SparkSession | None) -> Rows:

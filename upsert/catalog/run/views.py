@@ -211,8 +211,9 @@ def show_views(context: Context, statement: s.ShowViews) -> Result:
                 found.append({"view": name, "state": _state(view), "query": view.definition.query})
         except CorruptTableError as damage:  # it may be one, and the others are to be seen
             found.append({"view": name, "state": f"damaged: {damage}", "query": None})
-    columns = pa.schema([(name, pa.string()) for name in ("view", "state", "query")])
-    return Rows("SHOW MATERIALIZED VIEWS", pa.Table.from_pylist(found, columns))
+    return Rows.listed(
+        "SHOW MATERIALIZED VIEWS", dict.fromkeys(("view", "state", "query"), pa.string()), found
+    )
 
 
 def _state(view: View) -> str:

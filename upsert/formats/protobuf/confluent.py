@@ -22,6 +22,7 @@ from upsert.formats.avro_confluent import HEADER_BYTES
 from upsert.formats.base import BadMessage, Decoded, Format, FormatContext
 from upsert.formats.protobuf import descriptors as d
 from upsert.formats.protobuf import format as plain
+from upsert.formats.protobuf import wire
 from upsert.formats.protobuf.format import ProtobufCodec, given_message, shared_codec, writing_codec
 from upsert.formats.schema_registry import RegistryConfig, shared_registry
 from upsert.metadata_columns import MetadataKey
@@ -34,6 +35,7 @@ _METADATA: Final = {_ID: pa.int32(), _VERSION: pa.int32(), _MESSAGE: pa.string()
 _FIRST: Final = b"\x00"
 """Says that a message is of the first type of its file; short for a list of one zero."""
 _MAX_INDEXES: Final = 64
+_MAX_VARINT: Final = 2**35 - 1
 
 
 def index_bytes(indexes: tuple[int, ...]) -> bytes:
@@ -44,14 +46,7 @@ def index_bytes(indexes: tuple[int, ...]) -> bytes:
     """
     if indexes == (0,):
         return _FIRST
-    found = bytearray()
-    for number in (len(indexes), *indexes):
-        rest = number << 1
-        while rest > 0x7F:
-            found.append(rest & 0x7F | 0x80)
-            rest >>= 7
-        found.append(rest)
-    return bytes(found)
+    return b"".join(wire.varint(number << 1) for number in (len(indexes), *indexes))
 
 
 def indexes_in(message: bytes, at: int) -> tuple[tuple[int, ...], int]:
@@ -63,18 +58,12 @@ def indexes_in(message: bytes, at: int) -> tuple[tuple[int, ...], int]:
     numbers: list[int] = []
     wanted = 1
     while len(numbers) < wanted:
-        value = shift = 0
-        while True:
-            if at == len(message) or shift > 28:
-                raise SchemaError("a message must say after the schema's id which one of the schema it is")
-            byte = message[at]
-            at += 1
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                break
+        try:
+            value, at = wire.varint_in(message, at)
+        except IndexError:
+            value = 1
         numbers.append(value >> 1)
-        if value & 1 or numbers[0] > _MAX_INDEXES:
+        if value & 1 or value > _MAX_VARINT or numbers[0] > _MAX_INDEXES:
             raise SchemaError("a message must say after the schema's id which one of the schema it is")
         wanted = 1 + numbers[0]
     return tuple(numbers[1:]) or (0,), at

@@ -182,17 +182,17 @@ def _one_by_one(
         groups: list[int] = []
         try:
             while at < limit:
-                tag, at = _varint(view, at)
+                tag, at = varint_in(view, at)
                 number, wire = tag >> 3, tag & 7
                 if not number or tag > _MAX_TAG:
                     raise IndexError
                 begin = at
                 if wire == VARINT:
-                    _, at = _varint(view, at)
+                    _, at = varint_in(view, at)
                 elif wire in _SIZES:
                     at += _SIZES[wire]
                 elif wire == LENGTH:
-                    length, begin = _varint(view, at)
+                    length, begin = varint_in(view, at)
                     at = begin + length
                 elif wire == GROUP:
                     groups.append(number)
@@ -210,7 +210,21 @@ def _one_by_one(
     return parts[:, 0], parts[:, 1], parts[:, 2].astype(np.int8), parts[:, 3], parts[:, 4]
 
 
-def _varint(view: memoryview, at: int) -> tuple[int, int]:
+def varint(value: int) -> bytes:
+    r"""The bytes of one number.
+
+    >>> varint(300)
+    b'\xac\x02'
+    """
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*found, value])
+
+
+def varint_in(view: bytes | memoryview, at: int) -> tuple[int, int]:
+    """The number at a place, and where it ends; `IndexError` if there is none."""
     value = shift = 0
     while True:
         byte = view[at]

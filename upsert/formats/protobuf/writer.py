@@ -20,11 +20,7 @@ _MICROS: Final = 1_000_000
 
 
 def _tag(number: int, wire_type: int) -> bytes:
-    value, found = number << 3 | wire_type, bytearray()
-    while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*found, value])
+    return wire.varint(number << 3 | wire_type)
 
 
 class MessageWriter:

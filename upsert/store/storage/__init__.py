@@ -12,7 +12,7 @@ __all__ = ["FileStat", "Found", "Storage", "put_if_absent", "remote_folder", "st
 
 
 class _Kind(Protocol):
-    """A module of this package: what it makes of paths with its schemes."""
+    """What a module of this package makes of paths with its schemes."""
 
     def storage(self, path: str, /) -> Storage:
         """The storage of a path."""
@@ -22,20 +22,20 @@ class _Kind(Protocol):
 
 
 def _kind(scheme: str) -> _Kind | None:
-    """The module of a scheme, loaded when it is met: it may need a library."""
+    """The stores of a scheme, whose module is loaded when it is met: it may need a library."""
     match scheme:
         case "s3" | "s3a" | "s3n":
             from upsert.store.storage import s3
 
-            return s3
+            return s3.STORES
         case "gs" | "gcs":
             from upsert.store.storage import gcs
 
-            return gcs
+            return gcs.STORES
         case "abfs" | "abfss" | "az" | "wasb" | "wasbs":
             from upsert.store.storage import azure
 
-            return azure
+            return azure.STORES
         case "hdfs" | "webhdfs" | "swebhdfs":
             from upsert.store.storage import hdfs
 

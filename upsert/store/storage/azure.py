@@ -26,7 +26,7 @@ from upsert.errors import ConfigurationError
 from upsert.store.kept import Kept
 from upsert.store.storage import object_store
 from upsert.store.storage.base import FileStat, Versioned
-from upsert.store.storage.object_store import ABSENT, ObjectStorage, Page, Repeat, key_of
+from upsert.store.storage.object_store import ABSENT, ObjectStores, Page, Repeat, key_of
 
 CONNECTION_VARIABLE: Final = "AZURE_STORAGE_CONNECTION_STRING"
 ACCOUNT_VARIABLE: Final = "AZURE_STORAGE_ACCOUNT"
@@ -82,22 +82,12 @@ class AzureLocation:
         return f"https://{self.account}.{domain.replace('dfs.', 'blob.', 1) or 'blob.core.windows.net'}"
 
 
-def storage(path: str) -> ObjectStorage:
-    """The storage of a path's container."""
-    return ObjectStorage(AzureClient(split(path)[0]))
+def split(path: str) -> tuple[AzureLocation, str]:
+    """The location of a path and its key, the name of a blob in the container.
 
-
-def folder_uri(text: str) -> str:
-    """The form in which the store keeps the URI of a folder; of that form itself the same.
-
-    >>> folder_uri("abfs://shop@account.dfs.core.windows.net/orders/?endpoint=http://127.0.0.1:10000")
+    >>> STORES.folder_uri("abfs://shop@account.dfs.core.windows.net/orders/?endpoint=http://127.0.0.1:10000")
     'abfss://shop@account.dfs.core.windows.net;endpoint=http%3A%2F%2F127.0.0.1%3A10000/orders'
     """
-    return object_store.folder_within(*split(text), "abfss://container@account.dfs.core.windows.net/folder")
-
-
-def split(path: str) -> tuple[AzureLocation, str]:
-    """The location of a path and its key, the name of a blob in the container."""
     match = _PATH.fullmatch(path)
     host = match[2] and match[2].lower() if match else None
     if match is None or not _CONTAINER.fullmatch(match[1]) or not (host is None or _HOST.fullmatch(host)):
@@ -290,3 +280,6 @@ class AzureClient:
 
 def _stat(blob: Any) -> FileStat:
     return FileStat(blob.size, int(blob.last_modified.timestamp() * 1e9), blob.etag.strip('"'))
+
+
+STORES: Final = ObjectStores(AzureClient, split, "abfss://container@account.dfs.core.windows.net/folder")

@@ -25,7 +25,7 @@ from upsert.errors import ConfigurationError
 from upsert.store.kept import Kept
 from upsert.store.storage import object_store
 from upsert.store.storage.base import FileStat, Versioned, is_http_address
-from upsert.store.storage.object_store import ABSENT, ObjectStorage, Page, Repeat, key_of
+from upsert.store.storage.object_store import ABSENT, ObjectStores, Page, Repeat, key_of
 
 ENDPOINT_VARIABLE: Final = "STORAGE_EMULATOR_HOST"
 """As Google's own clients call it."""
@@ -53,22 +53,12 @@ class GcsLocation:
         return object_store.with_settings(f"gs://{self.bucket}", endpoint=self.endpoint)
 
 
-def storage(path: str) -> ObjectStorage:
-    """The storage of a path's bucket."""
-    return ObjectStorage(GcsClient(split(path)[0]))
+def split(path: str) -> tuple[GcsLocation, str]:
+    """The location of a path and its key, the name of an object in the bucket.
 
-
-def folder_uri(text: str) -> str:
-    """The form in which the store keeps the URI of a folder; of that form itself the same.
-
-    >>> folder_uri("gs://bucket/shop/orders/?endpoint=http://127.0.0.1:4443")
+    >>> STORES.folder_uri("gs://bucket/shop/orders/?endpoint=http://127.0.0.1:4443")
     'gs://bucket;endpoint=http%3A%2F%2F127.0.0.1%3A4443/shop/orders'
     """
-    return object_store.folder_within(*split(text), "gs://bucket/folder")
-
-
-def split(path: str) -> tuple[GcsLocation, str]:
-    """The location of a path and its key, the name of an object in the bucket."""
     match = _PATH.fullmatch(path)
     if match is None or not _BUCKET.fullmatch(match[1]):
         raise ConfigurationError(
@@ -265,3 +255,6 @@ def _time(found: Mapping[str, str]) -> datetime:
 
 def _stat(found: Mapping[str, str]) -> FileStat:
     return FileStat(int(found["size"]), int(_time(found).timestamp() * 1e9), found["generation"])
+
+
+STORES: Final = ObjectStores(GcsClient, split, "gs://bucket/folder")

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -340,6 +340,25 @@ class ObjectStorage(CachedStorage):
 
     def _repeated(self, action: Callable[[], T]) -> T:
         return repeated(action, self._sleep)
+
+
+class ObjectStores(NamedTuple):
+    """The stores of one kind: what makes a client of a bucket's location, and paths taken apart.
+
+    ``split`` gives the location of a path and its key; ``form`` is what such a path looks like.
+    """
+
+    client: Callable[[Any], ObjectClient]
+    split: Callable[[str], tuple[Any, str]]
+    form: str
+
+    def storage(self, path: str) -> ObjectStorage:
+        """The storage of a path's bucket."""
+        return ObjectStorage(self.client(self.split(path)[0]))
+
+    def folder_uri(self, text: str) -> str:
+        """The form in which the store keeps the URI of a folder; of that form itself the same."""
+        return folder_within(*self.split(text), self.form)
 
 
 def _itself(stat: FileStat) -> FileStat:

@@ -19,7 +19,7 @@ from upsert.errors import ConfigurationError
 from upsert.store.kept import Kept
 from upsert.store.storage import object_store
 from upsert.store.storage.base import FileStat, Versioned
-from upsert.store.storage.object_store import ABSENT, ObjectStorage, Page, Repeat, key_of
+from upsert.store.storage.object_store import ABSENT, ObjectStores, Page, Repeat, key_of
 
 _SETTINGS: Final = ("endpoint", "region")
 _PATH: Final = re.compile(r"(?i:s3[an]?)://([^/;?]*)((?:;[^/?]*)?)/?([^?]*)(?:\?(.*))?", re.DOTALL)
@@ -40,22 +40,12 @@ class S3Location:
         return object_store.with_settings(f"s3://{self.bucket}", endpoint=self.endpoint, region=self.region)
 
 
-def storage(path: str) -> ObjectStorage:
-    """The storage of a path's bucket."""
-    return ObjectStorage(S3Client(split(path)[0]))
+def split(path: str) -> tuple[S3Location, str]:
+    """The location of a path and its key, the name of an object in the bucket.
 
-
-def folder_uri(text: str) -> str:
-    """The form in which the store keeps the URI of a folder; of that form itself the same.
-
-    >>> folder_uri("s3a://bucket/shop/orders/?region=eu-west-1&endpoint=http://127.0.0.1:9000")
+    >>> STORES.folder_uri("s3a://bucket/shop/orders/?region=eu-west-1&endpoint=http://127.0.0.1:9000")
     's3://bucket;endpoint=http%3A%2F%2F127.0.0.1%3A9000;region=eu-west-1/shop/orders'
     """
-    return object_store.folder_within(*split(text), "s3://bucket/folder")
-
-
-def split(path: str) -> tuple[S3Location, str]:
-    """The location of a path and its key, the name of an object in the bucket."""
     match = _PATH.fullmatch(path)
     if match is None or not _BUCKET.fullmatch(match[1]):
         raise ConfigurationError(
@@ -261,3 +251,6 @@ class S3Client:
 
 def _stat(found: dict[str, Any], size: str) -> FileStat:
     return FileStat(found[size], int(found["LastModified"].timestamp() * 1e9), found["ETag"])
+
+
+STORES: Final = ObjectStores(S3Client, split, "s3://bucket/folder")

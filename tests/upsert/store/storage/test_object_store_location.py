@@ -43,13 +43,13 @@ def test_a_path_is_kept_with_its_settings_beside_the_bucket(given: str, kept: st
 
 
 def test_a_name_is_joined_to_a_path_as_to_a_folder() -> None:
-    path = s3.folder_uri("s3://bucket/wh?endpoint=http://127.0.0.1:9000&region=eu-west-1")
+    path = s3.STORES.folder_uri("s3://bucket/wh?endpoint=http://127.0.0.1:9000&region=eu-west-1")
     location = S3Location("bucket", "http://127.0.0.1:9000", "eu-west-1")
     assert s3.split(f"{path}/orders/table.json") == (location, "wh/orders/table.json")
-    path = gcs.folder_uri("gs://bucket/wh?endpoint=http://127.0.0.1:4443")
+    path = gcs.STORES.folder_uri("gs://bucket/wh?endpoint=http://127.0.0.1:4443")
     location = GcsLocation("bucket", "http://127.0.0.1:4443")
     assert gcs.split(f"{path}/orders/table.json") == (location, "wh/orders/table.json")
-    path = azure.folder_uri(f"abfs://shop@{ACCOUNT}/wh?endpoint=http://127.0.0.1:10000")
+    path = azure.STORES.folder_uri(f"abfs://shop@{ACCOUNT}/wh?endpoint=http://127.0.0.1:10000")
     location = AzureLocation("shop", ACCOUNT, "http://127.0.0.1:10000")
     assert azure.split(f"{path}/orders/table.json") == (location, "wh/orders/table.json")
 
