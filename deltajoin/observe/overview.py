@@ -7,9 +7,9 @@ is needed, and nothing is written. A table that cannot be read does not hide the
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, TypeVar
 
 import pyarrow as pa
 
@@ -31,6 +31,8 @@ from upsert.store.version import Version
 from upsert.views.hidden_tables import hidden_tables
 from upsert.views.progress import refreshes_of
 from upsert.views.view import CHECKPOINTS, definition_of
+
+Number = TypeVar("Number", int, float)
 
 SHOWN_SNAPSHOTS: Final = 200
 SHOWN_FILES: Final = 200
@@ -134,7 +136,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class ViewInfo:
-    """What a materialized view is, beside a table."""
+    """What a materialized view is, beside a table; secrets in its query are masked."""
 
     query: str
     is_suspended: bool
@@ -223,20 +225,23 @@ class QueryInfo:
     @property
     def commits_behind(self) -> int | None:
         """Unread commits of all inputs together; None if not known of each."""
-        known = [lag.commits for lag in self.reads if lag.commits is not None]
-        return sum(known) if known and len(known) == len(self.reads) else None
+        return _of_all(sum, [lag.commits for lag in self.reads])
 
     @property
     def rows_behind(self) -> int | None:
         """Unread rows of all inputs together; None if not known of each."""
-        known = [lag.rows for lag in self.reads if lag.rows is not None]
-        return sum(known) if known and len(known) == len(self.reads) else None
+        return _of_all(sum, [lag.rows for lag in self.reads])
 
     @property
     def seconds_behind(self) -> float | None:
         """Of the input that is furthest behind; None if not known of each."""
-        known = [lag.seconds for lag in self.reads if lag.seconds is not None]
-        return max(known) if known and len(known) == len(self.reads) else None
+        return _of_all(max, [lag.seconds for lag in self.reads])
+
+
+def _of_all(put_together: Callable[[list[Number]], Number], found: Sequence[Number | None]) -> Number | None:
+    """One number for some; None if there are none, or one of them is not known."""
+    known = [one for one in found if one is not None]
+    return put_together(known) if known and len(known) == len(found) else None
 
 
 @dataclass(frozen=True)
@@ -355,7 +360,7 @@ class Observer:
         if definition is None:
             return self._opened(name, Table.open(path))
         if (view := PlainView.of(definition, self._context.databases.catalog, path)) is not None:
-            text = plain_view_text(name, view.schema, view.text.query, is_temporary=False)
+            text = plain_view_text(name, view.schema, masked_text(view.text.query), is_temporary=False)
             return TableInfo(name, VIEW, definition.uuid, columns=_columns(view.schema), create=text)
         options = _shown_options({"connector": definition.connector, **definition.options})
         info = TableInfo(
@@ -430,7 +435,7 @@ class Observer:
             create=(
                 create_text(name, schema, given)
                 if of_view is None
-                else view_text(name, schema, given, of_view.query)
+                else view_text(name, schema, given, masked_text(of_view.query))
             ),
             commits=snapshot.info.states,
             conflicts=snapshot.info.conflicts,
@@ -462,7 +467,8 @@ class Observer:
             stages = _stages(found.table)
         except UpsertError as error:  # a refresh replaces hidden tables while this looks at them
             return replace(info, error=str(error))
-        return replace(info, view=ViewInfo(view.query, view.is_suspended, lags, stages, refreshes))
+        query = masked_text(view.query)
+        return replace(info, view=ViewInfo(query, view.is_suspended, lags, stages, refreshes))
 
 
 def _shown_options(given: Mapping[str, str]) -> dict[str, str]:

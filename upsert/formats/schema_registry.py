@@ -3,6 +3,9 @@
 A few calls over plain ``urllib``: the client of confluent-kafka would bring httpx and authlib to every
 executor for them. No connection is kept, so that a process may fork at any time. Replies are not trusted:
 they are limited in size and checked; redirects are not followed, they would take the credentials elsewhere.
+
+Messages with an id that cannot be used come by the thousand, and are decoded a piece at a time. So what a
+question was answered is answered again for some seconds, and what is found is known for good.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ _MAX_REPLY_BYTES: Final = 10_000_000
 _TIMEOUT_SECONDS: Final = 10.0
 _PATIENCE_SECONDS: Final = 30.0
 _PAUSE_SECONDS: Final = 0.1
+_SAME_ANSWER_SECONDS: Final = 5.0
+_SAME_ANSWERS: Final = 256
 _CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 _BUSY: Final = (408, 425, 429)
 _MAX_ID: Final = 2**31 - 1
@@ -78,20 +83,23 @@ class SchemaRegistry:
         config: RegistryConfig,
         patience_s: float = _PATIENCE_SECONDS,
         sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
         self._patience_s = patience_s
         self._sleep = sleep
+        self._clock = clock
         self._opener = _opener(config)
         self._schemas: dict[tuple[int, str], str] = {}
         self._versions: dict[tuple[int, str], int] = {}
         self._ids: dict[tuple[str, str, str, tuple[Reference, ...]], int] = {}
         self._files: dict[int, tuple[tuple[str, bytes], ...]] = {}
+        self._answers: dict[str, tuple[float, Any]] = {}
 
     def schema(self, id: int, kind: str = AVRO) -> str | None:
         """The text of the schema with this id, which must be of this kind; None if there is none."""
         if (id, kind) not in self._schemas:
-            reply = self._call(f"schemas/ids/{id}")
+            reply = self._get(f"schemas/ids/{id}")
             if reply is None:
                 return None
             text = self._text(id, reply, kind)
@@ -118,7 +126,7 @@ class SchemaRegistry:
         """
         if id not in self._files:
             found: dict[str, bytes] = {}
-            reply = self._call(f"schemas/ids/{id}{_AS_DESCRIPTOR}")
+            reply = self._get(f"schemas/ids/{id}{_AS_DESCRIPTOR}")
             if reply is None:
                 raise SchemaError(f"schema {id} is not in the registry")
             own = self._descriptor(id, reply)
@@ -154,7 +162,7 @@ class SchemaRegistry:
                 continue
             if len(found) == _MAX_FILES:
                 raise SchemaError(f"schema {id} refers to more than {_MAX_FILES} schemas")
-            inner = self._call(f"subjects/{quote(subject, safe='')}/versions/{version}{_AS_DESCRIPTOR}")
+            inner = self._get(f"subjects/{quote(subject, safe='')}/versions/{version}{_AS_DESCRIPTOR}")
             if inner is None:
                 raise SchemaError(f"schema {id} refers to {name!r}, which is not in the registry")
             found[name] = self._descriptor(id, inner)
@@ -167,7 +175,7 @@ class SchemaRegistry:
     def version(self, id: int, subject: str) -> int | None:
         """The version that the schema with this id has in a subject; None if it is in another one only."""
         if (id, subject) not in self._versions:
-            reply = self._call(f"schemas/ids/{id}/versions")
+            reply = self._get(f"schemas/ids/{id}/versions")
             for entry in reply if isinstance(reply, list) else ():
                 if isinstance(entry, dict) and entry.get("subject") == subject:
                     self._versions[id, subject] = self._number(entry.get("version"), "a version")
@@ -196,6 +204,17 @@ class SchemaRegistry:
         if not isinstance(value, int) or not 0 <= value <= _MAX_ID:
             raise self._no_registry(what, value)
         return value
+
+    def _get(self, path: str) -> Any:
+        """The reply to a question; one of the last seconds, if it was asked then."""
+        until, reply = self._answers.get(path, (0.0, None))
+        if self._clock() < until:
+            return reply
+        if len(self._answers) >= _SAME_ANSWERS:
+            self._answers.clear()
+        reply = self._call(path)
+        self._answers[path] = self._clock() + _SAME_ANSWER_SECONDS, reply
+        return reply
 
     def _call(self, path: str, asked: Mapping[str, Any] | None = None) -> Any:
         """The reply of the first URL that gives one, None for "not found"; tried again while none does."""

@@ -256,9 +256,23 @@ class QueryText:
         start, end = _span(table)
         version = table.args.get("version")
         alias = "" if table.alias else f" AS {quoted(visible_name(table))}"
-        yield Edit(start, end, f"{quoted(view)}{alias}")
+        if table.args.get("sample") is None:
+            yield Edit(start, end, f"{quoted(view)}{alias}")
+        else:
+            yield Edit(start, end, quoted(view))
+            after = self._end_of_sample(end)
+            yield Edit(after, after, alias)
         if version is not None:
             yield Edit(version.meta[START], version.meta[END], "")
+
+    def _end_of_sample(self, start: int) -> int:
+        """Where TABLESAMPLE (…) [REPEATABLE (…)] of a table ends, behind which Spark wants its alias."""
+        tokens = [token for token in tokens_of(self.worded.text, self.subject) if token.start >= start]
+        words = [token.token_type for token in tokens]
+        at = words.index(TokenType.R_PAREN, words.index(TokenType.TABLE_SAMPLE))
+        if at + 1 < len(tokens) and tokens[at + 1].text.upper() == "REPEATABLE":
+            at = words.index(TokenType.R_PAREN, at + 1)
+        return int(tokens[at].end) + 1
 
     def _reference(self, table: exp.Table) -> Reference:
         start, _ = _span(table)

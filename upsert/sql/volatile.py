@@ -24,6 +24,9 @@ _OF_ORDER_OR_ZONE: Final = re.compile(
 )
 """Aggregates whose result depends on the order in which rows come, and what takes the session's zone."""
 
+_SAMPLE: Final = re.compile(r"\bTABLESAMPLE(?=\s*\()", re.IGNORECASE)
+"""Takes rows by chance, or, with REPEATABLE, by how they lie in files."""
+
 _TIMES: Final = re.compile(r"""(['"])\s*((?:now|today|tomorrow|yesterday)\b[^'"]*)\1""", re.IGNORECASE)
 """Texts that Spark takes for a time of now where a time is wanted."""
 
@@ -67,12 +70,16 @@ def of_more_than_tables(text: str) -> Found | None:
     'Last()'
     >>> of_more_than_tables("SELECT * FROM t WHERE at < 'today'")
     Found(what="the text 'today', which may be a time,", offset=27)
+    >>> of_more_than_tables("SELECT * FROM t TableSample (10 PERCENT) REPEATABLE (1)")
+    Found(what='TableSample', offset=16)
     >>> of_more_than_tables("SELECT first, `now`, 'nowhere' -- rand()")
     """
     if (found := of_the_moment(text)) is not None:
         return found
     if (ordered := _OF_ORDER_OR_ZONE.search(_without_quoted(text))) is not None:
         return Found(f"{ordered[1]}()", ordered.start())
+    if (sample := _SAMPLE.search(_without_quoted(text))) is not None:
+        return Found(sample[0], sample.start())
     time = _TIMES.search(text)
     return None if time is None else Found(f"the text {time[2]!r}, which may be a time,", time.start())
 

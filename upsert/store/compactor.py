@@ -2,7 +2,8 @@
 
 Committers start it as a child. It ends when nothing is due, and lets go of the compaction lock, which it has
 inherited. With ``--watch 10`` it is a service of its own, that looks every ten seconds, and expires
-partitions and snapshots too. It may be killed at any time.
+partitions and snapshots too. It may be killed at any time. A log that does not take what has expired is
+told of on standard error, and tried again in each round.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import time
 from collections.abc import Sequence
 from typing import NoReturn
 
-from upsert.errors import TableNotFoundError
-from upsert.store import paths
+from upsert.errors import LogNotPublishedError, TableNotFoundError
+from upsert.store import log, paths
 from upsert.store.commit.committer import Committer
 from upsert.store.metadata.history import History
 from upsert.store.metadata.table_file import read
@@ -36,21 +37,34 @@ def run(path: str) -> int:
     return published
 
 
-def maintain(path: str) -> None:
+def maintain(path: str, *, is_log_behind: bool = False) -> None:
     """Merge and expire what is due: what the commits of a table with ``write-only = true`` leave to others.
 
-    It waits for any other compaction of the table to end.
+    It waits for any other compaction of the table to end. If the log was behind, it is tried again.
+
+    Raises:
+        LogNotPublishedError: all of that is done, and the table's log does not say so yet.
     """
     table = Table.open(path)
     with background.compaction_lock(table.root, wait=True):
         run(path)
+    failure = log.after_commit(table.as_logged(), table.published.latest()) if is_log_behind else None
     table.maintain()
+    if failure is not None:
+        raise failure
 
 
 def watch(path: str, pause_s: float) -> NoReturn:
     """Maintain a table again and again."""
+    told: str | None = None
     while True:
-        maintain(path)
+        try:
+            maintain(path, is_log_behind=told is not None)
+            told = None
+        except LogNotPublishedError as failure:
+            if str(failure) != told:
+                print(failure, file=sys.stderr, flush=True)
+            told = str(failure)
         time.sleep(pause_s)
 
 

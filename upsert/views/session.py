@@ -105,9 +105,13 @@ def what_it_depends_on(df: DataFrame) -> Dependence | None:
             filled_in = rule.apply(plan)
             if not filled_in.fastEquals(plan):
                 return Dependence(what, _first_offset(parts.changed(plan, filled_in)))
-    if plan.deterministic():
-        return None
-    return Dependence("chance", _first_offset(one for one in parts.below(plan) if not one.deterministic()))
+    if not plan.deterministic():
+        return Dependence(
+            "chance", _first_offset(one for one in parts.below(plan) if not one.deterministic())
+        )
+    # REPEATABLE does not help: which rows it takes depends on how they lie in files and tasks
+    sampled = [node for whole in (plan, *_items(plan.subqueriesAll())) for node in parts.samples(whole)]
+    return Dependence("chance", _first_offset(sampled)) if sampled else None
 
 
 def what_text_depends_on(spark: SparkSession, text: str) -> Dependence | None:
@@ -125,7 +129,7 @@ def what_text_depends_on(spark: SparkSession, text: str) -> Dependence | None:
 
 @dataclass(frozen=True)
 class _Parts:
-    """Expressions of analysed plans, the innermost first."""
+    """Expressions and nodes of analysed plans, the innermost expressions first."""
 
     gateway: Any
 
@@ -135,6 +139,13 @@ class _Parts:
             yield from self.below(one)
         if self._is(node, "Expression"):
             yield node
+
+    def samples(self, plan: Any) -> Iterator[Any]:
+        """Where a plan, but for its subqueries, takes some of the rows by chance."""
+        if is_instance_of(self.gateway, plan, "org.apache.spark.sql.catalyst.plans.logical.Sample"):
+            yield plan
+        for child in _items(plan.children()):
+            yield from self.samples(child)
 
     def changed(self, old: Any, new: Any) -> Iterator[Any]:
         """Those of a plan or of an expression that are others in a rewritten one."""
@@ -166,7 +177,7 @@ def _items(seq: Any) -> list[Any]:
     return found
 
 
-def _first_offset(expressions: Iterable[Any]) -> int | None:
-    """Where the first of some expressions that Spark has parsed stands in the text."""
-    offsets = (one.origin().startIndex() for one in expressions)
+def _first_offset(found: Iterable[Any]) -> int | None:
+    """Where the first of some expressions or nodes that Spark has parsed stands in the text."""
+    offsets = (one.origin().startIndex() for one in found)
     return next((int(offset.get()) for offset in offsets if offset.isDefined()), None)

@@ -18,9 +18,10 @@ from upsert.catalog import query_records
 from upsert.catalog.connectors.definition import PlainView, define
 from upsert.catalog.query_records import Decision, Input, MicroBatch, QueryRecord, Totals
 from upsert.schema import TableSchema
+from upsert.store import Table
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.version import Version
-from upsert.views.view import ViewText
+from upsert.views.view import ViewDefinition, ViewText
 
 VOID = {"meta", "br", "img", "link", "input"}
 HOSTILE = "\"'><script>alert(1)</script><b onload=x>&amp;{{7*7}}${7}\u202e\x00</title></style>"
@@ -204,11 +205,24 @@ def test_secrets_are_not_shown(tmp_path: Path) -> None:
         "CREATE TABLE bills (id BIGINT) WITH ('connector' = 'jdbc', 'url' = 'jdbc:x://me:pa55@host/db', "
         "'dbtable' = 'bills')"
     )
+    query = "SELECT 'https://me:pa55@host' AS at, id FROM t WHERE token = 'pa55'"
+    text, schema = (
+        ViewText("default.rates", query, "default", ("id",), ("id",)),
+        TableSchema.of({"id": pa.int64()}, ["id"]),
+    )
+    define(str(tmp_path / "rates"), PlainView(text, "main", schema).definition)
+    view = ViewDefinition(query, "main", "default", "UTC", True, ())
+    Table.create(tmp_path / "totals", schema, {"materialized-view": view.to_option()})
     seen = Observer(tmp_path).look(0)
     assert [(one.name, one.kind, one.error) for one in seen.tables] == [
         ("bills", "jdbc", None),
         ("events", "upsert-kafka", None),
+        ("rates", "view", None),
+        ("totals", "view", None),
     ]
+    masked = "SELECT 'https://***@host' AS at, id FROM t WHERE token = ***"
+    assert [one.create.endswith(masked) for one in seen.tables] == [False, False, True, True]
+    assert [one.view.query for one in seen.tables if one.view is not None] == [masked]
     assert "pa55" not in pages.as_json(seen) + pages.snapshot_file(seen)
     assert "***" in pages.snapshot_file(seen)
 

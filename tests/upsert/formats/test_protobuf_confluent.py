@@ -191,7 +191,7 @@ def test_a_real_registry_gives_and_takes_descriptors(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("references", "reason"),
     [
-        (lambda count: [{"name": f"{count}.proto", "subject": "s", "version": 1}], "refers to"),
+        (lambda count: [{"name": f"{count}.proto", "subject": f"s{count}", "version": 1}], "refers to"),
         (lambda _: 7, "references"),
         (lambda _: "no list", "references"),
     ],

@@ -64,7 +64,7 @@ def test_schema_that_is_there_is_not_registered_again(url: str) -> None:
     assert registry.version(registry.id_of(subject, schema), subject) == 1
 
 
-def test_unknown_id_is_none_and_is_asked_for_again(url: str) -> None:
+def test_unknown_id_is_none(url: str) -> None:
     registry = client(url)
     assert registry.schema(2_000_000_000) is None
     assert registry.version(2_000_000_000, "a") is None
@@ -88,11 +88,25 @@ def test_what_was_said_is_not_asked_again(double: Double) -> None:
     ]
 
 
-def test_id_that_appears_later_is_found(double: Double) -> None:
-    registry = client(double.url)
-    assert registry.schema(1) is None
+def test_id_that_cannot_be_used_is_asked_for_again_after_some_seconds_and_is_found_then(
+    double: Double,
+) -> None:
+    """Messages with such an id come by the thousand, and are decoded a piece at a time."""
+    now = 1.0
+    registry = SchemaRegistry(RegistryConfig((Secret(double.url),)), clock=lambda: now)
+    for _ in range(3):
+        assert registry.schema(1) is None
+        with pytest.raises(SchemaError, match="schema 1 is not in the registry"):
+            registry.files(1)
     double.add("a-value", INT)
+    assert registry.schema(1) is None
+    assert len(double.requests) == 2
+    now = 7.0
     assert registry.schema(1) == INT
+    for _ in range(3):
+        with pytest.raises(SchemaError, match="schema 1 must be a Protobuf schema, got 'AVRO'"):
+            registry.files(1)
+    assert len(double.requests) == 4
 
 
 def test_registry_that_only_reads_serves_a_writer_whose_schema_is_there(double: Double) -> None:

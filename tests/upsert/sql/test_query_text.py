@@ -291,6 +291,17 @@ def test_condition_on_other_rows_than_the_tables_is_not_pushed(text: str) -> Non
     assert where(text) == []
 
 
+def test_a_sampled_table_has_its_alias_where_spark_wants_it() -> None:
+    text = (
+        "SELECT * FROM db.t FOR SYSTEM_VERSION AS OF 3 TABLESAMPLE (10 PERCENT) REPEATABLE (3), "
+        "u TABLESAMPLE (BUCKET 1 OUT OF 2), w TABLESAMPLE (5 ROWS) AS x"
+    )
+    assert QueryText.of(text).over(["a", "b", "c"]).text == (
+        "SELECT * FROM `a`  TABLESAMPLE (10 PERCENT) REPEATABLE (3) AS `t`, "
+        "`b` TABLESAMPLE (BUCKET 1 OUT OF 2) AS `u`, `c` TABLESAMPLE (5 ROWS) AS x"
+    )
+
+
 def test_in_a_join_only_what_is_false_of_null_is_pushed() -> None:
     text = "SELECT * FROM t LEFT JOIN u ON t.id = u.id WHERE u.n = 1 AND t.n = 2 AND u.name IS NULL AND ok"
     assert (where(text), where(text, 1)) == ([["n", "=", 2]], [["n", "=", 1]])

@@ -1,6 +1,7 @@
 """What fails after a commit does not deny it: whoever believed that would write the rows twice."""
 
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 
 import pyarrow as pa
@@ -8,7 +9,8 @@ import pytest
 
 from upsert.errors import ConfigurationError, LogNotPublishedError, UnknownOutcomeError
 from upsert.schema import TableSchema
-from upsert.store import Table, Version, log
+from upsert.store import Table, Version, compactor, log
+from upsert.store.alterations import SetOptions
 from upsert.store.commit import append, committer, staging
 from upsert.store.metadata import table_file
 from upsert.store.metadata.history import History
@@ -56,6 +58,40 @@ def test_a_log_that_fails_in_whatever_way_says_that_the_rows_are_there(
         with pytest.raises(LogNotPublishedError, match=r"committed as snapshot 1; .* did not answer"):
             table.write(ROWS)
     assert ids_of(table) == [1, 2]
+
+
+def test_a_compaction_service_goes_on_while_the_log_is_away_and_sends_what_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its own commit, which drops a partition, has no commit after it that would repair the log."""
+    schema = TableSchema.of({"day": pa.date32(), "id": pa.int64()}, ["day", "id"], ["day"])
+    table = Table.create(tmp_path / "t", schema, {"write-only": "true"})
+    table.write(pa.table({"day": [date(2000, 1, 1), date.max], "id": [1, 2]}))
+    table.alter(SetOptions({"partition.expiration-time": "7 d"}))
+    rounds, sent = [], []
+
+    class _Log:
+        @staticmethod
+        def publish(logged: log.LoggedTable, **_: object) -> int:
+            sent.append(logged.published.latest().id)
+            if len(sent) < 3:
+                no_answer()
+            return 1
+
+    def pause(_: float) -> None:
+        rounds.append(ids_of(table))
+        if len(rounds) == 5:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(log, "before_commit", lambda _: None)
+    monkeypatch.setattr(log, "claim", lambda *_: None)
+    monkeypatch.setattr(log, "log_system", lambda _: _Log)
+    monkeypatch.setattr("time.sleep", pause)
+    with pytest.raises(KeyboardInterrupt):
+        compactor.watch(table.path, 0.0)
+    newest = table.snapshot().id
+    assert (rounds, sent) == ([[2]] * 5, [newest] * 3)
+    assert capsys.readouterr().err.count("its log messages were not published: the object store") == 1
 
 
 @pytest.mark.parametrize("fails", [no_answer, no_right])

@@ -174,6 +174,11 @@ def test_statements(catalog: Catalog, spark: SparkSession) -> None:
             "SELECT id FROM sales WHERE n IN (SELECT shop FROM closed WHERE since > rand())",
             r"depends on chance \(at line 1, column 102\)",
         ),
+        ("SELECT id FROM sales TABLESAMPLE (10 PERCENT)", r"depends on chance \(at line 1, column 52\)"),
+        (
+            "SELECT id FROM sales\nWHERE n IN (SELECT n FROM sales TABLESAMPLE (9 PERCENT) REPEATABLE (1))",
+            r"depends on chance \(at line 2, column 33\)",
+        ),
         ("SELECT 1 AS one", "reads no table"),
         ("SELECT nme FROM shops", "column 'nme' is in no table of the query"),
         ("SELECT * FROM nowhere", r"table 'nowhere' at line 1, column \d+ must be a table of the catalog"),

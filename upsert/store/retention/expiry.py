@@ -32,7 +32,7 @@ from upsert.store.retention.lock import Lock, lifetime_lock, lifetime_lock_if_fr
 from upsert.store.retention.policy import Retention
 from upsert.store.storage import storage_of
 
-_AHEAD_MS: Final = 3_600_000
+AHEAD_MS: Final = 3_600_000
 """A snapshot that is further ahead comes from a clock that is wrong."""
 
 
@@ -88,7 +88,7 @@ def after_commit(committer: Committer, retention: Retention) -> None:
 def _expire(committer: Committer, rule: Retention, lock: Lock) -> int:
     history, now_ms = committer.history, _now_ms(committer)
     before = history.latest()
-    if before.time_ms > now_ms + _AHEAD_MS:
+    if before.time_ms > now_ms + AHEAD_MS:
         until = datetime.fromtimestamp(before.time_ms / 1000, UTC).isoformat(timespec="seconds")
         warnings.warn(
             f"table {committer.root!r}: a snapshot must have the time of its commit, got {until}, which is "
@@ -141,11 +141,15 @@ class _Retained(Sequence[SnapshotInfo]):
     def __getitem__(self, at: Any) -> Any:  # a snapshot by its position; slices are not asked for
         id: int = self._ids[at]
         info = self._history.info(id, self._head)
-        if info.time_ms <= self._now_ms:
+        if info.time_ms <= self._now_ms or (written := written_ms(self._history, id)) is None:
             return info
-        root = self._history.root
-        found = storage_of(root).stat(paths.resolve(root, paths.snapshot_file(id)))
-        return info if found is None else replace(info, time_ms=min(info.time_ms, found.modified_ns // 10**6))
+        return replace(info, time_ms=min(info.time_ms, written))
+
+
+def written_ms(history: History, id: int) -> int | None:
+    """The time of a snapshot's file, by the clock of the storage; None if there is none."""
+    found = storage_of(history.root).stat(paths.resolve(history.root, paths.snapshot_file(id)))
+    return None if found is None else found.modified_ns // 10**6
 
 
 def _delete_expired(history: History, head: SnapshotInfo) -> None:

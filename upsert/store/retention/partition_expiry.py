@@ -3,11 +3,15 @@
 It is a commit like ``DROP PARTITION``: readers of changes see each row go, unless commits to the partition
 are not tracked; see docs/decisions/0070. What has expired is asked of the very snapshot that it builds on,
 so rows that others commit to such a partition meanwhile go too. A crash leaves all of them or none.
+
+A process whose clock is ahead would drop what is still wanted. Its own commits show it: their time is ahead
+of that of their files, which is the storage's. Then the time of the storage is taken.
 """
 
 from __future__ import annotations
 
 import warnings
+from datetime import UTC, datetime
 
 from cachetools import LRUCache
 
@@ -16,7 +20,7 @@ from upsert.store.commit.committer import Committed, Committer
 from upsert.store.kept import Kept
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.paths import Partition
-from upsert.store.retention.expiry import ExpiryWarning
+from upsert.store.retention.expiry import AHEAD_MS, ExpiryWarning, written_ms
 from upsert.store.retention.partition_time import PartitionAge
 
 _looked = Kept[str, int](LRUCache(10_000), is_inherited=True)
@@ -30,7 +34,7 @@ def drop_expired(committer: Committer, age: PartitionAge) -> tuple[Committed, fr
     def propose(latest: SnapshotInfo) -> Change | None:
         nonlocal gone
         files = committer.history.files(latest)
-        gone = age.expired({partition for partition, _ in files.groups}, _now_ms(committer))
+        gone = age.expired({partition for partition, _ in files.groups}, _checked_now_ms(committer, latest))
         return Change("delete", removed=files.only(gone.__contains__).entries) if gone else None
 
     return committer.commit(propose), gone
@@ -62,3 +66,19 @@ def after_commit(committer: Committer, age: PartitionAge | None) -> Committed | 
 
 def _now_ms(committer: Committer) -> int:
     return int(committer.environment.now() * 1000)
+
+
+def _checked_now_ms(committer: Committer, latest: SnapshotInfo) -> int:
+    """The time here, less what the newest snapshot says that its clock, and so the one here, is ahead by."""
+    now_ms, written = _now_ms(committer), written_ms(committer.history, latest.id)
+    ahead = 0 if written is None else latest.time_ms - written
+    if ahead <= AHEAD_MS or now_ms < latest.time_ms:
+        return now_ms
+    shown = datetime.fromtimestamp((now_ms - ahead) / 1000, UTC).isoformat(timespec="seconds")
+    warnings.warn(
+        f"table {committer.root!r}: the time of a commit must be that of the storage, got one that is "
+        f"{ahead // 1000} s ahead of it; partitions expire by the time {shown}: set the clock here right",
+        ExpiryWarning,
+        stacklevel=5,
+    )
+    return now_ms - ahead

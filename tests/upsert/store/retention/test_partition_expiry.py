@@ -253,6 +253,21 @@ def test_join_over_a_table_whose_partitions_expire_is_that_of_its_rows(tmp_path:
 POINTS = ["commit.before-manifest", "commit.after-manifest", "publish.before-link", "publish.after-link"]
 
 
+def test_a_process_whose_clock_is_ahead_drops_what_has_expired_by_the_storages(tmp_path: Path) -> None:
+    """The files of its commits have the storage's time, which is right."""
+    now = datetime.now(UTC)
+    rows = pa.table({"day": [now.date() - timedelta(age) for age in (0, 1, 9)], "id": [0, 1, 9]})
+    table = at(Table.create(tmp_path / "t", DAYS, WEEK), now + timedelta(30))
+    with pytest.warns(ExpiryWarning, match=r"got one that is 2\d{6} s ahead of it; partitions expire by"):
+        table.write(rows)
+    assert ids(table) == [0, 1]
+    with pytest.warns(ExpiryWarning):
+        assert table.expire_partitions() == ()
+    right = at(Table.open(table.path), now)  # commits of others whose clock was ahead say nothing of this one
+    right.write(pa.table({"day": [now.date() - timedelta(age) for age in (2, 9)], "id": [2, 9]}))
+    assert ids(right) == [0, 1, 2]
+
+
 @pytest.mark.parametrize("point", POINTS)
 def test_killed_while_partitions_expire(point: str, tmp_path: Path) -> None:
     """All of them go or none; the micro-batch before is committed once, also by a replay."""
