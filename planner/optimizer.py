@@ -139,7 +139,7 @@ RULES: Final[tuple[tuple[Walk, Rule], ...]] = (
     (transform_down, prune_columns),  # downwards: what a Project does not ask for, none below need pass on
     (transform_up, refuse_metadata_in_join),
     (at_top, leave_out_normalizer),  # the sink is above the whole query
-    (transform_up, narrow_kafka_range),
+    (at_top, narrow_kafka_range),
     (at_top, read_used_columns),  # when it is known how each topic is read
 )
 """Each rule with the direction in which it walks; `tests/planner/rules/plans/` draws what each one does."""

@@ -189,19 +189,25 @@ def read_used_columns(top: Plan, _settings: Settings) -> Plan | None:
     do not follow the query, which may have other columns when it starts again. So is one that two branches of
     a union have in common, which is one source to Spark and in its checkpoint.
     """
-    leaves = [leaf for leaf in walk(top) if _may_be_read_in_part(leaf)]
-    count = Counter(column.id for leaf in leaves for column in leaf.columns)
+    shared = _shared_columns(top)
 
     def change(node: Plan) -> Plan:
         if not isinstance(node, Project | Aggregate):
             return node
         leaf = chain_of(node.child).leaf
-        if not _may_be_read_in_part(leaf) or any(count[column.id] > 1 for column in leaf.columns):
+        if not _may_be_read_in_part(leaf) or any(column.id in shared for column in leaf.columns):
             return node
         return with_children(node, [_pruned(node.child, columns_of(*expressions(node)))])
 
     after = transform_down(top, change)
     return None if after is top else after
+
+
+def _shared_columns(top: Plan) -> frozenset[int]:
+    """The columns of sources that several branches of a union have in common."""
+    leaves = (leaf for leaf in walk(top) if isinstance(leaf, Relation | Changelog))
+    count = Counter(column.id for leaf in leaves for column in leaf.columns)
+    return frozenset(id for id, times in count.items() if times > 1)
 
 
 def _may_be_read_in_part(leaf: Plan) -> bool:
@@ -238,22 +244,29 @@ def _slim(join: DeltaJoin, needed: frozenset[int]) -> DeltaJoin:
     return replace(join, tables=tuple(tables), present=flags)
 
 
-def narrow_kafka_range(node: Plan, _settings: Settings) -> Plan | None:
+def narrow_kafka_range(top: Plan, _settings: Settings) -> Plan | None:
     """Hand what a filter says of a record's partition, offset and time to the source, as its options.
 
     Only what `range_of` finds, in addition to what the query's own options say. The filter itself stays. A
     source with a normalizer is left alone: it must see every change of a key. A query that continues from its
-    checkpoint with a wider filter reads what it left unread, except what lies before its first offsets.
+    checkpoint with a wider filter reads what it left unread, except what lies before its first offsets. A
+    source that two branches of a union have in common is one to Spark and in its checkpoint, and stays so.
     """
+    shared = _shared_columns(top)
+    after = transform_up(top, lambda node: _with_narrowed_topic(node, shared))
+    return None if after is top else after
+
+
+def _with_narrowed_topic(node: Plan, shared: frozenset[int]) -> Plan:
     if not isinstance(node, Filter):
-        return None
+        return node
     match leaf := chain_of(node).leaf:
         case Changelog(origin=KafkaTopic(mode=Mode.CDC) as topic) | Relation(topic=KafkaTopic() as topic):
             range_ = topic.range & range_of(node, topic)
         case _:
-            return None
-    if range_ == topic.range or range_.is_empty:
-        return None
+            return node
+    if range_ == topic.range or range_.is_empty or any(column.id in shared for column in leaf.columns):
+        return node
     narrowed = topic.within(range_)
     source: Plan = (
         replace(leaf, origin=narrowed, ref=None)

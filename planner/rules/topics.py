@@ -271,7 +271,7 @@ def look_below_normalize(node: Plan, settings: Settings) -> Plan | None:
             changed = put_in_normalizer(given, own) or given
             if _orders_deletes(origin):
                 changed = leave_out_normalizer(changed, own) or changed
-            changed = transform_up(changed, lambda part: narrow_kafka_range(part, own) or part)
+            changed = narrow_kafka_range(changed, own) or changed
             if changed is not given:
                 return replace(node, origin=replace(origin, input=changed), ref=None)
     return None
