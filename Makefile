@@ -87,6 +87,7 @@ bench: $(STAMP)  ## measure the store, the sink, the join and lookups; tables, J
 	@$(WITH_JAVA) $(PY) -m bench.store
 	@$(WITH_JAVA) $(PY) -m bench.sink
 	@$(WITH_JAVA) $(PY) -m bench.join
+	@$(PY) -m bench.shards
 	@$(PY) -m bench.lookups
 
 bench-store: $(STAMP)  ## measure the managed table beside Delta Lake, DuckDB, pyarrow and Parquet, and with a million files

@@ -28,7 +28,7 @@ from typing import Final, Self
 import numpy as np
 import pyarrow as pa
 
-from deltajoin.core.codes import Ints, KeyChunks, dense, key_columns, numbers_of_keys
+from deltajoin.core.codes import FIRST_LOOKUP_KEYS, Ints, KeyChunks, dense, key_columns, numbers_of_keys
 from deltajoin.core.consolidate import (
     ChangedKeys,
     consolidate_batches,
@@ -43,7 +43,7 @@ from deltajoin.core.shards import Split
 from deltajoin.expressions import Condition, Ref
 from deltajoin.spec import DeltaJoinSpec, output_name, present_name
 from deltajoin.tree import Inner, Node, Outer, equivalence_classes, flattened, nodes
-from upsert.arrays import one_array
+from upsert.arrays import Mask, one_array
 from upsert.conditions.evaluate import mask
 from upsert.rowkind import ROW_KIND_COLUMN, every_kind
 
@@ -193,12 +193,19 @@ class _AllPaths:
         self, changes: Sequence[Changes], changed: Mapping[int, ChangedKeys] | None = None
     ) -> Iterator[Bundle]:
         """Rows of all paths as they come, with marks where keys that changed are given."""
+        yield from (rows for _, rows in self._paths(changes, changed))
+
+    def _paths(
+        self, changes: Sequence[Changes], changed: Mapping[int, ChangedKeys] | None = None
+    ) -> Iterator[tuple[int, Bundle]]:
+        """The rows of each path, with the table whose changes drive it."""
         match = dict(enumerate(self.old))
         schemas = dict(enumerate(self.join.schemas))
         for table, plan in self.join.plans:
             if changes[table].rows.num_rows:
                 marks = None if changed is None else _marks_of(changed, table)
-                yield from PathVersions(dict(match), marks, schemas, self.piece).changes(plan, changes[table])
+                path = PathVersions(dict(match), marks, schemas, self.piece)
+                yield from ((table, rows) for rows in path.changes(plan, changes[table]))
             match[table] = self.new[table]
 
     def rows_by_marks(self, changes: Sequence[Changes]) -> Iterator[Bundle]:
@@ -215,6 +222,9 @@ class _AllPaths:
         """Consolidated rows: what other tables did to the keys of a change is known before any lookup."""
         codes = self._key_codes(changes)
         contested = contested_keys([some.signs for some in changes], codes, only_opposite=self.join.is_inner)
+        if self.join.is_inner and np.count_nonzero(contested) <= FIRST_LOOKUP_KEYS:
+            yield from self._at_once(changes, [contested[own] for own in codes])
+            return
         plain = [some.where(~contested[own]) for some, own in zip(changes, codes, strict=True)]
         yield from self.rows(plain)
         rest = [some.where(contested[own]) for some, own in zip(changes, codes, strict=True)]
@@ -229,6 +239,15 @@ class _AllPaths:
             held = list(self.rows(some))
             chunks.found(sum(map(len, held)))
             yield from consolidate_bundles(held, self.join.visible)
+
+    def _at_once(self, changes: Sequence[Changes], contested: Sequence[Mask]) -> Iterator[Bundle]:
+        """Consolidated rows of INNER joins: each table is asked once for all keys, the contested ones too."""
+        held: list[Bundle] = []
+        for table, rows in self._paths(changes):
+            may_cancel = contested[table][rows.parts[table].at]
+            held.append(rows.where(may_cancel).compact())
+            yield rows.where(~may_cancel)
+        yield from consolidate_bundles(held, self.join.visible)
 
     def _key_codes(self, changes: Sequence[Changes]) -> list[Ints]:
         """For each table the codes of its changes' keys, dense over all tables."""

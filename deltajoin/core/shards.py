@@ -35,6 +35,7 @@ from deltajoin.tree import (
     visible,
 )
 from upsert import types
+from upsert.arrays import Mask
 from upsert.store.rows.hashing import bucket_of, hash_columns
 
 
@@ -64,8 +65,12 @@ class Split:
         """The rows of a table that one of so many shards needs."""
         if shard >= self.count(shards):
             return rows.slice(0, 0)
-        found = None if shards == 1 else self.shard_of(table, rows, shards)
-        return rows if found is None else rows.filter(pa.array(found == shard))
+        is_whole = shards == 1 or self.columns[table] is None
+        return rows if is_whole else rows.filter(pa.array(self.is_in(table, rows, shard, shards)))
+
+    def is_in(self, table: int, rows: pa.Table, shard: int, shards: int) -> Mask:
+        """Which rows of a table that is cut belong to a shard; no other columns than those are needed."""
+        return np.asarray(self.shard_of(table, rows, shards) == shard)
 
     def cut_lookup(self, table: int, match: Match, shard: int, shards: int) -> Match:
         """A lookup as one of so many shards sees the table: a key of all joins has brought its rows along."""

@@ -38,6 +38,7 @@ from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
 from upsert.spark_table import spark_schema
 from upsert.store.predicate import parse_where
+from upsert.store.read.changes import KeyShare
 from upsert.store.read.pinned_columns import PinnedColumns, PinnedWhere
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.table import Table
@@ -105,14 +106,34 @@ class PinnedSide:
         columns: Sequence[str],
         buckets: Collection[int] | None = None,
         where: Any = None,
+        share: KeyShare | None = None,
     ) -> pa.Table:
-        """The consolidated changes of one step, as ``Table.changes_between`` gives them."""
+        """The consolidated changes of one step, as ``Table.changes_between`` gives them.
+
+        Those of other keys than the ``share``'s may be among them.
+        """
         return self._pinned(columns).read(
             self.table,
             lambda names: self.table.changes_between(
-                start, end, columns=names, buckets=buckets, where=self.where_now(where)
+                start,
+                end,
+                columns=names,
+                buckets=buckets,
+                where=self.where_now(where),
+                share=self._share_now(share),
             ),
         )
+
+    def has_whole_keys(self, columns: Sequence[str]) -> bool:
+        """Whether all images of a row have the same values in these columns."""
+        return not self.primary_key or set(columns) <= set(self.primary_key)
+
+    def _share_now(self, share: KeyShare | None) -> KeyShare | None:
+        """A share of keys, unless its columns have another name or type by now."""
+        now = {column.id: column for column in self.table.schema.columns}
+        then = [self.schema.column(name) for name in share.columns] if share is not None else []
+        are_same = all((one := now.get(c.id)) and (one.name, one.type) == (c.name, c.type) for c in then)
+        return share if are_same else None
 
     def scan(self, version: Version, columns: Sequence[str], where: Any = None) -> pa.Table:
         """The rows at a version, as ``View.scan`` gives them."""
@@ -332,10 +353,12 @@ class JoinedTables:
             return []
         return [b for b in range(self.tables[table].options.bucket) if reached.hashes_of(b) is not None]
 
-    def bucket_changes(self, step: JoinStep, table: int, buckets: Collection[int]) -> pa.Table:
+    def bucket_changes(
+        self, step: JoinStep, table: int, buckets: Collection[int], share: KeyShare | None = None
+    ) -> pa.Table:
         """Signed rows of some buckets: selected columns, filters passed, no NULL where that takes no part."""
         part, side = self.spec.tables[table], self.sides[table]
-        changed = side.changes_between(step.old[table], step.new[table], part.columns, buckets)
+        changed = side.changes_between(step.old[table], step.new[table], part.columns, buckets, share=share)
         # Each signed row by itself: an update may leave, enter or stay within the filter.
         passed = parse_where(part.where, side.schema).apply(changed)
         schema = self.changes(table)
@@ -352,8 +375,16 @@ class JoinedTables:
         reached = self.buckets_reached(step, table)
         buckets = [bucket for bucket in reached if self._may_hold(table, bucket, shard, shards)]
         pieces = [[bucket] for bucket in buckets] if shards > 1 else [buckets] if buckets else []
-        parts = (self.bucket_changes(step, table, piece) for piece in pieces)
+        share = self._share(table, shard, shards)
+        parts = (self.bucket_changes(step, table, piece, share) for piece in pieces)
         return self.consolidated(table, [self.split.of_shard(table, rows, shard, shards) for rows in parts])
+
+    def _share(self, table: int, shard: int, shards: int) -> KeyShare | None:
+        """The keys of a shard, where all images of a row are in one; the others are then not read at all."""
+        columns = self.split.columns[table]
+        if shards == 1 or columns is None or not self.sides[table].has_whole_keys(columns):
+            return None
+        return KeyShare(columns, lambda keys: self.split.is_in(table, keys, shard, shards))
 
     def _may_hold(self, table: int, bucket: int, shard: int, shards: int) -> bool:
         """Whether a bucket may have rows of a shard: where both follow from one hash, only some can meet."""

@@ -40,7 +40,7 @@ from upsert.store.metadata.tag_file import Tag
 from upsert.store.predicate import Where, parse_where
 from upsert.store.read import changes as _changes
 from upsert.store.read import watch as watching
-from upsert.store.read.changes import Scope
+from upsert.store.read.changes import KeyShare, Scope
 from upsert.store.read.row_metadata import with_metadata_aside
 from upsert.store.read.snapshot import PinnedTable, Snapshot, View
 from upsert.store.read.statistics import PartitionInfo, partition_infos
@@ -591,8 +591,9 @@ class Table:
         buckets: Collection[int] | None = None,
         where: Where | None = None,
         skip_untracked: bool = False,
+        share: KeyShare | None = None,
     ) -> pa.Table:
-        """The net changes of one step, of all buckets or some. See ``upsert.store.read.changes``.
+        """The net changes of one step, of all buckets and keys or some. See ``upsert.store.read.changes``.
 
         With ``skip_untracked``, commits without tracking are passed over: no state of the table follows.
 
@@ -604,7 +605,7 @@ class Table:
         scope = self._scope(where, skip_untracked)
         return self._unless_expiring(
             lambda: _changes.changes_between(
-                self.pinned(), start, end, columns=columns, buckets=buckets, scope=scope
+                self.pinned(), start, end, columns=columns, buckets=buckets, scope=scope, share=share
             )
         )
 

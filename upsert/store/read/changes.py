@@ -17,7 +17,7 @@ fit, else a range of keys.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Self
 
@@ -95,6 +95,18 @@ class Scope:
 
 
 EVERYTHING: Final = Scope()
+
+
+@dataclass(frozen=True)
+class KeyShare:
+    """The keys that one of several readers of a step wants: of the others nothing but these columns is read.
+
+    The columns belong to the primary key, so that all images of a key have the same values there; those of a
+    table without one may be any, for its rows never change.
+    """
+
+    columns: tuple[str, ...]
+    holds: Callable[[pa.Table], Mask]
 
 
 def _change_files(table: PinnedTable, base: int, target: int, scope: Scope = EVERYTHING) -> ChangeFiles:
@@ -233,15 +245,16 @@ def changes_between(
     columns: Sequence[str] | None = None,
     buckets: Collection[int] | None = None,
     scope: Scope = EVERYTHING,
+    share: KeyShare | None = None,
 ) -> pa.Table:
     """The net changes of one step: at most one per key, ``-U`` just before its ``+U``.
 
     A key whose images are equal in ``columns`` has not changed. In a table without primary key the counts of
     equal rows are consolidated, and a row that exists n times more or less comes n times.
 
-    Several tasks can share a step, each with its ``buckets``. A row that begins to meet the filter of the
-    ``scope`` is an insertion, one that ceases to is a deletion; files of partitions that never do are not
-    opened.
+    Several tasks can share a step, each with its ``buckets``, or its ``share`` of their keys. A row that
+    begins to meet the filter of the ``scope`` is an insertion, one that ceases to is a deletion; files of
+    partitions that never do are not opened.
 
     Returns:
         The columns, then ``_row_kind``. Rows are in no particular order but for the two halves of an update.
@@ -255,7 +268,7 @@ def changes_between(
         for bucket in sorted(range(table.layout.buckets) if buckets is None else buckets):
             limits = step.hashes_of(bucket)
             if limits is not None:
-                found = _bucket_changes(table, source, step, bucket, limits, read)
+                found = _bucket_changes(table, source, step, bucket, Wanted(limits, share), read)
                 parts += [halves_where(part, scope.where).select([*names, ROW_KIND_COLUMN]) for part in found]
     declared = table.layout.schema.arrow
     schema = pa.schema([*(declared.field(name) for name in names), KIND_FIELD])
@@ -306,15 +319,32 @@ def _checked(layout: Layout, columns: Sequence[str] | None) -> list[str]:
     return names
 
 
+class Wanted(NamedTuple):
+    """Which keys of a bucket a reader wants."""
+
+    limits: Limits
+    share: KeyShare | None
+
+    def rows_of(self, file: DataFile) -> Positions | None:
+        """Numbers of the rows of a file with such a key, ascending; None for all."""
+        chosen = None if self.limits == (0, MAX_HASH) else file.rows_of_hashes(*self.limits)
+        if self.share is None:
+            return chosen
+        names = list(self.share.columns)
+        keys = file.select(names) if chosen is None else file.take(names, chosen)
+        held = np.flatnonzero(self.share.holds(pa.Table.from_batches([keys])))
+        return held if chosen is None else chosen[held]
+
+
 def _bucket_changes(
-    table: PinnedTable, source: ChangeFiles, step: Step, bucket: int, limits: Limits, names: list[str]
+    table: PinnedTable, source: ChangeFiles, step: Step, bucket: int, wanted: Wanted, names: list[str]
 ) -> Iterator[pa.Table]:
     """The signed rows of a bucket, range of keys by range of keys: what a range takes stays in the cache."""
     layout = table.layout
     counts = [COUNT_COLUMN] if layout.is_counted else []
     stored = list(dict.fromkeys([*layout.key, *names, *counts]))
     base = table.snapshot(step.base) if step.base and not layout.is_counted else None
-    for runs in _runs_by_partition(table, source, bucket, limits, stored):
+    for runs in _runs_by_partition(table, source, bucket, wanted, stored):
         for within in key_ranges(layout, runs, PIECE_BYTES):
             if layout.is_counted:
                 yield _repeated(merge_runs(layout, within).rows, names, is_load=step.base == 0)
@@ -325,26 +355,26 @@ def _bucket_changes(
 
 
 def _runs_by_partition(
-    table: PinnedTable, source: ChangeFiles, bucket: int, limits: Limits, stored: list[str]
+    table: PinnedTable, source: ChangeFiles, bucket: int, wanted: Wanted, stored: list[str]
 ) -> Iterable[list[SortedRows]]:
     """The files of a bucket that hold touched keys, oldest first, for each partition apart."""
     runs: dict[Partition, list[SortedRows]] = defaultdict(list)
     for entry in source.old:
         if entry.bucket == bucket:
-            gone = _cut_file(table, entry, limits, stored).rows
+            gone = _cut_file(table, entry, wanted, stored).rows
             runs[entry.partition].append(deletions(table.layout, gone))
     for entry in source.new:
         if entry.bucket == bucket:
-            runs[entry.partition].append(_cut_file(table, entry, limits, stored))
+            runs[entry.partition].append(_cut_file(table, entry, wanted, stored))
     return runs.values()
 
 
-def _cut_file(table: PinnedTable, entry: FileEntry, limits: Limits, stored: list[str]) -> SortedRows:
-    """The rows of a file whose hash is within the limits, in the file's order."""
+def _cut_file(table: PinnedTable, entry: FileEntry, wanted: Wanted, stored: list[str]) -> SortedRows:
+    """The rows of a file that a reader wants, in the file's order."""
     file = DataFile.open(table.published.root, table.layout, entry)
-    if limits == (0, MAX_HASH):
+    chosen = wanted.rows_of(file)
+    if chosen is None:
         return SortedRows(pa.Table.from_batches([file.select(stored)]), file.kinds)
-    chosen = file.rows_of_hashes(*limits)
     rows = pa.Table.from_batches([file.take(stored, chosen)])
     return SortedRows(rows, None if file.kinds is None else file.kinds[chosen])
 

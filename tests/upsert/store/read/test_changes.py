@@ -4,17 +4,21 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from tests.helpers import changelog, multiset
 from tests.upsert.store.replay import Replay, state_of
+from upsert.arrays import Mask
 from upsert.errors import ConfigurationError, SchemaError, SnapshotExpiredError, UntrackedChangesError
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
+from upsert.store.read.changes import KeyShare
 from upsert.store.table import Table
 from upsert.store.version import Version
 
@@ -209,6 +213,32 @@ def test_buckets_of_a_step_are_disjoint_and_complete(table: Table) -> None:
     parts = [table.changes_between(Version.EMPTY, end, buckets=[bucket]) for bucket in range(2)]
     assert all(part.num_rows for part in parts)
     assert multiset(pa.concat_tables(parts)) == multiset(table.changes(0))
+
+
+@pytest.mark.parametrize("schema", [KEYED, MULTISET], ids=["keyed", "counted"])
+def test_shares_of_the_keys_of_a_step_are_disjoint_and_complete(tmp_path: Path, schema: TableSchema) -> None:
+    """With updates and deletions, and within a range of keys."""
+    table = Table.create(tmp_path / "s", schema, {"bucket": "2", "write-only": "true"})
+    table.write(rows(*(f"+I {i} a" for i in range(50))))
+    base = Version.complete(table.snapshot().id)
+    table.write(
+        rows(*(f"-D {i} a" for i in range(20)), *(f"+I {i} b" for i in range(10, 60) if i >= 50 or i < 20))
+    )
+    whole = table.advance(base)
+    within = table.advance(base, max_rows=12)
+    for start, end in ((Version.EMPTY, base), (base, whole), (base, within), (within, whole)):
+        parts = [
+            table.changes_between(start, end, share=KeyShare(("id",), partial(has_rest, 3, number)))
+            for number in range(3)
+        ]
+        assert all({id % 3 for id in part["id"].to_pylist()} <= {n} for n, part in enumerate(parts))
+        assert lines(pa.concat_tables(parts)) == lines(table.changes_between(start, end))
+
+
+def has_rest(divisor: int, rest: int, keys: pa.Table) -> Mask:
+    """Which ids leave this rest; nothing but the ids is read of the others."""
+    assert keys.column_names == ["id"]
+    return np.asarray(keys["id"].to_numpy() % divisor == rest)
 
 
 def steps_to_end(table: Table, max_rows: int) -> Iterator[pa.Table]:
