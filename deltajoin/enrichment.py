@@ -337,14 +337,22 @@ def lookup_join(
 
 
 def enriched(
-    df: DataFrame, enrichment: Enrichment, schema: TableSchema, upsert_key: tuple[str, ...], what: str
+    df: DataFrame,
+    enrichment: Enrichment,
+    schema: TableSchema,
+    upsert_key: tuple[str, ...],
+    what: str,
+    tasks: int | None = None,
 ) -> DataFrame:
-    """The rows of a stream with their matches, which have these columns; ``what`` begins refusals."""
+    """The rows of a stream with their matches, which have these columns; ``what`` begins refusals.
+
+    ``tasks`` share the changes of a changelog, as many as the session has cores if None.
+    """
     added = spark_schema(schema, row_kind=False)
     selected = enrichment.selected
     fields = [StructField(name, added[name].dataType, True, added[name].metadata) for name in selected]
     if ROW_KIND_COLUMN in df.columns:
-        return _upserts(df, enrichment, fields, upsert_key, what)
+        return _upserts(df, enrichment, fields, upsert_key, what, tasks or parallelism(df.sparkSession))
     if upsert_key:
         raise ConfigurationError(
             f"{what}: upsert_key is for changelogs, got a stream without {ROW_KIND_COLUMN!r}; leave it out"
@@ -384,7 +392,12 @@ def _check_names(df: DataFrame, pairs: Sequence[tuple[str, str]], selected: Sequ
 
 
 def _upserts(
-    df: DataFrame, enrichment: Enrichment, fields: list[StructField], key: tuple[str, ...], what: str
+    df: DataFrame,
+    enrichment: Enrichment,
+    fields: list[StructField],
+    key: tuple[str, ...],
+    what: str,
+    tasks: int,
 ) -> DataFrame:
     """The result over a changelog: rows that replace each other by key."""
     if not key:
@@ -401,7 +414,7 @@ def _upserts(
     folding = UpsertEnrichment(enrichment, schema)
     own = [StructField(f.name, f.dataType, f.name not in key, f.metadata) for f in columns]
     kind = StructField(ROW_KIND_COLUMN, df.schema[ROW_KIND_COLUMN].dataType, False)
-    together = df.repartition(parallelism(df.sparkSession), *map(quoted, key))
+    together = df.repartition(tasks, *map(quoted, key))
     found = together.mapInArrow(folding, StructType([*own, *fields, kind]))
     mark = UpsertKey(tuple((name,) for name in key), of="lookup_join", is_append=True).to_text()
     names = [quoted(name) for name in found.columns[:-1]]

@@ -22,6 +22,7 @@ from planner.plan.nodes import (
     Changelog,
     DeltaJoin,
     Enriched,
+    EnrichedUpserts,
     Join,
     LookupAggregate,
     LookupChanges,
@@ -87,6 +88,12 @@ _ENRICHED: Final = (
 _LOOKED_UP: Final = (
     "each row looks the table {0!r} up ({1}) when it is processed; what changes there later comes to later "
     "rows only, and a micro-batch that is run again may find newer rows"
+)
+
+_LOOKED_UP_FOR_CHANGES: Final = (
+    "each change looks the table {0!r} up ({1}) when it is processed, and its row replaces the one before by "
+    "({2}), which the sink must be keyed by; what changes in the table later comes to rows that change after "
+    "it only"
 )
 
 _VERSIONS: Final = (
@@ -229,7 +236,7 @@ class JoinReport:
 def join_reports(trace: Trace, settings: Settings) -> Iterator[JoinReport]:
     """One report for each delta join and each join that is none, in the order of the plan."""
     final = {node.row_kind: node for node in walk(trace.after) if isinstance(node, DeltaJoin)}
-    handled = set()
+    handled, told = set(), set[int]()
     for join, results in _by_join(trace.steps):
         name = join_in_words(join)
         handled.add(name)
@@ -237,6 +244,10 @@ def join_reports(trace: Trace, settings: Settings) -> Iterator[JoinReport]:
             yield JoinReport(name, "refused", refusals=refusals)
             continue
         for part in (part for result in results if not isinstance(result, Refused) for part in walk(result)):
+            if isinstance(part, Enriched | EnrichedUpserts):
+                if id(part) in told:  # it lies below the lookups of another join
+                    continue
+                told.add(id(part))
             match part:
                 case DeltaJoin():
                     made = final.get(part.row_kind, part)
@@ -248,6 +259,10 @@ def join_reports(trace: Trace, settings: Settings) -> Iterator[JoinReport]:
                     yield JoinReport(name, "temporal", hints=(_VERSIONS,), state=_WAITING)
                 case Enriched(rows=LookupRows(table)):
                     yield JoinReport(name, "lookup", hints=(_LOOKED_UP.format(table.name, table.connector),))
+                case EnrichedUpserts(rows=LookupRows(table), key=key):
+                    names = ", ".join(column.name for column in key)
+                    hint = _LOOKED_UP_FOR_CHANGES.format(table.name, table.connector, names)
+                    yield JoinReport(name, "lookup", consistency=_CONSISTENCY["latest"], hints=(hint,))
                 case RegularJoin(reason=reason, remedy=remedy):
                     why = Refused(reason, remedy)
                     yield JoinReport(name, "regular", refusals=(why,), state=_EVERY_CHANGE, grows=True)

@@ -31,6 +31,7 @@ from planner.plan.nodes import (
     Aggregate,
     Changelog,
     Distinct,
+    EnrichedUpserts,
     Filter,
     Generate,
     GroupBy,
@@ -89,6 +90,8 @@ def group_keys(plan: Plan) -> tuple[GroupKey, ...] | None:
                 GroupKey(" or ".join(held), frozenset(c.id for c in columns if c.name in held))
                 for held in names
             )
+        case EnrichedUpserts(key=key):
+            return tuple(GroupKey(column.name, frozenset({column.id})) for column in key)
         case Project(child, outputs):
             below = group_keys(child)
             return None if below is None else tuple(_followed(key, outputs) for key in below)
@@ -111,6 +114,9 @@ def _made_by(plan: Plan) -> UpsertKey:
     match chain_of(plan).leaf:
         case Changelog(origin=Upserts(key)):
             return key
+        case EnrichedUpserts(child, rows):
+            is_append = group_keys(child) is None or _made_by(child).is_append
+            return UpsertKey((), of=f"the lookups in {rows.table.name!r}", is_append=is_append)
         case _:
             return UpsertKey(())
 
@@ -205,6 +211,29 @@ def is_unique_by(plan: Plan, columns: Iterable[Column]) -> bool:
     return found.has_key_within(column.id for column in columns)
 
 
+def key_for_upserts(plan: Plan, wanted: Sequence[str] | None) -> tuple[Column, ...] | None:
+    """The columns by which rows of changes can replace each other: never NULL, a unique key at any time.
+
+    Where changes are upserts already, these are the columns of their key. Else the key of `wanted` names if
+    it is one, or the first of the smallest. None if no key is known.
+    """
+    found = _facts(plan, is_believed=True)
+    columns = {column.id: column for column in reversed(plan.columns) if not column.is_row_kind}
+    if (groups := group_keys(plan)) is not None:
+        ids = [min(group.ids & columns.keys(), default=None) for group in groups]
+        held = tuple(columns[number] for number in ids if number is not None)
+        is_whole = bool(held) and len(held) == len(groups)
+        return held if is_whole and {column.id for column in held} <= found.filled else None
+    keys = []
+    for key in found.keys:
+        same = [[c for c in columns.values() if found.stands_for(c.id) == number] for number in sorted(key)]
+        if key and all(same) and all(any(c.id in found.filled for c in one) for one in same):
+            choices = islice(product(*same), _MOST)
+            keys += [choice for choice in choices if all(c.id in found.filled for c in choice)]
+    in_sink = [key for key in keys if wanted is not None and {c.name for c in key} == set(wanted)]
+    return next(iter((*in_sink, *keys)), None)
+
+
 def unique_keys(plan: Plan) -> UniqueKeys:
     """The unique keys of a plan by the names of its columns, the smallest ones first; none if none is known.
 
@@ -297,6 +326,9 @@ def _facts(plan: Plan, *, is_believed: bool) -> _Facts:
             return found.with_keys(key | {made.id} for key in found.keys)
         case Join() | RegularJoin():
             return _joined(plan, below(plan.left), below(plan.right))
+        case EnrichedUpserts(child, key=key):
+            ids = frozenset(column.id for column in key)
+            return _Facts(filled=ids).with_keys([ids] if is_believed else [])
         case Changelog(columns=columns, origin=origin):
             return _of_leaf(columns, origin, is_believed=is_believed)
         case Relation(columns=columns, rows=rows) if rows is not None:

@@ -237,6 +237,36 @@ class Enriched:
 
 
 @dataclass(frozen=True)
+class EnrichedUpserts:
+    """Upserts of changes: of each key the newest row, with what a table holds for it when it is processed.
+
+    Attributes:
+        added: the table's columns, under the ids that they have in the query.
+        keys: pairs of a column of the changes and the name of the table's column that must equal it.
+        how: "inner" or "left".
+        key: columns of the changes by which rows replace each other.
+    """
+
+    child: Plan
+    rows: LookupRows
+    added: tuple[Column, ...]
+    keys: tuple[tuple[Column, str], ...]
+    how: str
+    key: tuple[Column, ...]
+    row_kind: Column
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Those of the changes without their kind, the table's, and the kind."""
+        return (*without_kinds(self.child.columns), *self.added, self.row_kind)
+
+    def __str__(self) -> str:
+        on = ", ".join(f"{column} = {name}" for column, name in self.keys)
+        what = f"{self.how} by {self.rows} {typed(self.added)} on ({on})"
+        return f"EnrichedUpserts {what} of each ({_listed(self.key)}) in {self.row_kind}"
+
+
+@dataclass(frozen=True)
 class Normalized:
     """Changes that `upsert.normalize` makes whole, of rows known by `key`; of these `order` tells the newer.
 
@@ -713,5 +743,6 @@ Plan = (
     | Distinct
     | RegularJoin
     | Enriched
+    | EnrichedUpserts
     | Opaque
 )

@@ -22,6 +22,7 @@ from planner.plan.nodes import (
     Changelog,
     DeltaJoin,
     Distinct,
+    EnrichedUpserts,
     Filter,
     Join,
     JoinTable,
@@ -250,6 +251,13 @@ def inputs_know_what_they_take_away(join: Join) -> Refused | None:
     """An upsert does not say which row it replaces."""
     for node in (part for _, plan in _inputs(join) for part in walk(plan)):
         match node:
+            case EnrichedUpserts(rows=rows):
+                return Refused(
+                    f"what is looked up in {rows.table.name!r} gives upserts, which do not say which rows "
+                    "the join has to take away",
+                    "join the other tables first; or write the upserts into a managed table and join the "
+                    "changes of that table",
+                )
             case Changelog(name, origin=Upserts()):
                 return Refused(
                     f"{name!r} gives upserts, which do not say which rows the join has to take away",

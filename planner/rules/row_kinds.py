@@ -6,7 +6,7 @@ they replace a row by its key, which only a sink does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -26,6 +26,7 @@ from planner.plan.nodes import (
     LOOKUP_JOIN,
     Aggregate,
     Changelog,
+    EnrichedUpserts,
     Filter,
     LookupJoined,
     Output,
@@ -65,6 +66,8 @@ def carry_row_kind(node: Plan, _settings: Settings) -> Plan | None:
             if not _carries(node, row_kind):
                 own = [output for output in node.outputs if not output.column.is_row_kind]
                 changed = replace(node, outputs=(*own, Output.of(row_kind)), ref=None)
+        case EnrichedUpserts(child):
+            changed = with_children(node, [with_row_kind_last(child)])
         case Changelog():
             changed = with_row_kind_last(node)
     return None if changed is node else changed
@@ -229,12 +232,21 @@ def _lookup_join_of(plan: Plan) -> Changelog | None:
 def refuse_over_groups(node: Plan, settings: Settings) -> Refused | None:
     """Refuse every operator but projections and filters above the upserts of an aggregate or a lookup join.
 
-    They hold no `-U`, so what counts or joins changes would keep the rows that they replace.
+    They hold no `-U`, so what counts or joins changes would keep the rows that they replace. Lookups for
+    upserts by their own key replace them as a sink does.
     """
     if isinstance(node, Unary):
         return None
+    if isinstance(node, EnrichedUpserts) and _are_replaced_by(node.key, node.child):
+        return None
     below = next((child for child in children(node) if group_keys(child) is not None), None)
     return None if below is None else _upserts_go_to_a_sink(node, below, settings)
+
+
+def _are_replaced_by(key: Sequence[Column], below: Plan) -> bool:
+    """Whether upserts replace each other by these columns."""
+    groups = group_keys(below) or ()
+    return len(groups) == len(key) and all(any(column.id in one.ids for one in groups) for column in key)
 
 
 def refuse_ungrouped_sink(node: Plan, settings: Settings) -> Refused | None:

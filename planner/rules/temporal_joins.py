@@ -7,15 +7,30 @@ what it is here, or is refused.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from planner.plan.expressions import Column, conjuncts
-from planner.plan.nodes import Changelog, Join, LookupRows, Plan, Relation, VersionRows, Watermark
-from planner.plan.trees import chain_of, sources, trace, walk
+from planner.plan.expressions import Column, Expr, conjunction, conjuncts, without_kinds
+from planner.plan.keys import key_for_upserts
+from planner.plan.nodes import (
+    Changelog,
+    EnrichedUpserts,
+    Filter,
+    Join,
+    LookupRows,
+    Output,
+    Plan,
+    Project,
+    Relation,
+    VersionRows,
+    Watermark,
+)
+from planner.plan.trees import above, chain_of, fresh_ids, reads_changes, sources, trace, walk
 from planner.refusals import Refused
 from planner.rules.static_joins import NO_ARROW, SIDES, enriched, equated_columns, gives_columns_alone
 from planner.settings import Settings
 from upsert.lookups.options import LookupTable
+from upsert.rowkind import ROW_KIND_COLUMN
 
 
 def looked_up_side(join: Join) -> tuple[Plan, Plan, LookupRows] | None:
@@ -27,7 +42,7 @@ def looked_up_side(join: Join) -> tuple[Plan, Plan, LookupRows] | None:
     return None
 
 
-def look_up(node: Plan, settings: Settings) -> Plan | Refused | None:  # noqa: ARG001 - as all rules
+def look_up(node: Plan, settings: Settings) -> Plan | Refused | None:
     """Replace a join with a table that is only looked up, over HTTP or in PostgreSQL, by its lookups.
 
     INNER, or with the other side preserved, which may be a stream whose rows are only added or a batch; it
@@ -35,12 +50,15 @@ def look_up(node: Plan, settings: Settings) -> Plan | Refused | None:  # noqa: A
     equated columns. What lies between the join and the table, and what the condition asks beyond the keys, is
     stacked above the lookups of an INNER join. Nothing else can read such a table, so all other joins with it
     are refused.
+
+    A stream of changes is looked up for where the consistency is "latest": its rows replace each other by a
+    key, each with what is found for it when it comes.
     """
     if not isinstance(node, Join) or (found := looked_up_side(node)) is None:
         return None
     stream, static, rows = found
     table = rows.table
-    if refused := _cannot_look_up(node, stream, static, table):
+    if refused := _cannot_look_up(node, stream, static, table, settings):
         return refused
     pairs, conditions = equated_columns(node, stream, static)
     asked = table.asked_by(tuple(name for _, name in pairs))
@@ -60,22 +78,62 @@ def look_up(node: Plan, settings: Settings) -> Plan | Refused | None:  # noqa: A
             "is found and does not meet it would have to come out without",
             "write the condition where the columns are selected: CASE WHEN … THEN r.column END",
         )
+    if reads_changes(stream):
+        return _enriched_upserts(node, stream, static, rows, keys, rest, settings)
     return enriched(node, stream, static, rows, keys, rest)
 
 
-def _cannot_look_up(join: Join, stream: Plan, static: Plan, table: LookupTable) -> Refused | None:
+def _enriched_upserts(
+    join: Join,
+    stream: Plan,
+    static: Plan,
+    rows: LookupRows,
+    keys: tuple[tuple[Column, str], ...],
+    rest: Sequence[Expr],
+    settings: Settings,
+) -> Plan | Refused:
+    """The lookups for changes, under what lies between join and table, and what is asked beyond the keys."""
+    table = rows.table
+    if not table.schema.primary_key or not set(table.schema.primary_key) <= {name for _, name in keys}:
+        wanted = ", ".join(table.schema.primary_key)
+        return Refused(
+            f"the join looks rows up in {table.name!r} for the changes of {sources(join)}, and more than one "
+            f"may be found by {', '.join(name for _, name in keys)}",
+            f"equate its PRIMARY KEY ({wanted})" if wanted else "declare its PRIMARY KEY, and equate that",
+        )
+    key = key_for_upserts(stream, settings.sink_key)
+    if key is None:
+        return Refused(
+            f"the join looks rows up in {table.name!r} for the changes of {sources(join)}, and no columns "
+            "that are never NULL are known to tell their rows apart",
+            "read tables with a PRIMARY KEY, and select its columns below the join",
+        )
+    row_kind = Column(next(fresh_ids(join)), ROW_KIND_COLUMN, "string")
+    below = chain_of(static)
+    plan: Plan = EnrichedUpserts(stream, rows, below.leaf.columns, keys, SIDES[join.kind], key, row_kind)
+    carried = (*without_kinds(stream.columns), row_kind)
+    for one in below.nodes:
+        plan = above(one, plan, carried)
+    residual = conjunction(rest)
+    plan = plan if residual is None else Filter(plan, residual)
+    return Project(plan, (*map(Output.of, without_kinds(join.columns)), Output.of(row_kind)))
+
+
+def _cannot_look_up(
+    join: Join, stream: Plan, static: Plan, table: LookupTable, settings: Settings
+) -> Refused | None:
     """Why no lookups can do what the join does, whatever it equates; None if they can."""
     if any(isinstance(leaf, Relation) and leaf.lookups is not None for leaf in walk(stream)):
         return Refused(
             f"both sides of the join with the table {table.name!r} are only looked up",
             "join a stream, or the rows of a table, with one after the other",
         )
-    if any(isinstance(leaf, Changelog) for leaf in walk(stream)):
+    if reads_changes(stream) and settings.consistency != "latest":
         return Refused(
             f"the join looks rows up in {table.name!r} for the changes of {sources(join)}, and a change that "
             "takes a row away would find another row than it did when the row came",
-            "look up with deltajoin.lookup_join(…, upsert_key=…), whose rows replace each other by key; or "
-            "look up for a stream whose rows are only added",
+            "set the option consistency = 'latest' (spark.deltajoin.consistency), with which rows replace "
+            "each other by key; or look up for a stream whose rows are only added",
         )
     is_right = stream is join.right
     if join.kind not in SIDES or (join.kind != "inner" and (join.kind == "right outer") is not is_right):

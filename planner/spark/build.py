@@ -30,6 +30,7 @@ from planner.plan.nodes import (
     Changelog,
     DeltaJoin,
     Enriched,
+    EnrichedUpserts,
     Filter,
     LookupAggregate,
     LookupChanges,
@@ -107,6 +108,8 @@ class _Builder:
                 return sums.results(self.catalyst, sums.by_group(rows))
             case Enriched(child):
                 return self.enriched(plan, self.node(child))
+            case EnrichedUpserts(child):
+                return self.enriched_upserts(plan, self.node(child))
             case SlidingWindows(child, ref=int(ref)):
                 return self.catalyst.sliding_windows(self.catalyst.kept(ref), self.node(child))
         if plan.ref is not None:
@@ -255,6 +258,19 @@ class _Builder:
         columns = dict(zip(joined.columns, plan.columns, strict=True))
         return self.renamed(self.catalyst.analyzed(joined), columns, str(plan))
 
+    def enriched_upserts(self, plan: EnrichedUpserts, child: JavaObject) -> JavaObject:
+        """The lookups of changes, under the ids of their own columns, of the table's and of the new kind."""
+        given = plan.child.columns
+        names = {column.id: f"_stream_{number}" for number, column in enumerate(given)}
+        names |= {column.id: ROW_KIND_COLUMN for column in given if column.is_row_kind}
+        stream = self.catalyst.dataframe(child).toDF(*(names[column.id] for column in given))
+        on = [(names[column.id], name) for column, name in plan.keys]
+        added = [column.name for column in plan.added]
+        key = tuple(names[column.id] for column in plan.key)
+        joined = self.looked_up(plan.rows.table, stream, on, added, plan.how, key)
+        columns = dict(zip(joined.columns, plan.columns, strict=True))
+        return self.renamed(self.catalyst.analyzed(joined), columns, str(plan))
+
     def versions(
         self,
         rows: VersionRows,
@@ -276,9 +292,15 @@ class _Builder:
         )  # fmt: skip
 
     def looked_up(
-        self, table: LookupTable, stream: DataFrame, on: list[tuple[str, str]], added: list[str], how: str
+        self,
+        table: LookupTable,
+        stream: DataFrame,
+        on: list[tuple[str, str]],
+        added: list[str],
+        how: str,
+        upsert_key: tuple[str, ...] = (),
     ) -> DataFrame:
-        """A stream with the rows of a table that is only looked up."""
+        """A stream, of changes by `upsert_key`, with the rows of a table that is only looked up."""
         keys = tuple(name for _, name in on)
         rows = InSource(
             source_of(table, keys, tuple(dict.fromkeys((*keys, *added)))),
@@ -289,7 +311,7 @@ class _Builder:
             self.settings.async_timeout / 1000,
         )
         lookups = Enrichment(rows, tuple(on), tuple(added), how)
-        return enriched(stream, lookups, table.schema, (), table.shown)
+        return enriched(stream, lookups, table.schema, upsert_key, table.shown, self.shards)
 
     def changes(self, table: ManagedTable, columns: Sequence[Column]) -> JavaObject:
         """The changes of a mirror or of a view's table, under the ids of columns that are known already."""

@@ -20,6 +20,7 @@ from upsert.catalog.job_hooks import JobStatusHook
 from upsert.catalog.namespace import Databases
 from upsert.catalog.run.scans import metadata_options, read_managed, system_frame, with_declared
 from upsert.catalog.system_tables import split
+from upsert.connect import is_connect
 from upsert.errors import ConfigurationError, SchemaError, own_errors_first
 from upsert.managed import frames
 from upsert.managed.writer import sink_of
@@ -256,6 +257,9 @@ class Catalog:
         "lookup") finds the newest ones. Computed columns stand at their places. Of a system table such as
         ``orders$files`` it has the rows of this moment.
 
+        Rows of a web service or of PostgreSQL are only looked up by key: such a DataFrame is for a join that
+        ``planner.optimize`` makes lookups of, and refuses to be read by itself.
+
         What ``columns`` and ``where`` leave out is not read: Spark tells a source in Python nothing of the
         columns and rows that a query needs. ``Catalog.sql`` takes both from the text.
 
@@ -283,6 +287,8 @@ class Catalog:
             )
         if connected is None:
             return system_frame(spark, self.context.managed(own), str(system), snapshot)
+        if connected.is_looked_up and not is_connect(spark):
+            return connected.lookup_rows(spark, None)
         if snapshot is not None:
             raise ConfigurationError(
                 f"table {name!r}: a table with a connector has no snapshots, got {snapshot!r}; leave it out"

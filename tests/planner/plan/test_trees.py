@@ -6,9 +6,16 @@ from typing import get_args
 import pytest
 
 from planner.plan.expressions import Column
-from planner.plan.nodes import Aggregate, LookupAggregate, Plan, SignedAggregate, SlidingWindows
+from planner.plan.nodes import (
+    Aggregate,
+    EnrichedUpserts,
+    LookupAggregate,
+    Plan,
+    SignedAggregate,
+    SlidingWindows,
+)
 from planner.plan.trees import children, expressions, walk, with_children
-from tests.planner.plan_text import TABLES, parse_plan
+from tests.planner.plan_text import LOOKUPS, TABLES, parse_plan
 
 READ = parse_plan(
     """
@@ -38,6 +45,7 @@ COLUMN = Column(93, "made", "bigint")
 MADE: tuple[Plan, ...] = (
     SlidingWindows(parse_plan("<orders>"), COLUMN, (COLUMN, COLUMN)),
     SignedAggregate(parse_plan("<orders>"), (), (), (), COLUMN),
+    EnrichedUpserts(parse_plan("<orders>"), LOOKUPS["rates"], (), (), "inner", (), COLUMN),
     LookupAggregate(TABLES["orders"], (), (), "PRIMARY KEY", (), None, (), COLUMN),
 )
 """Nodes that the text of plans does not have."""

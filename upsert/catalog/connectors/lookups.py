@@ -59,7 +59,8 @@ def only_looked_up(of: str) -> ConfigurationError:
     """The refusal of a read of all rows; ``of`` begins it."""
     return ConfigurationError(
         f"{of}: its rows are only looked up by key, got a query that would read all of them; join a stream "
-        "with it, … JOIN t FOR SYSTEM_TIME AS OF PROCTIME() ON …, in a catalog made as Catalog(warehouse, "
+        "with it, … JOIN t FOR SYSTEM_TIME AS OF PROCTIME() ON …, or changes with "
+        "'spark.deltajoin.consistency' = 'latest', in a catalog made as Catalog(warehouse, "
         "optimize=planner.optimize)"
     )
 

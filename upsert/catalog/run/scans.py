@@ -132,6 +132,16 @@ STATES: Final = frozenset(
 """Options that choose a state, beside FOR SYSTEM_TIME and FOR SYSTEM_VERSION."""
 
 
+CONSISTENCY: Final = "spark.deltajoin.consistency"
+"""Option of joins, which is declared above this layer: with ``latest`` they look up what is newest."""
+
+
+def _looks_up_latest(spark: SparkSession) -> bool:
+    """Whether a stream joins a table that is only looked up by its name alone."""
+    found = spark.conf.get(CONSISTENCY, None)
+    return found is not None and found.lower() == "latest" and not is_connect(spark)
+
+
 @dataclass(frozen=True)
 class Scan:
     """One table of a query, and how the query reads it; ``subject`` begins every refusal."""
@@ -284,7 +294,9 @@ class Scan:
             raise self._refusal(
                 "a table with a connector has no snapshots; leave out FOR SYSTEM_… and table_changes"
             )
-        if self._reads_changes:
+        if connected.is_looked_up and self._reads_changes and _looks_up_latest(spark):
+            df = connected.lookup_rows(spark, self._columns(schema))
+        elif self._reads_changes:
             df = connected.read_changes(spark)
         else:
             if self.is_streaming and connected.has_mirror:
