@@ -224,6 +224,25 @@ def own_errors_first() -> Iterator[None]:
         raise
 
 
+@contextmanager
+def optional_package(package: str, extra: str, user: str) -> Iterator[None]:
+    """Around imports of a package that not every installation has; one that fails says how to install it.
+
+    >>> with optional_package("nowhere", "kafka", "a topic"):
+    ...     import nowhere
+    Traceback (most recent call last):
+    ...
+    upsert.errors.ConfigurationError: a topic needs the package 'nowhere', which cannot be ...
+    """
+    try:
+        yield
+    except ImportError as cause:
+        raise ConfigurationError(
+            f"{user} needs the package {package!r}, which cannot be imported ({cause}); "
+            f"pip install 'deltajoin[{extra}]' on the driver and every worker"
+        ) from cause
+
+
 def _takes_a_sentence(cls: type[UpsertError]) -> bool:
     return not any("__init__" in vars(base) for base in cls.__mro__ if base.__module__ != "builtins")
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from deltajoin.lookup.http_json import JsonExchange
 from deltajoin.lookup.protocol import LookupClient, RequestLimits, check_columns
-from upsert.errors import ConfigurationError
+from upsert.errors import ConfigurationError, optional_package
 from upsert.lookups.http import MAX_REPLY_BYTES, check_request
 from upsert.options import Secret, shown_url
 
@@ -101,13 +101,8 @@ class HttpLookup:
         Raises:
             ConfigurationError: ``aiohttp`` is not installed, or ``ca_file`` cannot be read.
         """
-        try:
+        with optional_package("aiohttp", "http", "HttpLookup"):
             from deltajoin.lookup.http_client import HttpClient
-        except ImportError as cause:
-            raise ConfigurationError(
-                f"HttpLookup needs the package 'aiohttp', which cannot be imported ({cause}); "
-                "pip install 'deltajoin[http]' on every worker"
-            ) from cause
         return HttpClient(
             self.url,
             JsonExchange(self.schema, missing_is_null=self.missing_is_null, masked=self.masked),

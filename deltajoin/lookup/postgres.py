@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from deltajoin.lookup.postgres_types import check_column_types
 from deltajoin.lookup.protocol import LookupClient, RequestLimits, check_columns
-from upsert.errors import ConfigurationError
+from upsert.errors import ConfigurationError, optional_package
 from upsert.options import Secret
 
 
@@ -86,13 +86,8 @@ class PostgresLookup:
         Raises:
             ConfigurationError: ``asyncpg`` is not installed.
         """
-        try:
+        with optional_package("asyncpg", "postgres", "PostgresLookup"):
             from deltajoin.lookup.postgres_client import PostgresClient
-        except ImportError as cause:
-            raise ConfigurationError(
-                f"PostgresLookup needs the package 'asyncpg', which cannot be imported ({cause}); "
-                "pip install 'deltajoin[postgres]' on every worker"
-            ) from cause
         shown = f"PostgresLookup {self.shown_dsn} {'.'.join(self.table)}"
         return PostgresClient(
             str(self.dsn),

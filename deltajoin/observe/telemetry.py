@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from deltajoin.observe.measures import METRICS, Sample, samples
 from deltajoin.observe.overview import Observer
-from upsert.errors import ConfigurationError, UpsertError
+from upsert.errors import UpsertError, optional_package
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import (
@@ -59,12 +59,8 @@ def export_metrics(
     ...  for point in one.data.data_points]
     ['t']
     """
-    try:
+    with optional_package("opentelemetry-api", "otel", "export_metrics"):
         from opentelemetry import metrics
-    except ImportError as cause:
-        raise ConfigurationError(
-            "export_metrics needs OpenTelemetry, which is not installed; pip install 'deltajoin[otel]'"
-        ) from cause
     looks = _Looks(Observer(warehouse))
     meter = (provider or metrics.get_meter_provider()).get_meter("deltajoin")
     made: list[ObservableCounter | ObservableGauge] = []

@@ -23,7 +23,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from upsert import types
-from upsert.errors import ConfigurationError, SchemaError
+from upsert.errors import SchemaError, optional_package
 
 NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 """What Avro takes for the name of a field."""
@@ -57,12 +57,8 @@ def scalar(type_: pa.DataType) -> Any | None:
 
 def fastavro(user: str, extra: str) -> Any:
     """The package ``fastavro``, which ``user`` needs and an extra of the distribution installs."""
-    try:
+    with optional_package("fastavro", extra, user):
         import fastavro as package
-    except ImportError as cause:
-        raise ConfigurationError(
-            f"{user} needs the package fastavro, which is missing; pip install 'deltajoin[{extra}]'"
-        ) from cause
     return package
 
 

@@ -12,7 +12,13 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from upsert.errors import ConfigurationError, SchemaError, SinkUnavailableError, UpsertError
+from upsert.errors import (
+    ConfigurationError,
+    SchemaError,
+    SinkUnavailableError,
+    UpsertError,
+    optional_package,
+)
 from upsert.options import masked_text
 from upsert.retry import retried
 
@@ -39,13 +45,8 @@ def run(table: PostgresTable, call: Callable[[Connection], Coroutine[Any, Any, T
         ConfigurationError: it refuses the user, the table or the statement; ``asyncpg`` is not installed.
         SchemaError: it refuses the rows.
     """
-    try:
+    with optional_package("asyncpg", "postgres", table.shown):
         import asyncpg
-    except ImportError as cause:
-        raise ConfigurationError(
-            f"{table.shown}: the connector needs the package 'asyncpg', which cannot be imported ({cause}); "
-            "pip install 'deltajoin[postgres]' on every worker"
-        ) from cause
     away = (
         ConnectionError,
         asyncpg.PostgresConnectionError,

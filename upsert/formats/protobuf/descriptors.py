@@ -19,7 +19,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from upsert import types
-from upsert.errors import ConfigurationError, SchemaError
+from upsert.errors import SchemaError, optional_package
 from upsert.formats.avro_schema import NAME
 from upsert.formats.protobuf.wire import FIXED32, FIXED64, LENGTH, VARINT
 from upsert.formats.text_values import integer_range
@@ -87,15 +87,11 @@ def wire_of(kind: int) -> int:
 
 def library() -> Any:
     """The package ``google.protobuf`` with the modules of it that are used here."""
-    try:
+    with optional_package("protobuf", "kafka", "a protobuf format"):
         import google.protobuf.descriptor_pb2
         import google.protobuf.descriptor_pool
         import google.protobuf.message
         import google.protobuf.message_factory
-    except ImportError as cause:
-        raise ConfigurationError(
-            "a protobuf format needs the package protobuf, which is missing; pip install 'deltajoin[kafka]'"
-        ) from cause
     return google.protobuf
 
 

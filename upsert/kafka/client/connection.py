@@ -25,7 +25,7 @@ from weakref import WeakSet
 
 from cachetools import LRUCache
 
-from upsert.errors import ConfigurationError
+from upsert.errors import ConfigurationError, optional_package
 from upsert.kafka.client.java_properties import translated
 from upsert.options import MASK, is_secret
 
@@ -253,13 +253,8 @@ class Connection:
 
 def library() -> Any:
     """The module ``confluent_kafka``; ``ConfigurationError`` if it is not installed."""
-    try:
+    with optional_package("confluent-kafka", "kafka", "a Kafka client"):
         import confluent_kafka
-    except ImportError as missing:
-        raise ConfigurationError(
-            f"Kafka is reached through confluent-kafka — it cannot be imported ({missing}) — "
-            "install it with: pip install 'deltajoin[kafka]'"
-        ) from missing
     return confluent_kafka
 
 

@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any, Final
 from uuid import uuid4
 
-from upsert.errors import ConfigurationError
+from upsert.errors import ConfigurationError, optional_package
 from upsert.store.kept import Kept
 from upsert.store.storage import object_store
 from upsert.store.storage.base import FileStat, Versioned
@@ -104,10 +104,8 @@ _containers = Kept[AzureLocation, Any]({}, is_inherited=False)
 
 
 def _made(location: AzureLocation) -> Any:
-    try:
+    with optional_package("azure-storage-blob", "azure", f"a table in container {location.container!r}"):
         from azure.storage.blob import BlobServiceClient
-    except ImportError as cause:
-        raise object_store.no_client(location.container, "azure-storage-blob", "azure") from cause
     options: dict[str, Any] = {
         "retry_total": 0,
         "connection_timeout": object_store.CONNECT_S,

@@ -21,7 +21,7 @@ from typing import Any, Final
 from urllib.parse import quote
 from uuid import uuid4
 
-from upsert.errors import ConfigurationError
+from upsert.errors import ConfigurationError, optional_package
 from upsert.store.kept import Kept
 from upsert.store.storage import object_store
 from upsert.store.storage.base import FileStat, Versioned, is_http_address
@@ -73,13 +73,11 @@ _sessions = Kept[str, Any]({}, is_inherited=False)
 
 
 def _made(endpoint: str, bucket: str) -> Any:
-    try:
+    with optional_package("google-auth", "gcs", f"a table in bucket {bucket!r}"):
         import google.auth
         from google.auth.credentials import AnonymousCredentials
         from google.auth.exceptions import GoogleAuthError
         from google.auth.transport.requests import AuthorizedSession
-    except ImportError as cause:
-        raise object_store.no_client(bucket, "google-auth and requests", "gcs") from cause
     if endpoint.startswith("http:"):
         return AuthorizedSession(AnonymousCredentials())
     try:

@@ -22,7 +22,7 @@ from email.utils import parsedate_to_datetime
 from typing import IO, Any, Final, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
-from upsert.errors import ConfigurationError, StorageError
+from upsert.errors import ConfigurationError, StorageError, optional_package
 from upsert.store.kept import Kept
 from upsert.store.storage.base import (
     NO_ROOM,
@@ -339,12 +339,8 @@ def _remote_exception(body: bytes) -> tuple[str, str]:
 
 
 def _pool() -> Any:
-    try:
+    with optional_package("urllib3", "hdfs", "a table in HDFS"):
         import urllib3
-    except ImportError as cause:
-        raise ConfigurationError(
-            "table in HDFS: its client needs urllib3, which is not installed; pip install 'deltajoin[hdfs]'"
-        ) from cause
     timeout = urllib3.Timeout(connect=CONNECT_S, read=READ_S)
 
     def make() -> Any:

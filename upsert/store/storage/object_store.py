@@ -461,11 +461,3 @@ def no_answer(path: str, cause: Exception) -> UnansweredError:
 def no_bucket(path: str) -> ConfigurationError:
     """What it means that the store does not know the bucket."""
     return ConfigurationError(f"{path!r}: there must be a bucket of this name; create it")
-
-
-def no_client(bucket: str, library: str, extra: str) -> ConfigurationError:
-    """What it means that a client's library is not installed."""
-    return ConfigurationError(
-        f"table in bucket {bucket!r}: an object store needs {library}, which is not installed; "
-        f"pip install 'deltajoin[{extra}]'"
-    )

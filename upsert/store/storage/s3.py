@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
-from upsert.errors import ConfigurationError
+from upsert.errors import ConfigurationError, optional_package
 from upsert.store.kept import Kept
 from upsert.store.storage import object_store
 from upsert.store.storage.base import FileStat, Versioned
@@ -65,12 +65,10 @@ _clients = Kept[S3Location, Any]({}, is_inherited=False)
 
 
 def _made(location: S3Location) -> Any:
-    try:
+    with optional_package("botocore", "s3", f"a table in bucket {location.bucket!r}"):
         import botocore.session
         from botocore.config import Config
         from botocore.exceptions import BotoCoreError
-    except ImportError as cause:
-        raise object_store.no_client(location.bucket, "botocore", "s3") from cause
     variables = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
     own_server = location.endpoint or next(filter(None, map(os.environ.get, variables)), None)
     region = location.region or (os.environ.get("AWS_REGION", "us-east-1") if own_server else None)

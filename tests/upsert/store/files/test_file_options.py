@@ -251,7 +251,7 @@ def test_missing_package_is_named_and_no_damage(tmp_path: Path, monkeypatch: pyt
     forget_open_files()
     monkeypatch.setitem(sys.modules, "fastavro", None)
     with pytest.raises(
-        ConfigurationError, match=r"needs the package fastavro.*pip install 'deltajoin\[avro\]'"
+        ConfigurationError, match=r"needs the package 'fastavro'.*pip install 'deltajoin\[avro\]'"
     ):
         table.snapshot().scan()
 

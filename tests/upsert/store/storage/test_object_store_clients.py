@@ -52,9 +52,9 @@ def test_the_environment_may_say_where_the_server_is(
 @pytest.mark.parametrize(
     ("library", "path", "message"),
     [
-        ("botocore.session", "s3://bucket/t", "needs botocore, which is not installed; .*'deltajoin.s3.'"),
-        ("google.auth", "gs://bucket/t", "needs google-auth and requests, .*'deltajoin.gcs.'"),
-        ("azure.storage.blob", "az://shop/t", "needs azure-storage-blob, .*'deltajoin.azure.'"),
+        ("botocore.session", "s3://bucket/t", "needs the package 'botocore', .*; .*'deltajoin.s3.'"),
+        ("google.auth", "gs://bucket/t", "needs the package 'google-auth', .*'deltajoin.gcs.'"),
+        ("azure.storage.blob", "az://shop/t", "needs the package 'azure-storage-blob', .*'deltajoin.azure.'"),
     ],
 )
 def test_a_library_that_is_not_installed_is_named_with_its_extra(
