@@ -26,7 +26,7 @@ ALTER TABLE follows FLIP-188, and for columns the spelling of Spark and Flink; d
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from upsert.errors import SchemaError
 from upsert.options import boolean
@@ -62,12 +62,46 @@ def create_table(
     if_not_exists = cursor.skip("IF", "NOT", "EXISTS")
     name = table_name(cursor)
     cursor.subject = f"table {name!r}"
+    declared = _declared(cursor)
+    for column in declared.columns:
+        check_default(column, cursor.subject)
+    if cursor.skip("AS"):
+        what = "CREATE TABLE … AS SELECT"
+        return s.CreateTableAs(name, *_as_query(cursor, declared, what), if_not_exists, replaces)
+    if not replaces and cursor.skip("LIKE"):
+        return s.CreateTableLike(name, read_like(cursor, table_name(cursor)), declared, if_not_exists)
+    if replaces:
+        raise cursor.refusal("expected AS and a query: only CREATE OR REPLACE TABLE … AS SELECT is supported")
+    if not declared.columns and "connector" in declared.options:
+        return s.CreateTableOver(name, declared, if_not_exists)
+    if not declared.columns and not declared.computed:
+        raise cursor.refusal("expected ( and the table's columns, or AS and a query")
+    schema = with_checks(declared.schema(cursor.subject), declared.checks, cursor.subject)
+    return s.CreateTable(name, schema, declared.options, if_not_exists)
+
+
+def create_view(cursor: Cursor, *, replaces: bool = False) -> s.CreateView:
+    """Read what follows ``CREATE [OR REPLACE] MATERIALIZED VIEW``."""
+    if_not_exists = cursor.skip("IF", "NOT", "EXISTS")
+    name = table_name(cursor)
+    cursor.subject = f"view {name!r}"
+    declared = _declared(cursor, has_key_behind=True)
+    if not cursor.skip("AS"):
+        raise cursor.refusal("expected AS and a query")
+    return s.CreateView(name, *_as_query(cursor, declared, "a view"), if_not_exists, replaces)
+
+
+def _declared(cursor: Cursor, *, has_key_behind: bool = False) -> s.Declared:
+    """What stands between the parentheses and behind them; of a view also the primary key behind them."""
     _refuse_clauses(cursor)
     elements = Elements(cursor)
     if cursor.ahead("("):
         cursor.listed(elements.read)
+    if has_key_behind and not elements.primary_key and cursor.skip("PRIMARY", "KEY"):
+        elements.primary_key = names(cursor)
+        cursor.skip("NOT", "ENFORCED")
     comment, partitioned_by, with_ = _clauses(cursor)
-    declared = s.Declared(
+    return s.Declared(
         tuple(elements.columns),
         elements.primary_key,
         tuple(elements.indexes),
@@ -78,81 +112,20 @@ def create_table(
         with_,
         tuple(elements.checks),
     )
-    for column in declared.columns:
-        check_default(column, cursor.subject)
-    if cursor.skip("AS"):
-        return _create_as(cursor, name, declared, if_not_exists, replaces)
-    if not replaces and cursor.skip("LIKE"):
-        return s.CreateTableLike(name, read_like(cursor, table_name(cursor)), declared, if_not_exists)
-    if replaces:
-        raise cursor.refusal("expected AS and a query: only CREATE OR REPLACE TABLE … AS SELECT is supported")
-    if not declared.columns and "connector" in with_:
-        return s.CreateTableOver(name, declared, if_not_exists)
-    if not declared.columns and not declared.computed:
-        raise cursor.refusal("expected ( and the table's columns, or AS and a query")
-    schema = with_checks(declared.schema(cursor.subject), declared.checks, cursor.subject)
-    return s.CreateTable(name, schema, with_, if_not_exists)
 
 
-def _create_as(
-    cursor: Cursor, name: str, declared: s.Declared, if_not_exists: bool, replaces: bool
-) -> s.CreateTableAs:
-    """``… AS SELECT``: the columns are those of the query, so the parentheses may hold keys and indexes."""
+def _as_query(cursor: Cursor, declared: s.Declared, what: str) -> tuple[Any, ...]:
+    """The query, and what is declared beside its columns, in the order of ``s.CreateTableAs``."""
     if declared.columns or declared.computed or declared.watermark or declared.checks:
         raise SchemaError(
-            f"{cursor.subject}: CREATE TABLE … AS SELECT takes its columns from the query, so between the "
-            "parentheses may be PRIMARY KEY and INDEX only; name and cast columns in the query"
-        )
-    if unique_index := next((index for index in declared.indexes if index.unique), None):
-        raise SchemaError(
-            f"{cursor.subject}: CREATE TABLE … AS SELECT has no {unique_index}; leave out UNIQUE"
-        )
-    return s.CreateTableAs(
-        name,
-        query_at(cursor),
-        declared.primary_key,
-        declared.partitioned_by,
-        tuple(index.columns for index in declared.indexes),
-        declared.comment,
-        declared.options,
-        if_not_exists,
-        replaces,
-    )
-
-
-def create_view(cursor: Cursor, *, replaces: bool = False) -> s.CreateView:
-    """Read what follows ``CREATE [OR REPLACE] MATERIALIZED VIEW``."""
-    if_not_exists = cursor.skip("IF", "NOT", "EXISTS")
-    name = table_name(cursor)
-    cursor.subject = f"view {name!r}"
-    elements = Elements(cursor)
-    if cursor.ahead("("):
-        cursor.listed(elements.read)
-    if elements.columns or elements.computed or elements.watermark or elements.checks:
-        raise SchemaError(
-            f"{cursor.subject}: a view takes its columns from its query, so between the parentheses may be "
+            f"{cursor.subject}: {what} takes its columns from its query, so between the parentheses may be "
             "PRIMARY KEY and INDEX only; name and cast columns in the query"
         )
-    if unique_index := next((index for index in elements.indexes if index.unique), None):
-        raise SchemaError(f"{cursor.subject}: a view has no {unique_index}; leave out UNIQUE")
-    key = elements.primary_key
-    if not key and cursor.skip("PRIMARY", "KEY"):
-        key = names(cursor)
-        cursor.skip("NOT", "ENFORCED")
-    comment, partitioned_by, with_ = _clauses(cursor)
-    if not cursor.skip("AS"):
-        raise cursor.refusal("expected AS and a query")
-    return s.CreateView(
-        name,
-        query_at(cursor),
-        key,
-        partitioned_by,
-        tuple(index.columns for index in elements.indexes),
-        comment,
-        with_,
-        if_not_exists,
-        replaces,
-    )
+    if unique_index := next((index for index in declared.indexes if index.unique), None):
+        raise SchemaError(f"{cursor.subject}: {what} has no {unique_index}; leave out UNIQUE")
+    indexes = tuple(index.columns for index in declared.indexes)
+    key, partitions = declared.primary_key, declared.partitioned_by
+    return query_at(cursor), key, partitions, indexes, declared.comment, declared.options
 
 
 def create_plain_view(

@@ -394,7 +394,7 @@ def test_columns_that_cannot_be_had_are_refused(columns: str, message: str) -> N
 @pytest.mark.parametrize(
     ("rest", "message"),
     [
-        ("AS SELECT 1", "CREATE TABLE … AS SELECT takes its columns from the query"),
+        ("AS SELECT 1", "CREATE TABLE … AS SELECT takes its columns from its query"),
         ("USING parquet", "USING is not supported: use WITH ('connector' = 'name'), or neither"),
         ("LOCATION '/x'", "LOCATION is not supported"),
         ("TBLPROPERTIES ('a' = 'b')", "use WITH ('key' = 'value')"),
