@@ -650,15 +650,20 @@ class Catalyst:
         return self._jvm.org.apache.spark.sql.execution.CoalesceExec(1, plan)
 
     def unknown_rows(
-        self, columns: JavaObject, *, is_streaming: bool = False, in_one_partition: bool = False
+        self,
+        columns: JavaObject,
+        rdd: JavaObject | None = None,
+        *,
+        is_streaming: bool = False,
+        in_one_partition: bool = False,
     ) -> JavaObject:
-        """A leaf of which the optimizer knows nothing but the columns; it has no row."""
+        """A leaf of which the optimizer knows nothing but the columns; without an RDD it has no row."""
         relation = self._jvm.org.apache.spark.sql.execution.LogicalRDD
         partitioning = self._jvm.org.apache.spark.sql.catalyst.plans.physical
         single = getattr(partitioning, "SinglePartition$")
         return relation(
             columns,
-            self.session._sc._jsc.emptyRDD().rdd(),
+            self.session._sc._jsc.emptyRDD().rdd() if rdd is None else rdd,
             getattr(single, "MODULE$") if in_one_partition else defaults_of(relation, 3, 3)[0],
             self._seq([]),
             is_streaming,

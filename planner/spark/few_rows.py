@@ -1,20 +1,23 @@
 """Few rows computed in the driver, by a physical plan that Spark makes once.
 
 To analyse, optimize, plan and schedule a query over a thousand rows takes Spark some 50 ms, to compute it two
-or three. A physical plan is a tree of values, as an analysed one is: here its leaves, of which the optimizer
-knows nothing but the columns, are replaced by rows each time, and its one partition is computed by the thread
-that asks for it, as a task would. See docs/decisions/0069.
+or three. So the plan is made over leaves of which the optimizer knows nothing but the columns. What they read
+is put into them each time, and the one partition of the RDD that Spark has made of the plan is computed by
+the thread that asks for it, as a task would. See docs/decisions/0069 and 0075.
 """
 
 from __future__ import annotations
 
 import json
+from base64 import b64decode
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
+from threading import Lock
 from typing import Any, Final
 
 import pyarrow as pa
+from py4j import protocol
 from py4j.clientserver import ClientServer
 from py4j.protocol import Py4JJavaError
 from pyspark.errors.exceptions.base import UnknownException
@@ -61,6 +64,12 @@ _MEMORY_BYTES: Final = 256 << 20
 _PAGE_BYTES: Final = 1 << 20
 """Groups and orders take memory by pages, the least that Spark allows; its default fits millions of rows."""
 
+_BYTES: Final = protocol.SUCCESS + protocol.BYTES_TYPE
+"""What py4j's answer to a call begins with that has given bytes."""
+
+_KEY: Final = 0
+"""Of the rows in a holder."""
+
 _attempts: Final = count()
 """Numbers of tasks, by which memory is counted."""
 
@@ -77,8 +86,17 @@ class OneTask:
         self._tasks = _object_of(spark, "TaskContext")
         self._to_arrow = _object_of(spark.sql.execution.arrow, "ArrowConverters")
         self._iterators = _object_of(scala.collection, "Iterator")
+        self._no_rows = self._iterators.empty()
         self._arrays = jvm.java.lang.reflect.Array
-        self._python = jvm.PythonSQLUtils
+        self._map = scala.collection.mutable.HashMap
+        tags, class_of = _object_of(scala.reflect, "ClassTag"), jvm.java.lang.Class.forName
+        self._row = tags.apply(class_of("org.apache.spark.sql.catalyst.InternalRow"))
+        # a leaf's RDD asks a map for what key 0 has
+        self._key = session._sc._jsc.sc().parallelize(
+            _object_of(scala.collection.immutable, "Nil").prepended(_KEY),
+            1,
+            tags.apply(class_of("java.lang.Object")),
+        )
         self._task_memory = spark.memory.TaskMemoryManager
         self._sessions = spark.sql.classic.SparkSession
         self._none = scala.Option.empty()
@@ -89,7 +107,6 @@ class OneTask:
         self._memory_of_task.setAccessible(True)
         self._settings = session._jsparkSession.conf().getAllAsJava()
         self._zone = str(session.conf.get("spark.sql.session.timeZone"))
-        self._planner = session._jsparkSession.sessionState().planner()
 
     @property
     def is_possible(self) -> bool:
@@ -110,32 +127,57 @@ class OneTask:
         finally:
             self._sessions.setActiveSession(other._jsparkSession)
 
-    def data(self, rows: pa.Table, schema: StructType, json: str) -> JavaObject:
-        """Rows as a leaf of a plan has them, with these columns."""
-        (batch,) = rows.cast(arrow_schema(schema)).combine_chunks().to_batches()
-        batches = self._iterators.single(batch.serialize().to_pybytes())
-        made = self._python.toDataFrame(batches, json, self.session._jsparkSession)
-        return made.queryExecution().analyzed().data()
+    def rdd_of(self, holder: JavaObject) -> JavaObject:
+        """An RDD of the rows that a holder has by then."""
+        return self._key.flatMap(holder, self._row)
 
-    def scan(self, leaf: JavaObject) -> JavaObject:
-        """The physical plan of a leaf."""
-        return self._planner.plan(leaf).next()
+    def holder(self) -> JavaObject:
+        """What holds no rows yet: a map, which Spark takes for a function as any of Scala's."""
+        return self._map()
 
-    def rows(self, plan: JavaObject, schema: JavaObject, read_as: pa.Schema) -> pa.Table:
-        """What a physical plan of one partition gives."""
+    def first_partition(self, rdd: JavaObject) -> JavaObject:
+        """That of an RDD."""
+        return self._arrays.get(rdd.partitions(), 0)
+
+    @contextmanager
+    def running(self) -> Iterator[JavaObject]:
+        """A task in this thread; when it ends nothing is left of it."""
         task, memory = self._task()
         self._tasks.setTaskContext(task)
         try:
-            rdd = plan.execute()
-            rows = rdd.iterator(self._arrays.get(rdd.partitions(), 0), task)
-            batches = self._to_arrow.toBatchIterator(rows, schema, 0, self._zone, True, False, task)
-            found = [batches.next()] if batches.hasNext() else []
+            yield task
         finally:
             task.markTaskCompleted(self._none)
             memory.cleanUpAllAllocatedMemory()
             self._tasks.unset()
-        read = (pa.ipc.read_record_batch(pa.py_buffer(one), read_as) for one in found)
-        return pa.Table.from_batches(read, read_as)
+
+    def put(self, holder: JavaObject, rows: pa.Table, schema: JavaObject, task: JavaObject) -> None:
+        """Let a holder have rows, in the columns that the schema says, to be read once."""
+        read = self._no_rows
+        if rows.num_rows:
+            (batch,) = rows.combine_chunks().to_batches()
+            batches = self._iterators.single(batch.serialize().to_pybytes())
+            read = self._to_arrow.fromBatchIterator(batches, schema, self._zone, False, False, task)
+        holder.update(_KEY, read)
+
+    def rows(
+        self, rdd: JavaObject, partition: JavaObject, schema: JavaObject, read_as: pa.Schema, task: JavaObject
+    ) -> pa.Table:
+        """What a partition of an RDD gives."""
+        found = rdd.iterator(partition, task)
+        batches = self._to_arrow.toBatchIterator(found, schema, 0, self._zone, True, False, task)
+        batch = pa.ipc.read_record_batch(pa.py_buffer(self._bytes_of(batches)), read_as)
+        return pa.Table.from_batches([batch], read_as)
+
+    def _bytes_of(self, batches: JavaObject) -> bytes:
+        """The next of some arrays of bytes; py4j itself would look at each byte in Python."""
+        client: Any = batches._gateway_client
+        command = f"{protocol.CALL_COMMAND_NAME}{batches._target_id}\nnext\n{protocol.END_COMMAND_PART}"
+        answer: str = client.send_command(command)
+        if not answer.startswith(_BYTES):
+            # what has failed: this raises it
+            protocol.get_return_value(answer, client, batches._target_id, "next")
+        return b64decode(answer.removeprefix(_BYTES))
 
     def _task(self) -> tuple[JavaObject, JavaObject]:
         """A task of one partition, and its memory.
@@ -174,15 +216,27 @@ class FewRows:
         self._template = template
         self.leaves = leaves
         self.task = task
-        blanks = [catalyst.unknown_rows(leaf.output(), in_one_partition=True) for leaf, _ in leaves]
-        self._numbers = {int(blank.rdd().id()): number for number, blank in enumerate(blanks)}
+        self._lock = Lock()
+        self._holders = [task.holder() for _ in leaves]
+        rdds = [*map(task.rdd_of, self._holders)]
+        blanks = [
+            catalyst.unknown_rows(leaf.output(), rdd, in_one_partition=True)
+            for (leaf, _), rdd in zip(leaves, rdds, strict=True)
+        ]
+        numbers = {int(rdd.id()): number for number, rdd in enumerate(rdds)}
         with task.active(catalyst.session):
             plan = self._without_shuffles(catalyst.physical(template.over(blanks), task.session))
             if plan.outputPartitioning().numPartitions() != 1:
                 plan = catalyst.in_one_partition(plan)
-        self._json = [schema.json() for _, schema in leaves]
-        self._plan = Template(catalyst, plan, self._number_of)
-        self._is_in_place = task.is_possible and self._needs_no_job(plan)
+            self._read = [numbers[id] for id in self._rdds_below(plan) if id in numbers]
+            # what a holder has is read once
+            is_read_once = len({*self._read}) == len(self._read)
+            self._is_in_place = task.is_possible and is_read_once and self._needs_no_job(plan)
+            if self._is_in_place:
+                self._rdd = plan.execute()
+                self._partition = task.first_partition(self._rdd)
+        self._schemas = [leaf.schema() for leaf, _ in leaves]
+        self._stored = [arrow_schema(schema) for _, schema in leaves]
         self._columns = plan.schema()
         self._read_as = arrow_schema(StructType.fromJson(json.loads(self._columns.json())))
 
@@ -199,9 +253,11 @@ class FewRows:
                 leaves = [catalyst.local(each, *leaf) for each, leaf in zip(rows, self.leaves, strict=True)]
                 plan = self._template.over([*map(catalyst.in_one_task, leaves)])
                 return arrow_of(catalyst.dataframe(plan, session))
-            with self.task.active(catalyst.session):
-                scans = [self._scan(number, rows[number]) for number in self._plan.inputs]
-                return self.task.rows(self._plan.over(scans), self._columns, self._read_as)
+            with self._lock, self.task.running() as task:
+                for number in self._read:
+                    each = rows[number].cast(self._stored[number])
+                    self.task.put(self._holders[number], each, self._schemas[number], task)
+                return self.task.rows(self._rdd, self._partition, self._columns, self._read_as, task)
         except Py4JJavaError as error:
             cause = error.java_exception
             while cause is not None:
@@ -211,18 +267,11 @@ class FewRows:
                 cause = cause.getCause()
             raise
 
-    def _scan(self, number: int, rows: pa.Table) -> JavaObject:
-        """Rows of one of its inputs, as a leaf of the physical plan."""
-        leaf, schema = self.leaves[number]
-        data = self.task.data(rows, schema, self._json[number]) if rows.num_rows else None
-        catalyst = self._catalyst
-        return self.task.scan(catalyst.in_one_task(catalyst.local_relation(leaf, data)))
-
-    def _number_of(self, node: JavaObject) -> int | None:
-        """Which of its inputs a leaf of the physical plan stands for."""
-        if self._catalyst.class_name(node) != "RDDScanExec":
-            return None
-        return self._numbers.get(int(node.rdd().id()))
+    def _rdds_below(self, plan: JavaObject) -> list[int]:
+        """The ids of the RDDs that a physical plan reads."""
+        if self._catalyst.class_name(plan) == "RDDScanExec":
+            return [int(plan.rdd().id())]
+        return [id for child in self._catalyst.children(plan) for id in self._rdds_below(child)]
 
     def _without_shuffles(self, plan: JavaObject) -> JavaObject:
         """The plan without what brings rows of one partition into one."""

@@ -34,6 +34,9 @@ from upsert.views.refresh import Computed
 COLUMN: Final = "column_"
 """What the names of the columns of such a table begin with; their numbers follow."""
 
+_ROWS_OF_BUCKET: Final = 10_000_000
+"""A hidden table has a bucket for so many rows: each one costs a commit files of its own."""
+
 _IDS: Final = -2_120_000_000
 """Ids for the columns of a plan that is only looked at, below all that rules draw."""
 
@@ -137,6 +140,18 @@ def step_in_words(tables: Tables, still: Folders) -> str:
 def most_rows(tables: Tables) -> int:
     """How many rows the largest of some tables has."""
     return max(read.rows or 0 for read, _ in tables)
+
+
+def buckets_for(tables: Tables) -> int:
+    """How many buckets a hidden table of some tables has: as many as these, fewer if they are small.
+
+    >>> import pyarrow as pa
+    >>> schema = TableSchema.of({"id": pa.int64()}, primary_key=["id"])
+    >>> sales = ManagedTable("sales", "/sales", schema, buckets=8, rows=1_000_000)
+    >>> buckets_for(((sales, 1),)), buckets_for(((replace(sales, rows=25_000_000), 1),))
+    (1, 3)
+    """
+    return min(max(read.buckets for read, _ in tables), most_rows(tables) // _ROWS_OF_BUCKET + 1)
 
 
 def _in_sql(catalyst: Catalyst, plan: Plan) -> Iterator[str]:

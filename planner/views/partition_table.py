@@ -29,6 +29,7 @@ from planner.views.kept_table import (
     COLUMN,
     bag_schema,
     brought,
+    buckets_for,
     can_keep,
     meaning_of,
     most_rows,
@@ -214,7 +215,7 @@ class PartitionTable:
         self._template = planning.template(made, (touched,))
         self._by = [name for name in made.columns if not name.startswith(COLUMN)]
         self._schema = bag_schema(made.schema, [self._by, *_looked_up(indexes)])
-        self._buckets = max(read.buckets for read, _ in part.tables)
+        self._buckets = buckets_for(part.tables)
         json = str(self._schema.to_json())
         self._name = meaning_of(planning.catalyst, part.top, meant(part.top), part.tables, json)
         self._path = planning.folder_of(f"{self._name}-partitions", most_rows(part.tables))

@@ -21,6 +21,7 @@ from planner.views.inputs import Planning
 from planner.views.kept_table import (
     bag_schema,
     brought,
+    buckets_for,
     meaning_of,
     most_rows,
     named_tables,
@@ -107,7 +108,7 @@ class RowsTable:
         self._plan = plan
         self._kept = kept
         self.by = tuple(indexes[0]) if indexes else ()
-        self._buckets = max(read.buckets for read, _ in tables)
+        self._buckets = buckets_for(tables)
         if name is None:
             meaning = str(self.schema.to_json())
             name = f"{meaning_of(planning.catalyst, plan, meant(plan), tables, meaning)}-input"

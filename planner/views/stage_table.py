@@ -24,6 +24,7 @@ from planner.views.drawing import Part, keys_of
 from planner.views.inputs import Planning
 from planner.views.kept_table import (
     brought,
+    buckets_for,
     meaning_of,
     most_rows,
     names_of,
@@ -160,7 +161,7 @@ class StageTable:
         try:
             return Table.open(self.path)
         except TableNotFoundError:
-            buckets = max(read.buckets for read, _ in self.stage.tables)
+            buckets = buckets_for(self.stage.tables)
             options = {"bucket": str(buckets), "merge-engine": "aggregation"}
             sums = self._sums.kept.values()
             options |= {f"fields.{name}.aggregate-function": "sum" for name in sums}

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -100,6 +101,18 @@ def test_rows_are_those_that_spark_gives_and_no_job_runs(spark: SparkSession, qu
     assert counted(again) == counted(asked)
     assert nothing.schema == found.schema
     assert nothing.num_rows == (1 if "count(*), sum(id), bool_and" in query else nothing.num_rows)
+
+
+def test_threads_that_run_one_plan_get_the_results_of_their_own_rows(spark: SparkSession) -> None:
+    plan = few_rows(spark, "SELECT sum(id) AS ids, max(w) AS w FROM t JOIN u ON t.k = u.k")
+    parts = [ROWS["t"].slice(0, count) for count in range(2, 40, 3)]
+
+    def computed(part: pa.Table) -> list[dict[str, Any]]:
+        return plan.computed(of_each_input(plan, {**ROWS, "t": part})).to_pylist()
+
+    alone = [*map(computed, parts)]
+    with ThreadPoolExecutor(4) as pool:
+        assert [*pool.map(computed, parts)] == alone
 
 
 def test_a_plan_that_needs_a_job_has_one(spark: SparkSession) -> None:

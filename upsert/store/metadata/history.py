@@ -65,6 +65,7 @@ class History:
         self._infos: LRUCache[int, SnapshotInfo] = LRUCache(_MAX_INFOS)
         self._live: LRUCache[int, SharedMapping[str, FileEntry]] = LRUCache(_MAX_FILE_SETS)
         self._files: LRUCache[int, FileSet] = LRUCache(_MAX_FILE_SETS)
+        self._row_counts: LRUCache[int, int] = LRUCache(_MAX_INFOS)
         self._manifests: LRUCache[ManifestRef, Manifest] = LRUCache(_MAX_MANIFESTS)
         self._lock = threading.Lock()
 
@@ -306,7 +307,7 @@ class History:
     def forget(self, id: int) -> None:
         """Drop what is remembered of a snapshot that turned out not to be one."""
         with self._lock:
-            for cache in (self._infos, self._live, self._files):
+            for cache in (self._infos, self._live, self._files, self._row_counts):
                 cache.pop(id, None)
             self._known = self._seen = None
 
@@ -391,6 +392,10 @@ class History:
     def files(self, info: SnapshotInfo) -> FileSet:
         """Live files of a snapshot by bucket and run."""
         return self._once(self._files, info.id, partial(self._load_files, info))
+
+    def row_count(self, id: int, count: Callable[[], int]) -> int:
+        """How many rows snapshot ``id`` has; counted once, for that looks into all of its buckets."""
+        return self._once(self._row_counts, id, count)
 
     def _load_files(self, info: SnapshotInfo) -> FileSet:
         if (before := self._remembered(self._files, info.id - 1)) is not None:

@@ -365,7 +365,11 @@ class Snapshot:
     @property
     def row_count(self) -> int:
         """About how many rows there are; exactly where each bucket has one sorted run. No row is read."""
-        return round(statistics.row_count(self.layout, self.files, self.open))
+
+        def count() -> int:
+            return round(statistics.row_count(self.layout, self.files, self.open))
+
+        return count() if self._history is None else self._history.row_count(self.id, count)
 
     @property
     def bytes_in_memory(self) -> int:

@@ -13,6 +13,7 @@ from upsert.errors import SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
 from upsert.store import Table
+from upsert.store.read import statistics
 from upsert.store.read.statistics import distinct_hashes
 
 ORDERS = TableSchema.of(
@@ -70,6 +71,17 @@ def test_old_versions_and_deleted_rows_do_not_count(tmp_path: Path):
     assert table.snapshot().rows_per_key(["product"]) == pytest.approx(10, rel=0.5)
     table.compact()
     assert table.snapshot().row_count == 1000
+
+
+def test_rows_of_a_snapshot_are_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    table = Table.create(tmp_path / "orders", ORDERS, LOOSE)
+    table.write(orders(0, 10, products=5))
+    assert table.snapshot().row_count == 10
+    monkeypatch.setattr(statistics, "row_count", lambda *_: pytest.fail("counted again"))
+    assert Table.open(table.path).snapshot(1).row_count == 10
+    monkeypatch.undo()
+    table.write(orders(10, 10, products=5))
+    assert [table.snapshot(id).row_count for id in (1, 2)] == [10, 20]
 
 
 def test_null_is_no_key(tmp_path: Path):
