@@ -166,6 +166,9 @@ _LOST_VERSIONS: Final = re.compile(
 _OTHER_COLUMNS: Final = re.compile(r"\[(?:DELTA_SCHEMA_CHANGED?|DELTA_STREAMING_INCOMPATIBLE_SCHEMA_CHANGE)")
 """How Delta's errors of streams are called; that of a file which is gone is Spark's own."""
 
+_NO_TIME: Final = re.compile(r"\[UNSUPPORTED_TIME_TYPE\]")
+"""How Spark calls a column of TIME where the session has no such type, which is its default."""
+
 _RAISED: Final = re.compile(r"^\s*(?:upsert|deltajoin|planner)(?:\.\w+)*\.(\w+): (\S.*)$", re.MULTILINE)
 """The last line of a Python traceback, for an error of this project."""
 
@@ -206,6 +209,11 @@ def own_error(error: BaseException) -> UpsertError | None:
                 "the query's Delta table: expected the columns that it had when the query began, found "
                 "others; start the query again; if it ends again, a column was dropped or renamed: DROP "
                 "TABLE the one that has the mirror, and create it again"
+            )
+        if _NO_TIME.search(str(cause)):
+            return ConfigurationError(
+                "a column of TIME: expected a session that has the type, found one that has it not; "
+                "spark.conf.set('spark.sql.timeType.enabled', 'true'), which Spark leaves out by default"
             )
         cause = cause.__cause__
     return None

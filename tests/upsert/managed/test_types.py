@@ -105,6 +105,12 @@ def catalog(tmp_path: Path) -> Catalog:
     return Catalog(tmp_path / "warehouse", optimize=planner.optimize)
 
 
+def test_a_session_without_times_is_told_how_it_gets_them(catalog: Catalog, spark: SparkSession) -> None:
+    catalog.sql("CREATE TABLE trains (id INT, at TIME, PRIMARY KEY (id) NOT ENFORCED)")
+    with pytest.raises(ConfigurationError, match=r"conf\.set\('spark\.sql\.timeType\.enabled', 'true'\)"):
+        catalog.sql("INSERT INTO trains (id) VALUES (1)", spark)
+
+
 def drawn_rows(rng: random.Random, ids: Sequence[int]) -> pa.Table:
     columns = {name: of.array([of.drawn(rng) for _ in ids]) for name, of in TYPES.items()}
     return pa.table({"id": pa.array(ids, pa.int64()), **columns})
