@@ -95,7 +95,7 @@ class Output:
         self.console.print(RowGrid(names, rows))
 
     def plan(self, lines: Sequence[str], warned: Container[int]) -> None:
-        """Print how a statement is executed, as text; the lines that warn are red on a terminal."""
+        """Print a text, such as how a statement is executed; lines that warn are red on a terminal."""
         for number, line in enumerate(lines):
             style = "bold red" if number in warned else None
             self.console.print(line, style=style, highlight=False, markup=False, soft_wrap=True)

@@ -22,7 +22,17 @@ from rich.text import Text
 
 from deltajoin.cli.command import Output
 from upsert import Catalog
-from upsert.catalog.results import Done, Frame, Live, PlanText, Result, Rows, Running, RunningSet
+from upsert.catalog.results import (
+    Done,
+    Frame,
+    Live,
+    PlanText,
+    Result,
+    Rows,
+    Running,
+    RunningSet,
+    only_text,
+)
 from upsert.catalog.script import split_statements
 from upsert.errors import ConfigurationError, own_errors_first
 from upsert.show.terminal import RowGrid
@@ -301,6 +311,8 @@ class Session:
                 self._output.say(f"{result.statement}: {result.note}")
             case PlanText() if not self._output.as_json:
                 self._output.plan(result.lines, result.warned)
+            case Rows() if not self._output.as_json and (text := only_text(result.rows)) is not None:
+                self._output.plan(text.splitlines(), ())
             case Rows():
                 self._output.table(result.rows)
             case Running(query=query):

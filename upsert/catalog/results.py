@@ -330,7 +330,7 @@ def as_text(rows: pa.Table) -> str:
     if not rows.num_columns:
         return "(no columns)"
     shown = rows.slice(0, _SHOWN_ROWS).to_pydict()
-    if (text := _only_text(rows)) is not None:
+    if (text := only_text(rows)) is not None:
         return text
     columns = [[name, *map(_cell, values)] for name, values in shown.items()]
     widths = [max(map(len, column)) for column in columns]
@@ -348,14 +348,14 @@ def as_text(rows: pa.Table) -> str:
 
 def _as_html(title: str, rows: pa.Table) -> str:
     """The first rows as HTML; one text of several lines, such as an explanation, as it is."""
-    if (text := _only_text(rows)) is not None:
+    if (text := only_text(rows)) is not None:
         return html.page(title, html.block(text))
     shown = rows.slice(0, html.MAX_ROWS)
     values = zip(*(column.to_pylist() for column in shown.columns), strict=True)
     return html.page(title, html.grid(rows.column_names, list(values), rows.num_rows))
 
 
-def _only_text(rows: pa.Table) -> str | None:
+def only_text(rows: pa.Table) -> str | None:
     """The one value of a table, if it has several lines."""
     if not rows.num_rows == rows.num_columns == 1:
         return None

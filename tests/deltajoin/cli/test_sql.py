@@ -60,6 +60,8 @@ def test_definitions_need_no_spark_and_may_come_through_a_pipe(tmp_path: Path) -
     code, out, errors = run("sql", "-w", str(tmp_path), "--json", given=script)
     assert (code, errors) == (0, "")
     assert [list(json.loads(line).values())[-1] for line in out.splitlines()] == ["words"]
+    code, out, _ = run("sql", "-w", str(tmp_path), given="SHOW CREATE TABLE words;")
+    assert (code, out) == (0, f"{Catalog(tmp_path).sql('SHOW CREATE TABLE words')}\n")
     code, out, _ = run("describe", "words", "-w", str(tmp_path))
     assert code == 0
     assert "a; word" in out

@@ -374,7 +374,7 @@ def explain(context: Context, statement: s.Explain, spark: SparkSession | None) 
     else:
         lines, warned, values = _explained(context, session, statement.statement)
     if statement.is_json:
-        return Rows("EXPLAIN", texts("plan", [json.dumps(values)]))
+        return PlanText.of("EXPLAIN", [json.dumps(values)])
     return PlanText.of("EXPLAIN", lines, warned)
 
 

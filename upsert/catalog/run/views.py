@@ -28,7 +28,7 @@ from upsert.catalog.results import Done, PlanText, Result, Rows, Running
 from upsert.catalog.run import jobs
 from upsert.catalog.run.definitions import drop_existing
 from upsert.catalog.run.queries import frame, query_position, temporary_name, within
-from upsert.catalog.run.shows import matching, texts
+from upsert.catalog.run.shows import matching
 from upsert.catalog.session import CHECKPOINT, TRIGGER
 from upsert.catalog.system_tables import split
 from upsert.connect import is_connect
@@ -130,7 +130,7 @@ def explain_view(context: Context, statement: s.ExplainView, spark: SparkSession
     else:
         found = _explained(context, view, session)
     if statement.is_json:
-        return Rows(f"EXPLAIN {shown}", texts("plan", [json.dumps(found.to_json())]))
+        return PlanText.of(f"EXPLAIN {shown}", [json.dumps(found.to_json())])
     return PlanText.of(f"EXPLAIN {shown}", str(found).splitlines())
 
 
