@@ -23,6 +23,7 @@ from deltajoin.spark.source import FORMAT, SourceOptions, register
 from deltajoin.spark.tables import JoinedTables
 from deltajoin.spec import DeltaJoinSpec
 from upsert.errors import ConfigurationError
+from upsert.managed.task_memory import DEFAULT_TASK_MEMORY
 from upsert.store.retention.consumers import DEFAULT_LEASE_S
 from upsert.store.version import Version
 
@@ -36,10 +37,12 @@ def read_join(
     start: Mapping[str, Any] | None = None,
     consumer_id: str | None = None,
     lease_s: float = DEFAULT_LEASE_S,
+    task_memory: int = DEFAULT_TASK_MEMORY,
 ) -> DataFrame:
     """A stream of the join's consolidated changes: the columns of ``spec.columns``, then ``_row_kind``.
 
     Every micro-batch moves all tables forward by one step of at most ``max_rows_per_trigger`` changes each,
+    and by no more than its tasks can take into memory,
     from the empty tables on. The checkpoint keeps the versions and nothing else; after a crash the
     same micro-batch is made again, row for row. FLIP-486 describes the join, this one is exact. The query
     holds the snapshots that a restart would read, as a consumer with a lease. One that comes back later may
@@ -63,6 +66,7 @@ def read_join(
         start: where a query with a new checkpoint begins: what ``reached`` tells of another one.
         consumer_id: its name as a consumer of the tables; by default a random one that the checkpoint keeps.
         lease_s: how many seconds its snapshots are held after it was last heard of; 0: they are not.
+        task_memory: bytes of memory that a task may take, about, beside Python with its libraries.
 
     Raises:
         TableNotFoundError: a table is missing.
@@ -76,7 +80,8 @@ def read_join(
     tables = JoinedTables.open(spec)
     tables.check_lookups()
     is_fused = physical in ("auto", "fused")
-    options = SourceOptions(tables.located, is_fused, first_load, start, consumer_id, int(lease_s * 1000))
+    lease_ms = int(lease_s * 1000)
+    options = SourceOptions(tables.located, is_fused, first_load, start, consumer_id, lease_ms, task_memory)
     source = spark.readStream.format(FORMAT).options(**options.to_options()).load()
     if is_fused:
         return source

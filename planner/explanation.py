@@ -60,6 +60,7 @@ from planner.rules.topics import needs_normalizer, topic_of, unmet_everywhere
 from planner.settings import Settings
 from planner.signed_sums import FIXED_POINTS, is_floating
 from upsert.errors import ConfigurationError
+from upsert.managed.options import ALL_ROWS
 from upsert.materializer.choice import Changes, Sink, choose
 from upsert.stream_keys import UniqueKeys
 
@@ -148,16 +149,18 @@ class Lookups:
     Attributes:
         by_table: number of a table -> lookups for a batch with as many changes as its latest commit; None
             where that is unknown.
-        limit: changes of each table that no batch exceeds, but for a first load in one batch.
+        limit: changes of each table that no batch exceeds, but for a first load in one batch; None: as many
+            as fit into the memory of a task.
     """
 
     by_table: Mapping[int, int | None]
-    limit: int
+    limit: int | None
 
     def __str__(self) -> str:
         known = [count for count in self.by_table.values() if count is not None]
         about = f"about {sum(known)} for" if len(known) == len(self.by_table) else "unknown for some of"
-        return f"{about} the latest commits; at most {self.limit} changes of each table"
+        most = f"{self.limit} changes of each table" if self.limit else "as many as fit into a task's memory"
+        return f"{about} the latest commits; at most {most}"
 
 
 @dataclass(frozen=True)
@@ -310,7 +313,7 @@ def _lookups(join: DeltaJoin, paths: Sequence[Path]) -> Lookups:
             total += keys
             keys *= max(1.0, step.rows)
         by_table[path.table] = None if changed is None else round(total)
-    return Lookups(by_table, limit)
+    return Lookups(by_table, None if limit == ALL_ROWS else limit)
 
 
 def _hints(join: DeltaJoin, paths: Sequence[Path], form: str, hidden: Sequence[str]) -> Iterator[str]:

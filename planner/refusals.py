@@ -57,7 +57,10 @@ class Rewrite(StrEnum):
 
 
 _CHANGES: Final = frozenset(
-    {"path", "row-kind", "max-rows-per-trigger", "scan.where", "consumer-id", "consumer.lease"}
+    {
+        *("path", "row-kind", "max-rows-per-trigger", "max-memory-per-task", "scan.where"),
+        *("consumer-id", "consumer.lease"),
+    }
 )
 
 HELD: Final = {

@@ -30,6 +30,7 @@ from upsert.errors import SchemaError
 from upsert.managed.options import DEFAULT_LEASE_MS, READ_OPTIONS
 from upsert.managed.reader import version_of
 from upsert.managed.stepping import Offset, SteppingReader
+from upsert.managed.task_memory import DEFAULT_TASK_MEMORY, TASK_MEMORY
 from upsert.options import Option, parse, text
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
@@ -44,7 +45,7 @@ from upsert.store.version import Version
 FORMAT: Final = "delta-aggregate"
 OPTIONS: Final = (
     Option("spec", text, "the aggregate: JSON text of a DeltaAggregateSpec"),
-    *(one for one in READ_OPTIONS if one.key in ("consumer-id", "consumer.lease")),
+    *(one for one in READ_OPTIONS if one.key in ("consumer-id", "consumer.lease", TASK_MEMORY.key)),
 )
 
 TASK_ROWS: Final = 50_000
@@ -58,14 +59,15 @@ def read_aggregate(
     spec: DeltaAggregateSpec,
     consumer_id: str | None = None,
     lease_ms: int = DEFAULT_LEASE_MS,
+    task_memory: int = DEFAULT_TASK_MEMORY,
 ) -> DataFrame:
     """A stream of the aggregate's consolidated changes: the columns of ``spec.columns``, then ``_row_kind``.
 
     Each group that a micro-batch touches is computed again from all of its rows, so that the cost follows the
     size of the groups, and functions may be any; there is no state. A group without rows is no group. Under
     the name ``consumer_id``, a random one for None, the query holds what a restart would read again for
-    ``lease_ms`` after it was last heard of. A `SchemaError` names the INDEX to add where no index lies within
-    the group columns.
+    ``lease_ms`` after it was last heard of. A task may take about ``task_memory`` bytes. A `SchemaError`
+    names the INDEX to add where no index lies within the group columns.
     """
     make_known(spark, DeltaAggregateSource)
     table = Table.open(spec.path)
@@ -78,7 +80,7 @@ def read_aggregate(
         )
     located = replace(spec, path=table.path, began=_side(table, spec).columns)
     reader = spark.readStream.format(FORMAT).option("spec", located.to_json())
-    reader = reader.option("consumer.lease", str(lease_ms))
+    reader = reader.option("consumer.lease", str(lease_ms)).option(TASK_MEMORY.key, str(task_memory))
     return (reader if consumer_id is None else reader.option("consumer-id", consumer_id)).load()
 
 
@@ -99,7 +101,13 @@ class DeltaAggregateSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """A stream read."""
         values = parse(FORMAT, OPTIONS, self.options)
-        return AggregateReader(_spec(self.options), schema, values["consumer-id"], values["consumer.lease"])
+        return AggregateReader(
+            _spec(self.options),
+            schema,
+            values["consumer-id"],
+            values["consumer.lease"],
+            values[TASK_MEMORY.key],
+        )
 
 
 @dataclass(frozen=True)
@@ -122,8 +130,9 @@ class AggregateReader(SteppingReader[Table]):
         asked: StructType,
         consumer_id: str | None = None,
         lease_ms: int = DEFAULT_LEASE_MS,
+        task_memory: int = DEFAULT_TASK_MEMORY,
     ) -> None:
-        super().__init__(consumer_id, lease_ms)
+        super().__init__(consumer_id, lease_ms, task_memory)
         self._spec = spec
         self._asked = asked
 
@@ -175,8 +184,13 @@ class AggregateReader(SteppingReader[Table]):
         version, side = versions[0] or Version.EMPTY, _side(opened, self._spec)
         end = unaltered(
             opened,
+            # every task reads all changes
             lambda _: opened.advance(
-                version, max_rows=max_rows, until=until, where=side.where_now(self._spec.rows)
+                version,
+                max_rows=max_rows,
+                max_bytes=self.readable_bytes,
+                until=until,
+                where=side.where_now(self._spec.rows),
             ),
         )
         return (end,)

@@ -37,10 +37,11 @@ from upsert.blobs import BLOB_COLUMN, to_blobs
 from upsert.errors import ConfigurationError
 from upsert.managed.options import DEFAULT_LEASE_MS
 from upsert.managed.stepping import CONSUMER, Offset, SteppingReader, StepSource, size_of
+from upsert.managed.task_memory import DEFAULT_TASK_MEMORY, TASK_MEMORY
 from upsert.options import Option, duration_ms, one_of, parse, text
 from upsert.spark_formats import make_known
 from upsert.spark_table import arrow_schema, as_asked
-from upsert.store.read.changes import touched_rows
+from upsert.store.read.changes import step_size
 from upsert.store.table import Table
 from upsert.store.version import MAX_HASH, Version
 
@@ -76,6 +77,7 @@ OPTIONS: Final = (
         "how long that is held after the query was last heard of; 0 s: nothing is held",
         default=DEFAULT_LEASE_MS,
     ),
+    TASK_MEMORY,
 )
 
 
@@ -89,6 +91,7 @@ class SourceOptions:
     start: Mapping[str, Any] | None = None
     consumer_id: str | None = None
     lease_ms: int = DEFAULT_LEASE_MS
+    task_memory: int = DEFAULT_TASK_MEMORY
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
@@ -101,6 +104,7 @@ class SourceOptions:
             _offset(values["start"]),
             values["consumer-id"],
             values["consumer.lease"],
+            values[TASK_MEMORY.key],
         )
 
     def to_options(self) -> dict[str, str]:
@@ -110,6 +114,7 @@ class SourceOptions:
             "rows": "joined" if self.gives_joined else "changes",
             "first-load": self.first_load,
             "consumer.lease": str(self.lease_ms),
+            TASK_MEMORY.key: str(self.task_memory),
         }
         if self.consumer_id is not None:
             options["consumer-id"] = self.consumer_id
@@ -163,7 +168,7 @@ class _JoinStepReader(SteppingReader[JoinedTables]):
     """Finds the end of each step of all tables of a join; a form of the join reads it."""
 
     def __init__(self, options: SourceOptions) -> None:
-        super().__init__(options.consumer_id, options.lease_ms)
+        super().__init__(options.consumer_id, options.lease_ms, options.task_memory)
         self._options = options
         self._spec = options.spec
 
@@ -198,13 +203,36 @@ class _JoinStepReader(SteppingReader[JoinedTables]):
         self, opened: JoinedTables, versions: tuple[Version | None, ...], max_rows: int | None
     ) -> Versions:
         old = tuple(version or Version.EMPTY for version in versions)
-        if self.takes_all(opened, old):
-            max_rows = None
         until = self._until or self.versions_seen(opened)
-        return tuple(
-            table.advance(version, max_rows=max_rows, until=last)
-            for table, version, last in zip(opened.tables, old, until, strict=True)
-        )
+        if self.takes_all(opened, old):
+            moves = zip(opened.tables, old, until, strict=True)
+            return tuple(table.advance(version, until=last) for table, version, last in moves)
+        numbers = range(len(old))
+        # a task holds its shard of all changes, and one bucket of which it takes its shard
+        room = max(1, self.readable_bytes // 2)
+
+        def end(table: int, share: float) -> Version:
+            shares = 1 if opened.split.columns[table] is None else self._spec.shards
+            return opened.tables[table].advance(
+                old[table],
+                max_rows=max_rows,
+                max_bytes=int(share * shares),
+                max_bytes_of_bucket=room,
+                until=until[table],
+            )
+
+        def taken(table: int, end: Version) -> float:
+            shares = 1 if opened.split.columns[table] is None else self._spec.shards
+            return step_size(opened.tables[table].pinned(), old[table], end).bytes / shares
+
+        ends = [end(table, room / len(old)) for table in numbers]
+        takes = [taken(table, end) for table, end in zip(numbers, ends, strict=True)]
+        more = [table for table in numbers if ends[table] != Version.complete(until[table])]
+        if more and (left := room - sum(takes)) > 0:
+            # what some tables leave of the room is for those that have more
+            for table in more:
+                ends[table] = end(table, takes[table] + left / len(more))
+        return tuple(ends)
 
     def takes_all(self, tables: JoinedTables, old: Versions) -> bool:  # noqa: ARG002
         """Whether the step from these versions ignores the read limit."""
@@ -299,9 +327,10 @@ class JoiningReader(_JoinStepReader):
         step = self.step(tables, start, end)
         root = root_of(tables) if step.is_first else None
         if root is not None:
-            return slices(step, tables, root, self._slice_rows)
-        rows = size_of(tables.tables, step.old, step.new).rows
-        shards = tables.split.count(min(self._spec.shards, -(-rows // self._task_rows))) if rows else 0
+            return slices(step, tables, root, self._slice_rows, self.readable_bytes)
+        size = size_of(tables.tables, step.old, step.new)
+        worth = max(-(-size.rows // self._task_rows), -(-size.bytes // max(1, self.readable_bytes // 2)))
+        shards = tables.split.count(min(self._spec.shards, worth)) if size.rows else 0
         return [ShardOfStep(step, shard, shards) for shard in range(shards)]
 
     def read(self, partition: ShardOfStep) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
@@ -319,7 +348,9 @@ def root_of(tables: JoinedTables) -> int | None:
     return max(found, key=lambda table: tables.tables[table].snapshot().row_count, default=None)
 
 
-def slices(step: JoinStep, tables: JoinedTables, root: int, slice_rows: int) -> list[ShardOfStep]:
+def slices(
+    step: JoinStep, tables: JoinedTables, root: int, slice_rows: int, slice_bytes: int
+) -> list[ShardOfStep]:
     """A first step in parts that need nothing of each other: ranges of the root's rows.
 
     To each of them the other tables do not move: they are where they are at the end.
@@ -327,18 +358,21 @@ def slices(step: JoinStep, tables: JoinedTables, root: int, slice_rows: int) -> 
     end = step.new[root]
     if end == Version.EMPTY:
         return []
-    bounds = [*_cuts(tables, end, root, slice_rows), end]
+    bounds = [*_cuts(tables, end, root, slice_rows, slice_bytes), end]
     return [
         ShardOfStep(replace(step, old=_with(step.new, root, low), new=_with(step.new, root, high)))
         for low, high in zip([Version.EMPTY, *bounds[:-1]], bounds, strict=True)
     ]
 
 
-def _cuts(tables: JoinedTables, end: Version, root: int, slice_rows: int) -> Iterator[Version]:
+def _cuts(
+    tables: JoinedTables, end: Version, root: int, slice_rows: int, slice_bytes: int
+) -> Iterator[Version]:
     """Versions between the empty table and ``end``: even ranges of hashes, for hashes are spread evenly."""
     table = tables.tables[root]
     buckets = table.options.bucket
-    wanted = max(-(-touched_rows(table.pinned(), Version.EMPTY, end) // slice_rows), tables.spec.shards)
+    size = step_size(table.pinned(), Version.EMPTY, end)
+    wanted = max(-(-size.rows // slice_rows), -(-size.bytes // slice_bytes), tables.spec.shards)
     in_bucket = -(-wanted // buckets)
     for part in range(1, buckets * in_bucket):
         cursor = part // in_bucket, part % in_bucket * ((MAX_HASH + 1) // in_bucket)

@@ -10,6 +10,7 @@ from typing import Any, Self
 from deltajoin.filters import Filters
 from upsert.errors import ConfigurationError
 from upsert.managed.options import DEFAULT_LEASE_MS
+from upsert.managed.task_memory import DEFAULT_TASK_MEMORY
 from upsert.schema import TableSchema
 from upsert.store.rows.layout import Layout
 
@@ -31,6 +32,7 @@ class ManagedTable:
     bucket_key: tuple[str, ...] = ()
     scan_mode: str = "full"
     max_rows: int = 1_000_000
+    task_memory: int = DEFAULT_TASK_MEMORY
     changed_rows: int | None = field(default=None, compare=False)
     rows: int | None = field(default=None, compare=False)
     rows_per_key: Mapping[str, float] = field(default_factory=dict, compare=False, repr=False)

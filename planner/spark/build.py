@@ -195,6 +195,7 @@ class _Builder:
             start=start,
             consumer_id=consumer,
             lease_s=lease_ms / 1000,
+            task_memory=min(one.table.task_memory for one in join.tables),
         )
         source = self.catalyst.analyzed(changes)
         names = (*spec.columns, join.row_kind.name)
@@ -317,7 +318,11 @@ class _Builder:
         """The changes of a mirror or of a view's table, under the ids of columns that are known already."""
         asked = {} if table.where is None else {"scan_where": where_to_json(table.where)}
         changes = read_changes(
-            self.catalyst.session, table.path, max_rows_per_trigger=table.max_rows, **asked
+            self.catalyst.session,
+            table.path,
+            max_rows_per_trigger=table.max_rows,
+            max_memory_per_task=table.task_memory,
+            **asked,
         )
         source = self.catalyst.analyzed(changes)
         return self.renamed(source, {column.name: column for column in columns}, f"the table {table.name!r}")
@@ -398,7 +403,11 @@ def _lookup_aggregate(catalyst: Catalyst, plan: LookupAggregate, shards: int) ->
         rows=plan.table.where,
     )
     changes = read_aggregate(
-        catalyst.session, spec, consumer_id=plan.table.consumer_id, lease_ms=plan.table.lease_ms
+        catalyst.session,
+        spec,
+        consumer_id=plan.table.consumer_id,
+        lease_ms=plan.table.lease_ms,
+        task_memory=plan.table.task_memory,
     )
     source = catalyst.analyzed(changes)
     found = _by_name(catalyst, source)

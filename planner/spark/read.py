@@ -310,7 +310,9 @@ class _Reader:
 
     def mirror(self, path: str, options: Mapping[str, str]) -> ManagedTable | None:
         """The managed table that mirrors a topic, read in steps of the same size; None without one."""
-        own = {name: options[name] for name in ("max-rows-per-trigger",) if name in options}
+        own = {
+            name: options[name] for name in ("max-rows-per-trigger", "max-memory-per-task") if name in options
+        }
         try:
             return self.table(ReadOptions.parse({"path": path, **own}))
         except TableNotFoundError:
@@ -336,6 +338,7 @@ class _Reader:
             table.options.bucket_key or table.schema.primary_key,
             options.scan_mode,
             options.max_rows,
+            options.task_memory,
             changed_rows=latest.delta_rows if latest.changes_rows else None,
             rows=snapshot.row_count,
             rows_per_key={

@@ -232,7 +232,12 @@ def test_options_of_flink_that_mean_nothing_here_are_refused(key: str, said: str
     assert len(options.forwarded()) == len(FLINK_OPTIONS)
 
 
-BATCH: Mapping[str, str] = {"max-rows-per-trigger": "7", "scan.untracked": "skip", "consumer.lease": "1 s"}
+BATCH: Mapping[str, str] = {
+    "max-rows-per-trigger": "7",
+    "max-memory-per-task": "300 mb",
+    "scan.untracked": "skip",
+    "consumer.lease": "1 s",
+}
 
 
 @pytest.mark.spark

@@ -38,6 +38,7 @@ SAMPLES: Mapping[str, Mapping[str, str]] = {
     "scan.timestamp-millis": {"scan.mode": "from-timestamp", "scan.timestamp-millis": "4102444800000"},
     "scan.pinned": {"scan.pinned": "1@8f14e45f"},
     "max-rows-per-trigger": {"max-rows-per-trigger": "7"},
+    "max-memory-per-task": {"max-memory-per-task": "300 mb"},
     "scan.where": {"scan.where": WHERE},
     "scan.untracked": {"scan.untracked": "skip"},
     "row-kind": {"row-kind": "false"},

@@ -41,7 +41,7 @@ from upsert.store.commit.committer import note_ends
 from upsert.store.log import LoggedTable, beginning_of, hold
 from upsert.store.log_options import LogOptions
 from upsert.store.metadata.snapshot import SnapshotInfo
-from upsert.store.read.changes import Scope, changes_between, cut, data_commits, has_gap
+from upsert.store.read.changes import Scope, StepLimit, changes_between, cut, data_commits, has_gap
 from upsert.store.retention import consumers
 from upsert.store.retention.expiry import CONSUMER
 from upsert.store.rows.partitions import partition_name
@@ -293,7 +293,9 @@ def _pieces(
     """The buckets of a step, in order, and in large ones ranges of keys: memory is bounded."""
     start, end = Version.complete(step.since), Version.complete(step.target)
     while start != end:
-        following = cut(table.rows, step.since, step.target, start.cursor or (0, 0), PIECE_ROWS, scope)
+        following = cut(
+            table.rows, step.since, step.target, start.cursor or (0, 0), StepLimit(PIECE_ROWS), scope
+        )
         piece = step_between(start, following)
         for bucket in range(topic.buckets):
             if piece.hashes_of(bucket) is not None:

@@ -22,7 +22,7 @@ from upsert.errors import ConfigurationError, SnapshotExpiredError
 from upsert.log.offset import LOG, LogOffset, LogRange, ranges
 from upsert.log.publisher import LogTopic
 from upsert.log.reading import LogPlanner, LogRead, Output, log_ended, output_of
-from upsert.managed.options import ReadOptions
+from upsert.managed.options import ALL_ROWS, DEFAULT_MAX_ROWS, ReadOptions
 from upsert.managed.reader import ChangesPartition, ChangesReader, version_of
 from upsert.managed.stepping import Offset
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
@@ -106,6 +106,11 @@ class LogReader(ChangesReader):
         """Read no further than the present end."""
         super().prepareForTriggerAvailableNow()
         self._planning.stop_here()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """``max-rows-per-trigger``; what records of a log take in memory nobody has written down."""
+        rows = self._options.max_rows
+        return ReadMaxRows(DEFAULT_MAX_ROWS if rows == ALL_ROWS else rows)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         """The end of the next step; ``start`` itself when nothing is new."""

@@ -141,8 +141,9 @@ class WriteStep:
         """What the stream's source gives between the offsets of a micro-batch; None if it is much."""
         reader, start, end = self.reader, planned.start, planned.end
         few = min(FEW_ROWS, FEW_EVALUATED_ROWS) if self.source.chosen is None else FEW_ROWS
+        few_bytes = min(FEW_BYTES, reader.readable_bytes)
         rows, size = reader.size(start, end)
-        if rows > few or size > FEW_BYTES:
+        if rows > few or size > few_bytes:
             return None
         batches: list[pa.RecordBatch] = []
         rows = size = 0
@@ -151,7 +152,7 @@ class WriteStep:
                 assert isinstance(one, pa.RecordBatch)  # our readers give Arrow
                 batches.append(one)
                 rows, size = rows + one.num_rows, size + one.nbytes
-                if rows > few or size > FEW_BYTES:
+                if rows > few or size > few_bytes:
                     return None
         return pa.Table.from_batches(batches, batches[0].schema if batches else pa.schema([]))
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from upsert import options
 from upsert.errors import ConfigurationError
+from upsert.managed.task_memory import TASK_MEMORY
 from upsert.options import Option
 from upsert.schema import TableSchema
 from upsert.spark_table import FORMAT
@@ -26,6 +27,9 @@ from upsert.store.table_options import SINK_MATERIALIZE
 
 METADATA_COLUMNS: Final = "metadata.columns"
 DEFAULT_MAX_ROWS: Final = 1_000_000
+ALL_ROWS: Final = 2**63 - 1
+"""As `max-rows-per-trigger`: rows are not counted."""
+
 DEFAULT_LEASE_MS: Final = int(DEFAULT_LEASE_S * 1000)
 
 
@@ -96,6 +100,7 @@ READ_OPTIONS: Final = (
         "changed keys that one micro-batch reads at most; cuts the first load and any larger commit",
         DEFAULT_MAX_ROWS,
     ),
+    TASK_MEMORY,
     Option(
         "scan.where",
         options.text,
@@ -150,6 +155,7 @@ class ReadOptions:
     snapshot_id: int | None = _read("scan.snapshot-id")
     timestamp_ms: int | None = _read("scan.timestamp-millis")
     max_rows: int = _read("max-rows-per-trigger")
+    task_memory: int = _read(TASK_MEMORY.key)
     row_kind: bool = _read("row-kind")
     metadata: Mapping[str, str] = field(default_factory=dict)
     where: str | None = _read("scan.where")
@@ -170,6 +176,9 @@ class ReadOptions:
         values = options.parse(FORMAT, READ_OPTIONS, given)
         _check_goes_with_mode(values, ("scan.snapshot-id", "scan.tag-name"), "from-snapshot")
         _check_goes_with_mode(values, ("scan.timestamp-millis",), "from-timestamp")
+        keys = frozenset(map(str.lower, given))
+        if TASK_MEMORY.key in keys and "max-rows-per-trigger" not in keys:
+            values["max-rows-per-trigger"] = ALL_ROWS
         consumer = values["consumer-id"]
         if consumer is not None:
             checked_name("consumer", consumer)
@@ -183,8 +192,10 @@ class ReadOptions:
             metadata=values["metadata.columns"] or {},
             skips_untracked=values["scan.untracked"] == "skip",
             state_path=None if values["state.path"] is None else table_folder(values["state.path"]),
-            names_mode=not {"scan.mode", "log.scan"}.isdisjoint(map(str.lower, given)),
-            asked=frozenset(one.key for one in READ_OPTIONS if values[one.key] != one.default),
+            names_mode=not {"scan.mode", "log.scan"}.isdisjoint(keys),
+            asked=frozenset(
+                one.key for one in READ_OPTIONS if values[one.key] not in (one.default, ALL_ROWS)
+            ),
             **options.values_held(cls, values),
         )
 

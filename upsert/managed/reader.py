@@ -167,7 +167,9 @@ def state_named_by(options: ReadOptions, table: Table) -> int:
     )
 
 
-STREAM_ONLY: Final = frozenset({"max-rows-per-trigger", "scan.untracked", "consumer.lease"})
+STREAM_ONLY: Final = frozenset(
+    {"max-rows-per-trigger", "max-memory-per-task", "scan.untracked", "consumer.lease"}
+)
 """Options that mean nothing for a batch, beside those that are refused with a remedy of their own."""
 
 
@@ -262,7 +264,7 @@ class ChangesReader(SteppingReader[Table]):
 
     def __init__(self, options: ReadOptions, asked: StructType) -> None:
         """Check what is asked of the table; ``_row_kind`` must be in it: deletions would look like rows."""
-        super().__init__(options.consumer_id, options.lease_ms)
+        super().__init__(options.consumer_id, options.lease_ms, options.task_memory)
         self._options = options
         self._asked = asked
         self._metadata, self._columns, self._where = _wanted(options, asked)
@@ -319,6 +321,7 @@ class ChangesReader(SteppingReader[Table]):
             lambda schema: opened.advance(
                 version,
                 max_rows=max_rows,
+                max_bytes_of_bucket=self.readable_bytes,
                 until=self._metadata.until(opened.pinned(), version, until),
                 where=self._where.now(schema),
                 skip_untracked=self._options.skips_untracked,

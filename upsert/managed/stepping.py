@@ -38,6 +38,7 @@ from pyspark.sql.types import StructType
 
 from upsert import options
 from upsert.errors import ConfigurationError, SnapshotExpiredError
+from upsert.managed.task_memory import DEFAULT_TASK_MEMORY, readable_bytes
 from upsert.options import Option
 from upsert.store.read.changes import StepSize, step_size
 from upsert.store.retention.consumers import needed
@@ -229,8 +230,14 @@ class SteppingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generi
     Tables are opened again in every call: Spark pickles readers and keeps them as long as it likes.
     """
 
-    def __init__(self, consumer_id: str | None, lease_ms: int) -> None:
-        """Nothing is opened yet; see `Holding` for the arguments."""
+    def __init__(
+        self, consumer_id: str | None, lease_ms: int, task_memory: int = DEFAULT_TASK_MEMORY
+    ) -> None:
+        """Nothing is opened yet; see `Holding` for the other arguments.
+
+        ``task_memory`` is what a task may take beside its libraries, in bytes.
+        """
+        self.readable_bytes = readable_bytes(task_memory)
         self._until: tuple[int, ...] | None = None
         self._holding = Holding(consumer_id, lease_ms)
         self._idle = IdleLooks(lease_ms)

@@ -40,7 +40,7 @@ from upsert.store.metadata.tag_file import Tag
 from upsert.store.predicate import Where, parse_where
 from upsert.store.read import changes as _changes
 from upsert.store.read import watch as watching
-from upsert.store.read.changes import KeyShare, Scope
+from upsert.store.read.changes import KeyShare, Scope, StepLimit
 from upsert.store.read.row_metadata import with_metadata_aside
 from upsert.store.read.snapshot import PinnedTable, Snapshot, View
 from upsert.store.read.statistics import PartitionInfo, partition_infos
@@ -572,14 +572,20 @@ class Table:
         version: Version,
         *,
         max_rows: int | None = None,
+        max_bytes: int | None = None,
+        max_bytes_of_bucket: int | None = None,
         until: int | None = None,
         where: Where | None = None,
         skip_untracked: bool = False,
     ) -> Version:
-        """The end of a reader's next step; ``version`` itself when nothing is new."""
-        scope = self._scope(where, skip_untracked)
+        """The end of a reader's next step; ``version`` itself when nothing is new.
+
+        The limits are of the stored rows that the step touches: how many they are, and what they take in
+        memory, all of them and those of one bucket.
+        """
+        scope, limit = self._scope(where, skip_untracked), StepLimit(max_rows, max_bytes, max_bytes_of_bucket)
         return self._unless_expiring(
-            lambda: _changes.advance(self.pinned(), version, max_rows=max_rows, until=until, scope=scope)
+            lambda: _changes.advance(self.pinned(), version, limit=limit, until=until, scope=scope)
         )
 
     def changes_between(

@@ -72,6 +72,26 @@ def test_a_row_limit_cuts_every_step(spec: DeltaJoinSpec) -> None:
     assert len(list(Steps(spec, max_rows=1, first_load="micro-batches"))) == 3
 
 
+@pytest.mark.parametrize("form", ["fused", "shuffled"])
+def test_steps_as_large_as_the_memory_of_a_task_are_the_join(spec: DeltaJoinSpec, form: str) -> None:
+    """A table with a backlog has what the other one leaves of the room."""
+    orders, products = (Table.open(part.path) for part in spec.tables)
+    steps = Steps(spec, form=form)
+    steps.run()
+    orders.write(changelog(orders.schema.arrow, *(f"+I {i} {i % 9} {'x' * 90}" for i in range(10, 400))))
+    products.write(changelog(products.schema.arrow, "+I 8 plum"))
+    steps.reader.readable_bytes = 20_000
+    count = 0
+    for _ in steps:
+        count += 1
+        assert steps.emitted == steps.truth()
+    assert 3 < count < 16
+    steps.reader.readable_bytes = 1 << 20
+    products.write(changelog(products.schema.arrow, "+U 8 damson"))
+    assert len(list(steps)) == 1
+    assert steps.emitted == steps.truth()
+
+
 def test_available_now_reads_no_further_than_what_was_there(spec: DeltaJoinSpec) -> None:
     steps = Steps(spec)
     steps.reader.prepareForTriggerAvailableNow()

@@ -18,7 +18,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
+from math import inf
 from typing import Final, NamedTuple, Self
 
 import numpy as np
@@ -445,32 +447,103 @@ def _repeated(rows: pa.Table, names: list[str], *, is_load: bool) -> pa.Table:
     return with_row_kind(gather(rows.select(names), repeated), kinds[repeated])
 
 
+@dataclass(frozen=True)
+class StepLimit:
+    """How much a step may touch at most; None: as much as there is.
+
+    Attributes:
+        rows: stored rows, so changed keys; a key may count several times.
+        bytes: what they take in memory, as their files tell.
+        bucket_bytes: what those of one bucket take, where a task reads a bucket.
+    """
+
+    rows: int | None = None
+    bytes: int | None = None
+    bucket_bytes: int | None = None
+
+    @property
+    def is_none(self) -> bool:
+        """Whether it limits nothing."""
+        return self == NO_LIMIT
+
+
+NO_LIMIT: Final = StepLimit()
+
+
+class _Room:
+    """What is left of a limit while files are added to a step, and how much of that each of them takes.
+
+    A row counts as the largest part of what is left: of the rows, of the bytes or of those of its bucket.
+    """
+
+    def __init__(self, limit: StepLimit) -> None:
+        self._rows, self._bytes = (inf if one is None else one for one in (limit.rows, limit.bytes))
+        of_bucket = inf if limit.bucket_bytes is None else limit.bucket_bytes
+        self._buckets: dict[int, float] = defaultdict(lambda: of_bucket)
+
+    def parts(self, files: Iterable[FileEntry]) -> list[float]:
+        """Which part of what is left a row of each file takes, rows of a file being equally large."""
+        return [
+            max(
+                _part(1, self._rows),
+                _part(_row_bytes(one), min(self._bytes, self._buckets[one.bucket])),
+            )
+            for one in files
+        ]
+
+    def take(self, files: Sequence[FileEntry], rows: Sequence[int]) -> bool:
+        """Use so many rows of each file up; False if they do not fit."""
+        for one, count in zip(files, rows, strict=True):
+            size = _row_bytes(one) * count
+            self._rows -= count
+            self._bytes -= size
+            self._buckets[one.bucket] -= size
+        return min(self._rows, self._bytes, *self._buckets.values(), inf) >= -_ROUNDING
+
+    def copy(self) -> _Room:
+        """Another one, to try whether files fit."""
+        other = copy(self)
+        other._buckets = self._buckets.copy()
+        return other
+
+
+_ROUNDING: Final = 1e-6
+
+
+def _row_bytes(entry: FileEntry) -> float:
+    return entry.size / max(1, entry.rows)
+
+
+def _part(amount: float, room: float) -> float:
+    return amount / room if room > 0 else inf
+
+
 def advance(
     table: PinnedTable,
     version: Version,
     *,
-    max_rows: int | None = None,
+    limit: StepLimit = NO_LIMIT,
     until: int | None = None,
     scope: Scope = EVERYTHING,
 ) -> Version:
     """The version at the end of a reader's next step; ``version`` itself when nothing is new.
 
-    Whole commits as far as ``max_rows`` allows; the first load, or a single larger commit, is cut between
+    Whole commits as far as the limit allows; the first load, or a single larger commit, is cut between
     keys. An overwrite or a deletion is a step of its own. A step has at least one key, so a reader always
     gets on.
 
-    ``max_rows`` are stored rows, so changed keys, that the step may touch at most; ``until`` is the id of the
-    snapshot beyond which the reader must not go; ``scope`` must be the same as when it reads the step.
+    ``until`` is the id of the snapshot beyond which the reader must not go; ``scope`` must be the same as
+    when it reads the step.
     """
     if version.cursor is not None:
-        return cut(table, version.base, version.target, version.cursor, max_rows, scope)
+        return cut(table, version.base, version.target, version.cursor, limit, scope)
     latest = table.snapshot(until).info.data_version
     if latest <= version.base:
         return version
     target = latest
     if version.base:
-        target = _last_commit_within(table, version.base, latest, max_rows, scope)
-    return cut(table, version.base, target, (0, 0), max_rows, scope)
+        target = _last_commit_within(table, version.base, latest, limit, scope)
+    return cut(table, version.base, target, (0, 0), limit, scope)
 
 
 class StepSize(NamedTuple):
@@ -487,7 +560,7 @@ def step_size(table: PinnedTable, start: Version, end: Version) -> StepSize:
         return StepSize(0, 0)
     files = _change_files(table, step.base, step.target).all
     found = [entry for entry in files if step.hashes_of(entry.bucket) is not None]
-    return StepSize(sum(one.rows for one in found), sum(one.memory or one.bytes for one in found))
+    return StepSize(sum(one.rows for one in found), sum(one.size for one in found))
 
 
 def touched_rows(table: PinnedTable, start: Version, end: Version) -> int:
@@ -495,21 +568,24 @@ def touched_rows(table: PinnedTable, start: Version, end: Version) -> int:
     return step_size(table, start, end).rows
 
 
-def _last_commit_within(
-    table: PinnedTable, base: int, latest: int, max_rows: int | None, scope: Scope
-) -> int:
+def _last_commit_within(table: PinnedTable, base: int, latest: int, limit: StepLimit, scope: Scope) -> int:
     before = table.snapshot(base)  # tells a reader whose base has expired
     if has_gap(table, before, latest):
         return _oldest_state_after(table, base, latest)
-    reached, rows = base, 0
+    reached, rows, room = base, 0, _Room(replace(limit, rows=None))
+    has_bytes = limit != StepLimit(limit.rows)
     for commit in data_commits(table, base, latest):
         is_alone = commit.kind in ("overwrite", "delete") or not commit.is_shown
         rows += commit.delta_rows
-        if reached > base and (is_alone or (max_rows is not None and rows > max_rows)):
+        fits = limit.rows is None or rows <= limit.rows
+        if has_bytes and fits and not is_alone:
+            added = table.published.delta(commit).added
+            fits = room.take(added, [entry.rows for entry in added])
+        if reached > base and (is_alone or not fits):
             break
         check_tracked(table, commit, scope)
         reached = commit.id
-        if is_alone:
+        if is_alone or not fits:
             break
     return reached
 
@@ -523,47 +599,51 @@ def _oldest_state_after(table: PinnedTable, base: int, latest: int) -> int:
     return state
 
 
-def cut(
-    table: PinnedTable, base: int, target: int, low: Cursor, max_rows: int | None, scope: Scope
-) -> Version:
-    """The version between a base and a target after at most ``max_rows`` rows from ``low`` on."""
-    if max_rows is None:
+def cut(table: PinnedTable, base: int, target: int, low: Cursor, limit: StepLimit, scope: Scope) -> Version:
+    """The version between a base and a target after as much as a limit allows from ``low`` on."""
+    if limit.is_none:
         return Version.complete(target)
     files = _change_files(table, base, target, scope).all
-    if sum(entry.rows for entry in files) <= max_rows:
-        return Version.complete(target)
-    room = max_rows
+    room, is_first = _Room(limit), True
     for bucket in range(low[0], table.layout.buckets):
-        inside = [entry for entry in files if entry.bucket == bucket]
+        inside = [entry for entry in files if entry.bucket == bucket and entry.rows]
         smallest = low[1] if bucket == low[0] else 0
-        if smallest == 0 and (whole := sum(entry.rows for entry in inside)) <= room:
-            room -= whole  # known without opening the files
+        if not inside:
+            continue
+        if smallest == 0 and (left := room.copy()).take(inside, [entry.rows for entry in inside]):
+            room, is_first = left, False  # known without opening the files
             continue
         root = table.published.root
         files_inside = [DataFile.open(root, table.layout, entry) for entry in inside]
         starts = [file.keys_below(smallest) for file in files_inside]
-        if (rows := sum(file.rows for file in files_inside) - sum(starts)) <= room:
-            room -= rows
+        rest = [file.rows - start for file, start in zip(files_inside, starts, strict=True)]
+        if (left := room.copy()).take(inside, rest):
+            room, is_first = left, is_first and not any(rest)
             continue
+        parts = room.parts(inside)
         # of each no more than that can lie below the limit, or above it and not fit
+        most = [min(file.rows, int(1 / part) + 1) for file, part in zip(files_inside, parts, strict=True)]
         hashes = [
-            file.key_hashes(start, start + room + 1) for file, start in zip(files_inside, starts, strict=True)
+            file.key_hashes(start, start + rows)
+            for file, start, rows in zip(files_inside, starts, most, strict=True)
         ]
-        first = _largest_limit(hashes, smallest, room, must_take=room == max_rows)
+        first = _largest_limit(hashes, parts, smallest, must_take=is_first)
         at = (bucket, first) if first <= MAX_HASH else (bucket + 1, 0)
         return Version(base, target, at) if at[0] < table.layout.buckets else Version.complete(target)
     return Version.complete(target)
 
 
-def _rows_below(hashes: Sequence[Hashes], limit: int) -> int:
-    """How many rows have a hash below ``limit``."""
+def _rows_below(hashes: Sequence[Hashes], limit: int) -> list[int]:
+    """How many rows of each have a hash below ``limit``."""
     if limit > MAX_HASH:
-        return sum(map(len, hashes))
-    return sum(int(np.searchsorted(each, np.uint64(limit))) for each in hashes)
+        return [*map(len, hashes)]
+    return [int(np.searchsorted(each, np.uint64(limit))) for each in hashes]
 
 
-def _largest_limit(hashes: Sequence[Hashes], smallest: int, room: int, *, must_take: bool) -> int:
-    """The largest hash with at most ``room`` rows below it, from ``smallest`` on.
+def _largest_limit(
+    hashes: Sequence[Hashes], parts: Sequence[float], smallest: int, *, must_take: bool
+) -> int:
+    """The largest hash so that the rows below it, from ``smallest`` on, fit; each takes its part of the room.
 
     Rows of one hash stay together. If already the first ones are too many, the limit is just above them
     where ``must_take`` says so.
@@ -571,8 +651,9 @@ def _largest_limit(hashes: Sequence[Hashes], smallest: int, room: int, *, must_t
     fits, exceeds = smallest, MAX_HASH + 1
     while exceeds - fits > 1:
         middle = (fits + exceeds) // 2
-        if _rows_below(hashes, middle) <= room:
+        taken = zip(_rows_below(hashes, middle), parts, strict=True)
+        if sum(rows * part for rows, part in taken if rows) <= 1 + _ROUNDING:
             fits = middle
         else:
             exceeds = middle
-    return exceeds if must_take and not _rows_below(hashes, fits) else fits
+    return exceeds if must_take and not any(_rows_below(hashes, fits)) else fits

@@ -207,6 +207,45 @@ def test_step_always_gets_on(table: Table) -> None:
     assert [step.num_rows for step in steps_to_end(table, 1)] == [1, 1, 1]
 
 
+def test_step_takes_whole_commits_as_far_as_their_bytes_allow(table: Table) -> None:
+    """A commit of few wide rows fills the step as one of many narrow rows does."""
+    table.write(rows("+I 0 a"))
+    table.write(rows(*(f"+I {i} a" for i in range(1, 400))))
+    table.write(rows(*(f"+I {i} {'a' * 4000}" for i in range(400, 404))))
+    table.write(rows("+I 500 a"))
+    assert table.advance(Version.complete(1), max_bytes=100_000) == Version.complete(4)
+    assert table.advance(Version.complete(1), max_bytes=12_000) == Version.complete(2)
+    assert not table.advance(Version.complete(2), max_bytes=12_000).is_complete
+
+
+@pytest.mark.parametrize("limits", [{"max_bytes": 3000}, {"max_bytes_of_bucket": 3000}, {"max_bytes": 1}])
+def test_steps_by_bytes_are_all_changes_and_none_is_larger(table: Table, limits: dict[str, int]) -> None:
+    table.write(rows("+I 0 a"))
+    table.write(rows(*(f"+I {i} {'a' * (1 + i % 50)}" for i in range(300))))
+    version, seen, sizes = Version.complete(1), list[pa.Table](), list[int]()
+    while (following := table.advance(version, **limits)) != version:
+        assert table.advance(version, **limits) == following
+        parts = [table.changes_between(version, following, buckets=[bucket]) for bucket in range(2)]
+        sizes.append(max(part.num_rows for part in parts))
+        seen, version = [*seen, *parts], following
+        if limits == {"max_bytes": 1} and len(sizes) == 5:
+            break
+    if limits == {"max_bytes": 1}:
+        assert sizes == [1] * 5, "a step always gets on"
+        return
+    assert multiset(pa.concat_tables(seen)) == multiset(table.changes(1, 2))
+    assert len(sizes) >= 3
+    assert max(sizes) < 3000 / 25
+
+
+def test_rows_and_bytes_are_limits_together(table: Table) -> None:
+    table.write(rows(*(f"+I {i} {'a' * 100}" for i in range(100))))
+    by_rows = table.advance(Version.EMPTY, max_rows=7)
+    assert table.advance(Version.EMPTY, max_rows=7, max_bytes=1 << 20) == by_rows
+    first = table.advance(Version.EMPTY, max_rows=50, max_bytes=1000)
+    assert 0 < table.changes_between(Version.EMPTY, first).num_rows < 12
+
+
 def test_buckets_of_a_step_are_disjoint_and_complete(table: Table) -> None:
     table.write(rows(*(f"+I {i} a" for i in range(50))))
     end = table.advance(Version.EMPTY)
