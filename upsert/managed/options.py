@@ -155,7 +155,6 @@ class ReadOptions:
     snapshot_id: int | None = _read("scan.snapshot-id")
     timestamp_ms: int | None = _read("scan.timestamp-millis")
     max_rows: int = _read("max-rows-per-trigger")
-    task_memory: int = _read(TASK_MEMORY.key)
     row_kind: bool = _read("row-kind")
     metadata: Mapping[str, str] = field(default_factory=dict)
     where: str | None = _read("scan.where")
@@ -167,6 +166,7 @@ class ReadOptions:
     source: str = _read("scan.source")
     changelog: str = _read("changelog")
     state_path: str | None = None
+    task_memory: int = _read(TASK_MEMORY.key)
     names_mode: bool = field(default=False, compare=False)
     asked: frozenset[str] = field(default=frozenset(), compare=False)
 

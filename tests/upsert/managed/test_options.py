@@ -3,11 +3,18 @@
 import pytest
 
 from upsert.errors import ConfigurationError
-from upsert.managed.options import DEFAULT_MAX_ROWS, ReadOptions, WriteOptions
+from upsert.managed.options import ALL_ROWS, DEFAULT_MAX_ROWS, ReadOptions, WriteOptions
 
 
 def test_defaults_read_everything_in_bounded_steps() -> None:
     assert ReadOptions.parse({"path": "/t"}) == ReadOptions("/t", "full", None, None, DEFAULT_MAX_ROWS, True)
+
+
+def test_rows_are_not_counted_where_memory_is_given_alone() -> None:
+    given = {"path": "/t", "max-memory-per-task": "300 mb"}
+    assert (ReadOptions.parse(given).max_rows, ReadOptions.parse(given).task_memory) == (ALL_ROWS, 300 << 20)
+    assert ReadOptions.parse(given).asked == {"max-memory-per-task"}
+    assert ReadOptions.parse({**given, "max-rows-per-trigger": "7"}).max_rows == 7
 
 
 def test_flip_188_names_are_aliases() -> None:
@@ -30,6 +37,7 @@ def test_path_may_be_a_uri() -> None:
         ({"path": "/t", "scan.snapshot-id": "3"}, "needs 'scan.mode' = 'from-snapshot'"),
         ({"path": "/t", "scan.mode": "latest", "scan.timestamp-millis": "3"}, "= 'from-timestamp', got"),
         ({"path": "/t", "max-rows-per-trigger": "0"}, "must be a positive integer, got '0'"),
+        ({"path": "/t", "max-memory-per-task": "9 mb"}, "must be a size of at least 256 mb, got '9 mb'"),
         ({"path": "/t", "row-kind": "no"}, "must be true or false, got 'no'"),
         ({"path": "/t", "scan.source": "kafka"}, "must be one of auto, log, files, got 'kafka'"),
     ],
