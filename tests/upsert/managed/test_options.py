@@ -13,7 +13,7 @@ def test_defaults_read_everything_in_bounded_steps() -> None:
 def test_rows_are_not_counted_where_memory_is_given_alone() -> None:
     given = {"path": "/t", "max-memory-per-task": "300 mb"}
     assert (ReadOptions.parse(given).max_rows, ReadOptions.parse(given).task_memory) == (ALL_ROWS, 300 << 20)
-    assert ReadOptions.parse(given).asked == {"max-memory-per-task"}
+    assert ReadOptions.parse(given).asked == {"path", "max-memory-per-task"}
     assert ReadOptions.parse({**given, "max-rows-per-trigger": "7"}).max_rows == 7
 
 
