@@ -108,7 +108,7 @@ class LogReader(ChangesReader):
         self._planning.stop_here()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """``max-rows-per-trigger``; what records of a log take in memory nobody has written down."""
+        """``max-rows-per-trigger``; a log does not say what its records take in memory."""
         rows = self._options.max_rows
         return ReadMaxRows(DEFAULT_MAX_ROWS if rows == ALL_ROWS else rows)
 
