@@ -15,6 +15,10 @@ from tests.local_postgres import LocalPostgres
 from tests.object_store import CREDENTIALS, KINDS, ObjectStore, Server
 from upsert.testing import LocalKafka
 
+# Tests kill processes, and what a process has written outlives it. Only a power failure takes what was not
+# synced, and waiting for the disk was most of the time of many tests. A test of what is synced has its own.
+os.fsync = lambda _: None
+
 os.environ["SPARK_SUBMIT_OPTS"] = JVM_OPTIONS
 os.environ["KAFKA_OPTS"] = "-XX:TieredStopAtLevel=1"  # a broker of tests is not worth optimizing either
 os.environ.update(CREDENTIALS)  # before any JVM starts, whose Python workers inherit them

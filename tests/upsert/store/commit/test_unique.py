@@ -1,6 +1,5 @@
 """UNIQUE INDEX: what it refuses, against a dict, and what a lookup by it saves."""
 
-import os
 import tempfile
 from collections import Counter
 from functools import partial
@@ -29,11 +28,6 @@ USERS = TableSchema.of(
     {"id": pa.int64(), "email": pa.string(), "town": pa.int64()}, primary_key=["id"]
 ).index("email", unique=True)
 LOOSE = {"num-sorted-run.compaction-trigger": "50", "bucket": "2"}
-
-
-@pytest.fixture(autouse=True)
-def _no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 @pytest.fixture

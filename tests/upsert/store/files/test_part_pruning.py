@@ -1,7 +1,6 @@
 """Parts of a file that cannot have a wanted row are not decoded, and no row is lost by that."""
 
 import io
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +30,6 @@ OPERATORS = ["=", "!=", "<", "<=", ">", ">="]
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", lambda _: None)
     monkeypatch.setattr(base, "PART_BYTES", 0)
     monkeypatch.setattr(base, "_LEAST_ROWS", 2)
 

@@ -1,6 +1,5 @@
 """Scans and lookups of a table of many runs, against a dict."""
 
-import os
 import threading
 from collections import Counter
 from pathlib import Path
@@ -25,12 +24,6 @@ from upsert.store.rows import hashing
 from upsert.store.rows.layout import Layout
 
 TYPES = list(KEY_VALUES)
-
-
-@pytest.fixture(autouse=True)
-def _no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """These tests do not crash; waiting for the disk would be most of their time."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 @st.composite

@@ -1,6 +1,5 @@
 """Counts of rows and keys that are asked from the indexes alone."""
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -21,11 +20,6 @@ ORDERS = TableSchema.of(
     primary_key=["id", "day"],
 ).index("product")
 LOOSE = {"num-sorted-run.compaction-trigger": "50"}
-
-
-@pytest.fixture(autouse=True)
-def _no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 def orders(first: int, rows: int, products: int) -> pa.Table:
