@@ -446,6 +446,14 @@ class KeepMirror:
 
 
 @dataclass(frozen=True)
+class RollBack:
+    """``ALTER TABLE t ROLLBACK TO snapshot``: its id, or a tag."""
+
+    name: str
+    snapshot: int | str
+
+
+@dataclass(frozen=True)
 class PublishLog:
     """``ALTER TABLE t PUBLISH LOG [ACCEPT GAP]``: synchronous."""
 
@@ -697,7 +705,7 @@ TableStatement = (
     | RenameTable
     | KeepMirror
 )
-PartitionStatement = TrackPartitions | DropPartition | CompactTable | PublishLog
+PartitionStatement = TrackPartitions | DropPartition | CompactTable | RollBack | PublishLog
 Description = ShowCreateTable | ShowPartitions | DescribeTable | Explain
 ProcedureStatement = Call | ShowProcedures
 JobStatement = ShowJobs | DescribeJob | StopJob

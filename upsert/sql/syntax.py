@@ -204,6 +204,14 @@ SYNTAX: Final[tuple[Syntax, ...]] = (
         "compaction.md",
     ),
     Syntax(
+        "ALTER TABLE … ROLLBACK TO",
+        s.RollBack,
+        "ALTER TABLE table ROLLBACK TO { snapshot | 'tag' }",
+        "Gives a table the rows of an older snapshot again, in a new snapshot.",
+        "ALTER TABLE orders ROLLBACK TO 'month-end'",
+        "sql.md#procedures",
+    ),
+    Syntax(
         "ALTER TABLE … PUBLISH LOG",
         s.PublishLog,
         "ALTER TABLE table PUBLISH LOG [ ACCEPT GAP ]",

@@ -204,8 +204,8 @@ _TRACKING: Final = "change-tracking"
 
 _FORMS: Final = (
     "ADD, DROP COLUMN, DROP INDEX, DROP WATERMARK, RENAME COLUMN, RENAME TO, ALTER COLUMN, MODIFY, SET (…), "
-    "RESET (…), COMMENT, DROP CONSTRAINT, DROP PARTITION, COMPACT, PUBLISH LOG, START MIRROR, STOP MIRROR or "
-    "PARTITION (…)"
+    "RESET (…), COMMENT, DROP CONSTRAINT, DROP PARTITION, COMPACT, ROLLBACK TO, PUBLISH LOG, START MIRROR, "
+    "STOP MIRROR or PARTITION (…)"
 )
 
 _REFUSALS: Final = {
@@ -235,6 +235,9 @@ def alter_table(cursor: Cursor) -> Statement:
         return s.RenameTable(name, table_name(cursor))
     if cursor.skip("COMPACT"):
         return s.CompactTable(name, partition(cursor) if cursor.skip("PARTITION") else None)
+    if cursor.skip("ROLLBACK", "TO"):
+        is_tag = cursor.is_string(0)
+        return s.RollBack(name, cursor.string("a tag") if is_tag else cursor.number("a snapshot, or a 'tag'"))
     if cursor.skip("PUBLISH", "LOG"):
         return s.PublishLog(name, accept_gap=cursor.skip("ACCEPT", "GAP"))
     for word in ("START", "STOP"):

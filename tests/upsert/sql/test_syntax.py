@@ -41,6 +41,7 @@ SAMPLES = {
     "precision": "6",
     "scale": "2",
     "length": "9",
+    "snapshot": "3",
     "expression": "b + 1",
     "expressions": "a, b",
     "condition": "a = 1",

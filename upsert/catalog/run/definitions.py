@@ -245,6 +245,14 @@ def compact_table(context: Context, statement: s.CompactTable) -> Result:
     return Done(f"ALTER TABLE {statement.name} COMPACT", note)
 
 
+def roll_back(context: Context, statement: s.RollBack) -> Result:
+    """``ALTER TABLE t ROLLBACK TO snapshot``."""
+    table = changeable(context, statement.name, "ALTER TABLE … ROLLBACK TO")
+    before, done = table.snapshot().id, table.rollback_to(statement.snapshot).id
+    note = f"rolled back, snapshot {done}" if done > before else "its rows are those of the snapshot"
+    return Done(f"ALTER TABLE {statement.name} ROLLBACK TO {statement.snapshot}", note)
+
+
 def publish_log(context: Context, statement: s.PublishLog) -> Result:
     """``ALTER TABLE t PUBLISH LOG [ACCEPT GAP]``, which ends when the log has every commit."""
     table = managed(context, statement.name, "ALTER TABLE … PUBLISH LOG")

@@ -80,6 +80,8 @@ def execute(context: Context, statement: s.Statement, spark: SparkSession | None
             return row_changes.drop_partition(context, statement)
         case s.CompactTable():
             return definitions.compact_table(context, statement)
+        case s.RollBack():
+            return definitions.roll_back(context, statement)
         case s.PublishLog():
             return definitions.publish_log(context, statement)
         case s.CreateCatalog() | s.DropCatalog() | s.UseCatalog():

@@ -89,6 +89,18 @@ def test_rows_of_an_older_snapshot_come_back(catalog: Catalog, table: Table) -> 
     assert table.snapshot().scan().to_pylist() == [{"id": 1, "n": 0}]
 
 
+def test_rows_of_an_older_snapshot_come_back_by_a_statement(catalog: Catalog, table: Table) -> None:
+    called(catalog, "create_tag(shop.stock, 'old', 1)")
+    done = catalog.sql("ALTER TABLE shop.stock ROLLBACK TO 'old'")
+    assert repr(done) == "<ALTER TABLE shop.stock ROLLBACK TO old: rolled back, snapshot 5>"
+    assert table.snapshot().scan().to_pylist() == [{"id": 1, "n": 0}]
+    assert "rows are those of the snapshot" in repr(catalog.sql("ALTER TABLE shop.stock ROLLBACK TO 5"))
+    with pytest.raises(ConfigurationError, match="between 0 and the latest, 5, got 9"):
+        catalog.sql("ALTER TABLE shop.stock ROLLBACK TO 9")
+    with pytest.raises(SchemaError, match="expected a snapshot, or a 'tag', found 'old'"):
+        catalog.sql("ALTER TABLE shop.stock ROLLBACK TO old")
+
+
 def test_snapshots_expire_by_number_and_by_time(catalog: Catalog, table: Table) -> None:
     count = "expired_snapshots_count"
     old = "older_than => TIMESTAMP '2020-01-01 00:00:00'"
