@@ -176,9 +176,8 @@ def main(
     results: Annotated[Path, typer.Option(help="folder for the JSON")] = RESULTS,
 ) -> None:
     """Measure the tasks of one step in both forms, with tables of both layouts."""
-    report: dict[str, Any] = {
-        "about": {"cpus": os.cpu_count(), "rows": rows, "changed": changed, "buckets": BUCKETS}
-    }
+    about = {"cpus": os.cpu_count(), "rows": rows, "changed": changed, "buckets": BUCKETS}
+    report: dict[str, Any] = {"about": about | {"load_average": round(os.getloadavg()[0], 1)}}
     for name, schema in LAYOUTS.items():
         with tempfile.TemporaryDirectory(prefix="bench-shards-", ignore_cleanup_errors=True) as folder:
             report[name] = of_layout(Path(folder), schema, rows, changed, repeats)

@@ -59,7 +59,9 @@ def read_join(
         spec: what to join.
         physical: where the join runs; the rows are the same. ``fused``: inside the source. ``shuffled``: in
             stateless tasks after a shuffle by join key. ``stateful``: in ``applyInPandasWithState``.
-            ``auto``: fused. A checkpoint goes on under another form; to or from ``stateful`` see ``start``.
+            ``auto``: fused; ``write_changes`` into a managed table shuffles the changes of a micro-batch
+            where that takes the tasks less time. A checkpoint goes on under another form; to or from
+            ``stateful`` see ``start``.
         first_load: ``batch``: the first micro-batch joins all existing rows, in pieces that bound its memory;
             ``micro-batches``: it obeys ``max_rows_per_trigger``; ``auto``: batch where the form is fused
             and one table is in every row of the result.
@@ -80,8 +82,9 @@ def read_join(
     tables = JoinedTables.open(spec)
     tables.check_lookups()
     is_fused = physical in ("auto", "fused")
-    lease_ms = int(lease_s * 1000)
-    options = SourceOptions(tables.located, is_fused, first_load, start, consumer_id, lease_ms, task_memory)
+    hold = consumer_id, int(lease_s * 1000)
+    by_cost = physical == "auto"
+    options = SourceOptions(tables.located, is_fused, first_load, start, *hold, task_memory, by_cost)
     source = spark.readStream.format(FORMAT).options(**options.to_options()).load()
     if is_fused:
         return source

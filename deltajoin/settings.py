@@ -34,7 +34,8 @@ OPTIONS: Final = (
         "physical",
         one_of(*PHYSICAL),
         "fused: the join runs inside the source; shuffled: in stateless tasks after a shuffle; stateful: in "
-        "a stateful operator with caches; auto: the fastest that the sides allow",
+        "a stateful operator with caches; auto: fused, and for a large micro-batch that is written into a "
+        "managed table the cheaper one of fused and shuffled",
         "auto",
     ),
     Option(

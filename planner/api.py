@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, assert_never, overload
 
 from pyspark.sql import DataFrame
@@ -26,7 +27,7 @@ from planner.spark.unnest import unnested_over
 from planner.views.keep import kept
 from upsert.catalog.context import Explained, OfText, Refreshed, Request, Unnested
 from upsert.catalog.query_records import DECISIONS_MARK
-from upsert.connect import is_connect, needs_classic
+from upsert.connect import is_connect, needs_classic, parallelism
 from upsert.errors import ConfigurationError
 from upsert.options import parse as parse_options
 from upsert.rowkind import ROW_KIND_COLUMN
@@ -179,7 +180,11 @@ def explain(
         settings, _, trace = _optimized(df, options, ())
     if not trace.refusals:
         _warn_of_unused(df, trace, options, "explain")
-    return explanation_of(trace, settings, sink)
+    return explanation_of(trace, _with_shards(df, settings), sink)
+
+
+def _with_shards(df: DataFrame, settings: Settings) -> Settings:
+    return replace(settings, shards=settings.shards or parallelism(df.sparkSession))
 
 
 def _carried_over_connect(df: DataFrame, start_from: str | None) -> DataFrame:
@@ -206,7 +211,7 @@ def _with_marks(df: DataFrame, trace: Trace, settings: Settings) -> DataFrame:
     upserts, keys = UpsertKey.of_schema(schema), unique_keys(trace.before)
     marks = {KEYS_MARK: keys.to_text()} if upserts is None else {UPSERTS_MARK: upserts.to_text()}
     has_more = upserts is None and UniqueKeys.of_schema(schema) != keys
-    if trace.is_changed and (decided := explanation_of(trace, settings).decisions):
+    if trace.is_changed and (decided := explanation_of(trace, _with_shards(df, settings)).decisions):
         marks[DECISIONS_MARK] = json.dumps(decided, ensure_ascii=False)
         has_more = True
     return df.withMetadata(ROW_KIND_COLUMN, marks) if has_more else df

@@ -11,9 +11,10 @@ from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any, Final
 
+from deltajoin.core.costs import StepCost
 from deltajoin.core.evaluate import determined
 from deltajoin.core.plans import Path
-from planner.join_tree import lookup_paths
+from planner.join_tree import lookup_paths, step_cost
 from planner.optimizer import Step, Trace
 from planner.plan.expressions import without_ids
 from planner.plan.keys import group_keys, unique_keys, upsert_key
@@ -112,6 +113,11 @@ _BLURRED: Final = (
     "comes as a row and its opposite in one micro-batch; select it too if no row may come with both signs"
 )
 
+_SHUFFLED: Final = (
+    "a micro-batch of that size is shuffled where write_changes, or INSERT INTO, writes it into a managed "
+    "table; for other sinks 'physical' = 'shuffled' does the same, also with few changes"
+)
+
 _PARTITIONS: Final = (
     "the stateful form has as many partitions as the session's spark.sql.shuffle.partitions says, "
     "200 by default, which costs seconds a batch; set it to the number of cores before the start"
@@ -179,6 +185,8 @@ class JoinReport:
             in which they move from one version to the next.
         consistency: which versions lookups read.
         estimated_lookups: of a micro-batch; None if it is no delta join.
+        cost: what tasks take to share a micro-batch with as many changes as the latest commits; None if one
+            task has them all, if that is unknown, or if the form was not left to choose.
         refusals: why it is no delta join, and what to do about it; empty if it is one.
         hints: what makes it dearer than it could be, or what it relies on, and what to do about that.
         state: what Spark's state has for it; None for nothing.
@@ -192,6 +200,7 @@ class JoinReport:
     paths: tuple[Path, ...] = ()
     consistency: str | None = None
     estimated_lookups: Lookups | None = None
+    cost: StepCost | None = None
     refusals: tuple[Refused, ...] = ()
     hints: tuple[str, ...] = ()
     state: str | None = None
@@ -232,6 +241,8 @@ class JoinReport:
                 lines += [f"    look up {step}" for step in path.steps]
             if self.estimated_lookups is not None:
                 lines.append(f"  lookups of a micro-batch: {self.estimated_lookups}")
+        if self.cost is not None:
+            lines.append(f"  cost of sharing the latest commits: {self.cost}")
         lines += [] if self.state is None else [f"  state: {self.state}"]
         return "\n".join([*lines, *(f"  hint: {hint}" for hint in self.hints)])
 
@@ -298,9 +309,12 @@ def _delta_join(name: str, made: DeltaJoin, settings: Settings, hidden: Sequence
         tables.append(TableReport(table.name, columns, one.filters_in_words, table.rows, table.changed_rows))
     form = "fused" if settings.physical == "auto" else settings.physical
     consistency, lookups = _CONSISTENCY[settings.consistency], _lookups(made, paths)
-    hints = tuple(dict.fromkeys(_hints(made, paths, form, hidden)))
+    cost = step_cost(made, settings.shards or 1) if settings.physical == "auto" else None
+    hints = tuple(dict.fromkeys(_hints(made, paths, form, hidden, cost)))
     words, state = tree_in_words(made.tree), _STEPS if form == "stateful" else None
-    return JoinReport(name, form, words, tuple(tables), paths, consistency, lookups, hints=hints, state=state)
+    return JoinReport(
+        name, form, words, tuple(tables), paths, consistency, lookups, cost, hints=hints, state=state
+    )
 
 
 def _lookups(join: DeltaJoin, paths: Sequence[Path]) -> Lookups:
@@ -316,7 +330,9 @@ def _lookups(join: DeltaJoin, paths: Sequence[Path]) -> Lookups:
     return Lookups(by_table, None if limit == ALL_ROWS else limit)
 
 
-def _hints(join: DeltaJoin, paths: Sequence[Path], form: str, hidden: Sequence[str]) -> Iterator[str]:
+def _hints(
+    join: DeltaJoin, paths: Sequence[Path], form: str, hidden: Sequence[str], cost: StepCost | None
+) -> Iterator[str]:
     for step in (step for path in paths for step in path.steps):
         table = join.tables[step.table].table
         if table.buckets > 1 and not set(table.bucket_key) <= set(step.by):
@@ -328,6 +344,8 @@ def _hints(join: DeltaJoin, paths: Sequence[Path], form: str, hidden: Sequence[s
         yield _BLURRED.format(", ".join(hidden))
     if form == "stateful":
         yield _PARTITIONS
+    if cost is not None and cost.is_shuffled:
+        yield _SHUFFLED
 
 
 def _whole(made: LookupJoined, after: Plan) -> LookupChanges | None:
@@ -663,6 +681,7 @@ def _join_to_json(report: JoinReport) -> dict[str, Any]:
         "tables": [asdict(table) for table in report.tables],
         "paths": [str(path) for path in report.paths],
         "estimated_lookups": None if lookups is None else str(lookups),
+        "cost": None if report.cost is None else str(report.cost),
         "refusals": [asdict(refused) for refused in report.refusals],
     }
 

@@ -29,10 +29,13 @@ from typing import Final
 
 import pyarrow as pa
 
+from deltajoin.core.costs import SharedTable, StepCost
+from deltajoin.core.evaluate import split_of_join
 from deltajoin.core.plans import Path, UnreachableLookup, paths_of, unreachable_lookups
+from deltajoin.core.shards import TASK_ROWS, Bucketing, Split
 from deltajoin.expressions import Condition, Ref, conjunction, refs_of
 from deltajoin.filters import Predicate
-from deltajoin.spec import MAX_TABLES
+from deltajoin.spec import MAX_TABLES, DeltaJoinSpec, JoinedTable
 from deltajoin.tree import Inner, Leaf, Node, On, Outer, Where, flattened, null_supplied, visible
 from planner.plan.expressions import (
     Call,
@@ -233,6 +236,49 @@ def lookup_paths(join: DeltaJoin) -> tuple[Path, ...]:
     """For each table of a join, in the order in which the tables move, what its changes look up."""
     selected = [tuple(column.name for column in one.columns) for one in join.tables]
     return paths_of(flattened(join.tree), _Facts([one.table for one in join.tables], selected))
+
+
+def spec_of(join: DeltaJoin, shards: int) -> DeltaJoinSpec:
+    """The description of the join that its source gets."""
+    limit = min(one.table.max_rows for one in join.tables)
+    tables = tuple(
+        JoinedTable(
+            one.table.path,
+            tuple(column.name for column in one.columns),
+            one.filters,
+            tuple(column.name for column in one.emitted) if one.compared else None,
+        )
+        for one in join.tables
+    )
+    present = tuple(number for number, _ in join.present)
+    return DeltaJoinSpec(tables, join.tree, present, shards, limit, join.keep, join.is_net)
+
+
+def step_cost(join: DeltaJoin, shards: int) -> StepCost | None:
+    """What tasks, of so many at most, take to share a step with the changes of the tables' latest commits.
+
+    None if these are unknown, or worth one task.
+    """
+    tables = [one.table for one in join.tables]
+    rows = [table.changed_rows for table in tables if table.changed_rows is not None]
+    spec, keys = spec_of(join, shards), [table.schema.primary_key for table in tables]
+    split = split_of_join(spec, lambda ref: tables[ref.table].schema.type_of(ref.column), keys)
+    tasks = split.count(min(shards, -(-sum(rows) // TASK_ROWS)))
+    if len(rows) < len(tables) or tasks < 2:
+        return None
+    numbered = enumerate(zip(tables, rows, strict=True))
+    return StepCost.of([_shared(split, number, *known, tasks) for number, known in numbered], tasks)
+
+
+def _shared(split: Split, number: int, table: ManagedTable, rows: int, tasks: int) -> SharedTable:
+    types = tuple(table.schema.type_of(name) for name in table.bucket_key)
+    return SharedTable(
+        rows,
+        table.buckets,
+        split.groups(number, Bucketing(table.bucket_key, types, table.buckets), tasks),
+        is_cut_by_key=split.keeps_shards(number, table.schema.primary_key),
+        is_everywhere=split.columns[number] is None,
+    )
 
 
 def _lacking_indexes(tree: Node, tables: Sequence[ManagedTable]) -> Iterator[Refused]:

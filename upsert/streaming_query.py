@@ -274,6 +274,28 @@ class PlannedBatch:
         made = jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan)
         return arrow_of(DataFrame(made, spark))
 
+    def over(self, frame: DataFrame) -> DataFrame:
+        """What the query makes of a batch that has the columns of its source."""
+        spark = frame.sparkSession
+        jvm: Any = spark._jvm
+        seq = jvm.org.apache.spark.api.python.PythonUtils.toSeq
+        logical = jvm.org.apache.spark.sql.catalyst.plans.logical
+        alias, none = jvm.org.apache.spark.sql.catalyst.expressions.Alias, jvm.scala.Option.empty()
+
+        def over(node: Any) -> Any:
+            if _class_name(node) in _ROW_BY_ROW:
+                return node.withNewChildren(seq([over(node.child())]))
+            given: Any = frame._jdf.queryExecution().analyzed()
+            by_name = {str(one.name()): one for one in _items(given.output())}
+            named = [
+                alias(by_name[str(one.name())], one.name(), one.exprId(), seq([]), none, seq([]))
+                for one in _items(node.output())
+            ]
+            return logical.Project(seq(named), given)
+
+        plan = over(self._execution.optimizedPlan())
+        return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan), spark)
+
     def note_rows(self, rows: int) -> None:
         """Tell how many rows its source gave, for the query's progress."""
         for leaf in _items(self._execution.executedPlan().collectLeaves()):

@@ -39,7 +39,7 @@ from deltajoin.core.consolidate import (
 from deltajoin.core.deltas import Match, PathVersions
 from deltajoin.core.plans import Delta, TableFacts, delta_of, moving_order
 from deltajoin.core.rows import Bundle, Changes, Marks
-from deltajoin.core.shards import Split
+from deltajoin.core.shards import Split, split_of
 from deltajoin.expressions import Condition, Ref
 from deltajoin.spec import DeltaJoinSpec, output_name, present_name
 from deltajoin.tree import Inner, Node, Outer, equivalence_classes, flattened, nodes
@@ -96,6 +96,18 @@ def determined(tree: Node, known: frozenset[Ref]) -> frozenset[Ref]:
     pairs = (pair for node in nodes(tree) if isinstance(node, Inner) for pair in node.on)
     equal = (members for members in equivalence_classes(pairs) if not known.isdisjoint(members))
     return known.union(*equal)
+
+
+def split_of_join(
+    spec: DeltaJoinSpec, type_of: Callable[[Ref], pa.DataType], primary_keys: Sequence[Sequence[str]]
+) -> Split:
+    """How a step of a join is cut into shards; the primary keys are those of its tables."""
+    known = determined(spec.tree, emitted(spec)) if spec.is_net else None
+    identities = [
+        key if key and set(key) <= set(part.select) else part.select
+        for part, key in zip(spec.tables, primary_keys, strict=True)
+    ]
+    return split_of(spec.tree, type_of, identities, known)
 
 
 def output_schema(spec: DeltaJoinSpec, schemas: Sequence[pa.Schema]) -> pa.Schema:

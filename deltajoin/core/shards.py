@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import gcd
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +40,18 @@ from upsert import types
 from upsert.arrays import Mask
 from upsert.store.rows.hashing import bucket_of, hash_columns
 
+TASK_ROWS: Final = 50_000
+"""Changed rows that are worth a task of their own: it costs about as long as it takes to join them."""
+
+
+@dataclass(frozen=True)
+class Bucketing:
+    """The bucket key of a table, the types of its columns, and the number of buckets."""
+
+    key: tuple[str, ...]
+    types: tuple[pa.DataType, ...]
+    buckets: int
+
 
 @dataclass(frozen=True)
 class Split:
@@ -54,12 +68,27 @@ class Split:
         """How many shards have work, of so many."""
         return 1 if all(columns is None for columns in self.columns) else shards
 
+    def keeps_shards(self, table: int, primary_key: Sequence[str]) -> bool:
+        """Whether all images of a row are in one shard; without a primary key a row has one image only."""
+        columns = self.columns[table]
+        return columns is not None and (not primary_key or set(columns) <= set(primary_key))
+
     def shard_of(self, table: int, rows: pa.Table, shards: int) -> Ints | None:
         """Shard of each row of a table; None where they belong to every shard that has work."""
         columns, as_types = self.columns[table], self.types[table]
         if columns is None or as_types is None:
             return None
         return bucket_of(hash_columns(key_columns(rows, columns, as_types), rows.num_rows), shards)
+
+    def groups(self, table: int, bucketed: Bucketing, shards: int) -> int:
+        """In how many groups a table's buckets fall, of each of which a shard needs one; 1 for all in one.
+
+        Where shard and bucket follow from one hash, bucket b and shard s have common keys only if b ≡ s
+        modulo the greatest common divisor of their numbers.
+        """
+        columns, as_types = self.columns[table], self.types[table]
+        is_one_hash = bucketed.key == columns and bucketed.types == as_types
+        return gcd(bucketed.buckets, shards) if is_one_hash else 1
 
     def of_shard(self, table: int, rows: pa.Table, shard: int, shards: int) -> pa.Table:
         """The rows of a table that one of so many shards needs."""

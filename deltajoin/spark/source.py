@@ -5,9 +5,10 @@ and to which each table moves from Spark's offset log, and a replayed batch is t
 
 In the form ``fused`` the join runs in the source's own ``read()``: no shuffle, no state, one crossing into
 the JVM. A task has one shard of the join keys. It reads the changes of all tables and keeps those of its
-shard, which costs each task that reading again, and is still dearer than a shuffle only beyond what a
-micro-batch holds: docs/decisions/0010 has the figures. Where a table is bucketed by the join key, a task
-reads only the buckets that can hold its keys.
+shard, which costs each task that reading again; of other tasks' rows it reads the join key alone where
+updates leave that as it is, and where a table is bucketed by the join key only the buckets that can hold its
+keys. With many tasks a shuffle is cheaper: docs/decisions/0083. A writer that plans each micro-batch itself
+then reads the step in the form ``shuffled``, by `JoiningReader.as_batch`.
 
 The first load needs no shards. While all other tables are empty at their old versions, the rows of one table
 that is in every output row, the *root*, bring the whole result: each task reads a slice of the root's rows,
@@ -22,23 +23,31 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
-from deltajoin.core.shards import roots
+from deltajoin.core.shards import TASK_ROWS, roots
 from deltajoin.settings import FIRST_LOADS
 from deltajoin.spark.offsets import JoinOffset, JoinStep, Versions
-from deltajoin.spark.shuffled import BLOBS, SHARD_COLUMN, BlobLabel
+from deltajoin.spark.shuffled import BLOBS, SHARD_COLUMN, BlobLabel, shuffled
 from deltajoin.spark.tables import JoinedTables, output_type
 from deltajoin.spec import DeltaJoinSpec
 from upsert.blobs import BLOB_COLUMN, to_blobs
 from upsert.errors import ConfigurationError
 from upsert.managed.options import DEFAULT_LEASE_MS
-from upsert.managed.stepping import CONSUMER, Offset, SteppingReader, StepSource, size_of
+from upsert.managed.stepping import (
+    CONSUMER,
+    STEP,
+    Offset,
+    StepOfStream,
+    SteppingReader,
+    StepSource,
+    size_of,
+)
 from upsert.managed.task_memory import DEFAULT_TASK_MEMORY, TASK_MEMORY
-from upsert.options import Option, duration_ms, one_of, parse, text
+from upsert.options import Option, boolean, duration_ms, one_of, parse, text
 from upsert.spark_formats import make_known
 from upsert.spark_table import arrow_schema, as_asked
 from upsert.store.read.changes import step_size
@@ -63,6 +72,12 @@ OPTIONS: Final = (
         "max_rows_per_trigger as any other; auto: batch where one table drives the join alone",
         default="auto",
     ),
+    Option(
+        "by-cost",
+        boolean,
+        "whether a writer that plans each micro-batch may shuffle the changes of a large one",
+        default=False,
+    ),
     Option("start", text, "where to begin: the offset that another checkpoint has reached", default=None),
     Option(
         "consumer-id",
@@ -83,7 +98,11 @@ OPTIONS: Final = (
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """The options of one read, converted; ``gives_joined`` says whether the source joins itself."""
+    """The options of one read, converted.
+
+    ``gives_joined`` says whether the source joins itself, ``is_by_cost`` whether it may be another form where
+    that is cheaper.
+    """
 
     spec: DeltaJoinSpec
     gives_joined: bool = True
@@ -92,6 +111,7 @@ class SourceOptions:
     consumer_id: str | None = None
     lease_ms: int = DEFAULT_LEASE_MS
     task_memory: int = DEFAULT_TASK_MEMORY
+    is_by_cost: bool = False
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
@@ -105,6 +125,7 @@ class SourceOptions:
             values["consumer-id"],
             values["consumer.lease"],
             values[TASK_MEMORY.key],
+            values["by-cost"],
         )
 
     def to_options(self) -> dict[str, str]:
@@ -115,6 +136,7 @@ class SourceOptions:
             "first-load": self.first_load,
             "consumer.lease": str(self.lease_ms),
             TASK_MEMORY.key: str(self.task_memory),
+            "by-cost": str(self.is_by_cost).lower(),
         }
         if self.consumer_id is not None:
             options["consumer-id"] = self.consumer_id
@@ -283,9 +305,6 @@ class ChangesReader(_JoinStepReader):
                 yield pa.record_batch(columns, schema=_BLOB_ROWS)
 
 
-TASK_ROWS: Final = 50_000
-"""Changed rows that are worth a task of their own: it costs about as long as it takes to join them."""
-
 SLICE_ROWS: Final = 500_000
 """Rows of the root that a task of the first load reads at most, about."""
 
@@ -328,10 +347,31 @@ class JoiningReader(_JoinStepReader):
         root = root_of(tables) if step.is_first else None
         if root is not None:
             return slices(step, tables, root, self._slice_rows, self.readable_bytes)
+        shards = self._tasks(tables, step)
+        return [ShardOfStep(step, shard, shards) for shard in range(shards)]
+
+    def _tasks(self, tables: JoinedTables, step: JoinStep) -> int:
+        """As many as the changes are worth."""
         size = size_of(tables.tables, step.old, step.new)
         worth = max(-(-size.rows // self._task_rows), -(-size.bytes // max(1, self.readable_bytes // 2)))
-        shards = tables.split.count(min(self._spec.shards, worth)) if size.rows else 0
-        return [ShardOfStep(step, shard, shards) for shard in range(shards)]
+        return tables.split.count(min(self._spec.shards, worth)) if size.rows else 0
+
+    def as_batch(self, spark: SparkSession, start: Offset, end: Offset) -> DataFrame | None:
+        """The form shuffled for a step that it serves better: see `deltajoin.core.costs`."""
+        if not self._options.is_by_cost:
+            return None
+        tables = self.opened()
+        step = self.step(tables, start, end)
+        tasks = 1 if step.is_first and root_of(tables) is not None else self._tasks(tables, step)
+        if tasks < 2 or not tables.cost(step, tasks).is_shuffled:
+            return None
+        register(spark)
+        options = replace(
+            self._options, spec=replace(self._spec, shards=tasks), gives_joined=False, lease_ms=0
+        )
+        reader = spark.read.format(JoinStepSource.name()).options(**options.to_options())
+        blobs = reader.option(STEP.key, StepOfStream(start, end).to_option()).load()
+        return shuffled(blobs, replace(tables, spec=options.spec))
 
     def read(self, partition: ShardOfStep) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """The consolidated rows of a shard."""

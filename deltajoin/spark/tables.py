@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import islice, product
-from math import gcd
 from typing import Any, Final, Self
 
 import numpy as np
@@ -21,11 +20,12 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from deltajoin.core.codes import Ints, common_key_type, have_values
 from deltajoin.core.consolidate import consolidate_changes
+from deltajoin.core.costs import SharedTable, StepCost
 from deltajoin.core.deltas import Match
-from deltajoin.core.evaluate import Join, determined, emitted, evaluate, output_schema
+from deltajoin.core.evaluate import Join, evaluate, output_schema, split_of_join
 from deltajoin.core.plans import unreachable_lookups
 from deltajoin.core.rows import Changes
-from deltajoin.core.shards import Split, needed_keys, split_of
+from deltajoin.core.shards import Bucketing, Split, needed_keys
 from deltajoin.expressions import Ref
 from deltajoin.spark.offsets import JoinIdentity, JoinStep
 from deltajoin.spec import DeltaJoinSpec
@@ -38,7 +38,7 @@ from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
 from upsert.spark_table import spark_schema
 from upsert.store.predicate import parse_where
-from upsert.store.read.changes import KeyShare
+from upsert.store.read.changes import KeyShare, touched_rows
 from upsert.store.read.pinned_columns import PinnedColumns, PinnedWhere
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.table import Table
@@ -123,10 +123,6 @@ class PinnedSide:
                 share=self._share_now(share),
             ),
         )
-
-    def has_whole_keys(self, columns: Sequence[str]) -> bool:
-        """Whether all images of a row have the same values in these columns."""
-        return not self.primary_key or set(columns) <= set(self.primary_key)
 
     def _share_now(self, share: KeyShare | None) -> KeyShare | None:
         """A share of keys, unless its columns have another name or type by now."""
@@ -291,13 +287,7 @@ class JoinedTables:
     @cached_property
     def split(self) -> Split:
         """How a step is cut into shards."""
-        known = determined(self.spec.tree, emitted(self.spec)) if self.spec.is_net else None
-        parts = zip(self.spec.tables, self.sides, strict=True)
-        identities = [
-            key if (key := side.primary_key) and set(key) <= set(part.select) else part.select
-            for part, side in parts
-        ]
-        return split_of(self.spec.tree, self.type_of, identities, known)
+        return split_of_join(self.spec, self.type_of, [side.primary_key for side in self.sides])
 
     def images(self, table: int) -> pa.Schema:
         """Arrow schema of a table's rows as the join carries them: the selected columns, all nullable."""
@@ -381,19 +371,37 @@ class JoinedTables:
 
     def _share(self, table: int, shard: int, shards: int) -> KeyShare | None:
         """The keys of a shard, where all images of a row are in one; the others are then not read at all."""
-        columns = self.split.columns[table]
-        if shards == 1 or columns is None or not self.sides[table].has_whole_keys(columns):
+        columns, key = self.split.columns[table], self.sides[table].primary_key
+        if shards == 1 or columns is None or not self.split.keeps_shards(table, key):
             return None
         return KeyShare(columns, lambda keys: self.split.is_in(table, keys, shard, shards))
 
     def _may_hold(self, table: int, bucket: int, shard: int, shards: int) -> bool:
         """Whether a bucket may have rows of a shard: where both follow from one hash, only some can meet."""
-        side, columns = self.sides[table], self.split.columns[table]
-        own_types = [side.schema.type_of(column) for column in columns or ()]
-        if side.bucket_key != columns or own_types != list(self.split.types[table] or ()):
-            return True
-        common = gcd(side.table.options.bucket, shards)
-        return bucket % common == shard % common
+        groups = self._groups(table, shards)
+        return bucket % groups == shard % groups
+
+    def _groups(self, table: int, shards: int) -> int:
+        side = self.sides[table]
+        present = {column.name for column in side.columns}
+        key_types = tuple(side.schema.type_of(name) for name in side.bucket_key if name in present)
+        return self.split.groups(
+            table, Bucketing(side.bucket_key, key_types, side.table.options.bucket), shards
+        )
+
+    def cost(self, step: JoinStep, tasks: int) -> StepCost:
+        """What so many tasks take to share the changes of a step."""
+        return StepCost.of([self._shared(step, table, tasks) for table in range(len(self.tables))], tasks)
+
+    def _shared(self, step: JoinStep, table: int, tasks: int) -> SharedTable:
+        rows = touched_rows(self.tables[table].pinned(), step.old[table], step.new[table])
+        return SharedTable(
+            rows,
+            len(self.buckets_reached(step, table)),
+            self._groups(table, tasks),
+            is_cut_by_key=self.split.keeps_shards(table, self.sides[table].primary_key),
+            is_everywhere=self.split.columns[table] is None,
+        )
 
     def by_shard(self, table: int, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
         """The rows of each shard that has any; all of them for each shard where all shards need all."""

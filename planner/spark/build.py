@@ -21,8 +21,8 @@ from deltajoin.enrichment import Enrichment, InSource, enriched
 from deltajoin.latest.operator import join_streams
 from deltajoin.lookup.declared import source_of
 from deltajoin.spark.consolidate import consolidate_join
-from deltajoin.spec import DeltaJoinSpec, JoinedTable
 from deltajoin.temporal import temporal_join
+from planner.join_tree import spec_of
 from planner.plan.expressions import Aggregation, Call, Column, Expr, walk_expression
 from planner.plan.keys import KIND_IF, UNLESS_GONE, is_marked, upsert_key
 from planner.plan.nodes import (
@@ -64,22 +64,6 @@ from upsert.stream_keys import UPSERTS_MARK
 def build_plan(catalyst: Catalyst, plan: Plan, settings: Settings) -> DataFrame:
     """The DataFrame of a plan in the session that `catalyst` belongs to. Runs nothing."""
     return catalyst.dataframe(_Builder(catalyst, settings).node(plan))
-
-
-def spec_of(join: DeltaJoin, shards: int) -> DeltaJoinSpec:
-    """The description of the join that its source gets."""
-    limit = min(one.table.max_rows for one in join.tables)
-    tables = tuple(
-        JoinedTable(
-            one.table.path,
-            tuple(column.name for column in one.columns),
-            one.filters,
-            tuple(column.name for column in one.emitted) if one.compared else None,
-        )
-        for one in join.tables
-    )
-    present = tuple(number for number, _ in join.present)
-    return DeltaJoinSpec(tables, join.tree, present, shards, limit, join.keep, join.is_net)
 
 
 _BUG: Final = "this is a bug, please report it"

@@ -1,6 +1,7 @@
 """What `explain` says of plans, as text, as values and as HTML; no Spark."""
 
 from dataclasses import replace
+from typing import Any
 
 from planner.explanation import Explanation, explanation_of
 from planner.optimizer import optimize_plan
@@ -20,7 +21,7 @@ Join left outer ON (order_id#1 = item#31)
 """
 
 
-def explained(plan: Plan, **settings: str) -> Explanation:
+def explained(plan: Plan, **settings: Any) -> Explanation:
     chosen = replace(Settings(), **settings)
     return explanation_of(optimize_plan(plan, chosen), chosen)
 
@@ -67,6 +68,28 @@ def test_paths_are_told_with_their_indexes_and_statistics() -> None:
         "    look up t2 stock by (item) with PRIMARY KEY, ~1 rows a key",
         "  lookups of a micro-batch: about 140 for the latest commits; at most 1000000 changes of each table",
     ]
+
+
+def test_the_cost_of_sharing_many_changes_is_told() -> None:
+    """Orders go by a column that updates change, so each task of the fused form reads all their changes."""
+
+    def grown(node: Plan) -> Plan:
+        match node:
+            case Changelog(origin=ManagedTable(changed_rows=int()) as table):
+                return replace(node, origin=replace(table, buckets=8, changed_rows=300_000), ref=None)
+            case _:
+                return node
+
+    inner = "Join inner ON (product_id#2 = cast(id#6 AS bigint))\n  <orders>\n  <products>\n"
+    plan = transform_up(with_statistics(parse_plan(inner)), grown)
+    costs = {shards: explained(plan, shards=shards).joins[0].cost for shards in (1, 64)}
+    assert costs[1] is None
+    assert costs[64] is not None
+    assert costs[64].is_shuffled
+    text = str(explained(plan, shards=64).joins[0])
+    assert f"  cost of sharing the latest commits: {costs[64]}" in text.splitlines()
+    assert "shuffled where write_changes" in text
+    assert explained(plan, shards=64, physical="fused").joins[0].cost is None
 
 
 def test_values_say_the_same() -> None:

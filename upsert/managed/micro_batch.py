@@ -116,7 +116,7 @@ class WriteStep:
         planned = PlannedBatch.of(self.spark, query, batch)
         few = None if planned is None else self._few(planned, rows.sparkSession)
         if few is None:
-            found = self._staged_by_tasks(rows, table.options.bucket)
+            found = self._staged_by_tasks(self._shared(planned, rows), table.options.bucket)
         else:
             found = [self.own.stage(iter(few.to_batches()))]
         staged = [one for one in found if one is not None]
@@ -155,6 +155,16 @@ class WriteStep:
                 if rows > few or size > few_bytes:
                     return None
         return pa.Table.from_batches(batches, batches[0].schema if batches else pa.schema([]))
+
+    def _shared(self, planned: PlannedBatch | None, rows: DataFrame) -> DataFrame:
+        """The rows of a micro-batch by tasks that share it in the cheapest way."""
+        step = None
+        if planned is not None:
+            step = self.reader.as_batch(rows.sparkSession, planned.start, planned.end)
+        if planned is None or step is None:
+            return rows
+        planned.note_rows(self.reader.size(planned.start, planned.end).rows)
+        return planned.over(step).toDF(*self.columns)
 
     def _staged_by_tasks(self, rows: DataFrame, buckets: int) -> list[StagedFiles | None]:
         staged = by_bucket(rows, buckets, self.bucket).mapInArrow(StageRows(self.writer), _STAGED)

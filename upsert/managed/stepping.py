@@ -32,6 +32,7 @@ from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 from uuid import uuid4
 
 import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
@@ -317,6 +318,10 @@ class SteppingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generi
         first, last = (_reached(self.versions_of(opened, offset)) for offset in (start, end))
         return size_of(self.tables_of(opened), first, last)
 
+    def as_batch(self, spark: SparkSession, start: Offset, end: Offset) -> DataFrame | None:  # noqa: ARG002
+        """The rows of a step by tasks that share it in a cheaper way; None if there is none."""
+        return None
+
     def keep(self, opened: Opened, start: Offset, end: Offset) -> None:
         """Hold what a replay of this step reads; for one that was planned before a restart."""
         first, last = (_reached(self.versions_of(opened, offset)) for offset in (start, end))
@@ -338,7 +343,7 @@ def _reached(versions: Sequence[Version | None]) -> tuple[Version, ...]:
 
 
 STEP: Final = Option(
-    "step", options.json_object, "data versions from and to, by the uuid of a table, as JSON"
+    "step", options.json_object, "data versions from and to, by the uuid of a table, or two offsets, as JSON"
 )
 
 SUFFIX: Final = "-step"
@@ -358,6 +363,22 @@ class Step:
     def to_option(self) -> str:
         """The value of the option."""
         return json.dumps(dict(self.versions))
+
+
+@dataclass(frozen=True)
+class StepOfStream:
+    """The step between two offsets of a stream.
+
+    >>> StepOfStream({"v": 1}, {"v": 2}).to_option()
+    '{"from": {"v": 1}, "to": {"v": 2}}'
+    """
+
+    start: Offset
+    end: Offset
+
+    def to_option(self) -> str:
+        """The value of the option."""
+        return json.dumps({"from": self.start, "to": self.end})
 
 
 class StepSource(DataSource):
@@ -392,6 +413,9 @@ class StepReader(DataSourceReader):
     def __init__(self, reader: SteppingReader[Any], versions: Mapping[str, Any]) -> None:
         """The step of a stream's reader; refuses a step that does not say where a table is."""
         self._reader = reader
+        if versions.keys() == {"from", "to"}:
+            self._start, self._end = versions["from"], versions["to"]
+            return
         opened = reader.opened()
         uuids = [table.uuid for table in reader.tables_of(opened)]
         if missing := [uuid for uuid in uuids if uuid not in versions]:
