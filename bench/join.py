@@ -3,6 +3,9 @@
 Prints a table, keeps the figures in `bench/results/join.json` and a plot in `bench/results/join.png`. Each
 system runs in processes of its own, one after the other, on the same rows; see `bench.join_systems`. First
 loads and backlogs are measured there too, latency in `bench.join_latency`. It takes 8 minutes.
+
+From CSV files to joined rows, all in, it is measured beside Pathway, if that is there. Pathway wants packages
+of its own: `python -m venv pathway && pathway/bin/pip install pathway`, then `--pathway pathway/bin/python`.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 from bench.join_latency import CHANGES_A_SECOND
-from bench.join_systems import SYSTEMS
+from bench.join_systems import SYSTEMS, write_csv
 
 RESULTS: Final = Path(__file__).parent / "results"
 console: Final = Console()
@@ -37,11 +40,15 @@ def main(
     steps: Annotated[int, typer.Option(help="steps, so micro-batches that are timed")] = 8,
     systems: Annotated[str, typer.Option(help="which to run, separated by commas")] = ",".join(SYSTEMS),
     latency_seconds: Annotated[int, typer.Option(help="how long latency is measured; 0: not at all")] = 40,
+    pathway: Annotated[
+        Path, typer.Option(help="a Python in which Pathway is installed, for the way from CSV files")
+    ] = Path(sys.executable),
     results: Annotated[Path, typer.Option(help="folder for JSON and plot")] = RESULTS,
 ) -> None:
     """Time micro-batches from first to last while both sides of a join grow; then first loads and latency."""
     measured = {name: run(name, rows, steps) for name in systems.split(",")}
     report: dict[str, Any] = {"about": about(rows, steps), "systems": measured, "summary": summary(measured)}
+    report["csv"] = from_csv(pathway, rows, steps)
     if latency_seconds:
         report["latency"] = latency(latency_seconds)
     results.mkdir(parents=True, exist_ok=True)
@@ -75,6 +82,34 @@ def tell(title: str, what: str, seconds: float) -> None:
     console.print(f"{title}: {what} {seconds:7.2f} s")
 
 
+def from_csv(pathway: Path, rows: int, steps: int) -> dict[str, Any]:
+    """From the CSV files of each step to all of its pairs: the delta join, and Pathway where it is there."""
+    found: dict[str, Any] = {}
+    has_pathway = not subprocess.run(
+        [pathway, "-c", "import pathway"], check=False, capture_output=True
+    ).returncode
+    for name in ("fused", *(["pathway"] if has_pathway else [])):
+        with tempfile.TemporaryDirectory(prefix=f"bench-join-csv-{name}-") as folder:
+            write_csv(Path(folder), rows, steps)
+            if name == "fused":
+                said = list(lines("bench.join_systems", "csv", name, folder, str(rows), str(steps)))
+            else:
+                said = list(lines("bench.join_pathway", folder, str(steps + 1), python=str(pathway)))
+        found[name] = {
+            "steps": [values for values in said if "step" in values],
+            **{key: value for values in said if "step" not in values for key, value in values.items()},
+        }
+        median = float(np.median([values["seconds"] for values in found[name]["steps"]]))
+        found[name]["median_seconds"] = median
+        tell(_FROM_CSV[name], "from CSV files, median", median)
+    if not has_pathway:
+        console.print(f"Pathway is not installed for {pathway}, so its row is left out; see --help.")
+    return found
+
+
+_FROM_CSV: Final = {"fused": "delta join, durable", "pathway": "Pathway, in memory"}
+
+
 def latency(seconds: int) -> dict[str, Any]:
     """Latency of the fused join at a steady rate of changes."""
     console.print(f"delta join: latency at {CHANGES_A_SECOND:,} changes a second …")
@@ -91,13 +126,13 @@ def latency(seconds: int) -> dict[str, Any]:
     }
 
 
-def lines(module: str, *arguments: str) -> Iterator[dict[str, Any]]:
+def lines(module: str, *arguments: str, python: str = sys.executable) -> Iterator[dict[str, Any]]:
     """What a measurement reports while it runs; its log is shown if it fails.
 
     The JVM of a RocksDB query sometimes outlives its driver and keeps the pipe open, so the driver says
     itself that it is done, and whatever it has started is ended with it.
     """
-    command = [sys.executable, "-m", module, *arguments]
+    command = [python, "-m", module, *arguments]
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
@@ -153,6 +188,11 @@ def findings(report: dict[str, Any]) -> Iterator[str]:
         yield (
             f"{values['load'].replace('_', ' ').capitalize()} of {values['rows']:,} rows a side: "
             f"{values['seconds']:.1f} s in {values['micro_batches']} micro-batches."
+        )
+    for name, values in report["csv"].items():
+        yield (
+            f"From CSV files to joined rows, {_FROM_CSV[name]}: {values['median_seconds']:.2f} s a step, "
+            "which is the median."
         )
     if "latency" in report:
         values = report["latency"]

@@ -9,8 +9,9 @@ source, two files a step and side, and has as many state partitions as there are
 are written between two triggers, so many seconds apart that each step is one micro-batch for every
 system; writing and waiting for the trigger are not timed, nor is the warm-up step.
 
-Two more measurements use the tables that the steps of a delta join leave: the first load, and a backlog, each
-read by one micro-batch and by several.
+A third way begins at CSV files, for a system that has no tables: `write_csv` writes the same rows, which the
+delta join then reads, commits and joins; see `bench.join_pathway`. Two more measurements use the tables that
+the steps of a delta join leave: the first load, and a backlog, each read by one micro-batch and by several.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
@@ -224,6 +226,48 @@ def measure(system: System, folder: Path, rows: int, steps: int) -> None:
     report({"input_bytes": size(folder / "orders") + size(folder / "events")})
 
 
+def write_csv(folder: Path, rows: int, steps: int) -> None:
+    """The warm-up and every step as CSV files in `ready`, and how many pairs there are after each."""
+    (folder / "ready").mkdir(parents=True)
+    before = 0
+    for step in range(steps + 1):
+        count = rows if step else WARM_UP_ROWS
+        for name, part in zip(("orders", "events"), step_rows(before, count), strict=True):
+            pyarrow.csv.write_csv(part, folder / "ready" / f"{name}-{step}.csv")
+        before += count
+        (folder / "ready" / f"{step}.json").write_text(json.dumps({"pairs": before}))
+
+
+def measure_csv(system: System, folder: Path, rows: int, steps: int) -> None:
+    """Reads the CSV files of each step, commits them and joins; prints what each of it takes."""
+    spark = session(system)
+
+    def read(step: int) -> tuple[pa.Table, pa.Table]:
+        orders, events = (
+            pyarrow.csv.read_csv(folder / "ready" / f"{name}-{step}.csv").cast(schema)
+            for name, schema in (("orders", _ORDERS), ("events", _EVENTS))
+        )
+        return orders, events
+
+    system.write(folder, *read(0))
+    query = start(system, spark, folder, system.pace_s)
+    batches = Micro(query)
+    batches.finished(WARM_UP_ROWS)
+    for step in range(1, steps + 1):
+        began = time.perf_counter()
+        given = read(step)
+        has_read = time.perf_counter()
+        system.write(folder, *given)
+        written = time.perf_counter()
+        taken = {
+            "read_seconds": has_read - began,
+            "write_seconds": written - has_read,
+            "join_seconds": batches.finished(rows)["seconds"],
+        }
+        report({"step": step, **taken, "seconds": sum(taken.values())})
+    query.stop()
+
+
 def measure_restart(system: System, folder: Path, rows: int, steps: int) -> None:
     """Goes on from the checkpoint in a new, warm session with a small step; prints how long that takes."""
     spark = session(system)
@@ -284,6 +328,6 @@ def report(values: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     what, name, folder, rows, steps = sys.argv[1:]
-    run = {"steps": measure, "restart": measure_restart, "loads": measure_loads}[what]
+    run = {"steps": measure, "restart": measure_restart, "loads": measure_loads, "csv": measure_csv}[what]
     run(SYSTEMS[name], Path(folder), int(rows), int(steps))
     report({"done": True})

@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.csv
 import pytest
 
 from bench.cluster import measure, requests
+from bench.join_systems import step_rows, write_csv
 from bench.manifests import SCHEMA, time_manifests
 from bench.scale import list_tables, make_files, make_snapshots, make_tables, open_history, plan_one_partition
 from bench.standalone import counted_store
@@ -40,6 +42,16 @@ def test_what_processes_ask_of_a_store_is_counted(tmp_path: Path, monkeypatch: p
     assert asked["executor puts"] == 4
     assert asked["executor bytes taken"] > 1000
     assert not any(kind.startswith("driver") for kind in asked)
+
+
+def test_csv_files_have_the_rows_of_the_steps(tmp_path: Path) -> None:
+    """They begin with those that warm a system up, and each event has its order by then."""
+    write_csv(tmp_path, rows=20, steps=2)
+    for step, before, count in ((0, 0, 1000), (1, 1000, 20), (2, 1020, 20)):
+        for name, rows in zip(("orders", "events"), step_rows(before, count), strict=True):
+            read = pyarrow.csv.read_csv(tmp_path / "ready" / f"{name}-{step}.csv")
+            assert read.cast(rows.schema).equals(rows)
+    assert (tmp_path / "ready" / "2.json").read_text() == '{"pairs": 1040}'
 
 
 @pytest.mark.long
