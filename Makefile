@@ -86,6 +86,7 @@ mutate: $(STAMP)  ## change the pure core in small ways and see that its tests n
 bench: $(STAMP)  ## measure the store, the sink, the join and lookups; tables, JSON and plots
 	@$(WITH_JAVA) $(PY) -m bench.store
 	@$(WITH_JAVA) $(PY) -m bench.sink
+	@$(WITH_JAVA) $(PY) -m bench.committing
 	@$(WITH_JAVA) $(PY) -m bench.join
 	@$(PY) -m bench.shards
 	@$(PY) -m bench.lookups

@@ -22,7 +22,8 @@ from upsert.managed.micro_batch import step_writer
 from upsert.managed.options import METADATA_COLUMNS, READ_OPTIONS, WriteOptions
 from upsert.managed.reader import RowMetadata
 from upsert.managed.stepping import STEP, SUFFIX, Step
-from upsert.managed.writer import hidden_table, sink_of
+from upsert.managed.tasks import folded_by_tasks, staged_by_tasks
+from upsert.managed.writer import BatchWriter, hidden_table, sink_of
 from upsert.materializer.choice import Changes, choose
 from upsert.materializer.micro_batch import Materialize, WriteBatch, by_bucket
 from upsert.spark_formats import QueryWriter, query_writer, register
@@ -136,9 +137,22 @@ def write(df: DataFrame, path: str, options: Mapping[str, str] = {}, *, overwrit
     check_fits(df.schema, table.schema, of=f"table {table.name!r}")
     register(df.sparkSession)
     expression = bucket_expression(table)
+    if expression is None and not is_connect(df):
+        _write_by_tasks(df, table, WriteOptions.parse({**options, "path": table.path}), overwrite)
+        return
     writer = by_bucket(df, table.options.bucket, expression).write.format(FORMAT).option("path", table.path)
     writer = writer if expression is None else writer.option("bucketed", "true")
     writer.options(**options).mode("overwrite" if overwrite else "append").save()
+
+
+def _write_by_tasks(df: DataFrame, table: Table, options: WriteOptions, overwrite: bool) -> None:
+    """As Spark's writer, for rows whose bucket Spark does not know: here tasks may fold them too."""
+    writer = BatchWriter(options, df.schema, overwrite)
+    staged = staged_by_tasks(df, writer)
+    with table.discarded_if_failed(staged):
+        folded = folded_by_tasks(df.sparkSession, table, staged)
+        with table.discarded_if_failed(folded):
+            writer.publish(folded, *(options.micro_batch or (None, None)))
 
 
 def commit(rows: DataFrame | pa.Table, path: str, stands_for: StandsFor, *, overwrite: bool = False) -> None:

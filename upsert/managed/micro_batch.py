@@ -10,8 +10,7 @@ other after a restart, or for a replay; see docs/decisions/0055.
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -22,6 +21,7 @@ from upsert.failpoints import reach
 from upsert.managed.log_reader import LogReader
 from upsert.managed.options import WriteOptions
 from upsert.managed.stepping import SUFFIX, SteppingReader, StepSource
+from upsert.managed.tasks import folded_by_tasks, staged_by_tasks
 from upsert.managed.writer import StreamWriter
 from upsert.materializer.micro_batch import by_bucket
 from upsert.spark_formats import QueryWriter, known_format
@@ -41,8 +41,6 @@ FEW_BYTES: Final = 64 << 20
 
 POINTS: Final = ("step.after-stage", "step.after-publish")
 """Points of ``upsert.failpoints`` at which a test can kill the driver."""
-
-_STAGED: Final = "staged BINARY"
 
 
 def step_writer(
@@ -116,13 +114,15 @@ class WriteStep:
         planned = PlannedBatch.of(self.spark, query, batch)
         few = None if planned is None else self._few(planned, rows.sparkSession)
         if few is None:
-            found = self._staged_by_tasks(self._shared(planned, rows), table.options.bucket)
+            staged = self._staged_by_tasks(self._shared(planned, rows), table.options.bucket)
         else:
-            found = [self.own.stage(iter(few.to_batches()))]
-        staged = [one for one in found if one is not None]
+            own = self.own.stage(iter(few.to_batches()))
+            staged = [] if own is None else [own]
         reach(POINTS[0])
         with table.discarded_if_failed(staged):
-            self.writer.publish(staged, query, batch)
+            folded = folded_by_tasks(rows.sparkSession, table, staged)
+            with table.discarded_if_failed(folded):
+                self.writer.publish(folded, query, batch)
         reach(POINTS[1])
 
     def _few(self, planned: PlannedBatch, session: SparkSession) -> pa.Table | None:
@@ -166,9 +166,8 @@ class WriteStep:
         planned.note_rows(self.reader.size(planned.start, planned.end).rows)
         return planned.over(step).toDF(*self.columns)
 
-    def _staged_by_tasks(self, rows: DataFrame, buckets: int) -> list[StagedFiles | None]:
-        staged = by_bucket(rows, buckets, self.bucket).mapInArrow(StageRows(self.writer), _STAGED)
-        return [pickle.loads(row.staged) for row in staged.collect()]
+    def _staged_by_tasks(self, rows: DataFrame, buckets: int) -> list[StagedFiles]:
+        return staged_by_tasks(by_bucket(rows, buckets, self.bucket), self.writer)
 
 
 def _reader(source: RowByRow) -> SteppingReader[Any] | None:
@@ -179,14 +178,3 @@ def _reader(source: RowByRow) -> SteppingReader[Any] | None:
     found = format_.stream({**source.options, "consumer.lease": "0 s"}).streamReader(source.schema)
     assert isinstance(found, SteppingReader)
     return None if isinstance(found, LogReader) else found
-
-
-@dataclass(frozen=True)
-class StageRows:
-    """Stages the rows of a task."""
-
-    writer: StreamWriter
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What was staged, in one row."""
-        yield pa.record_batch({"staged": pa.array([pickle.dumps(self.writer.stage(batches))], pa.binary())})

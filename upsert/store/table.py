@@ -422,6 +422,14 @@ class Table:
         """
         return staging.stage_raw(self.published, rows, definition=definition)
 
+    def folded(self, staged: StagedFiles) -> StagedFiles:
+        """What ``stage_raw`` returned, or what is of some buckets in it, as files that ``stage`` would write.
+
+        The rows that all tasks have of a bucket must be there. What was given stays until it is committed as
+        ``StagedFiles.folded``.
+        """
+        return staging.fold_staged(self.published, staged)
+
     def commit(
         self,
         staged: Iterable[StagedFiles],

@@ -192,7 +192,7 @@ def commit_staged(committer: Committer, staged: Iterable[StagedFiles], terms: Te
     given = staging.join(history.uuid, staged)
     head = history.seen_just_now()
     if is_recorded(head, transaction):
-        _remove_left(history, (), given.raw)
+        _remove_left(history, (), (*given.raw, *given.folded))
         return Committed(head)
     _check_raw_is_fresh(committer, given, head)
     if overwrite is not None:
@@ -227,7 +227,7 @@ def commit_staged(committer: Committer, staged: Iterable[StagedFiles], terms: Te
     published = {entry.file for entry in done.added}
     # raw changes are in the folded files now, or were committed by another attempt: they are not needed
     left = tuple(entry for entry in rows.written if entry.file not in published)
-    _remove_left(history, left, given.raw)
+    _remove_left(history, left, (*given.raw, *given.folded))
     return done
 
 
@@ -330,4 +330,4 @@ def discard(committer: Committer, staged: Iterable[StagedFiles]) -> None:
             continue
         published = history.files_since(min((entry.base for entry in one.files), default=head.id), head)
         unpublished = tuple(entry for entry in one.files if entry.file not in published)
-        staging.remove(history.root, StagedFiles(history.uuid, unpublished, one.raw))
+        staging.remove(history.root, StagedFiles(history.uuid, unpublished, one.raw, folded=one.folded))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Final, NamedTuple, TypeAlias
@@ -193,7 +193,8 @@ class StagedFiles:
     """What one task wrote: plain values that can be pickled and sent to the committer.
 
     ``retracting`` names the files of a table without primary key that lower a count, ``partitions`` those in
-    which rows were written, also if nothing is left of them.
+    which rows were written, also if nothing is left of them. ``folded`` are raw changes whose rows are in
+    data files by now, of this task or of others; they go with the commit.
     """
 
     table: str
@@ -201,6 +202,7 @@ class StagedFiles:
     raw: tuple[RawFile, ...] = ()
     retracting: frozenset[str] = frozenset()
     partitions: frozenset[Partition] = frozenset()
+    folded: tuple[RawFile, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -293,10 +295,33 @@ def _write_all(
     return StagedFiles(history.uuid, files, (), frozenset(retracting), frozenset(partitions))
 
 
+def of_each_bucket(staged: Iterable[StagedFiles]) -> tuple[StagedFiles, ...]:
+    """The raw changes of several tasks, those of a bucket together."""
+    found: dict[BucketId, StagedFiles] = {}
+    for one in staged:
+        for file in one.raw:
+            for bucket_id, parts in parts_by_bucket([file]).items():
+                own = replace(file, parts=tuple(part for _, part in parts))
+                before = found.get(bucket_id, StagedFiles(one.table))
+                found[bucket_id] = replace(before, raw=(*before.raw, own))
+    return tuple(found.values())
+
+
+def fold_staged(history: History, staged: StagedFiles) -> StagedFiles:
+    """Raw changes of one definition as data files.
+
+    The files are as old as the oldest of these, so a commit refuses them where it would refuse these.
+    """
+    (version,) = {file.definition for file in staged.raw}
+    base = min(file.base for file in staged.raw)
+    return fold_raw(history, history.definition_at(version).layout, base, staged.raw, staged.raw[0].order)
+
+
 def join(uuid: str, staged: Iterable[StagedFiles]) -> StagedFiles:
     """What several tasks wrote, as one."""
     files: list[FileEntry] = []
     raw: list[RawFile] = []
+    folded: list[RawFile] = []
     retracting: set[str] = set()
     partitions: set[Partition] = set()
     owner: dict[BucketId, int] = {}
@@ -316,9 +341,12 @@ def join(uuid: str, staged: Iterable[StagedFiles]) -> StagedFiles:
                 raise _shared_bucket(bucket_id[1])
         files += one.files
         raw += one.raw
+        folded += one.folded
         retracting |= one.retracting
         partitions |= one.partitions
-    return StagedFiles(uuid, tuple(files), tuple(raw), frozenset(retracting), frozenset(partitions))
+    return StagedFiles(
+        uuid, tuple(files), tuple(raw), frozenset(retracting), frozenset(partitions), tuple(folded)
+    )
 
 
 def _shared_bucket(bucket: int) -> ConfigurationError:
@@ -330,7 +358,7 @@ def _shared_bucket(bucket: int) -> ConfigurationError:
 
 def remove(root: str, staged: StagedFiles) -> None:
     """Delete the files of ``staged``; whatever is gone already is no error."""
-    for raw in staged.raw:
+    for raw in (*staged.raw, *staged.folded):
         storage_of(root).delete(paths.staging_path(root, raw.file))
     for entry in staged.files:
         remove_data_file(root, entry.file)

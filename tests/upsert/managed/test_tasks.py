@@ -1,0 +1,124 @@
+"""Rows that tasks have staged as they came are folded by tasks: the committing process reads none of them."""
+
+import pickle
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.helpers import changelog, multiset
+from upsert.errors import ChangelogError, StaleWriterError
+from upsert.managed import micro_batch, tasks
+from upsert.managed.frames import read_changes, write, write_changes
+from upsert.managed.tasks import FoldBuckets
+from upsert.schema import TableSchema
+from upsert.store.commit import staging
+from upsert.store.commit.staging import StagedFiles, of_each_bucket
+from upsert.store.table import Table
+
+KEYED = TableSchema.of({"id": pa.int64(), "v": pa.int64()}, primary_key=["id"])
+COUNTED = TableSchema.of({"id": pa.int64(), "v": pa.int64()})
+
+
+def folded(table: Table, staged: list[StagedFiles]) -> list[StagedFiles]:
+    """As `folded_by_tasks`, with a task for each bucket, called here."""
+    work: FoldBuckets = pickle.loads(
+        pickle.dumps(FoldBuckets(table.path, table.uuid, of_each_bucket(staged)))
+    )
+    found = [
+        pickle.loads(row.column(0)[0].as_py())
+        for number in range(len(work.buckets))
+        for row in work(iter([pa.record_batch({"id": [number]})]))
+    ]
+    return [*(StagedFiles(one.table, folded=one.raw) for one in staged), *found]
+
+
+def lines(*changes: str) -> pa.Table:
+    return changelog(KEYED.arrow, *changes)
+
+
+@pytest.fixture
+def names_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """This process must read no raw changes; tasks of Spark are other processes."""
+
+    def read(*given: object) -> None:
+        raise AssertionError("the committing process has read rows")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(staging, "_read", read)
+        yield
+
+
+@pytest.mark.parametrize("schema", [KEYED, COUNTED], ids=["keyed", "counted"])
+def test_random_rows_of_several_tasks_become_what_a_commit_would_fold(
+    tmp_path: Path, schema: TableSchema
+) -> None:
+    """Halves of an update come from different tasks, and equal rows cancel across them."""
+    random = Random(3)
+    one, other = (Table.create(tmp_path / name, schema, {"bucket": "3"}) for name in ("one", "other"))
+    rows = {key: random.randrange(3) for key in range(30)}
+    for table in (one, other):
+        table.write(pa.table({"id": list(rows), "v": list(rows.values())}))
+    for _ in range(3):
+        changed = random.sample(sorted(rows), 12)
+        halves = [f"-U {key} {rows[key]}" for key in changed]
+        rows |= {key: random.randrange(3) for key in changed}
+        halves += [f"+U {key} {rows[key]}" for key in changed]
+        random.shuffle(halves)
+        parts = [lines(*halves[start::3]) for start in range(3)]
+        for table, fold in ((one, folded), (other, lambda _, staged: staged)):
+            table.commit(fold(table, [table.stage_raw(part) for part in parts]))
+        assert multiset(one.snapshot().scan()) == multiset(other.snapshot().scan()) == Counter(rows.items())
+        assert multiset(one.changes(one.snapshot().id - 1)) == multiset(
+            other.changes(other.snapshot().id - 1)
+        )
+        assert one.check(deep=True) == ()
+        assert not list(Path(one.path).glob("staging/*"))
+
+
+def test_two_values_of_a_key_are_refused_by_the_task(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", KEYED, {"bucket": "2"})
+    staged = [table.stage_raw(lines("+I 1 1")), table.stage_raw(lines("+I 1 2"))]
+    with pytest.raises(ChangelogError, match="table 't'"):
+        folded(table, staged)
+
+
+def test_rows_that_were_staged_before_a_clean_up_are_refused_as_raw_ones_are(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", KEYED, {"bucket": "2"})
+    table.write(lines("+I 1 1"))
+    staged = folded(table, [table.stage_raw(lines("+I 2 2"))])
+    table.write(lines("+I 3 3"))
+    table.clean(older_than_s=0)
+    with pytest.raises(StaleWriterError):
+        table.commit(staged)
+
+
+@pytest.mark.spark
+def test_the_driver_reads_no_rows_of_streams_and_batches(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names_alone: None
+) -> None:
+    """A stream into a few buckets has no shuffle, and Spark does not know the buckets of the other."""
+    monkeypatch.setattr(micro_batch, "FEW_ROWS", -1)
+    monkeypatch.setattr(tasks, "FEW_ROWS", 0)
+    source = Table.create(tmp_path / "source", KEYED, {"bucket": "2"})
+    keyed = Table.create(tmp_path / "keyed", KEYED, {"bucket": "2"})
+    counted = Table.create(tmp_path / "counted", COUNTED, {"bucket": "3"})
+    wanted: Counter[tuple[int, int]] = Counter()
+    for changes in (("+I 1 1", "+I 2 2", "+I 3 3"), ("+U 1 5", "-D 2 2", "+I 4 4")):
+        source.write(lines(*changes))
+        writer = write_changes(read_changes(spark, source.path), keyed.path)
+        writer.option("checkpointLocation", str(tmp_path / "c")).trigger(
+            availableNow=True
+        ).start().awaitTermination()
+        assert multiset(keyed.snapshot().scan()) == multiset(source.snapshot().scan())
+        rows = spark.range(40).selectExpr("id % 7 AS id", "id % 2 AS v").repartition(3)
+        write(rows, counted.path)
+        wanted.update((id % 7, id % 2) for id in range(40))
+        assert multiset(counted.snapshot().scan()) == wanted
+    assert keyed.check(deep=True) == counted.check(deep=True) == ()
+    write(rows.where("id = 1"), counted.path, overwrite=True)
+    assert {id for id, _ in multiset(counted.snapshot().scan())} == {1}
