@@ -92,6 +92,9 @@ METRICS: Final[Mapping[str, Metric]] = {
     ),
     "query.state_store.rows": Metric("Rows in the state of Spark's operators.", _QUERY, "{row}"),
     "query.state_store.size": Metric("Memory that this state takes.", _QUERY, "By"),
+    "query.python.peak_memory": Metric(
+        "The most that the driver, and a worker that told it, have taken.", (*_QUERY, "process"), "By"
+    ),
     "query.lookup.keys": Metric(
         "Keys that its lookups have asked sources for.", _SIDE, "{key}", is_counter=True
     ),
@@ -223,6 +226,8 @@ def _of_query(query: QueryInfo) -> Iterator[_Known]:
             yield "query.batch.duration", (*of, phase), milliseconds / _MILLISECONDS
         yield "query.state_store.rows", of, last.state_rows
         yield "query.state_store.size", of, last.state_bytes
+        for process, peak in (("driver", last.driver_peak_bytes), ("worker", last.worker_peak_bytes)):
+            yield "query.python.peak_memory", (*of, process), peak or None
     if record.totals.lookups is not None:
         yield from _of_lookups(of, record.totals.lookups, levels_of(record.batches))
 

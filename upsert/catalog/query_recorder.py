@@ -23,6 +23,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from upsert.catalog import query_records
 from upsert.catalog.query_records import Decision, QueryRecord
 from upsert.errors import UpsertError
+from upsert.process_memory import peak_bytes, worker_peak
 from upsert.streaming_query import active_queries, attached, checkpoint_of, stop_query
 
 if TYPE_CHECKING:
@@ -117,7 +118,8 @@ class QueryRecorder(StreamingQueryListener):
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         """A micro-batch has ended."""
         progress = json.loads(event.progress.json)
-        self._change(progress["id"], lambda record: record.progressed(progress, self._now_ms()))
+        peaks = peak_bytes(), worker_peak(progress["id"])
+        self._change(progress["id"], lambda record: record.progressed(progress, self._now_ms(), peaks))
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         """A query has ended, was stopped or has failed."""

@@ -85,6 +85,8 @@ class MicroBatch(Jsonable):
         lookups: what it observed as ``deltajoin.lookups``, without zeros; None if it looks nothing up so.
         state_rows: rows in the state of Spark's operators after it.
         state_bytes: memory that this state takes.
+        driver_peak_bytes: the most memory that the driver's Python process had had by then; 0 if not known.
+        worker_peak_bytes: the same of the Python workers whose tasks staged rows of the query.
     """
 
     id: int
@@ -96,6 +98,8 @@ class MicroBatch(Jsonable):
     lookups: Mapping[str, int] | None = field(default=None, metadata=written_with("lookups"))
     state_rows: int = field(default=0, metadata=written_with("state_rows"))
     state_bytes: int = field(default=0, metadata=written_with("state_bytes"))
+    driver_peak_bytes: int = field(default=0, metadata=written_with("driver_peak_bytes"))
+    worker_peak_bytes: int = field(default=0, metadata=written_with("worker_peak_bytes"))
 
     @property
     def took_ms(self) -> int:
@@ -290,9 +294,13 @@ class QueryRecord(Jsonable):
         """Its driver lives."""
         return replace(self, heard_ms=now_ms)
 
-    def progressed(self, progress: Mapping[str, Any], now_ms: int) -> Self:
-        """A micro-batch has ended; one that is done again replaces the record of the first time."""
-        batch = MicroBatch.of_progress(progress)
+    def progressed(self, progress: Mapping[str, Any], now_ms: int, peaks: tuple[int, int] = (0, 0)) -> Self:
+        """A micro-batch has ended; one that is done again replaces the record of the first time.
+
+        ``peaks`` are those of the driver and of its workers in bytes.
+        """
+        driver, worker = peaks
+        batch = replace(MicroBatch.of_progress(progress), driver_peak_bytes=driver, worker_peak_bytes=worker)
         before = tuple(one for one in self.batches if one.id < batch.id)
         sink = _name(progress.get("sink") or {})
         return replace(

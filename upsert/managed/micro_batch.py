@@ -114,7 +114,7 @@ class WriteStep:
         planned = PlannedBatch.of(self.spark, query, batch)
         few = None if planned is None else self._few(planned, rows.sparkSession)
         if few is None:
-            staged = self._staged_by_tasks(self._shared(planned, rows), table.options.bucket)
+            staged = self._staged_by_tasks(self._shared(planned, rows), table.options.bucket, query)
         else:
             own = self.own.stage(iter(few.to_batches()))
             staged = [] if own is None else [own]
@@ -166,8 +166,8 @@ class WriteStep:
         planned.note_rows(self.reader.size(planned.start, planned.end).rows)
         return planned.over(step).toDF(*self.columns)
 
-    def _staged_by_tasks(self, rows: DataFrame, buckets: int) -> list[StagedFiles]:
-        return staged_by_tasks(by_bucket(rows, buckets, self.bucket), self.writer)
+    def _staged_by_tasks(self, rows: DataFrame, buckets: int, query: str) -> list[StagedFiles]:
+        return staged_by_tasks(by_bucket(rows, buckets, self.bucket), self.writer, query)
 
 
 def _reader(source: RowByRow) -> SteppingReader[Any] | None:

@@ -19,6 +19,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from upsert.managed.writer import BatchWriter, StreamWriter
+from upsert.process_memory import note_worker, peak_bytes
 from upsert.store.commit.staging import StagedFiles, of_each_bucket
 from upsert.store.table import Table
 
@@ -26,12 +27,19 @@ FEW_ROWS: Final = 200_000
 """Rows that the committing process folds by itself, in less than a tenth of a second."""
 
 _TASKS_A_CORE: Final = 4
-_STAGED: Final = "staged BINARY"
+_STAGED: Final = "staged BINARY, peak BIGINT"
 
 
-def staged_by_tasks(rows: DataFrame, writer: BatchWriter | StreamWriter) -> list[StagedFiles]:
-    """What the tasks of a DataFrame stage of its rows; nothing is published."""
+def staged_by_tasks(
+    rows: DataFrame, writer: BatchWriter | StreamWriter, query: str | None = None
+) -> list[StagedFiles]:
+    """What the tasks of a DataFrame stage of its rows; nothing is published.
+
+    What their processes take of memory is noted for the ``query``, if it is given.
+    """
     staged = rows.mapInArrow(StageRows(writer), _STAGED).collect()
+    if query is not None:
+        note_worker(query, max((row.peak for row in staged), default=0))
     return [one for row in staged if (one := pickle.loads(row.staged)) is not None]
 
 
@@ -80,4 +88,6 @@ class FoldBuckets:
 
 
 def _row(staged: StagedFiles | None) -> pa.RecordBatch:
-    return pa.record_batch({"staged": pa.array([pickle.dumps(staged)], pa.binary())})
+    """What was staged, and the most memory that this process has taken."""
+    told = pa.array([pickle.dumps(staged)], pa.binary())
+    return pa.record_batch({"staged": told, "peak": pa.array([peak_bytes()])})

@@ -101,6 +101,13 @@ def test_the_state_of_operators_is_told() -> None:
     assert (batch.state_rows, batch.state_bytes) == (5, 150)
 
 
+def test_the_peaks_of_processes_are_told() -> None:
+    (batch,) = fresh().progressed(progress(1), 7, (100, 50)).batches
+    assert (batch.driver_peak_bytes, batch.worker_peak_bytes) == (100, 50)
+    (batch,) = fresh().progressed(progress(1), 7).batches
+    assert not batch.to_json().keys() & {"driver_peak_bytes", "worker_peak_bytes"}
+
+
 def test_a_record_is_bounded() -> None:
     found = fresh()
     for batch in range(500):

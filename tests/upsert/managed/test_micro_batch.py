@@ -18,6 +18,7 @@ from upsert.errors import ConfigurationError
 from upsert.managed import micro_batch
 from upsert.managed.frames import read_changes, write_changes
 from upsert.managed.micro_batch import WriteStep
+from upsert.process_memory import worker_peak
 from upsert.schema import TableSchema
 from upsert.store.table import Table
 
@@ -42,9 +43,11 @@ def way(monkeypatch: pytest.MonkeyPatch) -> Iterator[Way]:
         taken.append("tasks" if found is None else "driver")
         return found
 
-    def staged(step: WriteStep, rows: DataFrame, buckets: int) -> Any:
+    def staged(step: WriteStep, rows: DataFrame, buckets: int, query: str) -> Any:
         taken.append("in tasks")
-        return tasks(step, rows, buckets)
+        found = tasks(step, rows, buckets, query)
+        assert worker_peak(query) > 50 << 20, "as each Python with these libraries takes"
+        return found
 
     def choose(name: str) -> None:
         wanted.append(name)

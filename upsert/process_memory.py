@@ -1,0 +1,35 @@
+"""The most memory that Python processes have taken: this one, and the workers of a query that tell it."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from typing import Final
+
+_UNIT: Final = 1 if sys.platform == "darwin" else 1024
+_WORKERS: Final[dict[str, int]] = {}
+
+
+def peak_bytes() -> int:
+    """The most memory that this process has had at once; pages of mapped files count.
+
+    >>> peak_bytes() > 1 << 20
+    True
+    """
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _UNIT
+
+
+def note_worker(query: str, peak: int) -> None:
+    """A worker has told its peak, after a task of a query with this id."""
+    _WORKERS[query] = max(peak, _WORKERS.get(query, 0))
+
+
+def worker_peak(query: str) -> int:
+    """The largest peak of a query's workers that told one; 0 if none has.
+
+    >>> note_worker("8f14e45f", 7)
+    >>> note_worker("8f14e45f", 5)
+    >>> worker_peak("8f14e45f"), worker_peak("c9f0f895")
+    (7, 0)
+    """
+    return _WORKERS.get(query, 0)
