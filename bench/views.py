@@ -4,6 +4,9 @@ All eight tables change; each view is refreshed, and Spark and DuckDB compute it
 the same rows. Prints a table for each scale and share of changed rows, and keeps the figures in
 `bench/results/views.json` and a plot in `bench/results/views.png`. At scale 1 it takes an hour.
 
+After that as many rows change at each scale, `--rows`, and the report says how much longer a refresh takes
+at the largest scale than at the smallest one: it should follow the changed rows, not the tables.
+
 With `--ways` each query has two more views beside the one that chooses how it is refreshed: one that goes by
 changes, and one that reads all rows. So it is seen whether the choice is the faster way.
 """
@@ -48,6 +51,9 @@ TIMES: Final = {"time": "_s", "CPU time": "_cpu_s"}
 TIE: Final = 1.15
 """A way that takes so many times as long as the other one is as fast, as far as can be measured."""
 
+MOST_GROWTH: Final = 1.5
+"""So many times as long a refresh may take at the largest scale, with as many changed rows."""
+
 WARM_UP: Final = 0.0002
 """Share of the rows that change before anything is timed: the first refresh plans what all others run."""
 
@@ -57,6 +63,7 @@ console: Final = Console()
 def main(
     scales: Annotated[str, typer.Option(help="scales, separated by commas; 1 is a gigabyte")] = "0.1,1",
     shares: Annotated[str, typer.Option(help="shares of changed rows")] = "0.001,0.01,0.1",
+    rows: Annotated[int, typer.Option(help="changed rows, as many at each scale; 0 for none")] = 1000,
     queries: Annotated[str, typer.Option(help="numbers of queries; all by default")] = "",
     results: Annotated[Path, typer.Option(help="folder for JSON and plot")] = RESULTS,
     ways: Annotated[bool, typer.Option(help="also time both ways to refresh, beside the chosen one")] = False,
@@ -65,12 +72,19 @@ def main(
     spark = session()
     texts = tpch.queries()
     wanted = {number: texts[number] for number in map(int, queries.split(","))} if queries else texts
-    report: dict[str, Any] = {"about": {"cpus": os.cpu_count(), "spark": spark.version}, "measured": []}
+    about = {"cpus": os.cpu_count(), "spark": spark.version}
+    report: dict[str, Any] = {"about": about, "measured": [], "same_rows": []}
     for scale in map(float, scales.split(",")):
         with tempfile.TemporaryDirectory(prefix="bench-views-") as folder:
-            for row in measured(spark, Path(folder), scale, [*map(float, shares.split(","))], wanted, ways):
-                report["measured"].append(row)
-    report["summary"] = summary(report["measured"])
+            found, same = measured(
+                spark, Path(folder), scale, [*map(float, shares.split(","))], rows, wanted, ways
+            )
+            report["measured"] += found
+            report["same_rows"] += same
+    growths = growth(report["same_rows"])
+    if growths:
+        console.print(grid_of_growth(growths))
+    report["summary"] = [*summary(report["measured"]), *growth_in_words(growths, rows)]
     results.mkdir(parents=True, exist_ok=True)
     (results / "views.json").write_text(json.dumps(report, indent=1) + "\n")
     plot(report["measured"], results / "views.png")
@@ -95,10 +109,11 @@ def measured(
     folder: Path,
     scale: float,
     shares: list[float],
+    same_rows: int,
     queries: dict[int, str],
     ways: bool,
-) -> list[dict[str, Any]]:
-    """The seconds of each query at one scale, after each share of changes."""
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The seconds of each query at one scale: after each share of changes, and after so many changed rows."""
     catalog = Catalog(folder / "warehouse", optimize=planner.optimize)
     tpch.fill(catalog, tpch.generated(scale))
     views: dict[int, dict[str, View]] = {}
@@ -124,7 +139,13 @@ def measured(
             row = {"scale": scale, "share": share, "query": number, "create_s": created[number]}
             found.append({**row, **refreshed[number], **anew[number]})
         console.print(grid(found[-len(queries) :]))
-    return found
+    if not same_rows:
+        return found, []
+    share = same_rows / sum(catalog.table(name).snapshot().row_count for name in tpch.KEYS)
+    chosen = {number: {CHOSEN: of_query[CHOSEN]} for number, of_query in views.items()}
+    refreshed = refreshes(catalog, chosen, share)
+    same = [{"scale": scale, "query": number, **refreshed[number]} for number in queries]
+    return found, same
 
 
 def refreshes(catalog: Catalog, views: dict[int, dict[str, View]], share: float) -> dict[int, dict[str, Any]]:
@@ -222,6 +243,53 @@ def summary(rows: list[dict[str, Any]]) -> list[str]:
     for what, end in TIMES.items():
         if right := [is_right(row, way, end) for row, way in choices]:
             found.append(f"the way of less {what} was chosen for {sum(right)} of {len(right)} refreshes")
+    return found
+
+
+def growth(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of each query how many times as long a refresh takes at the largest scale as at the smallest one.
+
+    >>> row = {"query": 1, "scale": 0.1, "refresh_s": 0.2, "refresh_cpu_s": 0.3}
+    >>> growth([row, {**row, "scale": 1.0, "refresh_s": 0.25}])
+    [{'query': 1, 'from_s': 0.2, 'to_s': 0.25, 'time': 1.25, 'CPU time': 1.0}]
+    >>> growth([row])
+    []
+    """
+    scales = sorted({row["scale"] for row in rows})
+    if len(scales) < 2:
+        return []
+    at = {(row["scale"], row["query"]): row for row in rows}
+    found = []
+    for query in sorted({row["query"] for row in rows}):
+        small, large = (at[scale, query] for scale in (scales[0], scales[-1]))
+        ends = {what: CHOSEN + end for what, end in TIMES.items()}
+        times = {what: large[name] / max(small[name], 0.001) for what, name in ends.items()}
+        seconds = {"from_s": small[f"{CHOSEN}_s"], "to_s": large[f"{CHOSEN}_s"]}
+        found.append({"query": query, **seconds, **times})
+    return found
+
+
+def grid_of_growth(rows: list[dict[str, Any]]) -> Grid:
+    """`growth` as a table."""
+    made = Grid(title="as many changed rows at the smallest and the largest scale")
+    for name in ("query", "smallest s", "largest s", *(f"× {what}" for what in TIMES)):
+        made.add_column(name, justify="right")
+    for row in rows:
+        figures = (f"{row[name]:.2f}" for name in ("from_s", "to_s", *TIMES))
+        made.add_row(str(row["query"]), *figures)
+    return made
+
+
+def growth_in_words(rows: list[dict[str, Any]], changed: int) -> list[str]:
+    """What `growth` says, a sentence for each of the times."""
+    found = []
+    for what in TIMES if rows else ():
+        times = [row[what] for row in rows]
+        found.append(
+            f"{changed:,} changed rows: a refresh takes {statistics.median(times):.1f} times the {what} at "
+            f"the largest scale as at the smallest one (median); less than {MOST_GROWTH:g} times for "
+            f"{sum(time < MOST_GROWTH for time in times)} of {len(times)}"
+        )
     return found
 
 
