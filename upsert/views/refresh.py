@@ -98,7 +98,9 @@ class Computed:
 
 def are_few(rows: Snapshot) -> bool:
     """Whether all rows of a table are few enough to be read in the driver."""
-    return rows.row_count <= FEW_ROWS and rows.bytes_in_memory <= FEW_BYTES
+    # to count rows opens files; there are no more than are stored, unless a row has a count
+    stored = rows.row_count if rows.layout.is_counted else rows.info.rows
+    return (stored <= FEW_ROWS or rows.row_count <= FEW_ROWS) and rows.bytes_in_memory <= FEW_BYTES
 
 
 class PlanOutgrownError(Exception):

@@ -314,6 +314,8 @@ class History:
     def content(self, id: int) -> SnapshotInfo | None:
         """The snapshot in the file of this id as it is on disk now, whether it may be read or not."""
         found = self._content(id)
+        if found is not None and self._known == (id, found):
+            return self._once(self._infos, id, partial(parsed, found, self._path(id), self.uuid, id))
         return None if found is None else parsed(found, self._path(id), self.uuid, id)
 
     def _path(self, id: int) -> str:

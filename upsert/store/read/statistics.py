@@ -36,20 +36,30 @@ _FEW: Final = 256
 _MAX_FILES: Final = 256
 """A table of more files is judged by its largest ones."""
 
+_NEGLIGIBLE: Final = 0.01
+"""Where all runs but the largest one have no larger a share of a bucket's rows, no file is opened."""
+
 _RANGE: Final = 2.0**64
 
 Open = Callable[[FileEntry], DataFile]
 
 
 def row_count(layout: Layout, files: FileSet, open_file: Open) -> float:
-    """About how many rows the files hold; exactly where each bucket has one run, or has few rows."""
+    """About how many rows the files hold; exactly where each bucket has one run, or has few rows.
+
+    Where a bucket has one run with nearly all rows, no file is opened.
+    """
     if layout.is_counted:
         return max(0.0, sum(_counted_rows(open_file(entry)) for entry in files.entries))
     total = 0.0
     for runs in files.groups.values():
         entries = [entry for run in runs for entry in run]
         stored = float(sum(entry.rows for entry in entries))
-        if len(runs) > 1:
+        others = stored - max(sum(entry.rows for entry in run) for run in runs)
+        if others <= _NEGLIGIBLE * stored:
+            # whether they are new rows or new versions says less than the sample would leave open
+            stored -= others / 2
+        else:
             largest = nlargest(_MAX_FILES, entries, key=lambda entry: entry.rows)
             hashes = [open_file(entry).key_hashes(0, SAMPLE + 1) for entry in largest]
             stored = min(stored, distinct_hashes(hashes) * stored / sum(entry.rows for entry in largest))

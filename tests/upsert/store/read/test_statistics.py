@@ -67,6 +67,17 @@ def test_old_versions_and_deleted_rows_do_not_count(tmp_path: Path):
     assert table.snapshot().row_count == 1000
 
 
+def test_a_few_rows_beside_many_are_not_looked_at(tmp_path: Path):
+    table = Table.create(tmp_path / "orders", ORDERS, LOOSE)
+    table.write(orders(0, 4000, products=100))
+    for step in range(4):
+        table.write(orders(step * 10, 10, products=100))
+    snapshot = table.snapshot()
+    assert len(snapshot.files.entries) > 1
+    found = statistics.row_count(snapshot.layout, snapshot.files, lambda _: pytest.fail("a file was opened"))
+    assert found == pytest.approx(4000, rel=0.01)
+
+
 def test_rows_of_a_snapshot_are_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     table = Table.create(tmp_path / "orders", ORDERS, LOOSE)
     table.write(orders(0, 10, products=5))
