@@ -23,6 +23,7 @@ from deltajoin.spark.source import FORMAT, SourceOptions, register
 from deltajoin.spark.tables import JoinedTables
 from deltajoin.spec import DeltaJoinSpec
 from upsert.errors import ConfigurationError
+from upsert.managed.task_counts import counter_of
 from upsert.managed.task_memory import DEFAULT_TASK_MEMORY
 from upsert.store.retention.consumers import DEFAULT_LEASE_S
 from upsert.store.version import Version
@@ -84,7 +85,8 @@ def read_join(
     is_fused = physical in ("auto", "fused")
     hold = consumer_id, int(lease_s * 1000)
     by_cost = physical == "auto"
-    options = SourceOptions(tables.located, is_fused, first_load, start, *hold, task_memory, by_cost)
+    counter = counter_of(spark)
+    options = SourceOptions(tables.located, is_fused, first_load, start, *hold, task_memory, by_cost, counter)
     source = spark.readStream.format(FORMAT).options(**options.to_options()).load()
     if is_fused:
         return source

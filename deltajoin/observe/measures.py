@@ -8,6 +8,7 @@ has just begun to look gives the same count as one that has looked for days.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Final, NamedTuple
@@ -55,6 +56,7 @@ _VIEW: Final = ("view", "table")
 _QUERY: Final = ("query", "query_id")
 _INPUT: Final = (*_QUERY, "table")
 _SIDE: Final = (*_QUERY, "side")
+"""``left`` and ``right`` of latest mode; ``t0``, ``t1`` … are the tables of exact joins."""
 
 METRICS: Final[Mapping[str, Metric]] = {
     "table.readable": Metric("0: it cannot be read.", _TABLE),
@@ -96,7 +98,7 @@ METRICS: Final[Mapping[str, Metric]] = {
         "The most that the driver, and a worker that told it, have taken.", (*_QUERY, "process"), "By"
     ),
     "query.lookup.keys": Metric(
-        "Keys that its lookups have asked sources for.", _SIDE, "{key}", is_counter=True
+        "Keys that its lookups have asked sources, or tables, for.", _SIDE, "{key}", is_counter=True
     ),
     "query.lookup.rows": Metric("Rows that these have given.", _SIDE, "{row}", is_counter=True),
     "query.lookup.requests": Metric(
@@ -177,6 +179,36 @@ def levels_of(batches: Sequence[MicroBatch]) -> Mapping[str, int]:
     return next((batch.lookups for batch in reversed(batches) if batch.lookups is not None), {})
 
 
+_OF_TABLE: Final = re.compile(r"t[0-9]+(?=_)")
+
+
+class TableLookups(NamedTuple):
+    """What exact joins have looked up in a table, which has its number of EXPLAIN: keys, and their rows."""
+
+    table: str
+    keys: int
+    rows: int
+
+
+def table_lookups(lookups: Mapping[str, int]) -> list[TableLookups]:
+    """The lookups in each table, of what a query's totals or a micro-batch have of lookups.
+
+    >>> table_lookups({"t10_keys": 1, "t2_keys": 3, "t2_rows": 4, "left_keys": 1})
+    [TableLookups(table='t2', keys=3, rows=4), TableLookups(table='t10', keys=1, rows=0)]
+    """
+    tables = {match[0] for name in lookups if (match := _OF_TABLE.match(name)) is not None}
+    return [
+        TableLookups(table, lookups.get(f"{table}_keys", 0), lookups.get(f"{table}_rows", 0))
+        for table in sorted(tables, key=lambda table: int(table[1:]))
+    ]
+
+
+def sides_of(lookups: Mapping[str, int]) -> tuple[str, ...]:
+    """Both sides of lookups outside of managed tables; () for a query that has none."""
+    has_others = not lookups or any(_OF_TABLE.match(name) is None for name in lookups)
+    return SIDES if has_others else ()
+
+
 _Known = tuple[str, tuple[str, ...], float | None]
 
 
@@ -235,7 +267,10 @@ def _of_query(query: QueryInfo) -> Iterator[_Known]:
 def _of_lookups(
     of: tuple[str, ...], totals: Mapping[str, int], levels: Mapping[str, int]
 ) -> Iterator[_Known]:
-    for side in SIDES:
+    for one in table_lookups(totals):
+        yield "query.lookup.keys", (*of, one.table), one.keys
+        yield "query.lookup.rows", (*of, one.table), one.rows
+    for side in sides_of(totals):
         for name, (key, many) in _COUNTED.items():
             yield name, (*of, side), totals.get(f"{side}_{key}", 0) / many
         for name, key in _LEVELS.items():

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyspark.sql.streaming.query import StreamingQuery
 
 from deltajoin.latest.metrics import LookupMetrics, lookups_of
-from deltajoin.observe.measures import phases_of
+from deltajoin.observe.measures import TableLookups, phases_of, table_lookups
 from deltajoin.observe.overview import Lag, Observer
 from upsert.catalog.query_records import MicroBatch, QueryRecord, reason, this_driver
 from upsert.streaming_query import checkpoint_of_query
@@ -36,7 +37,8 @@ class QueryMetrics:
             in the warehouse that was named, and of sinks that say it.
         inputs: how far it is behind each table that it reads; () without a warehouse.
         writes: names of the tables that it writes; () without a warehouse.
-        lookups: what lookups outside of managed tables cost; None if it has none.
+        lookups: what lookups outside of managed tables cost; None if it has none. Those of exact joins are
+            ``table_lookups``.
     """
 
     id: str
@@ -53,6 +55,17 @@ class QueryMetrics:
     def rows_in(self) -> int:
         """Rows that all these micro-batches read."""
         return sum(batch.rows_in for batch in self.batches)
+
+    @property
+    def table_lookups(self) -> list[TableLookups]:
+        """What exact joins looked up in these micro-batches, by the numbers that EXPLAIN gives the tables.
+
+        [] over Spark Connect, and for micro-batches of another process.
+        """
+        found = Counter[str]()
+        for batch in self.batches:
+            found.update(batch.lookups or {})
+        return table_lookups(found)
 
     @property
     def took_s(self) -> dict[str, float]:

@@ -15,8 +15,9 @@ stateful operators that wrote it: for a change from or to this form see ``deltaj
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -28,8 +29,9 @@ from deltajoin.spark.offsets import JoinStep
 from deltajoin.spark.tables import JoinedTables, output_type
 from deltajoin.spec import DeltaJoinSpec
 from upsert.blobs import BLOB_COLUMN, from_blob, to_blobs
-from upsert.codec import Jsonable
+from upsert.codec import MAY_BE_MISSING, Jsonable
 from upsert.errors import BrokenPayloadError, ConfigurationError
+from upsert.managed.task_counts import add
 from upsert.spark_table import for_spark, rows_for_spark
 
 SHARD_COLUMN: Final = "shard"
@@ -38,11 +40,13 @@ BLOBS: Final = f"{SHARD_COLUMN} INT, {BLOB_COLUMN} BINARY"
 
 @dataclass(frozen=True)
 class BlobLabel(Jsonable):
-    """What every blob says: whose join it is, the step, and the number of the table that changed."""
+    """What every blob says: whose join it is, the step, the table that changed, and where lookups count."""
 
     fingerprint: str
     step: JoinStep
     table: int
+    counter: int | None = field(default=None, metadata=MAY_BE_MISSING)
+    batch: str = field(default="", metadata=MAY_BE_MISSING)
 
 
 class Payload(NamedTuple):
@@ -77,7 +81,9 @@ def join_blobs(
     step = _one_step(payloads, spec)
     tables = JoinedTables.open(spec, step.tables)
     changes = [_changes(payloads, tables, table) for table in range(len(spec.tables))]
-    yield from tables.evaluate(step, changes, shard=shard, shards=spec.shards)
+    figures, label = Counter[str](), payloads[0].label
+    yield from tables.evaluate(step, changes, shard=shard, shards=spec.shards, figures=figures)
+    add(label.counter, label.batch, figures)
 
 
 def _one_step(payloads: list[Payload], spec: DeltaJoinSpec) -> JoinStep:

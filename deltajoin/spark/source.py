@@ -18,6 +18,7 @@ and looks the others up where they are at the end of the step.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
@@ -46,8 +47,9 @@ from upsert.managed.stepping import (
     StepSource,
     size_of,
 )
+from upsert.managed.task_counts import add, batch_of
 from upsert.managed.task_memory import DEFAULT_TASK_MEMORY, TASK_MEMORY
-from upsert.options import Option, boolean, duration_ms, one_of, parse, text
+from upsert.options import Option, boolean, duration_ms, integer, one_of, parse, text
 from upsert.spark_formats import make_known
 from upsert.spark_table import arrow_schema, as_asked
 from upsert.store.read.changes import step_size
@@ -92,6 +94,7 @@ OPTIONS: Final = (
         "how long that is held after the query was last heard of; 0 s: nothing is held",
         default=DEFAULT_LEASE_MS,
     ),
+    Option("counter", integer(0), "the accumulator that gets what lookups are counted", default=None),
     TASK_MEMORY,
 )
 
@@ -101,7 +104,7 @@ class SourceOptions:
     """The options of one read, converted.
 
     ``gives_joined`` says whether the source joins itself, ``is_by_cost`` whether it may be another form where
-    that is cheaper.
+    that is cheaper, ``counter`` where lookups are counted: see `upsert.managed.task_counts`.
     """
 
     spec: DeltaJoinSpec
@@ -112,6 +115,7 @@ class SourceOptions:
     lease_ms: int = DEFAULT_LEASE_MS
     task_memory: int = DEFAULT_TASK_MEMORY
     is_by_cost: bool = False
+    counter: int | None = None
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
@@ -126,6 +130,7 @@ class SourceOptions:
             values["consumer.lease"],
             values[TASK_MEMORY.key],
             values["by-cost"],
+            values["counter"],
         )
 
     def to_options(self) -> dict[str, str]:
@@ -140,6 +145,8 @@ class SourceOptions:
         }
         if self.consumer_id is not None:
             options["consumer-id"] = self.consumer_id
+        if self.counter is not None:
+            options["counter"] = str(self.counter)
         return options if self.start is None else {**options, "start": json.dumps(self.start)}
 
 
@@ -277,6 +284,7 @@ class BucketChanges(InputPartition):
     table: int
     bucket: int
     step: JoinStep
+    batch: str = ""
 
 
 class ChangesReader(_JoinStepReader):
@@ -287,7 +295,7 @@ class ChangesReader(_JoinStepReader):
         tables = self.opened()
         step = self.step(tables, start, end)
         return [
-            BucketChanges(table, bucket, step)
+            BucketChanges(table, bucket, step, batch_of(end))
             for table in step.moved
             for bucket in tables.buckets_reached(step, table)
         ]
@@ -298,7 +306,8 @@ class ChangesReader(_JoinStepReader):
         changes = tables.consolidated(
             table, [tables.bucket_changes(partition.step, table, [partition.bucket])]
         )
-        label = BlobLabel(self._spec.fingerprint, partition.step, table).to_json()
+        counts = self._options.counter, partition.batch
+        label = BlobLabel(self._spec.fingerprint, partition.step, table, *counts).to_json()
         for shard, part in tables.by_shard(table, changes.rows):
             for blob in to_blobs(part, label):
                 columns = [pa.array([shard], pa.int32()), pa.array([blob], pa.binary())]
@@ -311,11 +320,12 @@ SLICE_ROWS: Final = 500_000
 
 @dataclass(frozen=True)
 class ShardOfStep(InputPartition):
-    """What one task joins: one of so many shards of a step."""
+    """What one task joins: one of so many shards of a step of a micro-batch."""
 
     step: JoinStep
     shard: int = 0
     shards: int = 1
+    batch: str = ""
 
 
 class JoiningReader(_JoinStepReader):
@@ -346,9 +356,10 @@ class JoiningReader(_JoinStepReader):
         step = self.step(tables, start, end)
         root = root_of(tables) if step.is_first else None
         if root is not None:
-            return slices(step, tables, root, self._slice_rows, self.readable_bytes)
+            parts = slices(step, tables, root, self._slice_rows, self.readable_bytes)
+            return [replace(part, batch=batch_of(end)) for part in parts]
         shards = self._tasks(tables, step)
-        return [ShardOfStep(step, shard, shards) for shard in range(shards)]
+        return [ShardOfStep(step, shard, shards, batch_of(end)) for shard in range(shards)]
 
     def _tasks(self, tables: JoinedTables, step: JoinStep) -> int:
         """As many as the changes are worth."""
@@ -378,8 +389,10 @@ class JoiningReader(_JoinStepReader):
         step, shard, shards = partition.step, partition.shard, partition.shards
         tables = JoinedTables.open(self._spec, step.tables)
         changes = [tables.shard_changes(step, table, shard, shards) for table in range(len(tables.tables))]
-        for batch in tables.evaluate(step, changes, shard=shard, shards=shards):
+        figures = Counter[str]()
+        for batch in tables.evaluate(step, changes, shard=shard, shards=shards, figures=figures):
             yield as_asked(batch, self._schema)
+        add(self._options.counter, partition.batch, figures)
 
 
 def root_of(tables: JoinedTables) -> int | None:

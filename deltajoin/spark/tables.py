@@ -8,6 +8,7 @@ that what consolidates to nothing meets in one task.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -324,12 +325,25 @@ class JoinedTables:
         return self.spec.to_json(), *definitions, *(count.bit_length() for count in rows)
 
     def evaluate(
-        self, step: JoinStep, changes: Sequence[Changes], *, shard: int = 0, shards: int = 1
+        self,
+        step: JoinStep,
+        changes: Sequence[Changes],
+        *,
+        shard: int = 0,
+        shards: int = 1,
+        figures: Counter[str] | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Consolidated rows of one shard of a step, given its consolidated changes; batches as ``output``."""
+        """Consolidated rows of one shard of a step, given its consolidated changes; batches as ``output``.
+
+        ``figures`` gets how many keys were looked up in each table, as ``t0_keys``, and how many rows these
+        have, as ``t0_rows``.
+        """
+        counted = Counter[str]() if figures is None else figures
         before, after = (
             [
-                self.split.cut_lookup(table, self.match(table, version), shard, shards)
+                self.split.cut_lookup(
+                    table, _counted(self.match(table, version), table, counted), shard, shards
+                )
                 for table, version in enumerate(versions)
             ]
             for versions in (step.old, step.new)
@@ -454,3 +468,15 @@ class _Facts:
     def _estimated(self, table: int, columns: tuple[str, ...]) -> float:
         snapshot: Snapshot = self._snapshot(table)
         return snapshot.rows_per_key(self._joined.sides[table].names_now(columns))
+
+
+def _counted(match: Match, table: int, figures: Counter[str]) -> Match:
+    """Lookups that count their keys and what these find."""
+
+    def counted(by: Sequence[str], keys: pa.Table, select: Sequence[str]) -> tuple[Ints, pa.Table]:
+        positions, rows = match(by, keys, select)
+        figures[f"t{table}_keys"] += keys.num_rows
+        figures[f"t{table}_rows"] += len(positions)
+        return positions, rows
+
+    return counted

@@ -16,7 +16,7 @@ import pyarrow as pa
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from deltajoin.observe.measures import PHASES, SIDES, levels_of, phases_of
+from deltajoin.observe.measures import PHASES, levels_of, phases_of, sides_of, table_lookups
 from deltajoin.observe.overview import Overview, QueryInfo, TableInfo, shown
 from upsert.catalog.query_records import MicroBatch
 
@@ -378,7 +378,7 @@ def lookups(query: QueryInfo) -> list[LookupRow]:
         mean_ms = round(taken_us / requests / 1000) if requests else None
         return LookupRow(side=side, mean_ms=mean_ms, **counts, **held)
 
-    return [row(side) for side in SIDES]
+    return [] if query.record.totals.lookups is None else [row(side) for side in sides_of(totals)]
 
 
 _LOOKUP_COUNTS: Final = ("keys", "requests", "retries", "failed_keys", "hits", "misses", "evictions")
@@ -396,6 +396,7 @@ _ENVIRONMENT.filters |= {
     "cell": cell,
     "growth_points": growth_points,
     "lookups": lookups,
+    "table_lookups": table_lookups,
     "milliseconds": milliseconds,
     "number": number,
     "remedy": remedy,

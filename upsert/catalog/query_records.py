@@ -19,6 +19,7 @@ from typing import Any, Final, Literal, NamedTuple, Self
 
 from upsert.codec import MAY_BE_MISSING, Jsonable, written_with
 from upsert.errors import ConfigurationError, own_error
+from upsert.managed.task_counts import figures_of
 from upsert.options import masked_text
 from upsert.store.storage import storage_of
 from upsert.store.version import Version
@@ -82,7 +83,9 @@ class MicroBatch(Jsonable):
         rows_out: rows that it wrote; None where the sink does not say.
         duration_ms: what each of its phases took, by Spark's names, ``triggerExecution`` being the whole.
         inputs: its sources.
-        lookups: what it observed as ``deltajoin.lookups``, without zeros; None if it looks nothing up so.
+        lookups: what it observed as ``deltajoin.lookups``, without zeros, and of exact joins how many keys
+            were looked up in each table and how many rows these have, as ``t0_keys`` and ``t0_rows``; None
+            if it looked nothing up so.
         state_rows: rows in the state of Spark's operators after it.
         state_bytes: memory that this state takes.
         driver_peak_bytes: the most memory that the driver's Python process had had by then; 0 if not known.
@@ -135,18 +138,19 @@ class MicroBatch(Jsonable):
             out if isinstance(out, int) and out >= 0 else None,
             {str(phase): max(0, int(took)) for phase, took in (progress.get("durationMs") or {}).items()},
             inputs,
-            _lookups(progress.get("observedMetrics") or {}),
+            _lookups(progress.get("observedMetrics") or {}, figures_of(sources)),
             sum(max(0, state.get("numRowsTotal") or 0) for state in states),
             sum(max(0, state.get("memoryUsedBytes") or 0) for state in states),
         )
 
 
-def _lookups(observed: Mapping[str, Any]) -> dict[str, int] | None:
-    """What was observed as ``deltajoin.lookups``; None where nothing was, as of no rows."""
+def _lookups(observed: Mapping[str, Any], counted: Mapping[str, int]) -> dict[str, int] | None:
+    """What was observed as ``deltajoin.lookups``, and counted by tasks; None where nothing was."""
     found = observed.get(LOOKUPS)
     if not isinstance(found, dict) or all(value is None for value in found.values()):
-        return None
-    return {str(name): value for name, value in found.items() if isinstance(value, int) and value > 0}
+        return dict(counted) or None
+    measured = {str(name): value for name, value in found.items() if isinstance(value, int) and value > 0}
+    return {**measured, **counted}
 
 
 def _name(described: Mapping[str, Any]) -> str:

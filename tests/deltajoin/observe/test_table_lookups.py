@@ -1,0 +1,94 @@
+"""Exact joins say how many keys they looked up in each table, in whatever form and process."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+import deltajoin
+import planner
+from deltajoin.observe.measures import samples
+from deltajoin.observe.overview import Observer
+from deltajoin.ui import pages
+from upsert import Catalog
+
+pytestmark = pytest.mark.spark
+
+QUERY = "SELECT o.id, p.name FROM orders o JOIN products p ON o.product = p.id"
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    catalog = Catalog(tmp_path / "warehouse", optimize=planner.optimize)
+    catalog.sql("CREATE TABLE orders (id INT, product INT, PRIMARY KEY (id) NOT ENFORCED, INDEX (product))")
+    catalog.sql("CREATE TABLE products (id INT, name STRING, PRIMARY KEY (id) NOT ENFORCED)")
+    catalog.sql("CREATE TABLE sold (id INT, name STRING, PRIMARY KEY (id) NOT ENFORCED)")
+    catalog.table("products").write(pa.table({"id": [1, 2], "name": ["tea", "rum"]}))
+    order(catalog, 1, 1)
+    order(catalog, 2, 2)
+    order(catalog, 3, 9)
+    return catalog
+
+
+def order(catalog: Catalog, id: int, product: int) -> None:
+    catalog.table("orders").write(pa.table({"id": [id], "product": [product]}))
+
+
+def joined(catalog: Catalog, spark: SparkSession, **options: Any) -> DataFrame:
+    catalog.read_changes(spark, "orders").createOrReplaceTempView("orders_of_lookups")
+    catalog.read_changes(spark, "products").createOrReplaceTempView("products_of_lookups")
+    query = QUERY.replace(" orders ", " orders_of_lookups ").replace(" products ", " products_of_lookups ")
+    return planner.optimize(spark.sql(query), sink_key=["id"], **options)
+
+
+def in_batches(query: StreamingQuery) -> list[Mapping[str, int] | None]:
+    return [batch.lookups for batch in deltajoin.metrics(query).batches if batch.rows_in]
+
+
+FIRST = {"t1_keys": 3, "t1_rows": 2}
+"""The orders drive the first load, and look their products up where these are at its end."""
+
+BOTH = {"t1_keys": 3, "t0_keys": 2, "t0_rows": 2}
+"""Where all tables move, orders look up products before the first one, and products all orders."""
+
+
+@pytest.mark.parametrize(("physical", "first"), [("fused", FIRST), ("shuffled", BOTH), ("stateful", BOTH)])
+def test_tasks_count_what_each_micro_batch_looks_up(
+    catalog: Catalog, spark: SparkSession, tmp_path: Path, physical: str, first: dict[str, int]
+) -> None:
+    stream = joined(catalog, spark, physical=physical, shards=1)
+    query = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c")).start()
+    try:
+        query.processAllAvailable()
+        order(catalog, 4, 2)
+        query.processAllAvailable()
+        order(catalog, 4, 8)
+        query.processAllAvailable()
+        assert in_batches(query) == [first, {"t1_keys": 1, "t1_rows": 1}, {"t1_keys": 2, "t1_rows": 1}]
+    finally:
+        query.stop()
+
+
+def test_what_the_driver_looks_up_counts_too_and_is_a_metric(
+    catalog: Catalog, spark: SparkSession, tmp_path: Path
+) -> None:
+    recorder = catalog.record_queries(spark)
+    stream = joined(catalog, spark)
+    query = catalog.write_changes(stream, "sold").option("checkpointLocation", str(tmp_path / "c")).start()
+    query.processAllAvailable()
+    order(catalog, 4, 2)
+    query.processAllAvailable()
+    query.stop()
+    assert in_batches(query) == [FIRST, {"t1_keys": 1, "t1_rows": 1}]
+    assert deltajoin.metrics(query).table_lookups == [("t1", 4, 3)]
+    recorder.close()
+    seen = Observer(catalog.warehouse).look(0)
+    found = {(one.name, one.labels[2]): one.value for one in samples(seen) if ".lookup." in one.name}
+    assert found == {("query.lookup.keys", "t1"): 4, ("query.lookup.rows", "t1"): 3}
+    page = pages.snapshot_file(seen)
+    assert '<tr><td>t1</td><td class="n">4</td><td class="n">3</td></tr>' in page
+    assert "Lookups and caches" not in page

@@ -1,0 +1,97 @@
+"""Figures that tasks of a source in Python leave, added up in the driver by an accumulator of Spark.
+
+Spark takes no metrics from such a source, but its processes send what they add to accumulators, as those of
+any task do, once for each task that succeeds. One accumulator serves all queries of a driver: tasks add their
+figures under the offset that their micro-batch ends with, by which the query's progress tells of it. What a
+task does again, after a failure of another one, it counts again. Over Spark Connect there is no accumulator.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from upsert.connect import is_connect
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.accumulators import Accumulator
+    from pyspark.sql import SparkSession
+
+KEPT: Final = 1_000
+"""Micro-batches of all queries whose figures a driver remembers: Spark remembers 100 of each query."""
+
+_Figures = dict[str, dict[str, int]]
+_LOCK: Final = threading.Lock()
+
+
+class _Sums:
+    """Spark's `AccumulatorParam` of figures by micro-batch and name; the oldest batches are forgotten."""
+
+    def zero(self, value: _Figures) -> _Figures:  # noqa: ARG002
+        return {}
+
+    def addInPlace(self, value1: _Figures, value2: _Figures) -> _Figures:  # noqa: N802
+        with _LOCK:
+            for batch, figures in value2.items():
+                sums = value1.setdefault(batch, {})
+                for name, count in figures.items():
+                    sums[name] = sums.get(name, 0) + count
+            while len(value1) > KEPT:
+                del value1[next(iter(value1))]
+        return value1
+
+
+_SUMS: Final[Any] = _Sums()
+_own: tuple[SparkContext, Accumulator[_Figures]] | None = None
+
+
+def counter_of(spark: SparkSession) -> int | None:
+    """The number by which tasks add to the accumulator of this driver; None where there is none."""
+    global _own
+    if is_connect(spark):
+        return None
+    with _LOCK:
+        if _own is None or _own[0] is not spark.sparkContext:
+            _own = spark.sparkContext, spark.sparkContext.accumulator({}, _SUMS)
+        return _own[1].aid
+
+
+def add(counter: int | None, batch: str, figures: Mapping[str, int]) -> None:
+    """Add the figures of a task, or of the driver where it does what tasks do, to those of a micro-batch."""
+    if counter is not None and (counted := {name: count for name, count in figures.items() if count}):
+        from pyspark.accumulators import _deserialize_accumulator  # who only reads records needs no Spark
+
+        _deserialize_accumulator(counter, {}, _SUMS).add({batch: counted})
+
+
+def batch_of(end: object) -> str:
+    """What the micro-batches of a source that end with an offset are called, as values or text of JSON.
+
+    >>> batch_of({"b": 1, "a": 2}) == batch_of('{"a": 2, "b": 1}')
+    True
+    """
+    return json.dumps(json.loads(end) if isinstance(end, str) else end, sort_keys=True)
+
+
+def figures_of(sources: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """The figures of a micro-batch by the sources of its progress, added up; {} for none."""
+    if _own is None:
+        return {}
+    moved = [source for source in sources if source.get("startOffset") != source.get("endOffset")]
+    found: dict[str, int] = {}
+    with _LOCK:
+        known = _own[1].value
+        for source in moved:
+            for name, count in known.get(_named(source.get("endOffset")), {}).items():
+                found[name] = found.get(name, 0) + count
+    return found
+
+
+def _named(end: object) -> str:
+    try:
+        return batch_of(end)
+    except ValueError:
+        return ""  # the offset of another source
