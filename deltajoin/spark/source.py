@@ -94,7 +94,12 @@ OPTIONS: Final = (
         "how long that is held after the query was last heard of; 0 s: nothing is held",
         default=DEFAULT_LEASE_MS,
     ),
-    Option("counter", integer(0), "the accumulator that gets what lookups are counted", default=None),
+    Option(
+        "counter",
+        integer(0),
+        "number of the accumulator in which lookups are counted, which planner.optimize and read_join set",
+        default=None,
+    ),
     TASK_MEMORY,
 )
 
