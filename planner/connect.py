@@ -47,6 +47,9 @@ _OF_ROWS: Final = frozenset(
 _CHANGELOGS: Final = frozenset({"upsert-table", "upsert-kafka", "kafka-changelog", "delta-join"})
 """Formats that give changes."""
 
+_WHOLE: Final = frozenset({"upsert-table", "delta-join"})
+"""Formats that give every kind of change, without the option `changelog`."""
+
 _INSTEAD: Final = (
     "join them in one statement of catalog.sql, or by deltajoin.read_join; or use a classic session, which "
     "plans every query"
@@ -71,6 +74,10 @@ def carried(df: DataFrame) -> DataFrame:
     if not df.isStreaming or not any(map(_gives_changes, messages)):
         return df
     used = {m.WhichOneof("rel_type") for m in messages if m.DESCRIPTOR.full_name == "spark.connect.Relation"}
+    unions = [m.set_op for m in messages if _is_relation(m, "set_op")]
+    if unions:
+        _check_unions(unions, messages)
+        used.discard("set_op")
     if others := sorted(used - _OF_ROWS):
         raise PlanError(
             [Refused(f"over Spark Connect changes are taken row by row only, found {others[0]!r}", _INSTEAD)]
@@ -94,7 +101,43 @@ def carried(df: DataFrame) -> DataFrame:
                 )
             ]
         )
-    return df
+    return df.withMetadata(ROW_KIND_COLUMN, {KEYS_MARK: UniqueKeys().to_text()}) if unions else df
+
+
+def _is_relation(message: Any, kind: str) -> bool:
+    is_relation = message.DESCRIPTOR.full_name == "spark.connect.Relation"
+    return bool(is_relation and message.WhichOneof("rel_type") == kind)
+def _check_unions(unions: Sequence[Any], messages: Sequence[Any]) -> None:
+    """Refuse a union in which a kind may meet another column, or is that of a change that is not whole."""
+    is_plain = all(
+        one.set_op_type == one.SET_OP_TYPE_UNION
+        and one.is_all
+        and one.by_name
+        and not one.allow_missing_columns
+        for one in unions
+    )
+    if not is_plain:
+        raise PlanError(
+            [
+                Refused(
+                    "over Spark Connect changes are united by the names of their columns, all of them, found "
+                    "another union",
+                    f"write one.unionByName(other), or UNION ALL in catalog.sql; else {_INSTEAD}",
+                )
+            ]
+        )
+    reads = [m.read.data_source for m in messages if _is_relation(m, "read") and m.read.is_streaming]
+    for read in reads:
+        if read.format not in _WHOLE or "changelog" in {key.lower() for key in read.options}:
+            raise PlanError(
+                [
+                    Refused(
+                        f"over Spark Connect a union with {read.format!r}, whose changes may not say which "
+                        "rows they replace, cannot be planned",
+                        "unite managed tables, or the mirrors of topics",
+                    )
+                ]
+            )
 
 
 def _messages(message: Any) -> Iterator[Any]:
@@ -143,6 +186,8 @@ def planned(
 ) -> DataFrame:
     """The changes of a query, by its text: of one table row by row, or of a delta join of several.
 
+    Those of queries with UNION ALL between them are all of theirs; nothing is known to tell these apart.
+
     Rows that are only added may be looked up in others, `FOR SYSTEM_TIME AS OF`; a batch, too.
 
     Each table is a column with the table's name in the query, of which its columns are fields; so items and
@@ -159,6 +204,8 @@ def planned(
         PlanError: the query is not ``SELECT … FROM … JOIN … ON … WHERE …`` over such tables.
         SchemaError: a column is unknown, or a join lacks an index.
     """
+    if len(query.united) > 1:
+        return _united(df, query, references, tables, options)
     text = _Text(query, references, tables)
     source = text.source(df, Settings.of_query(options, df.sparkSession.conf.getAll))
     try:
@@ -171,6 +218,43 @@ def planned(
         reason = str(cause.getMessage() or cause).splitlines()[0]
         raise SchemaError(f"{query.subject}: {reason}") from cause
     return rows.withMetadata(ROW_KIND_COLUMN, text.marks(names)) if kinds else rows
+
+
+def _united(
+    df: DataFrame,
+    query: QueryText,
+    references: Sequence[Reference],
+    tables: Sequence[DataFrame | None],
+    options: Mapping[str, Any],
+) -> DataFrame:
+    """The changes of queries with UNION ALL between them, whose columns meet by position."""
+    parts, at = list[DataFrame](), 0
+    for one in query.united:
+        own = slice(at, at := at + len(one.references))
+        parts.append(planned(df, one, references[own], tables[own], options))
+    first, *others = parts
+
+    def refuse(what: str, remedy: str) -> NoReturn:
+        raise PlanError([Refused(f"{query.subject}: over Spark Connect a UNION ALL {what}", remedy)])
+
+    if len({len(part.columns) for part in parts}) > 1:
+        counts = " and ".join(str(len(part.columns)) for part in parts)
+        refuse(f"must have queries of as many columns, got {counts}", "select as many in each")
+    if len({ROW_KIND_COLUMN in part.columns for part in parts}) > 1:
+        refuse("of changes and of rows that are only added", "write these into a managed table first")
+    if any(UpsertKey.of_schema(part.schema.jsonValue()) is not None for part in parts):
+        refuse(
+            "of upserts, which do not say which rows they replace, cannot be planned",
+            "read every kind of change, or write each query into a table of its own",
+        )
+    is_changes = ROW_KIND_COLUMN in first.columns
+    kinds = [ROW_KIND_COLUMN] if is_changes else []
+    names = [f"_{number}" for number in range(len(first.columns) - len(kinds))]
+    rows = first.toDF(*names, *kinds)
+    for other in others:
+        rows = rows.unionByName(other.toDF(*names, *kinds))
+    rows = rows.toDF(*first.columns)
+    return rows.withMetadata(ROW_KIND_COLUMN, {KEYS_MARK: UniqueKeys().to_text()}) if is_changes else rows
 
 
 @dataclass(frozen=True)

@@ -10,18 +10,20 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark import TaskContext
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from upsert.connect import is_connect, needs_classic
+from upsert.connect import is_connect
 from upsert.errors import ConfigurationError
 from upsert.spark_table import arrow_of
 
@@ -63,18 +65,48 @@ def query_of_task(subject: str) -> str:
     return found
 
 
-def needs_identity(df: DataFrame, what: str) -> None:
-    """Refuse a sink that must know of which query its micro-batches are, where Spark does not tell.
+_OF_THIS_CALL: Final[ContextVar[str | None]] = ContextVar("query of a micro-batch", default=None)
+
+
+class OfCheckpoint:
+    """What a server of Spark Connect calls with each micro-batch: a function that asks of which query it is.
+
+    There Spark tells Python no query. Its id is in the checkpoint, where Spark writes it before the first
+    micro-batch, and reads it after a restart. It is read once in a process, which serves one run of a query.
+    """
+
+    def __init__(self, write: Callable[[DataFrame, int], None], checkpoint: str) -> None:
+        """Of a function, and the checkpoint that the query is started with."""
+        self._write = write
+        self._checkpoint = checkpoint
+        self._query: str | None = None
+
+    def __call__(self, rows: DataFrame, batch: int) -> None:
+        """Write the rows of a micro-batch."""
+        if self._query is None:
+            self._query = query_of_checkpoint(rows.sparkSession, self._checkpoint)
+        token = _OF_THIS_CALL.set(self._query)
+        try:
+            self._write(rows, batch)
+        finally:
+            _OF_THIS_CALL.reset(token)
+
+
+def query_of_checkpoint(spark: SparkSession, checkpoint: str) -> str:
+    """The id of the query that a checkpoint belongs to, as Spark itself reads files.
 
     Raises:
-        ConfigurationError: the session is one of Spark Connect.
+        ConfigurationError: there is no such checkpoint.
     """
-    needs_classic(
-        df,
-        what,
-        "over Connect a micro-batch does not tell of which query it is, so a repeated one would count twice; "
-        "write changes whose rows the sink's key tells apart, or aggregate in a materialized view",
-    )
+    plain = "".join(f"\\{sign}" if sign in "{}[]*?\\" else sign for sign in checkpoint)
+    try:
+        found = spark.read.text(f"{plain.rstrip('/')}/metadata").collect()
+        return str(json.loads("".join(row[0] for row in found))["id"])
+    except (AnalysisException, ValueError, KeyError) as cause:
+        raise ConfigurationError(
+            f"checkpoint {checkpoint!r}: a file 'metadata' must say of which query it is, got {cause}; start "
+            "the query with a folder that it can write"
+        ) from cause
 
 
 def query_of_micro_batch(rows: DataFrame, subject: str) -> str:
@@ -83,6 +115,8 @@ def query_of_micro_batch(rows: DataFrame, subject: str) -> str:
     Raises:
         ConfigurationError: the call comes from no query, or its thread does not know which.
     """
+    if (known := _OF_THIS_CALL.get()) is not None:
+        return known
     query = rows.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
     if query is None:
         raise ConfigurationError(

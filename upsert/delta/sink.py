@@ -47,7 +47,7 @@ def sink_of(table: DeltaTable, state: str) -> KeyedSink:
     """The table as a sink of streams; the rows of keys that do not tell rows apart lie in ``state``."""
     sink = Sink(f"table {table.name!r}", table.schema.primary_key, table.materialize)
     write = WriteMicroBatch(table)
-    return KeyedSink(sink, table.schema, "Delta Lake", state, lambda spark: check(spark, table), write)
+    return KeyedSink(sink, table.schema, state, lambda spark: check(spark, table), write)
 
 
 def check(spark: SparkSession, table: DeltaTable) -> None:

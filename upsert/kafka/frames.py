@@ -27,10 +27,10 @@ from upsert.materializer.choice import Changes, choose
 from upsert.materializer.hidden_table import FOLDER, HiddenTable, KeptRows
 from upsert.materializer.micro_batch import Materialize
 from upsert.rowkind import ROW_KIND_COLUMN
-from upsert.spark_formats import QueryWriter, query_writer, register
+from upsert.spark_formats import micro_batch_writer, query_writer, register
 from upsert.store.paths import table_folder
 from upsert.stream_keys import UpsertKey
-from upsert.streaming_query import needs_identity, query_of_micro_batch
+from upsert.streaming_query import query_of_micro_batch
 
 __all__ = ["read", "read_changes", "write", "write_changes", "write_upsert"]
 
@@ -134,12 +134,11 @@ def write_upsert(df: DataFrame, table: KafkaTable | Mapping[str, str]) -> DataSt
             f"{'stream' if df.isStreaming else 'batch'} into {table.connector!r}; use df.write or "
             "write_changes"
         )
-    needs_identity(df, f"{table.name}: upserts in update mode, and 'sink.materialize',")
     distribution = distribution_of(table, df)
     if choose(sink_of(table), Changes.of_schema(df.schema.jsonValue())).is_materialized:
         hidden = _hidden_table(table, df, distribution)
-        return QueryWriter(df).foreachBatch(Materialize(hidden, distribution.write))
-    return QueryWriter(df).outputMode("update").foreachBatch(distribution.write)
+        return micro_batch_writer(df, Materialize(hidden, distribution.write))
+    return micro_batch_writer(df, distribution.write).outputMode("update")
 
 
 def _hidden_table(table: KafkaTable, df: DataFrame, distribution: Distribution) -> HiddenTable:

@@ -26,7 +26,7 @@ from upsert.managed.tasks import folded_by_tasks, staged_by_tasks
 from upsert.managed.writer import BatchWriter, hidden_table, sink_of
 from upsert.materializer.choice import Changes, choose
 from upsert.materializer.micro_batch import Materialize, WriteBatch, by_bucket
-from upsert.spark_formats import QueryWriter, query_writer, register
+from upsert.spark_formats import micro_batch_writer, query_writer, register
 from upsert.spark_table import (
     FORMAT,
     bucket_expression,
@@ -43,7 +43,6 @@ from upsert.store.rows.partitions import Overwrite
 from upsert.store.table import Table
 from upsert.store.table_options import SINK_MATERIALIZE
 from upsert.stream_keys import UpsertKey
-from upsert.streaming_query import needs_identity
 
 _KEYWORDS: Final = {
     name.replace(".", "_").replace("-", "_"): name
@@ -198,8 +197,7 @@ def write_changes(df: DataFrame, path: str, options: Mapping[str, str] = {}) -> 
     others = {key: text for key, text in options.items() if key.lower() != SINK_MATERIALIZE.key}
     write = WriteBatch(table.path, table.uuid, table.options.bucket, expression, began, others)
     if choose(sink_of(table, asked.materialize), Changes.of_schema(schema)).is_materialized:
-        needs_identity(df, f"table {table.name!r}: 'sink.materialize'")
-        return QueryWriter(df).foreachBatch(Materialize(hidden_table(table), write.write))
+        return micro_batch_writer(df, Materialize(hidden_table(table), write.write))
     if (key := UpsertKey.of_schema(schema)) is not None:
         key.check_is_key(table.schema.primary_key, of=f"table {table.name!r}")
         if not key.is_append:
@@ -209,8 +207,7 @@ def write_changes(df: DataFrame, path: str, options: Mapping[str, str] = {}) -> 
                     f"'merge-engine' = {DEDUPLICATE!r}, for it gives each group's whole result again, got "
                     f"{engine!r}; create one"
                 )
-            needs_identity(df, f"table {table.name!r}: an aggregate in update mode")
-            return QueryWriter(df).outputMode("update").foreachBatch(write)
+            return micro_batch_writer(df, write).outputMode("update")
     tasks = int(str(df.sparkSession.conf.get("spark.sql.shuffle.partitions")))
     if table.options.bucket <= _FOLDED_BUCKETS and tasks <= _FOLDED_TASKS:
         expression = None

@@ -20,14 +20,13 @@ from upsert.materializer.hidden_table import FOLDER, HiddenTable, KeptRows
 from upsert.materializer.micro_batch import Materialize, Write, whole_keys
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
-from upsert.spark_formats import QueryWriter
+from upsert.spark_formats import micro_batch_writer
 from upsert.spark_table import check_fits, spark_schema
 from upsert.store.rows.conform import conform
 from upsert.store.rows.fold import fold, naming
 from upsert.store.rows.layout import Layout
 from upsert.store.rows.merge import SortedRows
 from upsert.stream_keys import UpsertKey
-from upsert.streaming_query import needs_identity
 from upsert.types import quoted
 
 
@@ -38,7 +37,6 @@ class KeyedSink:
     Attributes:
         sink: what counts of it.
         schema: the columns that are written, and the key.
-        system: whose it is, for messages.
         state: folder for the rows of keys that do not tell the rows of a query apart.
         prepare: checks the table, and makes what writes need, before a query starts.
         write: writes a micro-batch, as often as it is called for it; it counts once.
@@ -46,7 +44,6 @@ class KeyedSink:
 
     sink: Sink
     schema: TableSchema
-    system: str
     state: str
     prepare: Callable[[SparkSession], None]
     write: Write
@@ -74,18 +71,17 @@ class KeyedSink:
         if choose(self.sink, Changes.of_schema(schema)).is_materialized:
             kept = KeptRows(self.schema, self.sink.key)
             hidden = HiddenTable(self.sink.name, f"{self.state}/{FOLDER}", kept, 1, self.sink.key)
-            return QueryWriter(df).foreachBatch(Materialize(hidden, self.write))
-        writer = QueryWriter(df).foreachBatch(self.write)
+            return micro_batch_writer(df, Materialize(hidden, self.write))
+        writer = micro_batch_writer(df, self.write)
         return writer if upserts is None or upserts.is_append else writer.outputMode("update")
 
     def write_upsert(self, df: DataFrame) -> DataStreamWriter:
         """A writer in update mode, for aggregates whose rows replace each other by the primary key."""
         self._check(df)
         self.prepare(df.sparkSession)
-        return QueryWriter(df).outputMode("update").foreachBatch(self.write)
+        return micro_batch_writer(df, self.write).outputMode("update")
 
     def _check(self, df: DataFrame) -> None:
-        needs_identity(df, f"{self.sink.name}: rows of {self.system}")
         check_fits(df.schema, self.schema, of=self.sink.name)
 
 

@@ -59,6 +59,7 @@ class WriteBatch:
         """Write rows of which those of a bucket are in one task, unless an earlier call has."""
         Table.open(self.path, self.uuid)
         query = query_of_micro_batch(rows, f"{FORMAT}: micro-batches of write_changes")
+        register(rows.sparkSession)
         writer = rows.write.format(FORMAT).option("path", self.path).option("micro-batch", f"{query}:{batch}")
         writer = writer.options(**self.options)
         if self.definition is not None:

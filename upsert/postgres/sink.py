@@ -99,7 +99,7 @@ def sink_of(table: PostgresTable, state: str) -> KeyedSink:
     name = f"table {table.name!r}"
     sink = Sink(name, table.schema.primary_key, table.materialize)
     write = WriteMicroBatch(table)
-    return KeyedSink(sink, table.schema, "PostgreSQL", state, lambda _: _prepare(table), write)
+    return KeyedSink(sink, table.schema, state, lambda _: _prepare(table), write)
 
 
 def write(df: DataFrame, table: PostgresTable) -> None:

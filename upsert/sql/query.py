@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Final
 
 from sqlglot import exp
@@ -164,6 +165,26 @@ class QueryText:
         edits = [edit for table, view in pairs for edit in self._edits(table, view)]
         unqualified = {(table.db, table.name) for table, _ in pairs if table.db and not table.alias}
         return self.worded.edited([*edits, *_without_database(self.tree, unqualified)])
+
+    @property
+    def united(self) -> tuple[QueryText, ...]:
+        """The queries of which UNION ALL alone makes one, in the order of the text; else the query itself.
+
+        >>> [one.text for one in QueryText.of("SELECT a FROM t UNION ALL SELECT b FROM u").united]
+        ['SELECT a FROM t', 'SELECT b FROM u']
+        """
+        if not _is_union_all(self.tree):
+            return (self,)
+        depth, starts, ends = 0, [self.start], list[int]()
+        tokens = tokens_of(self._white, self.subject)
+        for token, following in pairwise(tokens):
+            depth += (token.token_type is TokenType.L_PAREN) - (token.token_type is TokenType.R_PAREN)
+            if depth == 0 and token.token_type is TokenType.UNION:
+                ends.append(token.start)
+                starts.append(following.end + 1)  # it is ALL
+        return tuple(
+            replace(self, start=start, end=end) for start, end in zip(starts, [*ends, self.end], strict=True)
+        )
 
     @cached_property
     def _white(self) -> str:
@@ -330,6 +351,17 @@ def _is_named_query(table: exp.Table) -> bool:
             return True
         node = parent
     return False
+
+
+def _is_union_all(tree: Any) -> bool:
+    """Whether a query is several SELECT with UNION ALL between them, and nothing else."""
+    while isinstance(tree, exp.Union):
+        known = {"this", "expression", "distinct"}
+        has_more = any(part for name, part in tree.args.items() if name not in known)
+        if has_more or tree.args.get("distinct") or not isinstance(tree.expression, exp.Select):
+            return False
+        tree = tree.this
+    return isinstance(tree, exp.Select)
 
 
 def _without_database(tree: exp.Expr, tables: set[tuple[str, str]]) -> Iterator[Edit]:
