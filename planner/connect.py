@@ -24,6 +24,7 @@ from deltajoin.spec import KINDS, DeltaJoinSpec, JoinedTable, output_name
 from deltajoin.temporal import STATE
 from deltajoin.tree import Inner, Leaf, Node, Outer, Ref, visible
 from planner.connect_lookups import FoundJoin, relation
+from planner.connect_sums import FUNCTIONS, Item, counted, in_sql, summed
 from planner.refusals import PlanError, Refused
 from planner.settings import Settings
 from upsert.connect import parallelism
@@ -43,6 +44,11 @@ _OF_ROWS: Final = frozenset(
     }
 )
 """Relations of a plan that take a change for itself."""
+
+_OF_COLUMNS: Final = frozenset(
+    {"project", "subquery_alias", "drop", "with_columns", "with_columns_renamed", "to_df"}
+)
+"""Relations that give every row of their input."""
 
 _CHANGELOGS: Final = frozenset({"upsert-table", "upsert-kafka", "kafka-changelog", "delta-join"})
 """Formats that give changes."""
@@ -78,6 +84,8 @@ def carried(df: DataFrame) -> DataFrame:
     if unions:
         _check_unions(unions, messages)
         used.discard("set_op")
+    if _groups_at_top(df, messages):
+        used.discard("aggregate")
     if others := sorted(used - _OF_ROWS):
         raise PlanError(
             [Refused(f"over Spark Connect changes are taken row by row only, found {others[0]!r}", _INSTEAD)]
@@ -107,6 +115,22 @@ def carried(df: DataFrame) -> DataFrame:
 def _is_relation(message: Any, kind: str) -> bool:
     is_relation = message.DESCRIPTOR.full_name == "spark.connect.Relation"
     return bool(is_relation and message.WhichOneof("rel_type") == kind)
+
+
+def _groups_at_top(df: DataFrame, messages: Sequence[Any]) -> bool:
+    """Whether the plan gives the upserts of one aggregate, of `summed`, as they come, with no filter above.
+
+    Their kind bears the mark of that; what has no such kind, or another operator above, is no such plan.
+    """
+    upserts = UpsertKey.of_schema(df.schema.jsonValue())
+    if upserts is None or upserts.is_append or sum(_is_relation(m, "aggregate") for m in messages) != 1:
+        return False
+    node: Any = relation(df)
+    while (kind := node.WhichOneof("rel_type")) in _OF_COLUMNS:
+        node = getattr(node, kind).input
+    return bool(kind == "aggregate")
+
+
 def _check_unions(unions: Sequence[Any], messages: Sequence[Any]) -> None:
     """Refuse a union in which a kind may meet another column, or is that of a change that is not whole."""
     is_plain = all(
@@ -212,6 +236,8 @@ def planned(
         if (where := text.where) is not None:
             source = source.where(where)
         kinds = [ROW_KIND_COLUMN] if ROW_KIND_COLUMN in source.columns else []
+        if text.is_counted:
+            return text.summed(source)
         rows = source.selectExpr(*text.items, *kinds)
         names = rows.columns[: len(rows.columns) - len(kinds)]
     except AnalysisException as cause:
@@ -237,11 +263,11 @@ def _united(
     def refuse(what: str, remedy: str) -> NoReturn:
         raise PlanError([Refused(f"{query.subject}: over Spark Connect a UNION ALL {what}", remedy)])
 
+    if len({ROW_KIND_COLUMN in part.columns for part in parts}) > 1:
+        refuse("of changes and of rows that are only added", "write these into a managed table first")
     if len({len(part.columns) for part in parts}) > 1:
         counts = " and ".join(str(len(part.columns)) for part in parts)
         refuse(f"must have queries of as many columns, got {counts}", "select as many in each")
-    if len({ROW_KIND_COLUMN in part.columns for part in parts}) > 1:
-        refuse("of changes and of rows that are only added", "write these into a managed table first")
     if any(UpsertKey.of_schema(part.schema.jsonValue()) is not None for part in parts):
         refuse(
             "of upserts, which do not say which rows they replace, cannot be planned",
@@ -302,14 +328,14 @@ class _Text:
         select = query.tree
         if not isinstance(select, exp.Select):
             self._refuse(f"a query that is {type(select).__name__.upper()}")
-        known = ("expressions", "from_", "joins", "where")
+        known = ("expressions", "from_", "joins", "where", *(["group"] if counted(select) else []))
         if others := sorted(key.strip("_") for key, part in select.args.items() if part and key not in known):
             word = others[0].upper()
             self._refuse(
                 f"a query with {word}", *([_COUNTED] if word in ("GROUP", "DISTINCT", "HAVING") else [])
             )
         for node in select.find_all(exp.AggFunc, exp.Window, exp.Query, exp.Explode):
-            if node is not select:
+            if node is not select and not ("group" in known and type(node) in FUNCTIONS):
                 is_counted = isinstance(node, exp.AggFunc)
                 self._refuse(repr(node.sql("spark")), *([_COUNTED] if is_counted else []))
         if query.parameters:
@@ -462,12 +488,49 @@ class _Text:
         return output_name(0, own)
 
     @property
+    def is_counted(self) -> bool:
+        """Whether the query has a GROUP BY."""
+        return self._select.args.get("group") is not None
+
+    def summed(self, source: DataFrame) -> DataFrame:
+        """The upserts of the groups of some changes."""
+        if ROW_KIND_COLUMN not in source.columns or self._gives_upserts:
+            self._refuse("a query with GROUP over what is no stream of whole changes", _COUNTED)
+        groups = [self._sql(column) for column in self._select.args["group"].expressions]
+        items = []
+        for one in self._select.expressions:
+            value, name = one.unalias(), one.alias_or_name or one.sql("spark")
+            if isinstance(value, exp.Column):
+                items.append(Item(name, self._sql(value)))
+                if items[-1].value not in groups:
+                    self._refuse(f"{value.sql('spark')!r}, which is not in GROUP BY,", "name it there")
+            else:
+                given = self._sql(value.this) if isinstance(value.this, exp.Column) else None
+                items.append(Item(name, given, FUNCTIONS[type(value)]))
+        if lost := [text for text in groups if text not in {one.value for one in items if not one.function}]:
+            self._refuse(f"a query that leaves out {lost[0]}, by which it groups,", "select it")
+        found = summed(source, groups, items)
+        if isinstance(found, str):
+            self._refuse(f"a sum of {found.upper()}", _COUNTED)
+        return found
+
+    def _sql(self, column: exp.Column) -> str:
+        ref = self._ref(column)
+        return in_sql(self._sources[ref.table].alias, ref.column)
+
+    @property
+    def _gives_upserts(self) -> bool:
+        return any(UpsertKey.of_schema(one.stream.schema.jsonValue()) is not None for one in self._sources)
+
+    @property
     def where(self) -> str | None:
         """The condition of WHERE."""
         if self._select.args.get("where") is None:
             return None
         at = next(token for token in reversed(self._tokens) if token.token_type is TokenType.WHERE)
-        return self._edited(at.end + 1, len(self._query.worded.text))
+        following = pairwise(token for token in self._tokens if token.start > at.end)
+        ends = (one.start for one, by in following if (one.text.upper(), by.text.upper()) == ("GROUP", "BY"))
+        return self._edited(at.end + 1, next(ends, len(self._query.worded.text)))
 
     @cached_property
     def items(self) -> tuple[str, ...]:

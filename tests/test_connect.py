@@ -148,6 +148,12 @@ def test_a_sink_keeps_the_rows_that_its_key_does_not_tell_apart(found: dict[str,
     assert later == [{"what": "l", "n": later[0]["n"]}, {"what": "r(", "n": 1}]
 
 
+def test_an_aggregate_over_the_changes_of_a_join_is_kept(found: dict[str, Any]) -> None:
+    first, gone, then = found["totals"]
+    assert first == [{"p": 1, "n": 2, "ids": 3}, {"p": 2, "n": 1, "ids": 3}]
+    assert then == [{"p": 1, "n": 1, "ids": 3 - gone}]
+
+
 @pytest.mark.long
 def test_a_join_by_its_spec_is_read(every: dict[str, Any]) -> None:
     names = {2: "coffee", 3: "milk", 4: "coffee", 5: "cake"}

@@ -1,0 +1,104 @@
+"""Aggregates over changes over Spark Connect: counts and sums by columns, as sums of signs, from the text.
+
+What a classic session makes of an aggregate (`planner.signed_sums`) is Spark SQL over rows with their kinds.
+A text is enough for it where each item is a column of the GROUP BY, a count, or a count or sum of a column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from sqlglot import exp
+
+from planner.plan.expressions import Aggregation, Column
+from planner.plan.nodes import Measure
+from planner.signed_sums import Sums, is_summable, kind_of, result_of
+from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.stream_keys import UPSERTS_MARK, UpsertKey
+from upsert.types import quoted
+
+FUNCTIONS: Final[Mapping[type[exp.Expression], str]] = {exp.Count: "Count", exp.Sum: "Sum"}
+"""What is computed, by its class in the text."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """A column of the result.
+
+    Attributes:
+        name: of the column.
+        value: the column that it is, or that its function is given, in Spark SQL; None for the rows.
+        function: "Count" or "Sum"; None for a column of the GROUP BY.
+    """
+
+    name: str
+    value: str | None
+    function: str | None = None
+
+
+def counted(select: exp.Expression) -> bool:
+    """Whether a SELECT has a GROUP BY of columns, and its items are columns, or counts and sums of them."""
+    group = select.args.get("group")
+    if group is None or any(part for name, part in group.args.items() if name != "expressions"):
+        return False
+    return all(isinstance(one, exp.Column) for one in group.expressions) and all(
+        _is_known(item.unalias()) for item in select.expressions
+    )
+
+
+def _is_known(value: exp.Expression) -> bool:
+    if isinstance(value, exp.Column):
+        return not isinstance(value.this, exp.Star)
+    given = value.this if type(value) in FUNCTIONS else None
+    has_more = any(part for name, part in value.args.items() if name not in ("this", "big_int"))
+    is_of_rows = isinstance(value, exp.Count) and isinstance(given, exp.Star)
+    return given is not None and not has_more and (is_of_rows or isinstance(given, exp.Column))
+
+
+def summed(rows: DataFrame, groups: Sequence[str], items: Sequence[Item]) -> DataFrame | str:
+    """Upserts of the groups of some changes, in output mode update; or the type that cannot be summed.
+
+    Args:
+        rows: changes, with their kind.
+        groups: the columns of the GROUP BY, in Spark SQL.
+        items: the columns of the result.
+    """
+    names = {text: f"group_{number}" for number, text in enumerate(dict.fromkeys(groups))}
+    values = {
+        text: f"value_{number}"
+        for number, text in enumerate(dict.fromkeys(i.value for i in items if i.function and i.value))
+    }
+    given = [f"{text} AS {name}" for text, name in (*names.items(), *values.items())]
+    base = rows.selectExpr(*given, ROW_KIND_COLUMN)
+    # a watermark would let Spark forget groups that may yet change
+    base = base.select(*(F.col(name).alias(name, metadata={}) for name in base.columns))
+    types = {field.name: field.dataType.simpleString() for field in base.schema}
+    sums, made = Sums(), []
+    for item in items:
+        if item.function is None:
+            made.append(F.col(names[str(item.value)]).alias(item.name))
+            continue
+        columns = tuple(
+            Column(-1, values[text], types[values[text]]) for text in (item.value,) if text is not None
+        )
+        if item.function == "Sum" and not is_summable(columns[0].type):
+            return columns[0].type
+        function = Aggregation(item.function, columns, tuple(column.type for column in columns))
+        made.append(F.expr(result_of(Measure(function, columns), sums).value).alias(item.name))
+    kind = F.expr(kind_of(sums, has_groups=True))
+    parts = base.select("*", *(F.expr(sql).alias(name) for sql, name in sums.parts.items()))
+    found = parts.groupBy(*names.values()).agg(*(F.expr(sql).alias(name) for sql, name in sums.names.items()))
+    for sql, name in sums.derived.items():  # one may use those before it
+        found = found.select("*", F.expr(sql).alias(name))
+    held = (tuple(i.name for i in items if i.function is None and i.value == text) for text in names)
+    mark = UpsertKey(tuple(held)).to_text()
+    return found.select(*made, kind.alias(ROW_KIND_COLUMN, metadata={UPSERTS_MARK: mark}))
+
+
+def in_sql(alias: str, column: str) -> str:
+    """A column of a table of the query."""
+    return f"{quoted(alias)}.{quoted(column)}"
