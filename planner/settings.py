@@ -81,10 +81,10 @@ def unused(
     nodes = list(walk(after))
     origins = (node.origin for node in nodes if isinstance(node, Changelog))
     has_lookups = any(isinstance(origin, LookupJoined | LookupChanges) for origin in origins)
-    enriched = (node for node in nodes if isinstance(node, Enriched | EnrichedUpserts))
+    enriched = [node for node in nodes if isinstance(node, Enriched | EnrichedUpserts)]
     asks = has_lookups or any(isinstance(node.rows, LookupRows) for node in enriched)
     has_exact = any(isinstance(node, DeltaJoin) for node in nodes)
-    has_joins = has_lookups or has_exact or any(isinstance(node, RegularJoin) for node in nodes)
+    has_joins = has_lookups or has_exact or any(isinstance(n, RegularJoin | EnrichedUpserts) for n in nodes)
     has_any = has_joins or any(isinstance(node, Join) for node in walk(before))
     has_steps = has_any or any(isinstance(node, LookupAggregate) for node in nodes)
     kinds = (

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Self
 from weakref import WeakKeyDictionary, WeakSet
 
 from pyspark import SparkContext
@@ -142,18 +142,6 @@ class QueryWriter(DataStreamWriter):
 def query_writer(df: DataFrame) -> DataStreamWriter:
     """A `QueryWriter`; over Spark Connect, whose server decides how checkpoints are written, Spark's."""
     return df.writeStream if is_connect(df) else QueryWriter(df)
-
-
-def micro_batch_writer(df: DataFrame, write: Callable[[DataFrame, int], None]) -> DataStreamWriter:
-    """A writer that calls a function with each micro-batch, in which `query_of_micro_batch` knows the query.
-
-    Over Spark Connect the server calls it, so it must be there too.
-    """
-    if is_connect(df):
-        from upsert.connect_writer import ConnectWriter
-
-        return cast(DataStreamWriter, ConnectWriter(df, write))
-    return QueryWriter(df).foreachBatch(write)
 
 
 def register(spark: SparkSession) -> None:

@@ -14,9 +14,11 @@ import deltajoin
 import planner
 from deltajoin.lookup import TableLookup
 from deltajoin.settings import FLINK_PREFIXES, OPTIONS
+from planner.optimizer import optimize_plan
 from planner.refusals import PlanError
-from planner.settings import OF_EXACT_JOINS, OF_LOOKUP_JOINS
+from planner.settings import OF_EXACT_JOINS, OF_LOOKUP_JOINS, Settings, unused
 from tests.helpers import multiset
+from tests.planner.plan_text import parse_plan
 from tests.planner.test_read_options import told
 from upsert import Catalog
 from upsert.catalog.results import Running
@@ -204,6 +206,28 @@ def test_rows_that_updates_replace_are_left_out_of_a_stream_with_lookups(
     query.processAllAvailable()
     query.stop()
     assert multiset(catalog.table("s").snapshot().scan()) == {(1, 7, 10): 1, (2, 6, 21): 1}
+
+
+def test_options_of_streams_with_lookups_are_named_where_a_table_is_looked_up_for_changes() -> None:
+    """It has its own cache, gives upserts, and fails where a lookup fails."""
+    before = parse_plan("Join inner ON ((cur#91 = region#62) AND (id#61 = day#92))\n  <members>\n  <rates>")
+    after = optimize_plan(before, Settings(consistency="latest")).after
+    silent = {
+        "cache.enabled",
+        "left.cache-size",
+        "right.cache-size",
+        "cache.max-bytes",
+        "changelog",
+        "on-error",
+    }
+    silent |= {"state-path", "first-load"}
+    for key, value in SETTINGS.items():
+        session = {f"spark.deltajoin.{key}": str(value).lower()}
+        arguments = {key.replace(".", "_").replace("-", "_"): value}
+        for given in ((arguments, {}), ({}, session)):
+            said = list(unused(before, after, *given, "optimize"))
+            assert len(said) == (key in silent), (key, said)
+            assert all(key in one for one in said)
 
 
 def test_options_of_flink_are_those_that_are_declared() -> None:

@@ -25,9 +25,9 @@ from upsert.kafka.table import SPARK_FORMATS, KafkaTable
 from upsert.kafka.topics import cleanup_warning, partitions_of
 from upsert.materializer.choice import Changes, choose
 from upsert.materializer.hidden_table import FOLDER, HiddenTable, KeptRows
-from upsert.materializer.micro_batch import Materialize
+from upsert.materializer.micro_batch import Materialize, micro_batch_writer
 from upsert.rowkind import ROW_KIND_COLUMN
-from upsert.spark_formats import micro_batch_writer, query_writer, register
+from upsert.spark_formats import query_writer, register
 from upsert.store.paths import table_folder
 from upsert.stream_keys import UpsertKey
 from upsert.streaming_query import query_of_micro_batch

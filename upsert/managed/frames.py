@@ -25,8 +25,8 @@ from upsert.managed.stepping import STEP, SUFFIX, Step
 from upsert.managed.tasks import folded_by_tasks, staged_by_tasks
 from upsert.managed.writer import BatchWriter, hidden_table, sink_of
 from upsert.materializer.choice import Changes, choose
-from upsert.materializer.micro_batch import Materialize, WriteBatch, by_bucket
-from upsert.spark_formats import micro_batch_writer, query_writer, register
+from upsert.materializer.micro_batch import Materialize, WriteBatch, by_bucket, micro_batch_writer
+from upsert.spark_formats import query_writer, register
 from upsert.spark_table import (
     FORMAT,
     bucket_expression,

@@ -17,10 +17,9 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from upsert.errors import ConfigurationError
 from upsert.materializer.choice import Changes, Sink, choose
 from upsert.materializer.hidden_table import FOLDER, HiddenTable, KeptRows
-from upsert.materializer.micro_batch import Materialize, Write, whole_keys
+from upsert.materializer.micro_batch import Materialize, Write, micro_batch_writer, whole_keys
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
-from upsert.spark_formats import micro_batch_writer
 from upsert.spark_table import check_fits, spark_schema
 from upsert.store.rows.conform import conform
 from upsert.store.rows.fold import fold, naming

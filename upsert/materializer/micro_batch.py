@@ -14,16 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from upsert.connect import is_connect
 from upsert.failpoints import reach
 from upsert.materializer.hidden_table import ARRIVAL, COUNT, HiddenTable, KeptRows
 from upsert.rowkind import ROW_KIND_COLUMN
-from upsert.spark_formats import register
+from upsert.spark_formats import QueryWriter, register
 from upsert.spark_table import FORMAT, bucket_expression, for_spark, from_spark, spark_schema, stored_text
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.rows.keys import equal_rows, order_by
@@ -32,6 +33,9 @@ from upsert.store.table import Table
 from upsert.store.version import Version
 from upsert.streaming_query import query_of_micro_batch
 from upsert.types import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,18 @@ def by_bucket(rows: DataFrame, buckets: int, bucket: str | None) -> DataFrame:
     from pyspark.sql.functions import expr
 
     return rows.repartitionById(buckets, expr(bucket).cast("int"))
+
+
+def micro_batch_writer(df: DataFrame, write: Callable[[DataFrame, int], None]) -> DataStreamWriter:
+    """A writer that calls a function with each micro-batch, in which `query_of_micro_batch` knows the query.
+
+    Over Spark Connect the server calls it, so it must be there too.
+    """
+    if is_connect(df):
+        from upsert.materializer.connect_writer import ConnectWriter
+
+        return cast("DataStreamWriter", ConnectWriter(df, write))
+    return QueryWriter(df).foreachBatch(write)
 
 
 POINTS: Final = ("materialize.before-rows", "materialize.after-rows", "materialize.after-sink")
