@@ -63,13 +63,21 @@ class Costs(Jsonable):
         5000.0
         >>> Costs(changes=Cost(100, 500), few=Cost(1, 401)).of_changes(1000)
         1400.0
+
+        Where it is not known what part of the time is fixed, further rows add no more than the rule of 30 %
+        says: for that all rows must be measured.
+
+        >>> Costs(changes=Cost(100, 500), all_rows=Cost(10_000, 600)).of_changes(1000)
+        680.0
         """
-        if self.changes is None:
+        if (here := self.changes) is None:
             return None
-        if self.few is None or self.few.rows >= self.changes.rows or self.few.ms >= self.changes.ms:
-            return self.changes.of(changed)
-        of_row = (self.changes.ms - self.few.ms) / (self.changes.rows - self.few.rows)
-        return self.few.ms + of_row * max(0, changed - self.few.rows)
+        if (few := self.few) is not None and few.rows < here.rows and few.ms < here.ms:
+            of_row = (here.ms - few.ms) / (here.rows - few.rows)
+            return few.ms + of_row * max(0, changed - few.rows)
+        if self.all_rows is None or changed <= here.rows:
+            return here.of(changed)
+        return min(here.of(changed), here.ms + self.all_rows.of(changed - here.rows) / MOST_CHANGED)
 
     def refresh(self, changed: int, rows: int, *, must_be_by_changes: bool = False) -> Refresh:
         """The way that takes less time after so many changes to tables of so many rows.

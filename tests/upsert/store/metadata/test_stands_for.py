@@ -46,6 +46,15 @@ def test_few_changes_tell_what_is_fixed() -> None:
     assert not known.refresh(741, 1000).by_changes
 
 
+def test_a_time_that_may_all_be_fixed_is_not_that_of_its_rows() -> None:
+    # a small table: 1 % of its rows took as long as the few before them, and were not a hundredth of the work
+    known = Costs(Cost(170, 300), Cost(15_000, 900), few=Cost(35, 320))
+    assert known.refresh(1650, 15_000).by_changes
+    assert known.refresh(3100, 15_000).by_changes  # 300 ms, and a fifth of one for each further row
+    assert not known.refresh(3200, 15_000).by_changes
+    assert not Costs(Cost(170, 950), Cost(15_000, 900)).refresh(1650, 15_000).by_changes
+
+
 def test_a_later_snapshot_keeps_how_long_the_refresh_was() -> None:
     refresh = Refresh.now(True, "", 100, 1000, Costs())
     ended = refresh.ended(refresh.began_ms + 50)
