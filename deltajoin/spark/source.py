@@ -245,24 +245,26 @@ class _JoinStepReader(SteppingReader[JoinedTables]):
         # a task holds its shard of all changes, and one bucket of which it takes its shard
         room = max(1, self.readable_bytes // 2)
 
+        shares = [1 if columns is None else self._spec.shards for columns in opened.split.columns]
+
         def end(table: int, share: float) -> Version:
-            shares = 1 if opened.split.columns[table] is None else self._spec.shards
             return opened.tables[table].advance(
                 old[table],
                 max_rows=max_rows,
-                max_bytes=int(share * shares),
+                max_bytes=max(1, int(share * shares[table])),
                 max_bytes_of_bucket=room,
                 until=until[table],
             )
 
-        def taken(table: int, end: Version) -> float:
-            shares = 1 if opened.split.columns[table] is None else self._spec.shards
-            return step_size(opened.tables[table].pinned(), old[table], end).bytes / shares
+        def taken(table: int) -> float:
+            # what a step reads that is cut within a commit is told too large
+            size = step_size(opened.tables[table].pinned(), old[table], ends[table])
+            return min(room / len(old), size.bytes / shares[table])
 
         ends = [end(table, room / len(old)) for table in numbers]
-        takes = [taken(table, end) for table, end in zip(numbers, ends, strict=True)]
         more = [table for table in numbers if ends[table] != Version.complete(until[table])]
-        if more and (left := room - sum(takes)) > 0:
+        takes = [taken(table) for table in numbers] if more else []
+        if (left := room - sum(takes)) > 0:
             # what some tables leave of the room is for those that have more
             for table in more:
                 ends[table] = end(table, takes[table] + left / len(more))

@@ -17,8 +17,10 @@ from tests.deltajoin.spark.steps import Steps, sides_of, with_sides
 from tests.helpers import changelog
 from upsert.errors import ConfigurationError, SchemaError, TableNotFoundError, UntrackedChangesError
 from upsert.schema import TableSchema
+from upsert.store.read.changes import step_size
 from upsert.store.rows.hashing import hash_columns
 from upsert.store.table import Table
+from upsert.store.version import Version
 
 ORDERS = TableSchema.of({"id": pa.int64(), "product": pa.int32(), "note": pa.string()}, primary_key=["id"])
 PRODUCTS = TableSchema.of({"code": pa.int64(), "name": pa.string()}, primary_key=["code"])
@@ -86,6 +88,13 @@ def test_steps_as_large_as_the_memory_of_a_task_are_the_join(spec: DeltaJoinSpec
         count += 1
         assert steps.emitted == steps.truth()
     assert 3 < count < 16
+    # with half of the room it would take four
+    orders.write(changelog(orders.schema.arrow, *(f"+I {i} {i % 9} {'x' * 90}" for i in range(1000, 2000))))
+    last = orders.snapshot().id
+    size = step_size(orders.pinned(), Version.complete(last - 1), Version.complete(last)).bytes
+    steps.reader.readable_bytes = 6 * size // 10
+    assert len(list(steps)) == 3
+    assert steps.emitted == steps.truth()
     steps.reader.readable_bytes = 1 << 20
     products.write(changelog(products.schema.arrow, "+U 8 damson"))
     assert len(list(steps)) == 1

@@ -540,10 +540,15 @@ def advance(
     latest = table.snapshot(until).info.data_version
     if latest <= version.base:
         return version
-    target = latest
-    if version.base:
-        target = _last_commit_within(table, version.base, latest, limit, scope)
-    return cut(table, version.base, target, (0, 0), limit, scope)
+    if not version.base:
+        return cut(table, 0, latest, (0, 0), limit, scope)
+    target = _last_commit_within(table, version.base, latest, StepLimit(limit.rows), scope)
+    end = cut(table, version.base, target, (0, 0), limit, scope)
+    if end.is_complete or limit == StepLimit(limit.rows):
+        return end
+    # they are too many bytes: look at the commits one by one, which takes as long again
+    fewer = _last_commit_within(table, version.base, target, limit, scope)
+    return end if fewer == target else cut(table, version.base, fewer, (0, 0), limit, scope)
 
 
 class StepSize(NamedTuple):
