@@ -26,6 +26,7 @@ import upsert
 from deltajoin import DeltaJoinSpec, Side
 from tests.deltajoin.lookup.batch_endpoint import BatchEndpoint
 from tests.helpers import REPOSITORY, SESSION_OPTIONS
+from tests.local_postgres import LocalPostgres
 
 warnings.simplefilter("ignore")
 FOLDER = sys.argv[1]
@@ -305,6 +306,39 @@ def kept_rows() -> Any:
     as_stream(*statements)
     results["totals"] += [given, rows("totals")]
     return [*found, [row["id"] for row in rows("newest")] == [3 - given], rows("both")]
+
+
+@long_step
+def in_postgresql() -> Any:
+    """Changes of a join, and an aggregate of them, in a database, through a restart."""
+    postgres = LocalPostgres()
+    postgres.start()
+    try:
+        postgres.run("CREATE TABLE named (id bigint PRIMARY KEY, p bigint)")
+        postgres.run("CREATE TABLE summed (p bigint PRIMARY KEY, n bigint)")
+        of = f"WITH ('connector' = 'postgres', 'url' = '{postgres.dsn}', 'table-name' ="
+        sql(f"CREATE TABLE pg_named (id BIGINT, p BIGINT, PRIMARY KEY (id) NOT ENFORCED) {of} 'named')")
+        sql(f"CREATE TABLE pg_summed (p BIGINT, n BIGINT, PRIMARY KEY (p) NOT ENFORCED) {of} 'summed')")
+        history(
+            "CREATE TABLE x (id BIGINT, p BIGINT, PRIMARY KEY (id) NOT ENFORCED, INDEX (p))",
+            "CREATE TABLE y (p BIGINT, PRIMARY KEY (p) NOT ENFORCED)",
+            "INSERT INTO y VALUES (1), (2)",
+            "INSERT INTO x VALUES (1, 1), (2, 1), (3, 2)",
+        )
+        statements = (
+            "INSERT INTO pg_named SELECT x.id, y.p FROM x JOIN y ON x.p = y.p",
+            "INSERT INTO pg_summed SELECT x.p, count(*) FROM x JOIN y ON x.p = y.p GROUP BY x.p",
+        )
+        found = []
+        for more in ((), ("DELETE FROM x WHERE id = 1", "DELETE FROM y WHERE p = 2")):
+            history(*more)
+            as_stream(*statements)
+            found.append(
+                [sorted(map(tuple, postgres.fetch(f"SELECT * FROM {t}"))) for t in ("named", "summed")]
+            )
+        return found
+    finally:
+        postgres.stop()
 
 
 @long_step

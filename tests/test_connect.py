@@ -155,6 +155,13 @@ def test_an_aggregate_over_the_changes_of_a_join_is_kept(found: dict[str, Any]) 
 
 
 @pytest.mark.long
+def test_changes_and_aggregates_go_into_postgresql(every: dict[str, Any]) -> None:
+    first, then = every["in_postgresql"]
+    assert first == [[[1, 1], [2, 1], [3, 2]], [[1, 2], [2, 1]]]
+    assert then == [[[2, 1]], [[1, 1]]]
+
+
+@pytest.mark.long
 def test_a_join_by_its_spec_is_read(every: dict[str, Any]) -> None:
     names = {2: "coffee", 3: "milk", 4: "coffee", 5: "cake"}
     assert {row["id"]: row["name"] for row in every["joined_by_spec"]} == names
