@@ -627,7 +627,8 @@ def cut(table: PinnedTable, base: int, target: int, low: Cursor, limit: StepLimi
             continue
         parts = room.parts(inside)
         # of each no more than that can lie below the limit, or above it and not fit
-        most = [min(file.rows, int(1 / part) + 1) for file, part in zip(files_inside, parts, strict=True)]
+        fitting = [int((1 + _ROUNDING) / part) for part in parts]
+        most = [min(file.rows, rows + 2) for file, rows in zip(files_inside, fitting, strict=True)]
         hashes = [
             file.key_hashes(start, start + rows)
             for file, start, rows in zip(files_inside, starts, most, strict=True)

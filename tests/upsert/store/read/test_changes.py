@@ -246,6 +246,18 @@ def test_rows_and_bytes_are_limits_together(table: Table) -> None:
     assert 0 < table.changes_between(Version.EMPTY, first).num_rows < 12
 
 
+def test_limit_holds_whatever_its_reciprocal_is_rounded_to(tmp_path: Path) -> None:
+    """1 / (1 / 93) is less than 93; of 100 000 rows, one more is hardly a larger part."""
+    table = Table.create(tmp_path / "r", KEYED, {"bucket": "1"})
+    ids = np.arange(150_000)
+    table.write(pa.table({"id": ids, "v": pa.nulls(len(ids), pa.string())}))
+    size = table.snapshot().bytes_in_memory
+    for most in (93, 99, 186, 99_999, 100_000):
+        for limit in ({"max_rows": most}, {"max_bytes_of_bucket": size * most // len(ids)}):
+            end = table.advance(Version.EMPTY, **limit)
+            assert most - 1 <= table.changes_between(Version.EMPTY, end).num_rows <= most, limit
+
+
 def test_buckets_of_a_step_are_disjoint_and_complete(table: Table) -> None:
     table.write(rows(*(f"+I {i} a" for i in range(50))))
     end = table.advance(Version.EMPTY)
