@@ -1,11 +1,12 @@
 """CPU time of the tasks that share one join step, by how many they are: `python -m bench.shards`.
 
-Orders and events of orders, 3 million rows each in 8 buckets; a step changes 300 000 rows of each, half of
-them new ones. Orders are bucketed by their key, which is the join key. Events are bucketed by a key of their
-own, or by the join key too. All tasks of the step run one after the other in this process, without Spark, in
-two forms: *fused*, a task for each shard, and *shuffled*, a task for each bucket that cuts its changes, and a
-task for each shard that joins them. Times are those of the processor, each the least of several runs. The
-table is printed and kept in `bench/results/shards.json`.
+Orders and events of orders, 3 million rows each in 8 buckets; a step changes 300 000 rows of each, or 1.5
+million, half of them new ones. Orders are bucketed by their key, which is the join key. Events are bucketed
+by a key of their own, or by the join key too. All tasks of the step run one after the other in this process,
+without Spark, in two forms: *fused*, a task for each shard, and *shuffled*, a task for each bucket that cuts
+its changes, and a task for each shard that joins them. *Auto* is the form and the number of tasks that the
+cost decides for, of at most so many shards. Times are those of the processor, each the least of several runs.
+Tables are printed and kept in `bench/results/shards.json`.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from upsert.store.version import Version
 
 RESULTS: Final = Path(__file__).parent / "results"
 SHARDS: Final = (1, 8, 16, 64)
+CHANGED: Final = [600_000, 3_000_000]
 BUCKETS: Final = 8
 _ORDERS: Final = pa.schema({"order_id": pa.int64(), "customer": pa.int64(), "amount": pa.float64()})
 _EVENTS: Final = pa.schema({"event_id": pa.int64(), "order_id": pa.int64(), "status": pa.string()})
@@ -89,6 +91,15 @@ class JoinStep:
             rows += sum(batch.num_rows for batch in reader.read(part))
             joining.append(time.process_time() - began)
         return Took((), tuple(joining), rows)
+
+    def auto(self, shards: int) -> Took:
+        """The form that is cheaper, with as many tasks as the changes are worth."""
+        spec = replace(self.spec, shards=shards)
+        tables = JoinedTables.open(spec)
+        parts = JoiningReader(SourceOptions(spec), output_type(tables)).partitions(self.start, self.end)
+        tasks = len(parts)
+        is_shuffled = tasks > 1 and tables.cost(parts[0].step, tasks).is_shuffled
+        return self.shuffled(tasks) if is_shuffled else self.fused(tasks)
 
     def shuffled(self, shards: int) -> Took:
         """Tasks cut the changes of a bucket each; others join what all of them have cut for a shard."""
@@ -163,25 +174,26 @@ def of_layout(folder: Path, schema: TableSchema, rows: int, changed: int, repeat
     """What both forms take, by the number of shards."""
     step = made(folder, schema, rows, changed)
     step.fused(1)  # opens the files
-    forms = {"fused": step.fused, "shuffled": step.shuffled}
+    forms = {"fused": step.fused, "shuffled": step.shuffled, "auto": step.auto}
     return {name: [measured(take, shards, repeats) for shards in SHARDS] for name, take in forms.items()}
 
 
 def main(
     rows: Annotated[int, typer.Option(help="rows of each table")] = 3_000_000,
-    changed: Annotated[
-        int, typer.Option(help="rows that the step changes, of both tables together")
-    ] = 600_000,
-    repeats: Annotated[int, typer.Option(help="runs of each number of shards")] = 5,
+    changed: Annotated[list[int], typer.Option(help="rows that a step changes, of both tables")] = CHANGED,
+    repeats: Annotated[int, typer.Option(help="runs of each number of shards")] = 3,
     results: Annotated[Path, typer.Option(help="folder for the JSON")] = RESULTS,
 ) -> None:
     """Measure the tasks of one step in both forms, with tables of both layouts."""
-    about = {"cpus": os.cpu_count(), "rows": rows, "changed": changed, "buckets": BUCKETS}
-    report: dict[str, Any] = {"about": about | {"load_average": round(os.getloadavg()[0], 1)}}
-    for name, schema in LAYOUTS.items():
-        with tempfile.TemporaryDirectory(prefix="bench-shards-", ignore_cleanup_errors=True) as folder:
-            report[name] = of_layout(Path(folder), schema, rows, changed, repeats)
-        console.print(grid(name, report[name]))
+    about = {"cpus": os.cpu_count(), "rows": rows, "buckets": BUCKETS}
+    steps = []
+    for count in changed:
+        for name, schema in LAYOUTS.items():
+            with tempfile.TemporaryDirectory(prefix="bench-shards-", ignore_cleanup_errors=True) as folder:
+                forms = of_layout(Path(folder), schema, rows, count, repeats)
+            steps.append({"changed": count, "layout": name, **forms})
+            console.print(grid(f"{count:,} changed rows, {name}", forms))
+    report = {"about": about | {"load_average": round(os.getloadavg()[0], 1)}, "steps": steps}
     results.mkdir(parents=True, exist_ok=True)
     (results / "shards.json").write_text(json.dumps(report, indent=1) + "\n")
 

@@ -44,6 +44,20 @@ TASK_ROWS: Final = 50_000
 """Changed rows that are worth a task of their own: it costs about as long as it takes to join them."""
 
 
+def agreeing(tasks: int, buckets: int, shards: int) -> int:
+    """A number of tasks near the wanted one, of so many shards at most, of which each needs few buckets.
+
+    It is a multiple or a divisor of the number of buckets: then no bucket is read by more tasks than it must.
+
+    >>> [agreeing(tasks, 8, 64) for tasks in (1, 3, 8, 12, 64)]
+    [1, 4, 8, 16, 64]
+    >>> agreeing(12, 8, 12)
+    8
+    """
+    agree = [n for n in range(1, shards + 1) if n % buckets == 0 or buckets % n == 0]
+    return next((n for n in agree if n >= tasks), agree[-1])
+
+
 @dataclass(frozen=True)
 class Bucketing:
     """The bucket key of a table, the types of its columns, and the number of buckets."""

@@ -38,15 +38,7 @@ from deltajoin.spec import DeltaJoinSpec
 from upsert.blobs import BLOB_COLUMN, to_blobs
 from upsert.errors import ConfigurationError
 from upsert.managed.options import DEFAULT_LEASE_MS
-from upsert.managed.stepping import (
-    CONSUMER,
-    STEP,
-    Offset,
-    StepOfStream,
-    SteppingReader,
-    StepSource,
-    size_of,
-)
+from upsert.managed.stepping import CONSUMER, Offset, SteppingReader, StepSource, size_of
 from upsert.managed.task_counts import add, batch_of
 from upsert.managed.task_memory import DEFAULT_TASK_MEMORY, TASK_MEMORY
 from upsert.options import Option, boolean, duration_ms, integer, one_of, parse, text
@@ -321,6 +313,20 @@ class ChangesReader(_JoinStepReader):
                 yield pa.record_batch(columns, schema=_BLOB_ROWS)
 
 
+@dataclass(frozen=True)
+class ReadChanges:
+    """Reads the changes of the buckets whose numbers come as a task's rows."""
+
+    reader: ChangesReader
+    buckets: tuple[BucketChanges, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Their blobs."""
+        for batch in batches:
+            for number in batch.column("id").to_pylist():
+                yield from self.reader.read(self.buckets[number])
+
+
 SLICE_ROWS: Final = 500_000
 """Rows of the root that a task of the first load reads at most, about."""
 
@@ -372,7 +378,8 @@ class JoiningReader(_JoinStepReader):
         """As many as the changes are worth."""
         size = size_of(tables.tables, step.old, step.new)
         worth = max(-(-size.rows // self._task_rows), -(-size.bytes // max(1, self.readable_bytes // 2)))
-        return tables.split.count(min(self._spec.shards, worth)) if size.rows else 0
+        shards = self._spec.shards
+        return tables.split.count(tables.agreeing(min(shards, worth), shards)) if size.rows else 0
 
     def as_batch(self, spark: SparkSession, start: Offset, end: Offset) -> DataFrame | None:
         """The form shuffled for a step that it serves better: see `deltajoin.core.costs`."""
@@ -383,13 +390,13 @@ class JoiningReader(_JoinStepReader):
         tasks = 1 if step.is_first and root_of(tables) is not None else self._tasks(tables, step)
         if tasks < 2 or not tables.cost(step, tasks).is_shuffled:
             return None
-        register(spark)
-        options = replace(
-            self._options, spec=replace(self._spec, shards=tasks), gives_joined=False, lease_ms=0
-        )
-        reader = spark.read.format(JoinStepSource.name()).options(**options.to_options())
-        blobs = reader.option(STEP.key, StepOfStream(start, end).to_option()).load()
-        return shuffled(blobs, replace(tables, spec=options.spec))
+        spec = replace(self._spec, shards=tasks)
+        changes = ChangesReader(replace(self._options, spec=spec, gives_joined=False, lease_ms=0))
+        parts = changes.partitions(start, end)
+        # no source of Spark's, for which it would start processes that plan it
+        numbers = spark.range(0, len(parts), 1, len(parts))
+        blobs = numbers.mapInArrow(ReadChanges(changes, tuple(parts)), BLOBS)
+        return shuffled(blobs, replace(tables, spec=spec))
 
     def read(self, partition: ShardOfStep) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """The consolidated rows of a shard."""

@@ -26,7 +26,7 @@ from deltajoin.core.deltas import Match
 from deltajoin.core.evaluate import Join, evaluate, output_schema, split_of_join
 from deltajoin.core.plans import unreachable_lookups
 from deltajoin.core.rows import Changes
-from deltajoin.core.shards import Bucketing, Split, needed_keys
+from deltajoin.core.shards import Bucketing, Split, agreeing, needed_keys
 from deltajoin.expressions import Ref
 from deltajoin.spark.offsets import JoinIdentity, JoinStep
 from deltajoin.spec import DeltaJoinSpec
@@ -320,7 +320,7 @@ class JoinedTables:
 
         The order of lookups is chosen again when a table has doubled; estimates cost as much as a lookup.
         """
-        rows = (table.published.latest().rows for table in self.tables)
+        rows = (table.published.seen.rows for table in self.tables)
         definitions = ((table.uuid, table.definition.version) for table in self.tables)
         return self.spec.to_json(), *definitions, *(count.bit_length() for count in rows)
 
@@ -402,6 +402,13 @@ class JoinedTables:
         return self.split.groups(
             table, Bucketing(side.bucket_key, key_types, side.table.options.bucket), shards
         )
+
+    def agreeing(self, tasks: int, shards: int) -> int:
+        """About so many tasks; a number by which each reads few buckets, where the join key is theirs."""
+        buckets = [table.options.bucket for table in self.tables]
+        if any(self._groups(table, own) < own for table, own in enumerate(buckets)):
+            return tasks
+        return agreeing(tasks, max(buckets), shards)
 
     def cost(self, step: JoinStep, tasks: int) -> StepCost:
         """What so many tasks take to share the changes of a step."""

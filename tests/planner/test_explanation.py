@@ -76,7 +76,7 @@ def test_the_cost_of_sharing_many_changes_is_told() -> None:
     def grown(node: Plan) -> Plan:
         match node:
             case Changelog(origin=ManagedTable(changed_rows=int()) as table):
-                return replace(node, origin=replace(table, buckets=8, changed_rows=300_000), ref=None)
+                return replace(node, origin=replace(table, buckets=8, changed_rows=1_500_000), ref=None)
             case _:
                 return node
 

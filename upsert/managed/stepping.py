@@ -343,7 +343,7 @@ def _reached(versions: Sequence[Version | None]) -> tuple[Version, ...]:
 
 
 STEP: Final = Option(
-    "step", options.json_object, "data versions from and to, by the uuid of a table, or two offsets, as JSON"
+    "step", options.json_object, "data versions from and to, by the uuid of a table, as JSON"
 )
 
 SUFFIX: Final = "-step"
@@ -363,22 +363,6 @@ class Step:
     def to_option(self) -> str:
         """The value of the option."""
         return json.dumps(dict(self.versions))
-
-
-@dataclass(frozen=True)
-class StepOfStream:
-    """The step between two offsets of a stream.
-
-    >>> StepOfStream({"v": 1}, {"v": 2}).to_option()
-    '{"from": {"v": 1}, "to": {"v": 2}}'
-    """
-
-    start: Offset
-    end: Offset
-
-    def to_option(self) -> str:
-        """The value of the option."""
-        return json.dumps({"from": self.start, "to": self.end})
 
 
 class StepSource(DataSource):
@@ -413,9 +397,6 @@ class StepReader(DataSourceReader):
     def __init__(self, reader: SteppingReader[Any], versions: Mapping[str, Any]) -> None:
         """The step of a stream's reader; refuses a step that does not say where a table is."""
         self._reader = reader
-        if versions.keys() == {"from", "to"}:
-            self._start, self._end = versions["from"], versions["to"]
-            return
         opened = reader.opened()
         uuids = [table.uuid for table in reader.tables_of(opened)]
         if missing := [uuid for uuid in uuids if uuid not in versions]:

@@ -94,6 +94,19 @@ def test_a_few_changes_are_one_task(spec: DeltaJoinSpec) -> None:
     assert [(part.shard, part.shards) for part in reader.partitions(steps.offset, end)] == [(0, 1)]
 
 
+def test_tasks_agree_with_the_buckets_of_tables_that_are_bucketed_by_the_join_key(tmp_path: Path) -> None:
+    """Five rows would be worth five tasks; four of them read a bucket or two each, and none is read twice."""
+    tables = [Table.create(tmp_path / n, PRODUCTS, {"bucket": n}) for n in ("2", "4")]
+    one, other = (Side(table.path, PRODUCTS.names, ("code",)) for table in tables)
+    steps = Steps(DeltaJoinSpec.of("inner", one, other, shards=7))
+    tables[1].write(pa.table({"code": range(3, 30), "name": ["x"] * 27}))
+    steps.run()
+    tables[0].write(pa.table({"code": range(5), "name": list("abcde")}))
+    assert [(part.shard, part.shards) for part in partitions(steps)] == [(n, 4) for n in range(4)]
+    assert steps.run() == steps.truth()
+    assert steps.emitted.total() == 2
+
+
 def test_only_buckets_that_can_hold_a_shard_are_read(spec: DeltaJoinSpec) -> None:
     """Products are bucketed by the join key in four; of six shards each has keys of two of the buckets."""
     tables = JoinedTables.open(spec)
