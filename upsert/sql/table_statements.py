@@ -26,14 +26,14 @@ ALTER TABLE follows FLIP-188, and for columns the spelling of Spark and Flink; d
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from upsert.errors import SchemaError
 from upsert.options import boolean
 from upsert.sql import statements as s
 from upsert.sql.checks import check_default, with_checks
 from upsert.sql.columns import Elements, read_check, read_column_type, read_default, read_type
-from upsert.sql.query import query_at
+from upsert.sql.query import QueryText, query_at
 from upsert.sql.statements import Statement
 from upsert.sql.tokens import Cursor, names, options, partition, table_name
 from upsert.store import alterations
@@ -114,7 +114,12 @@ def _declared(cursor: Cursor, *, has_key_behind: bool = False) -> s.Declared:
     )
 
 
-def _as_query(cursor: Cursor, declared: s.Declared, what: str) -> tuple[Any, ...]:
+_Names = tuple[str, ...]
+
+
+def _as_query(
+    cursor: Cursor, declared: s.Declared, what: str
+) -> tuple[QueryText, _Names, _Names, tuple[_Names, ...], str | None, Mapping[str, str]]:
     """The query, and what is declared beside its columns, in the order of ``s.CreateTableAs``."""
     if declared.columns or declared.computed or declared.watermark or declared.checks:
         raise SchemaError(
