@@ -287,12 +287,12 @@ class Catalog:
             )
         if connected is None:
             return system_frame(spark, self.context.managed(own), str(system), snapshot)
-        if connected.is_looked_up and not is_connect(spark):
-            return connected.lookup_rows(spark, None)
         if snapshot is not None:
             raise ConfigurationError(
                 f"table {name!r}: a table with a connector has no snapshots, got {snapshot!r}; leave it out"
             )
+        if connected.is_looked_up and not is_connect(spark):
+            return connected.lookup_rows(spark, None)
         return with_declared(connected.read(spark), self.schema(name))
 
     def write_changes(

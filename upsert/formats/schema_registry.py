@@ -198,6 +198,7 @@ class SchemaRegistry:
             reply = self._call(path, asked) or self._call(f"{path}/versions", asked)
             found = reply.get("id") if isinstance(reply, dict) else None
             self._ids[key] = self._number(found, "an id")
+            self._answers.clear()  # it may just have been registered
         return self._ids[key]
 
     def _number(self, value: Any, what: str) -> int:

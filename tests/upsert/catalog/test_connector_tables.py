@@ -147,6 +147,13 @@ def test_snapshot_of_a_topic_is_refused(catalog: Catalog) -> None:
         catalog.read(None, "words", snapshot=3)  # type: ignore[arg-type]
 
 
+def test_snapshot_of_a_table_that_is_only_looked_up_is_refused(catalog: Catalog) -> None:
+    options = "'connector' = 'http', 'url' = 'http://127.0.0.1:9'"
+    catalog.sql(f"CREATE TABLE rates (cur STRING, PRIMARY KEY (cur) NOT ENFORCED) WITH ({options})")
+    with pytest.raises(ConfigurationError, match="a table with a connector has no snapshots, got 3"):
+        catalog.read(None, "rates", snapshot=3)  # type: ignore[arg-type]
+
+
 def test_managed_table_has_no_writer_in_update_mode(catalog: Catalog) -> None:
     catalog.sql("CREATE TABLE orders (id BIGINT)")
     with pytest.raises(

@@ -109,6 +109,16 @@ def test_id_that_cannot_be_used_is_asked_for_again_after_some_seconds_and_is_fou
     assert len(double.requests) == 4
 
 
+def test_version_in_a_subject_is_known_as_soon_as_the_schema_is_registered_there(double: Double) -> None:
+    """A Protobuf file that others import is read from one subject, and registered in that of its name."""
+    double.add("b-value", LONG)
+    id = double.add("a-value", INT)
+    registry = client(double.url)
+    assert registry.version(id, "b-value") is None
+    assert registry.id_of("b-value", INT) == id
+    assert registry.version(id, "b-value") == 2
+
+
 def test_registry_that_only_reads_serves_a_writer_whose_schema_is_there(double: Double) -> None:
     id = double.add("a-value", INT)
     assert client(double.url).id_of("a-value", INT) == id
