@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
+import pyarrow as pa
 from pyspark.sql import types as t
 
 from planner.plan.expressions import Column, walk_expression
@@ -26,10 +27,12 @@ from upsert.errors import CommitConflictError, SchemaError
 from upsert.managed import frames
 from upsert.schema import Column as TableColumn
 from upsert.schema import Index, TableSchema
-from upsert.spark_table import stored_type
+from upsert.spark_table import collected, stored_type
 from upsert.store.metadata.stands_for import Costs, StandsFor
+from upsert.store.read.snapshot import Snapshot
 from upsert.store.table import Table
-from upsert.views.refresh import Computed
+from upsert.views.difference import signed_rows
+from upsert.views.refresh import Computed, are_few
 
 COLUMN: Final = "column_"
 """What the names of the columns of such a table begin with; their numbers follow."""
@@ -55,7 +58,8 @@ def brought(table: Table, target: Versions, rows: Callable[[Versions, Costs], Co
     """
     if (found := snapshot_of(table, target)) is not None:
         return table, found
-    head = table.snapshot().info
+    rows_before = table.snapshot()
+    head = rows_before.info
     known = head.base_versions or {}
     if any(known.get(uuid, 0) > version for uuid, version in target.items()):
         raise CommitConflictError(
@@ -65,13 +69,28 @@ def brought(table: Table, target: Versions, rows: Callable[[Versions, Costs], Co
     try:
         computed = rows(known, Costs.after(head.refresh, head.time_ms))
         stands_for = StandsFor(target, head.data_version, computed.refresh)
-        frames.commit(computed.rows, table.path, stands_for, overwrite=computed.are_all and bool(known))
+        changes = computed.rows
+        is_replaced = computed.are_all and bool(known)
+        if is_replaced and isinstance(changes, pa.Table) and _is_compared(rows_before):
+            changes = signed_rows(
+                table.layout, rows_before.scan(), collected(changes), f"hidden table {table.name!r}"
+            )
+            is_replaced = False
+        frames.commit(changes, table.path, stands_for, overwrite=is_replaced)
     except Exception as error:
         error.add_note(f"while hidden table {table.name!r} was computed; EXPLAIN MATERIALIZED VIEW shows it")
         raise
     found = snapshot_of(table, target)
     assert found is not None  # the commit says so, or has raised
     return table, found
+
+
+def _is_compared(rows: Snapshot) -> bool:
+    """Whether all rows of a table are compared with those that come, so that only what differs is committed.
+
+    What is above follows from the changes of the table, which are all of its rows where these are replaced.
+    """
+    return are_few(rows) and not rows.layout.merge.needs_present_rows
 
 
 def snapshot_of(table: Table, versions: Versions) -> int | None:
