@@ -24,6 +24,7 @@ from planner.plan.nodes import (
     DeltaJoin,
     Enriched,
     EnrichedUpserts,
+    Filter,
     Join,
     LookupAggregate,
     LookupChanges,
@@ -31,11 +32,13 @@ from planner.plan.nodes import (
     LookupRows,
     Normalized,
     Plan,
+    Project,
     RegularJoin,
     Relation,
     TableRows,
     VersionRows,
     Watermark,
+    Wrapper,
     tree_in_words,
 )
 from planner.plan.sources import KafkaTopic, Mode, RecordRange
@@ -116,6 +119,11 @@ _BLURRED: Final = (
 _SHUFFLED: Final = (
     "a micro-batch of that size is shuffled where write_changes, or INSERT INTO, writes it into a managed "
     "table; for other sinks 'physical' = 'shuffled' does the same, also with few changes"
+)
+
+_COULD_BE_SHUFFLED: Final = (
+    "a micro-batch of that size is not shuffled, though that takes its tasks less time: {0}; 'physical' = "
+    "'shuffled' does it, also with few changes"
 )
 
 _PARTITIONS: Final = (
@@ -247,8 +255,9 @@ class JoinReport:
         return "\n".join([*lines, *(f"  hint: {hint}" for hint in self.hints)])
 
 
-def join_reports(trace: Trace, settings: Settings) -> Iterator[JoinReport]:
+def join_reports(trace: Trace, settings: Settings, sink: SinkReport | None = None) -> Iterator[JoinReport]:
     """One report for each delta join and each join that is none, in the order of the plan."""
+    fixed = _why_one_form(trace.after, sink)
     final = {node.row_kind: node for node in walk(trace.after) if isinstance(node, DeltaJoin)}
     handled, told = set(), set[int]()
     for join, results in _by_join(trace.steps):
@@ -266,7 +275,7 @@ def join_reports(trace: Trace, settings: Settings) -> Iterator[JoinReport]:
                 case DeltaJoin():
                     made = final.get(part.row_kind, part)
                     hidden = blurred(trace.after) if made in final.values() else ()
-                    yield _delta_join(name, made, settings, hidden)
+                    yield _delta_join(name, made, settings, hidden, fixed)
                 case Enriched(rows=TableRows()):
                     yield JoinReport(name, "lookup", hints=(_ENRICHED,))
                 case Enriched(rows=VersionRows()):
@@ -302,7 +311,23 @@ def _by_join(steps: Sequence[Step]) -> Iterator[tuple[Join, list[Plan | Refused]
     return iter(found.values())
 
 
-def _delta_join(name: str, made: DeltaJoin, settings: Settings, hidden: Sequence[str]) -> JoinReport:
+def _why_one_form(plan: Plan, sink: SinkReport | None) -> str | None:
+    """Why the form of a delta join is not chosen for each micro-batch; None if it is."""
+    chain = chain_of(plan)
+    is_by_rows = all(
+        isinstance(node, Project | Filter) or (isinstance(node, Wrapper) and node.name == "SubqueryAlias")
+        for node in chain.nodes
+    )
+    if not (is_by_rows and isinstance(chain.leaf, DeltaJoin)):
+        return "the query has more than projections and filters above the join"
+    if sink is not None and sink.form == "materialized":
+        return "the sink keeps all rows of each key"
+    return None
+
+
+def _delta_join(
+    name: str, made: DeltaJoin, settings: Settings, hidden: Sequence[str], fixed: str | None
+) -> JoinReport:
     paths, tables = lookup_paths(made), list[TableReport]()
     for one in made.tables:
         columns, table = tuple(column.name for column in one.columns), one.table
@@ -310,7 +335,7 @@ def _delta_join(name: str, made: DeltaJoin, settings: Settings, hidden: Sequence
     form = "fused" if settings.physical == "auto" else settings.physical
     consistency, lookups = _CONSISTENCY[settings.consistency], _lookups(made, paths)
     cost = step_cost(made, settings.shards or 1) if settings.physical == "auto" else None
-    hints = tuple(dict.fromkeys(_hints(made, paths, form, hidden, cost)))
+    hints = tuple(dict.fromkeys(_hints(made, paths, form, hidden, cost, fixed)))
     words, state = tree_in_words(made.tree), _STEPS if form == "stateful" else None
     return JoinReport(
         name, form, words, tuple(tables), paths, consistency, lookups, cost, hints=hints, state=state
@@ -331,7 +356,12 @@ def _lookups(join: DeltaJoin, paths: Sequence[Path]) -> Lookups:
 
 
 def _hints(
-    join: DeltaJoin, paths: Sequence[Path], form: str, hidden: Sequence[str], cost: StepCost | None
+    join: DeltaJoin,
+    paths: Sequence[Path],
+    form: str,
+    hidden: Sequence[str],
+    cost: StepCost | None,
+    fixed: str | None,
 ) -> Iterator[str]:
     for step in (step for path in paths for step in path.steps):
         table = join.tables[step.table].table
@@ -345,7 +375,7 @@ def _hints(
     if form == "stateful":
         yield _PARTITIONS
     if cost is not None and cost.is_shuffled:
-        yield _SHUFFLED
+        yield _SHUFFLED if fixed is None else _COULD_BE_SHUFFLED.format(fixed)
 
 
 def _whole(made: LookupJoined, after: Plan) -> LookupChanges | None:
@@ -702,7 +732,7 @@ def _folded(title: str, text: str) -> str:
 
 def explanation_of(trace: Trace, settings: Settings, sink: SinkReport | None = None) -> Explanation:
     """What a trace says about the query, each of its joins and each of its topics, and of its sink."""
-    joins, aggregates = tuple(join_reports(trace, settings)), tuple(aggregate_reports(trace))
+    joins, aggregates = tuple(join_reports(trace, settings, sink)), tuple(aggregate_reports(trace))
     topics = tuple(topic_reports(trace.before, trace.after, settings.sink_key))
     of_plan = trace.refusals, trace.before, trace.after, trace.steps
     return Explanation(joins, *of_plan, topics, aggregates, sink, trace.is_for_a_view)

@@ -3,13 +3,14 @@
 from dataclasses import replace
 from typing import Any
 
-from planner.explanation import Explanation, explanation_of
+from planner.explanation import Explanation, SinkReport, explanation_of
 from planner.optimizer import optimize_plan
 from planner.plan.nodes import Changelog, Plan
 from planner.plan.sources import ManagedTable
 from planner.plan.trees import transform_up
 from planner.settings import Settings
 from tests.planner.plan_text import parse_plan
+from upsert.stream_keys import UniqueKeys
 
 LEFT = """\
 Join left outer ON (order_id#1 = item#31)
@@ -90,6 +91,17 @@ def test_the_cost_of_sharing_many_changes_is_told() -> None:
     assert f"  cost of sharing the latest commits: {costs[64]}" in text.splitlines()
     assert "shuffled where write_changes" in text
     assert explained(plan, shards=64, physical="fused").joins[0].cost is None
+    kept = SinkReport((), UniqueKeys(), "materialized", "the sink's key tells no rows apart")
+    counted = parse_plan("Aggregate by (name#7) [name#7, Count(1) AS n#20]\n  " + inner.replace("\n", "\n  "))
+    assert "not shuffled, though" in told(plan, kept)
+    assert "not shuffled, though" in told(transform_up(with_statistics(counted), grown))
+    assert "not shuffled, though" not in told(plan)
+
+
+def told(plan: Plan, sink: SinkReport | None = None) -> str:
+    """What is said of the first join, which 64 tasks share."""
+    settings = replace(Settings(), shards=64)
+    return str(explanation_of(optimize_plan(plan, settings), settings, sink).joins[0])
 
 
 def test_values_say_the_same() -> None:

@@ -178,6 +178,8 @@ def test_what_cannot_be_looked_up_is_refused(
         with pytest.raises(error, match=said) as refused:
             catalog.sql(statement, spark)
         assert PASSWORD not in str(refused.value)
+    with pytest.raises(ConfigurationError, match="has no snapshots, got 3"):
+        catalog.read(spark, "rates", snapshot=3)
     endpoint.behave(first=[[400, {}, f"no {PASSWORD} here"]] * 9)
     with pytest.raises(Exception, match=r"HttpLookup http://127\.0\.0\.1:\d+/lookup/\d+: .* 400") as failed:
         catalog.sql(PRICED, spark).df.collect()  # type: ignore[attr-defined]
