@@ -32,7 +32,7 @@ import pyarrow as pa
 from deltajoin.core.costs import SharedTable, StepCost
 from deltajoin.core.evaluate import split_of_join
 from deltajoin.core.plans import Path, UnreachableLookup, paths_of, unreachable_lookups
-from deltajoin.core.shards import TASK_ROWS, Bucketing, Split
+from deltajoin.core.shards import TASK_ROWS, Bucketing, Split, agreeing
 from deltajoin.expressions import Condition, Ref, conjunction, refs_of
 from deltajoin.filters import Predicate
 from deltajoin.spec import MAX_TABLES, DeltaJoinSpec, JoinedTable
@@ -263,7 +263,10 @@ def step_cost(join: DeltaJoin, shards: int) -> StepCost | None:
     rows = [table.changed_rows for table in tables if table.changed_rows is not None]
     spec, keys = spec_of(join, shards), [table.schema.primary_key for table in tables]
     split = split_of_join(spec, lambda ref: tables[ref.table].schema.type_of(ref.column), keys)
-    tasks = split.count(min(shards, -(-sum(rows) // TASK_ROWS)))
+    tasks = min(shards, -(-sum(rows) // TASK_ROWS))
+    if all(split.groups(n, _bucketing(one), one.buckets) == one.buckets for n, one in enumerate(tables)):
+        tasks = agreeing(tasks, max(one.buckets for one in tables), shards)
+    tasks = split.count(tasks)
     if len(rows) < len(tables) or tasks < 2:
         return None
     numbered = enumerate(zip(tables, rows, strict=True))
@@ -271,14 +274,18 @@ def step_cost(join: DeltaJoin, shards: int) -> StepCost | None:
 
 
 def _shared(split: Split, number: int, table: ManagedTable, rows: int, tasks: int) -> SharedTable:
-    types = tuple(table.schema.type_of(name) for name in table.bucket_key)
     return SharedTable(
         rows,
         table.buckets,
-        split.groups(number, Bucketing(table.bucket_key, types, table.buckets), tasks),
+        split.groups(number, _bucketing(table), tasks),
         is_cut_by_key=split.keeps_shards(number, table.schema.primary_key),
         is_everywhere=split.columns[number] is None,
     )
+
+
+def _bucketing(table: ManagedTable) -> Bucketing:
+    types = tuple(table.schema.type_of(name) for name in table.bucket_key)
+    return Bucketing(table.bucket_key, types, table.buckets)
 
 
 def _lacking_indexes(tree: Node, tables: Sequence[ManagedTable]) -> Iterator[Refused]:

@@ -377,9 +377,12 @@ class JoiningReader(_JoinStepReader):
     def _tasks(self, tables: JoinedTables, step: JoinStep) -> int:
         """As many as the changes are worth."""
         size = size_of(tables.tables, step.old, step.new)
-        worth = max(-(-size.rows // self._task_rows), -(-size.bytes // max(1, self.readable_bytes // 2)))
         shards = self._spec.shards
-        return tables.split.count(tables.agreeing(min(shards, worth), shards)) if size.rows else 0
+        by_rows = -(-size.rows // self._task_rows)
+        # fewer tasks would take more memory each
+        least = min(shards, -(-size.bytes // max(1, self.readable_bytes // 2)))
+        tasks = max(least, tables.agreeing(min(shards, max(by_rows, least)), shards))
+        return tables.split.count(tasks) if size.rows else 0
 
     def as_batch(self, spark: SparkSession, start: Offset, end: Offset) -> DataFrame | None:
         """The form shuffled for a step that it serves better: see `deltajoin.core.costs`."""

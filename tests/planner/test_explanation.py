@@ -77,7 +77,8 @@ def test_the_cost_of_sharing_many_changes_is_told() -> None:
     def grown(node: Plan) -> Plan:
         match node:
             case Changelog(origin=ManagedTable(changed_rows=int()) as table):
-                return replace(node, origin=replace(table, buckets=8, changed_rows=1_500_000), ref=None)
+                bucketed = replace(table, buckets=8, bucket_key=table.schema.primary_key)
+                return replace(node, origin=replace(bucketed, changed_rows=1_500_000), ref=None)
             case _:
                 return node
 
@@ -91,6 +92,10 @@ def test_the_cost_of_sharing_many_changes_is_told() -> None:
     assert f"  cost of sharing the latest commits: {costs[64]}" in text.splitlines()
     assert "shuffled where write_changes" in text
     assert explained(plan, shards=64, physical="fused").joins[0].cost is None
+    by_key = parse_plan("Join inner ON (order_id#1 = item#31)\n  <orders>\n  <stock>\n")
+    agreed = explained(transform_up(with_statistics(by_key), grown), shards=12).joins[0].cost
+    assert agreed is not None
+    assert agreed.tasks == 8, "as many as there are buckets, as in the source"
     kept = SinkReport((), UniqueKeys(), "materialized", "the sink's key tells no rows apart")
     counted = parse_plan("Aggregate by (name#7) [name#7, Count(1) AS n#20]\n  " + inner.replace("\n", "\n  "))
     assert "not shuffled, though" in told(plan, kept)

@@ -103,6 +103,10 @@ def test_tasks_agree_with_the_buckets_of_tables_that_are_bucketed_by_the_join_ke
     steps.run()
     tables[0].write(pa.table({"code": range(5), "name": list("abcde")}))
     assert [(part.shard, part.shards) for part in partitions(steps)] == [(n, 4) for n in range(4)]
+    end, most = steps.reader.latestOffset(steps.offset, ReadAllAvailable()), steps.reader.readable_bytes
+    steps.reader.readable_bytes = 2
+    assert len(steps.reader.partitions(steps.offset, end)) == 7, "the memory of four tasks is not enough"
+    steps.reader.readable_bytes = most
     assert steps.run() == steps.truth()
     assert steps.emitted.total() == 2
 
