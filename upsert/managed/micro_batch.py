@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Final
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ from upsert.failpoints import reach
 from upsert.managed.log_reader import LogReader
 from upsert.managed.options import WriteOptions
 from upsert.managed.stepping import SUFFIX, SteppingReader, StepSource
+from upsert.managed.task_counts import counted_at_end
 from upsert.managed.tasks import folded_by_tasks, staged_by_tasks
 from upsert.managed.writer import StreamWriter
 from upsert.materializer.micro_batch import by_bucket
@@ -147,12 +149,13 @@ class WriteStep:
             return None
         batches: list[pa.RecordBatch] = []
         rows = size = 0
-        for partition in reader.partitions(start, end):
-            for one in reader.read(partition):
+        with counted_at_end() as counted:
+            for one in chain.from_iterable(map(reader.read, reader.partitions(start, end))):
                 assert isinstance(one, pa.RecordBatch)  # our readers give Arrow
                 batches.append(one)
                 rows, size = rows + one.num_rows, size + one.nbytes
                 if rows > few or size > few_bytes:
+                    counted.clear()  # tasks do all of it
                     return None
         return pa.Table.from_batches(batches, batches[0].schema if batches else pa.schema([]))
 

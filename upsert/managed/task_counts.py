@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 from upsert.connect import is_connect
@@ -44,7 +46,10 @@ class _Sums:
         return value1
 
 
+_Added = tuple[int, str, dict[str, int]]
+
 _SUMS: Final[Any] = _Sums()
+_WAITING: Final[ContextVar[list[_Added] | None]] = ContextVar("figures that do not count yet", default=None)
 _own: tuple[SparkContext, Accumulator[_Figures]] | None = None
 
 
@@ -61,10 +66,30 @@ def counter_of(spark: SparkSession) -> int | None:
 
 def add(counter: int | None, batch: str, figures: Mapping[str, int]) -> None:
     """Add the figures of a task, or of the driver where it does what tasks do, to those of a micro-batch."""
-    if counter is not None and (counted := {name: count for name, count in figures.items() if count}):
-        from pyspark.accumulators import _deserialize_accumulator  # who only reads records needs no Spark
+    if counter is None or not (counted := {name: count for name, count in figures.items() if count}):
+        return
+    if (waiting := _WAITING.get()) is not None:
+        waiting.append((counter, batch, counted))
+        return
+    from pyspark.accumulators import _deserialize_accumulator  # who only reads records needs no Spark
 
-        _deserialize_accumulator(counter, {}, _SUMS).add({batch: counted})
+    _deserialize_accumulator(counter, {}, _SUMS).add({batch: counted})
+
+
+@contextmanager
+def counted_at_end() -> Iterator[list[_Added]]:
+    """What is added in the block counts when it ends, unless it fails or the list is cleared.
+
+    For who may give up what he does, and leaves all of it to others.
+    """
+    waiting: list[_Added] = []
+    token = _WAITING.set(waiting)
+    try:
+        yield waiting
+    finally:
+        _WAITING.reset(token)
+    for one in waiting:
+        add(*one)
 
 
 def batch_of(end: object) -> str:
