@@ -48,14 +48,17 @@ def agreeing(tasks: int, buckets: int, shards: int) -> int:
     """A number of tasks near the wanted one, of so many shards at most, of which each needs few buckets.
 
     It is a multiple or a divisor of the number of buckets: then no bucket is read by more tasks than it must.
+    Where that would be half of the wanted tasks or fewer, as with five buckets and four shards, they do not
+    agree.
 
     >>> [agreeing(tasks, 8, 64) for tasks in (1, 3, 8, 12, 64)]
     [1, 4, 8, 16, 64]
-    >>> agreeing(12, 8, 12)
-    8
+    >>> agreeing(12, 8, 12), agreeing(4, 5, 4)
+    (8, 4)
     """
     agree = [n for n in range(1, shards + 1) if n % buckets == 0 or buckets % n == 0]
-    return next((n for n in agree if n >= tasks), agree[-1])
+    most = agree[-1] if 2 * agree[-1] > tasks else tasks
+    return next((n for n in agree if n >= tasks), most)
 
 
 @dataclass(frozen=True)
