@@ -161,6 +161,10 @@ def test_what_cannot_be_looked_up_for_changes_is_refused(
         (f"INSERT INTO keyless SELECT r.cur {join}", "would leave replaced rows in the sink"),
         ("INSERT INTO keyless SELECT r.cur FROM rates AS r", "would read all of"),
         (
+            f"INSERT INTO priced SELECT o.id, o.n, r.rate {join} JOIN orders AS p ON o.id = p.id",
+            "managed tables may delete rows on both sides",
+        ),
+        (
             "INSERT INTO priced SELECT o.id, o.n, 1 FROM orders AS o RIGHT JOIN rates AS r ON o.cur = r.cur",
             "LEFT join",
         ),
