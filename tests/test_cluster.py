@@ -1,5 +1,6 @@
 """The page on clusters: its command for a standalone cluster, of which a worker is killed half-way."""
 
+import os
 import re
 import subprocess
 import sysconfig
@@ -13,6 +14,7 @@ import pytest
 
 from bench.standalone import SPARK_HOME, kill, standalone, variables
 from tests.helpers import REPOSITORY, built_wheel
+from tests.kubernetes_cluster import kubernetes
 from tests.object_store import ObjectStore
 from tests.yarn_cluster import yarn_cluster
 
@@ -22,6 +24,15 @@ ON_YARN = {
     "spark.executor.instances": "2",
     "spark.executor.memory": "512m",
     "spark.sql.shuffle.partitions": "2",
+}
+ON_KUBERNETES = {
+    "spark.driver.memory": "512m",
+    "spark.executor.instances": "2",
+    "spark.executor.memory": "512m",
+    "spark.kubernetes.allocation.batch.delay": "1s",
+    "spark.log.level": "ERROR",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.enabled": "false",
 }
 SMALL = {
     "spark.driver.host": "127.0.0.1",
@@ -46,7 +57,8 @@ def packed_environment(folder: Path) -> None:
 
 def command_of_the_page(section: str, replaced: Mapping[str, str]) -> str:
     page = (REPOSITORY / "docs" / "cluster.md").read_text()
-    (command,) = re.findall(rf"## {section}\n\n```sh\n(.*?)```", page, re.DOTALL)
+    of_section = page.split(f"\n## {section}\n")[1].split("\n## ")[0]
+    (command,) = re.findall(r"```sh\n(.*?)```", of_section, re.DOTALL)
     for written, instead in replaced.items():
         assert command.count(written) == 1, written
         command = command.replace(written, instead)
@@ -145,3 +157,61 @@ def test_a_job_on_yarn_survives_the_death_of_an_executor(s3: ObjectStore, tmp_pa
     assert len(executors) == 2
     assert all("/container_" in place and "/environment/lib/" in place for place in executors)
     assert said[-1] == "equal: 997"
+
+
+@pytest.mark.long
+@pytest.mark.minutes
+@pytest.mark.spark
+def test_a_job_on_kubernetes_survives_the_death_of_an_executor(s3: ObjectStore, tmp_path: Path) -> None:
+    """Driver and executors are pods of an image with the packages; each has a cache of its own."""
+    packed_environment(tmp_path)
+    pods, cache = tmp_path / "pods", tmp_path / "cache"
+    pods.mkdir()
+    cache.mkdir()
+    image = variables(PATH=f"{tmp_path}/job/bin:{os.environ['PATH']}")
+    keys = {"id": image.pop("AWS_ACCESS_KEY_ID"), "secret": image.pop("AWS_SECRET_ACCESS_KEY")}
+    with kubernetes(pods, {"store": keys}, image) as cluster:
+        given = {**ON_KUBERNETES, "spark.kubernetes.driver.master": cluster.address}
+        settings = " ".join(f"--conf {name}={value}" for name, value in given.items())
+        command = command_of_the_page(
+            "Kubernetes",
+            {
+                "spark-submit": f"{SPARK_HOME}/bin/spark-submit {settings}",
+                "https://cluster:6443": cluster.address,
+                "driver.volumes.emptyDir.cache.mount.path=/cache": (
+                    f"driver.volumes.emptyDir.cache.mount.path={cache}"
+                ),
+                "executor.volumes.emptyDir.cache.mount.path=/cache": (
+                    f"executor.volumes.emptyDir.cache.mount.path={cache}"
+                ),
+                "UPSERT_CACHE_FOLDER=/cache": f"UPSERT_CACHE_FOLDER={cache}",
+                "/opt/job.py": f"{SCRIPT} '{s3.warehouse}' '{tmp_path}/checkpoint' '{tmp_path}/go'",
+            },
+        )
+        with (tmp_path / "job.log").open("wb") as log:
+            job = subprocess.Popen(
+                ["bash", "-c", command],
+                cwd=tmp_path,
+                env=variables(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        try:
+            while job.poll() is None and "ready\n" not in cluster.output("driver"):
+                time.sleep(0.2)
+            if job.poll() is None:
+                cluster.kill(cluster.pods("executor")[0])
+            while job.poll() is None and len(cluster.pods("executor")) < 3:
+                time.sleep(0.2)
+            (tmp_path / "go").touch()
+            assert job.wait() == 0
+        finally:
+            kill(job)
+        said = cluster.output("driver").splitlines()
+        everything = (tmp_path / "job.log").read_text()[-3000:] + "\n".join(said[-60:])
+    assert said[-1] == "equal: 997", everything
+    executors = [line.split()[1] for line in said if line.startswith("executor:")]
+    assert all(place.startswith(f"{tmp_path}/job/lib/") for place in executors)
+    assert any((pods / pod / "cache" / "upsert").exists() for pod in cluster.pods("executor"))
