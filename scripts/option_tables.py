@@ -14,6 +14,7 @@ from upsert.formats.base import FORMATS, format_named
 from upsert.kafka.options import OPTIONS
 from upsert.lookups import http
 from upsert.managed.options import READ_OPTIONS, WRITE_OPTIONS
+from upsert.managed.task_memory import task_memory
 from upsert.options import Option, byte_size, duration_ms, positive_duration_ms
 from upsert.postgres import table as postgres
 from upsert.store import table_options
@@ -163,7 +164,7 @@ def default(option: Option) -> str:
         return ""
     if option.convert in (duration_ms, positive_duration_ms):
         return f"`{in_units(value, MILLISECONDS)}`"
-    if option.convert is byte_size:
+    if option.convert in (byte_size, task_memory):
         return f"`{in_units(value, BYTES)}`"
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
