@@ -216,7 +216,9 @@ def built_wheel(folder: Path) -> Path:
     From links to the sources, since a build leaves folders behind.
     """
     folder.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in", "deltajoin", "planner", "upsert"):
+    for name in ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"):
+        (folder / name).symlink_to(REPOSITORY / name)
+    for name in ("deltajoin", "planner", "upsert", "pyspark_upsert_table.py"):
         (folder / name).symlink_to(REPOSITORY / name)
     for name in ("tests", "bench", "examples", "scripts"):  # not to be in it
         (folder / name).symlink_to(REPOSITORY / name)

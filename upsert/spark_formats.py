@@ -211,14 +211,18 @@ def make_known(spark: SparkSession, format_: type[DataSource]) -> None:
     _formats[format_.name()] = format_
     if is_connect(spark):  # which does not tell what it knows; its server takes the newest of a name
         if format_.name() not in (known := _sent.setdefault(spark, set())):
-            spark.dataSource.register(format_)
+            _tell(spark, format_)
             known.add(format_.name())
         return
-    if _knows(spark._jsparkSession, format_.name()):
-        return
-    try:
+    if not _knows(spark._jsparkSession, format_.name()):
         with active(spark):  # Spark asks the active session whether it has such a format, not this one
-            spark.dataSource.register(format_)
+            _tell(spark, format_)
+
+
+def _tell(spark: SparkSession, format_: type[DataSource]) -> None:
+    """Register a format, unless Spark found it by itself, or another session of the server has it."""
+    try:
+        spark.dataSource.register(format_)
     except AnalysisException as cause:
         if cause.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise

@@ -67,6 +67,22 @@ def frame(session: SparkSession, *rows: tuple[Any, ...], schema: str = "id BIGIN
     return session.createDataFrame(list(rows), schema)
 
 
+def test_a_session_that_was_told_of_nothing_finds_the_format(
+    spark: SparkSession, table: Table, tmp_path: Path
+) -> None:
+    """For reads and writes, in batches and streams; to tell it afterwards is no error."""
+    other = spark.newSession()
+    frame(other, (1, "a"), (2, "b")).write.format("upsert-table").mode("append").save(table.path)
+    assert load(other, table.path, **{"row-kind": "false"}).count() == 2
+    copy = Table.create(tmp_path / "copy", SMALL)
+    changes = other.readStream.format("upsert-table").load(table.path)
+    writer = changes.writeStream.format("upsert-table").option("checkpointLocation", str(tmp_path / "c"))
+    writer.trigger(availableNow=True).start(copy.path).awaitTermination()
+    assert multiset(copy.snapshot().scan()) == multiset(table.snapshot().scan())
+    register(other)
+    assert load(other, table.path).count() == 2
+
+
 @pytest.mark.parametrize("file_format", ["arrow", "parquet"])
 def test_every_type_survives_both_ways(session: SparkSession, tmp_path: Path, file_format: str) -> None:
     table = Table.create(tmp_path / "t", EVERY_TYPE)
