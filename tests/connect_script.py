@@ -280,7 +280,7 @@ def history(*statements: str) -> None:
         sql(statement)
 
 
-@step
+@long_step
 def kept_rows() -> Any:
     """A sink whose key does not tell the rows of a join and of a union apart, through a restart."""
     sql("CREATE TABLE newest (product_id BIGINT, id BIGINT, PRIMARY KEY (product_id) NOT ENFORCED)")

@@ -137,9 +137,10 @@ def test_the_snippet_of_the_page_prints_what_it_says(found: dict[str, Any]) -> N
     assert found["page"] == printed
 
 
-def test_a_sink_keeps_the_rows_that_its_key_does_not_tell_apart(found: dict[str, Any]) -> None:
+@pytest.mark.long
+def test_a_sink_keeps_the_rows_that_its_key_does_not_tell_apart(every: dict[str, Any]) -> None:
     """Of a join and of a union, also when a row is taken away after a restart."""
-    newest, both, is_the_other, later = found["kept_rows"]
+    newest, both, is_the_other, later = every["kept_rows"]
     assert newest == [[1, True], [2, False]]
     assert both == [{"what": "l", "n": both[0]["n"]}, {"what": "r(", "n": both[1]["n"]}]
     assert both[0]["n"] in (1, 2)
@@ -148,8 +149,9 @@ def test_a_sink_keeps_the_rows_that_its_key_does_not_tell_apart(found: dict[str,
     assert later == [{"what": "l", "n": later[0]["n"]}, {"what": "r(", "n": 1}]
 
 
-def test_an_aggregate_over_the_changes_of_a_join_is_kept(found: dict[str, Any]) -> None:
-    first, gone, then = found["totals"]
+@pytest.mark.long
+def test_an_aggregate_over_the_changes_of_a_join_is_kept(every: dict[str, Any]) -> None:
+    first, gone, then = every["totals"]
     assert first == [{"p": 1, "n": 2, "ids": 3}, {"p": 2, "n": 1, "ids": 3}]
     assert then == [{"p": 1, "n": 1, "ids": 3 - gone}]
 

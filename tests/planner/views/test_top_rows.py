@@ -80,7 +80,7 @@ ORDERS = [
 
 @pytest.mark.parametrize(
     ("seed", "steps"),
-    [(1, 3), *(pytest.param(seed, 6, marks=pytest.mark.long) for seed in (1, 2, 3))],
+    [(1, 2), *(pytest.param(seed, 6, marks=pytest.mark.long) for seed in (1, 2, 3))],
 )
 def test_the_first_rows_are_right_whichever_come_and_go(
     catalog: Catalog, spark: SparkSession, seed: int, steps: int
@@ -112,13 +112,17 @@ EXTREMES = [
 ]
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("seed", "queries"),
+    [(1, EXTREMES[1::2]), *(pytest.param(seed, EXTREMES, marks=pytest.mark.long) for seed in (1, 2))],
+    ids=["some", "all 1", "all 2"],
+)
 def test_extremes_of_all_rows_are_right_whichever_come_and_go(
-    catalog: Catalog, spark: SparkSession, seed: int
+    catalog: Catalog, spark: SparkSession, seed: int, queries: list[str]
 ) -> None:
     random_ = Random(seed)
     write(catalog, [player(id, random_) for id in range(120)])
-    views = [catalog.create_view(f"v{number}", query, spark=spark) for number, query in enumerate(EXTREMES)]
+    views = [catalog.create_view(f"v{number}", query, spark=spark) for number, query in enumerate(queries)]
     for step in range(4):
         players = catalog.table("players").snapshot().scan().to_pylist()
         gone = random_.sample(players, min(12, len(players)))
@@ -130,7 +134,7 @@ def test_extremes_of_all_rows_are_right_whichever_come_and_go(
         write(catalog, [row for number, row in enumerate(gone) if row not in gone[:number]], "-D")
         if step != 2:
             write(catalog, [player(random_.randrange(200), random_) for _ in range(9)])
-        for view, query in zip(views, EXTREMES, strict=True):
+        for view, query in zip(views, queries, strict=True):
             assert view.refresh()
             assert rows_of(view) == shown(catalog, query, spark), (step, query)
             assert len(tops(view)) == (step != 2), query  # without rows there is nothing to keep

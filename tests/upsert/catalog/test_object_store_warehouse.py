@@ -159,6 +159,11 @@ def test_tables_are_made_from_queries_and_replaced_by_them(
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize(
+    "object_store",
+    ["s3", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("gcs", "azure"))],
+    indirect=True,
+)
 def test_a_stream_joins_tables_in_each_kind_of_store(
     object_store: ObjectStore, spark: SparkSession, tmp_path: Path
 ) -> None:
