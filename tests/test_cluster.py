@@ -7,7 +7,9 @@ import sysconfig
 import time
 import venv
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -63,6 +65,32 @@ def command_of_the_page(section: str, replaced: Mapping[str, str]) -> str:
         assert command.count(written) == 1, written
         command = command.replace(written, instead)
     return str(command)
+
+
+@contextmanager
+def submitted(folder: Path, command: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A command that submits a job and waits for it, with its output in `job.log`."""
+    with (folder / "job.log").open("wb") as log:
+        job = subprocess.Popen(
+            ["bash", "-c", command],
+            cwd=folder,
+            env=variables(),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        yield job
+    finally:
+        kill(job)
+
+
+def said_ready(job: subprocess.Popen[bytes], output: Callable[[], str]) -> bool:
+    """Wait until the driver of a job says that it is ready; False if the job ends before."""
+    while job.poll() is None and "ready\n" not in output():
+        time.sleep(0.2)
+    return job.poll() is None
 
 
 @pytest.mark.long
@@ -133,25 +161,11 @@ def test_a_job_on_yarn_survives_the_death_of_an_executor(s3: ObjectStore, tmp_pa
                 "job.py": f"{SCRIPT} '{s3.warehouse}' '{tmp_path}/checkpoint' '{tmp_path}/go'",
             },
         )
-        with (tmp_path / "job.log").open("wb") as log:
-            job = subprocess.Popen(
-                ["bash", "-c", command],
-                cwd=tmp_path,
-                env=variables(),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        try:
-            while job.poll() is None and "ready\n" not in yarn.output():
-                time.sleep(0.2)
-            if job.poll() is None:
+        with submitted(tmp_path, command) as job:
+            if said_ready(job, yarn.output):
                 yarn.kill_an_executor()
             (tmp_path / "go").touch()
             assert job.wait() == 0, (tmp_path / "job.log").read_text()[-3000:] + yarn.errors()
-        finally:
-            kill(job)
         said = yarn.output().splitlines()
     executors = [line.split()[1] for line in said if line.startswith("executor:")]
     assert len(executors) == 2
@@ -188,30 +202,16 @@ def test_a_job_on_kubernetes_survives_the_death_of_an_executor(s3: ObjectStore, 
                 "/opt/job.py": f"{SCRIPT} '{s3.warehouse}' '{tmp_path}/checkpoint' '{tmp_path}/go'",
             },
         )
-        with (tmp_path / "job.log").open("wb") as log:
-            job = subprocess.Popen(
-                ["bash", "-c", command],
-                cwd=tmp_path,
-                env=variables(),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        try:
-            while job.poll() is None and "ready\n" not in cluster.output("driver"):
-                time.sleep(0.2)
-            if job.poll() is None:
+        driver = partial(cluster.output, "driver")
+        with submitted(tmp_path, command) as job:
+            if said_ready(job, driver):
                 cluster.kill(cluster.pods("executor")[0])
             while job.poll() is None and len(cluster.pods("executor")) < 3:
                 time.sleep(0.2)
             (tmp_path / "go").touch()
-            assert job.wait() == 0
-        finally:
-            kill(job)
-        said = cluster.output("driver").splitlines()
-        everything = (tmp_path / "job.log").read_text()[-3000:] + "\n".join(said[-60:])
-    assert said[-1] == "equal: 997", everything
+            assert job.wait() == 0, (tmp_path / "job.log").read_text()[-3000:] + driver()[-3000:]
+        said = driver().splitlines()
+    assert said[-1] == "equal: 997", "\n".join(said[-60:])
     executors = [line.split()[1] for line in said if line.startswith("executor:")]
     assert all(place.startswith(f"{tmp_path}/job/lib/") for place in executors)
     assert any((pods / pod / "cache" / "upsert").exists() for pod in cluster.pods("executor"))
