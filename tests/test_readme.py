@@ -7,9 +7,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import planner
+from deltajoin.cli.command import Output
 from tests.helpers import REPOSITORY, run_program, snippet
 from upsert import Catalog
-from upsert.catalog.results import as_text
 
 README = (REPOSITORY / "README.md").read_text()
 
@@ -19,11 +19,14 @@ def blocks(language: str) -> list[str]:
 
 
 @pytest.mark.spark
-def test_the_first_lines_of_sql_give_what_is_printed(tmp_path: Path, spark: SparkSession) -> None:
+def test_the_first_lines_of_sql_give_what_is_printed(
+    tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
     catalog = Catalog(tmp_path / "warehouse", optimize=planner.optimize)
     *statements, _ = re.split(r";\n", blocks("sql")[0])
     results = [catalog.sql(statement, spark) for statement in statements]
-    assert as_text(results[-1].rows) == blocks("text")[0].rstrip()
+    Output().table(results[-1].rows)  # as the command prints them
+    assert capsys.readouterr().out == blocks("text")[0]
 
 
 @pytest.mark.spark
