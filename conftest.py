@@ -49,6 +49,7 @@ def spark() -> Iterator[SparkSession]:
         builder = builder.config("spark.sql.warehouse.dir", str(Path(scratch) / "warehouse"))
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("PYSPARK_PYTHON", python)
+            patch.setenv("PYSPARK_DRIVER_PYTHON", python)  # for the data sources that Spark finds by itself
             session = builder.getOrCreate()
         session.sparkContext.setLogLevel("ERROR")
         yield session

@@ -9,6 +9,7 @@ The process that forks is `python -m tests.forked_python SOCKET`. The launcher, 
 kill, hands its arguments, its environment and its standard streams over; the forked process ends with it.
 """
 
+import gc
 import os
 import runpy
 import select
@@ -23,8 +24,14 @@ from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 
+import pyspark
+
 SOURCE, DAEMON = "pyspark.sql.streaming.python_streaming_source_runner", "pyspark.daemon"
+PYSPARK = str(Path(pyspark.__file__).parent)
+"""Spark puts its zip on the path, whose directory Python reads again in each process and for each task."""
 IMPORTED = (
+    "encodings.idna",
+    "tenacity",
     "pandas",
     "pyspark.sql.worker.plan_data_source_read",
     "upsert.managed.datasource",
@@ -74,6 +81,7 @@ def serve(address: str) -> None:
     """Fork for each launcher that asks, until standard input ends."""
     for name in IMPORTED:
         import_module(name)
+    gc.freeze()  # Spark collects garbage after each task, which looks at all that is imported
     os.fsync = lambda _: None  # as in the tests' own process, see conftest.py
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the launcher waits for what is forked, not this process
     with socket.socket(socket.AF_UNIX) as listener:
@@ -106,7 +114,8 @@ def _become(connection: socket.socket) -> None:
         os.environb.update(pair.split(b"=", 1) for pair in texts[int(count) :])
         sys.argv = [text.decode() for text in texts[: int(count)]]
         known = set(sys.path)
-        sys.path[:0] = [path for path in os.environ.get("PYTHONPATH", "").split(":") if path not in known]
+        paths = os.environ.get("PYTHONPATH", "").split(":")
+        sys.path[:0] = [path for path in paths if path not in known and not path.startswith(PYSPARK)]
         threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
         code = 0

@@ -52,7 +52,8 @@ def results(folder: Path, *told: str) -> dict[str, Any]:
     """What each step of the script gives."""
     script = str(REPOSITORY / "tests" / "connect_script.py")
     with launcher(folder) as python:
-        output = run(folder, sys.executable, script, str(folder), *told, PYSPARK_PYTHON=python)
+        workers = {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
+        output = run(folder, sys.executable, script, str(folder), *told, **workers)
     return dict(json.loads(output.splitlines()[-1]))
 
 
