@@ -86,9 +86,13 @@ def move_of(
             reason = "a small table has changed that is joined without equality"
         elif touched is None or not _is_held(bases, begin, consumer):
             reason = "the changes since the last refresh have expired, or are not tracked"
-        elif (refresh := costs.refresh(touched.rows, rows, must_be_by_changes=must_be_by_changes)).by_changes:
-            return Move(target, refresh, step, touched.rows <= FEW_ROWS and touched.bytes <= FEW_BYTES)
         else:
+            is_small = touched.rows <= FEW_ROWS and touched.bytes <= FEW_BYTES
+            refresh = costs.refresh(
+                touched.rows, rows, by_tasks=not is_small, must_be_by_changes=must_be_by_changes
+            )
+            if refresh.by_changes:
+                return Move(target, refresh, step, is_small)
             reason = refresh.reason
     _is_held(bases, target, consumer)
     return Move(target, Refresh.now(False, reason, 0, rows, costs))

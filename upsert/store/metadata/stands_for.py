@@ -16,29 +16,83 @@ from upsert.codec import Jsonable, written_with
 MOST_CHANGED: Final = 0.3
 """Changes of a larger share of the rows take longer than all rows, until both have been measured."""
 
-_MEASURED_SHARE: Final = 0.01
-"""Changes of a smaller share of the rows say what is fixed of the time, and little of what a row adds."""
+_FEW: Final = 1_000
+"""A refresh by fewer changes says what is fixed of the time, and little of what a row adds."""
+
+_FIXED_IN_DRIVER: Final = 10_000
+"""What is fixed of the time that the driver takes for changes is about what so many of them add."""
+
+_FIXED_OF_TASKS: Final = 60_000
+"""The same of the time that Spark's tasks take."""
+
+_LIKE: Final = 4
+"""What refreshes took of which one had more than so many times as many rows is not compared."""
+
+_FIRST: Final = 2 / 3
+"""So much of the time for its first rows do all rows of a table take again, or less."""
 
 
 @dataclass(frozen=True)
 class Cost(Jsonable):
-    """What one refresh took: milliseconds, for so many rows: changed ones, or all of the tables."""
+    """What refreshes of one kind took: milliseconds, for so many rows: changed ones, or all of the tables.
+
+    Attributes:
+        rows: how many.
+        ms: how long it took.
+        is_first: whether only the first of its kind was measured, for which much was planned and compiled.
+        slower_ms: how long the newest took, if that was more; 0 if not.
+    """
 
     rows: int
     ms: int
+    is_first: bool = field(default=False, metadata=written_with("is_first"))
+    slower_ms: int = field(default=0, metadata=written_with("slower_ms"))
 
-    def of(self, rows: int) -> float:
-        """What so many rows may take."""
-        return self.ms * rows / max(1, self.rows)
+    def of(self, rows: int, fixed: int = _FIXED_OF_TASKS) -> float:
+        """What so many rows may take, if what is fixed of the time is what ``fixed`` rows add.
+
+        >>> Cost(1_000, 110).of(2_000, _FIXED_IN_DRIVER), Cost(1_000_000, 1_060).of(2_000_000)
+        (120.0, 2060.0)
+        """
+        return self.ms * (fixed + rows) / (fixed + self.rows)
+
+    def then(self, one: Cost, fixed: int = _FIXED_OF_TASKS) -> Cost:
+        """What is known when one more refresh has been measured.
+
+        Less time than was expected counts at once, more time when the next refresh takes more too: one that
+        was disturbed changes no way, and an estimate that was wrong is corrected by two.
+
+        >>> Cost(100, 50).then(Cost(100, 40))
+        Cost(rows=100, ms=40, is_first=False, slower_ms=0)
+        >>> Cost(100, 50).then(Cost(100, 5000))
+        Cost(rows=100, ms=50, is_first=False, slower_ms=5000)
+        >>> Cost(100, 50).then(Cost(100, 5000)).then(Cost(100, 80))
+        Cost(rows=100, ms=80, is_first=False, slower_ms=0)
+        """
+        is_like = self.rows <= _LIKE * one.rows and one.rows <= _LIKE * self.rows
+        expected = round(self.of(one.rows, fixed))
+        if self.is_first or not is_like or one.ms <= expected:
+            return one
+        if not self.slower_ms:
+            return Cost(one.rows, expected, slower_ms=one.ms)
+        return replace(one, ms=min(one.ms, self.slower_ms))
 
 
 @dataclass(frozen=True)
 class Costs(Jsonable):
-    """The newest cost of each way; ``few`` is of a refresh by fewer changes, where most of it is fixed."""
+    """What is known of each way.
+
+    Attributes:
+        changes: by changes that were computed in the driver.
+        all_rows: by all rows.
+        few: by fewer changes, where most of the time is fixed.
+        many: by so many changes that Spark's tasks computed them.
+    """
 
     changes: Cost | None = None
     all_rows: Cost | None = None
     few: Cost | None = field(default=None, metadata=written_with("few"))
+    many: Cost | None = field(default=None, metadata=written_with("many"))
 
     @classmethod
     def after(cls, one: Refresh | None, time_ms: int) -> Costs:
@@ -49,55 +103,80 @@ class Costs(Jsonable):
         counted = one.changed if one.by_changes else one.rows
         if took <= 0 or not counted:  # clocks of two machines; of how many rows is not always known
             return one.known
-        cost = Cost(counted, took)
-        if not one.by_changes:
-            return replace(one.known, all_rows=cost)
-        if one.changed >= one.rows * _MEASURED_SHARE:
-            return replace(one.known, changes=cost)
-        return replace(one.known, few=cost)
+        name = one.measures
+        known: Cost | None = getattr(one.known, name)
+        if known is None:
+            return replace(one.known, **{name: Cost(counted, took, is_first=True)})
+        fixed = _FIXED_IN_DRIVER if name in ("changes", "few") else _FIXED_OF_TASKS
+        return replace(one.known, **{name: known.then(Cost(counted, took), fixed)})
 
-    def of_changes(self, changed: int) -> float | None:
-        """What so many changes may take in milliseconds; None if that was never measured.
+    def of_changes(self, changed: int, *, by_tasks: bool = False) -> float | None:
+        """What so many changes may take in milliseconds; None if none were ever measured.
 
-        >>> Costs(changes=Cost(100, 500)).of_changes(1000)
-        5000.0
-        >>> Costs(changes=Cost(100, 500), few=Cost(1, 401)).of_changes(1000)
-        1400.0
+        What a row adds is known from two refreshes, one of fewer changes. From one it is told by what part
+        of the time is fixed in most of them.
 
-        Where it is not known what part of the time is fixed, further rows add no more than the rule of 30 %
-        says: for that all rows must be measured.
-
-        >>> Costs(changes=Cost(100, 500), all_rows=Cost(10_000, 600)).of_changes(1000)
-        680.0
+        >>> Costs(changes=Cost(10_000, 500), few=Cost(100, 401)).of_changes(20_000)
+        600.0
+        >>> Costs(changes=Cost(10_000, 500)).of_changes(20_000)
+        750.0
         """
-        if (here := self.changes) is None:
+        few, here = self.few, self.changes
+        if (nearest := self._nearest(changed, by_tasks=by_tasks)) is None:
             return None
-        if (few := self.few) is not None and few.rows < here.rows and few.ms < here.ms:
+        if nearest is self.many:
+            return nearest.of(changed, _FIXED_OF_TASKS if by_tasks else _FIXED_IN_DRIVER)
+        if few and here and few.rows * _LIKE <= here.rows and few.ms < here.ms:
             of_row = (here.ms - few.ms) / (here.rows - few.rows)
             return few.ms + of_row * max(0, changed - few.rows)
-        if self.all_rows is None or changed <= here.rows:
-            return here.of(changed)
-        return min(here.of(changed), here.ms + self.all_rows.of(changed - here.rows) / MOST_CHANGED)
+        return nearest.of(changed, _FIXED_IN_DRIVER)
 
-    def refresh(self, changed: int, rows: int, *, must_be_by_changes: bool = False) -> Refresh:
+    def _nearest(self, changed: int, *, by_tasks: bool) -> Cost | None:
+        """What is known of the changes that are most like so many."""
+        if by_tasks and self.many is not None:
+            return self.many
+        kinds = (self.few, self.changes) if changed < _FEW else (self.changes, self.few)
+        return next((one for one in (*kinds, self.many) if one is not None), None)
+
+    def of_all(self, changed: int, rows: int) -> float | None:
+        """What all of so many rows may take in milliseconds; None if that was never measured.
+
+        What the first rows of a table took is more than others take. By how much is not known: it is what all
+        rows take at most, and less where so many have changed that this should be tried.
+        """
+        if (known := self.all_rows) is None:
+            return None
+        return known.of(rows) * (_FIRST if known.is_first and changed > rows * MOST_CHANGED else 1)
+
+    def refresh(
+        self, changed: int, rows: int, *, by_tasks: bool = False, must_be_by_changes: bool = False
+    ) -> Refresh:
         """The way that takes less time after so many changes to tables of so many rows.
 
         >>> Costs().refresh(2, 5).reason
         '2 of 5 rows have changed, more than 30 %'
         >>> Costs(Cost(100, 50), Cost(1000, 800)).refresh(900, 1000).reason
-        '900 of 1,000 rows have changed, which takes some 0.5 s; all rows take 0.8 s'
+        '900 of 1,000 rows have changed, which takes some 0.1 s; all rows take 0.8 s'
+
+        Args:
+            changed: how many rows have changed.
+            rows: how many the tables have.
+            by_tasks: whether the changes are too many for the driver.
+            must_be_by_changes: whether it does not choose.
         """
         share = f"{changed:,} of {rows:,} rows have changed"
         if must_be_by_changes:
-            return Refresh.now(True, share, changed, rows, self)
-        by = self.of_changes(changed)
-        if by is None or self.all_rows is None:
-            by_changes = changed <= rows * MOST_CHANGED
-            reason = share if by_changes else f"{share}, more than {MOST_CHANGED:.0%}".replace("%", " %")
-            return Refresh.now(by_changes, reason, changed, rows, self)
-        whole = self.all_rows.of(rows)
-        reason = f"{share}, which takes some {by / 1000:.1f} s; all rows take {whole / 1000:.1f} s"
-        return Refresh.now(by <= whole, reason, changed, rows, self)
+            return Refresh.now(True, share, changed, rows, self, by_tasks=by_tasks)
+        by, whole = self.of_changes(changed, by_tasks=by_tasks), self.of_all(changed, rows)
+        nearest, are_most = self._nearest(changed, by_tasks=by_tasks), changed > rows * MOST_CHANGED
+        is_first = nearest is None or nearest.is_first
+        if by is None or whole is None or (by > whole and is_first and not are_most):
+            by_changes = not are_most
+            reason = f"{share}, more than {MOST_CHANGED:.0%}".replace("%", " %") if are_most else share
+        else:
+            by_changes = by <= whole
+            reason = f"{share}, which takes some {by / 1000:.1f} s; all rows take {whole / 1000:.1f} s"
+        return Refresh.now(by_changes, reason, changed, rows, self, by_tasks=by_tasks)
 
 
 @dataclass(frozen=True)
@@ -110,6 +189,7 @@ class Refresh(Jsonable):
         rows: how many rows the tables have.
         known: what earlier ones took.
         took_ms: how long it has been; 0 in the snapshot that it has made, whose time says so.
+        by_tasks: whether the changes were too many for the driver.
     """
 
     by_changes: bool
@@ -119,11 +199,24 @@ class Refresh(Jsonable):
     began_ms: int
     known: Costs = field(default_factory=Costs)
     took_ms: int = 0
+    by_tasks: bool = field(default=False, metadata=written_with("by_tasks"))
 
     @classmethod
-    def now(cls, by_changes: bool, reason: str, changed: int, rows: int, known: Costs) -> Self:
+    def now(
+        cls, by_changes: bool, reason: str, changed: int, rows: int, known: Costs, *, by_tasks: bool = False
+    ) -> Self:
         """One that begins."""
-        return cls(by_changes, reason, changed, rows, int(time.time() * 1000), known)
+        is_by_tasks = by_changes and by_tasks
+        return cls(by_changes, reason, changed, rows, int(time.time() * 1000), known, by_tasks=is_by_tasks)
+
+    @property
+    def measures(self) -> str:
+        """Which of the `Costs` it measures."""
+        if not self.by_changes:
+            return "all_rows"
+        if self.by_tasks:
+            return "many"
+        return "few" if self.changed < _FEW else "changes"
 
     def ended(self, time_ms: int) -> Refresh:
         """The same with what it took, if it has ended by then."""
