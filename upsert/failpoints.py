@@ -21,6 +21,7 @@ POINTS: Final = (
     "delete.after-write",
     "commit.before-manifest",
     "commit.after-manifest",
+    "fold.after-part",
     "publish.before-link",
     "publish.after-link",
     "publish.after-sync",

@@ -28,8 +28,9 @@ from upsert.arrays import Mask, min_max
 from upsert.errors import SchemaError
 from upsert.schema import Column, TableSchema
 from upsert.store.metadata.file_entry import FileEntry
+from upsert.store.metadata.partition_order import DAY, NUMBER, TEXT, Ends, any_between, kind_of
 from upsert.store.paths import Partition
-from upsert.store.rows.partitions import partition_values
+from upsert.store.rows.partitions import partition_codes, partition_values
 
 Where = Sequence[Any]
 """Predicates ``(column, operator, value)``, or lists of them of which one must hold."""
@@ -243,6 +244,59 @@ def remaining(where: Filter, partitions: Iterable[Partition], schema: TableSchem
         for partition, rests in zip(distinct, left, strict=True)
         if rests
     }
+
+
+def may_hold_between(where: Filter, ends: Sequence[Ends], schema: TableSchema) -> Mask:
+    """For each two ends, whether a partition between them may have a row of which a filter is true."""
+    names = schema.partitioned_by
+    if not where.alternatives or not names:
+        return np.ones(len(ends), np.bool_)
+    bounds = {name: _ends_of_column(at, ends, schema.type_of(name)) for at, name in enumerate(names)}
+    found = np.zeros(len(ends), np.bool_)
+    for alternative in where.alternatives:
+        possible = Filter((alternative,)).possible(bounds, len(ends))
+        for predicate in alternative:
+            if predicate.column == names[0] and (values := _equal_to(predicate, schema)) is not None:
+                _, texts = partition_codes(values)
+                possible &= np.array(any_between([(text,) for text in texts], ends), np.bool_)
+        found |= possible
+    return found
+
+
+def _equal_to(predicate: Predicate, schema: TableSchema) -> pa.Array | None:
+    """The values of the column of which a predicate is true, if these are a few that are known."""
+    if predicate.operator == "in":
+        return predicate.value
+    is_equality = predicate.operator in ("=", "==")
+    if is_equality and predicate.value.type == schema.type_of(predicate.column):
+        return pa.array([predicate.value.as_py()], predicate.value.type)
+    return None
+
+
+def _ends_of_column(at: int, ends: Sequence[Ends], type_: pa.DataType) -> tuple[pa.Array, pa.Array]:
+    """The least and the greatest value of a partition column between two ends; NULL is not known."""
+    spans = [
+        _span(first[at], last[at], type_) if first[:at] == last[:at] else (None, None) for first, last in ends
+    ]
+    low, high = ([span[side] for span in spans] for side in (0, 1))
+    return partition_values(low, type_), partition_values(high, type_)
+
+
+def _span(first: str | None, last: str | None, type_: pa.DataType) -> tuple[str | None, str | None]:
+    """The texts of the least and the greatest value between two, where the order is that of the values."""
+    kinds = {kind_of(text) for text in (first, last) if text is not None}
+    if first == last:
+        return first, last
+    if pa.types.is_integer(type_):
+        return (first, last) if kinds == {NUMBER} else (None, None)
+    if pa.types.is_date(type_):
+        return (first, last) if kinds == {DAY} else (None, None)
+    if pa.types.is_string(type_) and first is not None and last is not None:
+        is_by_text = kinds == {DAY} or kinds == {TEXT}
+        is_as_long = kinds == {NUMBER} and len(first) == len(last) and "-" not in first
+        if is_by_text or is_as_long:
+            return first, last
+    return None, None
 
 
 def where_to_json(where: Where) -> str:

@@ -16,7 +16,7 @@ from upsert.schema import TableSchema
 from upsert.store.files.data_file import DataFile
 from upsert.store.files.writing import write_run
 from upsert.store.metadata.file_entry import FileEntry
-from upsert.store.metadata.manifest import FileSet
+from upsert.store.metadata.file_set import FileSet
 from upsert.store.metadata.snapshot import EMPTY
 from upsert.store.paths import BucketId
 from upsert.store.read.snapshot import Snapshot

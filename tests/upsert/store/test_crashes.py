@@ -12,7 +12,7 @@ from upsert.failpoints import POINTS
 from upsert.schema import TableSchema
 from upsert.store import Table
 from upsert.store.alterations import SetComment
-from upsert.store.metadata import manifest
+from upsert.store.metadata import folding
 from upsert.store.version import Version
 
 SCHEMA = TableSchema.of({"id": pa.int64(), "batch": pa.int64()}, primary_key=["id"])
@@ -22,8 +22,9 @@ OPTIONS = {"bucket": "2", "num-sorted-run.compaction-trigger": "2", "target-file
 @pytest.fixture(autouse=True)
 def few_manifests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Manifests are folded every few commits, so that a short life has folds too."""
-    monkeypatch.setattr(manifest, "MAX_MANIFESTS", 4)
-    monkeypatch.setattr(manifest, "_FEWEST_TO_FOLD", 2)
+    monkeypatch.setattr(folding, "MAX_MANIFESTS", 4)
+    monkeypatch.setattr(folding, "_FEWEST_TO_FOLD", 2)
+    monkeypatch.setattr(folding, "_ENTRIES_OF_PART", 4)
 
 
 def changes(batch: int) -> pa.Table:

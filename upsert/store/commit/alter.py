@@ -24,9 +24,8 @@ from upsert.store.commit.staging import PIECE_BYTES, StagedFiles
 from upsert.store.files.data_file import rows_of_file
 from upsert.store.files.writing import write_run
 from upsert.store.metadata.definition import Definition, has_same_values
-from upsert.store.metadata.file_entry import FileEntry
+from upsert.store.metadata.file_entry import FileEntry, Run
 from upsert.store.metadata.history import History
-from upsert.store.metadata.manifest import Run
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.metadata.table_file import publish_definition
 from upsert.store.paths import BucketId

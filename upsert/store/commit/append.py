@@ -32,9 +32,9 @@ from upsert.store.commit.constraints import CountCheck, KeyConflicts, UniqueChec
 from upsert.store.commit.staging import RawFile, Rows, StagedFiles
 from upsert.store.files.data_file import DataFile
 from upsert.store.files.writing import write_run
-from upsert.store.metadata.file_entry import FileEntry
+from upsert.store.metadata.file_entry import FileEntry, Run
+from upsert.store.metadata.file_set import FileSet
 from upsert.store.metadata.history import History
-from upsert.store.metadata.manifest import FileSet, Run
 from upsert.store.metadata.snapshot import Kind, SnapshotInfo
 from upsert.store.metadata.stands_for import StandsFor
 from upsert.store.paths import BucketId, Partition

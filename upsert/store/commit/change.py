@@ -160,13 +160,14 @@ class CommitRules:
         present = head.definition if change.definition is None else change.definition
         for version in sorted({entry.definition for entry in added} - {present}):
             self.check_definition(version, present)
-        live = self._history.live(head)
+        buckets = {entry.bucket_id for entry in (*added, *removed)}
+        touched = self._history.files(head).within(buckets).entries
+        live = {entry.file: entry for entry in touched}
         if gone := removed_file_that_is_not_live(live, removed):
             raise self._conflict(change, head, gone, "has already removed")
         if there := added_file_that_is_live(live, added, removed):
             raise self._conflict(change, head, there, "has already added")
         if change.kind == "compact":
-            touched = self._history.files(head).within({entry.bucket_id for entry in added}).entries
             clash = second_run_of_level(touched, added, removed)
             if clash := clash or run_between_inputs(touched, added, removed):
                 raise self._conflict(change, head, clash, "put a run in the way:")

@@ -32,8 +32,9 @@ from upsert.store import paths
 from upsert.store.commit.change import Change, CommitRules, Propose
 from upsert.store.metadata.definition import Shown, shown
 from upsert.store.metadata.file_entry import FileEntry, newest
+from upsert.store.metadata.folding import fold
 from upsert.store.metadata.history import History
-from upsert.store.metadata.manifest import Manifest, checked, fold, write_manifest
+from upsert.store.metadata.manifest import Manifest, checked, write_manifest
 from upsert.store.metadata.snapshot import ManifestRef, SnapshotInfo
 from upsert.store.storage import put_if_absent, storage_of
 

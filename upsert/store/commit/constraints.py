@@ -22,8 +22,8 @@ from upsert.store import paths
 from upsert.store.files.data_file import DataFile
 from upsert.store.files.lookup_index import search
 from upsert.store.metadata.file_entry import FileEntry, by_bucket
+from upsert.store.metadata.file_set import FileSet
 from upsert.store.metadata.history import History
-from upsert.store.metadata.manifest import FileSet
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.read.lookup import Probe, buckets_for, current_candidates, prepare
 from upsert.store.rows.keys import equal_rows, order_by

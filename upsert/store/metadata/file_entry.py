@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from functools import cache
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final, Self
 
 import pyarrow as pa
@@ -194,6 +196,18 @@ def by_bucket(entries: Iterable[FileEntry]) -> dict[BucketId, list[FileEntry]]:
     for entry in entries:
         found.setdefault(entry.bucket_id, []).append(entry)
     return found
+
+
+Run = tuple[FileEntry, ...]
+"""Files of one bucket whose keys are disjoint: together one sorted run."""
+
+
+def runs_of(files: Sequence[FileEntry]) -> tuple[Run, ...]:
+    """The files of a bucket as its runs."""
+    if len(files) == 1:
+        return ((files[0],),)
+    ordered = sorted((entry.age, entry.first_key, number) for number, entry in enumerate(files))
+    return tuple(tuple(files[number] for *_, number in run) for _, run in groupby(ordered, key=itemgetter(0)))
 
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -16,6 +16,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Final, TypeVar
+from weakref import WeakValueDictionary
 
 from cachetools import LRUCache
 
@@ -25,10 +26,11 @@ from upsert.store.kept import Kept
 from upsert.store.metadata import stored_files, table_file, tag_file
 from upsert.store.metadata.definition import Definition
 from upsert.store.metadata.file_entry import FileEntry
-from upsert.store.metadata.manifest import FileSet, Manifest, after, apply, read_manifest, read_rows
+from upsert.store.metadata.file_set import FileSet
+from upsert.store.metadata.manifest import Manifest, after, apply, read_manifest, read_rows
 from upsert.store.metadata.shared_mapping import SharedMapping
 from upsert.store.metadata.snapshot import EMPTY, ManifestRef, SnapshotInfo, parsed
-from upsert.store.metadata.stored_files import StoredFiles
+from upsert.store.metadata.stored_files import Manifests, OpenManifest, StoredFiles
 from upsert.store.metadata.table_file import TableFile
 from upsert.store.metadata.tag_file import Tag
 from upsert.store.rows.layout import Layout
@@ -67,6 +69,8 @@ class History:
         self._files: LRUCache[int, FileSet] = LRUCache(_MAX_FILE_SETS)
         self._row_counts: LRUCache[int, int] = LRUCache(_MAX_INFOS)
         self._manifests: LRUCache[ManifestRef, Manifest] = LRUCache(_MAX_MANIFESTS)
+        # manifests of which file sets have columns: those of several snapshots share them
+        self._opened: WeakValueDictionary[ManifestRef, OpenManifest] = WeakValueDictionary()
         self._lock = threading.Lock()
 
     @classmethod
@@ -404,15 +408,26 @@ class History:
             if self._remembered(self._live, info.id - 1) is not None:
                 self.live(info)  # checks the number of files
             delta = self.delta(info)
-            return before.after(delta.added, delta.removed)
+            found = before.after(delta.added, delta.removed)
+            if isinstance(found.groups, StoredFiles):
+                return FileSet(found.groups.of(partial(self._stored, info)))
+            return found
         if info.files >= stored_files.FEWEST and self._remembered(self._live, info.id) is None:
-            return self._reading(info, partial(self._load_stored, info))
+            return FileSet(StoredFiles(self._stored(info)))
         return FileSet.of(self.live(info).values())
 
-    def _load_stored(self, info: SnapshotInfo) -> FileSet:
-        found = StoredFiles([read_rows(self.root, ref) for ref in info.manifests])
-        self._check_count(info, found.count)
-        return FileSet(SharedMapping(found))
+    def _stored(self, info: SnapshotInfo) -> Manifests:
+        """The manifests of a snapshot, each of which is read when it is needed."""
+        return Manifests(
+            info.manifests,
+            lambda ref: self._reading(info, partial(self._open, ref)),
+            partial(self._check_count, info),
+        )
+
+    def _open(self, ref: ManifestRef) -> OpenManifest:
+        if (found := self._opened.get(ref)) is None:
+            found = self._opened[ref] = OpenManifest(read_rows(self.root, ref))
+        return found
 
     def _reading(self, info: SnapshotInfo, read: Callable[[], _T]) -> _T:
         try:

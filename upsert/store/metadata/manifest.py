@@ -1,20 +1,17 @@
-"""Manifests: which data files a commit added and removed, and the set of live files that they make.
+"""Manifests: which data files a commit added and removed, and the live files, by name, that they make.
 
 A snapshot lists manifests, oldest first. Each commit appends one with its own additions and removals
-(the *delta*). When there are too many, the newest ones are folded into one; a manifest takes part
-once those behind it weigh half as much, so an entry is rewritten a logarithmic number of times and the
-cost of a commit does not grow with the number of commits before it.
+(the *delta*), and `folding` keeps them few.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import compress, groupby
-from operator import itemgetter
-from typing import Any, Final, Self, TypeVar
+from itertools import compress
+from typing import Any, Final, TypeVar
 from uuid import uuid4
 
 import numpy as np
@@ -23,11 +20,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert import types
-from upsert.arrays import one_array
+from upsert.arrays import Mask, Positions, one_array
 from upsert.errors import CorruptTableError
 from upsert.store import paths
 from upsert.store.checksums import checksum_of
-from upsert.store.metadata.file_entry import FileEntry, bounds_of, by_bucket
+from upsert.store.metadata.file_entry import FileEntry, bounds_of
+from upsert.store.metadata.partition_order import Ends, ends_of
 from upsert.store.metadata.shared_mapping import SharedMapping
 from upsert.store.metadata.snapshot import ManifestRef
 from upsert.store.paths import BucketId, Partition
@@ -49,78 +47,6 @@ def without_garbage_collection() -> Iterator[None]:
 
 _T = TypeVar("_T")
 
-Run = tuple[FileEntry, ...]
-"""Files of one bucket whose keys are disjoint: together one sorted run."""
-
-
-@dataclass(frozen=True)
-class FileSet:
-    """The live files of a snapshot.
-
-    ``groups`` maps (partition, bucket) to the bucket's runs, newest first: the files of each commit that are
-    still on level 0, then each higher level. The files of a run ascend by key.
-    """
-
-    groups: Mapping[BucketId, tuple[Run, ...]]
-
-    @classmethod
-    def of(cls, entries: Iterable[FileEntry]) -> Self:
-        """The set of these files, in any order."""
-        with without_garbage_collection():
-            return cls(SharedMapping({id: runs_of(files) for id, files in by_bucket(entries).items()}))
-
-    def after(self, added: Iterable[FileEntry], removed: Iterable[FileEntry]) -> FileSet:
-        """The set after a commit; only the buckets that it touches are looked at."""
-        came, went = by_bucket(added), by_bucket(removed)
-        groups = self.groups if isinstance(self.groups, SharedMapping) else SharedMapping(self.groups)
-        changes: dict[BucketId, tuple[Run, ...] | None] = {}
-        for bucket_id in dict.fromkeys((*came, *went)):
-            runs = groups.get(bucket_id, ())
-            changes[bucket_id] = _after(runs, came.get(bucket_id, []), went.get(bucket_id, [])) or None
-        return FileSet(groups.after(changes))
-
-    def only(self, is_wanted: Callable[[Partition], bool]) -> FileSet:
-        """The files of some partitions."""
-        wanted = {
-            partition: is_wanted(partition) for partition in {bucket_id[0] for bucket_id in self.groups}
-        }
-        if all(wanted.values()):
-            return self
-        return self.within(bucket_id for bucket_id in self.groups if wanted[bucket_id[0]])
-
-    def within(self, buckets: Iterable[BucketId]) -> FileSet:
-        """The files of some buckets, those that there are."""
-        groups = self.groups
-        return FileSet({bucket_id: groups[bucket_id] for bucket_id in buckets if bucket_id in groups})
-
-    @property
-    def entries(self) -> tuple[FileEntry, ...]:
-        """All files: newest first within a bucket."""
-        return tuple(entry for runs in self.groups.values() for run in runs for entry in run)
-
-
-def _after(runs: tuple[Run, ...], added: list[FileEntry], removed: list[FileEntry]) -> tuple[Run, ...]:
-    """The runs of a bucket after a commit; what an append finds there is taken as it is, however much."""
-    oldest_added = max((entry.age for entry in added), default=None)
-    is_append = oldest_added is not None and (not runs or oldest_added < runs[0][0].age)
-    if is_append and not removed:
-        return (*runs_of(added), *runs)
-    files = {entry.file: entry for run in runs for entry in run}
-    for entry in removed:
-        files.pop(entry.file)
-    return runs_of(list((files | {entry.file: entry for entry in added}).values()))
-
-
-def runs_of(files: Sequence[FileEntry]) -> tuple[Run, ...]:
-    """The files of a bucket as its runs."""
-    if len(files) == 1:
-        return ((files[0],),)
-    ordered = sorted((entry.age, entry.first_key, number) for number, entry in enumerate(files))
-    return tuple(tuple(files[number] for *_, number in run) for _, run in groupby(ordered, key=itemgetter(0)))
-
-
-MAX_MANIFESTS: Final = 16
-_FEWEST_TO_FOLD: Final = 8
 _ADD: Final = "add"
 _DELETE: Final = "delete"
 
@@ -160,25 +86,48 @@ def write_manifest(
 
     After a crash there may be a manifest that no snapshot names; cleaning removes it.
     """
+    ends = ends_of({entry.partition for entry in (*added, *removed)})
+    return _written(root, base, _table(layout, added, removed), len(removed), ends)
+
+
+def write_rows(root: str, base: int, rows: pa.Table, ends: Ends | None) -> ManifestRef:
+    """``write_manifest`` of entries that are rows already; ``ends`` are their first and last partition."""
+    removed = pc.sum(pc.equal(rows.column("action"), _DELETE)).as_py() or 0
+    return _written(root, base, rows, removed, ends)
+
+
+def _written(root: str, base: int, rows: pa.Table, removed: int, ends: Ends | None) -> ManifestRef:
     name = paths.manifest_file(base, uuid4().hex)
     path = paths.resolve(root, name)
-    content = encode(layout, added, removed)
+    content = _content(rows)
     storage_of(path).write(path, content)
-    return ManifestRef(name, len(added) + len(removed), 0, checksum_of(content))
+    ref = ManifestRef(name, rows.num_rows, 0, checksum_of(content))
+    return ref if ends is None else replace(ref, first=ends[0], last=ends[1], removed=removed)
 
 
 def encode(layout: Layout, added: Sequence[FileEntry], removed: Sequence[FileEntry] = ()) -> bytes:
     """Entries as the content of a manifest."""
-    actions = [_ADD] * len(added) + [_DELETE] * len(removed)
-    rows = [_row(action, entry) for action, entry in zip(actions, (*added, *removed), strict=True)]
+    return _content(_table(layout, added, removed))
+
+
+def _content(rows: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    return bytes(sink.getvalue())
+
+
+def schema_of(layout: Layout) -> pa.Schema:
+    """The columns of a manifest of this form."""
     # bounds go by field id: manifests are read whatever definition they were written under
     statistics = pa.struct([(str(c.id), c.type) for c in layout.schema.columns if types.is_scalar(c.type)])
-    schema = pa.schema([*_PLAIN_FIELDS.items(), ("min", statistics), ("max", statistics)])
-    table = pa.Table.from_pylist(rows, schema=schema)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue())
+    return pa.schema([*_PLAIN_FIELDS.items(), ("min", statistics), ("max", statistics)])
+
+
+def _table(layout: Layout, added: Sequence[FileEntry], removed: Sequence[FileEntry]) -> pa.Table:
+    actions = [_ADD] * len(added) + [_DELETE] * len(removed)
+    rows = [_row(action, entry) for action, entry in zip(actions, (*added, *removed), strict=True)]
+    return pa.Table.from_pylist(rows, schema=schema_of(layout))
 
 
 @dataclass(frozen=True)
@@ -189,28 +138,34 @@ class ManifestRows:
     sequence: int
 
     @property
-    def removed(self) -> pa.Array:
-        """The names of the files that it removes."""
-        return one_array(self.rows.filter(pc.equal(self.rows.column("action"), _DELETE)).column("file"))
+    def is_added(self) -> Mask:
+        """Which rows are additions; the others are removals."""
+        mask: Mask = pc.equal(self.rows.column("action"), _ADD).to_numpy()
+        return mask
 
-    def added(self, gone: pa.Array) -> Self:
-        """Its additions alone, but for files with these names."""
-        is_wanted = pc.equal(self.rows.column("action"), _ADD)
-        if len(gone):
-            is_gone = pc.is_in(self.rows.column("file"), value_set=gone)
-            is_wanted = pc.and_(is_wanted, pc.invert(is_gone))
-        if pc.all(is_wanted).as_py():
-            return self
-        return replace(self, rows=self.rows.filter(is_wanted))
+    def names(self, numbers: Positions) -> list[str]:
+        """The names of the files of some rows."""
+        names: list[str] = self.rows.column("file").take(pa.array(numbers)).to_pylist()
+        return names
 
-    def entries(self, numbers: pa.Array | None = None) -> list[FileEntry]:
-        """The entries of some rows; of all if None."""
+    def entries(self, numbers: Positions) -> list[FileEntry]:
+        """The entries of some rows, in this order."""
         with without_garbage_collection():
-            return _entries(self.rows if numbers is None else self.rows.take(numbers), self.sequence)
+            is_all = len(numbers) == self.rows.num_rows and bool((np.diff(numbers) == 1).all())
+            return _entries(self.rows if is_all else self.rows.take(pa.array(numbers)), self.sequence)
+
+    def conformed(self, schema: pa.Schema) -> pa.Table:
+        """Its rows with the columns of ``schema_of``, each with a sequence of its own."""
+        columns = {name: self.rows.column(name) for name in _PLAIN_FIELDS}
+        own = columns["sequence"]
+        columns["sequence"] = pc.if_else(pc.equal(own, 0), pa.scalar(self.sequence, pa.int64()), own)
+        for name in ("min", "max"):
+            columns[name] = _bounds_as(one_array(self.rows.column(name)), schema.field(name).type)
+        return pa.table(columns, schema=schema)
 
     def buckets(self) -> BucketRows:
         """Which rows each bucket has."""
-        partitions, codes = _partition_codes(one_array(self.rows.column("partition")))
+        partitions, codes = partitions_of(one_array(self.rows.column("partition")))
         buckets = self.rows.column("bucket").to_numpy().astype(np.int64)
         both = codes * (int(buckets.max(initial=0)) + 1) + buckets
         order = np.argsort(both, kind="stable")
@@ -365,46 +320,6 @@ def apply(live: dict[str, FileEntry], manifest: Manifest) -> None:
         live[entry.file] = entry
 
 
-def fold(
-    root: str, layout: Layout, base: int, refs: Sequence[ManifestRef], read: Callable[[ManifestRef], Manifest]
-) -> tuple[ManifestRef, ...]:
-    """The same live files in at most ``MAX_MANIFESTS`` manifests; writes one file if there are more."""
-    count = folded_count([ref.entries for ref in refs])
-    if not count:
-        return tuple(refs)
-    kept, folded = refs[:-count], refs[-count:]
-    manifest = combine(map(read, folded))
-    ref = write_manifest(root, layout, base, manifest.added, manifest.removed)
-    return (*kept, ref) if ref.entries else tuple(kept)
-
-
-def folded_count(entries: Sequence[int]) -> int:
-    """How many of the newest manifests to fold, given the number of entries of each, oldest first.
-
-    >>> folded_count([1] * 16), folded_count([1] * 17), folded_count([100, *[1] * 16])
-    (0, 17, 16)
-    """
-    if len(entries) <= MAX_MANIFESTS:
-        return 0
-    count = total = 0
-    for size in reversed(entries):
-        if count >= _FEWEST_TO_FOLD and size > 2 * total:
-            break
-        count += 1
-        total += size
-    return count
-
-
-def combine(manifests: Iterable[Manifest]) -> Manifest:
-    """One manifest with the effect of several, oldest first: a file that came and went is in neither list."""
-    added: dict[str, FileEntry] = {}
-    removed: list[FileEntry] = []
-    for manifest in manifests:
-        removed += [entry for entry in manifest.removed if added.pop(entry.file, None) is None]
-        added |= {entry.file: entry for entry in manifest.added}
-    return Manifest(tuple(added.values()), tuple(removed))
-
-
 def _is_manifest(found: pa.Schema) -> bool:
     """Whether a schema is that of a manifest, written under whatever definition of the table."""
     plain = pa.schema(list(_PLAIN_FIELDS.items()))
@@ -438,13 +353,29 @@ def _entries(table: pa.Table, sequence: int) -> list[FileEntry]:
     return FileEntry.many(columns)
 
 
+def _bounds_as(bounds: pa.StructArray, type_: pa.StructType) -> pa.StructArray:
+    """Bounds with the fields of another definition: some are not known, and others are not wanted."""
+    known = {field.name: values for field, values in zip(bounds.type, bounds.flatten(), strict=True)}
+    columns = []
+    for field in type_:
+        values = known.get(field.name)
+        if values is None:
+            columns.append(pa.nulls(len(bounds), field.type))
+        else:
+            is_same = values.type == field.type
+            columns.append(values if is_same else pa.array(values.to_pylist(), field.type))
+    if not columns:
+        return pa.array([{}] * len(bounds), type_)
+    return pa.StructArray.from_arrays(columns, fields=list(type_))
+
+
 def _partitions(pairs: pa.ListArray) -> list[Partition]:
     # one object for each partition, however many files it has
-    known, codes = _partition_codes(pairs)
+    known, codes = partitions_of(pairs)
     return [known[code] for code in codes.tolist()]
 
 
-def _partition_codes(pairs: pa.ListArray) -> tuple[list[Partition], npt.NDArray[np.int64]]:
+def partitions_of(pairs: pa.ListArray) -> tuple[list[Partition], npt.NDArray[np.int64]]:
     """The different partitions, and which of them each row has."""
     columns, codes = pairs.value_lengths().to_numpy(), np.zeros(len(pairs), np.int64)
     starts = pairs.offsets.to_numpy()[:-1]

@@ -15,6 +15,7 @@ from upsert.codec import MAY_BE_MISSING, Jsonable, written_with
 from upsert.errors import CorruptTableError
 from upsert.store import paths
 from upsert.store.checksums import content_of, parse_versioned, subject_of
+from upsert.store.metadata.partition_order import Ends, Values, key_of
 from upsert.store.metadata.stands_for import Refresh
 from upsert.store.paths import Partition
 
@@ -27,13 +28,25 @@ class ManifestRef(Jsonable):
 
     Added files without a sequence of their own get ``sequence``: a committer that loses a race
     for an id need not write its manifest again. ``checksum`` is that of its bytes; 0 where an older release
-    has written the snapshot that names it.
+    has written the snapshot that names it. ``first`` and ``last`` are the values of the partitions between
+    which its entries lie, in the order of ``partition_order``, and ``removed`` is how many of them are
+    removals; where ``first`` is empty neither is known. ``part`` is above 0 where the manifest goes on with
+    what the one before it in the snapshot has begun: a fold that is sorted by partition.
     """
 
     name: str
     entries: int
     sequence: int
     checksum: int = field(default=0, metadata=MAY_BE_MISSING)
+    first: Values = field(default=(), metadata=written_with("first"))
+    last: Values = field(default=(), metadata=written_with("first"))
+    removed: int = field(default=0, metadata=written_with("first"))
+    part: int = field(default=0, metadata=written_with("part"))
+
+    @property
+    def ends(self) -> Ends | None:
+        """The first and the last partition of its entries; None if they are not known."""
+        return (self.first, self.last) if self.first else None
 
 
 @dataclass(frozen=True)
@@ -109,6 +122,10 @@ class SnapshotInfo(Jsonable):
                 raise ValueError(f"{ref.name!r} is no name of a manifest")
             if ref.sequence > self.id:
                 raise ValueError(f"{ref.name!r} is of snapshot {ref.sequence}, ahead of snapshot {self.id}")
+            if ref.removed > ref.entries:
+                raise ValueError(f"{ref.name!r} has {ref.removed} removals, of {ref.entries} entries")
+            if len(ref.first) != len(ref.last) or key_of(ref.first) > key_of(ref.last):
+                raise ValueError(f"{ref.name!r} has partitions from {ref.first} to {ref.last}")
         for partition in self.log_offsets:
             if not partition.isdecimal():
                 raise ValueError(f"{partition!r} is no partition of a log")

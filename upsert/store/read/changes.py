@@ -42,6 +42,7 @@ from upsert.rowkind import (
 from upsert.schema import TableSchema
 from upsert.store.files.data_file import DataFile
 from upsert.store.metadata.file_entry import FileEntry
+from upsert.store.metadata.file_set import FileSet
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.paths import Partition
 from upsert.store.predicate import EVERY_ROW, Filter, remaining
@@ -115,18 +116,18 @@ def _change_files(table: PinnedTable, base: int, target: int, scope: Scope = EVE
     """The files of all keys that may differ between two data versions."""
     after = table.snapshot(target)
     if base == 0:
-        return _within(table, scope, _oldest_first(after))
+        return _within(table, scope, _oldest_first(after.files))
     before = table.snapshot(base)
     if has_gap(table, before, target):
         _check_all_tracked(table, base, after.info)
-        return _within(table, scope, _oldest_first(after), _oldest_first(before))
+        return _within(table, scope, _oldest_first(after.files), _oldest_first(before.files))
     commits = data_commits(table, base, target)
     hidden = _hidden(table, commits, scope)
     deltas = [table.published.delta(commit) for commit in commits]
-    replaced = {entry.bucket_id for delta in deltas for entry in delta.removed}
+    replaced = dict.fromkeys(entry.bucket_id for delta in deltas for entry in delta.removed)
     new = [entry for delta in deltas for entry in delta.added if entry.bucket_id not in replaced]
-    new += [entry for entry in _oldest_first(after) if entry.bucket_id in replaced]
-    old = [entry for entry in _oldest_first(before) if entry.bucket_id in replaced]
+    new += _oldest_first(after.files.within(replaced))
+    old = _oldest_first(before.files.within(replaced))
     return _within(table, scope, new, old, hidden)
 
 
@@ -210,8 +211,8 @@ def not_tracked(table: PinnedTable, commit: int, where: str) -> UntrackedChanges
     )
 
 
-def _oldest_first(snapshot: Snapshot) -> tuple[FileEntry, ...]:
-    return tuple(reversed(snapshot.files.entries))
+def _oldest_first(files: FileSet) -> tuple[FileEntry, ...]:
+    return tuple(reversed(files.entries))
 
 
 Limits = tuple[int, int]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,8 +23,10 @@ from upsert.arrays import Kinds, Mask, Positions, one_array
 from upsert.errors import SchemaError
 from upsert.store.files.data_file import DataFile
 from upsert.store.files.lookup_index import Hits, search
-from upsert.store.metadata.manifest import FileSet, Run
-from upsert.store.paths import Partition
+from upsert.store.metadata.file_entry import Run
+from upsert.store.metadata.file_set import FileSet
+from upsert.store.metadata.partition_order import Ends, any_between
+from upsert.store.paths import BucketId, Partition
 from upsert.store.rows.conform import check_is_table, is_same_but_for_width
 from upsert.store.rows.hashing import Hashes, bucket_of, fixed_width, hash_columns, normalised_floats
 from upsert.store.rows.keys import equal_rows, order_by
@@ -142,12 +145,16 @@ def buckets_for(layout: Layout, files: FileSet, probe: Probe) -> Iterator[tuple[
     numbers = None
     if layout.buckets > 1 and set(layout.bucket_key) <= set(probe.columns):
         numbers = bucket_of(probe.hashes(layout.bucket_key), layout.buckets)
+    names = layout.schema.partitioned_by
+    buckets = files.buckets(lambda ends: _may_have_any(probe, names, ends))
+    partitions = {partition for partition, _ in buckets}
     by_partition = [
-        _partition_codes(position, files, probe.column(name))
-        for position, name in enumerate(layout.schema.partitioned_by)
+        _partition_codes(position, partitions, probe.column(name))
+        for position, name in enumerate(names)
         if name in probe.columns
     ]
-    for bucket_id in files.groups:
+    asked: dict[BucketId, Probe] = {}
+    for bucket_id in buckets:
         partition, bucket = bucket_id
         wanted = [(codes, of_partition[partition]) for codes, of_partition in by_partition]
         if any(code < 0 for _, code in wanted):
@@ -156,16 +163,28 @@ def buckets_for(layout: Layout, files: FileSet, probe: Probe) -> Iterator[tuple[
         for codes, code in wanted:
             mask &= codes == code
         if mask.any():
-            yield files.groups[bucket_id], probe if mask.all() else probe.take(np.flatnonzero(mask))
+            asked[bucket_id] = probe if mask.all() else probe.take(np.flatnonzero(mask))
+    groups = files.within(asked).groups
+    yield from ((groups[bucket_id], part) for bucket_id, part in asked.items())
+
+
+def _may_have_any(probe: Probe, names: Sequence[str], ends: Sequence[Ends]) -> Mask:
+    """For each two ends, whether a partition between them may have a key."""
+    columns = [partition_codes(probe.column(name)) for name in takewhile(probe.columns.__contains__, names)]
+    if not columns:
+        return np.ones(len(ends), np.bool_)
+    combined = np.unique(np.stack([codes for codes, _ in columns], axis=1), axis=0).tolist()
+    texts = [texts for _, texts in columns]
+    beginnings = [tuple(own[code] for own, code in zip(texts, codes, strict=True)) for codes in combined]
+    return np.array(any_between(beginnings, ends), np.bool_)
 
 
 def _partition_codes(
-    position: int, files: FileSet, keys: pa.Array
+    position: int, partitions: Iterable[Partition], keys: pa.Array
 ) -> tuple[Positions, Mapping[Partition, int]]:
     """A number for each key's value of a partition column, and for each partition's; -1 if no key has it."""
     codes, texts = partition_codes(keys)
     code_of = {text: code for code, text in enumerate(texts)}
-    partitions = {partition for partition, _ in files.groups}
     return codes, {partition: code_of.get(partition[position][1], -1) for partition in partitions}
 
 

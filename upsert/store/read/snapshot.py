@@ -23,12 +23,12 @@ import pyarrow as pa
 from upsert.arrays import Positions, one_array
 from upsert.errors import CorruptTableError, SchemaError
 from upsert.store.files.data_file import DataFile, FileRange, damage_named
-from upsert.store.metadata.file_entry import FileEntry
+from upsert.store.metadata.file_entry import FileEntry, Run
+from upsert.store.metadata.file_set import FileSet
 from upsert.store.metadata.history import History
-from upsert.store.metadata.manifest import FileSet, Run
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.paths import BucketId
-from upsert.store.predicate import EVERY_ROW, Filter, Where, parse_where, remaining
+from upsert.store.predicate import EVERY_ROW, Filter, Where, may_hold_between, parse_where, remaining
 from upsert.store.read import statistics
 from upsert.store.read.lookup import (
     Matches,
@@ -82,9 +82,11 @@ def tasks(files: FileSet, wanted: Collection[BucketId], max_bytes: int = TASK_BY
     """
     found: list[list[Split]] = []
     room = 0
+    groups = files.within(wanted).groups
     for bucket_id in sorted(wanted, key=repr):
-        cost = OPEN_BYTES + sum(entry.bytes for run in files.groups[bucket_id] for entry in run)
-        parts = cut(bucket_id, [entry for run in files.groups[bucket_id] for entry in run], max_bytes)
+        entries = [entry for run in groups[bucket_id] for entry in run]
+        cost = OPEN_BYTES + sum(entry.bytes for entry in entries)
+        parts = cut(bucket_id, entries, max_bytes)
         if len(parts) > 1:
             found += [[part] for part in parts]
             room = 0
@@ -244,8 +246,10 @@ class Snapshot:
 
     def bucket_filters(self, where: Filter) -> dict[BucketId, Filter]:
         """The buckets that may have a row of which a filter is true, and what is left to ask of its rows."""
-        left = remaining(where, (partition for partition, _ in self.files.groups), self.layout.schema)
-        return {one: left[one[0]] for one in self.files.groups if one[0] in left}
+        schema = self.layout.schema
+        buckets = self.files.buckets(lambda ends: may_hold_between(where, ends, schema))
+        left = remaining(where, (partition for partition, _ in buckets), schema)
+        return {one: left[one[0]] for one in buckets if one[0] in left}
 
     def stored_rows(
         self, split: Split, where: Filter, columns: Sequence[str], most: int = sys.maxsize
@@ -435,7 +439,7 @@ class Snapshot:
         needed = self._with_counts((*selected, *wanted.columns, *own))
         files = self.files
         if wanted.alternatives:
-            files = files.only({partition for partition, _ in self.bucket_filters(wanted)}.__contains__)
+            files = files.within(self.bucket_filters(wanted))
         positions: list[Positions] = [np.empty(0, np.int64)]
         batches: list[pa.RecordBatch] = []
         for runs, part in buckets_for(self.layout, files, probe):

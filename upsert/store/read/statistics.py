@@ -20,8 +20,8 @@ import numpy as np
 from upsert.store import paths
 from upsert.store.files.data_file import DataFile
 from upsert.store.metadata.definition import Definition
-from upsert.store.metadata.file_entry import FileEntry
-from upsert.store.metadata.manifest import FileSet, Run
+from upsert.store.metadata.file_entry import FileEntry, Run
+from upsert.store.metadata.file_set import FileSet
 from upsert.store.paths import Partition
 from upsert.store.rows.hashing import SEED, Hashes
 from upsert.store.rows.layout import COUNT_COLUMN, Layout, LookupIndex

@@ -33,8 +33,10 @@ from upsert.store.files.lookup_index import HashIndex
 from upsert.store.log import beginnings
 from upsert.store.metadata.definition import Definition
 from upsert.store.metadata.file_entry import FileEntry, bounds
+from upsert.store.metadata.file_set import FileSet
 from upsert.store.metadata.history import History
-from upsert.store.metadata.manifest import FileSet
+from upsert.store.metadata.partition_order import key_of, values_of
+from upsert.store.metadata.snapshot import refs_of
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.retention import consumers
 from upsert.store.rows.hashing import hash_columns, row_hashes
@@ -226,6 +228,21 @@ def manifest_can_be_read(state: DiskState) -> Iterator[Finding]:
         yield Finding(name, reason)
 
 
+def manifest_is_as_it_is_named(state: DiskState) -> Iterator[Finding]:
+    """A manifest has the partitions and removals that its snapshot says: readers may not even open it."""
+    infos = [one.info for one in (*state.published, *state.tagged)]
+    for ref in dict.fromkeys(ref for info in infos for ref in refs_of(info) if ref.ends):
+        if (found := state.manifest_of(ref)) is None:
+            continue
+        if len(found.removed) != ref.removed:
+            yield Finding(ref.name, f"it must have {ref.removed} removals, got {len(found.removed)}")
+        first, last = key_of(ref.first), key_of(ref.last)
+        for partition in sorted({entry.partition for entry in (*found.added, *found.removed)}, key=repr):
+            if not first <= key_of(values_of(partition)) <= last:
+                must = f"it must have partitions from {ref.first} to {ref.last}"
+                yield Finding(ref.name, f"{must}, got {values_of(partition)}")
+
+
 def totals_fit_the_files(state: DiskState) -> Iterator[Finding]:
     """A snapshot's numbers of files and rows are those of its live files."""
     files = rows = 0
@@ -324,6 +341,7 @@ RULES: Final[tuple[Rule, ...]] = (
     parent_is_the_snapshot_before,
     numbers_never_fall,
     manifest_can_be_read,
+    manifest_is_as_it_is_named,
     totals_fit_the_files,
     states_are_counted,
     manifests_fit_the_commits,

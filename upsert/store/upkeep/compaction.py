@@ -38,8 +38,8 @@ from upsert.store.commit.committer import Committer
 from upsert.store.commit.staging import StagedFiles
 from upsert.store.files.data_file import rows_of_file
 from upsert.store.files.writing import write_run
-from upsert.store.metadata.file_entry import FileEntry
-from upsert.store.metadata.manifest import FileSet, Run
+from upsert.store.metadata.file_entry import FileEntry, Run
+from upsert.store.metadata.file_set import FileSet
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.paths import BucketId
 from upsert.store.rows.layout import Layout
@@ -361,7 +361,8 @@ def publish(
         return Change("compact", tuple(added), tuple(entry for n in numbers for entry in jobs[n].inputs))
 
     def propose(latest: SnapshotInfo) -> Change | None:
-        live = committer.history.live(latest)
+        buckets = [job.bucket_id for job in jobs]
+        live = {entry.file: entry for entry in committer.history.files(latest).within(buckets).entries}
         gone = [removed_file_that_is_not_live(live, job.inputs) for job in jobs]
         proposed[0] = [n for n, entry in enumerate(gone) if entry is None]
         return change(proposed[0]) if proposed[0] else None
@@ -439,7 +440,7 @@ def in_buckets(
 
 def wanted(files: FileSet, is_wanted: Callable[[BucketId], bool]) -> FileSet:
     """The live files of the wanted buckets."""
-    return files.within(filter(is_wanted, files.groups))
+    return files.within(filter(is_wanted, files.buckets()))
 
 
 def first_of(jobs: Sequence[CompactionJob], max_rows: int) -> Sequence[CompactionJob]:

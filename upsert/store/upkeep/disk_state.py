@@ -140,10 +140,11 @@ class DiskState:
 
     def _published(self, info: SnapshotInfo, name: str) -> Published:
         for ref in info.manifests:
-            self._manifest(ref)
-        return Published(info, name, self._manifest(info.delta) if info.delta else Manifest((), ()))
+            self.manifest_of(ref)
+        return Published(info, name, self.manifest_of(info.delta) if info.delta else Manifest((), ()))
 
-    def _manifest(self, ref: ManifestRef) -> Manifest | None:
+    def manifest_of(self, ref: ManifestRef) -> Manifest | None:
+        """What a manifest says; None if it cannot be read."""
         if not any(ref.name in known for known in (self._manifests, self.bad_manifests, self.unread)):
             read = partial(read_manifest, self.history.root, ref)
             if (found := self._tried(ref.name, read, self.bad_manifests, ref.name)) is not None:
@@ -154,7 +155,7 @@ class DiskState:
         """Live files of a snapshot by its own manifests; None if one cannot be read."""
         live: dict[str, FileEntry] = {}
         for ref in info.manifests:
-            if (found := self._manifest(ref)) is None:
+            if (found := self.manifest_of(ref)) is None:
                 return None
             _apply(live, found)
         return live

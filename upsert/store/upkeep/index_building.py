@@ -21,8 +21,8 @@ from upsert.store.files.writing import write_sidecar_again
 from upsert.store.kept import Kept
 from upsert.store.metadata.definition import Definition
 from upsert.store.metadata.file_entry import FileEntry
+from upsert.store.metadata.file_set import FileSet
 from upsert.store.metadata.history import History
-from upsert.store.metadata.manifest import FileSet
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.paths import BucketId
 from upsert.store.rows.layout import with_ids

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from upsert.store.metadata.file_entry import FileEntry
-from upsert.store.metadata.manifest import FileSet
+from upsert.store.metadata.file_set import FileSet
 
 
 def entry(number: int, partition: int, level: int, sequence: int) -> FileEntry:

@@ -12,17 +12,10 @@ from hypothesis import strategies as st
 from tests.upsert.store.samples import KEY_VALUES
 from upsert.schema import TableSchema
 from upsert.store import Table
-from upsert.store.metadata import manifest
 from upsert.store.metadata.file_entry import FileEntry
-from upsert.store.metadata.manifest import (
-    FileSet,
-    Manifest,
-    apply,
-    combine,
-    folded_count,
-    read_manifest,
-    write_manifest,
-)
+from upsert.store.metadata.file_set import FileSet
+from upsert.store.metadata.folding import MAX_MANIFESTS, combine, folded_count
+from upsert.store.metadata.manifest import Manifest, apply, read_manifest, write_manifest
 from upsert.store.metadata.snapshot import ManifestRef
 from upsert.store.rows.layout import Layout
 
@@ -98,7 +91,7 @@ def test_the_cost_of_a_commit_does_not_grow_with_its_age() -> None:
         if count := folded_count(sizes):
             rewritten += sum(sizes[-count:])
             sizes[-count:] = [sum(sizes[-count:])]
-        assert len(sizes) <= manifest.MAX_MANIFESTS
+        assert len(sizes) <= MAX_MANIFESTS
     assert rewritten < 5000 * 10
 
 
@@ -109,7 +102,7 @@ def test_a_table_of_many_commits_reads_the_same_with_nothing_remembered(tmp_path
     for number in range(commits):
         table.write(pa.table({"id": [number]}))
     info = table.snapshot().info
-    assert len(info.manifests) <= manifest.MAX_MANIFESTS
+    assert len(info.manifests) <= MAX_MANIFESTS
     assert table.published.reread().live(info) == table.published.live(info)
     assert [e.sequence for e in table.snapshot().files.entries] == list(range(commits, 0, -1))
 

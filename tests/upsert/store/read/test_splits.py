@@ -11,7 +11,7 @@ import pytest
 from upsert.schema import TableSchema
 from upsert.store.files.data_file import forget_open_files
 from upsert.store.metadata.file_entry import FileEntry
-from upsert.store.metadata.manifest import FileSet
+from upsert.store.metadata.file_set import FileSet
 from upsert.store.paths import BucketId
 from upsert.store.read import snapshot as snapshots
 from upsert.store.read.snapshot import OPEN_BYTES, TASK_BYTES, Split, cut, tasks

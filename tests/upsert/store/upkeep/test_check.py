@@ -21,7 +21,7 @@ from tests.upsert.store.upkeep.damage import (
 from upsert.schema import TableSchema
 from upsert.store import Table, Version, log, paths
 from upsert.store.checksums import checksum_of
-from upsert.store.metadata import manifest
+from upsert.store.metadata import folding
 from upsert.store.retention import consumers
 from upsert.store.upkeep import check
 
@@ -119,6 +119,13 @@ def without_a_manifest(table: Table) -> None:
     rewrite_snapshot(table, info.id, manifests=[*refs[:-2], refs[-1]])
 
 
+def a_manifest_of_other_partitions(table: Table) -> None:
+    info = table.snapshot().info
+    *refs, last = json.loads(Path(table.path, paths.snapshot_file(info.id)).read_bytes())["manifests"]
+    named = {**last, "first": ["a"], "last": ["b"], "removed": 0}
+    rewrite_snapshot(table, info.id, manifests=[*refs, named])
+
+
 def removing_what_is_not_there(table: Table) -> None:
     def edit(entries: list[Row]) -> list[Row]:
         stranger = f"bucket-0/{1:020d}-{'a' * 32}.arrow"
@@ -194,6 +201,7 @@ DAMAGES: list[tuple[str, Callable[[Table], None]]] = [
     ("manifest_can_be_read", gone(lambda table: table.history()[0].manifests[0].name)),
     ("totals_fit_the_files", field("files", lambda files: files + 1)),
     ("totals_fit_the_files", field("rows", lambda rows: rows - 1)),
+    ("manifest_is_as_it_is_named", a_manifest_of_other_partitions),
     ("manifests_fit_the_commits", without_a_manifest),
     ("removed_file_is_live", removing_what_is_not_there),
     ("added_file_is_new", adding_what_is_there),
@@ -368,8 +376,8 @@ def test_a_table_in_use_is_checked_without_a_false_alarm(table: Table) -> None:
 
     table.release("reader")
     monkey = pytest.MonkeyPatch()
-    monkey.setattr(manifest, "MAX_MANIFESTS", 4)
-    monkey.setattr(manifest, "_FEWEST_TO_FOLD", 2)
+    monkey.setattr(folding, "MAX_MANIFESTS", 4)
+    monkey.setattr(folding, "_FEWEST_TO_FOLD", 2)
     child = start(live)
     monkey.undo()
     while not is_over(child):

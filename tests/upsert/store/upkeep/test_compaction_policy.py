@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from upsert.store.metadata.file_entry import FileEntry
-from upsert.store.metadata.manifest import FileSet, Run
+from upsert.store.metadata.file_entry import FileEntry, Run
+from upsert.store.metadata.file_set import FileSet
 from upsert.store.upkeep import compaction
 from upsert.store.upkeep.compaction import (
     MAX_LEVEL,
