@@ -11,12 +11,16 @@ snapshot that the commit builds on.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
+from uuid import uuid4
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark import SparkContext
+from pyspark.accumulators import Accumulator
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from upsert.managed.writer import BatchWriter, StreamWriter
 from upsert.process_memory import note_worker, peak_bytes
@@ -28,6 +32,10 @@ FEW_ROWS: Final = 200_000
 
 _TASKS_A_CORE: Final = 4
 _STAGED: Final = "staged BINARY, peak BIGINT"
+_NOTHING: Final = pickle.dumps(None)
+_LOCK: Final = threading.Lock()
+
+_ByJob = dict[str, list[bytes]]
 
 
 def staged_by_tasks(
@@ -37,7 +45,7 @@ def staged_by_tasks(
 
     What their processes take of memory is noted for the ``query``, if it is given.
     """
-    staged = rows.mapInArrow(StageRows(writer), _STAGED).collect()
+    staged = _collected(rows, StageRows(writer), writer.discard)
     if query is not None:
         note_worker(query, max((row.peak for row in staged), default=0))
     return [one for row in staged if (one := pickle.loads(row.staged)) is not None]
@@ -66,7 +74,7 @@ def folded_by_tasks(
     work = FoldBuckets(table.path, table.uuid, of_each_bucket(staged))
     count = len(work.buckets)
     tasks = min(count, _TASKS_A_CORE * spark.sparkContext.defaultParallelism)
-    found = spark.range(0, count, 1, tasks).mapInArrow(work, _STAGED).collect()
+    found = _collected(spark.range(0, count, 1, tasks), work, table.discard)
     rest = [replace(one, raw=(), folded=one.raw) for one in staged]
     return [*rest, *(pickle.loads(row.staged) for row in found)]
 
@@ -85,6 +93,59 @@ class FoldBuckets:
         for batch in batches:
             for number in batch.column("id").to_pylist():
                 yield _row(table.folded(self.buckets[number]))
+
+
+class _Told:
+    """Spark's `AccumulatorParam` of what the tasks of each job have staged."""
+
+    def zero(self, value: _ByJob) -> _ByJob:  # noqa: ARG002
+        return {}
+
+    def addInPlace(self, value1: _ByJob, value2: _ByJob) -> _ByJob:  # noqa: N802
+        for job, staged in value2.items():
+            value1.setdefault(job, []).extend(staged)
+        return value1
+
+
+_TOLD: Final[Any] = _Told()
+_own: tuple[SparkContext, Accumulator[_ByJob]] | None = None
+
+
+def _collected(
+    rows: DataFrame, work: StageRows | FoldBuckets, discard: Callable[[Iterable[StagedFiles]], None]
+) -> list[Row]:
+    """What tasks tell that stage files; if one fails for good, ``discard`` gets what the others have staged.
+
+    Spark's own writer would give them to ``abort``. Here they come by an accumulator, for a job that fails
+    has no result; of tasks that still run then nothing is known, and ``clean`` deletes what they leave.
+    """
+    global _own
+    context, job = rows.sparkSession.sparkContext, uuid4().hex
+    with _LOCK:
+        if _own is None or _own[0] is not context:
+            _own = context, context.accumulator({}, _TOLD)
+        told = _own[1]
+    try:
+        return rows.mapInArrow(_Telling(work, told, job), _STAGED).collect()
+    except Exception:
+        discard([pickle.loads(staged) for staged in told.value.get(job, ())])
+        raise
+    finally:
+        told.value.pop(job, None)
+
+
+@dataclass(frozen=True)
+class _Telling:
+    """Tells the driver what a task has staged, also if another task fails."""
+
+    work: StageRows | FoldBuckets
+    told: Accumulator[_ByJob]
+    job: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for row in self.work(batches):
+            self.told.add({self.job: [one for one in row.column(0).to_pylist() if one != _NOTHING]})
+            yield row
 
 
 def _row(staged: StagedFiles | None) -> pa.RecordBatch:

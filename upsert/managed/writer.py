@@ -10,7 +10,7 @@ it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import ClassVar
@@ -135,11 +135,15 @@ class _Writer:
             )
             table_file.show_stream(self._path)
 
+    def discard(self, staged: Iterable[StagedFiles]) -> None:
+        """Delete what was staged and will not be published."""
+        self._table().discard(staged)
+
     def _abort(self, results: Sequence[WriterCommitMessage | None]) -> None:
         # Only when a task has failed is it sure that commit() never began. Otherwise it may have published
         # the files, or may still be at it in a process that lost its query: they stay, and are harmless.
         if any(result is None for result in results):
-            self._table().discard(_staged(results))
+            self.discard(_staged(results))
 
     def _table(self) -> Table:
         table = Table.open(self._path)

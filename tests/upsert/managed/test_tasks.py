@@ -1,6 +1,7 @@
 """Rows that tasks have staged as they came are folded by tasks: the committing process reads none of them."""
 
 import pickle
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,7 @@ from random import Random
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
 from tests.helpers import changelog, multiset
@@ -95,6 +97,34 @@ def test_rows_that_were_staged_before_a_clean_up_are_refused_as_raw_ones_are(tmp
     table.clean(older_than_s=0)
     with pytest.raises(StaleWriterError):
         table.commit(staged)
+
+
+@pytest.mark.spark
+def test_what_other_tasks_have_staged_goes_when_one_fails(spark: SparkSession, tmp_path: Path) -> None:
+    """The one that fails waits until the other one is done; nothing is published, and nothing is left."""
+    table = Table.create(tmp_path / "t", COUNTED, {"bucket": "2"})
+    files, done = Path(table.path, "staging"), tmp_path / "seen"
+
+    def fail_late(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if 0 in batch.column("id").to_pylist():
+                for _ in range(600):
+                    if any(one.suffix == ".arrow" for one in files.glob("*")):
+                        done.touch()
+                        time.sleep(1)  # until Spark knows that the other task is done
+                        raise ValueError("one task fails")
+                    time.sleep(0.1)
+            yield batch
+
+    rows = spark.range(0, 20, 1, 2).selectExpr("id", "id AS v").mapInArrow(fail_late, "id BIGINT, v BIGINT")
+    with pytest.raises(PythonException, match="one task fails"):
+        write(rows, table.path)
+    assert done.exists()
+    assert not list(files.glob("*"))
+    assert table.snapshot().id == 0
+    write(spark.range(20).selectExpr("id", "id AS v"), table.path)
+    assert table.snapshot().scan().num_rows == 20
+    assert table.check() == ()
 
 
 @pytest.mark.spark
