@@ -36,6 +36,8 @@ from upsert.store.commit.change import Change
 from upsert.store.commit.committer import Committer
 from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.predicate import parse_where
+from upsert.store.retention import expiry
+from upsert.store.retention.policy import Retention
 from upsert.store.table import Table
 
 RESULTS: Final = Path(__file__).parent / "results"
@@ -141,9 +143,14 @@ def one_entry(table: Table) -> FileEntry:
 
 
 def make_snapshots(folder: Path, count: int) -> Figures:
-    """A table with so many snapshots, each of which replaces the file of the one before."""
+    """A table with so many snapshots, each of which replaces the file of the one before.
+
+    Each commit asks whether an expiry is due. None is, until no more than these may stay: then each expires
+    the oldest one.
+    """
     table = Table.create(folder / "snapshots", SCHEMA, {"bucket": "1", "write-only": "true"})
     committer, entry = Committer(table.published), one_entry(table)
+    retention = Retention(min_states=2 * count)
     removed: tuple[FileEntry, ...] = ()
 
     def commit() -> None:
@@ -152,9 +159,15 @@ def make_snapshots(folder: Path, count: int) -> Figures:
         added = replace(entry, file=name, base=committer.history.seen.id)
         done = committer.commit(lambda _: Change("overwrite", (added,), removed))
         removed = done.added
+        expiry.after_commit(committer, retention)
 
+    found = first_and_last("commit", (took_ms(commit) for _ in range(count)))
+    retention = Retention(min_states=1, max_states=count)
+    expiring = [took_ms(commit) for _ in range(_WINDOW)]
     return {
-        **first_and_last("commit", (took_ms(commit) for _ in range(count))),
+        **found,
+        "commit_and_expiry_of_one_ms": round(statistics.median(expiring), 2),
+        "snapshots_left": len(committer.history.listed_ids()),
         "commits_memory_mb": memory_mb(),
     }
 
@@ -210,13 +223,22 @@ def commit_to_files(folder: Path, _: int) -> Figures:
     table = Table.open(folder / "files")
     table.snapshot()
 
-    def write(number: int) -> None:
-        rows = pa.table({"day": pa.array([number % 7], pa.int32()), "id": [number], "name": ["a"]})
-        table.write(rows)
+    def write(number: int, day: int) -> None:
+        table.write(pa.table({"day": pa.array([day], pa.int32()), "id": [number], "name": ["a"]}))
 
+    found = first_and_last(
+        "commit_to_many_files",
+        (took_ms(lambda: write(n, n % 7)) for n in range(2 * _WINDOW)),  # noqa: B023
+    )
+    found["commit_to_many_files_memory_mb"] = memory_mb()
+    days = len(table.snapshot().files.buckets()) // table.options.bucket
+    for number in range(_WINDOW):
+        write(number, number * days // _WINDOW)  # opens all manifests
+    again = [took_ms(lambda: write(n, n * days // _WINDOW)) for n in range(_WINDOW)]  # noqa: B023
     return {
-        **first_and_last("commit_to_many_files", (took_ms(lambda: write(n)) for n in range(2 * _WINDOW))),  # noqa: B023
-        "commit_to_many_files_memory_mb": memory_mb(),
+        **found,
+        "commit_to_any_partition_ms": round(statistics.median(again), 2),
+        "commit_to_any_partition_memory_mb": memory_mb(),
     }
 
 

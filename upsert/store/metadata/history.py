@@ -45,6 +45,8 @@ _MAX_MANIFESTS: Final = 64
 _MAX_TABLES: Final = 256
 _MAX_STEPS: Final = 256
 """A reader that is further behind lists the folder instead of stepping on."""
+_MOST_LISTED: Final = 1_000
+"""Of a table with more snapshots each expiry looks at those before the boundary alone."""
 
 
 class History:
@@ -217,6 +219,20 @@ class History:
             raise TableNotFoundError(f"no table lies at {self.root!r}; was it dropped?") from cause
         return sorted(found for name in names if (found := paths.snapshot_id(name)) is not None)
 
+    def expired_ids(self, head: SnapshotInfo) -> list[int]:
+        """Ids below the boundary of which the files are there, ascending.
+
+        Where very many snapshots are retained the folder is not listed for this. Expiry deletes in ascending
+        order, so what it has left lies without a gap before the boundary; what a stalled writer has put
+        further below is left to ``clean``.
+        """
+        if head.id - head.oldest < _MOST_LISTED:
+            return [number for number in self.listed_ids() if number < head.oldest]
+        first = head.oldest
+        while first > 1 and self._storage.exists(self._path(first - 1)):
+            first -= 1
+        return list(range(first, head.oldest))
+
     def info(self, id: int, head: SnapshotInfo | None = None) -> SnapshotInfo:
         """What a retained snapshot says, or one that a tag keeps; id 0 is the table before its first commit.
 
@@ -301,7 +317,9 @@ class History:
 
     def check_kept(self, head: SnapshotInfo) -> None:
         """Make sure that a boundary keeps the newest snapshot, before anything below it is deleted."""
-        newest = max(self.listed_ids(), default=head.id)
+        newest = head.id
+        if not self._storage.exists(self._path(head.id)):
+            newest = max(self.listed_ids(), default=head.id)
         if not head.oldest <= head.id <= newest:
             raise CorruptTableError(
                 f"table {self.root!r}: the newest snapshot, {newest}, must be among what is kept, got "

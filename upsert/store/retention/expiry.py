@@ -155,7 +155,7 @@ def written_ms(history: History, id: int) -> int | None:
 def _delete_expired(history: History, head: SnapshotInfo) -> None:
     """Delete what only snapshots before ``head.oldest`` need, those snapshots first."""
     history.check_kept(head)
-    expired = [number for number in history.listed_ids() if number < head.oldest]
+    expired = history.expired_ids(head)
     if not expired:
         return
     manifests, data = _waste(history, _lineage(history, expired, head))
