@@ -35,9 +35,11 @@ class FileSet:
         groups = self.groups
         if not isinstance(groups, SharedMapping | StoredFiles):
             groups = SharedMapping(groups)
+        touched = dict.fromkeys((*came, *went))
+        before = self.within(touched).groups
         changes: dict[BucketId, tuple[Run, ...] | None] = {}
-        for bucket_id in dict.fromkeys((*came, *went)):
-            runs = groups.get(bucket_id, ())
+        for bucket_id in touched:
+            runs = before.get(bucket_id, ())
             changes[bucket_id] = _after(runs, came.get(bucket_id, []), went.get(bucket_id, [])) or None
         return FileSet(groups.after(changes))
 

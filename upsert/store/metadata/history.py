@@ -41,7 +41,9 @@ _K = TypeVar("_K", bound=Hashable)
 
 _MAX_INFOS: Final = 20_000
 _MAX_FILE_SETS: Final = 64
-_MAX_MANIFESTS: Final = 64
+_MAX_ENTRIES: Final = 100_000
+"""Of so many files the entries of manifests are remembered, each of which counts as some more."""
+_OF_MANIFEST: Final = 200
 _MAX_TABLES: Final = 256
 _MAX_STEPS: Final = 256
 """A reader that is further behind lists the folder instead of stepping on."""
@@ -70,7 +72,7 @@ class History:
         self._live: LRUCache[int, SharedMapping[str, FileEntry]] = LRUCache(_MAX_FILE_SETS)
         self._files: LRUCache[int, FileSet] = LRUCache(_MAX_FILE_SETS)
         self._row_counts: LRUCache[int, int] = LRUCache(_MAX_INFOS)
-        self._manifests: LRUCache[ManifestRef, Manifest] = LRUCache(_MAX_MANIFESTS)
+        self._manifests: LRUCache[ManifestRef, Manifest] = LRUCache(_MAX_ENTRIES, _weight)
         # manifests of which file sets have columns: those of several snapshots share them
         self._opened: WeakValueDictionary[ManifestRef, OpenManifest] = WeakValueDictionary()
         self._lock = threading.Lock()
@@ -145,7 +147,7 @@ class History:
         with self._lock:
             self._infos[id] = info
             if info.delta is not None:
-                self._manifests[info.delta] = delta
+                _keep(self._manifests, info.delta, delta)
             is_newest = self._known is None or self._known[0] < id
             if is_newest:
                 self._known = id, content
@@ -358,7 +360,7 @@ class History:
         if (found := self._remembered(cache, key)) is None:
             found = make()
             with self._lock:
-                cache[key] = found
+                _keep(cache, key, found)
         return found
 
     def manifest(self, ref: ManifestRef) -> Manifest:
@@ -456,6 +458,15 @@ class History:
             raise CorruptTableError(
                 f"manifest {cause.filename!r} of snapshot {info.id} is missing; restore it from a copy"
             ) from cause
+
+
+def _weight(manifest: Manifest) -> int:
+    return _OF_MANIFEST + len(manifest.added) + len(manifest.removed)
+
+
+def _keep(cache: LRUCache[_K, _T], key: _K, value: _T) -> None:
+    with suppress(ValueError):  # it is larger than all that is remembered
+        cache[key] = value
 
 
 _shared = Kept[tuple[str, str], History](LRUCache(_MAX_TABLES), is_inherited=True)
