@@ -194,7 +194,10 @@ class Micro:
             if not self._query.isActive:
                 raise RuntimeError("the query has ended") from self._query.exception()
             time.sleep(_POLL_S)
-            new = [p for p in self._query.recentProgress if p.batchId > self._seen and p.numInputRows]
+            # all of them are much to convert while the micro-batch has the cores
+            last = self._query.lastProgress
+            if last is not None and last.batchId > self._seen:
+                new = [p for p in self._query.recentProgress if p.batchId > self._seen and p.numInputRows]
         self._seen = max(p.batchId for p in new)
         state = new[-1].stateOperators
         return {

@@ -41,6 +41,7 @@ from upsert.store.read.pinned_columns import unaltered
 from upsert.store.rows.hashing import bucket_of, hash_columns
 from upsert.store.table import Table
 from upsert.store.version import Version
+from upsert.streaming_query import begin_task
 
 FORMAT: Final = "delta-aggregate"
 OPTIONS: Final = (
@@ -207,6 +208,7 @@ class AggregateReader(SteppingReader[Table]):
 
     def read(self, partition: ShareOfGroups) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """The consolidated changes of a share of the groups."""
+        begin_task()
         schema = arrow_schema(self._asked)
         for batch in changes_of(Table.open(self._spec.path, partition.table), self._spec, partition):
             yield as_asked(batch, schema)

@@ -47,6 +47,7 @@ from upsert.spark_table import arrow_schema, as_asked
 from upsert.store.read.changes import step_size
 from upsert.store.table import Table
 from upsert.store.version import MAX_HASH, Version
+from upsert.streaming_query import begin_task
 
 FORMAT: Final = "delta-join"
 
@@ -301,6 +302,7 @@ class ChangesReader(_JoinStepReader):
 
     def read(self, partition: BucketChanges) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """The bucket's changes as blobs, one row each: ones of several megabytes are enough for a batch."""
+        begin_task()
         tables, table = JoinedTables.open(self._spec, partition.step.tables), partition.table
         changes = tables.consolidated(
             table, [tables.bucket_changes(partition.step, table, [partition.bucket])]
@@ -403,6 +405,7 @@ class JoiningReader(_JoinStepReader):
 
     def read(self, partition: ShardOfStep) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """The consolidated rows of a shard."""
+        begin_task()
         step, shard, shards = partition.step, partition.shard, partition.shards
         tables = JoinedTables.open(self._spec, step.tables)
         changes = [tables.shard_changes(step, table, shard, shards) for table in range(len(tables.tables))]

@@ -31,7 +31,7 @@ from upsert.kafka.topics import cleanup_warning, partitions_of
 from upsert.materializer.choice import check_raw
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.spark_table import check_fits, from_spark
-from upsert.streaming_query import QUERY_ID, task_number, task_property
+from upsert.streaming_query import QUERY_ID, begin_task, task_number, task_property
 
 LOG: Final = logging.getLogger("upsert.kafka")
 _BATCH_ID: Final = "streaming.sql.batchId"
@@ -123,6 +123,7 @@ class _Writer:
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         """Write one task's records; what is visible of them when it fails depends on the guarantee."""
+        begin_task()
         given = from_spark(iterator)
         table = self._maker.table
         guarantee = table.values["sink.delivery-guarantee"]

@@ -57,7 +57,7 @@ from upsert.schema import Column, TableSchema
 from upsert.spark_table import to_spark
 from upsert.store.paths import table_folder
 from upsert.store.rows.keys import same_keys
-from upsert.streaming_query import QUERY_ID, task_property
+from upsert.streaming_query import QUERY_ID, begin_task, task_property
 
 LOG: Final = logging.getLogger("upsert.kafka")
 
@@ -354,6 +354,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: RangePartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """The rows of a range."""
+        begin_task()
         query_id, names = task_property(QUERY_ID), self._asked.names
         rows = rows_of(self._table, partition.part, self._output, query_id, names)
         return chain.from_iterable(to_spark(some, self._asked) for some in rows)

@@ -42,6 +42,7 @@ from upsert.store.read.row_metadata import (
 from upsert.store.read.snapshot import PinnedTable, Snapshot, Split, tasks
 from upsert.store.table import Table
 from upsert.store.version import Version, step_between
+from upsert.streaming_query import begin_task
 
 
 @dataclass(frozen=True)
@@ -248,6 +249,7 @@ class SnapshotReader(DataSourceReader):
 
     def read(self, partition: SnapshotPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """The rows of the splits, every one of kind ``+I``."""
+        begin_task()
         snapshot = Table.open(self._options.path, partition.table).snapshot(partition.snapshot_id)
         now = snapshot.layout.schema
         names, where = self._columns.names_in(now), self._where.now(now)
@@ -343,6 +345,7 @@ class ChangesReader(SteppingReader[Table]):
 
     def read(self, partition: ChangesPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """The bucket's consolidated changes, one per key, ``-U`` just before ``+U``."""
+        begin_task()
         table = Table.open(self._options.path, partition.table)
 
         def changes(names: tuple[str, ...]) -> pa.Table:

@@ -32,7 +32,7 @@ from upsert.store.rows.merge_rules import DEDUPLICATE
 from upsert.store.rows.partitions import Overwrite, check_within, filled, specified
 from upsert.store.table import Table
 from upsert.store.table_options import TableOptions
-from upsert.streaming_query import QUERY_ID, task_property
+from upsert.streaming_query import QUERY_ID, begin_task, task_property
 
 
 def sink_of(table: Table, materialize: str | None = None) -> Sink:
@@ -101,6 +101,7 @@ class _Writer:
 
     def stage(self, iterator: Iterator[pa.RecordBatch]) -> StagedFiles | None:
         """Write files of some rows, as Spark gives them; None for no rows."""
+        begin_task()
         given = from_spark(iterator)
         first = next((batch for batch in given if batch.num_rows), None)
         if first is None:

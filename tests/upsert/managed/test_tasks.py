@@ -1,5 +1,6 @@
 """Rows that tasks have staged as they came are folded by tasks: the committing process reads none of them."""
 
+import gc
 import pickle
 import time
 from collections import Counter
@@ -21,6 +22,7 @@ from upsert.schema import TableSchema
 from upsert.store.commit import staging
 from upsert.store.commit.staging import StagedFiles, of_each_bucket
 from upsert.store.table import Table
+from upsert.streaming_query import begin_task
 
 KEYED = TableSchema.of({"id": pa.int64(), "v": pa.int64()}, primary_key=["id"])
 COUNTED = TableSchema.of({"id": pa.int64(), "v": pa.int64()})
@@ -152,3 +154,16 @@ def test_the_driver_reads_no_rows_of_streams_and_batches(
     assert keyed.check(deep=True) == counted.check(deep=True) == ()
     write(rows.where("id = 1"), counted.path, overwrite=True)
     assert {id for id, _ in multiset(counted.snapshot().scan())} == {1}
+
+
+def test_what_a_process_has_loaded_is_left_out_of_its_garbage_collections(spark: SparkSession) -> None:
+    def frozen(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        begin_task()
+        first = gc.get_freeze_count()
+        begin_task()
+        yield from (pa.record_batch({"n": [first], "again": [gc.get_freeze_count()]}) for _ in batches)
+
+    (row,) = spark.range(0, 1, 1, 1).mapInArrow(frozen, "n LONG, again LONG").collect()
+    assert row.n > 10_000
+    assert row.again <= row.n
+    assert gc.get_freeze_count() == 0

@@ -35,10 +35,12 @@ from upsert.store.files.lookup_index import (
     HashIndex,
     KeyIndex,
     build_index,
+    is_sidecar,
     may_hold,
+    part_of,
     read_indexes,
     read_key_index,
-    sidecar_schema,
+    sidecar_names,
 )
 from upsert.store.kept import Kept
 from upsert.store.metadata.file_entry import FileEntry
@@ -240,15 +242,14 @@ class DataFile:
             columns = Projection.of(stored.schema, layout, f"data file {path!r}")
         # of an older definition a file may lack indexes, and have others
         sidecar = _open_file(index_file(path), ARROW, None, entry.rows, None, entry.index_checksum)
-        known = [sidecar_schema(layout), sidecar_schema(layout, is_whole=True)]
-        if entry.definition == layout.version and sidecar.schema not in known:
+        if entry.definition == layout.version and not is_sidecar(layout, sidecar.schema):
             found = ", ".join(sidecar.schema.names)
-            raise _damaged(index_file(path), f"have columns {', '.join(known[0].names)}", found)
+            raise _damaged(index_file(path), f"have columns {', '.join(sidecar_names(layout))}", found)
         try:
             batch = sidecar.slice(sidecar.schema.names, 0, sidecar.rows)
             indexes = read_indexes(layout, batch)
             by_key = read_key_index(batch) if layout.is_searched_by_key else None
-        except (LookupError, TypeError, pa.ArrowException) as cause:
+        except (LookupError, TypeError, ValueError, pa.ArrowException) as cause:
             raise _damaged(index_file(path), "have whole lookup indexes", cause) from cause
         for index in layout.indexes:
             if columns.converts(index.columns):
@@ -327,13 +328,17 @@ class DataFile:
     def index(self, name: str) -> HashIndex:
         """The sorted hashes and row numbers of a lookup index; built and kept where the sidecar lacks it."""
         found = self._indexes.get(name)
-        if found is None and name == "pk" and self._by_key is not None:
-            whole = HashIndex.of(self.key_hashes(), self._by_key.rows)
-            found = self._indexes[name] = whole._replace(filled=self._by_key.filled)
-        elif found is None:
+        if found is None:
             columns = self._layout.lookup_index(name).columns
             found = self._indexes[name] = build_index(self.select(columns), columns)
         return found
+
+    @property
+    def key_index(self) -> KeyIndex | None:
+        """What the sidecar has of a key that is searched itself; None if it has the whole index of it."""
+        if self._by_key is None or self._by_key.starts is not None:
+            return self._by_key
+        return self._by_key.in_parts(self._part_starts)
 
     def keys_that_may_be_there(self, hashes: Hashes) -> Positions:
         """Positions of all keys of these hashes that the file has, and of few others; see ``may_hold``."""
@@ -342,20 +347,63 @@ class DataFile:
     def key_hashes(self, start: int = 0, stop: int | None = None) -> Hashes:
         """The hashes of the keys in ascending order, from one place in it to before another."""
         if self._by_key is None:
-            return self.index("pk").hashes[start:stop]
-        return self._layout.key_hashes(self.take(self._layout.key, self._by_key.rows[start:stop]))
+            return self.index("pk").hashes[start:stop].astype(np.uint64, copy=False)
+        starts, end = self._part_starts, self.rows if stop is None else min(stop, self.rows)
+        parts = [part for part in range(len(starts) - 1) if starts[part] < end and starts[part + 1] > start]
+        if not parts:
+            return np.empty(0, np.uint64)
+        hashes = np.concatenate([self._of_part(part)[0] for part in parts])
+        first, last = start - starts[parts[0]], end - starts[parts[0]]
+        if last < len(hashes):
+            hashes = np.partition(hashes, last - 1)[:last]
+        return np.sort(hashes)[first:]
 
     def keys_below(self, limit: int) -> int:
         """How many keys have a hash below a limit."""
+        if limit > MAX_HASH:
+            return self.rows
         if self._by_key is None:
-            hashes = self.index("pk").hashes
-            return self.rows if limit > MAX_HASH else int(np.searchsorted(hashes, np.uint64(limit)))
-        return bisect_left(range(self.rows), limit, key=lambda at: int(self.key_hashes(at, at + 1)[0]))
+            return int(np.searchsorted(self.index("pk").hashes, np.uint64(limit)))
+        part = part_of(limit)
+        hashes, _ = self._of_part(part)
+        return self._part_starts[part] + int(np.count_nonzero(hashes < np.uint64(limit)))
 
     def rows_of_hashes(self, low: int, high: int) -> Positions:
         """Numbers of the rows of which the hash of the key lies in a range, both ends inside; ascending."""
-        rows = (self._by_key or self.index("pk")).rows[self.keys_below(low) : self.keys_below(high + 1)]
-        return np.sort(rows).astype(np.int64)
+        if self._by_key is None:
+            in_range = self.index("pk").rows[self.keys_below(low) : self.keys_below(high + 1)]
+            return np.sort(in_range).astype(np.int64)
+        found = [np.empty(0, np.int64)]
+        ends = part_of(low), part_of(high)
+        for part in range(ends[0], ends[1] + 1):
+            if part in ends:
+                hashes, rows = self._of_part(part)
+                found.append(rows[(hashes >= np.uint64(low)) & (hashes <= np.uint64(high))])
+            else:
+                found.append(self._by_key.part(part, self._part_starts))
+        return np.sort(np.concatenate(found))
+
+    @cached_property
+    def _part_starts(self) -> Sequence[int]:
+        """Where the parts of a short index of the key begin."""
+        assert self._by_key is not None
+        if self._by_key.starts is not None:
+            return self._by_key.starts
+        rows = self._by_key.rows  # in the order of their hashes
+
+        def part_at(place: int) -> int:
+            return part_of(
+                int(self._layout.key_hashes(self.take(self._layout.key, rows[place : place + 1]))[0])
+            )
+
+        parts = range(part_of(MAX_HASH) + 1)
+        return [*(bisect_left(range(self.rows), part, key=part_at) for part in parts), self.rows]
+
+    def _of_part(self, number: int) -> tuple[Hashes, Positions]:
+        """The hashes of a part of the short index of the key, and its rows, ascending."""
+        assert self._by_key is not None
+        rows = self._by_key.part(number, self._part_starts)
+        return self._layout.key_hashes(self.take(self._layout.key, rows)), rows
 
 
 _OPEN = Kept[tuple[str, int], DataFile](LRUCache(MAX_OPEN_FILES), is_inherited=True)

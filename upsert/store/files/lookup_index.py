@@ -8,14 +8,17 @@ each. The index knows where each slot begins, and which eighths of it have rows 
 does not hold are passed over by one bit, and the others are found in a step or two, in a third of the time of
 a binary search.
 
-A single integer-like key is searched in the key column itself, which files are sorted by. Of its index the
-sidecar has only where the rows are and which eighths have some: the hash of a row follows from its key.
+Of the indexes that lookups alone search, the sidecar has the upper half of each hash, for what is found is
+compared in any case. Slots begin near their own number, so of where each of them begins it has the distance
+from that. A single integer-like key is searched in the key column itself, which files are sorted by. Of its
+index the sidecar has which eighths have rows, and which rows belong to each sixteenth of the range of hashes:
+the hash of a row follows from its key. See docs/decisions/0090.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -28,31 +31,61 @@ from upsert.store.rows.layout import Layout
 _STEPS: Final = 8
 """Rows of a slot that are looked at one after the other; only hashes that are repeated fill one further."""
 
+StoredHashes = npt.NDArray[np.unsignedinteger[Any]]
+"""Hashes, or the upper half of each."""
+
+
+def upper_halves(hashes: StoredHashes) -> npt.NDArray[np.uint32]:
+    """The upper half of each hash."""
+    upper = hashes >> np.uint64(32) if hashes.dtype == np.uint64 else hashes
+    return upper.astype(np.uint32, copy=False)
+
 
 class HashIndex(NamedTuple):
     """Hashes of a file's rows in order, where the rows are, and where to look for a hash.
 
     Attributes:
-        hashes: of all rows, ascending.
+        hashes: of all rows, ascending; or the upper halves of these.
         rows: the row number of each hash.
-        starts: for each slot the position of the first hash in it, or beyond it.
+        starts: for each slot the position of the first hash in it, or beyond it; where these are signed
+            numbers, the distance of that from the slot's number.
         filled: for each slot a byte; its bit i says whether eighth i of the slot has a hash.
     """
 
-    hashes: Hashes
+    hashes: StoredHashes
     rows: npt.NDArray[np.uint32]
-    starts: npt.NDArray[np.uint32]
+    starts: npt.NDArray[np.integer[Any]]
     filled: npt.NDArray[np.uint8]
 
     @classmethod
-    def of(cls, hashes: Hashes, rows: npt.NDArray[np.uint32]) -> Self:
+    def of(cls, hashes: StoredHashes, rows: npt.NDArray[np.uint32]) -> Self:
         """The index of hashes that are in order."""
-        eighths = _eighths(hashes, len(hashes))
-        in_slot = np.bincount(eighths >> 3, minlength=len(hashes))
-        starts = (np.cumsum(in_slot) - in_slot).astype(np.uint32)
-        has_rows = np.zeros(8 * len(hashes), np.bool_)
-        has_rows[eighths] = True
-        return cls(hashes, rows, starts, np.packbits(has_rows, bitorder="little"))
+        count = len(hashes)
+        eighths = _eighths(hashes, count)
+        in_slot = np.bincount(eighths >> 3, minlength=count)
+        starts = np.cumsum(in_slot) - in_slot - np.arange(count)
+        is_near = count == 0 or int(np.abs(starts).max()) <= _NEAR
+        return cls(hashes, rows, starts.astype(np.int16 if is_near else np.int32), _filled(eighths, count))
+
+    def as_here(self, hashes: Hashes) -> StoredHashes:
+        """Hashes in the form that the index has."""
+        return hashes if self.hashes.dtype == np.uint64 else upper_halves(hashes)
+
+    def first_in(self, slots: Positions) -> Positions:
+        """Where the hashes of some slots begin."""
+        found = self.starts[slots].astype(np.int64)
+        if self.starts.dtype.kind == "i":
+            found += slots
+        return found
+
+
+_NEAR: Final = np.iinfo(np.int16).max
+
+
+def _filled(eighths: Positions, slots: int) -> npt.NDArray[np.uint8]:
+    has_rows = np.zeros(8 * slots, np.bool_)
+    has_rows[eighths] = True
+    return np.packbits(has_rows, bitorder="little")
 
 
 class Hits(NamedTuple):
@@ -62,29 +95,67 @@ class Hits(NamedTuple):
     rows: Positions
 
 
-_PARTS: Final = {"hash": pa.uint64(), "row": pa.uint32(), "start": pa.uint32(), "filled": pa.uint8()}
+_PARTS: Final[dict[str, tuple[pa.DataType, ...]]] = {
+    "hash": (pa.uint64(), pa.uint32()),
+    "row": (pa.uint32(),),
+    "start": (pa.int16(), pa.int32(), pa.uint32()),
+    "filled": (pa.uint8(),),
+}
 _NAMES: Final = dict(zip(HashIndex._fields, _PARTS, strict=True))
 
+_OF_KEY: Final[dict[str, tuple[pa.DataType, ...]]] = {
+    "gap": (pa.uint8(), pa.uint16(), pa.uint32()),
+    "filled": (pa.uint8(),),
+}
+"""What there is of a key that is searched itself; earlier releases have the rows in the order of hashes."""
 
-_FOLLOW: Final = frozenset({"pk.hash", "pk.start"})
-"""What follows from the rows of a file that is searched by its key."""
+_KEY_STARTS: Final = b"key_starts"
+"""Metadata of a sidecar's schema: where each part of ``KeyIndex`` begins."""
 
 
-def sidecar_schema(layout: Layout, *, is_whole: bool = False) -> pa.Schema:
-    """Arrow schema of a table's sidecars; ``is_whole`` of those of earlier releases."""
-    parts = [(f"{index.name}.{part}", type_) for index in layout.indexes for part, type_ in _PARTS.items()]
-    is_short = layout.is_searched_by_key and not is_whole
-    return pa.schema([part for part in parts if not (is_short and part[0] in _FOLLOW)])
+def sidecar_names(layout: Layout) -> list[str]:
+    """Names of the columns of a table's sidecars."""
+    return list(_types_of_sidecar(layout, _OF_KEY))
+
+
+def is_sidecar(layout: Layout, schema: pa.Schema) -> bool:
+    """Whether a sidecar has the columns that it must have, as of this release or an earlier one."""
+    forms = [_PARTS]
+    if layout.is_searched_by_key:
+        forms += [_OF_KEY, {part: _PARTS[part] for part in ("row", "filled")}]
+    return any(
+        schema.names == list(types) and all(field.type in types[field.name] for field in schema)
+        for types in (_types_of_sidecar(layout, form) for form in forms)
+    )
+
+
+def _types_of_sidecar(
+    layout: Layout, of_key: dict[str, tuple[pa.DataType, ...]]
+) -> dict[str, tuple[pa.DataType, ...]]:
+    """The columns of a sidecar and their types, of which a key that is searched itself has ``of_key``."""
+    found: dict[str, tuple[pa.DataType, ...]] = {}
+    for index in layout.indexes:
+        is_short = index.name == "pk" and layout.is_searched_by_key
+        found |= {f"{index.name}.{part}": types for part, types in (of_key if is_short else _PARTS).items()}
+    return found
 
 
 def build_sidecar(layout: Layout, rows: pa.RecordBatch) -> pa.RecordBatch:
     """The sidecar of a data file with these rows."""
     arrays: dict[str, pa.Array] = {}
+    metadata: dict[bytes, str] = {}
     for index in layout.indexes:
-        for part, values in build_index(rows, index.columns)._asdict().items():
+        if index.name == "pk" and layout.is_searched_by_key:
+            by_key = KeyIndex.of(layout.key_hashes(rows))
+            arrays |= {"pk.gap": pa.array(by_key.rows), "pk.filled": pa.array(by_key.filled)}
+            metadata[_KEY_STARTS] = ",".join(map(str, by_key.starts or ()))
+            continue
+        found = build_index(rows, index.columns)
+        if index.name != "pk":  # whose whole hashes cut steps
+            found = HashIndex.of(upper_halves(found.hashes), found.rows)
+        for part, values in found._asdict().items():
             arrays[f"{index.name}.{_NAMES[part]}"] = pa.array(values)
-    schema = sidecar_schema(layout)
-    return pa.record_batch([arrays[name] for name in schema.names], schema=schema)
+    return pa.record_batch(arrays).replace_schema_metadata(metadata or None)
 
 
 def build_index(rows: pa.RecordBatch, columns: Sequence[str]) -> HashIndex:
@@ -106,19 +177,73 @@ def read_indexes(layout: Layout, sidecar: pa.RecordBatch) -> dict[str, HashIndex
     }
 
 
-class KeyIndex(NamedTuple):
-    """What a sidecar has of the index of a key that is searched itself, as ``HashIndex`` has it."""
+_PART_BITS: Final = 4
+_PART_SHIFT: Final = 64 - _PART_BITS
 
-    rows: npt.NDArray[np.uint32]
+
+class KeyIndex(NamedTuple):
+    """What a sidecar has of the index of a key that is searched itself.
+
+    The rows are in parts: each has those of a sixteenth of the range of hashes, ascending. Of a row there is
+    how far its number is above that of the one before it, in a part the first one's own number; on the
+    average that is 16, and mostly less than 256.
+
+    Attributes:
+        rows: these distances; without ``starts`` the row numbers in the order of their hashes.
+        filled: as of ``HashIndex``.
+        starts: where each part begins, and the number of rows; None in files of earlier releases.
+    """
+
+    rows: npt.NDArray[np.integer[Any]]
     filled: npt.NDArray[np.uint8]
+    starts: tuple[int, ...] | None = None
+
+    @classmethod
+    def of(cls, hashes: Hashes) -> Self:
+        """The index of rows whose keys have these hashes."""
+        part = (hashes >> np.uint64(_PART_SHIFT)).astype(np.uint8)
+        starts = np.cumsum([0, *np.bincount(part, minlength=1 << _PART_BITS)])
+        filled = _filled(_eighths(hashes, len(hashes)), len(hashes))
+        return cls(_gaps(np.argsort(part, kind="stable"), starts), filled, tuple(starts.tolist()))
+
+    def in_parts(self, starts: Sequence[int]) -> Self:
+        """The index of a file of an earlier release as it is written today; parts begin at ``starts``."""
+        rows = np.concatenate([self.part(number, starts) for number in range(len(starts) - 1)])
+        return type(self)(_gaps(rows, np.array(starts)), self.filled, tuple(starts))
+
+    def part(self, number: int, starts: Sequence[int]) -> Positions:
+        """The rows of a part, ascending; ``starts`` say where parts begin."""
+        found = self.rows[starts[number] : starts[number + 1]]
+        return np.sort(found).astype(np.int64) if self.starts is None else np.cumsum(found, dtype=np.int64)
+
+
+def _gaps(rows: Positions, starts: Positions) -> npt.NDArray[np.integer[Any]]:
+    gaps = np.diff(rows, prepend=0)
+    begins = starts[:-1][np.diff(starts) > 0]
+    gaps[begins] = rows[begins]
+    return gaps.astype(np.min_scalar_type(int(gaps.max(initial=0))))
+
+
+def part_of(hash_: int) -> int:
+    """The part of a ``KeyIndex`` that rows of a hash are in."""
+    return hash_ >> _PART_SHIFT
 
 
 def read_key_index(sidecar: pa.RecordBatch) -> KeyIndex | None:
     """The short index of the primary key, as views of a sidecar's memory; None if it has the whole one."""
     if "pk.hash" in sidecar.schema.names:
         return None
-    rows, filled = (sidecar.column(f"pk.{part}").to_numpy(zero_copy_only=True) for part in ("row", "filled"))
-    return KeyIndex(rows, filled)
+    filled = sidecar.column("pk.filled").to_numpy(zero_copy_only=True)
+    if "pk.row" in sidecar.schema.names:
+        return KeyIndex(sidecar.column("pk.row").to_numpy(zero_copy_only=True), filled)
+    starts = tuple(map(int, (sidecar.schema.metadata or {})[_KEY_STARTS].split(b",")))
+    if (
+        len(starts) != (1 << _PART_BITS) + 1
+        or starts[-1] != sidecar.num_rows
+        or sorted(starts) != list(starts)
+    ):
+        raise LookupError(f"parts of rows that begin at {starts}")
+    return KeyIndex(sidecar.column("pk.gap").to_numpy(zero_copy_only=True), filled, starts)
 
 
 def may_hold(index: HashIndex | KeyIndex, probes: Hashes) -> Positions:
@@ -127,28 +252,31 @@ def may_hold(index: HashIndex | KeyIndex, probes: Hashes) -> Positions:
 
 
 def search(index: HashIndex, probes: Hashes) -> Hits:
-    """All rows of the file whose hash equals a probe's; ``probes`` in ascending order are found fastest."""
+    """All rows of the file whose hash equals a probe's; ``probes`` in ascending order are found fastest.
+
+    Where the index has halves of hashes, a row may be found by one that has the same upper half.
+    """
     eighths = _eighths(probes, len(index.hashes))
     asked = _in_filled(index, eighths)
-    wanted = probes[asked]
-    low = _first_not_below(index, wanted, index.starts[eighths[asked] >> 3].astype(np.int64))
+    wanted = index.as_here(probes[asked])
+    low = _first_not_below(index, wanted, index.first_in(eighths[asked] >> 3))
     there = np.flatnonzero(index.hashes[low] == wanted)
-    found, low = asked[there], low[there]
+    found, low, wanted = asked[there], low[there], wanted[there]
     if not len(found):
         return Hits(found, found)
     # rows are counted only where the next hash is the same too: keys have one row each
     following = np.minimum(low + 1, len(index.hashes) - 1)
-    more = np.flatnonzero((index.hashes[following] == probes[found]) & (following > low))
+    more = np.flatnonzero((index.hashes[following] == wanted) & (following > low))
     if not len(more):
         return Hits(found, index.rows[low].astype(np.int64))
     repeats = np.ones(len(found), dtype=np.int64)
-    repeats[more] = np.searchsorted(index.hashes, probes[found[more]], side="right") - low[more]
+    repeats[more] = np.searchsorted(index.hashes, wanted[more], side="right") - low[more]
     # the offsets within each probe's stretch: a running count that restarts at every probe
     within = np.arange(int(repeats.sum())) - np.repeat(np.cumsum(repeats) - repeats, repeats)
     return Hits(np.repeat(found, repeats), index.rows[np.repeat(low, repeats) + within].astype(np.int64))
 
 
-def _first_not_below(index: HashIndex, wanted: Hashes, low: Positions) -> Positions:
+def _first_not_below(index: HashIndex, wanted: StoredHashes, low: Positions) -> Positions:
     """The position of the first hash that is not below each one, from its slot on; else that of the last."""
     last = len(index.hashes) - 1
     below = np.flatnonzero(index.hashes[low] < wanted)
@@ -162,9 +290,9 @@ def _first_not_below(index: HashIndex, wanted: Hashes, low: Positions) -> Positi
     return low
 
 
-def _eighths(hashes: Hashes, slots: int) -> Positions:
+def _eighths(hashes: StoredHashes, slots: int) -> Positions:
     """Number of the eighth of a slot in which each hash lies, of eight times so many: it ascends with it."""
-    upper = hashes >> np.uint64(32)
+    upper = upper_halves(hashes).astype(np.uint64)
     upper *= np.uint64(slots)
     upper >>= np.uint64(29)
     return upper.view(np.int64)

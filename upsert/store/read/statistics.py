@@ -19,11 +19,12 @@ import numpy as np
 
 from upsert.store import paths
 from upsert.store.files.data_file import DataFile
+from upsert.store.files.lookup_index import StoredHashes, upper_halves
 from upsert.store.metadata.definition import Definition
 from upsert.store.metadata.file_entry import FileEntry, Run
 from upsert.store.metadata.file_set import FileSet
 from upsert.store.paths import Partition
-from upsert.store.rows.hashing import SEED, Hashes
+from upsert.store.rows.hashing import SEED
 from upsert.store.rows.layout import COUNT_COLUMN, Layout, LookupIndex
 from upsert.store.rows.partitions import partition_name, partition_values
 
@@ -39,7 +40,7 @@ _MAX_FILES: Final = 256
 _NEGLIGIBLE: Final = 0.01
 """Where all runs but the largest one have no larger a share of a bucket's rows, no file is opened."""
 
-_RANGE: Final = 2.0**64
+_OF_NULL: Final = np.array([SEED], np.uint64)
 
 Open = Callable[[FileEntry], DataFile]
 
@@ -74,8 +75,10 @@ def rows_per_key(layout: Layout, index: LookupIndex, files: FileSet, open_file: 
         return 0.0
     if index.is_unique:
         return 1.0
-    found = [open_file(entry).index(index.name).hashes for entry in largest]
-    hashes = [one[np.searchsorted(one, np.uint64(SEED), side="right") :] for one in found]
+    found = [open_file(entry).index(index.name) for entry in largest]
+    hashes = [
+        one.hashes[np.searchsorted(one.hashes, one.as_here(_OF_NULL), side="right")[0] :] for one in found
+    ]
     stored = sum(map(len, hashes))
     if not stored:
         return 0.0
@@ -84,22 +87,28 @@ def rows_per_key(layout: Layout, index: LookupIndex, files: FileSet, open_file: 
     return max(1.0, current * stored / distinct_hashes(hashes))
 
 
-def distinct_hashes(arrays: Sequence[Hashes]) -> float:
-    """About how many different values several ascending arrays of evenly spread hashes hold together."""
+def distinct_hashes(arrays: Sequence[StoredHashes]) -> float:
+    """About how many different values several ascending arrays of evenly spread hashes hold together.
+
+    Where some of them have halves of hashes, the others are taken by these too.
+    """
     heads = [_smallest(hashes) for hashes in arrays if len(hashes)]
     if not heads:
         return 0.0
+    range_ = 2.0**64
+    if any(head.dtype == np.uint32 for head, _ in heads):
+        heads, range_ = [(upper_halves(head), is_all) for head, is_all in heads], 2.0**32
     smallest = np.unique(np.concatenate([head for head, _ in heads]))
     limits = [int(head[-1]) for head, is_all in heads if not is_all]
     if not limits:
         return float(len(smallest))
     # up to this hash the sample misses no value of any array
     limit = min(limits)
-    within = int(np.searchsorted(smallest, np.uint64(limit), side="right"))
-    return max(1.0, (within - 1) * _RANGE / max(1, limit))
+    within = int(np.searchsorted(smallest, smallest.dtype.type(limit), side="right"))
+    return max(1.0, (within - 1) * range_ / max(1, limit))
 
 
-def _smallest(hashes: Hashes) -> tuple[Hashes, bool]:
+def _smallest(hashes: StoredHashes) -> tuple[StoredHashes, bool]:
     """The smallest different values of an ascending array, and whether these are all of them."""
     if len(hashes) <= SAMPLE:
         return np.unique(hashes), True
@@ -107,12 +116,12 @@ def _smallest(hashes: Hashes) -> tuple[Hashes, bool]:
     if len(head) >= _FEW:
         return head, False
     # a key has many rows: step from key to key instead
-    found: list[np.uint64] = []
+    found: list[Any] = []
     at = 0
     while at < len(hashes) and len(found) < _FEW:
         found.append(hashes[at])
         at = int(np.searchsorted(hashes, hashes[at], side="right"))
-    return np.array(found, np.uint64), at == len(hashes)
+    return np.array(found, hashes.dtype), at == len(hashes)
 
 
 def _counted_rows(file: DataFile) -> float:

@@ -29,7 +29,7 @@ from upsert.errors import (
 from upsert.store import paths
 from upsert.store.commit import change
 from upsert.store.files.data_file import DataFile, check_bytes, forget_open_files
-from upsert.store.files.lookup_index import HashIndex
+from upsert.store.files.lookup_index import HashIndex, KeyIndex
 from upsert.store.log import beginnings
 from upsert.store.metadata.definition import Definition
 from upsert.store.metadata.file_entry import FileEntry, bounds
@@ -519,11 +519,16 @@ def index_fits_the_rows(state: DiskState) -> Iterator[Finding]:
     """A lookup index has the hash of every row, once, in order, and leads to each of them."""
     for entry, file in _opened(state):
         for index in state.history.layout.indexes:
+            hashes = hash_columns([file.column(name) for name in index.columns], entry.rows)
+            if index.name == "pk" and (by_key := file.key_index) is not None:
+                pairs = zip(by_key, KeyIndex.of(hashes), strict=True)
+                if not all(np.array_equal(np.array(one), np.array(other)) for one, other in pairs):
+                    yield Finding(entry.file, f"its index {index.label} does not lead to all of its hashes")
+                continue
             found = file.index(index.name)
             rows = found.rows.astype(np.int64)
             is_whole = np.array_equal(np.sort(rows), np.arange(entry.rows))
-            hashes = hash_columns([file.column(name) for name in index.columns], entry.rows)
-            if not is_whole or not np.array_equal(hashes[rows], found.hashes):
+            if not is_whole or not np.array_equal(found.as_here(hashes[rows]), found.hashes):
                 yield Finding(entry.file, f"its index {index.label} does not have the hashes of its rows")
             elif (found.hashes[1:] < found.hashes[:-1]).any():
                 yield Finding(entry.file, f"its index {index.label} is not in order")
@@ -532,8 +537,9 @@ def index_fits_the_rows(state: DiskState) -> Iterator[Finding]:
 
 
 def _leads_to_all(index: HashIndex) -> bool:
-    right = HashIndex.of(index.hashes, index.rows)
-    return np.array_equal(index.starts, right.starts) and np.array_equal(index.filled, right.filled)
+    right, slots = HashIndex.of(index.hashes, index.rows), np.arange(len(index.rows))
+    starts_are_right = np.array_equal(index.first_in(slots), right.first_in(slots))
+    return starts_are_right and np.array_equal(index.filled, right.filled)
 
 
 def rows_lie_in_their_bucket(state: DiskState) -> Iterator[Finding]:

@@ -16,13 +16,16 @@ from upsert.errors import CorruptTableError
 from upsert.schema import TableSchema
 from upsert.store.files import data_file
 from upsert.store.files.data_file import DataFile, forget_open_files
+from upsert.store.files.lookup_index import build_index, search
 from upsert.store.files.writing import write_data_file, write_run
 from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.paths import index_file
 from upsert.store.rows.conform import conform
 from upsert.store.rows.fold import fold
+from upsert.store.rows.hashing import hash_columns
 from upsert.store.rows.layout import Layout
 from upsert.store.storage.local import LocalStorage
+from upsert.store.version import MAX_HASH
 
 LAYOUT = Layout.of(TableSchema.of({"a": pa.int64(), "b": pa.string()}, primary_key=["a"]).index("b"))
 ROWS = pa.table({"a": [1, 2, 3], "b": ["x", None, "y"]})
@@ -142,9 +145,59 @@ def test_file_of_other_columns_or_rows_is_refused(tmp_path):
     with pytest.raises(CorruptTableError, match="must have 4 rows, got 3"):
         DataFile.open(tmp_path, LAYOUT, replace(entry, rows=4))
     fewer_indexes = Layout.of(TableSchema.of({"a": pa.int64(), "b": pa.string()}, primary_key=["a"]))
-    own = r"pk\.row, pk\.filled"
+    own = r"pk\.gap, pk\.filled"
     with pytest.raises(CorruptTableError, match=rf"index\.arrow.* must have columns {own}, got"):
         DataFile.open(tmp_path, fewer_indexes, entry)
+
+
+def with_sidecar_of_an_earlier_release(root: Path, layout: Layout, entry: FileEntry) -> None:
+    """The rows of an integer key in the order of their hashes, whole hashes, and starts as positions."""
+    path = index_file(str(root / entry.file))
+    rows = DataFile.open(root, layout, entry).table.combine_chunks().to_batches()[0]
+    forget_open_files()
+    arrays = {}
+    for index in layout.indexes:
+        found = build_index(rows, index.columns)
+        parts = {
+            "hash": found.hashes,
+            "row": found.rows,
+            "start": found.first_in(np.arange(len(rows))),
+            "filled": found.filled,
+        }
+        if index.name == "pk" and layout.is_searched_by_key:
+            del parts["hash"], parts["start"]
+        arrays |= {f"{index.name}.{part}": pa.array(values) for part, values in parts.items()}
+    for index in layout.indexes[1:]:
+        arrays[f"{index.name}.start"] = arrays[f"{index.name}.start"].cast(pa.uint32())
+    batch = pa.record_batch(arrays)
+    with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+
+
+@pytest.mark.parametrize("key", [["a"], ["a", "b"]], ids=str)
+@pytest.mark.parametrize("is_earlier", [False, True])
+def test_rows_of_a_range_of_hashes_are_those_of_a_scan(
+    tmp_path: Path, key: list[str], is_earlier: bool
+) -> None:
+    layout = Layout.of(TableSchema.of({"a": pa.int64(), "b": pa.string()}, primary_key=key).index("b"))
+    rows = pa.table({"a": np.arange(0, 9000, 3), "b": [f"t{n % 50:02d}" for n in range(3000)]})
+    entry = write_data_file(tmp_path, layout, rows, None, bucket_id=((), 0), level=0, base=0)
+    if is_earlier and key == ["a"]:
+        with_sidecar_of_an_earlier_release(tmp_path, layout, entry)
+    file = DataFile.open(tmp_path, layout, entry)
+    hashes = layout.key_hashes(rows)
+    assert file.key_hashes().tolist() == np.sort(hashes).tolist()
+    assert file.key_hashes(100, 1500).tolist() == np.sort(hashes)[100:1500].tolist()
+    assert file.key_hashes(3000, 3001).tolist() == []
+    edges = [0, 1, 1 << 60, (1 << 60) - 1, int(np.sort(hashes)[7]), 5 << 60, MAX_HASH]
+    assert [file.keys_below(e) for e in edges] == [np.count_nonzero(hashes < np.uint64(e)) for e in edges]
+    assert file.keys_below(MAX_HASH + 1) == 3000
+    for low in edges:
+        for high in edges:
+            there = (hashes >= np.uint64(low)) & (hashes <= np.uint64(high))
+            assert file.rows_of_hashes(low, high).tolist() == np.flatnonzero(there).tolist(), (low, high)
+    hits = search(file.index("index_2"), hash_columns([pa.array(["t07", "t99"])]))
+    assert (hits.probes.tolist(), sorted(hits.rows.tolist())) == ([0] * 60, list(range(7, 3000, 50)))
 
 
 def test_open_file_is_shared_and_survives_its_deletion(tmp_path):

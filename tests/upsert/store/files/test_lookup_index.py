@@ -9,11 +9,14 @@ from hypothesis import strategies as st
 from upsert.schema import TableSchema
 from upsert.store.files.lookup_index import (
     HashIndex,
+    KeyIndex,
     build_index,
     build_sidecar,
+    is_sidecar,
     may_hold,
     read_indexes,
     search,
+    upper_halves,
 )
 from upsert.store.rows.hashing import hash_columns
 from upsert.store.rows.layout import Layout
@@ -65,6 +68,36 @@ def test_a_hash_behind_thousands_of_equal_ones_in_its_slot_is_found():
     assert sorted(hits.rows.tolist()) == list(range(3003))
 
 
+@given(hashes.filter(len), hashes)
+def test_halves_of_hashes_find_the_rows_of_each_probe_and_others_of_the_same_half_alone(stored, probes):
+    whole = index_of(stored)
+    index = HashIndex.of(upper_halves(whole.hashes), whole.rows)
+    halves = [one >> 32 for one in stored], [one >> 32 for one in probes + stored]
+    hits = search(index, np.array(probes + stored, np.uint64))
+    assert sorted(zip(hits.probes.tolist(), hits.rows.tolist(), strict=True)) == pairs(*halves)
+    maybe = set(may_hold(index, np.array(probes + stored, np.uint64)).tolist())
+    assert maybe >= {at for at, probe in enumerate(probes + stored) if probe in stored}
+
+
+def test_slots_that_begin_far_from_their_number_are_found_too():
+    stored = np.sort(
+        np.concatenate([np.full(40_000, 2**63, np.uint64), np.arange(5, 40_005, dtype=np.uint64)])
+    )
+    index = HashIndex.of(stored, np.arange(80_000, dtype=np.uint32))
+    assert index.starts.dtype == np.int32
+    assert search(index, np.array([7, 2**63], np.uint64)).rows.tolist() == [2, *range(40_000, 80_000)]
+
+
+@given(hashes)
+def test_each_row_is_in_the_part_of_its_hash(stored):
+    index = KeyIndex.of(np.array(stored, np.uint64))
+    parts = [index.part(number, index.starts).tolist() for number in range(16)]
+    assert parts == [[row for row, one in enumerate(stored) if one >> 60 == number] for number in range(16)]
+    order = np.argsort(np.array(stored, np.uint64)).astype(np.uint32)
+    earlier = KeyIndex(order, index.filled).in_parts(index.starts)
+    assert all(map(np.array_equal, earlier, index))
+
+
 def test_both_zeros_and_all_nans_are_one_key_each():
     quiet, other = (np.array([bits], np.int64).view(np.float64)[0] for bits in (0x7FF8 << 48, 0x7FF9 << 48))
     rows = pa.record_batch({"f": [0.0, -0.0, quiet, other, 1.5]})
@@ -80,7 +113,17 @@ def test_sidecar_has_an_index_for_the_key_its_prefixes_and_each_secondary_index(
     rows = pa.record_batch({"a": [1, 1, 2], "b": ["x", "y", "x"], "c": [5, 5, None]}, schema=layout.stored)
     indexes = read_indexes(layout, build_sidecar(layout, rows))
     assert list(indexes) == ["pk", "prefix_1", "index_3", "index_2_3"]
+    assert [one.hashes.dtype.itemsize for one in indexes.values()] == [8, 4, 4, 4]
     for index in indexes.values():
         assert (np.diff(index.hashes.astype(object)) >= 0).all()
         assert sorted(index.rows.tolist()) == [0, 1, 2]
         assert all(map(np.array_equal, index, HashIndex.of(index.hashes, index.rows)))
+
+
+def test_a_sidecar_has_one_byte_for_a_row_of_an_integer_key_and_one_for_its_slot():
+    layout = Layout.of(TableSchema.of({"id": pa.int64()}, primary_key=["id"]))
+    rows = pa.record_batch({"id": pa.array(range(70_000), pa.int64())}, schema=layout.stored)
+    sidecar = build_sidecar(layout, rows)
+    assert [sidecar.schema.names, sidecar.schema.types] == [["pk.gap", "pk.filled"], [pa.uint8(), pa.uint8()]]
+    assert is_sidecar(layout, sidecar.schema)
+    assert not is_sidecar(layout, sidecar.schema.set(0, pa.field("pk.gap", pa.float64())))

@@ -252,7 +252,7 @@ def a_value_beyond_the_bounds(table: Table) -> None:
 
 
 def an_index_of_other_rows(table: Table) -> None:
-    _edit_index(table, "pk.row", lambda numbers: [*numbers[1:], numbers[0]])
+    _edit_index(table, "pk.gap", lambda gaps: [*gaps[1:], gaps[0]])
 
 
 def an_index_that_passes_rows_over(table: Table) -> None:
