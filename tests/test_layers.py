@@ -59,7 +59,7 @@ def test_aliases_are_for_users() -> None:
 def test_only_the_door_uses_py4j() -> None:
     users = {source for source in SOURCES if imports_any(source, "py4j") or reaches_jvm(source)}
     own_sessions = {"upsert/spark_formats.py", "upsert/streaming_query.py", "upsert/views/session.py"}
-    of_plans = {f"planner/spark/{name}.py" for name in ("catalyst", "few_rows", "state")}
+    of_plans = {f"planner/spark/{name}.py" for name in ("catalyst", "compiled_code", "few_rows", "state")}
     assert users <= of_plans | own_sessions
 
 

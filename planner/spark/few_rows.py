@@ -26,6 +26,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from planner.spark.catalyst import Catalyst, JavaObject
+from planner.spark.compiled_code import make_room
 from planner.spark.template import Template
 from upsert.spark_table import arrow_of, arrow_schema
 
@@ -80,6 +81,7 @@ class OneTask:
     def __init__(self, session: SparkSession) -> None:
         """In a session whose settings stay as they are."""
         self.session = session
+        make_room(session)
         jvm: Any = session._jvm
         spark, scala = jvm.org.apache.spark, jvm.scala
         # each look at a class is a call into the JVM

@@ -76,15 +76,16 @@ def move_of(
     step begins.
     """
     target = {uuid: versions[uuid] for uuid in bases}
-    rows = sum(Table.open(path).snapshot(target[uuid]).row_count for uuid, path in bases.items())
+    tables = {uuid: Table.open(path) for uuid, path in bases.items()}
+    rows = sum(table.snapshot(target[uuid]).row_count for uuid, table in tables.items())
     reason = "it has had no rows of these tables"
     if target.keys() <= known.keys():
         begin = {uuid: known[uuid] for uuid in bases}
         step = Step({uuid: (begin[uuid], version) for uuid, version in target.items()})
-        touched = _touched(bases, step)
+        touched = _touched(tables, step)
         if any(path in still and begin[uuid] != target[uuid] for uuid, path in bases.items()):
             reason = "a small table has changed that is joined without equality"
-        elif touched is None or not _is_held(bases, begin, consumer):
+        elif touched is None or not _is_held(tables, begin, consumer):
             reason = "the changes since the last refresh have expired, or are not tracked"
         else:
             is_small = touched.rows <= FEW_ROWS and touched.bytes <= FEW_BYTES
@@ -94,15 +95,14 @@ def move_of(
             if refresh.by_changes:
                 return Move(target, refresh, step, is_small)
             reason = refresh.reason
-    _is_held(bases, target, consumer)
+    _is_held(tables, target, consumer)
     return Move(target, Refresh.now(False, reason, 0, rows, costs))
 
 
-def _touched(bases: Bases, step: Step) -> StepSize | None:
+def _touched(tables: Mapping[str, Table], step: Step) -> StepSize | None:
     """What a step touches; None if that cannot be read."""
     found = []
-    for uuid, path in bases.items():
-        table = Table.open(path)
+    for uuid, table in tables.items():
         start, end = map(Version.complete, step.versions[uuid])
         try:
             reached = start
@@ -114,14 +114,13 @@ def _touched(bases: Bases, step: Step) -> StepSize | None:
     return StepSize(sum(one.rows for one in found), sum(one.bytes for one in found))
 
 
-def _is_held(bases: Bases, versions: Versions, consumer: str) -> bool:
+def _is_held(tables: Mapping[str, Table], versions: Versions, consumer: str) -> bool:
     """Hold all tables at some versions; False if one has expired there.
 
     A hold of a version a little earlier holds these too: to renew it is a file written through to the disk.
     """
-    for uuid, path in bases.items():
+    for uuid, table in tables.items():
         version = Version.complete(versions[uuid])
-        table = Table.open(path)
         try:
             if version != Version.EMPTY and not _holds(table, table.consumer(consumer), version):
                 table.hold(consumer, version)

@@ -367,7 +367,7 @@ def newest_versions(view: str, bases: Bases) -> dict[str, int]:
                 f"view {view!r}: its query reads table {name!r}, which was dropped or made again; "
                 "CREATE OR REPLACE MATERIALIZED VIEW takes the present one"
             ) from cause
-        found[name] = table.snapshot().info.data_version
+        found[name] = table.published.seen.data_version  # which was looked at when it was opened
     return found
 
 
