@@ -30,7 +30,7 @@ from planner.spark.compiled_code import make_room
 from planner.spark.template import Template
 from upsert.spark_table import arrow_of, arrow_schema
 
-_IN_PLACE: Final = frozenset(
+_IN_PLACE: Final = frozenset(("InputAdapter",)) | frozenset(
     f"{name}Exec"
     for name in (
         "CartesianProduct",
@@ -53,6 +53,7 @@ _IN_PLACE: Final = frozenset(
         "SortMergeJoin",
         "TakeOrderedAndProject",
         "Union",
+        "WholeStageCodegen",
         "Window",
         "WindowGroupLimit",
     )

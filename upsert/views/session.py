@@ -56,7 +56,8 @@ _SMALL: Final = {
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.leafNodeDefaultParallelism": "1",
     "spark.sql.autoBroadcastJoinThreshold": "-1",  # a broadcast is a job of its own
-    "spark.sql.codegen.wholeStage": "false",  # to generate code takes longer than to compute a few rows
+    "spark.sql.codegen.aggregate.map.twolevel.enabled": "false",  # a second map, for many rows of few groups
+    "spark.sql.codegen.hugeMethodLimit": "8000",  # the JVM never optimizes larger methods
     "spark.sql.execution.arrow.useLargeVarTypes": "false",
 }
 

@@ -115,6 +115,18 @@ def test_threads_that_run_one_plan_get_the_results_of_their_own_rows(spark: Spar
         assert [*pool.map(computed, parts)] == alone
 
 
+@pytest.mark.parametrize("query", IN_PLACE[1:3])
+def test_code_is_compiled_by_the_first_run(spark: SparkSession, query: str) -> None:
+    plan = few_rows(spark, query)
+    plan.computed(of_each_input(plan, ROWS))
+    jvm: Any = spark._jvm
+    metrics = getattr(jvm.org.apache.spark.metrics.source, "CodegenMetrics$")
+    generated = getattr(metrics, "MODULE$").METRIC_COMPILATION_TIME()
+    before = generated.getCount()
+    assert plan.computed(of_each_input(plan, NONE)).num_rows <= 1
+    assert generated.getCount() == before
+
+
 def test_a_plan_that_needs_a_job_has_one(spark: SparkSession) -> None:
     query = "SELECT id, w FROM t LEFT JOIN u ON id < w"
     plan = few_rows(spark, query)
