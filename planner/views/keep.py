@@ -26,7 +26,7 @@ from planner.spark.unnest import unnested
 from planner.views.drawing import Part, once
 from planner.views.inputs import Input, Planning
 from planner.views.kept_table import COLUMN, can_keep, names_of, relation, step_in_words, tables_in
-from planner.views.moves import SHALLOW_ROWS, WHOLE_ROWS, Bases, Move, Versions, bases_of
+from planner.views.moves import ORDERED_ROWS, SHALLOW_ROWS, WHOLE_ROWS, Bases, Move, Versions, bases_of
 from planner.views.partition_table import PartitionTable
 from planner.views.partitions import partitions_of
 from planner.views.result_table import ResultTable
@@ -238,7 +238,7 @@ def _kept(
     deep = _deep(planning, plan, list(stages.values())) if stages else ""
     if not isinstance(deep, str):
         return deep
-    if (topped := _topped(planning, plan)) is not None:
+    if (topped := _topped(planning, plan, ORDERED_ROWS if is_over_hidden else WHOLE_ROWS)) is not None:
         return topped
     if (joined := _joined(planning, plan, stages.keys())) is not None:
         return joined
@@ -274,7 +274,11 @@ def _deep(
     looked_at = _with(plan, {number: one.planned for number, one in found.items()})
     settings = planning.settings
     is_kept = changes_of(looked_at, settings) or stages_of(looked_at, settings) or unindexed(looked_at)
-    if not is_kept and not partitions_of(looked_at, settings):
+    is_ordered = planning.view.must_be_incremental or any(
+        table.row_count > ORDERED_ROWS for _, table in stages
+    )
+    has_parts = partitions_of(looked_at, settings) or (is_ordered and _tops(planning, looked_at))
+    if not is_kept and not has_parts:
         return needs_all_rows(looked_at) or why_not(looked_at, settings)
     versions: dict[str, int] = {}
     for stage, _ in stages:
@@ -350,13 +354,13 @@ def _tops(planning: Planning, plan: Plan) -> tuple[Top, ...]:
     return tuple(tops_of(plan, planning.settings, row_number))
 
 
-def _topped(planning: Planning, plan: Plan) -> KeptView | DeepView | None:
-    """The view with the first rows of large inputs as tables, for its ORDER BY … LIMIT."""
+def _topped(planning: Planning, plan: Plan, most_whole: int) -> KeptView | DeepView | None:
+    """The view with the first rows of larger inputs than so many as tables, for its ORDER BY … LIMIT."""
     found: dict[int, RowsTable] = {}
     versions: dict[str, int] = {}
     for top in _tops(planning, plan):
         size = sum(read.rows or 0 for read, _ in top.tables)
-        if size <= WHOLE_ROWS and not planning.view.must_be_incremental:
+        if size <= most_whole and not planning.view.must_be_incremental:
             continue
         if (table := table_of(planning, top, partial(_kept_rows, planning))) is not None:
             found[id(top.child)] = table

@@ -22,6 +22,9 @@ from upsert.views.refresh import FEW_BYTES, FEW_ROWS
 SHALLOW_ROWS: Final = 5_000
 """A stage of so few groups is read as a whole; the results of a larger one are a table."""
 
+ORDERED_ROWS: Final = 10_000
+"""Of so few results the first ones of an order are found by reading all; of more they are a table."""
+
 WHOLE_ROWS: Final = 50_000
 """Tables of so few rows are read as a whole, rather than kept partition by partition."""
 

@@ -37,6 +37,7 @@ def test_views_of_random_queries_hold_what_duckdb_gives(
 ) -> None:
     monkeypatch.setattr("planner.views.keep.SHALLOW_ROWS", shallow)
     monkeypatch.setattr("planner.views.keep.WHOLE_ROWS", shallow)
+    monkeypatch.setattr("planner.views.keep.ORDERED_ROWS", shallow)
     for module in FEW:
         monkeypatch.setattr(f"{module}.FEW_ROWS", few)
     catalog = made(Catalog(tmp_path / "warehouse", optimize=planner.optimize))

@@ -146,6 +146,29 @@ def test_extremes_of_all_rows_are_right_whichever_come_and_go(
             assert step or ways == [True], query
 
 
+def test_the_first_of_many_groups_are_kept(
+    catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random_ = Random(7)
+    write(catalog, [player(id, random_) for id in range(120)])
+    query = """SELECT name, city, sum(id) AS s FROM players JOIN teams USING (team)
+        GROUP BY name, city ORDER BY s DESC, name, city LIMIT 4"""
+    few = catalog.create_view("few", query, spark=spark)
+    assert not tops(few)  # all groups are read
+    monkeypatch.setattr("planner.views.keep.SHALLOW_ROWS", 0)
+    monkeypatch.setattr("planner.views.keep.ORDERED_ROWS", 0)
+    view = catalog.create_view("best", query, spark=spark)
+    for step in range(3):
+        write(catalog, [player(random_.randrange(110, 130), random_) for _ in range(9)])
+        write(catalog, [{"id": 119 - step}], "-D")
+        assert view.refresh()
+        assert rows_of(view) == shown(catalog, query, spark), step
+        # how many groups there are is known after the first rows: then the tables are made
+        assert step == 0 or all(refresh.by_changes for refresh in view.refreshes.values())
+    (top,) = tops(view)
+    assert f"table {top}" in view.explain()
+
+
 def test_another_line_is_drawn_when_too_few_or_too_many_rows_are_left(
     catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,6 +72,7 @@ def test_views_hold_what_duckdb_gives(
 ) -> None:
     monkeypatch.setattr("planner.views.keep.SHALLOW_ROWS", shallow)
     monkeypatch.setattr("planner.views.keep.WHOLE_ROWS", shallow)
+    monkeypatch.setattr("planner.views.keep.ORDERED_ROWS", shallow)
     catalog = made(tmp_path, 0.01)
     views = [catalog.create_view(f"q{number}", QUERIES[number], spark=spark) for number in numbers]
     for seed, share in enumerate((0.001, 0.02)):
