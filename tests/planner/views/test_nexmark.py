@@ -37,6 +37,7 @@ def test_views_hold_what_duckdb_gives(
 ) -> None:
     monkeypatch.setattr("planner.views.keep.SHALLOW_ROWS", 10)
     monkeypatch.setattr("planner.views.keep.WHOLE_ROWS", 10)
+    monkeypatch.setattr("planner.views.keep.ORDERED_ROWS", 10)
     for module in FEW:
         monkeypatch.setattr(f"{module}.FEW_ROWS", few)
     catalog = made(Catalog(tmp_path / "warehouse", optimize=planner.optimize))

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.spark
 def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Catalog:
     monkeypatch.setattr("planner.views.keep.SHALLOW_ROWS", 0)
     monkeypatch.setattr("planner.views.keep.WHOLE_ROWS", 0)
+    monkeypatch.setattr("planner.views.keep.ORDERED_ROWS", 0)
     return made(Catalog(tmp_path / "warehouse", optimize=planner.optimize))
 
 

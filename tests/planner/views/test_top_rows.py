@@ -24,6 +24,7 @@ NAN = float("nan")
 @pytest.fixture
 def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Catalog:
     monkeypatch.setattr("planner.views.keep.WHOLE_ROWS", 0)
+    monkeypatch.setattr("planner.views.keep.ORDERED_ROWS", 0)
     monkeypatch.setattr("planner.views.top_rows.LEAST_KEPT", 12)
     monkeypatch.setattr("planner.views.top_rows.MORE", 2)
     made = Catalog(tmp_path / "warehouse", optimize=planner.optimize)
@@ -156,7 +157,6 @@ def test_the_first_of_many_groups_are_kept(
     few = catalog.create_view("few", query, spark=spark)
     assert not tops(few)  # all groups are read
     monkeypatch.setattr("planner.views.keep.SHALLOW_ROWS", 0)
-    monkeypatch.setattr("planner.views.keep.ORDERED_ROWS", 0)
     view = catalog.create_view("best", query, spark=spark)
     for step in range(3):
         write(catalog, [player(random_.randrange(110, 130), random_) for _ in range(9)])
