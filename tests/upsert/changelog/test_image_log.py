@@ -319,6 +319,7 @@ def live(folder: str, batches: int, done: int) -> None:
 @pytest.mark.parametrize("point", POINTS)
 def test_killed_at(point: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("upsert.changelog.image_log._SLACK", 4)
+    monkeypatch.setattr("upsert.changelog.image_log._RUNS", 5)
     batches, nth = 14, {"data": 9, "commit": 9, "publish": 11}.get(point.split(".")[0], 1)
     reading, writing = os.pipe()
     assert run(lambda: live(str(tmp_path), batches, writing), f"{point}:{nth}") == KILLED
