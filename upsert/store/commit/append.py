@@ -35,6 +35,7 @@ from upsert.store.files.writing import write_run
 from upsert.store.metadata.file_entry import FileEntry, Run
 from upsert.store.metadata.file_set import FileSet
 from upsert.store.metadata.history import History
+from upsert.store.metadata.partition_order import values_of
 from upsert.store.metadata.snapshot import Kind, SnapshotInfo
 from upsert.store.metadata.stands_for import StandsFor
 from upsert.store.paths import BucketId, Partition
@@ -43,7 +44,7 @@ from upsert.store.rows.conform import check_rows
 from upsert.store.rows.layout import Layout
 from upsert.store.rows.merge import SortedRows
 from upsert.store.rows.merge_engines import Stored, combine
-from upsert.store.rows.partitions import Overwrite, check_within
+from upsert.store.rows.partitions import Overwrite, beginning_of, check_within
 
 
 class Resolution:
@@ -210,7 +211,8 @@ def commit_staged(committer: Committer, staged: Iterable[StagedFiles], terms: Te
             if latest.base_versions == stands_for.versions:
                 return None  # an earlier attempt was published after all
             _check_state(history, stands_for, latest)
-        removed, left = _replaced(history.files(latest), overwrite, given.partitions)
+        live, names = history.files(latest), history.layout.schema.partitioned_by
+        removed, left = _replaced(live, overwrite, given.partitions, names)
         files = rows.at(latest, left)
         if not files and not removed and transaction is None and stands_for is None:
             return None
@@ -288,13 +290,16 @@ class _Rows:
 
 
 def _replaced(
-    live: FileSet, overwrite: Overwrite | None, written: Collection[Partition]
+    live: FileSet, overwrite: Overwrite | None, written: Collection[Partition], names: Sequence[str]
 ) -> tuple[tuple[FileEntry, ...], FileSet]:
     """The files that a commit replaces, and those that it leaves."""
     if overwrite is None:
         return (), live
-    replaced = live.only(lambda partition: overwrite.replaces(partition, written))
-    return replaced.entries, live.only(lambda partition: not overwrite.replaces(partition, written))
+    beginnings = [beginning_of(overwrite.spec, names)]
+    if overwrite.is_dynamic:
+        beginnings = [values_of(partition) for partition in written]
+    replaced = live.only(lambda partition: overwrite.replaces(partition, written), beginnings)
+    return replaced.entries, live.without(replaced.groups)
 
 
 def _check_raw_is_fresh(committer: Committer, staged: StagedFiles, head: SnapshotInfo) -> None:

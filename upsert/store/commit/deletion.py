@@ -30,7 +30,7 @@ from upsert.store.predicate import EVERY_ROW, Filter
 from upsert.store.read.snapshot import Snapshot, Split
 from upsert.store.rows.layout import Layout
 from upsert.store.rows.merge import SortedRows, deletions, merge_runs
-from upsert.store.rows.partitions import is_within, specified
+from upsert.store.rows.partitions import beginning_of, is_within, specified
 
 _IS_NEW: Final = "_is_new"
 
@@ -62,7 +62,9 @@ def drop(committer: Committer, spec: Partition, *, tracked: bool | None) -> Comm
     history = committer.history
 
     def propose(latest: SnapshotInfo) -> Change | None:
-        removed = history.files(latest).only(lambda partition: is_within(partition, spec)).entries
+        beginnings = [beginning_of(spec, history.layout.schema.partitioned_by)]
+        files = history.files(latest).only(lambda partition: is_within(partition, spec), beginnings)
+        removed = files.entries
         return Change("delete", removed=removed, tracked=tracked) if removed else None
 
     return committer.commit(propose)

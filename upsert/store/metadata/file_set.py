@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+import numpy as np
+
+from upsert.arrays import Mask
 from upsert.store.metadata.file_entry import FileEntry, Run, by_bucket, runs_of
 from upsert.store.metadata.manifest import without_garbage_collection
+from upsert.store.metadata.partition_order import Ends, Values, any_between
 from upsert.store.metadata.shared_mapping import SharedMapping
 from upsert.store.metadata.stored_files import MayHold, StoredFiles
 from upsert.store.paths import BucketId, Partition
@@ -32,24 +36,32 @@ class FileSet:
     def after(self, added: Iterable[FileEntry], removed: Iterable[FileEntry]) -> FileSet:
         """The set after a commit; only the buckets that it touches are looked at."""
         came, went = by_bucket(added), by_bucket(removed)
-        groups = self.groups
-        if not isinstance(groups, SharedMapping | StoredFiles):
-            groups = SharedMapping(groups)
         touched = dict.fromkeys((*came, *went))
         before = self.within(touched).groups
         changes: dict[BucketId, tuple[Run, ...] | None] = {}
         for bucket_id in touched:
             runs = before.get(bucket_id, ())
             changes[bucket_id] = _after(runs, came.get(bucket_id, []), went.get(bucket_id, [])) or None
-        return FileSet(groups.after(changes))
+        return FileSet(self._groups.after(changes))
 
-    def only(self, is_wanted: Callable[[Partition], bool]) -> FileSet:
-        """The files of some partitions."""
-        buckets = self.buckets()
+    @property
+    def _groups(self) -> SharedMapping[BucketId, tuple[Run, ...]] | StoredFiles:
+        groups = self.groups
+        return groups if isinstance(groups, SharedMapping | StoredFiles) else SharedMapping(groups)
+
+    def only(self, is_wanted: Callable[[Partition], bool], beginnings: Collection[Values] = ()) -> FileSet:
+        """The files of some partitions, all of which begin with one of some values, if these are given."""
+
+        def may_hold(ends: Sequence[Ends]) -> Mask:
+            return np.array(any_between(beginnings or [()], ends), np.bool_)
+
+        buckets = self.buckets(may_hold)
         wanted = {partition: is_wanted(partition) for partition in {bucket_id[0] for bucket_id in buckets}}
-        if all(wanted.values()):
-            return self
         return self.within(bucket_id for bucket_id in buckets if wanted[bucket_id[0]])
+
+    def without(self, buckets: Iterable[BucketId]) -> FileSet:
+        """The files but for those of some buckets."""
+        return FileSet(self._groups.after(dict.fromkeys(buckets)))
 
     def within(self, buckets: Iterable[BucketId]) -> FileSet:
         """The files of some buckets, those that there are."""

@@ -424,17 +424,20 @@ class History:
         return self._once(self._row_counts, id, count)
 
     def _load_files(self, info: SnapshotInfo) -> FileSet:
-        if (before := self._remembered(self._files, info.id - 1)) is not None:
-            if self._remembered(self._live, info.id - 1) is not None:
-                self.live(info)  # checks the number of files
+        before = self._remembered(self._files, info.id - 1)
+        if before is not None and isinstance(before.groups, StoredFiles):
             delta = self.delta(info)
             found = before.after(delta.added, delta.removed)
-            if isinstance(found.groups, StoredFiles):
-                return FileSet(found.groups.of(partial(self._stored, info)))
-            return found
-        if info.files >= stored_files.FEWEST and self._remembered(self._live, info.id) is None:
+            assert isinstance(found.groups, StoredFiles)
+            return FileSet(found.groups.of(partial(self._stored, info)))
+        if info.files >= stored_files.FEWEST:
             return FileSet(StoredFiles(self._stored(info)))
-        return FileSet.of(self.live(info).values())
+        if before is None:
+            return FileSet.of(self.live(info).values())
+        if self._remembered(self._live, info.id - 1) is not None:
+            self.live(info)  # checks the number of files
+        delta = self.delta(info)
+        return before.after(delta.added, delta.removed)
 
     def _stored(self, info: SnapshotInfo) -> Manifests:
         """The manifests of a snapshot, each of which is read when it is needed."""

@@ -6,8 +6,9 @@ unambiguous and reads back, so a partition is compared, pruned and shown without
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import NamedTuple
 
 import numpy as np
@@ -49,6 +50,16 @@ class Overwrite:
 def is_within(partition: Partition, spec: Partition) -> bool:
     """Whether a partition has all values of a specification."""
     return set(spec) <= set(partition)
+
+
+def beginning_of(spec: Partition, columns: Sequence[str]) -> tuple[str | None, ...]:
+    """The values of the first partition columns, as far as a specification has them.
+
+    >>> beginning_of((("hour", "3"), ("day", "1")), ["day", "hub", "hour"])
+    ('1',)
+    """
+    values = dict(spec)
+    return tuple(values[name] for name in takewhile(values.__contains__, columns))
 
 
 def check_within(written: Iterable[Partition], spec: Partition, of: str) -> None:

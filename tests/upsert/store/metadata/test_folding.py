@@ -11,6 +11,7 @@ from uuid import uuid4
 import numpy as np
 import pyarrow as pa
 import pytest
+from cachetools import LRUCache
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ from upsert.store import paths
 from upsert.store.alterations import AddColumn, WidenColumn
 from upsert.store.commit.change import Change
 from upsert.store.commit.committer import Committer
+from upsert.store.kept import Kept
 from upsert.store.metadata import folding, history, stored_files
 from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.metadata.file_set import FileSet
@@ -276,3 +278,22 @@ def test_folding_columns_is_folding_entries(tmp_path: Path) -> None:
         plain = combine(manifests[first:])
         expected = decode(encode(layout, plain.added, plain.removed))
         assert found == [list(expected.added), list(expected.removed)]
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("is_dynamic", [False, True])
+def test_overwriting_a_partition_and_dropping_one_open_their_parts_alone(
+    is_dynamic: bool, tmp_path: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = Files(tmp_path / "t", ("number", "text"))
+    files.commit([files.entry(files.partition(number=n, text=t), 0) for n in range(100) for t in "ab"])
+    monkeypatch.setattr(history, "_shared", Kept(LRUCache(1), is_inherited=True))
+    table = Table.open(files.table.path)  # as another process would
+    row = {"number": pa.array([40], pa.int32()), "text": ["a"], "id": [7], "small": pa.array([0], pa.int32())}
+    spec = {"number": 40} if is_dynamic else {"number": 40, "text": "a"}
+    table.overwrite(pa.table(row), partition=spec, dynamic=is_dynamic)
+    table.drop_partition({"number": 70})
+    assert len(opened) == 2
+    left = {entry.partition: entry for entry in table.published.reread().live(table.snapshot().info).values()}
+    assert left.keys() == {entry.partition for entry in files.live.values() if entry.partition[0][1] != "70"}
+    assert [one for one in left if left[one].file not in files.live] == [files.partition(number=40, text="a")]
