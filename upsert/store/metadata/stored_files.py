@@ -90,10 +90,11 @@ class Manifests:
         self._opened: dict[int, OpenManifest] = {}
         self._known = [(number, ref.ends) for number, ref in enumerate(refs) if ref.ends is not None]
         self._made: dict[BucketId, tuple[Run, ...]] = {}
+        self._all: dict[BucketId, int] | None = None
         if len(self._known) == len(refs):
             check(sum(ref.entries - 2 * ref.removed for ref in refs))
 
-    def buckets(self, may_hold: MayHold | None) -> dict[BucketId, int]:
+    def buckets(self, may_hold: MayHold | None) -> Mapping[BucketId, int]:
         """The number of files of each bucket, 0 where all have gone.
 
         Numbers of buckets are wrong that are in no wanted partition, see ``FileSet.buckets``.
@@ -101,12 +102,18 @@ class Manifests:
         wanted = list(range(len(self._refs)))
         if may_hold is not None:
             wanted = self._where(may_hold([ends for _, ends in self._known]))
+        if len(wanted) < len(self._refs):
+            return self._counts(wanted)
+        if self._all is None:
+            self._all = self._counts(wanted)
+            self._check(sum(self._all.values()))
+        return self._all
+
+    def _counts(self, numbers: Iterable[int]) -> dict[BucketId, int]:
         counts: dict[BucketId, int] = {}
-        for number in wanted:
+        for number in numbers:
             for bucket_id, more in self._at(number).counts():
                 counts[bucket_id] = counts.get(bucket_id, 0) + more
-        if len(wanted) == len(self._refs):
-            self._check(sum(counts.values()))
         return counts
 
     def many(self, buckets: Collection[BucketId]) -> dict[BucketId, tuple[Run, ...]]:
@@ -147,15 +154,21 @@ class StoredFiles(Mapping[BucketId, tuple[Run, ...]]):
         manifests: Manifests,
         changed: Mapping[BucketId, tuple[Run, ...] | None] | None = None,
         own: Callable[[], Manifests] | None = None,
+        changed_since: Mapping[BucketId, tuple[Run, ...] | None] | None = None,
     ) -> None:
-        """``own`` gives the manifests of the snapshot itself, if ``manifests`` are earlier ones."""
+        """``own`` gives the manifests of the snapshot itself, if ``manifests`` are earlier ones.
+
+        ``changed`` is what has changed since ``manifests``, ``changed_since`` what has since the snapshot.
+        """
         self._manifests = manifests
         self._changed = changed or {}
         self._own = own
+        self._changed_since = changed_since or {}
 
     def after(self, changes: Mapping[BucketId, tuple[Run, ...] | None]) -> StoredFiles:
         """The runs after those of some buckets have changed; None: they are gone."""
-        return StoredFiles(self._manifests, {**self._changed, **changes})
+        changed_since = {**self._changed_since, **changes}
+        return StoredFiles(self._manifests, {**self._changed, **changes}, self._own, changed_since)
 
     def of(self, own: Callable[[], Manifests]) -> StoredFiles:
         """The same runs as those of a snapshot with these manifests."""
@@ -191,7 +204,7 @@ class StoredFiles(Mapping[BucketId, tuple[Run, ...]]):
         except SnapshotExpiredError:
             if self._own is None:
                 raise
-            self._manifests, self._changed, self._own = self._own(), {}, None
+            self._manifests, self._changed, self._own = self._own(), self._changed_since, None
             return ask()
 
     def __getitem__(self, bucket_id: BucketId) -> tuple[Run, ...]:

@@ -218,7 +218,9 @@ def test_a_reader_goes_on_when_the_manifests_that_it_began_with_have_expired(tmp
         files.commit([files.entry(files.partition(number=number % 2), 0)])
         found.files(found.latest())
     last = found.files(found.latest())
+    without = last.without([(files.partition(number=20), 0)])
     files.table.expire(keep=1)
+    assert len(without.groups) == len(last.groups) - 1 == 29
     expected = FileSet.of(files.live.values()).groups
     assert {id: sorted_runs(runs) for id, runs in last.groups.items()} == {
         id: sorted_runs(runs) for id, runs in expected.items()
