@@ -17,6 +17,7 @@ from typing import Any, Final, Self
 
 import numpy as np
 import pyarrow as pa
+from cachetools import LRUCache
 from pyspark.sql.types import StringType, StructField, StructType
 
 from deltajoin.core.codes import Ints, common_key_type, have_values
@@ -38,6 +39,7 @@ from upsert.errors import SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
 from upsert.spark_table import spark_schema
+from upsert.store.kept import Kept
 from upsert.store.predicate import parse_where
 from upsert.store.read.changes import KeyShare, touched_rows
 from upsert.store.read.pinned_columns import PinnedColumns, PinnedWhere
@@ -178,6 +180,12 @@ _MAX_FORMS: Final = 4096
 _JOINS: Final[dict[tuple[object, ...], Join]] = {}
 """Joins that this process has planned: a worker reads a shard of many micro-batches."""
 
+_MAX_MEANINGS: Final = 256
+_MEANINGS: Final = Kept[tuple[object, ...], tuple[str, str, tuple[str, ...]]](
+    LRUCache(_MAX_MEANINGS), is_inherited=True
+)
+"""What joins are in words, their fingerprints and their parts: each step asks for them several times."""
+
 
 @dataclass(frozen=True)
 class JoinedTables:
@@ -254,8 +262,13 @@ class JoinedTables:
     def identity(self) -> JoinIdentity:
         """What the offsets of this join must belong to."""
         uuids = tuple(table.uuid for table in self.tables)
-        known, parts = self.spec.fingerprint_by(self._id_of), self.spec.parts(self._id_of)
-        return JoinIdentity(str(self.spec), known, uuids, parts, self._named_fingerprints)
+        key = self.spec.to_json(), *((table.uuid, table.definition.version) for table in self.tables)
+        if (meaning := _MEANINGS.get(key)) is None:
+            spec = self.spec
+            meaning = str(spec), spec.fingerprint_by(self._id_of), spec.parts(self._id_of)
+            _MEANINGS.put(key, meaning)
+        words, known, parts = meaning
+        return JoinIdentity(words, known, uuids, parts, self._named_fingerprints)
 
     def _id_of(self, ref: Ref) -> str:
         return self.sides[ref.table].id_of(ref.column)

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final, TypeVar
 from weakref import WeakValueDictionary
 
@@ -343,7 +343,7 @@ class History:
         return None if found is None else parsed(found, self._path(id), self.uuid, id)
 
     def _path(self, id: int) -> str:
-        return os.path.join(self.root, paths.snapshot_file(id))
+        return _path_of(self.root, id)
 
     def _content(self, id: int) -> bytes | None:
         try:
@@ -470,6 +470,12 @@ def _weight(manifest: Manifest) -> int:
 def _keep(cache: LRUCache[_K, _T], key: _K, value: _T) -> None:
     with suppress(ValueError):  # it is larger than all that is remembered
         cache[key] = value
+
+
+@lru_cache(_MAX_INFOS)
+def _path_of(root: str, id: int) -> str:
+    """Where a snapshot's file lies; each look at a table asks twice for the same ones."""
+    return os.path.join(root, paths.snapshot_file(id))
 
 
 _shared = Kept[tuple[str, str], History](LRUCache(_MAX_TABLES), is_inherited=True)

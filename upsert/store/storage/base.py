@@ -10,7 +10,8 @@ import errno
 import os
 import random
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
+from types import TracebackType
 from typing import Final, NamedTuple, Protocol, TypeVar, runtime_checkable
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -201,8 +202,7 @@ def repeated(action: Callable[[], T], sleep: Callable[[float], None]) -> T:
     )
 
 
-@contextmanager
-def disk_errors_of(path: str, cache_remedy: str | None = None) -> Iterator[None]:
+class disk_errors_of:  # noqa: N801 - used as a function; a generator takes five times as long
     """Tell what this machine's disk did not do with a file, or with the folder of local copies.
 
     With ``cache_remedy`` it is the latter: then the error is not the remote file's. Arrow says with an
@@ -211,19 +211,30 @@ def disk_errors_of(path: str, cache_remedy: str | None = None) -> Iterator[None]
     Raises:
         StorageError: it failed. That a file is missing, or is there already, stays the error that it is.
     """
-    try:
-        yield
-    except (UpsertError, *_NO_DISK):
-        raise
-    except OSError as cause:
+
+    __slots__ = ("_cache_remedy", "_path")
+
+    def __init__(self, path: str, cache_remedy: str | None = None) -> None:
+        self._path = path
+        self._cache_remedy = cache_remedy
+
+    def __enter__(self) -> None:
+        """Nothing is done before."""
+
+    def __exit__(
+        self, type_: type[BaseException] | None, cause: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Raise what the error means to who reads it."""
+        if not isinstance(cause, OSError) or isinstance(cause, (UpsertError, *_NO_DISK)):
+            return
         if cause.errno is None:
-            raise
+            return
         kind, reason = StorageError, os.strerror(cause.errno)
-        found = f"the cache folder must take copies of files, got {reason!r}; {cache_remedy}"
-        if cache_remedy is None:
+        found = f"the cache folder must take copies of files, got {reason!r}; {self._cache_remedy}"
+        if self._cache_remedy is None:
             kind = DeniedError if isinstance(cause, PermissionError) else StorageError
             found = f"the disk must do what is asked, got {reason!r}; {_REMEDIES.get(cause.errno, _REMEDY)}"
-        raise kind(cause.errno, found, path) from cause
+        raise kind(cause.errno, found, self._path) from cause
 
 
 def settings_of(beside: str, query: str | None) -> dict[str, str]:
