@@ -29,6 +29,7 @@ from upsert.catalog.context import Explained, OfText, Refreshed, Request, Unnest
 from upsert.catalog.query_records import DECISIONS_MARK
 from upsert.connect import is_connect, needs_classic, parallelism
 from upsert.errors import ConfigurationError
+from upsert.java import conf_of
 from upsert.options import parse as parse_options
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.store.table_options import SINK_MATERIALIZE
@@ -125,7 +126,7 @@ def optimize(
         case Unnested(streams):
             return unnested_over(Catalyst(df), df, streams)
         case Refreshed(view):
-            return kept(df, view, Settings.of_query(options, df.sparkSession.conf.getAll, view.key))
+            return kept(df, view, Settings.of_query(options, conf_of(df.sparkSession), view.key))
         case None:
             pass
         case _:
@@ -194,7 +195,7 @@ def _carried_over_connect(df: DataFrame, start_from: str | None) -> DataFrame:
 
 
 def _warn_of_unused(df: DataFrame, trace: Trace, options: dict[str, Any], caller: str) -> None:
-    session = df.sparkSession.conf.getAll
+    session = conf_of(df.sparkSession)
     for sentence in unused(trace.before, trace.after, options, session, caller):
         warnings.warn(sentence, stacklevel=3)
 
@@ -250,7 +251,7 @@ def check_sink(df: DataFrame, sink_key: Sequence[str] = ()) -> None:
 def _optimized(
     df: DataFrame, options: dict[str, Any], sink_key: Sequence[str] | None, start_from: str | None = None
 ) -> tuple[Settings, Catalyst, Trace]:
-    settings = Settings.of_query(options, df.sparkSession.conf.getAll, sink_key, start_from)
+    settings = Settings.of_query(options, conf_of(df.sparkSession), sink_key, start_from)
     catalyst = Catalyst(df)
     return settings, catalyst, optimize_plan(read_plan(catalyst, df), settings)
 

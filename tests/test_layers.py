@@ -58,9 +58,11 @@ def test_aliases_are_for_users() -> None:
 
 def test_only_the_door_uses_py4j() -> None:
     users = {source for source in SOURCES if imports_any(source, "py4j") or reaches_jvm(source)}
-    own_sessions = {"upsert/spark_formats.py", "upsert/streaming_query.py", "upsert/views/session.py"}
+    of_sessions = {
+        f"upsert/{name}.py" for name in ("java", "spark_formats", "streaming_query", "views/session")
+    }
     of_plans = {f"planner/spark/{name}.py" for name in ("catalyst", "compiled_code", "few_rows", "state")}
-    assert users <= of_plans | own_sessions
+    assert users <= of_plans | of_sessions
 
 
 def reaches_jvm(source: str) -> bool:

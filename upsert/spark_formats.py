@@ -8,12 +8,12 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Self
 from weakref import WeakKeyDictionary, WeakSet
 
-from pyspark import SparkContext
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from upsert.connect import end_runs_of_pipelines, is_connect, needs_classic
+from upsert.java import java_of
 from upsert.spark_version import version_of
 
 if TYPE_CHECKING:
@@ -38,8 +38,6 @@ _starting = Lock()
 _sessions: WeakSet[SparkSession] = WeakSet()
 _formats: dict[str, type[DataSource]] = {}
 """The formats that any session of this process has been told of, by name."""
-_classes: WeakKeyDictionary[SparkContext, Any] = WeakKeyDictionary()
-"""The class of sessions in the JVM of a context."""
 _sent: WeakKeyDictionary[SparkSession, set[str]] = WeakKeyDictionary()
 
 
@@ -180,7 +178,7 @@ def register(spark: SparkSession) -> None:
     version_of(spark)
     # Spark looks for the Python format of a stream in the session that is active in the thread, whichever
     # session the stream is of: in a thread of the user's own there is none
-    sessions = spark._jvm.org.apache.spark.sql.classic.SparkSession  # type: ignore[union-attr]
+    sessions = java_of(spark).org.apache.spark.sql.classic.SparkSession
     current = sessions.getActiveSession()
     if current.isEmpty():
         sessions.setActiveSession(spark._jsparkSession)
@@ -236,10 +234,7 @@ def known_format(name: str) -> type[DataSource] | None:
 @contextmanager
 def active(spark: SparkSession) -> Iterator[None]:
     """Let a classic session be this thread's active one, which some of Spark's calls ask, for a while."""
-    context = spark.sparkContext
-    if (sessions := _classes.get(context)) is None:  # each part of the name is a call into the JVM
-        sessions = spark._jvm.org.apache.spark.sql.classic.SparkSession  # type: ignore[union-attr]
-        _classes[context] = sessions
+    sessions = java_of(spark).org.apache.spark.sql.classic.SparkSession
     before, known = sessions.getActiveSession(), SparkSession._activeSession
     sessions.setActiveSession(spark._jsparkSession)
     try:

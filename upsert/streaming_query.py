@@ -26,6 +26,7 @@ from pyspark.sql.types import StructType
 
 from upsert.connect import is_connect
 from upsert.errors import ConfigurationError
+from upsert.java import java_of, texts_of
 from upsert.spark_table import arrow_of
 
 if TYPE_CHECKING:
@@ -259,7 +260,8 @@ class RowByRow:
             plan = plan.child()
         if name != "StreamingRelationV2":
             return None
-        options = {str(key).lower(): str(value) for key, value in dict(plan.extraOptions()).items()}
+        given = texts_of(df.sparkSession, plan.extraOptions())
+        options = {key.lower(): value for key, value in given.items()}
         source = StructType.fromJson(json.loads(plan.schema().json()))
         return cls(str(plan.sourceName()), options, source, _chosen(plan, nodes))
 
@@ -312,7 +314,7 @@ class PlannedBatch:
 
     def computed(self, rows: pa.Table, schema: StructType, spark: SparkSession) -> pa.Table:
         """What the query makes of rows of its source, at least one, which have this schema."""
-        jvm: Any = spark._jvm
+        jvm = java_of(spark)
         seq = jvm.org.apache.spark.api.python.PythonUtils.toSeq
         logical = jvm.org.apache.spark.sql.catalyst.plans.logical
 
@@ -331,7 +333,7 @@ class PlannedBatch:
     def over(self, frame: DataFrame) -> DataFrame:
         """What the query makes of a batch that has the columns of its source."""
         spark = frame.sparkSession
-        jvm: Any = spark._jvm
+        jvm = java_of(spark)
         seq = jvm.org.apache.spark.api.python.PythonUtils.toSeq
         logical = jvm.org.apache.spark.sql.catalyst.plans.logical
         alias, none = jvm.org.apache.spark.sql.catalyst.expressions.Alias, jvm.scala.Option.empty()

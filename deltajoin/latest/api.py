@@ -25,6 +25,7 @@ from upsert import types
 from upsert.conditions.evaluate import check_is_condition
 from upsert.connect import parallelism
 from upsert.errors import ConfigurationError, CorruptTableError, SchemaError
+from upsert.java import conf_of
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.types import quoted
 
@@ -249,7 +250,7 @@ def lookup_delta_join(
             the message names every condition that fails, and its remedy.
     """
     session = left.sparkSession
-    settings = JoinSettings.of(options, session.conf.getAll, "lookup_delta_join")
+    settings = JoinSettings.of(options, conf_of(session), "lookup_delta_join")
     join = LatestJoin(side_of(left, "left"), side_of(right, "right"), pairs_of(on), how, where, settings)
     check_join(join)
     if where is not None:

@@ -15,7 +15,6 @@ from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
-from py4j.java_gateway import JavaClass, JavaPackage, is_instance_of
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -23,6 +22,7 @@ from pyspark.sql.types import StructType
 
 from planner.spark.versions import constructors
 from upsert.connect import needs_classic
+from upsert.java import is_a, java_of, texts_of
 
 JavaObject = Any
 """A Catalyst plan node, expression or attribute. Only this file, `state.py` and `few_rows.py` look inside."""
@@ -53,22 +53,6 @@ class FirstOrder(NamedTuple):
     are_nulls_first: bool
 
 
-class _Once:
-    """A package or class of Java's of which each member is looked up once: a look is a call into the JVM."""
-
-    def __init__(self, java: Any) -> None:
-        self._java = java
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._java, name)
-        member = _Once(found) if isinstance(found, JavaPackage | JavaClass) else found
-        self.__dict__[name] = member
-        return member
-
-    def __call__(self, *args: Any) -> Any:
-        return self._java(*args)
-
-
 class Catalyst:
     """The analysed plan of one DataFrame, and the means to build another from its parts.
 
@@ -79,8 +63,7 @@ class Catalyst:
     def __init__(self, df: DataFrame) -> None:
         needs_classic(df, "to read the plan of a query", "see docs/connect.md for what is planned without")
         self.session: SparkSession = df.sparkSession
-        self._jvm: Any = _Once(self.session._jvm)
-        self._gateway: Any = self.session._sc._gateway
+        self._jvm: Any = java_of(self.session)
         self._takes = constructors(self.session)
         self._kept: list[JavaObject] = []
         self._expr_ids: dict[int, JavaObject] = {}
@@ -196,12 +179,12 @@ class Catalyst:
 
     def source(self, node: JavaObject) -> tuple[str, dict[str, str]]:
         """Format and options of a streaming relation."""
-        return str(node.sourceName()), {str(k): str(v) for k, v in dict(node.extraOptions()).items()}
+        return str(node.sourceName()), texts_of(self.session, node.extraOptions())
 
     def batch_source(self, node: JavaObject) -> tuple[str, dict[str, str]]:
         """Format and options of a relation that is read at once."""
-        options = dict(node.options().asCaseSensitiveMap())
-        return str(node.table().name()), {str(k).lower(): str(v) for k, v in options.items()}
+        options = texts_of(self.session, node.options().asCaseSensitiveMap())
+        return str(node.table().name()), {key.lower(): value for key, value in options.items()}
 
     def label(self, node: JavaObject) -> str | None:
         """The name that the user gave a streaming relation with `readStream.name(…)`."""
@@ -385,7 +368,7 @@ class Catalyst:
 
     def has_plan(self, expr: JavaObject) -> bool:
         """Whether the expression is a subquery."""
-        return bool(is_instance_of(self._gateway, expr, _PLAN_EXPRESSION))
+        return is_a(self.session, expr, _PLAN_EXPRESSION)
 
     def replacement(self, expr: JavaObject) -> JavaObject | None:
         """What Spark computes in place of a RuntimeReplaceable; None for any other expression.

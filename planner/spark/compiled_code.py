@@ -10,12 +10,13 @@ session can set it. So the room is made where Spark has it.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from planner.spark.catalyst import JavaObject
+from upsert.java import java_of
 
 ENTRIES: Final = 2_000
 """So many texts are remembered at least; one with its classes takes some 40 kB."""
@@ -29,7 +30,7 @@ def make_room(spark: SparkSession, entries: int = ENTRIES) -> bool:
 
     It has as many as it had then, and a refresh takes longer.
     """
-    jvm: Any = spark._jvm
+    jvm = java_of(spark)
     class_of, arrays = jvm.java.lang.Class.forName, jvm.java.lang.reflect.Array
 
     def field(owner: str, name: str) -> JavaObject:

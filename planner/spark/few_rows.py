@@ -28,6 +28,7 @@ from pyspark.sql.types import StructType
 from planner.spark.catalyst import Catalyst, JavaObject
 from planner.spark.compiled_code import make_room
 from planner.spark.template import Template
+from upsert.java import java_of
 from upsert.spark_table import arrow_of, arrow_schema
 
 _IN_PLACE: Final = frozenset(("InputAdapter",)) | frozenset(
@@ -83,9 +84,8 @@ class OneTask:
         """In a session whose settings stay as they are."""
         self.session = session
         make_room(session)
-        jvm: Any = session._jvm
+        jvm = java_of(session)
         spark, scala = jvm.org.apache.spark, jvm.scala
-        # each look at a class is a call into the JVM
         self._tasks = _object_of(spark, "TaskContext")
         self._to_arrow = _object_of(spark.sql.execution.arrow, "ArrowConverters")
         self._iterators = _object_of(scala.collection, "Iterator")

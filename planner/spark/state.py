@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
 
-from py4j.java_gateway import is_instance_of
 from pyspark.sql import DataFrame
 
 from planner.refusals import PlanError, Refused
 from planner.spark.catalyst import Catalyst, JavaObject, defaults_of
+from upsert.java import is_a
 
 STATE_MARK: Final = (
     "state of one shape: an older release's checkpoint may hold wrong values; start with a new checkpoint"
@@ -152,7 +152,7 @@ class StatePlans(Catalyst):
         return tuple(
             (self.class_name(node), tuple(self._fields(node)))
             for node in self.nodes(physical)
-            if is_instance_of(self._gateway, node, _STATEFUL)
+            if is_a(self.session, node, _STATEFUL)
         )
 
     def _fields(self, node: JavaObject) -> Iterator[tuple[str, bool | None]]:

@@ -22,8 +22,8 @@ from pyspark import SparkContext
 from pyspark.accumulators import Accumulator
 from pyspark.sql import DataFrame, Row, SparkSession
 
+from upsert.managed.process_memory import note_worker, peak_bytes
 from upsert.managed.writer import BatchWriter, StreamWriter
-from upsert.process_memory import note_worker, peak_bytes
 from upsert.store.commit.staging import StagedFiles, of_each_bucket
 from upsert.store.table import Table
 

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from py4j.java_gateway import is_instance_of
-
 from upsert.connect import is_connect
+from upsert.java import is_a, java_of
 from upsert.spark_formats import register
 from upsert.sql.volatile import functions_in, of_more_than_tables
 
@@ -92,10 +91,10 @@ def what_it_depends_on(df: DataFrame) -> Dependence | None:
     Spark's own rules fill in what is the same all through one query, and another in the next one.
     """
     plan = df._jdf.queryExecution().analyzed()
-    jvm: Any = df.sparkSession._jvm
+    jvm = java_of(df.sparkSession)
     optimizer = jvm.org.apache.spark.sql.catalyst.optimizer
     catalogs = df.sparkSession._jsparkSession.sessionState().catalogManager()
-    parts = _Parts(df.sparkSession.sparkContext._gateway)
+    parts = _Parts(df.sparkSession)
     of_clock = (getattr(optimizer, f"{name}$") for name in ("ComputeCurrentTime", "SpecialDatetimeValues"))
     rules = {
         "the clock": [getattr(rule, "MODULE$") for rule in of_clock],  # the one instance of a Scala object
@@ -132,7 +131,7 @@ def what_text_depends_on(spark: SparkSession, text: str) -> Dependence | None:
 class _Parts:
     """Expressions and nodes of analysed plans, the innermost expressions first."""
 
-    gateway: Any
+    spark: SparkSession
 
     def below(self, node: Any) -> Iterator[Any]:
         """Those of a plan or of an expression."""
@@ -143,7 +142,7 @@ class _Parts:
 
     def samples(self, plan: Any) -> Iterator[Any]:
         """Where a plan, but for its subqueries, takes some of the rows by chance."""
-        if is_instance_of(self.gateway, plan, "org.apache.spark.sql.catalyst.plans.logical.Sample"):
+        if is_a(self.spark, plan, "org.apache.spark.sql.catalyst.plans.logical.Sample"):
             yield plan
         for child in _items(plan.children()):
             yield from self.samples(child)
@@ -166,7 +165,7 @@ class _Parts:
         return [*children, node.plan()] if self._is(node, "SubqueryExpression") else children
 
     def _is(self, node: Any, kind: str) -> bool:
-        return bool(is_instance_of(self.gateway, node, f"org.apache.spark.sql.catalyst.expressions.{kind}"))
+        return is_a(self.spark, node, f"org.apache.spark.sql.catalyst.expressions.{kind}")
 
 
 def _items(seq: Any) -> list[Any]:

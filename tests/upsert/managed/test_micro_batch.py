@@ -18,7 +18,7 @@ from upsert.errors import ConfigurationError
 from upsert.managed import micro_batch
 from upsert.managed.frames import read_changes, write_changes
 from upsert.managed.micro_batch import WriteStep
-from upsert.process_memory import worker_peak
+from upsert.managed.process_memory import worker_peak
 from upsert.schema import TableSchema
 from upsert.store.table import Table
 

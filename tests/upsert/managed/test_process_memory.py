@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 
-from upsert.process_memory import peak_bytes
+from upsert.managed.process_memory import peak_bytes
 
 _TOLD = "import runpy, sys; print(runpy.run_path(sys.argv[1])['peak_bytes']())"
 

@@ -1,0 +1,67 @@
+"""Java's packages and classes in the JVM of a session, and its maps, with few calls into the JVM.
+
+Each part of a name is a call, and a dear one for a package: py4j searches all of Spark's jars for a class of
+that name first, half a millisecond. A map takes two calls for each entry and ends with an exception, of which
+PySpark asks in fifteen calls what it is: ten milliseconds.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from py4j.java_gateway import JavaClass, JavaPackage
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from upsert.connect import is_connect
+
+_names: WeakKeyDictionary[SparkContext, _Names] = WeakKeyDictionary()
+_classes: WeakKeyDictionary[SparkContext, dict[str, Any]] = WeakKeyDictionary()
+_mappers: WeakKeyDictionary[SparkContext, Any] = WeakKeyDictionary()
+
+
+class _Names:
+    """A package or class, and those of its members that were asked for."""
+
+    def __init__(self, java: Any) -> None:
+        self._java = java
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._java, name)
+        member = _Names(found) if isinstance(found, JavaPackage | JavaClass) else found
+        self.__dict__[name] = member
+        return member
+
+    def __call__(self, *args: Any) -> Any:
+        return self._java(*args)
+
+
+def java_of(spark: SparkSession) -> Any:
+    """All packages, as ``spark._jvm`` has them."""
+    context = spark.sparkContext
+    if (found := _names.get(context)) is None:
+        found = _names[context] = _Names(spark._jvm)
+    return found
+
+
+def is_a(spark: SparkSession, thing: Any, name: str) -> bool:
+    """Whether an object of Java's is of a class or interface, by its full name."""
+    classes = _classes.setdefault(spark.sparkContext, {})
+    if (found := classes.get(name)) is None:
+        found = classes[name] = java_of(spark).java.lang.Class.forName(name)
+    return bool(found.isInstance(thing))
+
+
+def texts_of(spark: SparkSession, texts: Any) -> dict[str, str]:
+    """A map of Java's from texts to texts."""
+    context = spark.sparkContext
+    if (mapper := _mappers.get(context)) is None:
+        mapper = _mappers[context] = java_of(spark).com.fasterxml.jackson.databind.ObjectMapper()
+    return dict(json.loads(mapper.writeValueAsString(texts)))
+
+
+def conf_of(spark: SparkSession) -> dict[str, str]:
+    """All settings of a session."""
+    return spark.conf.getAll if is_connect(spark) else texts_of(spark, spark.conf._jconf.getAllAsJava())
