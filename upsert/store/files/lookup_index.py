@@ -95,15 +95,31 @@ class Hits(NamedTuple):
     rows: Positions
 
 
-_PARTS: Final[dict[str, tuple[pa.DataType, ...]]] = {
-    "hash": (pa.uint64(), pa.uint32()),
+_Parts = dict[str, tuple[pa.DataType, ...]]
+
+# the parts of an index of all rows, in the order of ``HashIndex``; earlier releases have ``_EARLIER``
+_WHOLE: Final[_Parts] = {
+    "hash": (pa.uint64(),),
     "row": (pa.uint32(),),
-    "start": (pa.int16(), pa.int32(), pa.uint32()),
+    "shift": (pa.int16(), pa.int32()),
     "filled": (pa.uint8(),),
 }
-_NAMES: Final = dict(zip(HashIndex._fields, _PARTS, strict=True))
+_HALVES: Final[_Parts] = {
+    "half": (pa.uint32(),),
+    "row": (pa.uint32(),),
+    "shift": (pa.int16(), pa.int32()),
+    "filled": (pa.uint8(),),
+}
+"""Other names: of a table that was altered since, earlier releases search what is named as theirs."""
 
-_OF_KEY: Final[dict[str, tuple[pa.DataType, ...]]] = {
+_EARLIER: Final[_Parts] = {
+    "hash": (pa.uint64(),),
+    "row": (pa.uint32(),),
+    "start": (pa.uint32(),),
+    "filled": (pa.uint8(),),
+}
+
+_OF_KEY: Final[_Parts] = {
     "gap": (pa.uint8(), pa.uint16(), pa.uint32()),
     "filled": (pa.uint8(),),
 }
@@ -115,28 +131,26 @@ _KEY_STARTS: Final = b"key_starts"
 
 def sidecar_names(layout: Layout) -> list[str]:
     """Names of the columns of a table's sidecars."""
-    return list(_types_of_sidecar(layout, _OF_KEY))
+    return list(_types_of_sidecar(layout, _OF_KEY if layout.is_searched_by_key else _WHOLE, _HALVES))
 
 
 def is_sidecar(layout: Layout, schema: pa.Schema) -> bool:
     """Whether a sidecar has the columns that it must have, as of this release or an earlier one."""
-    forms = [_PARTS]
+    forms = [(_WHOLE, _HALVES), (_EARLIER, _EARLIER)]
     if layout.is_searched_by_key:
-        forms += [_OF_KEY, {part: _PARTS[part] for part in ("row", "filled")}]
+        forms += [(_OF_KEY, _HALVES), ({part: _EARLIER[part] for part in ("row", "filled")}, _EARLIER)]
     return any(
         schema.names == list(types) and all(field.type in types[field.name] for field in schema)
-        for types in (_types_of_sidecar(layout, form) for form in forms)
+        for types in (_types_of_sidecar(layout, of_key, of_others) for of_key, of_others in forms)
     )
 
 
-def _types_of_sidecar(
-    layout: Layout, of_key: dict[str, tuple[pa.DataType, ...]]
-) -> dict[str, tuple[pa.DataType, ...]]:
-    """The columns of a sidecar and their types, of which a key that is searched itself has ``of_key``."""
-    found: dict[str, tuple[pa.DataType, ...]] = {}
+def _types_of_sidecar(layout: Layout, of_key: _Parts, of_others: _Parts) -> _Parts:
+    """The columns of a sidecar and their types, by those of the primary key's index and of each other one."""
+    found: _Parts = {}
     for index in layout.indexes:
-        is_short = index.name == "pk" and layout.is_searched_by_key
-        found |= {f"{index.name}.{part}": types for part, types in (of_key if is_short else _PARTS).items()}
+        parts = of_key if index.name == "pk" else of_others
+        found |= {f"{index.name}.{part}": types for part, types in parts.items()}
     return found
 
 
@@ -150,11 +164,11 @@ def build_sidecar(layout: Layout, rows: pa.RecordBatch) -> pa.RecordBatch:
             arrays |= {"pk.gap": pa.array(by_key.rows), "pk.filled": pa.array(by_key.filled)}
             metadata[_KEY_STARTS] = ",".join(map(str, by_key.starts or ()))
             continue
-        found = build_index(rows, index.columns)
+        found, parts = build_index(rows, index.columns), _WHOLE
         if index.name != "pk":  # whose whole hashes cut steps
-            found = HashIndex.of(upper_halves(found.hashes), found.rows)
-        for part, values in found._asdict().items():
-            arrays[f"{index.name}.{_NAMES[part]}"] = pa.array(values)
+            found, parts = HashIndex.of(upper_halves(found.hashes), found.rows), _HALVES
+        for part, values in zip(parts, found, strict=True):
+            arrays[f"{index.name}.{part}"] = pa.array(values)
     return pa.record_batch(arrays).replace_schema_metadata(metadata or None)
 
 
@@ -168,13 +182,17 @@ def build_index(rows: pa.RecordBatch, columns: Sequence[str]) -> HashIndex:
 def read_indexes(layout: Layout, sidecar: pa.RecordBatch) -> dict[str, HashIndex]:
     """The indexes of a table that a sidecar has, by name, as views of its memory."""
     there = set(sidecar.schema.names)
-    return {
-        index.name: HashIndex(
-            *(sidecar.column(f"{index.name}.{part}").to_numpy(zero_copy_only=True) for part in _PARTS)
-        )
-        for index in layout.indexes
-        if f"{index.name}.hash" in there
-    }
+    found = {}
+    for index in layout.indexes:
+        if f"{index.name}.half" in there:
+            parts = _HALVES
+        elif f"{index.name}.hash" in there:
+            parts = _WHOLE if f"{index.name}.shift" in there else _EARLIER
+        else:
+            continue
+        columns = (sidecar.column(f"{index.name}.{part}") for part in parts)
+        found[index.name] = HashIndex(*(column.to_numpy(zero_copy_only=True) for column in columns))
+    return found
 
 
 _PART_BITS: Final = 4

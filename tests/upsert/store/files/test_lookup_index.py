@@ -127,3 +127,15 @@ def test_a_sidecar_has_one_byte_for_a_row_of_an_integer_key_and_one_for_its_slot
     assert [sidecar.schema.names, sidecar.schema.types] == [["pk.gap", "pk.filled"], [pa.uint8(), pa.uint8()]]
     assert is_sidecar(layout, sidecar.schema)
     assert not is_sidecar(layout, sidecar.schema.set(0, pa.field("pk.gap", pa.float64())))
+
+
+def test_what_earlier_releases_cannot_search_has_no_name_that_they_search():
+    """Of files older than an ALTER TABLE they asked for ``hash`` alone, and found no rows by halves."""
+    schema = TableSchema.of({"a": pa.string(), "b": pa.int64()}, primary_key=["a"]).index("b")
+    layout = Layout.of(schema)
+    sidecar = build_sidecar(layout, pa.record_batch({"a": ["x"], "b": [1]}, schema=layout.stored))
+    of_pk, of_b = (["pk.hash", "pk.row", "pk.shift", "pk.filled"], ["half", "row", "shift", "filled"])
+    assert sidecar.schema.names == [*of_pk, *(f"index_2.{part}" for part in of_b)]
+    assert is_sidecar(layout, sidecar.schema)
+    earlier = sidecar.schema.names[:4] + [f"index_2.{part}" for part in ("hash", "row", "start", "filled")]
+    assert not is_sidecar(layout, sidecar.rename_columns(earlier).schema)
