@@ -128,7 +128,7 @@ def _left(rows: pa.Table, manifest: Positions) -> Positions:
 
 
 def _write_parts(root: str, layout: Layout, base: int, rows: pa.Table) -> Iterator[ManifestRef]:
-    """Write the rows of one manifest as several that ascend by partition."""
+    """Write the rows of one manifest as several that ascend by partition; none if there are no rows."""
     partitions, codes = partitions_of(one_array(rows.column("partition")))
     ranked = sorted(range(len(partitions)), key=lambda code: key_of(values_of(partitions[code])))
     ranks = np.empty(len(partitions), np.int64)
@@ -136,7 +136,7 @@ def _write_parts(root: str, layout: Layout, base: int, rows: pa.Table) -> Iterat
     order = np.argsort(ranks[codes], kind="stable")
     most = max(_ENTRIES_OF_PART, -(-rows.num_rows // _MOST_PARTS))
     sizes = np.bincount(ranks[codes], minlength=len(partitions)).tolist()
-    cuts = _cuts(sizes, most) if layout.schema.partitioned_by else [0, rows.num_rows]
+    cuts = _cuts(sizes, most if layout.schema.partitioned_by else rows.num_rows)
     for part, (start, stop) in enumerate(pairwise(cuts)):
         own = order[start:stop]
         ends = ends_of({partitions[codes[number]] for number in (own[0], own[-1])})

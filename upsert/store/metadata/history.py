@@ -427,7 +427,10 @@ class History:
         before = self._remembered(self._files, info.id - 1)
         if before is not None and isinstance(before.groups, StoredFiles):
             delta = self.delta(info)
-            found = before.after(delta.added, delta.removed)
+            try:
+                found = before.after(delta.added, delta.removed)
+            except SnapshotExpiredError:  # of the one before, which this one does not need
+                return FileSet(StoredFiles(self._stored(info)))
             assert isinstance(found.groups, StoredFiles)
             return FileSet(found.groups.of(partial(self._stored, info)))
         if info.files >= stored_files.FEWEST:

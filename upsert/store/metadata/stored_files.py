@@ -143,6 +143,12 @@ class Manifests:
         return found
 
 
+_Changed = Mapping[BucketId, tuple[Run, ...] | None]
+"""The runs of some buckets; None where they are gone."""
+
+_Begun = tuple[Manifests, _Changed, Callable[[], Manifests] | None]
+
+
 class StoredFiles(Mapping[BucketId, tuple[Run, ...]]):
     """The runs of each bucket of a snapshot: by its manifests, or by earlier ones and what has changed since.
 
@@ -152,37 +158,34 @@ class StoredFiles(Mapping[BucketId, tuple[Run, ...]]):
     def __init__(
         self,
         manifests: Manifests,
-        changed: Mapping[BucketId, tuple[Run, ...] | None] | None = None,
+        changed: _Changed | None = None,
         own: Callable[[], Manifests] | None = None,
-        changed_since: Mapping[BucketId, tuple[Run, ...] | None] | None = None,
+        changed_since: _Changed | None = None,
     ) -> None:
         """``own`` gives the manifests of the snapshot itself, if ``manifests`` are earlier ones.
 
         ``changed`` is what has changed since ``manifests``, ``changed_since`` what has since the snapshot.
         """
-        self._manifests = manifests
-        self._changed = changed or {}
-        self._own = own
+        self._begun: _Begun = manifests, changed or {}, own
         self._changed_since = changed_since or {}
 
-    def after(self, changes: Mapping[BucketId, tuple[Run, ...] | None]) -> StoredFiles:
+    def after(self, changes: _Changed) -> StoredFiles:
         """The runs after those of some buckets have changed; None: they are gone."""
+        manifests, changed, own = self._begun
         changed_since = {**self._changed_since, **changes}
-        return StoredFiles(self._manifests, {**self._changed, **changes}, self._own, changed_since)
+        return StoredFiles(manifests, {**changed, **changes}, own, changed_since)
 
     def of(self, own: Callable[[], Manifests]) -> StoredFiles:
         """The same runs as those of a snapshot with these manifests."""
-        if len(self._changed) > MOST_CHANGED:
-            return StoredFiles(own())
-        return StoredFiles(self._manifests, self._changed, own)
+        manifests, changed, _ = self._begun
+        return StoredFiles(own()) if len(changed) > MOST_CHANGED else StoredFiles(manifests, changed, own)
 
     def many(self, buckets: Iterable[BucketId]) -> dict[BucketId, tuple[Run, ...]]:
         """The runs of some buckets, those that there are; one by one they cost many times as much."""
         wanted = list(dict.fromkeys(buckets))
 
-        def ask() -> dict[BucketId, tuple[Run, ...]]:
-            changed = self._changed
-            stored = self._manifests.many([bucket_id for bucket_id in wanted if bucket_id not in changed])
+        def ask(manifests: Manifests, changed: _Changed) -> dict[BucketId, tuple[Run, ...]]:
+            stored = manifests.many([bucket_id for bucket_id in wanted if bucket_id not in changed])
             both = ((id, changed[id] if id in changed else stored.get(id)) for id in wanted)
             return {bucket_id: runs for bucket_id, runs in both if runs is not None}
 
@@ -191,21 +194,23 @@ class StoredFiles(Mapping[BucketId, tuple[Run, ...]]):
     def buckets(self, may_hold: MayHold | None = None) -> list[BucketId]:
         """All buckets, but for some in partitions that are not wanted, see ``FileSet.buckets``."""
 
-        def ask() -> list[BucketId]:
-            changed, counts = self._changed, self._manifests.buckets(may_hold)
+        def ask(manifests: Manifests, changed: _Changed) -> list[BucketId]:
+            counts = manifests.buckets(may_hold)
             found = [id for id, count in counts.items() if count > 0 and changed.get(id, ()) is not None]
             return found + [id for id, runs in changed.items() if runs and counts.get(id, 0) <= 0]
 
         return self._asked(ask)
 
-    def _asked(self, ask: Callable[[], _T]) -> _T:
+    def _asked(self, ask: Callable[[Manifests, _Changed], _T]) -> _T:
+        manifests, changed, own = self._begun
         try:
-            return ask()
+            return ask(manifests, changed)
         except SnapshotExpiredError:
-            if self._own is None:
+            if own is None:
                 raise
-            self._manifests, self._changed, self._own = self._own(), self._changed_since, None
-            return ask()
+            manifests, changed = own(), self._changed_since
+            self._begun = manifests, changed, None  # in one step: other threads ask too
+            return ask(manifests, changed)
 
     def __getitem__(self, bucket_id: BucketId) -> tuple[Run, ...]:
         return self.many([bucket_id])[bucket_id]

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.upsert.store.upkeep.damage import rewrite_snapshot
+from upsert.errors import SnapshotExpiredError
 from upsert.schema import Column, TableSchema
 from upsert.store import paths
 from upsert.store.alterations import AddColumn, WidenColumn
@@ -28,6 +29,7 @@ from upsert.store.metadata.file_set import FileSet
 from upsert.store.metadata.folding import combine, combine_rows
 from upsert.store.metadata.manifest import ManifestRows, decode, encode, read_manifest, write_manifest
 from upsert.store.metadata.partition_order import any_between, ends_of, key_of
+from upsert.store.metadata.snapshot import ManifestRef
 from upsert.store.paths import Partition
 from upsert.store.predicate import parse_where, remaining
 from upsert.store.table import Table
@@ -227,6 +229,53 @@ def test_a_reader_goes_on_when_the_manifests_that_it_began_with_have_expired(tmp
     }
     with pytest.raises(stored_files.SnapshotExpiredError):
         first.entries  # noqa: B018
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_snapshot_is_read_though_the_one_before_it_has_expired(tmp_path: Path) -> None:
+    """A process knows the files of that one, but has not opened their manifests, which are gone."""
+    files = Files(tmp_path / "t", ("number",))
+    for _ in range(4):
+        files.commit([files.entry(files.partition(number=n), 0) for n in range(12)])
+    found = files.table.published.reread()
+    before = found.latest()
+    found.files(before)
+    files.commit([files.entry(files.partition(number=n), 0) for n in range(12)])
+    last = files.table.published.latest()
+    assert not {ref.name for ref in before.manifests} & {ref.name for ref in last.manifests}
+    files.table.expire(keep=1)
+    groups = found.files(found.info(last.id)).groups
+    expected = FileSet.of(files.live.values()).groups
+    assert {id: sorted_runs(runs) for id, runs in groups.items()} == {
+        id: sorted_runs(runs) for id, runs in expected.items()
+    }
+
+
+def test_two_threads_go_on_when_manifests_have_expired() -> None:
+    """The second one finds that the first has begun with the snapshot's own manifests."""
+    own = stored_files.Manifests((), lambda _: pytest.fail("there is none"), lambda _: None)
+    others = []
+
+    def expired(_: ManifestRef) -> stored_files.OpenManifest:
+        if not others:
+            others.append("asks")
+            assert stored.buckets() == []
+        raise SnapshotExpiredError("gone")
+
+    earlier = stored_files.Manifests((ManifestRef("m", 1, 1),), expired, lambda _: None)
+    stored = stored_files.StoredFiles(earlier, own=lambda: own)
+    assert stored.buckets() == []
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("columns", [("number",), ()])
+def test_a_fold_of_which_nothing_is_left_writes_no_manifest(columns: tuple[str, ...], tmp_path: Path) -> None:
+    files = Files(tmp_path / "t", columns)
+    for _ in range(4):
+        files.commit([files.entry(files.partition(number=n), 0) for n in range(3)])
+    files.commit([], list(files.live.values()))
+    found = files.table.published.reread()
+    assert (found.latest().manifests, found.files(found.latest()).entries) == ((), ())
 
 
 texts = st.one_of(
