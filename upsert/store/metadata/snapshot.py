@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Any, Final, Literal, Self
+from weakref import WeakValueDictionary
 
 from upsert.codec import MAY_BE_MISSING, Jsonable, written_with
 from upsert.errors import CorruptTableError
@@ -43,10 +44,20 @@ class ManifestRef(Jsonable):
     removed: int = field(default=0, metadata=written_with("first"))
     part: int = field(default=0, metadata=written_with("part"))
 
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """The same object for all snapshots that name it: a process may remember thousands of them."""
+        if (found := _known.get(said := repr(value))) is None:
+            found = _known[said] = super().from_json(value)
+        return found
+
     @property
     def ends(self) -> Ends | None:
         """The first and the last partition of its entries; None if they are not known."""
         return (self.first, self.last) if self.first else None
+
+
+_known: Final[WeakValueDictionary[str, Any]] = WeakValueDictionary()
 
 
 @dataclass(frozen=True)

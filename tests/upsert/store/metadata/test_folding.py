@@ -296,6 +296,14 @@ def test_partitions_lie_between_their_ends(asked: list[Any], there: list[Any]) -
     assert len({key_of(one) for one in (*asked, *there)}) == len({*asked, *there})
 
 
+def test_snapshots_share_the_names_of_manifests(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", TableSchema.of({"id": pa.int64()}))
+    for number in range(2):
+        table.write(pa.table({"id": [number]}))
+    first, second = table.published.reread().retained()
+    assert first.manifests[0] is second.manifests[0] == first.delta
+
+
 def test_folding_columns_is_folding_entries(tmp_path: Path) -> None:
     """Also where files go to another level, and a column came and another became wider in between."""
     seed = random.randrange(1 << 32)

@@ -8,12 +8,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.upsert.store.disk import assert_nothing_is_left_over, files_on_disk
+from tests.upsert.store.disk import KILLED, assert_nothing_is_left_over, files_on_disk, run
 from upsert.errors import ConfigurationError, CorruptTableError, SnapshotExpiredError
 from upsert.schema import TableSchema
 from upsert.store import Table, Version, paths
 from upsert.store.commit.change import Change
 from upsert.store.commit.committer import Committer, Environment
+from upsert.store.metadata import history
 from upsert.store.retention.expiry import ExpiryWarning
 from upsert.store.upkeep.orphans import clean
 
@@ -41,6 +42,22 @@ def test_exactly_the_last_states_stay(table: Table) -> None:
         SnapshotExpiredError, match=r"snapshot 3 has expired; the earliest that is left is 4 of 20"
     ):
         table.snapshot(3)
+    assert_nothing_is_left_over(table)
+
+
+@pytest.mark.parametrize("point", ["expire.after-publish", "expire.after-snapshot:2"])
+def test_an_expiry_of_very_many_snapshots_does_not_list_them(
+    table: Table, point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one that was killed has left is found by the next one, without a look at the folder."""
+    monkeypatch.setattr(history, "_MOST_LISTED", 0)
+    assert run(lambda: table.expire(keep=2), point) == KILLED
+    table.write(pa.table({"id": [1], "value": [6]}))
+    with monkeypatch.context() as patched:
+        patched.setattr(history.History, "listed_ids", lambda _: pytest.fail("the folder was listed"))
+        table.expire(keep=1)
+    assert table.published.listed_ids() == [7, 8]
+    assert value_at(table, 7) == [6]
     assert_nothing_is_left_over(table)
 
 
