@@ -178,7 +178,8 @@ def split(layout: Layout, rows: pa.Table, weights: Signs | None) -> Iterator[Por
     if len(groups) == 1:
         yield Portion(_bucket_id(layout, columns, groups[0]), rows, weights)
         return
-    order = np.argsort(group_of, kind="stable")
+    # numpy sorts numbers of two bytes by their digits
+    order = np.argsort(group_of.astype(np.min_scalar_type(len(groups))), kind="stable")
     ends = np.cumsum(np.bincount(group_of, minlength=len(groups)))
     whole = rows.combine_chunks()
     for number, group in enumerate(groups):
@@ -201,8 +202,8 @@ def _codes_of(layout: Layout, name: str, rows: pa.Table) -> Codes:
 def _groups(columns: list[npt.NDArray[np.int64]]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Distinct combinations of codes, and which one each row has."""
     if len(columns) == 1:
-        values, group_of = np.unique(columns[0], return_inverse=True)
-        return values.reshape(-1, 1), group_of
+        is_there = np.bincount(columns[0]) > 0  # codes are small numbers, which need no sort
+        return np.flatnonzero(is_there).reshape(-1, 1), (np.cumsum(is_there) - 1)[columns[0]]
     values, group_of = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
     return values, group_of.reshape(-1)
 
