@@ -91,7 +91,7 @@ OPTIONS: Final = (
         "num-sorted-run.compaction-trigger",
         options.integer(2),
         "sorted runs of a bucket that start a compaction",
-        5,
+        8,
         aliases=("universal_sort_run_num_compaction_trigger",),
     ),
     Option(

@@ -99,7 +99,7 @@ class Pick:
 class Universal:
     """The universal policy with its three settings, see ``table_options``."""
 
-    trigger: int = 5
+    trigger: int = 8
     max_size_amplification_percent: int = 200
     size_ratio: int = 1
 
