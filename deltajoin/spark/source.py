@@ -21,6 +21,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Final, Self
 
 import pyarrow as pa
@@ -120,7 +121,7 @@ class SourceOptions:
         """The options that a read was given."""
         values = parse(FORMAT, OPTIONS, options)
         return cls(
-            DeltaJoinSpec.from_json(values["spec"]),
+            _spec(values["spec"]),
             values["rows"] == "joined",
             values["first-load"],
             _offset(values["start"]),
@@ -146,6 +147,12 @@ class SourceOptions:
         if self.counter is not None:
             options["counter"] = str(self.counter)
         return options if self.start is None else {**options, "start": json.dumps(self.start)}
+
+
+@lru_cache(maxsize=256)
+def _spec(text: str) -> DeltaJoinSpec:
+    """The spec of an option, which every step asks for again."""
+    return DeltaJoinSpec.from_json(text)
 
 
 def _offset(start: str | None) -> Mapping[str, Any] | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final, Self
 
 import numpy as np
@@ -119,7 +120,7 @@ class Layout:
             return within[0]
         return max(within, key=lambda index: (index.is_unique, len(index.columns)), default=None)
 
-    @property
+    @cached_property
     def is_searched_by_key(self) -> bool:
         """Whether files are sorted by one integer-like column, so that it can be searched itself."""
         return len(self.key) == 1 and is_integer_like(self.stored.field(self.key[0]).type)
