@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings
 from pyspark.sql import SparkSession
 
-from tests.forked_python import launcher
+from tests.forked_python import forked_python
 from tests.helpers import JVM_OPTIONS, SESSION_OPTIONS, use_this_python
 from tests.local_postgres import LocalPostgres
 from tests.object_store import CREDENTIALS, KINDS, ObjectStore, Server
@@ -43,13 +43,15 @@ def spark() -> Iterator[SparkSession]:
     """The session that all Spark tests share: two threads, two shuffle partitions, UTC, no UI."""
     use_this_python(os.environ)
     builder = SparkSession.builder.master("local[2]").appName("tests")
-    with tempfile.TemporaryDirectory(prefix="spark-tests-") as scratch, launcher(Path(scratch)) as python:
+    with tempfile.TemporaryDirectory(prefix="spark-tests-") as scratch:
         for key, value in SESSION_OPTIONS.items():
             builder = builder.config(key, value)
         builder = builder.config("spark.sql.warehouse.dir", str(Path(scratch) / "warehouse"))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("PYSPARK_PYTHON", python)
-            patch.setenv("PYSPARK_DRIVER_PYTHON", python)  # for the data sources that Spark finds by itself
+            patch.setenv("PYSPARK_PYTHON", forked_python())
+            patch.setenv(
+                "PYSPARK_DRIVER_PYTHON", forked_python()
+            )  # for the data sources that Spark finds by itself
             session = builder.getOrCreate()
         session.sparkContext.setLogLevel("ERROR")
         yield session

@@ -9,6 +9,7 @@ The process that forks is `python -m tests.forked_python SOCKET`. The launcher, 
 kill, hands its arguments, its environment and its standard streams over; the forked process ends with it.
 """
 
+import atexit
 import gc
 import os
 import runpy
@@ -17,10 +18,12 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -28,7 +31,7 @@ import pyspark
 
 SOURCE, DAEMON = "pyspark.sql.streaming.python_streaming_source_runner", "pyspark.daemon"
 PYSPARK = str(Path(pyspark.__file__).parent)
-"""Spark puts its zip on the path, whose directory Python reads again in each process and for each task."""
+"""Spark puts its zip and a jar from below it on the path, whose directories each process would read."""
 IMPORTED = (
     "encodings.idna",
     "tenacity",
@@ -52,6 +55,15 @@ socket.send_fds(server, [len(given).to_bytes(8, "big")], [0, 1, 2])
 server.sendall(given)
 os._exit((server.recv(1) or b"\\1")[0])  # nothing comes if that process was killed
 """
+
+
+@cache
+def forked_python() -> str:
+    """The path of a launcher that ends with this process."""
+    until_end = ExitStack()
+    atexit.register(until_end.close)
+    folder = until_end.enter_context(tempfile.TemporaryDirectory(prefix="forked-python-"))
+    return until_end.enter_context(launcher(Path(folder)))
 
 
 @contextmanager

@@ -17,6 +17,7 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.forked_python import forked_python
 from upsert.flock import locked
 from upsert.rowkind import ROW_KIND_COLUMN
 
@@ -74,10 +75,10 @@ SESSION_OPTIONS: Mapping[str, str] = {
 LOCAL_CLUSTER = "local-cluster[2,1,1024]"
 
 
-def use_this_python(environment: MutableMapping[str, str]) -> None:
-    """Let Spark's Python workers be this interpreter and find this checkout."""
-    environment["PYSPARK_PYTHON"] = sys.executable
-    environment["PYSPARK_DRIVER_PYTHON"] = sys.executable
+def use_this_python(environment: MutableMapping[str, str], *, forked: bool = False) -> None:
+    """Let Spark's Python workers be this interpreter, started or forked, and find this checkout."""
+    python = forked_python() if forked else sys.executable
+    environment["PYSPARK_PYTHON"] = environment["PYSPARK_DRIVER_PYTHON"] = python
     paths = environment.get("PYTHONPATH", "").split(os.pathsep)
     if str(REPOSITORY) not in paths:
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(REPOSITORY), *paths)))
@@ -92,7 +93,7 @@ def spark_script(
     that gets killed. Its output is one text stream, standard error included.
     """
     variables = {**os.environ, "SPARK_HOME": str(Path(pyspark.__file__).parent), **environment}
-    use_this_python(variables)
+    use_this_python(variables, forked=master.startswith("local["))
     options = " ".join(f"--conf {key}={value}" for key, value in SESSION_OPTIONS.items())
     variables["PYSPARK_SUBMIT_ARGS"] = f"--master {master} {options} pyspark-shell"
     return subprocess.Popen(

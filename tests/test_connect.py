@@ -15,7 +15,6 @@ import pyspark
 import pytest
 
 import upsert
-from tests.forked_python import launcher
 from tests.helpers import REPOSITORY, SESSION_OPTIONS, use_this_python
 from upsert.kafka.client.admin import create_topic
 from upsert.kafka.client.connection import Connection
@@ -39,7 +38,7 @@ def run(folder: Path, *command: str, **variables: str) -> str:
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_HOME": str(Path(pyspark.__file__).parent),
     }
-    use_this_python(environment)
+    use_this_python(environment, forked=True)
     environment |= variables
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False
@@ -51,9 +50,7 @@ def run(folder: Path, *command: str, **variables: str) -> str:
 def results(folder: Path, *told: str) -> dict[str, Any]:
     """What each step of the script gives."""
     script = str(REPOSITORY / "tests" / "connect_script.py")
-    with launcher(folder) as python:
-        workers = {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
-        output = run(folder, sys.executable, script, str(folder), *told, **workers)
+    output = run(folder, sys.executable, script, str(folder), *told)
     return dict(json.loads(output.splitlines()[-1]))
 
 

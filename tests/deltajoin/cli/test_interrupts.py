@@ -21,11 +21,14 @@ ENDLESS = f"SELECT max(a.n * b.n % 7) AS m FROM {NUMBERS} a CROSS JOIN {NUMBERS}
 
 
 def on_a_terminal(folder: Path, *arguments: str) -> tuple[subprocess.Popen[bytes], int]:
-    """A command whose controlling terminal is a new one, so that Ctrl-C goes to all of its processes."""
+    """A command whose controlling terminal is a new one, so that Ctrl-C goes to all of its processes.
+
+    Forked ones would belong to this process's terminal.
+    """
     screen, terminal = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "deltajoin.cli", *arguments],
-        env=environment() | {"HOME": str(folder), "XDG_CONFIG_HOME": str(folder / "config")},
+        env=environment(forked=False) | {"HOME": str(folder), "XDG_CONFIG_HOME": str(folder / "config")},
         preexec_fn=lambda: os.login_tty(terminal),
         close_fds=False,
     )

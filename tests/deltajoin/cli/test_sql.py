@@ -28,9 +28,9 @@ SILENT_S = 100
 FLAGS = ("--conf", "spark.driver.bindAddress=127.0.0.1", "--conf", "spark.sql.shuffle.partitions=1")
 
 
-def environment() -> dict[str, str]:
+def environment(*, forked: bool = True) -> dict[str, str]:
     found = {**os.environ, "PYTHONPATH": str(REPOSITORY), "COLUMNS": "120", "TERM": "dumb"}
-    use_this_python(found)
+    use_this_python(found, forked=forked)
     return found
 
 
