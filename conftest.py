@@ -49,9 +49,8 @@ def spark() -> Iterator[SparkSession]:
         builder = builder.config("spark.sql.warehouse.dir", str(Path(scratch) / "warehouse"))
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("PYSPARK_PYTHON", forked_python())
-            patch.setenv(
-                "PYSPARK_DRIVER_PYTHON", forked_python()
-            )  # for the data sources that Spark finds by itself
+            # for the data sources that Spark finds by itself
+            patch.setenv("PYSPARK_DRIVER_PYTHON", forked_python())
             session = builder.getOrCreate()
         session.sparkContext.setLogLevel("ERROR")
         yield session
