@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from planner.spark.catalyst import JavaObject
@@ -47,6 +47,6 @@ def make_room(spark: SparkSession, entries: int = ENTRIES) -> bool:
         for number in range(count):
             part = arrays.get(parts, number)
             most.setLong(part, max(most.getLong(part), -(-entries // count)))
-    except Py4JJavaError:
+    except Py4JError:
         return False
     return True

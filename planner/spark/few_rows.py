@@ -150,9 +150,11 @@ class OneTask:
         try:
             yield task
         finally:
-            task.markTaskCompleted(self._none)
-            memory.cleanUpAllAllocatedMemory()
-            self._tasks.unset()
+            try:
+                task.markTaskCompleted(self._none)
+            finally:
+                memory.cleanUpAllAllocatedMemory()
+                self._tasks.unset()
 
     def put(self, holder: JavaObject, rows: pa.Table, schema: JavaObject, task: JavaObject) -> None:
         """Let a holder have rows, in the columns that the schema says, to be read once."""
@@ -238,6 +240,7 @@ class FewRows:
             if self._is_in_place:
                 self._rdd = plan.execute()
                 self._partition = task.first_partition(self._rdd)
+                self._sorts = self._sorts_in(plan)
         self._schemas = [leaf.schema() for leaf, _ in leaves]
         self._stored = [arrow_schema(schema) for _, schema in leaves]
         self._columns = plan.schema()
@@ -257,10 +260,13 @@ class FewRows:
                 plan = self._template.over([*map(catalyst.in_one_task, leaves)])
                 return arrow_of(catalyst.dataframe(plan, session))
             with self._lock, self.task.running() as task:
-                for number in self._read:
-                    each = rows[number].cast(self._stored[number])
-                    self.task.put(self._holders[number], each, self._schemas[number], task)
-                return self.task.rows(self._rdd, self._partition, self._columns, self._read_as, task)
+                try:
+                    for number in self._read:
+                        each = rows[number].cast(self._stored[number])
+                        self.task.put(self._holders[number], each, self._schemas[number], task)
+                    return self.task.rows(self._rdd, self._partition, self._columns, self._read_as, task)
+                finally:
+                    self._forget()
         except Py4JJavaError as error:
             cause = error.java_exception
             while cause is not None:
@@ -269,6 +275,28 @@ class FewRows:
                     raise converted from None
                 cause = cause.getCause()
             raise
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no rows of the last run are left in the JVM."""
+        is_unsorted = all(sort.rowSorter() is None for sort in self._sorts)
+        return is_unsorted and all(holder.isEmpty() for holder in self._holders)
+
+    def _forget(self) -> None:
+        """Let go of the rows of a run.
+
+        A holder has the bytes that were read. An order has its last sorter, and that the last page, of 64 MB,
+        which counts as free: the next one who takes a page gets it, but no garbage collection.
+        """
+        for number in self._read:
+            self._holders[number].clear()
+        for sort in self._sorts:
+            getattr(sort, "rowSorter_$eq")(None)
+
+    def _sorts_in(self, plan: JavaObject) -> list[JavaObject]:
+        """The orders in a physical plan."""
+        below = [one for child in self._catalyst.children(plan) for one in self._sorts_in(child)]
+        return [plan, *below] if self._catalyst.class_name(plan) == "SortExec" else below
 
     def _rdds_below(self, plan: JavaObject) -> list[int]:
         """The ids of the RDDs that a physical plan reads."""

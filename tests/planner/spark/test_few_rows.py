@@ -127,6 +127,15 @@ def test_code_is_compiled_by_the_first_run(spark: SparkSession, query: str) -> N
     assert generated.getCount() == before
 
 
+@pytest.mark.parametrize("query", [IN_PLACE[5], IN_PLACE[10]])
+def test_a_kept_plan_keeps_no_rows_of_its_last_run(spark: SparkSession, query: str) -> None:
+    """Its orders would keep a page of up to 64 MB each, and its leaves the bytes that they have read."""
+    plan = few_rows(spark, query)
+    assert plan.computed(of_each_input(plan, ROWS)).num_rows > 0
+    assert plan.is_empty
+    assert counted(plan.computed(of_each_input(plan, ROWS))) == counted(spark.sql(query).toArrow())
+
+
 def test_a_plan_that_needs_a_job_has_one(spark: SparkSession) -> None:
     query = "SELECT id, w FROM t LEFT JOIN u ON id < w"
     plan = few_rows(spark, query)
@@ -153,4 +162,5 @@ def test_what_fails_leaves_no_task_and_no_memory_behind(spark: SparkSession) -> 
             plan.computed(rows)
         assert jvm.org.apache.spark.TaskContext.get() is None
         assert plan.task.memory_used == 0
+        assert plan.is_empty
     assert plan.computed(of_each_input(plan, ROWS)).num_rows == 2
