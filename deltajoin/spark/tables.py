@@ -262,7 +262,7 @@ class JoinedTables:
     def identity(self) -> JoinIdentity:
         """What the offsets of this join must belong to."""
         uuids = tuple(table.uuid for table in self.tables)
-        key = self.spec.to_json(), *((table.uuid, table.definition.version) for table in self.tables)
+        key = self.spec.to_json(), *(tuple(column.id for column in side.columns) for side in self.sides)
         if (meaning := _MEANINGS.get(key)) is None:
             spec = self.spec
             meaning = str(spec), spec.fingerprint_by(self._id_of), spec.parts(self._id_of)

@@ -202,6 +202,13 @@ def test_a_column_under_the_name_of_another_one_is_another_join(orders: Table, p
         JoinOffset.of(before, JoinedTables.open(spec).identity)
 
 
+def test_a_join_opened_before_a_change_is_the_join_that_it_was(orders: Table, products: Table) -> None:
+    spec = spec_of(orders, products)
+    before = JoinedTables.open(spec)
+    orders.alter(DropColumn("fee"), AddColumn(Column("fee", pa.decimal128(6, 2))))
+    assert before.identity.fingerprint != JoinedTables.open(spec).identity.fingerprint
+
+
 def with_filter(spec: DeltaJoinSpec) -> DeltaJoinSpec:
     left = replace(spec.tables[0], where=[("amount", ">", 7)])
     return replace(spec, tables=(left, spec.tables[1]))
