@@ -61,11 +61,8 @@ _IN_PLACE: Final = frozenset(("InputAdapter",)) | frozenset(
 )
 """Operators that need no job of their own, nor a Python process: rows of one task become rows of it."""
 
-_MEMORY_BYTES: Final = 256 << 20
-"""What all that is computed at one time may take for groups and orders; it spills to the disk beyond."""
-
 _PAGE_BYTES: Final = 1 << 20
-"""Groups and orders take memory by pages, the least that Spark allows; its default fits millions of rows."""
+"""Groups take memory by pages, the least that Spark allows; its default fits millions of rows."""
 
 _BYTES: Final = protocol.SUCCESS + protocol.BYTES_TYPE
 """What py4j's answer to a call begins with that has given bytes."""
@@ -104,7 +101,9 @@ class OneTask:
         self._sessions = spark.sql.classic.SparkSession
         self._none = scala.Option.empty()
         conf = session._sc._jsc.sc().getConf().set("spark.buffer.pageSize", f"{_PAGE_BYTES}b")
-        self._memory = spark.memory.UnifiedMemoryManager(conf, _MEMORY_BYTES, 0, 1)
+        # orders take pages as large as Spark's own, up to 64 MB: a row of joins has one for each table
+        heap = jvm.java.lang.Runtime.getRuntime().maxMemory()
+        self._memory = spark.memory.UnifiedMemoryManager(conf, heap, 0, 1)
         task = jvm.java.lang.Class.forName("org.apache.spark.TaskContextImpl")
         self._memory_of_task = task.getDeclaredField("taskMemoryManager")
         self._memory_of_task.setAccessible(True)

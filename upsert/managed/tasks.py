@@ -128,7 +128,8 @@ def _collected(
     try:
         return rows.mapInArrow(_Telling(work, told, job), _STAGED).collect()
     except Exception:
-        discard([pickle.loads(staged) for staged in told.value.get(job, ())])
+        if staged := told.value.get(job):
+            discard(map(pickle.loads, staged))
         raise
     finally:
         told.value.pop(job, None)

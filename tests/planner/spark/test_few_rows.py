@@ -55,6 +55,10 @@ IN_PLACE = (
     "SELECT k, w AS n FROM u UNION ALL SELECT k, id FROM t",
     "SELECT DISTINCT r, a FROM t",
     "SELECT map(s, k) AS m FROM t WHERE s IS NOT NULL",
+    # twelve orders at one time, each with a page of Spark's
+    "SELECT k, count(*) FROM u JOIN "
+    + " JOIN ".join(f"(SELECT k FROM u WHERE w < {n}) USING (k)" for n in range(3, 14))
+    + " GROUP BY k",
 )
 
 
