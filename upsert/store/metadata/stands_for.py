@@ -25,8 +25,8 @@ _FIXED_IN_DRIVER: Final = 10_000
 _FIXED_OF_TASKS: Final = 60_000
 """The same of the time that Spark's tasks take."""
 
-_LIKE: Final = 4
-"""What refreshes took of which one had more than so many times as many rows is not compared."""
+_APART: Final = 4
+"""What a row adds is told from two refreshes of which one had so many times as many rows, or more."""
 
 _FIRST: Final = 2 / 3
 """So much of the time for its first rows do all rows of a table take again, or less."""
@@ -69,13 +69,13 @@ class Cost(Jsonable):
         >>> Cost(100, 50).then(Cost(100, 5000)).then(Cost(100, 80))
         Cost(rows=100, ms=80, is_first=False, slower_ms=0)
         """
-        is_like = self.rows <= _LIKE * one.rows and one.rows <= _LIKE * self.rows
         expected = round(self.of(one.rows, fixed))
-        if self.is_first or not is_like or one.ms <= expected:
+        if self.is_first or one.ms <= expected:
             return one
         if not self.slower_ms:
             return Cost(one.rows, expected, slower_ms=one.ms)
-        return replace(one, ms=min(one.ms, self.slower_ms))
+        slower = round(replace(self, ms=self.slower_ms).of(one.rows, fixed))
+        return replace(one, ms=min(one.ms, slower))
 
 
 @dataclass(frozen=True)
@@ -113,8 +113,8 @@ class Costs(Jsonable):
     def of_changes(self, changed: int, *, by_tasks: bool = False) -> float | None:
         """What so many changes may take in milliseconds; None if none were ever measured.
 
-        What a row adds is known from two refreshes, one of fewer changes. From one it is told by what part
-        of the time is fixed in most of them.
+        What a row adds is known from two refreshes, one of fewer changes; the one of more must not be the
+        first of its kind. From one it is told by what part of the time is fixed in most of them.
 
         >>> Costs(changes=Cost(10_000, 500), few=Cost(100, 401)).of_changes(20_000)
         600.0
@@ -126,7 +126,7 @@ class Costs(Jsonable):
             return None
         if nearest is self.many:
             return nearest.of(changed, _FIXED_OF_TASKS if by_tasks else _FIXED_IN_DRIVER)
-        if few and here and few.rows * _LIKE <= here.rows and few.ms < here.ms:
+        if few and here and not here.is_first and few.rows * _APART <= here.rows and few.ms < here.ms:
             of_row = (here.ms - few.ms) / (here.rows - few.rows)
             return few.ms + of_row * max(0, changed - few.rows)
         return nearest.of(changed, _FIXED_IN_DRIVER)

@@ -159,6 +159,22 @@ def test_one_disturbed_refresh_changes_no_way_and_two_slow_ones_do() -> None:
     assert after(slow.refresh(5000, 50_000), 3000).refresh(5000, 50_000).by_changes
 
 
+@pytest.mark.parametrize("sizes", [(20, 200), (2_000, 9_000), (50_000, 1_000)])
+def test_one_disturbed_refresh_of_another_size_changes_no_way(sizes: tuple[int, int]) -> None:
+    known, ways = Costs(all_rows=Cost(1_000_000, 2000)), []
+    for number in range(12):
+        changed = sizes[number % 2]
+        refresh = known.refresh(changed, 1_000_000)
+        ways.append(refresh.by_changes)
+        known = after(refresh, 5000 if number == 5 else 60 + changed // 100)
+    assert all(ways)
+
+
+def test_the_first_of_more_changes_does_not_say_what_a_row_of_few_adds() -> None:
+    known = Costs(Cost(5000, 2500, is_first=True), Cost(100_000, 300), few=Cost(20, 60))
+    assert known.refresh(900, 100_000).by_changes
+
+
 def test_a_later_snapshot_keeps_how_long_the_refresh_was() -> None:
     refresh = Refresh.now(True, "", 100, 1000, Costs())
     ended = refresh.ended(refresh.began_ms + 50)
