@@ -179,7 +179,7 @@ def open_history(folder: Path, _: int) -> Figures:
 
 
 def make_files(folder: Path, count: int) -> Figures:
-    """A table of so many files, a hundred to a partition, in two manifests."""
+    """A table of so many files, a hundred to a partition, by two commits."""
     table = Table.create(folder / "files", SCHEMA, {"bucket": "10", "write-only": "true"})
     entries = synthetic_entries(table, count, partition_files=100)
     half = count // 2
