@@ -277,14 +277,15 @@ def _deep(
     is_ordered = planning.view.must_be_incremental or any(
         table.row_count > ORDERED_ROWS for _, table in stages
     )
-    has_parts = partitions_of(looked_at, settings) or (is_ordered and _tops(planning, looked_at))
-    if not is_kept and not has_parts:
+    has_parts = bool(is_kept or partitions_of(looked_at, settings))
+    if not has_parts and not (is_ordered and _tops(planning, looked_at)):
         return needs_all_rows(looked_at) or why_not(looked_at, settings)
     versions: dict[str, int] = {}
     for stage, _ in stages:
         versions |= {Table.open(read.path).uuid: version for read, version in stage.tables}
     deep = _over(planning, plan, found, versions)
-    if isinstance(deep, DeepView) and not deep.rest.is_incremental:
+    # whether a line can be drawn is known only now that the results are there: without one they are read whole
+    if has_parts and isinstance(deep, DeepView) and not deep.rest.is_incremental:
         return needs_all_rows(looked_at) or why_not(looked_at, settings)
     return deep
 

@@ -212,3 +212,23 @@ def test_rows_that_are_alike_in_the_order_are_read_whole(
     write(catalog, [{"id": 0, "score": 0.5}])
     assert view.refresh()
     assert rows_of(view) == ["{'id': 1}", "{'id': 2}", "{'id': 3}"]
+
+
+def test_results_that_are_alike_in_the_order_are_a_table_that_is_read_whole(
+    catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("planner.views.top_rows.FEW_ROWS", 30)
+    monkeypatch.setattr("planner.views.keep.SHALLOW_ROWS", 0)
+    write(catalog, [{"id": id, "name": f"p{id}"} for id in range(100)])
+    query = "SELECT name, count(*) AS n FROM players GROUP BY name ORDER BY n DESC, name LIMIT 3"
+    view = catalog.create_view("most", query, spark=spark)
+    for step in range(3):  # how many groups there are is known after the first rows
+        again = Catalog(catalog.warehouse, optimize=planner.optimize)  # as another process: plans are made again
+        write(catalog, [{"id": 200 + step, "name": f"p{step}"}])
+        view = again.view("most", spark)
+        assert view.refresh()
+        assert rows_of(view) == shown(catalog, query, spark)
+    assert not tops(view)
+    hidden = [refresh for name, refresh in view.refreshes.items() if name != "most"]
+    assert len(hidden) == 2  # the groups, and their results
+    assert all(refresh.by_changes for refresh in hidden)
