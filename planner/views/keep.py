@@ -284,7 +284,7 @@ def _deep(
     for stage, _ in stages:
         versions |= {Table.open(read.path).uuid: version for read, version in stage.tables}
     deep = _over(planning, plan, found, versions)
-    # whether a line can be drawn is known only now that the results are there: without one they are read whole
+    # whether a line can be drawn is known only once the results are there: without one they are read whole
     if has_parts and isinstance(deep, DeepView) and not deep.rest.is_incremental:
         return needs_all_rows(looked_at) or why_not(looked_at, settings)
     return deep

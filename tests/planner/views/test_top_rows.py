@@ -223,7 +223,7 @@ def test_results_that_are_alike_in_the_order_are_a_table_that_is_read_whole(
     query = "SELECT name, count(*) AS n FROM players GROUP BY name ORDER BY n DESC, name LIMIT 3"
     view = catalog.create_view("most", query, spark=spark)
     for step in range(3):  # how many groups there are is known after the first rows
-        again = Catalog(catalog.warehouse, optimize=planner.optimize)  # as another process: plans are made again
+        again = Catalog(catalog.warehouse, optimize=planner.optimize)  # as another process
         write(catalog, [{"id": 200 + step, "name": f"p{step}"}])
         view = again.view("most", spark)
         assert view.refresh()
