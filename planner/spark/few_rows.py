@@ -29,6 +29,7 @@ from planner.spark.catalyst import Catalyst, JavaObject
 from planner.spark.compiled_code import make_room
 from planner.spark.template import Template
 from upsert.java import java_of
+from upsert.spark_formats import active
 from upsert.spark_table import arrow_of, arrow_schema
 
 _IN_PLACE: Final = frozenset(("InputAdapter",)) | frozenset(
@@ -98,7 +99,6 @@ class OneTask:
             tags.apply(class_of("java.lang.Object")),
         )
         self._task_memory = spark.memory.TaskMemoryManager
-        self._sessions = spark.sql.classic.SparkSession
         self._none = scala.Option.empty()
         conf = session._sc._jsc.sc().getConf().set("spark.buffer.pageSize", f"{_PAGE_BYTES}b")
         # orders take pages as large as Spark's own, up to 64 MB: a row of joins has one for each table
@@ -119,15 +119,6 @@ class OneTask:
     def memory_used(self) -> int:
         """Bytes that are in use for groups and orders."""
         return int(self._memory.executionMemoryUsed())
-
-    @contextmanager
-    def active(self, other: SparkSession) -> Iterator[None]:
-        """Let its session be that of this thread for a while; afterwards the other one is."""
-        self._sessions.setActiveSession(self.session._jsparkSession)
-        try:
-            yield
-        finally:
-            self._sessions.setActiveSession(other._jsparkSession)
 
     def rdd_of(self, holder: JavaObject) -> JavaObject:
         """An RDD of the rows that a holder has by then."""
@@ -228,7 +219,7 @@ class FewRows:
             for (leaf, _), rdd in zip(leaves, rdds, strict=True)
         ]
         numbers = {int(rdd.id()): number for number, rdd in enumerate(rdds)}
-        with task.active(catalyst.session):
+        with active(task.session):
             plan = self._without_shuffles(catalyst.physical(template.over(blanks), task.session))
             if plan.outputPartitioning().numPartitions() != 1:
                 plan = catalyst.in_one_partition(plan)

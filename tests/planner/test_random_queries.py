@@ -1,7 +1,7 @@
 """Random queries as streams, over changes of every kind, against the same queries over snapshots."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,6 +21,7 @@ from tests.planner.spark.state_shapes import state_shapes
 from tests.planner.test_queries import Rows, in_one
 from upsert.managed import frames
 from upsert.rowkind import RowKind
+from upsert.spark_formats import active
 from upsert.store import Table
 
 pytestmark = pytest.mark.spark
@@ -122,10 +123,12 @@ def _check_plan(text: str) -> None:
 
 
 @pytest.fixture
-def _views(spark: SparkSession, tmp_path: Path) -> None:
+def _views(spark: SparkSession, tmp_path: Path) -> Iterator[None]:
     for name, schema in SCHEMAS.items():
         path = Table.create(tmp_path / name, schema).path
         frames.read_changes(spark, path).createOrReplaceTempView(name)
+    with active(spark):  # not the one of which another test has made a DataFrame
+        yield
 
 
 @pytest.mark.usefixtures("_views")

@@ -16,7 +16,8 @@ from upsert.views.view import View
 pytestmark = pytest.mark.spark
 
 PLAYERS = """CREATE TABLE players
-    (id INT, team INT, score DOUBLE, name STRING, at TIMESTAMP, PRIMARY KEY (id) NOT ENFORCED)"""
+    (id INT, team INT, score DOUBLE, name STRING, at TIMESTAMP, PRIMARY KEY (id) NOT ENFORCED)
+    WITH ('num-sorted-run.compaction-trigger' = '5')"""  # rows are counted as files have them
 
 NAN = float("nan")
 
