@@ -1,7 +1,7 @@
 """Random queries as streams, over changes of every kind, against the same queries over snapshots."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,7 +21,6 @@ from tests.planner.spark.state_shapes import state_shapes
 from tests.planner.test_queries import Rows, in_one
 from upsert.managed import frames
 from upsert.rowkind import RowKind
-from upsert.spark_formats import active
 from upsert.store import Table
 
 pytestmark = pytest.mark.spark
@@ -110,9 +109,9 @@ def test_net_rows_of_many_queries(spark: SparkSession, texts: list[str], changes
     _check(spark, texts, changes)
 
 
-def _check_plan(text: str) -> None:
+def _check_plan(spark: SparkSession, text: str) -> None:
     """The query over the views of the tables' changes is refused in words, or has state of one shape."""
-    df = SparkSession.active().sql(text)
+    df = spark.sql(text)
     try:
         optimized = planner.optimize(df)
     except PlanError as refused:
@@ -123,24 +122,22 @@ def _check_plan(text: str) -> None:
 
 
 @pytest.fixture
-def _views(spark: SparkSession, tmp_path: Path) -> Iterator[None]:
+def _views(spark: SparkSession, tmp_path: Path) -> None:
     for name, schema in SCHEMAS.items():
         path = Table.create(tmp_path / name, schema).path
         frames.read_changes(spark, path).createOrReplaceTempView(name)
-    with active(spark):  # not the one of which another test has made a DataFrame
-        yield
 
 
 @pytest.mark.usefixtures("_views")
 @settings(_SETTINGS, max_examples=5, derandomize=True)
 @given(queries_with_unions(most_tables=3))
-def test_unions_are_answered_or_refused(text: str) -> None:
-    _check_plan(text)
+def test_unions_are_answered_or_refused(spark: SparkSession, text: str) -> None:
+    _check_plan(spark, text)
 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("_views")
 @settings(_SETTINGS, max_examples=300)
 @given(queries_with_unions())
-def test_many_unions_are_answered_or_refused(text: str) -> None:
-    _check_plan(text)
+def test_many_unions_are_answered_or_refused(spark: SparkSession, text: str) -> None:
+    _check_plan(spark, text)

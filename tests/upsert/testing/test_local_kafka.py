@@ -23,7 +23,7 @@ def accepts_connections(address: str) -> bool:
     host, port = address.rsplit(":", 1)
     try:
         socket.create_connection((host, int(port)), timeout=5).close()
-    except ConnectionRefusedError:
+    except (ConnectionRefusedError, ConnectionResetError):  # reset: it ends just now
         return False
     return True
 
