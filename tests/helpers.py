@@ -7,6 +7,7 @@ import runpy
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
@@ -25,6 +26,14 @@ REPOSITORY = Path(__file__).parents[1]
 
 CLASSES = Path(sys.prefix) / "spark-classes.jsa"
 """Spark's classes as `make test` keeps them, see scripts/class_archive.py; other runs may do without."""
+
+
+def wait_until(is_true: Callable[[], object], seconds: float = 60) -> None:
+    """Wait for another thread or process, up to a limit that only a broken one reaches."""
+    deadline = time.monotonic() + seconds
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def fetched_once(name: str, fetch: Callable[[Path], Path]) -> Path:

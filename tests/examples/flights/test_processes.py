@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 
 from examples.flights.messages import Loaded
 from examples.flights.processes import Child, ProcessFailedError
+from tests.helpers import wait_until
 
 ECHO = """
 import sys
@@ -46,14 +46,6 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Ch
     return start
 
 
-def until(is_true: Callable[[], object]) -> None:
-    """Wait for another process, up to a limit that only a broken one reaches."""
-    deadline = time.monotonic() + 30
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
@@ -68,7 +60,7 @@ def test_a_child_is_told_and_heard_and_ends_when_its_stdin_does(start: Callable[
     with start(ECHO) as child:
         child.tell("42")
         child.finish()
-        until(child.has_ended)
+        wait_until(child.has_ended)
         heard += child.hear()
     assert heard == [Loaded(1, 1), Loaded(2, 42)]
 
@@ -78,31 +70,31 @@ def test_an_error_of_a_child_shows_the_end_of_its_log(start: Callable[[str], Chi
         start(FAILS) as child,
         pytest.raises(ProcessFailedError, match=r"process 'writer' .* exit code 1.*\nno such airport"),
     ):
-        until(child.has_ended)
+        wait_until(child.has_ended)
 
 
 def test_kill_takes_the_childs_own_children_with_it(start: Callable[[str], Child]) -> None:
     """As a JVM is one of its driver: it must not go on working for a dead driver."""
     messages = []
     with start(SPAWNS) as child:
-        until(lambda: messages.extend(child.hear()) or messages)
+        wait_until(lambda: messages.extend(child.hear()) or messages)
         (pid,) = [message.changes for message in messages]
         assert is_alive(pid)
         child.kill()
-        until(lambda: not is_alive(pid))
+        wait_until(lambda: not is_alive(pid))
 
 
 def test_leaving_the_block_ends_the_child(start: Callable[[str], Child]) -> None:
     with start(ECHO) as child:
-        until(child.hear)
+        wait_until(child.hear)
     assert not is_alive(child.pid)
 
 
 def test_a_dead_child_can_be_told_and_killed_without_harm(start: Callable[[str], Child]) -> None:
     with start(ECHO) as child:
-        until(child.hear)
+        wait_until(child.hear)
         os.kill(child.pid, signal.SIGKILL)
         with pytest.raises(ProcessFailedError, match="exit code -9"):
-            until(child.has_ended)
+            wait_until(child.has_ended)
         child.tell("1")
         child.kill()

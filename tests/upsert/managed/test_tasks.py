@@ -2,9 +2,9 @@
 
 import gc
 import pickle
-import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
@@ -13,7 +13,7 @@ import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
-from tests.helpers import changelog, multiset
+from tests.helpers import changelog, multiset, wait_until
 from upsert.errors import ChangelogError, StaleWriterError
 from upsert.managed import micro_batch, tasks
 from upsert.managed.frames import read_changes, write, write_changes
@@ -110,18 +110,21 @@ def test_what_other_tasks_have_staged_goes_when_one_fails(spark: SparkSession, t
     def fail_late(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             if 0 in batch.column("id").to_pylist():
-                for _ in range(600):
-                    if any(one.suffix == ".arrow" for one in files.glob("*")):
-                        done.touch()
-                        time.sleep(1)  # until Spark knows that the other task is done
-                        raise ValueError("one task fails")
-                    time.sleep(0.1)
+                wait_until(done.exists)
+                assert any(one.suffix == ".arrow" for one in files.glob("*"))
+                raise ValueError("one task fails")
             yield batch
 
+    def tell_when_the_driver_knows_of_the_other_task() -> None:
+        wait_until(lambda: tasks._own is not None and any(tasks._own[1].value.values()))
+        done.touch()
+
     rows = spark.range(0, 20, 1, 2).selectExpr("id", "id AS v").mapInArrow(fail_late, "id BIGINT, v BIGINT")
-    with pytest.raises(PythonException, match="one task fails"):
-        write(rows, table.path)
-    assert done.exists()
+    with ThreadPoolExecutor(1) as pool:
+        told = pool.submit(tell_when_the_driver_knows_of_the_other_task)
+        with pytest.raises(PythonException, match="one task fails"):
+            write(rows, table.path)
+        told.result()
     assert not list(files.glob("*"))
     assert table.snapshot().id == 0
     write(spark.range(20).selectExpr("id", "id AS v"), table.path)

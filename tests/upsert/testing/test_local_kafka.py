@@ -5,13 +5,11 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.helpers import REPOSITORY
+from tests.helpers import REPOSITORY, wait_until
 from upsert.errors import ConfigurationError, UpsertError
 from upsert.testing import local_kafka
 from upsert.testing.local_kafka import BOOTSTRAP_VARIABLE, LocalKafka, ProcessBroker
@@ -26,13 +24,6 @@ def accepts_connections(address: str) -> bool:
     except (ConnectionRefusedError, ConnectionResetError):  # reset: it ends just now
         return False
     return True
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_the_older_import_path_gives_the_same_class() -> None:

@@ -1,7 +1,6 @@
 """CREATE TABLE AS SELECT through Spark: batches, streams, replacement, hooks (FLIP-218)."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,6 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import planner
+from tests.helpers import wait_until
 from upsert import Catalog
 from upsert.catalog.job_hooks import Job, JobStatusHook
 from upsert.errors import ConfigurationError, SchemaError, TableExistsError, TableNotFoundError
@@ -48,14 +48,6 @@ def words(catalog: Catalog, spark: SparkSession) -> Iterator[DataFrame]:
     yield catalog.read_changes(spark, "words")
     for query in spark.streams.active:
         query.stop()
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    """Spark tells listeners of a query's end some time after it."""
-    deadline = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def squares(spark: SparkSession, count: int = 5) -> DataFrame:
