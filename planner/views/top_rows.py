@@ -29,14 +29,17 @@ from planner.views.rows_table import KeptRows, Line, RowsTable
 from planner.views.stages import Tables, changes_of, meant
 from upsert.store.table import Table
 from upsert.views.hidden_tables import hidden_tables
-from upsert.views.refresh import FEW_ROWS, PlanOutgrownError
+from upsert.views.refresh import PlanOutgrownError
 
 MORE: Final = 10
 """So many times the rows that a LIMIT shows are kept, at first."""
 
 LEAST_KEPT: Final = 1_000
 
-_MOST_SHOWN: Final = FEW_ROWS // MORE
+MOST_KEPT: Final = 50_000
+"""If more rows are up to the line, there is no such table."""
+
+_MOST_SHOWN: Final = MOST_KEPT // MORE
 
 _KEY: Final = "top"
 
@@ -175,7 +178,7 @@ def table_of(planning: Planning, top: Top, keep: Callable[[DataFrame], KeptRows]
 
     known = _known_line(planning, meaning, top.shown) if planning.view.uuid else None
     if planning.view.scratch is not None:  # where to draw another one would have to be read
-        return table(known or Line(None, top.shown, FEW_ROWS))
+        return table(known or Line(None, top.shown, MOST_KEPT))
     if known is not None:
         found = table(known)
         with suppress(PlanOutgrownError):
@@ -211,10 +214,10 @@ class _Ordered:
         wanted = max(LEAST_KEPT, MORE * shown)
         first = self.keyed.select(_KEY).orderBy(by).limit(wanted).select(key.cast("string")).collect()
         if len(first) < wanted:
-            return Line(None, 0, FEW_ROWS)
-        if (last := first[-1][0]) is None or self.up_to(last).limit(FEW_ROWS + 1).count() > FEW_ROWS:
+            return Line(None, 0, MOST_KEPT)
+        if (last := first[-1][0]) is None or self.up_to(last).limit(MOST_KEPT + 1).count() > MOST_KEPT:
             return None
-        return Line(last, shown, FEW_ROWS)
+        return Line(last, shown, MOST_KEPT)
 
     def up_to(self, last: str | None) -> DataFrame:
         """The rows up to those with a key; all for None."""

@@ -173,7 +173,7 @@ def test_the_first_of_many_groups_are_kept(
 def test_another_line_is_drawn_when_too_few_or_too_many_rows_are_left(
     catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("planner.views.top_rows.FEW_ROWS", 30)
+    monkeypatch.setattr("planner.views.top_rows.MOST_KEPT", 30)
     write(catalog, [{"id": id, "score": float(id)} for id in range(100)])
     query = "SELECT id FROM players ORDER BY score DESC LIMIT 3"
     view = catalog.create_view("best", query, spark=spark)
@@ -204,7 +204,7 @@ def test_another_line_is_drawn_when_too_few_or_too_many_rows_are_left(
 def test_rows_that_are_alike_in_the_order_are_read_whole(
     catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("planner.views.top_rows.FEW_ROWS", 30)
+    monkeypatch.setattr("planner.views.top_rows.MOST_KEPT", 30)
     write(catalog, [{"id": id, "score": 1.0} for id in range(100)])
     view = catalog.create_view("best", "SELECT id FROM players ORDER BY score DESC, id LIMIT 3", spark=spark)
     assert not tops(view)
@@ -218,7 +218,7 @@ def test_rows_that_are_alike_in_the_order_are_read_whole(
 def test_results_that_are_alike_in_the_order_are_a_table_that_is_read_whole(
     catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("planner.views.top_rows.FEW_ROWS", 30)
+    monkeypatch.setattr("planner.views.top_rows.MOST_KEPT", 30)
     monkeypatch.setattr("planner.views.keep.SHALLOW_ROWS", 0)
     write(catalog, [{"id": id, "name": f"p{id}"} for id in range(100)])
     query = "SELECT name, count(*) AS n FROM players GROUP BY name ORDER BY n DESC, name LIMIT 3"
