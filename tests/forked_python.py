@@ -34,7 +34,6 @@ PYSPARK = str(Path(pyspark.__file__).parent)
 """Spark puts its zip and a jar from below it on the path, whose directories each process would read."""
 IMPORTED = (
     "encodings.idna",
-    "tenacity",
     "pandas",
     "pyspark.sql.worker.plan_data_source_read",
     "upsert.managed.datasource",
@@ -125,9 +124,8 @@ def _become(connection: socket.socket) -> None:
         count, *texts = given.split(b"\0")
         os.environb.update(pair.split(b"=", 1) for pair in texts[int(count) :])
         sys.argv = [text.decode() for text in texts[: int(count)]]
-        known = set(sys.path)
-        paths = os.environ.get("PYTHONPATH", "").split(":")
-        sys.path[:0] = [path for path in paths if path not in known and not path.startswith(PYSPARK)]
+        paths = (path for path in os.environ.get("PYTHONPATH", "").split(":") if path not in sys.path)
+        sys.path[:0] = [path for path in paths if not Path(path).is_relative_to(PYSPARK)]
         threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
         code = 0

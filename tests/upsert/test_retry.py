@@ -1,5 +1,8 @@
 """Calls that are made again: how often, after which pauses, and what is raised in the end."""
 
+import subprocess
+import sys
+
 import pytest
 
 from upsert.retry import retried
@@ -75,3 +78,14 @@ def test_a_failure_that_stays_is_raised_at_once() -> None:
     with pytest.raises(OSError, match="away"):
         retried(clock.fail, is_passing=lambda _: False, first_pause_s=1, sleep=clock.sleep)
     assert (clock.calls, clock.pauses) == (1, [])
+
+
+def test_a_process_that_calls_loads_no_event_loop() -> None:
+    """Each worker takes locks; a library of retries would bring asyncio along, and tornado if there."""
+    script = (
+        "import sys; from upsert.retry import retried; "
+        "retried(lambda: 1, is_passing=bool, first_pause_s=1); "
+        "print([name for name in ('asyncio', 'tenacity', 'tornado') if name in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert found.stdout == "[]\n"
