@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -21,12 +21,13 @@ from deltajoin.errors import LookupFailedError
 from deltajoin.lookup.batch import CAPACITY, TIMEOUT_S, open_lookups
 from deltajoin.lookup.declared import with_cache
 from deltajoin.lookup.managed import Newest
-from deltajoin.lookup.protocol import LookupSource, check_source, key_fields
+from deltajoin.lookup.protocol import LookupSource, check_source, key_fields, name_of
 from upsert import types
 from upsert.arrays import Positions, one_array
 from upsert.connect import parallelism
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.lookups.options import PartialCache
+from upsert.managed.task_counts import add, counter_of
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
 from upsert.spark_table import for_spark, from_spark, spark_schema
@@ -151,12 +152,16 @@ class Enrichment:
     """The lookup of one stream in one table or source; a task calls it with its rows.
 
     ``pairs`` are columns of stream and table that must be equal; ``selected`` ones of the table are added.
+    ``name`` is what metrics call the table, ``counter`` where lookups are counted: see
+    `upsert.managed.task_counts`.
     """
 
     rows: InTable | InSource
     pairs: tuple[tuple[str, str], ...]
     selected: tuple[str, ...]
     how: str
+    name: str = ""
+    counter: int | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows of the batches with their matches."""
@@ -166,8 +171,16 @@ class Enrichment:
                 yield from for_spark(self.enriched(find, pa.Table.from_batches([batch])).to_batches())
 
     def opened(self) -> Find:
-        """What a task finds rows by."""
-        return self.rows.opened(self._table_columns, self.selected)
+        """What a task finds rows by; each lookup counts."""
+        find = self.rows.opened(self._table_columns, self.selected)
+
+        def counted(keys: pa.Table) -> tuple[Positions, pa.Table]:
+            positions, rows = find(keys)
+            of = f"lookup {self.name}"
+            add(self.counter, {f"{of}_keys": keys.num_rows, f"{of}_rows": len(positions)})
+            return positions, rows
+
+        return counted
 
     def enriched(self, find: Find, rows: pa.Table) -> pa.Table:
         """Each row as often as it has matches, in order; ``left``: at least once."""
@@ -316,7 +329,7 @@ def lookup_join(
     """
     pairs, key = pairs_of(on), tuple(upsert_key)
     if isinstance(table, LookupSource):
-        what = f"lookup_join with {table!r}"
+        what, name = f"lookup_join with {table!r}", name_of(table)
         if where is not None or snapshot is not None:
             argument = "where" if where is not None else "snapshot"
             raise ConfigurationError(f"{what}: {argument} is for managed tables; leave it out")
@@ -324,7 +337,8 @@ def lookup_join(
         schema = TableSchema(tuple(Column(field.name, field.type) for field in table.schema))
     else:
         opened = table if isinstance(table, Table) else Table.open(table)
-        what, schema = f"lookup_join with table {opened.name!r}", opened.schema
+        name, schema = opened.name, opened.schema
+        what = f"lookup_join with table {name!r}"
         if cache is not None:
             raise ConfigurationError(f"{what}: cache is for lookup sources, got a table; leave it out")
         rows = InTable(opened.path, opened.uuid, where, snapshot)
@@ -333,7 +347,7 @@ def lookup_join(
     selected = _selected(schema, pairs, select)
     _check_names(df, pairs, selected, what)
     rows.check([name for _, name in pairs], what)
-    return enriched(df, Enrichment(rows, pairs, selected, how), schema, key, what)
+    return enriched(df, Enrichment(rows, pairs, selected, how, name), schema, key, what)
 
 
 def enriched(
@@ -349,6 +363,7 @@ def enriched(
     ``tasks`` share the changes of a changelog, as many as the session has cores if None.
     """
     added = spark_schema(schema, row_kind=False)
+    enrichment = replace(enrichment, counter=counter_of(df.sparkSession))
     selected = enrichment.selected
     fields = [StructField(name, added[name].dataType, True, added[name].metadata) for name in selected]
     if ROW_KIND_COLUMN in df.columns:

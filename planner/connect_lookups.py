@@ -106,7 +106,7 @@ class FoundJoin:
             settings.async_buffer_capacity,
             settings.async_timeout / 1000,
         )
-        lookups = Enrichment(source, self.on, self.columns, self.how)
+        lookups = Enrichment(source, self.on, self.columns, self.how, table.name)
         return enriched(rows, lookups, table.schema, (), table.shown)
 
     def _with_versions(self, rows: DataFrame, table: DataFrame, time: str) -> DataFrame:

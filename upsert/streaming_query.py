@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
-from pyspark import TaskContext
+from pyspark import SparkContext, TaskContext
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
@@ -38,6 +38,9 @@ _WATCHED_EVERY_S: Final = 0.5
 QUERY_ID: Final = "sql.streaming.queryId"
 """Name of the local property of a stream's jobs that holds its id: the same after a restart."""
 
+BATCH_ID: Final = "streaming.sql.batchId"
+"""Name of the local property of a stream's jobs that holds the number of the micro-batch."""
+
 
 def task_number() -> int:
     """The number of the task that runs this code; 0 outside of tasks.
@@ -53,6 +56,21 @@ def task_property(name: str) -> str | None:
     """A local property of the task that runs this code; None where it has none, and outside of tasks."""
     context = TaskContext.get()
     return None if context is None else context.getLocalProperty(name)
+
+
+def micro_batch_here() -> tuple[str, int] | None:
+    """Query and number of the micro-batch for which this task, or this thread of the driver, runs.
+
+    None outside of micro-batches, and over Spark Connect.
+
+    >>> micro_batch_here() is None
+    True
+    """
+    context = TaskContext.get() or SparkContext._active_spark_context
+    if context is None:
+        return None
+    query, batch = (context.getLocalProperty(name) for name in (QUERY_ID, BATCH_ID))
+    return None if query is None or batch is None else (str(query), int(batch))
 
 
 _has_begun = False
@@ -231,6 +249,9 @@ def checkpoint_of_query(query: StreamingQuery) -> str | None:
 _ROW_BY_ROW: Final = ("Project", "Filter", "SubqueryAlias")
 """Nodes of plans of which each row becomes one row or none, whatever the others are."""
 
+_PLANNED_ROW_BY_ROW: Final = (*_ROW_BY_ROW, "ArrowEvalPython", "BatchEvalPython")
+"""The same of optimized plans, where functions in Python have nodes of their own."""
+
 
 @dataclass(frozen=True)
 class RowByRow:
@@ -308,7 +329,7 @@ class PlannedBatch:
         if execution is None or execution.currentBatchId() != batch:
             return None
         leaf = execution.optimizedPlan()
-        while (name := _class_name(leaf)) in _ROW_BY_ROW:
+        while (name := _class_name(leaf)) in _PLANNED_ROW_BY_ROW:
             leaf = leaf.child()
         return cls(execution, leaf) if name == "StreamingDataSourceV2ScanRelation" else None
 
@@ -319,7 +340,7 @@ class PlannedBatch:
         logical = jvm.org.apache.spark.sql.catalyst.plans.logical
 
         def over(node: Any) -> Any:
-            if _class_name(node) in _ROW_BY_ROW:
+            if _class_name(node) in _PLANNED_ROW_BY_ROW:
                 return node.withNewChildren(seq([over(node.child())]))
             # Spark drops all that follows a record batch without rows
             given = spark.createDataFrame(rows.combine_chunks(), schema)
@@ -339,7 +360,7 @@ class PlannedBatch:
         alias, none = jvm.org.apache.spark.sql.catalyst.expressions.Alias, jvm.scala.Option.empty()
 
         def over(node: Any) -> Any:
-            if _class_name(node) in _ROW_BY_ROW:
+            if _class_name(node) in _PLANNED_ROW_BY_ROW:
                 return node.withNewChildren(seq([over(node.child())]))
             given: Any = frame._jdf.queryExecution().analyzed()
             by_name = {str(one.name()): one for one in _items(given.output())}

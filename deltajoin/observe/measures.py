@@ -56,7 +56,8 @@ _VIEW: Final = ("view", "table")
 _QUERY: Final = ("query", "query_id")
 _INPUT: Final = (*_QUERY, "table")
 _SIDE: Final = (*_QUERY, "side")
-"""``left`` and ``right`` of latest mode; ``t0``, ``t1`` … are the tables of exact joins."""
+"""``left`` and ``right`` of latest mode; ``t0``, ``t1`` … are the tables of exact joins, and ``lookup users``
+is one of ``lookup_join``."""
 
 METRICS: Final[Mapping[str, Metric]] = {
     "table.readable": Metric("0: it cannot be read.", _TABLE),
@@ -179,11 +180,14 @@ def levels_of(batches: Sequence[MicroBatch]) -> Mapping[str, int]:
     return next((batch.lookups for batch in reversed(batches) if batch.lookups is not None), {})
 
 
-_OF_TABLE: Final = re.compile(r"t[0-9]+(?=_)")
+_OF_TABLE: Final = re.compile(r"(t[0-9]+|lookup .+)_(?:keys|rows)")
 
 
 class TableLookups(NamedTuple):
-    """What exact joins have looked up in a table, which has its number of EXPLAIN: keys, and their rows."""
+    """What joins have looked up in a table: keys, and their rows.
+
+    The table of an exact join has its number of EXPLAIN, that of ``lookup_join`` its name after ``lookup``.
+    """
 
     table: str
     keys: int
@@ -196,16 +200,16 @@ def table_lookups(lookups: Mapping[str, int]) -> list[TableLookups]:
     >>> table_lookups({"t10_keys": 1, "t2_keys": 3, "t2_rows": 4, "left_keys": 1})
     [TableLookups(table='t2', keys=3, rows=4), TableLookups(table='t10', keys=1, rows=0)]
     """
-    tables = {match[0] for name in lookups if (match := _OF_TABLE.match(name)) is not None}
+    tables = {match[1] for name in lookups if (match := _OF_TABLE.fullmatch(name)) is not None}
     return [
         TableLookups(table, lookups.get(f"{table}_keys", 0), lookups.get(f"{table}_rows", 0))
-        for table in sorted(tables, key=lambda table: int(table[1:]))
+        for table in sorted(tables, key=lambda table: (table.startswith("lookup "), len(table), table))
     ]
 
 
 def sides_of(lookups: Mapping[str, int]) -> tuple[str, ...]:
     """Both sides of lookups outside of managed tables; () for a query that has none."""
-    has_others = not lookups or any(_OF_TABLE.match(name) is None for name in lookups)
+    has_others = not lookups or any(_OF_TABLE.fullmatch(name) is None for name in lookups)
     return SIDES if has_others else ()
 
 

@@ -37,8 +37,8 @@ class QueryMetrics:
             in the warehouse that was named, and of sinks that say it.
         inputs: how far it is behind each table that it reads; () without a warehouse.
         writes: names of the tables that it writes; () without a warehouse.
-        lookups: what lookups outside of managed tables cost; None if it has none. Those of exact joins are
-            ``table_lookups``.
+        lookups: what lookups of latest mode cost; None if it has none. Those of exact joins and of
+            ``lookup_join`` are ``table_lookups``.
     """
 
     id: str
@@ -58,9 +58,10 @@ class QueryMetrics:
 
     @property
     def table_lookups(self) -> list[TableLookups]:
-        """What exact joins looked up in these micro-batches, by the numbers that EXPLAIN gives the tables.
+        """What joins looked up in these micro-batches.
 
-        [] over Spark Connect, and for micro-batches of another process.
+        Tables of exact joins have the numbers that EXPLAIN gives them, those of ``lookup_join`` their names
+        after ``lookup``. [] over Spark Connect, and for micro-batches of another process.
         """
         found = Counter[str]()
         for batch in self.batches:

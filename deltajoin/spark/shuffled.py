@@ -46,7 +46,6 @@ class BlobLabel(Jsonable):
     step: JoinStep
     table: int
     counter: int | None = field(default=None, metadata=MAY_BE_MISSING)
-    batch: str = field(default="", metadata=MAY_BE_MISSING)
 
 
 class Payload(NamedTuple):
@@ -81,9 +80,9 @@ def join_blobs(
     step = _one_step(payloads, spec)
     tables = JoinedTables.open(spec, step.tables)
     changes = [_changes(payloads, tables, table) for table in range(len(spec.tables))]
-    figures, label = Counter[str](), payloads[0].label
+    figures = Counter[str]()
     yield from tables.evaluate(step, changes, shard=shard, shards=spec.shards, figures=figures)
-    add(label.counter, label.batch, figures)
+    add(payloads[0].label.counter, figures)
 
 
 def _one_step(payloads: list[Payload], spec: DeltaJoinSpec) -> JoinStep:

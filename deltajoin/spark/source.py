@@ -40,7 +40,7 @@ from upsert.blobs import BLOB_COLUMN, to_blobs
 from upsert.errors import ConfigurationError
 from upsert.managed.options import DEFAULT_LEASE_MS
 from upsert.managed.stepping import CONSUMER, Offset, SteppingReader, StepSource, size_of
-from upsert.managed.task_counts import add, batch_of
+from upsert.managed.task_counts import add
 from upsert.managed.task_memory import DEFAULT_TASK_MEMORY, TASK_MEMORY
 from upsert.options import Option, boolean, duration_ms, integer, one_of, parse, text
 from upsert.spark_formats import make_known
@@ -291,7 +291,6 @@ class BucketChanges(InputPartition):
     table: int
     bucket: int
     step: JoinStep
-    batch: str = ""
 
 
 class ChangesReader(_JoinStepReader):
@@ -302,7 +301,7 @@ class ChangesReader(_JoinStepReader):
         tables = self.opened()
         step = self.step(tables, start, end)
         return [
-            BucketChanges(table, bucket, step, batch_of(end))
+            BucketChanges(table, bucket, step)
             for table in step.moved
             for bucket in tables.buckets_reached(step, table)
         ]
@@ -314,8 +313,7 @@ class ChangesReader(_JoinStepReader):
         changes = tables.consolidated(
             table, [tables.bucket_changes(partition.step, table, [partition.bucket])]
         )
-        counts = self._options.counter, partition.batch
-        label = BlobLabel(self._spec.fingerprint, partition.step, table, *counts).to_json()
+        label = BlobLabel(self._spec.fingerprint, partition.step, table, self._options.counter).to_json()
         for shard, part in tables.by_shard(table, changes.rows):
             for blob in to_blobs(part, label):
                 columns = [pa.array([shard], pa.int32()), pa.array([blob], pa.binary())]
@@ -347,7 +345,6 @@ class ShardOfStep(InputPartition):
     step: JoinStep
     shard: int = 0
     shards: int = 1
-    batch: str = ""
 
 
 class JoiningReader(_JoinStepReader):
@@ -378,10 +375,9 @@ class JoiningReader(_JoinStepReader):
         step = self.step(tables, start, end)
         root = root_of(tables) if step.is_first else None
         if root is not None:
-            parts = slices(step, tables, root, self._slice_rows, self.readable_bytes)
-            return [replace(part, batch=batch_of(end)) for part in parts]
+            return slices(step, tables, root, self._slice_rows, self.readable_bytes)
         shards = self._tasks(tables, step)
-        return [ShardOfStep(step, shard, shards, batch_of(end)) for shard in range(shards)]
+        return [ShardOfStep(step, shard, shards) for shard in range(shards)]
 
     def _tasks(self, tables: JoinedTables, step: JoinStep) -> int:
         """As many as the changes are worth."""
@@ -419,7 +415,7 @@ class JoiningReader(_JoinStepReader):
         figures = Counter[str]()
         for batch in tables.evaluate(step, changes, shard=shard, shards=shards, figures=figures):
             yield as_asked(batch, self._schema)
-        add(self._options.counter, partition.batch, figures)
+        add(self._options.counter, figures)
 
 
 def root_of(tables: JoinedTables) -> int | None:

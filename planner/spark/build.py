@@ -295,7 +295,7 @@ class _Builder:
             self.settings.async_buffer_capacity,
             self.settings.async_timeout / 1000,
         )
-        lookups = Enrichment(rows, tuple(on), tuple(added), how)
+        lookups = Enrichment(rows, tuple(on), tuple(added), how, table.name)
         return enriched(stream, lookups, table.schema, upsert_key, table.shown, self.shards)
 
     def changes(self, table: ManagedTable, columns: Sequence[Column]) -> JavaObject:

@@ -42,8 +42,12 @@ DECISIONS_MARK: Final = "deltajoin.decisions"
 LOOKUPS: Final = "deltajoin.lookups"
 """Name of what a query with lookups observes, in ``observedMetrics`` of its progress; see latest mode."""
 
-LEVELS: Final = frozenset({"cached_keys", "cached_bytes", "waiting", "most_in_flight", "slowest_us"})
-"""Of these, behind the name of the side, what several micro-batches do not add up."""
+LEVELS: Final = frozenset(
+    f"{side}_{name}"
+    for side in ("left", "right")
+    for name in ("cached_keys", "cached_bytes", "waiting", "most_in_flight", "slowest_us")
+)
+"""Of these, what several micro-batches do not add up."""
 
 _STOP: Final = ".stop"
 _FORMAT: Final = 1
@@ -84,8 +88,9 @@ class MicroBatch(Jsonable):
         duration_ms: what each of its phases took, by Spark's names, ``triggerExecution`` being the whole.
         inputs: its sources.
         lookups: what it observed as ``deltajoin.lookups``, without zeros, and of exact joins how many keys
-            were looked up in each table and how many rows these have, as ``t0_keys`` and ``t0_rows``; None
-            if it looked nothing up so.
+            were looked up in each table and how many rows these have, as ``t0_keys`` and ``t0_rows``, of
+            ``lookup_join`` as ``lookup users_keys`` and ``lookup users_rows``; None if it looked nothing up
+            so.
         state_rows: rows in the state of Spark's operators after it.
         state_bytes: memory that this state takes.
         driver_peak_bytes: the most memory that the driver's Python process had had by then; 0 if not known.
@@ -138,7 +143,7 @@ class MicroBatch(Jsonable):
             out if isinstance(out, int) and out >= 0 else None,
             {str(phase): max(0, int(took)) for phase, took in (progress.get("durationMs") or {}).items()},
             inputs,
-            _lookups(progress.get("observedMetrics") or {}, figures_of(sources)),
+            _lookups(progress.get("observedMetrics") or {}, figures_of(progress)),
             sum(max(0, state.get("numRowsTotal") or 0) for state in states),
             sum(max(0, state.get("memoryUsedBytes") or 0) for state in states),
         )
@@ -206,7 +211,7 @@ class Totals(Jsonable):
     def plus(self, batch: MicroBatch) -> Self:
         """With one micro-batch more."""
         counts = batch.lookups and {
-            name: count for name, count in batch.lookups.items() if name.partition("_")[2] not in LEVELS
+            name: count for name, count in batch.lookups.items() if name not in LEVELS
         }
         return self.and_those_of(Totals(1, batch.rows_in, batch.took_ms, counts))
 

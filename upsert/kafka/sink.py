@@ -31,10 +31,9 @@ from upsert.kafka.topics import cleanup_warning, partitions_of
 from upsert.materializer.choice import check_raw
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.spark_table import check_fits, from_spark
-from upsert.streaming_query import QUERY_ID, begin_task, task_number, task_property
+from upsert.streaming_query import begin_task, micro_batch_here, task_number
 
 LOG: Final = logging.getLogger("upsert.kafka")
-_BATCH_ID: Final = "streaming.sql.batchId"
 
 DEAD_AFTER_S: Final = 2.0
 """A transaction that stays open for longer while its task runs again is that of a task that died."""
@@ -139,10 +138,7 @@ class _Writer:
         given = self._maker.table.values["sink.micro-batch"]
         if given is not None:
             return given[0], given[1]
-        query, batch = task_property(QUERY_ID), task_property(_BATCH_ID)
-        if query is None or batch is None:
-            _refuse_without_batch(self._maker.table)
-        return query, int(batch)
+        return micro_batch_here() or _refuse_without_batch(self._maker.table)
 
     def _check(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Refuse a micro-batch whose tasks are not all there; nothing can be taken back any more."""

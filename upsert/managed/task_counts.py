@@ -2,15 +2,15 @@
 
 Spark takes no metrics from such a source, but its processes send what they add to accumulators, as those of
 any task do, once for each task that succeeds. One accumulator serves all queries of a driver: tasks add their
-figures under the offset that their micro-batch ends with, by which the query's progress tells of it. What a
-task does again, after a failure of another one, it counts again. Over Spark Connect there is no accumulator.
+figures under the query and the number of the micro-batch, which Spark tells them, and the query's progress
+has both. What a task does again, after a failure of another one, it counts again. Over Spark Connect there is
+no accumulator.
 """
 
 from __future__ import annotations
 
-import json
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
@@ -46,7 +46,7 @@ class _Sums:
         return value1
 
 
-_Added = tuple[int, str, dict[str, int]]
+_Added = tuple[int, dict[str, int]]
 
 _SUMS: Final[Any] = _Sums()
 _WAITING: Final[ContextVar[list[_Added] | None]] = ContextVar("figures that do not count yet", default=None)
@@ -64,16 +64,23 @@ def counter_of(spark: SparkSession) -> int | None:
         return _own[1].aid
 
 
-def add(counter: int | None, batch: str, figures: Mapping[str, int]) -> None:
-    """Add the figures of a task, or of the driver where it does what tasks do, to those of a micro-batch."""
+def add(counter: int | None, figures: Mapping[str, int]) -> None:
+    """Add the figures of a task, or of the driver where it does what tasks do, to those of its micro-batch.
+
+    What belongs to no micro-batch does not count.
+    """
     if counter is None or not (counted := {name: count for name, count in figures.items() if count}):
         return
     if (waiting := _WAITING.get()) is not None:
-        waiting.append((counter, batch, counted))
+        waiting.append((counter, counted))
         return
-    from pyspark.accumulators import _deserialize_accumulator  # who only reads records needs no Spark
+    # here, for who only reads records needs no Spark
+    from pyspark.accumulators import _deserialize_accumulator
 
-    _deserialize_accumulator(counter, {}, _SUMS).add({batch: counted})
+    from upsert.streaming_query import micro_batch_here
+
+    if (found := micro_batch_here()) is not None:
+        _deserialize_accumulator(counter, {}, _SUMS).add({_named(*found): counted})
 
 
 @contextmanager
@@ -92,31 +99,17 @@ def counted_at_end() -> Iterator[list[_Added]]:
         add(*one)
 
 
-def batch_of(end: object) -> str:
-    """What the micro-batches of a source that end with an offset are called, as values or text of JSON.
-
-    >>> batch_of({"b": 1, "a": 2}) == batch_of('{"a": 2, "b": 1}')
-    True
-    """
-    return json.dumps(json.loads(end) if isinstance(end, str) else end, sort_keys=True)
-
-
-def figures_of(sources: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """The figures of a micro-batch by the sources of its progress, added up; {} for none."""
-    if _own is None:
-        return {}
-    moved = [source for source in sources if source.get("startOffset") != source.get("endOffset")]
-    found: dict[str, int] = {}
+def figures_of(progress: Mapping[str, Any]) -> dict[str, int]:
+    """The figures of the micro-batch that an event of Spark's progress, in its JSON form, tells of."""
+    if _own is None or not any(map(_has_moved, progress.get("sources") or ())):
+        return {}  # an idle query tells the number of the micro-batch that comes next
     with _LOCK:
-        known = _own[1].value
-        for source in moved:
-            for name, count in known.get(_named(source.get("endOffset")), {}).items():
-                found[name] = found.get(name, 0) + count
-    return found
+        return dict(_own[1].value.get(_named(progress.get("id"), progress.get("batchId")), {}))
 
 
-def _named(end: object) -> str:
-    try:
-        return batch_of(end)
-    except ValueError:
-        return ""  # the offset of another source
+def _has_moved(source: Mapping[str, Any]) -> bool:
+    return bool(source.get("startOffset") != source.get("endOffset"))
+
+
+def _named(query: object, batch: object) -> str:
+    return f"{query} {batch}"

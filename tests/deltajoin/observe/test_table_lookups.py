@@ -1,4 +1,4 @@
-"""Exact joins say how many keys they looked up in each table, in whatever form and process."""
+"""Joins say how many keys they looked up in each table, in whatever form and process."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -71,6 +71,45 @@ def test_tasks_count_what_each_micro_batch_looks_up(
         assert in_batches(query) == [first, {"t1_keys": 1, "t1_rows": 1}, {"t1_keys": 2, "t1_rows": 1}]
     finally:
         query.stop()
+
+
+def test_queries_that_end_at_the_same_versions_count_for_themselves(
+    catalog: Catalog, spark: SparkSession, tmp_path: Path
+) -> None:
+    queries = [
+        joined(catalog, spark, physical="shuffled", shards=1)
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path / name))
+        .trigger(availableNow=True)
+        .start()
+        for name in ("one", "two")
+    ]
+    for query in queries:
+        query.awaitTermination()
+    assert [in_batches(query) for query in queries] == [[BOTH], [BOTH]]
+
+
+def test_lookups_of_a_lookup_join_are_counted_by_the_name_of_the_table(
+    catalog: Catalog, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Each row of the stream looks up, and the one of another product finds nothing."""
+    recorder, folder = catalog.record_queries(spark), tmp_path / "orders"
+    folder.mkdir()
+    rows = spark.readStream.schema("id INT, product INT").csv(str(folder))
+    stream = deltajoin.lookup_join(rows, catalog.table("products"), on=[("product", "id")], how="left")
+    query = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c")).start()
+    for name, text in (("first", "1,1\n2,2\n3,9\n"), ("second", "4,2\n")):
+        (folder / f"{name}.csv").write_text(text)
+        query.processAllAvailable()
+    query.stop()
+    assert in_batches(query) == [
+        {"lookup products_keys": 3, "lookup products_rows": 2},
+        {"lookup products_keys": 1, "lookup products_rows": 1},
+    ]
+    assert deltajoin.metrics(query).table_lookups == [("lookup products", 4, 3)]
+    recorder.close()
+    page = pages.snapshot_file(Observer(catalog.warehouse).look(0))
+    assert '<tr><td>lookup products</td><td class="n">4</td><td class="n">3</td></tr>' in page
 
 
 def test_what_the_driver_looks_up_counts_too_and_is_a_metric(

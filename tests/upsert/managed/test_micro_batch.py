@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.helpers import changelog, multiset
@@ -119,6 +120,18 @@ def test_what_is_only_chosen_and_renamed_needs_no_plan(
     query = run(changes.selectExpr("x AS w", "again AS k", "_row_kind"), sink, tmp_path)
     assert content(sink) == Counter({(10, 1): 1, (20, 2): 1})
     assert [each["numInputRows"] for each in query.recentProgress] == [2]
+
+
+def test_functions_in_python_are_called_in_both_ways(spark: SparkSession, tmp_path: Path, way: Way) -> None:
+    source, sink = source_of(tmp_path), Table.create(tmp_path / "sink", KEYED)
+    tenfold = F.udf(lambda value: 10 * value, "BIGINT")
+    source.write(lines("+I 1 1", "+I 2 2", "+I 3 3"))
+    for name in ("driver", "tasks"):
+        way(name)
+        changes = read_changes(spark, source.path).select("id", tenfold("v").alias("v"), "_row_kind")
+        run(changes.where(tenfold("id") > 10), sink, tmp_path)
+        source.write(lines("+U 2 4"))
+    assert content(sink) == Counter({(2, 40): 1, (3, 30): 1})
 
 
 @pytest.mark.parametrize("point", micro_batch.POINTS)

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from pyspark.accumulators import _accumulatorRegistry
 
+from upsert import streaming_query
 from upsert.managed import micro_batch
 from upsert.managed.micro_batch import WriteStep
 from upsert.managed.task_counts import add
@@ -30,15 +31,16 @@ class Reader:
 
     def read(self, part: int) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch({"id": range(10)})
-        add(COUNTER, "b", {"t0_keys": 1 + part})
+        add(COUNTER, {"t0_keys": 1 + part})
 
 
-@pytest.mark.parametrize(("few", "rows", "figures"), [(20, 20, {"b": {"t0_keys": 3}}), (15, None, None)])
+@pytest.mark.parametrize(("few", "rows", "figures"), [(20, 20, {"q 7": {"t0_keys": 3}}), (15, None, None)])
 def test_what_the_driver_gives_up_is_counted_by_tasks_alone(
     monkeypatch: pytest.MonkeyPatch, few: int, rows: int | None, figures: Any
 ) -> None:
     """The first part has been read, and counted, when the second one shows that the rows are not few."""
     monkeypatch.setattr(micro_batch, "FEW_ROWS", few)
+    monkeypatch.setattr(streaming_query, "micro_batch_here", lambda: ("q", 7))
     parts: dict[str, Any] = dict.fromkeys(WriteStep.__dataclass_fields__)
     step = WriteStep(**parts | {"source": SimpleNamespace(chosen=(0,)), "reader": Reader()})
     batch: Any = SimpleNamespace(start={}, end={})
