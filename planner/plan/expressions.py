@@ -211,6 +211,15 @@ SUBQUERY: Final = "Subquery"
 """Name of the call as which any expression with a plan inside is read."""
 
 
+def has_subquery(expr: Expr) -> bool:
+    """Whether a part of the expression has a plan inside.
+
+    >>> has_subquery(Call("GreaterThan", (Column(1, "a", "int"), Call(SUBQUERY, ()))))
+    True
+    """
+    return any(isinstance(part, Call) and part.name == SUBQUERY for part in walk_expression(expr))
+
+
 def is_clock_word(value: object) -> bool:
     """Whether a constant means another time at each reading once it is cast: 'now', 'today' and the like."""
     return isinstance(value, str) and value.strip().lower().startswith(

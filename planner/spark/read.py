@@ -194,6 +194,8 @@ class _Reader:
         by = self.catalyst.partition(node)
         if not by or any(self.catalyst.class_name(one) != "AttributeReference" for one in by):
             return None
+        if self.catalyst.nested(node):
+            return None  # the rows of a subquery are of no partition
         used = (self.column(attribute).id for attribute in self.catalyst.references(node))
         return Apart(tuple(map(self.column, by)), frozenset(used))
 

@@ -161,6 +161,7 @@ class Planning:
         view: what they are for.
         guesses: how many rows tables may have at most that are not there yet, by their folders.
         of_few_rows: the plans that have been made over few rows.
+        begun: which refreshes have begun with these plans; the first of each kind compiles them.
     """
 
     catalyst: Catalyst
@@ -169,6 +170,7 @@ class Planning:
     view: ViewShape
     guesses: dict[str, int] = field(default_factory=dict)
     of_few_rows: dict[Template[Input], FewRows] = field(default_factory=dict)
+    begun: set[tuple[str, ...]] = field(default_factory=set)
 
     @property
     def consumer(self) -> str:
@@ -233,7 +235,11 @@ class Planning:
     ) -> Move:
         """What brings something from known versions of its tables to others; see `move_of`."""
         always, holder = self.view.must_be_incremental, consumer or self.consumer
-        return move_of(bases, known, versions, holder, costs, must_be_by_changes=always, still=still)
+        move = move_of(bases, known, versions, holder, costs, must_be_by_changes=always, still=still)
+        kind = (holder, *sorted(bases), move.refresh.measures)
+        is_first = kind not in self.begun
+        self.begun.add(kind)
+        return replace(move, refresh=replace(move.refresh, is_first=is_first))
 
     def built(self, plan: Plan) -> DataFrame:
         """The DataFrame of a plan."""

@@ -266,6 +266,8 @@ def _deep(
     """The view with its stages as tables, if there are many groups, and it helps; or why not."""
     if not all(table.group_outputs for _, table in stages):
         return ""
+    if planning.view.scratch is None:
+        _fill(stages)
     is_shallow = all(table.row_count <= SHALLOW_ROWS for _, table in stages)
     if is_shallow and _rows_beside(plan, {id(stage.node) for stage, _ in stages}) <= WHOLE_ROWS:
         few = f"there are no more than {SHALLOW_ROWS:,} groups, beside {WHOLE_ROWS:,} rows of tables"
@@ -288,6 +290,13 @@ def _deep(
     if has_parts and isinstance(deep, DeepView) and not deep.rest.is_incremental:
         return needs_all_rows(looked_at) or why_not(looked_at, settings)
     return deep
+
+
+def _fill(stages: Sequence[tuple[Stage, StageTable]]) -> None:
+    """Bring stages without groups to where the plan reads their tables: those of a new view may have many."""
+    for stage, table in stages:
+        if not table.row_count:
+            table.at({Table.open(read.path).uuid: version for read, version in stage.tables})
 
 
 def _why_all(planning: Planning, plan: Plan) -> str:
@@ -423,8 +432,9 @@ def _over(
 ) -> KeptView | DeepView:
     """The view with tables in place of parts of its plan, over which the rest is kept."""
     nodes = {number: one.node(versions) for number, one in found.items()}
-    rest = _kept(planning, planning.built(_with(plan, nodes)), is_lasting=True, is_over_hidden=True)
-    return DeepView(tuple(found.values()), rest)
+    over, catalyst = planning.built(_with(plan, nodes)), planning.catalyst
+    is_lasting = not catalyst.has_subqueries(catalyst.analyzed(over))
+    return DeepView(tuple(found.values()), _kept(planning, over, is_lasting, is_over_hidden=True))
 
 
 def _kept_rows(planning: Planning, rows: DataFrame) -> KeptView | DeepView:

@@ -81,7 +81,7 @@ def move_of(
     target = {uuid: versions[uuid] for uuid in bases}
     tables = {uuid: Table.open(path) for uuid, path in bases.items()}
     rows = sum(table.snapshot(target[uuid]).row_count for uuid, table in tables.items())
-    reason = "it has had no rows of these tables"
+    reason, changed = "it has had no rows of these tables", 0
     if target.keys() <= known.keys():
         begin = {uuid: known[uuid] for uuid in bases}
         step = Step({uuid: (begin[uuid], version) for uuid, version in target.items()})
@@ -97,9 +97,9 @@ def move_of(
             )
             if refresh.by_changes:
                 return Move(target, refresh, step, is_small)
-            reason = refresh.reason
+            reason, changed = refresh.reason, touched.rows
     _is_held(tables, target, consumer)
-    return Move(target, Refresh.now(False, reason, 0, rows, costs))
+    return Move(target, Refresh.now(False, reason, changed, rows, costs))
 
 
 def _touched(tables: Mapping[str, Table], step: Step) -> StepSize | None:

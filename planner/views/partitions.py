@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from planner.plan.expressions import Column, Expr, columns_of
+from planner.plan.expressions import Column, Expr, columns_of, has_subquery
 from planner.plan.nodes import Aggregate, Filter, Opaque, Output, Plan, Project, Relation, Wrapper
 from planner.plan.trees import children, expressions, walk, with_children
 from planner.settings import Settings
@@ -116,10 +116,18 @@ def _part(plan: Plan, settings: Settings, also: Collection[int]) -> Partitions |
     assert isinstance(node, Opaque | Aggregate)
     (child,) = children(node)
     changes = changes_of(child, settings)
-    if changes is None:
+    if changes is None or _has_subquery(plan, child):
         return None
     top = _pruned(plan, frozenset(column.id for column in plan.columns))
     return Partitions(plan, top, _lowest(top), keys, changes.tables)
+
+
+def _has_subquery(plan: Plan, child: Plan) -> bool:
+    """Whether a part reads rows that are not of its input: when they change, no partition is touched."""
+    if plan is child:
+        return False
+    (below,) = children(plan)
+    return any(map(has_subquery, expressions(plan))) or _has_subquery(below, child)
 
 
 def _pruned(plan: Plan, ids: frozenset[int]) -> Plan:

@@ -156,7 +156,7 @@ def table_of(planning: Planning, top: Top, keep: Callable[[DataFrame], KeptRows]
     assert top.by.ref is not None
     by, is_extreme = catalyst.kept(top.by.ref), isinstance(top.by, Aggregation)
     order = catalyst.order_of_extreme(by) if is_extreme else catalyst.first_order(by)
-    if order is None:
+    if order is None or catalyst.subqueries_in(order.key):  # a line is drawn for one state of the rows
         return None
     plan = Project(top.child, tuple(map(Output.of, top.needed)))
     names = [f"{COLUMN}{number}" for number in range(len(plan.columns))]

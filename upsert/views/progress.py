@@ -110,7 +110,7 @@ def report(name: str, table: Table, bases: Mapping[str, tuple[str, str]]) -> dic
             {
                 **{name: getattr(one, name) for name in ("by_changes", "reason", "changed", "rows")},
                 "table": part,
-                "seconds": one.took_ms / 1000,
+                "seconds": max(0, one.took_ms) / 1000,
             }
             for part, one in refreshes.items()
         ],

@@ -8,7 +8,7 @@ refresh one view at once the second commit is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from tempfile import TemporaryDirectory
@@ -24,7 +24,7 @@ from upsert.errors import ChangelogError, ConfigurationError
 from upsert.failpoints import reach
 from upsert.managed import frames
 from upsert.spark_formats import active
-from upsert.spark_table import collected, table_for_spark
+from upsert.spark_table import arrow_of, collected, table_for_spark
 from upsert.store.metadata.stands_for import Costs, Refresh, StandsFor
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.table import Table
@@ -53,6 +53,9 @@ Spark's tasks, and less time, except where five tables or more are joined on sev
 
 FEW_BYTES: Final = 64 << 20
 """So much they may take in memory."""
+
+_OUTGROWN: Final = 2
+"""A plan holds for tables of up to so many times the rows, and of as many times less."""
 
 
 Versions = Mapping[str, int]
@@ -102,6 +105,20 @@ def are_few(rows: Snapshot) -> bool:
     # to count rows opens files; there are no more than are stored, unless a row has a count
     stored = rows.row_count if rows.layout.is_counted else rows.info.rows
     return (stored <= FEW_ROWS or rows.row_count <= FEW_ROWS) and rows.bytes_in_memory <= FEW_BYTES
+
+
+def collected_if_few(rows: DataFrame, before: Snapshot) -> DataFrame | pa.Table:
+    """All rows of a query, read in the driver if there are as few as before; else left to Spark's tasks.
+
+    To compare few rows in tasks takes Spark a job with two shuffles, and Python processes to read those of
+    before and to write the others: more than many a query.
+    """
+    if is_connect(rows) or not before.info.base_versions or before.row_count > FEW_ROWS // 2:
+        return rows
+    if not are_few(before):
+        return rows
+    found = arrow_of(rows.limit(FEW_ROWS + 1))
+    return rows if found.num_rows > FEW_ROWS else found
 
 
 class PlanOutgrownError(Exception):
@@ -196,6 +213,7 @@ class Prepared:
 
     Attributes:
         holds_for: all that it was made of, as text.
+        rows: how many each of its tables had.
         spark: the session.
         kept: how the rows are computed; None: as the query says.
         uuids: of the hidden tables that it reads, as the last refresh found them.
@@ -203,10 +221,26 @@ class Prepared:
     """
 
     holds_for: str
+    rows: Sequence[int]
     spark: SparkSession
     kept: Kept | None
     uuids: Mapping[str, str] = field(default_factory=dict)
     is_tidy: bool = False
+
+    def has_outgrown(self, rows: Sequence[int]) -> bool:
+        """Whether another plan may be better, for a table has many more rows or many less.
+
+        What a table that grows or shrinks little by little gets is another plan each time that it has doubled
+        or halved, not one whenever it passes a certain size.
+
+        >>> plan = Prepared("", (1_000, 7), None, None)
+        >>> plan.has_outgrown((2_000, 4)), plan.has_outgrown((2_001, 7)), plan.has_outgrown((1_000, 3))
+        (False, True, True)
+        """
+        return any(
+            now > _OUTGROWN * before or _OUTGROWN * now < before
+            for now, before in zip(rows, self.rows, strict=True)
+        )
 
 
 class PreparedViews:
@@ -271,7 +305,7 @@ class Refresher:
                     try:
                         computed = self._computed(prepared, head, versions)
                     except PlanOutgrownError:
-                        prepared = self._planned(table, versions, self._holds_for(table))
+                        prepared = self._planned(table, versions, *self._holds_for(table))
                         computed = self._computed(prepared, head, versions)
                     changes = self._changes(table, head, computed, prepared)
                     reach(POINTS[0])
@@ -301,11 +335,13 @@ class Refresher:
 
     def _prepared(self, table: Table, versions: Versions) -> Prepared:
         """How the view is refreshed, found out if that is not known, or no longer holds."""
-        holds_for = self._holds_for(table)
+        holds_for, rows = self._holds_for(table)
         known = self.prepared.get(self.path, holds_for)
-        if known is not None and known.uuids == hidden_tables.uuids_of(table.root, known.uuids):
+        if known is None or known.has_outgrown(rows):
+            return self._planned(table, versions, holds_for, rows)
+        if known.uuids == hidden_tables.uuids_of(table.root, known.uuids):
             return known
-        return self._planned(table, versions, holds_for)  # also if another process needed other tables
+        return self._planned(table, versions, holds_for, rows)  # another process needed other tables
 
     def _reads_hidden(self, table: Table) -> bool:
         return self.plan is not None and table.options.refresh != "full" and not is_connect(self.spark)
@@ -319,12 +355,12 @@ class Refresher:
             uuids = hidden_tables.uuids_of(table.root, needed)
             self.prepared.put(self.path, replace(prepared, uuids=uuids, is_tidy=is_tidy))
 
-    def _planned(self, table: Table, versions: Versions, holds_for: str) -> Prepared:
+    def _planned(self, table: Table, versions: Versions, holds_for: str, rows: Sequence[int]) -> Prepared:
         """How the view is refreshed, found out for its tables at some versions."""
         spark, mode = self.own_session(self.spark), table.options.refresh
         if is_connect(spark):
             _check_is_not_incremental(spark, mode)
-            return Prepared(holds_for, spark, None)
+            return Prepared(holds_for, rows, spark, None)
         if mode == "incremental" and self.plan is None:
             raise ConfigurationError(
                 f"view {self.name!r}: option 'refresh' = 'incremental' needs a catalog that plans, got one "
@@ -335,7 +371,7 @@ class Refresher:
             shape = ViewShape(table.root, table.uuid, table.schema.primary_key, mode == "incremental")
             with active(spark):
                 kept = self.plan(self.rows_at(spark, versions), shape)
-        prepared = Prepared(holds_for, spark, kept)
+        prepared = Prepared(holds_for, rows, spark, kept)
         if kept is None or kept.is_lasting:
             self.prepared.put(self.path, prepared)
         return prepared
@@ -354,13 +390,12 @@ class Refresher:
     def _by_uuid(self, versions: Versions) -> Versions:
         return {self.bases[base][1]: id for base, id in versions.items()}
 
-    def _holds_for(self, table: Table) -> str:
-        """All on which it depends how the rows are computed, but the versions."""
+    def _holds_for(self, table: Table) -> tuple[str, Sequence[int]]:
+        """On what but versions it depends how the rows are computed; and how many rows each table has."""
         bases = [Table.open(*base) for base in self.bases.values()]
         definitions = [(base.uuid, base.definition.version) for base in bases]
-        # a table that has grown to twice its size may be worth another order of lookups
-        sizes = [base.snapshot().row_count.bit_length() for base in bases]
-        return f"{table.uuid} {table.definition.version} {definitions} {sizes} {settings_of(self.spark)}"
+        rows = [base.snapshot().row_count for base in bases]
+        return f"{table.uuid} {table.definition.version} {definitions} {settings_of(self.spark)}", rows
 
     def _changes(
         self, table: Table, head: Snapshot, computed: Computed, prepared: Prepared
@@ -372,6 +407,10 @@ class Refresher:
             if table.schema.primary_key and isinstance(rows, pa.Table) and not is_proven:
                 check_keys(head, collected(rows), f"view {self.name!r}")
             return rows
+        if not head.info.rows and not table.schema.primary_key:
+            return rows
+        if not isinstance(rows, pa.Table):
+            rows = collected_if_few(rows, head)
         if isinstance(rows, pa.Table):
             if are_few(head):
                 return signed_rows(table.layout, head.scan(), collected(rows), f"view {self.name!r}")

@@ -20,6 +20,7 @@ from tests.upsert.views.shops import QUERIES, change, counted, expected, int32, 
 from upsert import Catalog, Table
 from upsert.errors import ChangelogError, ConfigurationError
 from upsert.managed import frames
+from upsert.views.difference import difference
 from upsert.views.hidden_tables import HIDDEN_TABLES, reading
 from upsert.views.refresh import Refresher
 from upsert.views.view import View
@@ -255,6 +256,45 @@ def test_aggregates_of_many_groups_are_tables_of_their_own(
             assert all(moves_of(table)), name
 
 
+def test_a_new_view_has_the_hidden_tables_that_its_refreshes_read(
+    catalog: Catalog, spark: SparkSession, go_by_changes: SetWay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("planner.views.keep.SHALLOW_ROWS", 2)
+    query = DEEP["an aggregate of aggregates"]
+    view = catalog.create_view("v", query, spark=spark)
+    hidden = {table.name for table in stages(view.table)}
+    assert any("-rows-" in name for name in hidden)
+    change(catalog, 1)
+    assert view.refresh()
+    assert {table.name for table in stages(view.table)} == hidden
+    assert all(refresh.by_changes for refresh in view.refreshes.values())
+    assert rows_of(catalog, "v") == expected(catalog, query)
+
+
+def test_a_table_that_hovers_around_a_size_is_planned_once(
+    catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = catalog.create_view("v", "SELECT shop, sum(since) AS s FROM closed GROUP BY shop", spark=spark)
+    planned: list[int] = []
+    plan = Refresher._planned
+
+    def counting(refresher: Refresher, *of: Any) -> Any:
+        planned.append(catalog.table("closed").snapshot().row_count)
+        return plan(refresher, *of)
+
+    monkeypatch.setattr(Refresher, "_planned", counting)
+    closed = catalog.table("closed")
+    row = pa.table({"shop": int32([7]), "since": int32([1])})
+    for kind in ("+I", "-D", "+I", "-D", "+I"):  # 3 and 4 rows
+        closed.write(row.append_column("_row_kind", pa.array([kind])))
+        assert view.refresh()
+    assert planned == [4]
+    for _ in range(12):
+        closed.write(row)
+        assert view.refresh()
+    assert planned == [4, 9]
+
+
 def test_a_hidden_table_of_which_all_rows_are_computed_gets_what_differs(
     catalog: Catalog, spark: SparkSession, go_by_changes: SetWay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -354,6 +394,43 @@ def test_rows_of_joins_are_kept_for_what_needs_all_of_them(
     views = {name: catalog.create_view(f"v{n}", JOINED[name], spark=spark) for n, name in enumerate(names)}
     refresh_and_compare(catalog, views, JOINED, seeds)
     assert_only_appended(views, "-input", "-top-")
+
+
+OVER_A_ROW = {
+    "having": """SELECT item, max(n) AS m FROM sales GROUP BY item
+        HAVING max(n) > (SELECT n FROM sales WHERE id = 5)""",
+    "beside": "SELECT item, max(id) - (SELECT n FROM sales WHERE id = 5) AS m FROM sales GROUP BY item",
+    "qualify": """SELECT id, n FROM sales QUALIFY row_number() OVER (PARTITION BY shop ORDER BY id)
+        <= (SELECT n FROM sales WHERE id = 5)""",
+    "window": """SELECT id, sum(n * (SELECT n FROM sales WHERE id = 5)) OVER (PARTITION BY shop) AS s
+        FROM sales""",
+    "over groups": """SELECT c, count(*) AS shops FROM (SELECT shop, count(*) AS c FROM sales GROUP BY shop)
+        WHERE c > (SELECT n FROM sales WHERE id = 5) GROUP BY c""",
+    "top": "SELECT id FROM sales ORDER BY abs(id - (SELECT n FROM sales WHERE id = 5)), id LIMIT 3",
+}
+"""Queries with a value of a row that is no aggregate, which stays a subquery."""
+
+
+@pytest.mark.parametrize(
+    "names",
+    [["having", "over groups", "top"], pytest.param([*OVER_A_ROW], marks=pytest.mark.long)],
+    ids=["some", "all"],
+)
+def test_a_value_of_another_row_is_that_of_the_present_one(
+    catalog: Catalog, spark: SparkSession, names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for rows in ("SHALLOW_ROWS", "WHOLE_ROWS", "ORDERED_ROWS"):
+        monkeypatch.setattr(f"planner.views.keep.{rows}", 0)
+    monkeypatch.setattr("planner.views.top_rows.LEAST_KEPT", 6)
+    monkeypatch.setattr("planner.views.top_rows.MORE", 2)
+    views = {
+        name: catalog.create_view(f"v{n}", OVER_A_ROW[name], spark=spark) for n, name in enumerate(names)
+    }
+    for n in (1, 9, 0):
+        catalog.sql(f"UPDATE sales SET n = {n} WHERE id = 5", spark)
+        for name, view in views.items():
+            view.refresh()
+            assert rows_of(catalog, view.name) == expected(catalog, OVER_A_ROW[name]), (name, n)
 
 
 @pytest.mark.usefixtures("where")
@@ -845,6 +922,30 @@ def test_an_expression_that_fails_is_told_and_changes_nothing(catalog: Catalog, 
     assert view.refresh()
     assert total.refresh()
     assert rows_of(catalog, "w") == expected(catalog, "SELECT sum(90 // n) AS parts FROM sales")
+
+
+@pytest.mark.parametrize("few", [50_000, 6])
+def test_few_rows_that_tasks_compute_are_compared_in_the_driver(
+    catalog: Catalog, spark: SparkSession, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("planner.views.inputs.FEW_ROWS", -1)
+    query, options = "SELECT since, count(*) AS c FROM closed GROUP BY since", {"refresh": "full"}
+    view = catalog.create_view("v", query, primary_key=["since"], options=options, spark=spark)
+    compared: list[int] = []
+
+    def differing(*of: Any) -> Any:
+        compared.append(1)
+        return difference(*of)
+
+    monkeypatch.setattr("upsert.views.refresh.difference", differing)
+    monkeypatch.setattr("upsert.views.refresh.FEW_ROWS", few)
+    before = view.table.snapshot().id
+    catalog.table("closed").write(pa.table({"shop": int32([7] * 5), "since": int32([4, 5, 6, 7, 8])}))
+    assert view.refresh()
+    assert rows_of(catalog, "v") == expected(catalog, query)
+    changed = view.table.changes(before, view.table.snapshot().id)
+    assert Counter(changed["_row_kind"].to_pylist()) == {"+I": 4, "-U": 1, "+U": 1}
+    assert compared == ([] if few > 6 else [1])  # more than six of three
 
 
 def test_options_of_a_view_are_altered(catalog: Catalog, spark: SparkSession) -> None:

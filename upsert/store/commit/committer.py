@@ -207,7 +207,9 @@ class Committer:
         manifests = fold(self.root, self.history.layout, head.id, (*before, *own), self.history.manifest)
         definition = head.definition if change.definition is None else change.definition
         added_rows = sum(entry.rows for entry in change.added)
-        visible, stands_for = self._shown(change, head), change.stands_for
+        visible, stands_for, environment = self._shown(change, head), change.stands_for, self.environment
+        if (refresh := stands_for.refresh if stands_for else None) is not None:
+            refresh = refresh.ending(environment.now(), environment.monotonic())
         writers = head.writers
         if change.transaction is not None:
             writers = MappingProxyType(dict([*writers.items(), change.transaction]))
@@ -217,7 +219,7 @@ class Committer:
             parent=head.uuid or None,
             kind=change.kind,
             # time never runs backwards in a history: readers start "from a time"
-            time_ms=max(int(self.environment.now() * 1000), head.time_ms),
+            time_ms=max(int(environment.now() * 1000), head.time_ms),
             data_version=own_id if change.changes_rows else head.data_version,
             tracked=visible.is_tracked,
             untracked=visible.hidden,
@@ -236,7 +238,7 @@ class Committer:
             definition=definition,
             definition_checksum=self.history.definition_at(definition).checksum,
             base_versions=stands_for.versions if stands_for else head.base_versions,
-            refresh=stands_for.refresh if stands_for else head.refresh and head.refresh.ended(head.time_ms),
+            refresh=refresh if stands_for else head.refresh and head.refresh.ended(head.time_ms),
             conflicts=head.conflicts + lost_races,
         )
 

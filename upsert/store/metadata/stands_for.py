@@ -9,7 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, Self
+from typing import Any, Final, Self
+from uuid import uuid4
 
 from upsert.codec import Jsonable, written_with
 
@@ -31,6 +32,24 @@ _APART: Final = 4
 _FIRST: Final = 2 / 3
 """So much of the time for its first rows do all rows of a table take again, or less."""
 
+_PLANNED_SHARE: Final = 0.8
+"""So much of the time of a first refresh in a process may be planning and compiling, which is kept then."""
+
+_PLANNED_MS: Final = 5_000
+"""It is no more than this, however long the refresh was."""
+
+_TIE: Final = 1.15
+"""Changes may take so many times as long as all rows: what is above follows from them, and measures vary."""
+
+_UNTRIED: Final = 3
+"""After so many refreshes by all rows, because many had changed, changes are measured for once."""
+
+_TRIED_MS: Final = 60_000
+"""If all rows take longer than this, they are not: changes might take many times as long."""
+
+_PROCESS: Final = uuid4().hex
+"""This process, in which a clock tells how much time has gone by whatever the time of day is set to."""
+
 
 @dataclass(frozen=True)
 class Cost(Jsonable):
@@ -39,7 +58,7 @@ class Cost(Jsonable):
     Attributes:
         rows: how many.
         ms: how long it took.
-        is_first: whether only the first of its kind was measured, for which much was planned and compiled.
+        is_first: whether only first ones of processes were measured, which plan and compile.
         slower_ms: how long the newest took, if that was more; 0 if not.
     """
 
@@ -60,7 +79,8 @@ class Cost(Jsonable):
         """What is known when one more refresh has been measured.
 
         Less time than was expected counts at once, more time when the next refresh takes more too: one that
-        was disturbed changes no way, and an estimate that was wrong is corrected by two.
+        was disturbed changes no way, and an estimate that was wrong is corrected by two. More time of a first
+        one in a process says nothing of others.
 
         >>> Cost(100, 50).then(Cost(100, 40))
         Cost(rows=100, ms=40, is_first=False, slower_ms=0)
@@ -68,12 +88,18 @@ class Cost(Jsonable):
         Cost(rows=100, ms=50, is_first=False, slower_ms=5000)
         >>> Cost(100, 50).then(Cost(100, 5000)).then(Cost(100, 80))
         Cost(rows=100, ms=80, is_first=False, slower_ms=0)
+        >>> Cost(100, 50).then(Cost(100, 5000, is_first=True))
+        Cost(rows=100, ms=50, is_first=False, slower_ms=0)
         """
-        expected = round(self.of(one.rows, fixed))
-        if self.is_first or one.ms <= expected:
+        if self.is_first and not one.is_first:
             return one
+        expected = round(self.of(one.rows, fixed))
+        if one.ms <= expected:
+            return replace(one, is_first=self.is_first)
+        if one.is_first and not self.is_first:
+            return self
         if not self.slower_ms:
-            return Cost(one.rows, expected, slower_ms=one.ms)
+            return replace(one, ms=expected, slower_ms=one.ms)
         slower = round(replace(self, ms=self.slower_ms).of(one.rows, fixed))
         return replace(one, ms=min(one.ms, slower))
 
@@ -87,12 +113,14 @@ class Costs(Jsonable):
         all_rows: by all rows.
         few: by fewer changes, where most of the time is fixed.
         many: by so many changes that Spark's tasks computed them.
+        untried: how many refreshes in a row went by all rows after changes of more than that share.
     """
 
     changes: Cost | None = None
     all_rows: Cost | None = None
     few: Cost | None = field(default=None, metadata=written_with("few"))
     many: Cost | None = field(default=None, metadata=written_with("many"))
+    untried: int = field(default=0, metadata=written_with("untried"))
 
     @classmethod
     def after(cls, one: Refresh | None, time_ms: int) -> Costs:
@@ -103,12 +131,17 @@ class Costs(Jsonable):
         counted = one.changed if one.by_changes else one.rows
         if took <= 0 or not counted:  # clocks of two machines; of how many rows is not always known
             return one.known
+        is_untried = not one.by_changes and _are_most(one.changed, one.rows)
+        untried = one.known.untried + 1 if is_untried else 0
         name = one.measures
         known: Cost | None = getattr(one.known, name)
-        if known is None:
-            return replace(one.known, **{name: Cost(counted, took, is_first=True)})
-        fixed = _FIXED_IN_DRIVER if name in ("changes", "few") else _FIXED_OF_TASKS
-        return replace(one.known, **{name: known.then(Cost(counted, took), fixed)})
+        measured = Cost(counted, took, is_first=one.is_first or known is None)
+        if known is not None:
+            measured = known.then(
+                measured, _FIXED_IN_DRIVER if name in ("changes", "few") else _FIXED_OF_TASKS
+            )
+        changed: dict[str, Any] = {name: measured, "untried": untried}
+        return replace(one.known, **changed)
 
     def of_changes(self, changed: int, *, by_tasks: bool = False) -> float | None:
         """What so many changes may take in milliseconds; None if none were ever measured.
@@ -146,7 +179,13 @@ class Costs(Jsonable):
         """
         if (known := self.all_rows) is None:
             return None
-        return known.of(rows) * (_FIRST if known.is_first and changed > rows * MOST_CHANGED else 1)
+        return known.of(rows) * (_FIRST if known.is_first and _are_most(changed, rows) else 1)
+
+    def _may_try(self, changed: int, rows: int) -> bool:
+        """Whether changes are to be measured that were always so many that all rows were read."""
+        takes = self.of_all(changed, rows)
+        is_known = takes is not None and takes <= _TRIED_MS
+        return is_known and self.untried >= _UNTRIED and changed <= 2 * MOST_CHANGED * rows
 
     def refresh(
         self, changed: int, rows: int, *, by_tasks: bool = False, must_be_by_changes: bool = False
@@ -168,15 +207,23 @@ class Costs(Jsonable):
         if must_be_by_changes:
             return Refresh.now(True, share, changed, rows, self, by_tasks=by_tasks)
         by, whole = self.of_changes(changed, by_tasks=by_tasks), self.of_all(changed, rows)
-        nearest, are_most = self._nearest(changed, by_tasks=by_tasks), changed > rows * MOST_CHANGED
-        is_first = nearest is None or nearest.is_first
-        if by is None or whole is None or (by > whole and is_first and not are_most):
+        nearest, are_most = self._nearest(changed, by_tasks=by_tasks), _are_most(changed, rows)
+        if by is None and self._may_try(changed, rows):
+            by_changes, reason = True, f"{share}, which is measured for once"
+        elif by is None or whole is None:
             by_changes = not are_most
             reason = f"{share}, more than {MOST_CHANGED:.0%}".replace("%", " %") if are_most else share
         else:
-            by_changes = by <= whole
+            if by > whole and nearest is not None and nearest.is_first:
+                by = max(by * (1 - _PLANNED_SHARE), by - _PLANNED_MS)
+            by_changes = by <= whole * (1 if are_most else _TIE)
             reason = f"{share}, which takes some {by / 1000:.1f} s; all rows take {whole / 1000:.1f} s"
         return Refresh.now(by_changes, reason, changed, rows, self, by_tasks=by_tasks)
+
+
+def _are_most(changed: int, rows: int) -> bool:
+    """Whether so many have changed that all rows are read unless both ways are measured."""
+    return changed > rows * MOST_CHANGED
 
 
 @dataclass(frozen=True)
@@ -188,8 +235,11 @@ class Refresh(Jsonable):
         changed: how many rows of the tables have changed since the last refresh; 0 where that is not known.
         rows: how many rows the tables have.
         known: what earlier ones took.
-        took_ms: how long it has been; 0 in the snapshot that it has made, whose time says so.
+        took_ms: how long it has been; 0 where only the time of the snapshot that it has made says so; -1 if
+            no clock says it.
         by_tasks: whether the changes were too many for the driver.
+        is_first: whether its process has planned and compiled for it.
+        clock: what the clock of its process said when it began, until it has ended.
     """
 
     by_changes: bool
@@ -200,14 +250,17 @@ class Refresh(Jsonable):
     known: Costs = field(default_factory=Costs)
     took_ms: int = 0
     by_tasks: bool = field(default=False, metadata=written_with("by_tasks"))
+    is_first: bool = field(default=False, metadata=written_with("is_first"))
+    clock: str = field(default="", metadata=written_with("clock"))
 
     @classmethod
     def now(
         cls, by_changes: bool, reason: str, changed: int, rows: int, known: Costs, *, by_tasks: bool = False
     ) -> Self:
         """One that begins."""
-        is_by_tasks = by_changes and by_tasks
-        return cls(by_changes, reason, changed, rows, int(time.time() * 1000), known, by_tasks=is_by_tasks)
+        is_by_tasks, clock = by_changes and by_tasks, f"{_PROCESS} {time.monotonic_ns() // 1_000_000}"
+        began_ms = int(time.time() * 1000)
+        return cls(by_changes, reason, changed, rows, began_ms, known, by_tasks=is_by_tasks, clock=clock)
 
     @property
     def measures(self) -> str:
@@ -222,8 +275,18 @@ class Refresh(Jsonable):
         """The same with what it took, if it has ended by then."""
         return self if self.took_ms else replace(self, took_ms=max(0, time_ms - self.began_ms))
 
+    def ending(self, now_s: float, monotonic_s: float) -> Refresh:
+        """The same with what it took, if it ends now.
+
+        The time of day may be set while it runs, back or forth; in another process than the one in which it
+        began there is nothing else.
+        """
+        process, _, began_ms = self.clock.rpartition(" ")
+        took = monotonic_s * 1000 - int(began_ms) if process == _PROCESS else now_s * 1000 - self.began_ms
+        return replace(self, took_ms=max(1, round(took)) if took >= 0 else -1, clock="")
+
     def __str__(self) -> str:
-        took = f" in {self.took_ms / 1000:.2f} s" if self.took_ms else ""
+        took = f" in {self.took_ms / 1000:.2f} s" if self.took_ms > 0 else ""
         return f"by {'changes' if self.by_changes else 'all rows'}{took}: {self.reason}"
 
 

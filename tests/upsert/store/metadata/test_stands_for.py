@@ -1,5 +1,6 @@
 """Which way a refresh takes, by what earlier ones took."""
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -130,7 +131,7 @@ def test_a_time_that_may_be_fixed_is_not_that_of_its_rows() -> None:
     # a small table: 1 % of its rows took as long as the few before them, and were not a hundredth of the work
     known = Costs(Cost(1700, 300), Cost(15_000, 900), few=Cost(35, 320))
     assert known.refresh(10_000, 15_000).by_changes
-    assert not Costs(Cost(1700, 950), Cost(15_000, 900)).refresh(1650, 15_000).by_changes
+    assert not Costs(Cost(1700, 1100), Cost(15_000, 900)).refresh(1650, 15_000).by_changes
 
 
 def test_what_tasks_took_says_what_they_will_take() -> None:
@@ -141,7 +142,7 @@ def test_what_tasks_took_says_what_they_will_take() -> None:
     assert known.many == Cost(60_000, 1800, is_first=True)
     step = known.refresh(60_000, 600_000, by_tasks=True)
     assert step.by_changes  # the first of its kind
-    known = after(step, 1700)
+    known = after(step, 1800)
     assert not known.refresh(60_000, 600_000, by_tasks=True).by_changes
     assert known.refresh(30_000, 600_000).by_changes
 
@@ -173,6 +174,78 @@ def test_one_disturbed_refresh_of_another_size_changes_no_way(sizes: tuple[int, 
 def test_the_first_of_more_changes_does_not_say_what_a_row_of_few_adds() -> None:
     known = Costs(Cost(5000, 2500, is_first=True), Cost(100_000, 300), few=Cost(20, 60))
     assert known.refresh(900, 100_000).by_changes
+
+
+def first(refresh: Refresh) -> Refresh:
+    """The same as the first one in its process."""
+    return replace(refresh, is_first=True)
+
+
+def test_slow_first_refreshes_of_two_processes_change_no_way() -> None:
+    known = Costs(all_rows=Cost(100_000, 1000, is_first=True))
+    for took in (3000, 3200, 2900):
+        refresh = known.refresh(100, 100_000)
+        assert refresh.by_changes, took
+        known = after(first(refresh), took)
+    assert known.few == Cost(100, 2900, is_first=True)
+    known = after(known.refresh(100, 100_000), 90)
+    for took in (3000, 3200, 2900):
+        known = after(first(known.refresh(100, 100_000)), took)
+        assert known.few == Cost(100, 90), took
+    assert after(first(known.refresh(100, 100_000)), 80).few == Cost(100, 80)
+
+
+def test_a_first_refresh_that_took_much_longer_than_planning_counts() -> None:
+    known = after(first(Costs(all_rows=Cost(100_000, 1000)).refresh(20_000, 100_000)), 30_000)
+    assert known.changes == Cost(20_000, 30_000, is_first=True)
+    assert not known.refresh(20_000, 100_000).by_changes
+
+
+def test_changes_that_are_always_most_rows_are_measured_for_once() -> None:
+    known, ways = Costs(), []
+    for _ in range(8):
+        refresh = known.refresh(40_000, 100_000)
+        ways.append(refresh.by_changes)
+        known = after(refresh, 700 if refresh.by_changes else 1000)
+    assert ways == [False] * 3 + [True] * 5
+    known, ways = Costs(), []
+    for number in range(9):
+        refresh = known.refresh(40_000, 100_000)
+        ways.append(refresh.by_changes)
+        known = after(refresh, (9000 if number < 4 else 8000) if refresh.by_changes else 1000)
+    assert ways == [False] * 3 + [True] + [False] * 5
+
+
+@pytest.mark.parametrize(("changed", "all_ms"), [(70_000, 1000), (40_000, 90_000)])
+def test_changes_of_most_rows_are_not_tried_where_that_may_take_long(changed: int, all_ms: int) -> None:
+    known = Costs()
+    for _ in range(5):
+        refresh = known.refresh(changed, 100_000)
+        assert not refresh.by_changes
+        known = after(refresh, all_ms)
+
+
+def test_changes_that_take_about_as_long_are_taken_for_what_is_above_follows_from_them() -> None:
+    known = Costs(Cost(2000, 280), Cost(10_000, 250))
+    assert known.refresh(2000, 10_000).by_changes
+    assert not Costs(Cost(2000, 300), Cost(10_000, 250)).refresh(2000, 10_000).by_changes
+
+
+def test_a_time_of_day_that_is_set_meanwhile_is_no_time_that_it_took() -> None:
+    refresh = Refresh.now(True, "", 100, 1000, Costs(few=Cost(100, 700)))
+    for now_s in (0, refresh.began_ms / 1000 - 3600, refresh.began_ms / 1000 + 3600):
+        ended = refresh.ending(now_s, time.monotonic() + 0.5)
+        assert 500 <= ended.took_ms < 700
+        assert not ended.clock
+        assert Refresh.from_json(ended.to_json()) == ended
+
+
+def test_in_another_process_the_time_of_day_says_what_it_took() -> None:
+    refresh = replace(Refresh.now(True, "", 100, 1000, Costs(few=Cost(100, 700))), clock="other 5")
+    assert refresh.ending(refresh.began_ms / 1000 + 2, 6.0).took_ms == 2000
+    behind = refresh.ending(refresh.began_ms / 1000 - 2, 6.0)
+    assert Costs.after(behind, refresh.began_ms + 100_000) == refresh.known
+    assert str(behind) == "by changes: "
 
 
 def test_a_later_snapshot_keeps_how_long_the_refresh_was() -> None:
