@@ -243,8 +243,8 @@ class DataFile:
         # of an older definition a file may lack indexes, and have others
         sidecar = _open_file(index_file(path), ARROW, None, entry.rows, None, entry.index_checksum)
         if entry.definition == layout.version and not is_sidecar(layout, sidecar.schema):
-            found = ", ".join(sidecar.schema.names)
-            raise _damaged(index_file(path), f"have columns {', '.join(sidecar_names(layout))}", found)
+            must = f"have columns {', '.join(sidecar_names(layout, entry.rows))}"
+            raise _damaged(index_file(path), must, ", ".join(sidecar.schema.names))
         try:
             batch = sidecar.slice(sidecar.schema.names, 0, sidecar.rows)
             indexes = read_indexes(layout, batch)

@@ -9,14 +9,16 @@ does not hold are passed over by one bit, and the others are found in a step or 
 a binary search.
 
 Of the indexes that lookups alone search, the sidecar has the upper half of each hash, for what is found is
-compared in any case. Slots begin near their own number, so of where each of them begins it has the distance
-from that. A single integer-like key is searched in the key column itself, which files are sorted by. Of its
-index the sidecar has which eighths have rows, and which rows belong to each sixteenth of the range of hashes:
-the hash of a row follows from its key. See docs/decisions/0090.
+compared in any case. Of a file with 65 536 rows or more it has the half of that: where a hash lies in its
+slot; in which slot it is follows from its place. Slots begin near their own number, so of where each of them
+begins it has the distance from that. A single integer-like key is searched in the key column itself, which
+files are sorted by. Of its index the sidecar has which eighths have rows, and which rows belong to each
+sixteenth of the range of hashes: the hash of a row follows from its key. See docs/decisions/0090 and 0093.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, Self
 
@@ -31,8 +33,11 @@ from upsert.store.rows.layout import Layout
 _STEPS: Final = 8
 """Rows of a slot that are looked at one after the other; only hashes that are repeated fill one further."""
 
+LARGE: Final = 1 << 16
+"""With so many rows a hash of 32 bits follows from its slot and 16 bits of where it lies there."""
+
 StoredHashes = npt.NDArray[np.unsignedinteger[Any]]
-"""Hashes, or the upper half of each."""
+"""Hashes, the upper half of each, or of each 16 bits of where it lies in its slot."""
 
 
 def upper_halves(hashes: StoredHashes) -> npt.NDArray[np.uint32]:
@@ -45,17 +50,19 @@ class HashIndex(NamedTuple):
     """Hashes of a file's rows in order, where the rows are, and where to look for a hash.
 
     Attributes:
-        hashes: of all rows, ascending; or the upper halves of these.
-        rows: the row number of each hash.
+        hashes: of all rows, ascending, or the upper halves of these; in 16 bits, where each lies in its slot.
+        rows: the row number of each hash; with ``high`` its lower 16 bits.
         starts: for each slot the position of the first hash in it, or beyond it; where these are signed
             numbers, the distance of that from the slot's number.
         filled: for each slot a byte; its bit i says whether eighth i of the slot has a hash.
+        high: what is above the lower 16 bits of each row number; None where ``rows`` are whole.
     """
 
     hashes: StoredHashes
-    rows: npt.NDArray[np.uint32]
+    rows: npt.NDArray[np.unsignedinteger[Any]]
     starts: npt.NDArray[np.integer[Any]]
     filled: npt.NDArray[np.uint8]
+    high: npt.NDArray[np.unsignedinteger[Any]] | None = None
 
     @classmethod
     def of(cls, hashes: StoredHashes, rows: npt.NDArray[np.uint32]) -> Self:
@@ -67,9 +74,33 @@ class HashIndex(NamedTuple):
         is_near = count == 0 or int(np.abs(starts).max()) <= _NEAR
         return cls(hashes, rows, starts.astype(np.int16 if is_near else np.int32), _filled(eighths, count))
 
-    def as_here(self, hashes: Hashes) -> StoredHashes:
+    def short(self) -> Self:
+        """An index of whole hashes with as little of them as a search needs that compares what it finds."""
+        if len(self.hashes) < LARGE:
+            return self._replace(hashes=upper_halves(self.hashes), rows=self.rows.astype(np.uint16))
+        high = self.rows >> np.uint32(16)
+        return self._replace(
+            hashes=_rests(self.hashes, len(self.hashes)),
+            rows=self.rows.astype(np.uint16),
+            high=high.astype(np.uint8 if int(high.max()) < 1 << 8 else np.uint16),
+        )
+
+    def as_here(self, hashes: StoredHashes) -> StoredHashes:
         """Hashes in the form that the index has."""
-        return hashes if self.hashes.dtype == np.uint64 else upper_halves(hashes)
+        match self.hashes.dtype.itemsize:
+            case 8:
+                return hashes
+            case 4:
+                return upper_halves(hashes)
+            case _:
+                return _rests(hashes, len(self.filled))
+
+    def rows_at(self, places: Positions | slice) -> Positions:
+        """The row numbers at some places."""
+        found = self.rows[places].astype(np.int64)
+        if self.high is not None:
+            found |= self.high[places].astype(np.int64) << 16
+        return found
 
     def first_in(self, slots: Positions) -> Positions:
         """Where the hashes of some slots begin."""
@@ -77,6 +108,33 @@ class HashIndex(NamedTuple):
         if self.starts.dtype.kind == "i":
             found += slots
         return found
+
+    def end_of(self, slots: Positions) -> Positions:
+        """Where the hashes of some slots end."""
+        last = len(self.filled) - 1
+        ends = self.first_in(np.minimum(slots + 1, last))
+        ends[slots == last] = last + 1
+        return ends
+
+    def after(self, hash_: StoredHashes) -> int:
+        """How many rows have no larger hash than this one, the only one of an array."""
+        slots, wanted = _slots(hash_, len(self.filled)), self.as_here(hash_)
+        return int(_bound(self.hashes, wanted, self.first_in(slots), self.end_of(slots), is_after=True)[0])
+
+    def hashes_between(self, start: int, stop: int) -> StoredHashes:
+        """Hashes at places from ``start`` to before ``stop``, or the upper halves of these; few are read."""
+        stored, count = self.hashes[start:stop], len(self.filled)
+        if self.hashes.dtype.itemsize > 2 or not len(stored):
+            return stored
+        first, last = (bisect_right(range(count), at, key=self._first_in) - 1 for at in (start, stop - 1))
+        slots = np.arange(first, last + 1)
+        in_slot = np.minimum(self.end_of(slots), stop) - np.maximum(self.first_in(slots), start)
+        scaled = np.repeat(slots, in_slot).astype(np.uint64)
+        scaled = (scaled << np.uint64(32)) + (stored.astype(np.uint64) << np.uint64(16))
+        return ((scaled + np.uint64(count - 1)) // np.uint64(count)).astype(np.uint32)
+
+    def _first_in(self, slot: int) -> int:
+        return int(self.first_in(np.array([slot]))[0])
 
 
 _NEAR: Final = np.iinfo(np.int16).max
@@ -106,11 +164,20 @@ _WHOLE: Final[_Parts] = {
 }
 _HALVES: Final[_Parts] = {
     "half": (pa.uint32(),),
-    "row": (pa.uint32(),),
+    "row": (pa.uint16(),),
     "shift": (pa.int16(), pa.int32()),
     "filled": (pa.uint8(),),
 }
 """Other names: of a table that was altered since, earlier releases search what is named as theirs."""
+
+_RESTS: Final[_Parts] = {
+    "rest": (pa.uint16(),),
+    "low": (pa.uint16(),),
+    "shift": (pa.int16(), pa.int32()),
+    "filled": (pa.uint8(),),
+    "high": (pa.uint8(), pa.uint16()),
+}
+"""The short form of a file with ``LARGE`` rows or more."""
 
 _EARLIER: Final[_Parts] = {
     "hash": (pa.uint64(),),
@@ -129,16 +196,22 @@ _KEY_STARTS: Final = b"key_starts"
 """Metadata of a sidecar's schema: where each part of ``KeyIndex`` begins."""
 
 
-def sidecar_names(layout: Layout) -> list[str]:
-    """Names of the columns of a table's sidecars."""
-    return list(_types_of_sidecar(layout, _OF_KEY if layout.is_searched_by_key else _WHOLE, _HALVES))
+def sidecar_names(layout: Layout, rows: int) -> list[str]:
+    """Names of the columns of the sidecar of a file with so many rows."""
+    of_key = _OF_KEY if layout.is_searched_by_key else _WHOLE
+    return list(_types_of_sidecar(layout, of_key, _short(rows)))
+
+
+def _short(rows: int) -> _Parts:
+    return _HALVES if rows < LARGE else _RESTS
 
 
 def is_sidecar(layout: Layout, schema: pa.Schema) -> bool:
     """Whether a sidecar has the columns that it must have, as of this release or an earlier one."""
-    forms = [(_WHOLE, _HALVES), (_EARLIER, _EARLIER)]
+    forms = [(_WHOLE, _HALVES), (_WHOLE, _RESTS), (_EARLIER, _EARLIER)]
     if layout.is_searched_by_key:
-        forms += [(_OF_KEY, _HALVES), ({part: _EARLIER[part] for part in ("row", "filled")}, _EARLIER)]
+        earlier = {part: _EARLIER[part] for part in ("row", "filled")}
+        forms += [(_OF_KEY, _HALVES), (_OF_KEY, _RESTS), (earlier, _EARLIER)]
     return any(
         schema.names == list(types) and all(field.type in types[field.name] for field in schema)
         for types in (_types_of_sidecar(layout, of_key, of_others) for of_key, of_others in forms)
@@ -166,8 +239,8 @@ def build_sidecar(layout: Layout, rows: pa.RecordBatch) -> pa.RecordBatch:
             continue
         found, parts = build_index(rows, index.columns), _WHOLE
         if index.name != "pk":  # whose whole hashes cut steps
-            found, parts = HashIndex.of(upper_halves(found.hashes), found.rows), _HALVES
-        for part, values in zip(parts, found, strict=True):
+            found, parts = found.short(), _short(rows.num_rows)
+        for part, values in zip(parts, found, strict=False):
             arrays[f"{index.name}.{part}"] = pa.array(values)
     return pa.record_batch(arrays).replace_schema_metadata(metadata or None)
 
@@ -184,7 +257,9 @@ def read_indexes(layout: Layout, sidecar: pa.RecordBatch) -> dict[str, HashIndex
     there = set(sidecar.schema.names)
     found = {}
     for index in layout.indexes:
-        if f"{index.name}.half" in there:
+        if f"{index.name}.rest" in there:
+            parts = _RESTS
+        elif f"{index.name}.half" in there:
             parts = _HALVES
         elif f"{index.name}.hash" in there:
             parts = _WHOLE if f"{index.name}.shift" in there else _EARLIER
@@ -272,48 +347,81 @@ def may_hold(index: HashIndex | KeyIndex, probes: Hashes) -> Positions:
 def search(index: HashIndex, probes: Hashes) -> Hits:
     """All rows of the file whose hash equals a probe's; ``probes`` in ascending order are found fastest.
 
-    Where the index has halves of hashes, a row may be found by one that has the same upper half.
+    Where the index has halves of hashes, a row may be found by one that has the same upper half; where it has
+    16 bits of them, by one that lies at the same place of the same slot, or of the next one.
     """
-    eighths = _eighths(probes, len(index.hashes))
+    eighths = _eighths(probes, len(index.filled))
     asked = _in_filled(index, eighths)
-    wanted = index.as_here(probes[asked])
-    low = _first_not_below(index, wanted, index.first_in(eighths[asked] >> 3))
+    slots, wanted = eighths[asked] >> 3, index.as_here(probes[asked])
+    low = _first_not_below(index, wanted, slots)
     there = np.flatnonzero(index.hashes[low] == wanted)
     found, low, wanted = asked[there], low[there], wanted[there]
-    if not len(found):
-        return Hits(found, found)
     # rows are counted only where the next hash is the same too: keys have one row each
     following = np.minimum(low + 1, len(index.hashes) - 1)
     more = np.flatnonzero((index.hashes[following] == wanted) & (following > low))
     if not len(more):
-        return Hits(found, index.rows[low].astype(np.int64))
+        return Hits(found, index.rows_at(low))
     repeats = np.ones(len(found), dtype=np.int64)
-    repeats[more] = np.searchsorted(index.hashes, wanted[more], side="right") - low[more]
+    ends = index.end_of(slots[there[more]])
+    repeats[more] = _bound(index.hashes, wanted[more], low[more] + 2, ends, is_after=True) - low[more]
     # the offsets within each probe's stretch: a running count that restarts at every probe
     within = np.arange(int(repeats.sum())) - np.repeat(np.cumsum(repeats) - repeats, repeats)
-    return Hits(np.repeat(found, repeats), index.rows[np.repeat(low, repeats) + within].astype(np.int64))
+    return Hits(np.repeat(found, repeats), index.rows_at(np.repeat(low, repeats) + within))
 
 
-def _first_not_below(index: HashIndex, wanted: StoredHashes, low: Positions) -> Positions:
-    """The position of the first hash that is not below each one, from its slot on; else that of the last."""
-    last = len(index.hashes) - 1
-    below = np.flatnonzero(index.hashes[low] < wanted)
+def _first_not_below(index: HashIndex, wanted: StoredHashes, slots: Positions) -> Positions:
+    """The place of the first hash of a slot that is not below each one; else any place beyond the slot.
+
+    There another slot may have a hash with the same 16 bits, which is one more candidate.
+    """
+    hashes, last = index.hashes, len(index.hashes) - 1
+    low = index.first_in(slots)
+    below = np.flatnonzero(hashes[low] < wanted)
     for _ in range(_STEPS):
         if not len(below):
             return low
         further = low[below] + 1
         low[below] = np.minimum(further, last)
-        below = below[(further < last) & (index.hashes[low[below]] < wanted[below])]
-    low[below] = np.minimum(np.searchsorted(index.hashes, wanted[below]), last)
+        below = below[(further < last) & (hashes[low[below]] < wanted[below])]
+    ends = index.end_of(slots[below])
+    low[below] = np.minimum(_bound(hashes, wanted[below], low[below], ends, is_after=False), last)
     return low
+
+
+def _bound(
+    hashes: StoredHashes, wanted: StoredHashes, begin: Positions, end: Positions, *, is_after: bool
+) -> Positions:
+    """Between two places, the first hash not below each one, or above it if ``is_after``; else the end."""
+    low, high = begin.copy(), end.copy()
+    while len(at := np.flatnonzero(low < high)):
+        middle = (low[at] + high[at]) >> 1
+        is_left = hashes[middle] <= wanted[at] if is_after else hashes[middle] < wanted[at]
+        low[at[is_left]] = middle[is_left] + 1
+        high[at[~is_left]] = middle[~is_left]
+    return low
+
+
+def _scaled(hashes: StoredHashes, slots: int) -> Hashes:
+    """The number of the slot of each hash, and in the lower half where it lies there."""
+    scaled = upper_halves(hashes).astype(np.uint64)
+    scaled *= np.uint64(slots)
+    return scaled
+
+
+def _slots(hashes: StoredHashes, slots: int) -> Positions:
+    return (_scaled(hashes, slots) >> np.uint64(32)).view(np.int64)
+
+
+def _rests(hashes: StoredHashes, slots: int) -> npt.NDArray[np.uint16]:
+    """The upper 16 bits of where each hash lies in its slot."""
+    return (_scaled(hashes, slots) >> np.uint64(16)).astype(np.uint16)
 
 
 def _eighths(hashes: StoredHashes, slots: int) -> Positions:
     """Number of the eighth of a slot in which each hash lies, of eight times so many: it ascends with it."""
-    upper = upper_halves(hashes).astype(np.uint64)
-    upper *= np.uint64(slots)
-    upper >>= np.uint64(29)
-    return upper.view(np.int64)
+    scaled = _scaled(hashes, slots)
+    scaled >>= np.uint64(29)
+    return scaled.view(np.int64)
 
 
 def _in_filled(index: HashIndex | KeyIndex, eighths: Positions) -> Positions:

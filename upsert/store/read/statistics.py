@@ -13,18 +13,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 
 from upsert.store import paths
 from upsert.store.files.data_file import DataFile
-from upsert.store.files.lookup_index import StoredHashes, upper_halves
+from upsert.store.files.lookup_index import HashIndex, StoredHashes, upper_halves
 from upsert.store.metadata.definition import Definition
 from upsert.store.metadata.file_entry import FileEntry, Run
 from upsert.store.metadata.file_set import FileSet
 from upsert.store.paths import Partition
-from upsert.store.rows.hashing import SEED
+from upsert.store.rows.hashing import SEED, Hashes
 from upsert.store.rows.layout import COUNT_COLUMN, Layout, LookupIndex
 from upsert.store.rows.partitions import partition_name, partition_values
 
@@ -75,24 +75,54 @@ def rows_per_key(layout: Layout, index: LookupIndex, files: FileSet, open_file: 
         return 0.0
     if index.is_unique:
         return 1.0
-    found = [open_file(entry).index(index.name) for entry in largest]
-    hashes = [
-        one.hashes[np.searchsorted(one.hashes, one.as_here(_OF_NULL), side="right")[0] :] for one in found
-    ]
-    stored = sum(map(len, hashes))
+    found = [_Ascending.of(open_file(entry).index(index.name)) for entry in largest]
+    stored = sum(one.count for one in found)
     if not stored:
         return 0.0
     # an old version of a row is stored too, until a compaction drops it
     current = row_count(layout, files, open_file) / sum(entry.rows for entry in files.entries)
-    return max(1.0, current * stored / distinct_hashes(hashes))
+    return max(1.0, current * stored / _distinct(found))
 
 
-def distinct_hashes(arrays: Sequence[StoredHashes]) -> float:
-    """About how many different values several ascending arrays of evenly spread hashes hold together.
+def distinct_hashes(arrays: Sequence[Hashes]) -> float:
+    """About how many different values several ascending arrays of evenly spread hashes hold together."""
+    return _distinct([_Ascending.of_array(hashes) for hashes in arrays])
 
-    Where some of them have halves of hashes, the others are taken by these too.
+
+@dataclass(frozen=True)
+class _Ascending:
+    """Hashes in order, or halves of them, of which few are looked at.
+
+    ``between`` gives those at some places, ``after`` the place after the one hash of an array.
     """
-    heads = [_smallest(hashes) for hashes in arrays if len(hashes)]
+
+    count: int
+    between: Callable[[int, int], StoredHashes]
+    after: Callable[[StoredHashes], int]
+
+    @classmethod
+    def of(cls, index: HashIndex) -> Self:
+        """Those of an index, without that of NULL."""
+        first = index.after(_OF_NULL)
+        return cls(
+            len(index.hashes) - first,
+            lambda start, stop: index.hashes_between(first + start, first + stop),
+            lambda hash_: index.after(hash_) - first,
+        )
+
+    @classmethod
+    def of_array(cls, hashes: Hashes) -> Self:
+        """Those of an array."""
+        return cls(
+            len(hashes),
+            lambda start, stop: hashes[start:stop],
+            lambda hash_: int(np.searchsorted(hashes, hash_, side="right")[0]),
+        )
+
+
+def _distinct(found: Sequence[_Ascending]) -> float:
+    """See ``distinct_hashes``; where some are halves of hashes, the others are taken by these too."""
+    heads = [_smallest(hashes) for hashes in found if hashes.count]
     if not heads:
         return 0.0
     range_ = 2.0**64
@@ -108,20 +138,20 @@ def distinct_hashes(arrays: Sequence[StoredHashes]) -> float:
     return max(1.0, (within - 1) * range_ / max(1, limit))
 
 
-def _smallest(hashes: StoredHashes) -> tuple[StoredHashes, bool]:
-    """The smallest different values of an ascending array, and whether these are all of them."""
-    if len(hashes) <= SAMPLE:
-        return np.unique(hashes), True
-    head = np.unique(hashes[:SAMPLE])
+def _smallest(hashes: _Ascending) -> tuple[StoredHashes, bool]:
+    """The smallest different values, and whether these are all of them."""
+    if hashes.count <= SAMPLE:
+        return np.unique(hashes.between(0, hashes.count)), True
+    head = np.unique(hashes.between(0, SAMPLE))
     if len(head) >= _FEW:
         return head, False
     # a key has many rows: step from key to key instead
-    found: list[Any] = []
+    found: list[StoredHashes] = []
     at = 0
-    while at < len(hashes) and len(found) < _FEW:
-        found.append(hashes[at])
-        at = int(np.searchsorted(hashes, hashes[at], side="right"))
-    return np.array(found, hashes.dtype), at == len(hashes)
+    while at < hashes.count and len(found) < _FEW:
+        found.append(hashes.between(at, at + 1))
+        at = hashes.after(found[-1])
+    return np.concatenate(found), at == hashes.count
 
 
 def _counted_rows(file: DataFile) -> float:

@@ -29,7 +29,7 @@ from upsert.errors import (
 from upsert.store import paths
 from upsert.store.commit import change
 from upsert.store.files.data_file import DataFile, check_bytes, forget_open_files
-from upsert.store.files.lookup_index import HashIndex, KeyIndex
+from upsert.store.files.lookup_index import HashIndex, KeyIndex, StoredHashes, upper_halves
 from upsert.store.log import beginnings
 from upsert.store.metadata.definition import Definition
 from upsert.store.metadata.file_entry import FileEntry, bounds
@@ -526,18 +526,20 @@ def index_fits_the_rows(state: DiskState) -> Iterator[Finding]:
                     yield Finding(entry.file, f"its index {index.label} does not lead to all of its hashes")
                 continue
             found = file.index(index.name)
-            rows = found.rows.astype(np.int64)
+            rows = found.rows_at(slice(None))
             is_whole = np.array_equal(np.sort(rows), np.arange(entry.rows))
             if not is_whole or not np.array_equal(found.as_here(hashes[rows]), found.hashes):
                 yield Finding(entry.file, f"its index {index.label} does not have the hashes of its rows")
-            elif (found.hashes[1:] < found.hashes[:-1]).any():
+                continue
+            stored = hashes[rows] if found.hashes.dtype == np.uint64 else upper_halves(hashes[rows])
+            if (stored[1:] < stored[:-1]).any():
                 yield Finding(entry.file, f"its index {index.label} is not in order")
-            elif not _leads_to_all(found):
+            elif not _leads_to_all(found, stored):
                 yield Finding(entry.file, f"its index {index.label} does not lead to all of its hashes")
 
 
-def _leads_to_all(index: HashIndex) -> bool:
-    right, slots = HashIndex.of(index.hashes, index.rows), np.arange(len(index.rows))
+def _leads_to_all(index: HashIndex, hashes: StoredHashes) -> bool:
+    right, slots = HashIndex.of(hashes, index.rows), np.arange(len(index.rows))
     starts_are_right = np.array_equal(index.first_in(slots), right.first_in(slots))
     return starts_are_right and np.array_equal(index.filled, right.filled)
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from upsert.schema import TableSchema
 from upsert.store.files.lookup_index import (
+    LARGE,
     HashIndex,
     KeyIndex,
     build_index,
@@ -71,12 +72,40 @@ def test_a_hash_behind_thousands_of_equal_ones_in_its_slot_is_found():
 @given(hashes.filter(len), hashes)
 def test_halves_of_hashes_find_the_rows_of_each_probe_and_others_of_the_same_half_alone(stored, probes):
     whole = index_of(stored)
-    index = HashIndex.of(upper_halves(whole.hashes), whole.rows)
+    index = whole.short()
     halves = [one >> 32 for one in stored], [one >> 32 for one in probes + stored]
     hits = search(index, np.array(probes + stored, np.uint64))
     assert sorted(zip(hits.probes.tolist(), hits.rows.tolist(), strict=True)) == pairs(*halves)
     maybe = set(may_hold(index, np.array(probes + stored, np.uint64)).tolist())
     assert maybe >= {at for at, probe in enumerate(probes + stored) if probe in stored}
+
+
+@pytest.mark.parametrize("keys", [100_000, 3, 1])
+@pytest.mark.parametrize("rows", [LARGE - 1, LARGE, 90_000])
+def test_short_indexes_lead_to_every_row_and_tell_the_upper_half_of_each_hash(rows, keys):
+    random = np.random.default_rng(rows + keys)
+    stored = random.choice(random.integers(0, 2**64, keys, np.uint64), rows)
+    whole = index_of(stored)
+    index = whole.short()
+    assert index.hashes.dtype == (np.uint16 if rows >= LARGE else np.uint32)
+    assert index.rows_at(slice(None)).tolist() == whole.rows.tolist()
+    halves = upper_halves(whole.hashes)
+    for start, stop in [(0, rows), (0, 1024), (rows - 5, rows), (77, 77), (40_000, 40_001)]:
+        assert index.hashes_between(start, stop).tolist() == halves[start:stop].tolist()
+    asked = np.concatenate([stored[: 1 if keys < 50 else 50], random.integers(0, 2**64, 20_000, np.uint64)])
+    hits = search(index, asked)
+    assert (upper_halves(stored)[hits.rows] >> 16 == upper_halves(asked)[hits.probes] >> 16).all()
+    exact = stored[hits.rows] == asked[hits.probes]
+    of_whole = search(whole, asked)
+    found, expected = (
+        sorted(zip(one.tolist(), other.tolist(), strict=True))
+        for one, other in ((hits.probes[exact], hits.rows[exact]), of_whole)
+    )
+    assert found == expected
+    assert np.count_nonzero(~exact) < 10
+    for hash_ in (*asked[:3], *asked[-3:], np.uint64(0), np.uint64(2**64 - 1)):
+        # of hashes within a 65 536th of a slot it is not told which is larger
+        assert abs(index.after(np.array([hash_])) - np.searchsorted(halves, hash_ >> 32, "right")) <= 1
 
 
 def test_slots_that_begin_far_from_their_number_are_found_too():

@@ -12,6 +12,7 @@ from upsert.errors import SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
 from upsert.store import Table
+from upsert.store.files.lookup_index import LARGE
 from upsert.store.read import statistics
 from upsert.store.read.statistics import distinct_hashes
 
@@ -52,6 +53,17 @@ def test_a_key_in_several_runs_counts_once(tmp_path: Path):
     assert snapshot.rows_per_key(["id", "day"]) == 1
     assert snapshot.rows_per_key(["id"]) == pytest.approx(1, rel=0.1)
     assert snapshot.row_count == pytest.approx(5000, rel=0.1)
+
+
+def test_keys_of_large_files_are_counted_by_the_halves_of_hashes_that_follow_from_their_places(
+    tmp_path: Path,
+):
+    table = Table.create(tmp_path / "orders", ORDERS, LOOSE)
+    table.write(orders(0, LARGE + 5000, products=10_000))
+    table.write(orders(LARGE, LARGE, products=10_000))
+    table.write(orders(0, 2000, products=10_000))
+    assert table.snapshot().rows_per_key(["product"]) == pytest.approx(2 * LARGE / 10_000, rel=0.1)
+    assert not table.check(deep=True)
 
 
 def test_old_versions_and_deleted_rows_do_not_count(tmp_path: Path):
