@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -34,8 +34,6 @@ from upsert.rowkind import (
     INSERT,
     KIND_FIELD,
     ROW_KIND_COLUMN,
-    UPDATE_AFTER,
-    UPDATE_BEFORE,
     RowKind,
     with_row_kind,
 )
@@ -46,20 +44,18 @@ from upsert.store.metadata.file_set import FileSet
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.paths import Partition
 from upsert.store.predicate import EVERY_ROW, Filter, remaining
+from upsert.store.read.images import KeptStep, net
 from upsert.store.read.snapshot import PinnedTable, Snapshot
 from upsert.store.rows.hashing import Hashes
-from upsert.store.rows.keys import order_by
 from upsert.store.rows.layout import COUNT_COLUMN, Layout
 from upsert.store.rows.merge import (
     SortedRows,
     check_counts,
     deletions,
     gather,
-    joined,
     key_ranges,
     merge_runs,
     present,
-    same_rows,
 )
 from upsert.store.rows.partitions import partition_name
 from upsert.store.version import MAX_HASH, Cursor, Step, Version, step_between
@@ -328,6 +324,11 @@ class Wanted(NamedTuple):
     limits: Limits
     share: KeyShare | None
 
+    @property
+    def is_all(self) -> bool:
+        """Whether these are all keys."""
+        return self.limits == (0, MAX_HASH) and self.share is None
+
     def rows_of(self, file: DataFile) -> Positions | None:
         """Numbers of the rows of a file with such a key, ascending; None for all."""
         chosen = None if self.limits == (0, MAX_HASH) else file.rows_of_hashes(*self.limits)
@@ -342,34 +343,41 @@ class Wanted(NamedTuple):
 def _bucket_changes(
     table: PinnedTable, source: ChangeFiles, step: Step, bucket: int, wanted: Wanted, names: list[str]
 ) -> Iterator[pa.Table]:
-    """The signed rows of a bucket, range of keys by range of keys: what a range takes stays in the cache."""
+    """The signed rows of a bucket, range of keys by range of keys: what a range takes stays in the cache.
+
+    What a small step takes stays in the process, for other readers of it.
+    """
     layout = table.layout
     counts = [COUNT_COLUMN] if layout.is_counted else []
     stored = list(dict.fromkeys([*layout.key, *names, *counts]))
     base = table.snapshot(step.base) if step.base and not layout.is_counted else None
-    for runs in _runs_by_partition(table, source, bucket, wanted, stored):
+    for files in _by_partition(source, bucket):
+        if base is not None and wanted.is_all and sum(entry.size for entry in files.all) <= PIECE_BYTES:
+            yield KeptStep(base, table.published.root, files.old, files.new).changes(names)
+            continue
+        runs = [deletions(layout, _cut_file(table, entry, wanted, stored).rows) for entry in files.old]
+        runs += [_cut_file(table, entry, wanted, stored) for entry in files.new]
         for within in key_ranges(layout, runs, PIECE_BYTES):
             if layout.is_counted:
                 yield _repeated(merge_runs(layout, within).rows, names, is_load=step.base == 0)
             elif base is None:
                 yield with_row_kind(present(layout, merge_runs(layout, within)).select(names), INSERT)
             else:
-                yield _net(base, Touched.by(layout, within), names)
+                yield net(base, within, names)
 
 
-def _runs_by_partition(
-    table: PinnedTable, source: ChangeFiles, bucket: int, wanted: Wanted, stored: list[str]
-) -> Iterable[list[SortedRows]]:
+def _by_partition(source: ChangeFiles, bucket: int) -> Iterable[ChangeFiles]:
     """The files of a bucket that hold touched keys, oldest first, for each partition apart."""
-    runs: dict[Partition, list[SortedRows]] = defaultdict(list)
+    found: dict[Partition, ChangeFiles] = defaultdict(lambda: ChangeFiles(()))
     for entry in source.old:
         if entry.bucket == bucket:
-            gone = _cut_file(table, entry, wanted, stored).rows
-            runs[entry.partition].append(deletions(table.layout, gone))
+            files = found[entry.partition]
+            found[entry.partition] = replace(files, old=(*files.old, entry))
     for entry in source.new:
         if entry.bucket == bucket:
-            runs[entry.partition].append(_cut_file(table, entry, wanted, stored))
-    return runs.values()
+            files = found[entry.partition]
+            found[entry.partition] = replace(files, new=(*files.new, entry))
+    return found.values()
 
 
 def _cut_file(table: PinnedTable, entry: FileEntry, wanted: Wanted, stored: list[str]) -> SortedRows:
@@ -380,62 +388,6 @@ def _cut_file(table: PinnedTable, entry: FileEntry, wanted: Wanted, stored: list
         return SortedRows(pa.Table.from_batches([file.select(stored)]), file.kinds)
     rows = pa.Table.from_batches([file.take(stored, chosen)])
     return SortedRows(rows, None if file.kinds is None else file.kinds[chosen])
-
-
-class Touched(NamedTuple):
-    """Keys that a step touches: of each key row ``rows[newest]`` is the newest, or says that it is gone.
-
-    The rows are those of some runs as they came. Most columns are not gathered before it is known which rows
-    have changed.
-    """
-
-    layout: Layout
-    rows: pa.Table
-    newest: Positions
-    is_there: Mask
-
-    @classmethod
-    def by(cls, layout: Layout, runs: Sequence[SortedRows]) -> Self:
-        """The keys of some runs of a table with a primary key, oldest first."""
-        rows, kinds = joined(runs)
-        rows = rows.combine_chunks()
-        newest = np.arange(rows.num_rows)
-        if len(runs) > 1:
-            newest = order_by([rows.column(name) for name in layout.key]).lasts
-        is_there = np.ones(len(newest), np.bool_) if kinds is None else kinds[newest] == 0
-        return cls(layout, rows, newest, is_there)
-
-    @property
-    def keys(self) -> pa.Table:
-        """Each key once."""
-        return gather(self.rows.select(list(self.layout.key)), self.newest)
-
-
-def _net(base: Snapshot, touched: Touched, names: Sequence[str]) -> pa.Table:
-    """Signed rows from the images of each touched key at the base and at the target."""
-    key = touched.layout.key
-    positions, before = base.match(list(key), touched.keys, select=names)
-    after, newest, is_after = touched.rows.select(names), touched.newest, touched.is_there
-    if not before.num_rows:  # nothing but new keys, as in a log of events
-        return with_row_kind(gather(after, newest[is_after]), INSERT)
-    before_of = np.full(len(newest), -1, np.int64)
-    before_of[positions] = np.arange(before.num_rows)
-    both = np.flatnonzero(is_after & (before_of >= 0))
-    values = [name for name in names if name not in key]
-    same = same_rows(before.select(values), before_of[both], after, newest[both])
-    is_changed = np.ones(len(newest), np.bool_)
-    is_changed[both[same]] = False
-    leaves, comes = (before_of >= 0) & is_changed, is_after & is_changed
-    leaving, coming = np.flatnonzero(leaves), np.flatnonzero(comes)
-    # of a key the old image stands just before the new one
-    stop = np.cumsum(leaves.astype(np.int64) + comes)
-    old, new = stop[leaving] - 1 - comes[leaving], stop[coming] - 1
-    rows, kinds = np.empty(len(old) + len(new), np.int64), np.empty(len(old) + len(new), np.int8)
-    rows[old], rows[new] = before_of[leaving], newest[coming] + before.num_rows
-    kinds[old] = np.where(is_after[leaving], UPDATE_BEFORE, DELETE)
-    kinds[new] = np.where(before_of[coming] >= 0, UPDATE_AFTER, INSERT)
-    images = pa.concat_tables([pa.Table.from_arrays(before.columns, schema=after.schema), after])
-    return with_row_kind(gather(images, rows), kinds)
 
 
 def _repeated(rows: pa.Table, names: list[str], *, is_load: bool) -> pa.Table:

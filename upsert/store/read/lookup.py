@@ -240,11 +240,16 @@ def matches_by_key(layout: Layout, runs: Runs, probe: Probe, needed: Sequence[st
 
 
 class Newest(NamedTuple):
-    """What a bucket says last about some keys: ``rows[i]`` of key ``probes[i]``, deleted if its kind is 1."""
+    """What a bucket says last about some keys: ``rows[i]`` of key ``probes[i]``, deleted if its kind is 1.
+
+    The rows are those of these ``numbers`` in one ``file``.
+    """
 
     probes: Positions
     rows: pa.RecordBatch
     kinds: Kinds | None
+    file: DataFile
+    numbers: Positions
 
 
 def newest_by_key(layout: Layout, runs: Runs, probe: Probe, needed: Sequence[str]) -> Iterator[Newest]:
@@ -261,12 +266,12 @@ def newest_by_key(layout: Layout, runs: Runs, probe: Probe, needed: Sequence[str
                 continue
             rows = file.take(needed, hits.rows)
             kinds = None if file.kinds is None else file.kinds[hits.rows]
-            matched = pending[hits.probes]
+            matched, numbers = pending[hits.probes], hits.rows
             # by hash a hit may be a collision
             if not is_direct and not (same := _equals(rows, layout.key, part, hits.probes)).all():
-                matched, rows = matched[same], rows.filter(pa.array(same))
+                matched, numbers, rows = matched[same], numbers[same], rows.filter(pa.array(same))
                 kinds = None if kinds is None else kinds[same]
-            yield Newest(matched, rows, kinds)
+            yield Newest(matched, rows, kinds, file, numbers)
             pending = _without(pending, matched, len(probe))
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +38,7 @@ from upsert.store.read.lookup import (
     in_search_order,
     matches_by_index,
     matches_by_key,
+    newest_by_key,
     prepare,
     signed_matches,
 )
@@ -52,6 +53,14 @@ of a second."""
 
 OPEN_BYTES: Final = 1 << 20
 """What opening a bucket counts for."""
+
+
+class Place(NamedTuple):
+    """Rows of one file, by their numbers: row ``numbers[i]`` has key ``of_key[i]`` of those asked for."""
+
+    entry: FileEntry
+    numbers: Positions
+    of_key: Positions
 
 
 @dataclass(frozen=True)
@@ -360,6 +369,31 @@ class Snapshot:
         selected, wanted = self._selected(select), parse_where(where, self.layout.schema)
         with damage_named(self._root, lambda: self.files.entries):
             return self._match(index, probe, selected, wanted)
+
+    def places(self, keys: pa.Table) -> list[Place]:
+        """Where the rows of some primary keys lie; of a table with a primary key."""
+        index = self._index(self.layout.key)
+        probe = in_search_order(self.layout, index, prepare(self.layout, self.layout.key, keys))
+        found: list[Place] = []
+        with damage_named(self._root, lambda: self.files.entries):
+            for runs, part in buckets_for(self.layout, self.files, probe):
+                opened = [[self.open(entry) for entry in run] for run in runs]
+                for newest in newest_by_key(self.layout, opened, part, self.layout.key):
+                    of_key, numbers = part.origin[newest.probes], newest.numbers
+                    if newest.kinds is not None:
+                        is_there = newest.kinds == 0
+                        of_key, numbers = of_key[is_there], numbers[is_there]
+                    if len(numbers):
+                        found.append(Place(newest.file.entry, numbers, of_key))
+        return found
+
+    def rows_at(self, places: Sequence[Place], columns: Sequence[str]) -> pa.Table:
+        """Some columns of the rows at some places, in their order."""
+        with damage_named(self._root, lambda: self.files.entries):
+            batches = [self.open(place.entry).take(columns, place.numbers) for place in places]
+        if not batches:
+            return pa.schema([self.layout.stored.field(name) for name in columns]).empty_table()
+        return pa.Table.from_batches(batches)
 
     def index_for(self, columns: Sequence[str]) -> str | None:
         """What serves a lookup: ``PRIMARY KEY``, ``PRIMARY KEY prefix (a)``, an index, or None."""

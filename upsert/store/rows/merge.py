@@ -159,7 +159,7 @@ def same_rows(one: pa.Table, of_one: Positions, other: pa.Table, of_other: Posit
     [0, 2]
     """
     same = np.arange(len(of_one))
-    for field in sorted(one.schema, key=lambda field: _cost(field.type)):
+    for field in sorted(one.schema, key=lambda field: cost_to_compare(field.type)):
         if not len(same):
             break
         left, right = (
@@ -170,7 +170,8 @@ def same_rows(one: pa.Table, of_one: Positions, other: pa.Table, of_other: Posit
     return same
 
 
-def _cost(type_: pa.DataType) -> int:
+def cost_to_compare(type_: pa.DataType) -> int:
+    """Which values of two types to compare first: those of the lower cost."""
     return 2 if not types.is_scalar(type_) else int(is_text(type_))
 
 
