@@ -80,8 +80,8 @@ def test_a_failure_that_stays_is_raised_at_once() -> None:
     assert (clock.calls, clock.pauses) == (1, [])
 
 
-def test_a_process_that_calls_loads_no_event_loop() -> None:
-    """Each worker takes locks; a library of retries would bring asyncio along, and tornado if there."""
+def test_a_call_that_does_not_fail_loads_no_event_loop() -> None:
+    """Each worker takes locks; the library of retries brings asyncio along, and tornado if there."""
     script = (
         "import sys; from upsert.retry import retried; "
         "retried(lambda: 1, is_passing=bool, first_pause_s=1); "
