@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -89,7 +90,8 @@ class QueryWriter(DataStreamWriter):
     """A writer whose query writes its checkpoint to a local disk without processes, as `configure` says.
 
     It does so where the checkpoint is on the local disk and the session has no setting of its own. The
-    session has the setting while the query starts, which copies it, and then no longer.
+    session has the setting while the query starts, which copies it, and then no longer. What a stop
+    interrupts in the middle of a micro-batch ends as Spark expects it.
     """
 
     def __init__(self, df: DataFrame) -> None:
@@ -108,6 +110,20 @@ class QueryWriter(DataStreamWriter):
         """Some options of the query."""
         for key, value in options.items():
             self.option(key, value)
+        return self
+
+    def foreachBatch(self, func: Callable[[DataFrame, int], None]) -> Self:  # noqa: N802
+        """Let a function write each micro-batch."""
+
+        def written(rows: DataFrame, batch: int) -> None:
+            try:
+                func(rows, batch)
+            except Exception as error:
+                if (interruption := _interruption(error)) is None:
+                    raise
+                raise RuntimeError(_STOPPED.format(interruption)) from None
+
+        super().foreachBatch(written)
         return self
 
     def begin(self) -> None:
@@ -135,6 +151,24 @@ class QueryWriter(DataStreamWriter):
                 return super().start(path, format, outputMode, partitionBy, queryName)
             finally:
                 spark.conf.unset(_CHECKPOINT_FILES)
+
+
+_STOPPED: Final = "py4j.protocol.Py4JJavaError: An error occurred while calling a micro-batch: {}"
+"""By a regular expression for such a text Spark knows that a stop has interrupted a function in Python.
+
+It goes deeper with each character between its two ends: with a trace of the JVM there the stack overflows.
+"""
+_INTERRUPTIONS: Final = (
+    "java.lang.InterruptedException",
+    "java.io.InterruptedIOException",
+    "java.nio.channels.ClosedByInterruptException",
+)
+
+
+def _interruption(error: Exception) -> str | None:
+    """The exception of the JVM by which a stop has interrupted what an error is about; None for none."""
+    text = "".join(traceback.format_exception(error))
+    return next((name for name in _INTERRUPTIONS if name in text), None)
 
 
 def query_writer(df: DataFrame) -> DataStreamWriter:

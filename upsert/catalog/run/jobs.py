@@ -21,7 +21,7 @@ from upsert.catalog.session import CHECKPOINT, PIPELINE, TRIGGER, SessionOptions
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.sql import statements as s
 from upsert.store.storage import storage_of
-from upsert.streaming_query import stop_query
+from upsert.streaming_query import checkpoint_of_query, stop_query
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -105,8 +105,11 @@ class Job:
         """How the query of the job runs."""
         return StreamSettings(self.checkpoint, options.value(TRIGGER), self.query_name)
 
-    def started(self, writer: DataStreamWriter, settings: StreamSettings) -> StreamingQuery:
-        """The query, running; refuses what Spark has no way to run as a stream."""
+    def started(
+        self, spark: SparkSession, writer: DataStreamWriter, settings: StreamSettings
+    ) -> StreamingQuery:
+        """The query, running; refuses what Spark cannot run as a stream, and a second one of the job."""
+        self._refuse_second(spark)
         try:
             return settings.applied(writer).start()
         except AnalysisException as cause:
@@ -116,6 +119,17 @@ class Job:
                 "rows that are only added needs a WATERMARK among its groups, or a table of the connector "
                 "'upsert-kafka' keyed by them"
             ) from cause
+
+    def _refuse_second(self, spark: SparkSession) -> None:
+        """Refuse a stream whose checkpoint one of this session has: Spark would stop that one."""
+        own = self.checkpoint if "://" in self.checkpoint else f"file:{os.path.abspath(self.checkpoint)}"
+        for query in spark.streams.active:
+            if checkpoint_of_query(query) == own:
+                raise ConfigurationError(
+                    f"table {self.name!r}: a job must have one stream into it, got another one while query "
+                    f"{str(query.id)!r} runs with the same checkpoint {self.checkpoint!r}; STOP JOB that "
+                    f"one, or write one INSERT with UNION ALL, or SET another '{PIPELINE}' or '{CHECKPOINT}'"
+                )
 
     def refuse_left_checkpoint(self, context: Context) -> None:
         """Refuse to create a table whose rows an earlier table of its name has received."""

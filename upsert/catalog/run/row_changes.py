@@ -459,7 +459,7 @@ class Target:
         else:
             writer = table.write_changes(changes)
         settings = job.settings(context.options)
-        return lambda: Running(self.what, job.started(writer, settings), job.checkpoint)
+        return lambda: Running(self.what, job.started(rows.sparkSession, writer, settings), job.checkpoint)
 
 
 def _with_materialize(context: Context, name: str, options: Mapping[str, str]) -> dict[str, str]:

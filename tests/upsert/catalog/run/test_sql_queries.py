@@ -444,6 +444,21 @@ class TestStreaming:
             catalog.sql("SELECT id FROM orders WHERE product IN (SELECT product FROM products)", spark)
         assert "\n" not in str(told.value)
 
+    def test_a_second_stream_into_a_table_does_not_end_the_first(self, sql: Session, tmp_path: Path) -> None:
+        """Spark itself would stop the first one, and give its checkpoint to the second."""
+        sql(f"SET 'checkpoint.location' = '{tmp_path / 'checkpoints'}'")
+        insert = "INSERT INTO sales SELECT id, 'x', amount FROM orders"
+        running = sql(insert)
+        assert isinstance(running, Running)
+        try:
+            for second in (insert, f"{insert} WHERE id > 9"):
+                with pytest.raises(ConfigurationError, match=r"one stream into it, got another .* STOP JOB"):
+                    sql(second)
+            assert running.query.isActive
+        finally:
+            running.query.stop()
+        sql.ran(insert)
+
     def test_failure_of_a_statement_is_the_error_that_it_is_about(self, sql: Session) -> None:
         sql("SET 'pipeline.name' = 'sales'")
         running = sql("INSERT INTO sales SELECT id, 'x', amount FROM orders")
