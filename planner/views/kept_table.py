@@ -95,9 +95,12 @@ def _is_compared(rows: Snapshot) -> bool:
 
 def snapshot_of(table: Table, versions: Versions) -> int | None:
     """The newest snapshot that stands for these versions."""
-    for info in reversed(table.history()):
-        if dict(info.base_versions or {}) == versions:
+    for info in table.published.backwards():
+        known = info.base_versions or {}
+        if known == versions:
             return info.data_version
+        if any(known.get(uuid, 0) < version for uuid, version in versions.items()):
+            return None  # no table goes back
     return None
 
 

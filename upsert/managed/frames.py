@@ -40,6 +40,7 @@ from upsert.store.metadata.stands_for import StandsFor
 from upsert.store.read.row_metadata import metadata_option
 from upsert.store.rows.merge_rules import DEDUPLICATE
 from upsert.store.rows.partitions import Overwrite
+from upsert.store.storage.local import synced_together
 from upsert.store.table import Table
 from upsert.store.table_options import SINK_MATERIALIZE
 from upsert.stream_keys import UpsertKey
@@ -164,10 +165,13 @@ def commit(rows: DataFrame | pa.Table, path: str, stands_for: StandsFor, *, over
         write(rows, path, {"stands-for": json.dumps(stands_for.to_json())}, overwrite=overwrite)
         return
     table = Table.open(path)
-    staged = [table.stage(collected(rows), order="none")] if rows.num_rows else []
     replaced = Overwrite() if overwrite else None
-    with table.discarded_if_failed(staged):
-        table.commit(staged, overwrite=replaced, stands_for=stands_for)
+    with synced_together():
+        staged = []
+        if rows.num_rows:
+            staged = [table.stage(collected(rows), order="none", is_committed_here=True)]
+        with table.discarded_if_failed(staged):
+            table.commit(staged, overwrite=replaced, stands_for=stands_for)
     table_file.show_stream(path)
 
 

@@ -81,7 +81,10 @@ _END_LENGTH: Final = len(b',\n "checksum": "0123456789abcdef"\n}')
 
 def content_of(value: Mapping[str, Any], subject: str) -> bytes:
     """The content of a file that says ``value``; ``subject`` is whose file it is, see ``subject_of``."""
-    body = json.dumps({"format": FORMAT_VERSION, **value}, indent=1).encode().removesuffix(b"\n}")
+    # a line a field: Python's own encoder, which alone can indent what is within, takes ten times as long
+    fields = {"format": FORMAT_VERSION, **value}.items()
+    lines = ",\n ".join(f"{json.dumps(name)}: {json.dumps(said)}" for name, said in fields)
+    body = f"{{\n {lines}".encode()
     return body + b',\n "checksum": "%016x"\n}' % _checksum(body, subject)
 
 

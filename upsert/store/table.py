@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from typing import Final, Self, TypeVar
 
@@ -118,6 +118,9 @@ class Table:
             KafkaUnavailableError: the table has a log, whose brokers did not answer.
         """
         folder = paths.table_folder(path)
+        if if_not_exists:
+            with suppress(TableNotFoundError):
+                return cls.open(folder)
         try:
             stored = with_metadata_aside(schema, f"table {os.path.basename(folder)!r}")
             stored.check_new_names()
@@ -141,14 +144,14 @@ class Table:
         """
         folder = paths.table_folder(path)
         table_file.check_named(folder)
-        table = cls(table_file.read(folder))
+        table = cls(table_file.looked(folder))
         if uuid not in (None, table.uuid):
             raise TableNotFoundError(
                 f"table {folder!r} was replaced by another one: its uuid must be {uuid!r}, got "
                 f"{table.uuid!r}; run the query again"
             )
         # which says what the table's definition is by now
-        table.published.latest(has_just_read_table=True)
+        table.published.looked(has_just_read_table=True)
         return table
 
     def __repr__(self) -> str:
@@ -399,7 +402,9 @@ class Table:
         found = (self.changes_between(start, end, buckets=[one]) for one in range(self.options.bucket))
         return (self.stage(_changes.inverted(rows), order="none") for rows in found if rows.num_rows)
 
-    def stage(self, rows: Rows, *, order: Order, definition: int | None = None) -> StagedFiles:
+    def stage(
+        self, rows: Rows, *, order: Order, definition: int | None = None, is_committed_here: bool = False
+    ) -> StagedFiles:
         """Write the files of one task that has *all* rows of the buckets it writes to; publish nothing.
 
         Args:
@@ -408,12 +413,15 @@ class Table:
                 left must be one value per key. Of a table with a sequence or a merge engine the rows are
                 kept as they are until they are committed.
             definition: version of the table's definition whose columns the rows have; None for the present.
+            is_committed_here: whether this process commits them: few such rows need no file before that.
 
         Raises:
             SchemaError: the rows do not fit.
             ChangelogError: two different values of one key are left.
         """
-        return staging.stage_folded(self.published, rows, order, definition)
+        return staging.stage_folded(
+            self.published, rows, order, definition, is_committed_here=is_committed_here
+        )
 
     def stage_raw(self, rows: Rows, *, definition: int | None = None) -> StagedFiles:
         """Write one task's rows as they are, of any partitioning; ``commit`` folds them as order="none" does.
@@ -528,7 +536,7 @@ class Table:
     def _info(self, id: int | str | None) -> SnapshotInfo:
         if isinstance(id, str):
             return self.published.tag(id).snapshot
-        return self.published.latest() if id is None else self.published.equal_to(id)
+        return self.published.looked() if id is None else self.published.equal_to(id)
 
     def history(self) -> tuple[SnapshotInfo, ...]:
         """The snapshots that can be read, oldest first."""

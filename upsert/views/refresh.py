@@ -25,6 +25,7 @@ from upsert.failpoints import reach
 from upsert.managed import frames
 from upsert.spark_formats import active
 from upsert.spark_table import arrow_of, collected, table_for_spark
+from upsert.store.metadata.looks import looking_once
 from upsert.store.metadata.stands_for import Costs, Refresh, StandsFor
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.table import Table
@@ -291,13 +292,24 @@ class Refresher:
 
     def refresh(self, versions: Versions) -> bool:
         """Let the view stand for these versions of its tables or later ones; False if it does already."""
-        table = Table.open(self.path, self.uuid)
+        with looking_once():
+            table = Table.open(self.path, self.uuid)
+            prepared = self._refreshed(table, versions)
+        if prepared is None:
+            return False
+        reach(POINTS[1])
+        if not prepared.is_tidy and self.plan is not None and not is_connect(self.spark):
+            self._tidy(table, prepared)
+        return True
+
+    def _refreshed(self, table: Table, versions: Versions) -> Prepared | None:
+        """What a refresh has run, which is committed; None if there was nothing to do."""
         head = table.snapshot()
         known = head.info.base_versions or {}
         # another process may have been faster with one of them: no table goes back
         versions = {base: max(id, known.get(base, 0)) for base, id in versions.items()}
         if versions == known:
-            return False
+            return None
         try:
             with hidden_tables.reading(table.root) if self._reads_hidden(table) else nullcontext():
                 prepared = self._prepared(table, versions)
@@ -320,10 +332,7 @@ class Refresher:
                 "of its query apart, got two rows of one key; choose columns that do, or create the view "
                 "without a key"
             ) from cause
-        reach(POINTS[1])
-        if not prepared.is_tidy and self.plan is not None and not is_connect(self.spark):
-            self._tidy(table, prepared)
-        return True
+        return prepared
 
     def explain(self, versions: Versions) -> Explained:
         """What a refresh to some versions reads and computes."""

@@ -26,6 +26,7 @@ from upsert.errors import (
 from upsert.show import html
 from upsert.spark_formats import QueryWriter, register
 from upsert.store.alterations import SetOptions
+from upsert.store.metadata.looks import looking_once
 from upsert.store.metadata.stands_for import Refresh
 from upsert.store.predicate import Where
 from upsert.store.read.snapshot import Snapshot
@@ -260,7 +261,7 @@ class View:
             CommitConflictError: another process has refreshed the view meanwhile.
         """
         self._check_may_run()
-        with own_errors_first():
+        with own_errors_first(), looking_once():
             return self.refresher().refresh(newest_versions(self.name, self.bases))
 
     def explain(self) -> str:
@@ -309,8 +310,9 @@ class View:
         writer = QueryWriter(df).queryName(f"view {self.name}").option("checkpointLocation", self.checkpoint)
 
         def keep(told: DataFrame, batch: int) -> None:  # noqa: ARG001 - the view itself knows what is done
-            self._check_may_run()
-            refresher.refresh(newest_versions(self.name, self.bases))
+            with looking_once():
+                self._check_may_run()
+                refresher.refresh(newest_versions(self.name, self.bases))
             told.collect()  # for Spark's progress, once what it tells of has been done
 
         query = (writer.trigger(**trigger) if trigger else writer).foreachBatch(keep).start()

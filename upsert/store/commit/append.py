@@ -45,6 +45,7 @@ from upsert.store.rows.layout import Layout
 from upsert.store.rows.merge import SortedRows
 from upsert.store.rows.merge_engines import Stored, combine
 from upsert.store.rows.partitions import Overwrite, beginning_of, check_within
+from upsert.store.storage.local import synced_together
 
 
 class Resolution:
@@ -172,11 +173,12 @@ def is_recorded(info: SnapshotInfo, transaction: Transaction | None) -> bool:
 def write(committer: Committer, rows: Rows, terms: Terms) -> Committed:
     """Commit rows in their order, as one snapshot; what was written for them goes where that fails."""
     history = committer.history
-    staged = [staging.stage_folded(history, rows, "rows")]
-    with discarded_if_failed(committer, lambda: staged):
-        if isinstance(rows, pa.RecordBatchReader):
-            history.latest()  # to read them may have taken hours
-        return commit_staged(committer, staged, terms)
+    with synced_together():
+        staged = [staging.stage_folded(history, rows, "rows", is_committed_here=True)]
+        with discarded_if_failed(committer, lambda: staged):
+            if isinstance(rows, pa.RecordBatchReader):
+                history.latest()  # to read them may have taken hours
+            return commit_staged(committer, staged, terms)
 
 
 def commit_staged(committer: Committer, staged: Iterable[StagedFiles], terms: Terms) -> Committed:

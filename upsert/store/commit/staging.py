@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, count
 from typing import Final, NamedTuple, TypeAlias
 from uuid import uuid4
 
@@ -60,7 +60,8 @@ class RawFile:
     """A file of raw changes: signed rows, part by part.
 
     ``order`` says whether the order of a key's rows means anything, ``definition`` which version of the
-    table's definition they were written under.
+    table's definition they were written under. What the process that stages a few rows commits itself is in
+    ``batches``, and in no file.
     """
 
     file: str
@@ -68,6 +69,7 @@ class RawFile:
     parts: tuple[RawPart, ...]
     order: Order = "none"
     definition: int = 0
+    batches: tuple[pa.RecordBatch, ...] | None = field(default=None, repr=False, compare=False)
 
 
 class BucketPart(NamedTuple):
@@ -123,15 +125,33 @@ def _write_raw(
         pa.OSFile(local, "wb") as sink,
         pa.ipc.new_file(sink, _schema(layout)) as writer,
     ):
-        for piece in pieces:
-            stored, signs = conform(layout, piece, _owner(root))
-            for portion in split(layout, stored, signs):
-                writer.write_batch(_sorted_batch(layout, portion))
-                parts.append(RawPart(portion.bucket_id, len(parts), portion.rows.num_rows))
+        for part, batch in _raw_parts(root, layout, pieces):
+            writer.write_batch(batch)
+            parts.append(part)
     if not parts:
         storage_of(path).delete(path)
         return None
     return RawFile(name, base, tuple(parts), order, layout.version)
+
+
+def _raw_in_memory(root: str, layout: Layout, base: int, rows: pa.Table, order: Order) -> RawFile | None:
+    """As ``_write_raw``, without a file."""
+    found = [*_raw_parts(root, layout, [rows])]
+    if not found:
+        return None
+    parts, batches = tuple(part for part, _ in found), tuple(batch for _, batch in found)
+    return RawFile("", base, parts, order, layout.version, batches)
+
+
+def _raw_parts(
+    root: str, layout: Layout, pieces: Iterable[pa.Table]
+) -> Iterator[tuple[RawPart, pa.RecordBatch]]:
+    numbers = count()
+    for piece in pieces:
+        stored, signs = conform(layout, piece, _owner(root))
+        for portion in split(layout, stored, signs):
+            part = RawPart(portion.bucket_id, next(numbers), portion.rows.num_rows)
+            yield part, _sorted_batch(layout, portion)
 
 
 def _schema(layout: Layout) -> pa.Schema:
@@ -167,10 +187,21 @@ def signed_rows(root: str, layout: Layout, parts: Iterable[BucketPart]) -> Itera
 
 
 def _read(root: str, layout: Layout, file: RawFile, part: RawPart) -> pa.Table:
+    batch = _batch_in(root, file, part.batch) if file.batches is None else file.batches[part.batch]
+    schema = pa.schema([field.remove_metadata() for field in _schema(layout)])
+    if file.definition != layout.version:
+        columns = batch.drop_columns([_SIGN_COLUMN])
+        projection = Projection.of(columns.schema, layout, f"file of raw changes {file.file!r}")
+        arrays = projection.apply(columns, schema.names[:-1]).columns
+        return pa.Table.from_arrays([*arrays, batch.column(_SIGN_COLUMN)], schema=schema)
+    return pa.Table.from_arrays(batch.columns, schema=schema)
+
+
+def _batch_in(root: str, file: RawFile, number: int) -> pa.RecordBatch:
     path = paths.resolve(root, file.file)
     try:
-        batch = storage_of(path).mapped(
-            path, lambda local: pa.ipc.open_file(pa.memory_map(local)).get_batch(part.batch)
+        return storage_of(path).mapped(
+            path, lambda local: pa.ipc.open_file(pa.memory_map(local)).get_batch(number)
         )
     except StorageError:
         raise  # the file may be whole
@@ -179,13 +210,6 @@ def _read(root: str, layout: Layout, file: RawFile, part: RawPart) -> pa.Table:
             f"file of raw changes {path!r} must be there until it is committed, got {cause}; write the rows "
             "again"
         ) from cause
-    schema = pa.schema([field.remove_metadata() for field in _schema(layout)])
-    if file.definition != layout.version:
-        columns = batch.drop_columns([_SIGN_COLUMN])
-        projection = Projection.of(columns.schema, layout, f"file of raw changes {file.file!r}")
-        arrays = projection.apply(columns, schema.names[:-1]).columns
-        return pa.Table.from_arrays([*arrays, batch.column(_SIGN_COLUMN)], schema=schema)
-    return pa.Table.from_arrays(batch.columns, schema=schema)
 
 
 @dataclass(frozen=True)
@@ -210,11 +234,23 @@ class StagedFiles:
         return sum(e.rows for e in self.files) + sum(p.rows for raw in self.raw for p in raw.parts)
 
 
-def stage_folded(history: History, rows: Rows, order: Order, definition: int | None = None) -> StagedFiles:
+_FEW_BYTES: Final = 4 << 20
+"""Raw changes that take no more stay in the memory of the process that commits them."""
+
+
+def stage_folded(
+    history: History,
+    rows: Rows,
+    order: Order,
+    definition: int | None = None,
+    *,
+    is_committed_here: bool = False,
+) -> StagedFiles:
     """Fold the rows of each bucket and write them as data files of level 0.
 
     What is too large to be folded in memory goes through a file of raw changes, gone afterwards. Where the
-    commit must look at the table's rows (``MergeRules.needs_present_rows``), all does, and stays.
+    commit must look at the table's rows (``MergeRules.needs_present_rows``), all does, and stays; few rows
+    stay in memory instead, if this process commits them.
     ``definition`` is the version that has the rows' columns; None for the present one.
 
     Raises:
@@ -224,6 +260,8 @@ def stage_folded(history: History, rows: Rows, order: Order, definition: int | N
     # an older base than the latest snapshot only makes those careful who delete files
     base, layout, root = history.seen_just_now().id, _layout(history, definition), history.root
     if layout.merge.needs_present_rows:
+        if is_committed_here and isinstance(rows, pa.Table) and rows.nbytes <= _FEW_BYTES:
+            return _staged_raw(history, _raw_in_memory(root, layout, base, rows, order))
         return stage_raw(history, rows, order, definition)
     pieces = pieces_of(rows)
     first, second = next(pieces), next(pieces, None)
@@ -359,6 +397,7 @@ def _shared_bucket(bucket: int) -> ConfigurationError:
 def remove(root: str, staged: StagedFiles) -> None:
     """Delete the files of ``staged``; whatever is gone already is no error."""
     for raw in (*staged.raw, *staged.folded):
-        storage_of(root).delete(paths.staging_path(root, raw.file))
+        if raw.batches is None:
+            storage_of(root).delete(paths.staging_path(root, raw.file))
     for entry in staged.files:
         remove_data_file(root, entry.file)

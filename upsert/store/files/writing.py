@@ -33,6 +33,7 @@ from upsert.store.rows.keys import key_of_row, lower_bound, upper_bound
 from upsert.store.rows.layout import KIND_COLUMN, Layout, with_ids
 from upsert.store.rows.merge import SortedRows, halves, joined, weight
 from upsert.store.storage import storage_of
+from upsert.store.storage.local import sync_file
 from upsert.store.table_options import TARGET_BYTES
 
 
@@ -150,7 +151,7 @@ def _write_file(
         file = ChecksummedFile(out)
         format_.write(file, rows, compression)
         out.flush()
-        os.fsync(out.fileno())
+        sync_file(local, out.fileno())
         return file.checksum, os.fstat(out.fileno())
 
 

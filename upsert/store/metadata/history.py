@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache, partial
@@ -27,6 +27,7 @@ from upsert.store.metadata import stored_files, table_file, tag_file
 from upsert.store.metadata.definition import Definition
 from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.metadata.file_set import FileSet
+from upsert.store.metadata.looks import looks
 from upsert.store.metadata.manifest import Manifest, after, apply, read_manifest, read_rows
 from upsert.store.metadata.shared_mapping import SharedMapping
 from upsert.store.metadata.snapshot import EMPTY, ManifestRef, SnapshotInfo, parsed
@@ -107,7 +108,16 @@ class History:
             self._check_identity()
         info = self._latest()
         self._look_at(info)
+        if (seen := looks()) is not None:
+            seen.note(self, True)
         return info
+
+    def looked(self, *, has_just_read_table: bool = False) -> SnapshotInfo:
+        """``latest``; within ``looking_once`` what this thread has seen a moment ago."""
+        seen = looks()
+        if seen is not None and seen.recent(self) and self._seen is not None:
+            return self._seen
+        return self.latest(has_just_read_table=True) if has_just_read_table else self.latest()
 
     def _look_at(self, info: SnapshotInfo) -> None:
         if info.definition > self.definition.version:
@@ -127,7 +137,7 @@ class History:
         In an object store, where a look is three requests, it does not look again: who builds on a snapshot
         that is not the latest any more loses the race for the next id, and looks then.
         """
-        return self.latest() if self._storage.is_local else self.seen
+        return self.looked() if self._storage.is_local else self.seen
 
     def seen_from(self, id: int) -> SnapshotInfo:
         """``seen``, after another look if that is older than a snapshot which must be there."""
@@ -242,7 +252,7 @@ class History:
         """
         if id == 0:
             return EMPTY
-        head = head or self.latest()
+        head = head or self._looked_for(id)
         self._check_id(id, head)
         if id < head.oldest:
             return self._tagged(id, head)
@@ -284,7 +294,7 @@ class History:
 
     def equal_to(self, id: int, head: SnapshotInfo | None = None) -> SnapshotInfo:
         """The newest retained snapshot with the rows of snapshot ``id``: it has the fewest files to read."""
-        head = head or self.latest()
+        head = head or self._looked_for(id)
         if id == 0:
             return EMPTY
         self._check_id(id, head)
@@ -314,8 +324,17 @@ class History:
 
     def retained(self, head: SnapshotInfo | None = None) -> tuple[SnapshotInfo, ...]:
         """All snapshots that may be read, oldest first; `SnapshotExpiredError` if one expired meanwhile."""
-        head = head or self.latest()
-        return tuple(self._info(number) for number in range(max(head.oldest, 1), head.id + 1))
+        return tuple(reversed([*self.backwards(head)]))
+
+    def backwards(self, head: SnapshotInfo | None = None) -> Iterator[SnapshotInfo]:
+        """``retained``, newest first, one at a time."""
+        head = head or self.looked()
+        return (self._info(number) for number in range(head.id, max(head.oldest, 1) - 1, -1))
+
+    def _looked_for(self, id: int) -> SnapshotInfo:
+        """``looked``, or the latest snapshot if that must be newer."""
+        looked = self.looked()
+        return looked if id <= looked.id else self.latest()
 
     def check_kept(self, head: SnapshotInfo) -> None:
         """Make sure that a boundary keeps the newest snapshot, before anything below it is deleted."""

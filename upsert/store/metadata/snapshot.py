@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final, Literal, Self
 from weakref import WeakValueDictionary
@@ -44,12 +45,34 @@ class ManifestRef(Jsonable):
     removed: int = field(default=0, metadata=written_with("first"))
     part: int = field(default=0, metadata=written_with("part"))
 
+    def to_json(self) -> dict[str, Any]:
+        """As of `Jsonable`; made once, for each later snapshot says it again."""
+        return self._said
+
+    @cached_property
+    def _said(self) -> dict[str, Any]:
+        return super().to_json()
+
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """The same object for all snapshots that name it: a process may remember thousands of them."""
         if (found := _known.get(said := repr(value))) is None:
-            found = _known[said] = super().from_json(value)
+            found = super().from_json(value)
+            found._check()
+            _known[said] = found
         return found
+
+    def _check(self) -> None:
+        """Refuse what cannot be."""
+        for number in (self.entries, self.sequence, self.checksum, self.removed, self.part):
+            if number < 0:
+                raise ValueError(f"{number} is no integer of at least 0")
+        if not paths.is_manifest(self.name):
+            raise ValueError(f"{self.name!r} is no name of a manifest")
+        if self.removed > self.entries:
+            raise ValueError(f"{self.name!r} has {self.removed} removals, of {self.entries} entries")
+        if len(self.first) != len(self.last) or key_of(self.first) > key_of(self.last):
+            raise ValueError(f"{self.name!r} has partitions from {self.first} to {self.last}")
 
     @property
     def ends(self) -> Ends | None:
@@ -117,8 +140,7 @@ class SnapshotInfo(Jsonable):
 
     def __post_init__(self) -> None:
         """Refuse what cannot be: a snapshot speaks of itself and of what was before it."""
-        refs = refs_of(self)
-        numbers = [*vars(self).values(), *(number for ref in refs for number in vars(ref).values())]
+        numbers = vars(self).values()
         named = (self.writers, self.log_offsets, self.base_versions or {})
         for number in (*numbers, *(number for each in named for number in each.values())):
             if isinstance(number, int) and number < 0:
@@ -128,15 +150,9 @@ class SnapshotInfo(Jsonable):
                 raise ValueError(f"{name!r} is {number}, ahead of snapshot {self.id}")
         if self.delta_rows > self.rows:
             raise ValueError(f"'delta_rows' is {self.delta_rows}, of {self.rows} rows")
-        for ref in refs:
-            if not paths.is_manifest(ref.name):
-                raise ValueError(f"{ref.name!r} is no name of a manifest")
+        for ref in refs_of(self):
             if ref.sequence > self.id:
                 raise ValueError(f"{ref.name!r} is of snapshot {ref.sequence}, ahead of snapshot {self.id}")
-            if ref.removed > ref.entries:
-                raise ValueError(f"{ref.name!r} has {ref.removed} removals, of {ref.entries} entries")
-            if len(ref.first) != len(ref.last) or key_of(ref.first) > key_of(ref.last):
-                raise ValueError(f"{ref.name!r} has partitions from {ref.first} to {ref.last}")
         for partition in self.log_offsets:
             if not partition.isdecimal():
                 raise ValueError(f"{partition!r} is no partition of a log")

@@ -45,6 +45,7 @@ from upsert.store.paths import BucketId
 from upsert.store.rows.layout import Layout
 from upsert.store.rows.merge import SortedRows, key_ranges, merge_runs, present
 from upsert.store.rows.partitions import is_within, specified
+from upsert.store.storage.local import synced_together
 from upsert.store.table_options import TARGET_BYTES, TableOptions
 
 
@@ -330,12 +331,13 @@ def execute(
     history = committer.history
     base = (history.seen_just_now() if has_just_looked else history.latest()).id
     root, layout = history.root, history.layout
-    written = [
-        [entry for group in merge.groups for entry in write(root, layout, base, merge, group)]
-        for merge in jobs
-    ]
-    reach("compact.after-write")
-    return publish(committer, jobs, written, has_just_looked=has_just_looked)
+    with synced_together():
+        written = [
+            [entry for group in merge.groups for entry in write(root, layout, base, merge, group)]
+            for merge in jobs
+        ]
+        reach("compact.after-write")
+        return publish(committer, jobs, written, has_just_looked=has_just_looked)
 
 
 def publish(

@@ -75,23 +75,25 @@ SAID = {
 
 def assert_says(content: bytes, said: Mapping[str, Any], checksum: str) -> None:
     """Compare to the byte: format, what is said in this order, checksum."""
-    assert content.decode() == json.dumps({"format": 1, **said, "checksum": checksum}, indent=1)
+    fields = {"format": 1, **said, "checksum": checksum}.items()
+    lines = ",\n ".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in fields)
+    assert content.decode() == f"{{\n {lines}\n}}"
 
 
 def test_a_snapshot() -> None:
-    assert_says(SNAPSHOT.content(UUID), SAID, "e341f03aabc67dc7")
+    assert_says(SNAPSHOT.content(UUID), SAID, "c5fcfb043f7b288b")
 
 
 def test_a_tag() -> None:
     said = {"created_ms": 5, "snapshot": {"format": 1, **SAID}}
-    assert_says(Tag("monday", SNAPSHOT, 5).content(UUID), said, "f7caf077a019d67a")
+    assert_says(Tag("monday", SNAPSHOT, 5).content(UUID), said, "7cf589f04bdc7d40")
 
 
 @pytest.mark.parametrize(
     ("version", "said", "checksum"),
     [
-        (Version.complete(3), {"base": 3, "cursor": None, "target": 3}, "abb33e187b37fc9f"),
-        (Version(0, 5, (1, 2**63)), {"base": 0, "cursor": [1, str(2**63)], "target": 5}, "5caca4ae21878dc8"),
+        (Version.complete(3), {"base": 3, "cursor": None, "target": 3}, "451ddf0e7b8c0e18"),
+        (Version(0, 5, (1, 2**63)), {"base": 0, "cursor": [1, str(2**63)], "target": 5}, "9f4d5fe1263b6d45"),
     ],
 )
 def test_a_consumer(version: Version, said: Mapping[str, Any], checksum: str) -> None:
@@ -101,7 +103,7 @@ def test_a_consumer(version: Version, said: Mapping[str, Any], checksum: str) ->
 
 @pytest.mark.parametrize(
     ("state", "properties", "checksum"),
-    [("made", {"bootstrap.servers": "broker:9092"}, "78f83af39cfa9522"), (GONE, {}, "e7910ef4262ab565")],
+    [("made", {"bootstrap.servers": "broker:9092"}, "070dd85715975198"), (GONE, {}, "e7910ef4262ab565")],
 )
 def test_where_a_log_began(tmp_path: Path, state: Any, properties: Mapping[str, str], checksum: str) -> None:
     begun = LogBeginning("flights", 4, 1_700_000_000_000, state, {"bootstrap.servers": "broker:9092"})
@@ -130,7 +132,7 @@ def test_a_definition() -> None:
         "untracked": [[["day", "a"]], [["day", "b"]], [["day", None]]],
         "last_id": 9,
     }
-    assert_says(content, said, "8da7348efddb758d")
+    assert_says(content, said, "044f2dcf9a45295b")
 
 
 def test_what_is_published_is_what_is_read(tmp_path: Path) -> None:

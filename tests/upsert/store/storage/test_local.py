@@ -1,11 +1,21 @@
 """A local disk does what is asked of every store."""
 
+import os
+from collections.abc import Callable
 from pathlib import Path
+
+import pyarrow as pa
+import pytest
 
 from tests.upsert.store.storage.contract import (
     assert_a_table_lives_there,
     assert_one_of_eight_writers_of_a_name_wins,
 )
+from upsert.schema import TableSchema
+from upsert.store.storage.local import LOCAL, synced_together
+from upsert.store.table import Table
+
+KEYED = TableSchema.of({"id": pa.int64(), "v": pa.string()}, primary_key=["id"])
 
 
 def test_a_table_lives_there(tmp_path: Path) -> None:
@@ -16,3 +26,68 @@ def test_a_table_lives_there(tmp_path: Path) -> None:
 def test_of_eight_writers_of_one_name_one_wins(tmp_path: Path) -> None:
     (tmp_path / "table").mkdir()
     assert_one_of_eight_writers_of_a_name_wins(str(tmp_path / "table"), races=3)
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """The files and folders, by inode, that are as durable as they are now."""
+    found, sync = set[int](), os.fsync
+
+    def noted(descriptor: int) -> None:
+        sync(descriptor)
+        found.add(os.fstat(descriptor).st_ino)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    return found
+
+
+def written(table: Table) -> None:
+    table.write(pa.table({"id": [1, 2], "v": ["a", "b"]}))
+
+
+def overwritten_and_compacted(table: Table) -> None:
+    for _ in range(3):
+        table.write(pa.table({"id": [1, 2], "v": ["a", "b"]}))
+    table.compact()
+
+
+@pytest.mark.parametrize("act", [written, overwritten_and_compacted])
+@pytest.mark.parametrize("engine", ["deduplicate", "partial-update"])
+def test_all_that_a_snapshot_needs_is_on_the_disk_when_its_name_appears(
+    act: Callable[[Table], None],
+    engine: str,
+    tmp_path: Path,
+    synced: set[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = Table.create(tmp_path / "t", KEYED, {"merge-engine": engine})
+    link, lost = os.link, list[list[str]]()
+
+    def checked(source: str, target: str) -> None:
+        folder = Path(target).parent
+        there = [one for one in Path(table.path).rglob("*") if "staging" not in str(one) and one != folder]
+        lost.append([one.name for one in there if one.stat().st_ino not in synced and one.suffix != ".lock"])
+        link(source, target)
+        synced.discard(folder.stat().st_ino)  # it has a new name
+
+    monkeypatch.setattr(os, "link", checked)
+    act(table)
+    assert lost == [[]] * len(table.history())
+    assert Path(table.path, "snapshot").stat().st_ino in synced
+
+
+def test_what_cannot_be_written_through_is_told_with_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(descriptor: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    one, other = (str(tmp_path / name) for name in ("one", "other"))
+    with synced_together():
+        LOCAL.write(one, b"rows")
+        monkeypatch.setattr(os, "fsync", refuse)
+        with pytest.raises(OSError, match="Input/output error") as told:
+            LOCAL.put_if_absent(other, b"rows")
+    assert told.value.filename == one
+    assert not Path(other).exists()
+    assert len(os.listdir(f"/proc/{os.getpid()}/fd")) < 500
