@@ -7,6 +7,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+Ints = npt.NDArray[np.int64]
+"""Whole numbers."""
+
 Positions = npt.NDArray[np.int64]
 """Numbers of rows."""
 
@@ -43,6 +46,25 @@ def min_max(array: pa.Array) -> tuple[pa.Scalar, pa.Scalar]:
     # Arrow finds those of intervals only where they are numbers
     ends = pc.min_max(array.cast(pa.int64()) if pa.types.is_duration(type_) else array)
     return ends["min"].cast(type_), ends["max"].cast(type_)
+
+
+def decimal_words(array: pa.Array) -> tuple[Ints, Ints]:
+    """Low and high 64-bit words of the unscaled values of a decimal array."""
+    words = np.frombuffer(array.buffers()[1], dtype=np.int64) if len(array) else np.empty(0, np.int64)
+    pairs = words[2 * array.offset : 2 * (array.offset + len(array))].reshape(-1, 2)
+    return np.ascontiguousarray(pairs[:, 0]), np.ascontiguousarray(pairs[:, 1])
+
+
+def decimals_of(low: Ints, high: Ints, type_: pa.DataType, is_missing: Mask) -> pa.Array:
+    """Decimals of the words of their unscaled values, which fit; NULL where they are missing.
+
+    >>> low, high = np.array([150, -1]), np.array([0, -1])
+    >>> decimals_of(low, high, pa.decimal128(5, 2), np.array([False, False])).to_pylist()
+    [Decimal('1.50'), Decimal('-0.01')]
+    """
+    known = pa.array(~is_missing).buffers()[1] if is_missing.any() else None
+    words = pa.py_buffer(np.column_stack([low, high]))
+    return pa.Array.from_buffers(type_, len(low), [known, words])
 
 
 def floor_divided(numbers: pa.Array | pa.ChunkedArray, divisor: int) -> pa.Array | pa.ChunkedArray:

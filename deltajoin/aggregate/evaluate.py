@@ -5,7 +5,7 @@ Results of the aggregate functions have Spark's own types and values, on Arrow.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
@@ -17,12 +17,11 @@ import pyarrow.compute as pc
 from deltajoin.aggregate.spec import DeltaAggregateSpec, Measure
 from deltajoin.core.codes import Ints, codes_of_keys, codes_of_rows, first_of_each
 from upsert import types
-from upsert.arrays import Mask, is_null, one_array
+from upsert.arrays import Mask, decimal_words, decimals_of, is_null, one_array
 from upsert.conditions.evaluate import mask
 from upsert.errors import SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import TableSchema
-from upsert.store.rows.hashing import decimal_words
 from upsert.store.rows.keys import as_key, as_values
 
 _MAX_DIGITS: Final = 38
@@ -89,13 +88,14 @@ def _order(groups: Ints, *values: pa.Array) -> Ints:
     columns = [pa.array(groups)]
     for value in values:
         columns += [pa.array(~is_null(value)).cast(pa.int8())] if value.null_count else []
-        columns.append(_orderable(value))
+        columns.append(orderable(value))
     table = pa.table(columns, names=[str(number) for number in range(len(columns))])
     found: Ints = pc.sort_indices(table, [(name, "ascending") for name in table.column_names]).to_numpy()
     return found.astype(np.int64)
 
 
-def _orderable(value: pa.Array) -> pa.Array:
+def orderable(value: pa.Array) -> pa.Array:
+    """Values that Arrow orders as Spark does these: NaN is the greatest number, and -0.0 goes before 0.0."""
     if pa.types.is_boolean(value.type):
         return value.cast(pa.int8())
     if pa.types.is_floating(value.type):
@@ -129,7 +129,9 @@ def _sums(value: pa.Array, groups: Ints, count: int, type_: pa.DataType) -> pa.A
     is_empty = np.bincount(groups, minlength=count) == 0
     if pa.types.is_floating(type_):
         return pa.array(_floating_sums(value, groups, count), pa.float64(), mask=is_empty)
-    return _in_type(_exact_sums(value, groups, count), is_empty, type_)
+    limbs = _summed_limbs(value, groups, count)
+    found = _of_limbs(limbs, is_empty, type_)
+    return _in_type(_whole(limbs), is_empty, type_) if found is None else found
 
 
 def _averages(value: pa.Array, groups: Ints, count: int, type_: pa.DataType) -> pa.Array:
@@ -156,19 +158,74 @@ def _floating_sums(value: pa.Array, groups: Ints, count: int) -> npt.NDArray[np.
 
 def _exact_sums(value: pa.Array, groups: Ints, count: int) -> npt.NDArray[Any]:
     """Sums of integers, or of decimals without their point, as Python integers: they overflow nowhere."""
-    total = np.zeros(count, dtype=object)
-    for power, limb in enumerate(_limbs(value)):
+    return _whole(_summed_limbs(value, groups, count))
+
+
+def _summed_limbs(value: pa.Array, groups: Ints, count: int) -> list[Ints]:
+    """Sums of the parts of whole numbers, which have 32 bits and a sign for the last one; sums have more."""
+    limbs = _limbs(value)
+    if count == 1:
+        return [np.array([limb.sum()]) for limb in limbs]
+    found = []
+    for limb in limbs:
         part = np.zeros(count, np.int64)
         np.add.at(part, groups, limb)
-        total += part.astype(object) * (1 << 32 * power)
+        found.append(part)
+    return found
+
+
+def _whole(limbs: Sequence[Ints]) -> npt.NDArray[Any]:
+    """Whole numbers of their parts, as Python integers."""
+    total = np.zeros(len(limbs[0]), dtype=object)
+    for power, limb in enumerate(limbs):
+        total += limb.astype(object) * (1 << _LIMB * power)
     return total
 
 
-def _limbs(value: pa.Array) -> tuple[npt.NDArray[np.int64], ...]:
+_LIMB: Final = 32
+_LOW: Final = (1 << _LIMB) - 1
+
+
+def _limbs(value: pa.Array) -> list[Ints]:
     """Whole numbers in parts of 32 bits, the lowest first; only the highest has a sign."""
-    words = decimal_words(value) if pa.types.is_decimal(value.type) else (value.cast(pa.int64()).to_numpy(),)
-    *lower, highest = [half for word in words for half in (word & 0xFFFFFFFF, word >> 32)]
-    return (*(half & 0xFFFFFFFF for half in lower), highest)
+    if pa.types.is_decimal(value.type):
+        low, high = decimal_words(value)
+        words = [low] if value.type.precision <= _DIGITS_OF_A_WORD else [low, high]
+    else:
+        words = [value.cast(pa.int64()).to_numpy()]
+    *lower, highest = [half for word in words for half in (word & _LOW, word >> _LIMB)]
+    return [*(half & _LOW for half in lower), highest]
+
+
+_DIGITS_OF_A_WORD: Final = 18
+
+
+def _of_limbs(limbs: Sequence[Ints], is_empty: Mask, type_: pa.DataType) -> pa.Array | None:
+    """Whole numbers of their parts in a type, or decimals without their point; None if one does not fit."""
+    digits, carry = list[Ints](), np.zeros(len(is_empty), np.int64)
+    for limb in limbs:
+        carried = limb + carry
+        digits.append(carried & _LOW)
+        carry = carried >> _LIMB
+    sign = -(digits[-1] >> _LIMB - 1)
+    if (carry != sign).any():  # more than the bits of its parts
+        return None
+    low = digits[0] | digits[1] << _LIMB
+    high = digits[2] | digits[3] << _LIMB if len(digits) > 2 else sign
+    if not pa.types.is_decimal(type_):
+        return pa.array(low, type_, mask=is_empty)
+    if not (
+        _are_below(low, high, 10**type_.precision) & ~_are_below(low, high, 1 - 10**type_.precision)
+    ).all():
+        return None
+    return decimals_of(low, high, type_, is_empty)
+
+
+def _are_below(low: Ints, high: Ints, bound: int) -> Mask:
+    """Which numbers of 128 bits, in two words, are less than another one."""
+    top, rest = np.int64(bound >> 64), np.uint64(bound & (1 << 64) - 1)
+    found: Mask = (high < top) | ((high == top) & (low.view(np.uint64) < rest))
+    return found
 
 
 def _in_type(exact: npt.NDArray[Any], is_empty: Mask, type_: pa.DataType) -> pa.Array:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, Self
@@ -409,8 +409,17 @@ class JoiningReader(_JoinStepReader):
     def read(self, partition: ShardOfStep) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """The consolidated rows of a shard."""
         begin_task()
+        return self._joined(JoinedTables.open(self._spec, partition.step.tables), partition)
+
+    def rows_between(
+        self, opened: JoinedTables, start: Sequence[Version], end: Sequence[Version]
+    ) -> Iterator[pa.RecordBatch]:
+        """The consolidated rows of a step, by one task's work."""
+        uuids = tuple(table.uuid for table in opened.tables)
+        return self._joined(opened, ShardOfStep(JoinStep(tuple(start), tuple(end), uuids)))
+
+    def _joined(self, tables: JoinedTables, partition: ShardOfStep) -> Iterator[pa.RecordBatch]:
         step, shard, shards = partition.step, partition.shard, partition.shards
-        tables = JoinedTables.open(self._spec, step.tables)
         changes = [tables.shard_changes(step, table, shard, shards) for table in range(len(tables.tables))]
         figures = Counter[str]()
         for batch in tables.evaluate(step, changes, shard=shard, shards=shards, figures=figures):

@@ -43,7 +43,7 @@ from upsert.store.kept import Kept
 from upsert.store.predicate import parse_where
 from upsert.store.read.changes import KeyShare, touched_rows
 from upsert.store.read.pinned_columns import PinnedColumns, PinnedWhere
-from upsert.store.read.snapshot import Snapshot
+from upsert.store.read.snapshot import Snapshot, View
 from upsert.store.table import Table
 from upsert.store.version import Version, step_between
 
@@ -143,10 +143,18 @@ class PinnedSide:
 
     def match(self, version: Version, where: Any, images: pa.Schema) -> Match:
         """Lookups at a version, among the rows for which ``where`` is true, with the types of ``images``."""
+        # one look at the table for all of them, as long as it stays what it is
+        known: dict[int, View] = {}
+
+        def view() -> View:
+            if (found := known.get(self.table.definition.version)) is None:
+                found = self.table.at(version)
+                known[self.table.definition.version] = found
+            return found
 
         def match(by: Sequence[str], keys: pa.Table, select: Sequence[str]) -> tuple[Ints, pa.Table]:
             def read(names: tuple[str, ...]) -> pa.Table:
-                positions, rows = self.table.at(version).match(
+                positions, rows = view().match(
                     self.names_now(by), self._keys_now(by, keys), select=names, where=self.where_now(where)
                 )
                 return rows.append_column(_POSITION, pa.array(positions, pa.int64()))

@@ -38,6 +38,9 @@ _SAME_NAMES: Final = (
 )
 """Catalyst classes whose operator has the same name in lower case."""
 
+GIVEN: Final = "Given"
+"""Name of a call that is its argument, and an error where that is NULL."""
+
 _OPERATORS: Final[Mapping[str, str]] = {
     **{name: name.lower() for name in _SAME_NAMES},
     "Add": "+",
@@ -47,6 +50,7 @@ _OPERATORS: Final[Mapping[str, str]] = {
     "EqualTo": "=",
     "FalseAbs": "wrapping abs",
     "FalseUnaryMinus": "wrapping neg",
+    GIVEN: "given",
     "GreaterThan": ">",
     "GreaterThanOrEqual": ">=",
     "LEGACYAdd": "wrapping +",
@@ -59,6 +63,14 @@ _OPERATORS: Final[Mapping[str, str]] = {
     "UnaryMinus": "neg",
 }
 """Catalyst class -> operator of a condition; `planner.spark.read` prefixes what is not as in ANSI mode."""
+
+OF_DECIMALS: Final[Mapping[str, str]] = {
+    "Add": "rounded +",
+    "Divide": "/",
+    "Multiply": "rounded *",
+    "Subtract": "rounded -",
+}
+"""The same for calls with NULL as a third argument, which has the type to whose digits they are rounded."""
 
 _WORDS: Final = {"tinyint": "byte", "smallint": "short", "int": "integer", "bigint": "long"}
 
@@ -83,9 +95,12 @@ def translated(expr: Expr, refs: Mapping[int, Ref]) -> Condition:
         case Column(number) if number in refs:
             return inside.Field(refs[number])
         case Literal(value, name):
-            return inside.Const(value, _arrow(expr, name))
+            return inside.Const(value, _type_of(expr, name))
         case Cast(value, name):
-            return inside.Cast(translated(value, refs), _arrow(expr, name))
+            return inside.Cast(translated(value, refs), _type_of(expr, name))
+        case Call(name, (one, other, Literal(None, type_name))) if name in OF_DECIMALS:
+            nothing = inside.Const(None, _type_of(expr, type_name))
+            return inside.Call(OF_DECIMALS[name], (translated(one, refs), translated(other, refs), nothing))
         case Call(name, args) if name in _OPERATORS:
             return inside.Call(_OPERATORS[name], tuple(translated(arg, refs) for arg in args))
         case Call("Missing", (value,)):
@@ -95,14 +110,23 @@ def translated(expr: Expr, refs: Mapping[int, Ref]) -> Condition:
     raise NotTranslatableError(without_ids(expr))
 
 
-def _arrow(expr: Expr, name: str) -> pa.DataType:
-    try:
-        type_ = types.from_json(_WORDS.get(name, name))
-    except CorruptTableError as cause:
-        raise NotTranslatableError(without_ids(expr)) from cause
-    if not types.is_scalar(type_):
+def _type_of(expr: Expr, name: str) -> pa.DataType:
+    if (type_ := arrow_type(name)) is None:
         raise NotTranslatableError(without_ids(expr))
     return type_
+
+
+def arrow_type(name: str) -> pa.DataType | None:
+    """The Arrow type for a scalar type that Spark SQL spells so; None for any other, and for a collation.
+
+    >>> arrow_type("bigint"), arrow_type("array<int>")
+    (DataType(int64), None)
+    """
+    try:
+        type_ = types.from_json(_WORDS.get(name, name))
+    except CorruptTableError:
+        return None
+    return type_ if types.is_scalar(type_) else None
 
 
 _COMPARISONS: Final = {

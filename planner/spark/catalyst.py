@@ -221,12 +221,18 @@ class Catalyst:
         """By what a Sort orders rows first; None if it orders those of each task alone (SORT BY)."""
         if not getattr(node, "global")():
             return None
-        first = node.order().head()
-        return FirstOrder(
-            first.child(),
-            self.class_name(first.direction()) == "Ascending$",
-            self.class_name(first.nullOrdering()) == "NullsFirst$",
-        )
+        return self.orders(node)[0]
+
+    def orders(self, node: JavaObject) -> list[FirstOrder]:
+        """By what a Sort orders rows, each expression."""
+        return [
+            FirstOrder(
+                one.child(),
+                self.class_name(one.direction()) == "Ascending$",
+                self.class_name(one.nullOrdering()) == "NullsFirst$",
+            )
+            for one in items_of(node.order())
+        ]
 
     def order_of_extreme(self, function: JavaObject) -> FirstOrder:
         """The order of which MIN or MAX is the first value; NULL, which it never is, stands last."""
@@ -623,6 +629,10 @@ class Catalyst:
         session = session or self.session
         rows = self._jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan)
         return DataFrame(rows, session)
+
+    def optimized(self, df: DataFrame) -> JavaObject:
+        """What the optimizer of its session makes of a DataFrame's plan."""
+        return df._jdf.queryExecution().optimizedPlan()
 
     def physical(self, plan: JavaObject, session: SparkSession) -> JavaObject:
         """The plan by which a session computes this one."""

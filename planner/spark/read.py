@@ -35,6 +35,7 @@ from planner.plan.expressions import (
     is_clock_word,
     walk_expression,
 )
+from planner.plan.in_arrow import Order
 from planner.plan.nodes import (
     LOOKUP_JOIN,
     OBSERVATION,
@@ -64,6 +65,7 @@ from planner.plan.nodes import (
     Wrapper,
 )
 from planner.plan.sources import KafkaTopic, ManagedTable, Mode, RecordRange
+from planner.plan.translate import OF_DECIMALS
 from planner.plan.trees import children, row_kind_of, walk
 from planner.refusals import Rewrite, not_held
 from planner.spark.catalyst import Catalyst, JavaObject
@@ -105,6 +107,9 @@ _DEFAULTS: Final = {
 }
 """What makes expressions mean something else: a parameter, and its value by default."""
 
+_ROUNDED: Final = frozenset({"DecimalDivideWithOverflowCheck", *OF_DECIMALS})
+"""Expressions of decimals that are rounded to their type; an `OperatorReader` adds it to their arguments."""
+
 _MIRROR: Final = "mirror.path"
 _APART: Final = "mirror.not-given"
 _CONNECTORS: Final = {name: connector for connector, name in SPARK_FORMATS.items()}
@@ -128,18 +133,15 @@ def read_plan(catalyst: Catalyst, df: DataFrame) -> Plan:
 class _Reader:
     """Reads one plan; a table is opened once."""
 
-    def __init__(self, catalyst: Catalyst) -> None:
+    def __init__(self, catalyst: Catalyst, *, asks_marks: bool = True) -> None:
         self.catalyst = catalyst
+        self.asks_marks = asks_marks
         self.tables: dict[str, Table] = {}
 
     def node(self, node: JavaObject) -> Plan:
         name, ref = self.catalyst.class_name(node), self.catalyst.keep(node)
-        if name == "Project" and (upserts := self.upserts(node)) is not None:
-            return Changelog(upserts.key.of, self.output(node), upserts, ref=ref)
-        if name == "Project" and (versions := self.versions(node)) is not None:
-            return Relation(name, self.output(node), is_streaming=True, lookups=versions, ref=ref)
-        if name == "Project" and WHOLE_MARK in self.kind_marks(node):
-            return Changelog(LOOKUP_JOIN, self.output(node), None, ref=ref)
+        if name == "Project" and self.asks_marks and (marked := self.marked(node, ref)) is not None:
+            return marked
         inputs = tuple(self.node(child) for child in self.catalyst.children(node))
         match name, inputs:
             case "StreamingRelationV2", ():
@@ -178,7 +180,18 @@ class _Reader:
                 return Wrapper(child, name, tuple(map(self.column, self.catalyst.references(node))), ref=ref)
             case "Window", (_,):
                 return Opaque(name, inputs, self.output(node), ref=ref, apart=self.apart(node))
-        return self.unknown(Opaque(name, inputs, self.output(node), ref=ref), node)
+        found = Opaque(name, inputs, self.output(node), ref=ref)
+        return self.unknown(found, node) if self.asks_marks else found
+
+    def marked(self, node: JavaObject, ref: int) -> Plan | None:
+        """What a Project stands for that has a mark of ours; None for another one."""
+        if (upserts := self.upserts(node)) is not None:
+            return Changelog(upserts.key.of, self.output(node), upserts, ref=ref)
+        if (versions := self.versions(node)) is not None:
+            return Relation("Project", self.output(node), is_streaming=True, lookups=versions, ref=ref)
+        if WHOLE_MARK in self.kind_marks(node):
+            return Changelog(LOOKUP_JOIN, self.output(node), None, ref=ref)
+        return None
 
     def sliding_windows(self, node: JavaObject, child: Plan, ref: int) -> SlidingWindows | None:
         """The node, if it is what Spark makes of `window(…)` with windows that overlap."""
@@ -406,6 +419,9 @@ class _Reader:
             if parts and parts[0].equals(replacement):
                 parts = self.catalyst.children(replacement)
         args = tuple(map(self.expr, parts))
+        if name in _ROUNDED and not self.asks_marks:
+            type_name = self.catalyst.type_name(expr)
+            args = (*args, Literal(None, type_name)) if type_name.startswith("decimal") else args
         if self.catalyst.has_plan(expr):
             return Call(SUBQUERY, args, ref=ref)
         if self.catalyst.is_filled_in(expr):
@@ -466,6 +482,30 @@ class _Reader:
         """What Catalyst has made an attribute of, if that is a window."""
         marks = self.catalyst.metadata(attribute)
         return [kind for mark, kind in _WINDOW_MARKS.items() if mark in marks]
+
+
+class OperatorReader:
+    """Reads a plan as the operators that it consists of, whatever they were made for, and by whom."""
+
+    def __init__(self, catalyst: Catalyst) -> None:
+        """Of the plans of a session."""
+        self.catalyst = catalyst
+        self._reader = _Reader(catalyst, asks_marks=False)
+
+    def node(self, plan: JavaObject) -> Plan:
+        """A plan."""
+        return self._reader.node(plan)
+
+    def orders(self, node: Opaque) -> list[Order]:
+        """By what a Sort orders rows."""
+        assert node.ref is not None
+        orders = self.catalyst.orders(self.catalyst.kept(node.ref))
+        return [Order(self._reader.expr(one.key), one.is_ascending, one.are_nulls_first) for one in orders]
+
+    def limit(self, node: Opaque) -> int | None:
+        """How many rows a limit lets through; None if that is computed."""
+        assert node.ref is not None
+        return self.catalyst.row_number(self.catalyst.kept(node.ref))
 
 
 def _upserts_of(table: ManagedTable) -> Upserts:

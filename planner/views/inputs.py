@@ -7,13 +7,13 @@ for millions. Few rows are read in the driver by the very same reader, and trave
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import StructType
 
 from deltajoin.spark.source import JoinStepSource
@@ -22,13 +22,14 @@ from planner.plan.trees import transform_up
 from planner.settings import Settings
 from planner.spark.build import build_plan
 from planner.spark.catalyst import Catalyst, JavaObject
-from planner.spark.few_rows import FewRows, OneTask
+from planner.spark.few_rows import OneTask
+from planner.spark.small_plan import SmallPlan
 from planner.spark.template import Template
 from planner.views.moves import Bases, Move, Versions, move_of
 from planner.views.stages import Folders
 from upsert.errors import TableNotFoundError
 from upsert.managed.datasource import TableStepSource, UpsertTableSource
-from upsert.managed.stepping import STEP, SUFFIX
+from upsert.managed.stepping import STEP, SUFFIX, StepReader
 from upsert.spark_table import FORMAT, arrow_schema
 from upsert.store.metadata.stands_for import Costs
 from upsert.store.table import Table
@@ -52,6 +53,10 @@ class Input(Protocol):
     @property
     def schema(self) -> StructType:
         """Its columns."""
+
+    @property
+    def meaning(self) -> Hashable:
+        """What its rows are: those of inputs with the same meaning are the same in each refresh."""
 
     def rows(self, move: Move) -> pa.Table | None:
         """Its rows, read in this process; None if they are many."""
@@ -97,6 +102,11 @@ class Source:
             self._format, self._options = catalyst.batch_source(relation)
             self._uuid = Table.open(self._options["path"]).uuid
 
+    @property
+    def meaning(self) -> Hashable:
+        """What is read, and which columns of it."""
+        return self._format, *sorted(self._options.items()), self.schema.json()
+
     @classmethod
     def of(cls, catalyst: Catalyst, node: JavaObject) -> Source | None:
         """What a node reads: a relation, or columns of a table; None for another one, and for VALUES."""
@@ -121,16 +131,14 @@ class Source:
         if not self._is_few(move):
             return None
         options = {name.lower(): value for name, value in self._at(move).items()}
-        reader = _SOURCES[self._format](options).reader(self.schema)
         batches: list[pa.RecordBatch] = []
         rows = size = 0
-        for partition in reader.partitions():
-            for batch in reader.read(partition):
-                assert isinstance(batch, pa.RecordBatch)  # our readers give Arrow
-                batches.append(batch)
-                rows, size = rows + batch.num_rows, size + batch.nbytes
-                if rows > FEW_ROWS or size > FEW_BYTES:
-                    return None
+        for batch in _batches(_SOURCES[self._format](options).reader(self.schema)):
+            assert isinstance(batch, pa.RecordBatch)  # our readers give Arrow
+            batches.append(batch)
+            rows, size = rows + batch.num_rows, size + batch.nbytes
+            if rows > FEW_ROWS or size > FEW_BYTES:
+                return None
         return pa.Table.from_batches(batches, batches[0].schema if batches else arrow_schema(self.schema))
 
     def frame(self, move: Move) -> DataFrame:
@@ -169,7 +177,7 @@ class Planning:
     settings: Settings
     view: ViewShape
     guesses: dict[str, int] = field(default_factory=dict)
-    of_few_rows: dict[Template[Input], FewRows] = field(default_factory=dict)
+    of_few_rows: dict[Template[Input], SmallPlan] = field(default_factory=dict)
     begun: set[tuple[str, ...]] = field(default_factory=set)
 
     @property
@@ -260,7 +268,11 @@ class Planning:
     def computed(self, template: Template[Input], move: Move) -> DataFrame | pa.Table:
         """What a plan gives for a refresh: its rows, if all of its inputs are few, else a DataFrame."""
         catalyst = self.catalyst
-        found = [one.rows(move) for one in template.inputs]
+        read: dict[Hashable, pa.Table | None] = {}
+        for one in template.inputs:
+            if one.meaning not in read:
+                read[one.meaning] = one.rows(move)
+        found = [read[one.meaning] for one in template.inputs]
         few = [rows for rows in found if rows is not None]
         rows, size = sum(one.num_rows for one in few), sum(one.nbytes for one in few)
         if len(few) == len(found) and rows <= FEW_ROWS and size <= FEW_BYTES:
@@ -271,12 +283,21 @@ class Planning:
         ]
         return catalyst.dataframe(template.over(leaves))
 
-    def _few_rows(self, template: Template[Input]) -> FewRows:
+    def _few_rows(self, template: Template[Input]) -> SmallPlan:
         """A plan over few rows, made when it is wanted first."""
         if (known := self.of_few_rows.get(template)) is None:
             leaves = [(one.leaf, one.schema) for one in template.inputs]
-            known = self.of_few_rows[template] = FewRows(self.catalyst, template, leaves, self.task)
+            known = self.of_few_rows[template] = SmallPlan(self.catalyst, template, leaves, self.task)
         return known
+
+
+def _batches(reader: DataSourceReader) -> Iterator[object]:
+    """All that a reader gives, read in this process."""
+    if isinstance(reader, StepReader):
+        yield from reader.rows()
+        return
+    for partition in reader.partitions():
+        yield from reader.read(partition)
 
 
 def _read(catalyst: Catalyst, one: Input, move: Move) -> JavaObject:

@@ -8,7 +8,7 @@ if that has one, else a hidden table of them, with a hash of what tells partitio
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -148,6 +148,11 @@ class TouchedRows:
         whole = spark_schema(source.schema, row_kind=False)
         self.schema = t.StructType([whole[name] for name in names])
         self.leaf = catalyst.analyzed(catalyst.session.createDataFrame([], self.schema))
+
+    @property
+    def meaning(self) -> Hashable:
+        """The table, and what is read of it."""
+        return self._path, tuple(self._names), repr(self._where)
 
     def rows(self, move: Move) -> pa.Table | None:
         """Its rows, read in this process; None if they are many."""

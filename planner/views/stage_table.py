@@ -9,7 +9,7 @@ computing all sums again. A group without rows stays in the table with a count o
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Final
 
 import pyarrow as pa
@@ -199,6 +199,11 @@ class StageRows:
         self.leaf = catalyst.analyzed(kept)
         there = table.results(kept).where(F.col(ROW_KIND_COLUMN) != RowKind.DELETE.value)
         self.node = table.relation(catalyst.analyzed(there))
+
+    @property
+    def meaning(self) -> Hashable:
+        """The stage."""
+        return self._table.path
 
     def rows(self, move: Move) -> pa.Table | None:
         """The rows at the versions that a refresh goes to, if they are few."""

@@ -3,8 +3,9 @@
 NULL follows three-valued logic, NaN equals NaN and is greater than any number, -0.0 equals 0.0, text is
 compared by its bytes. An integer that overflows is an error, as in Spark's ANSI mode; like Spark, AND, OR,
 IF, CASE and COALESCE do not look at what earlier arguments decide, so it is one only where Spark has one. The
-operators that wrap are those of Spark without ANSI mode.
-Whatever depends on a session's time zone, on a locale or on rules for the precision of decimals is refused
+operators that wrap are those of Spark without ANSI mode. A sum or a product of decimals has all digits that
+it may need, so it overflows nowhere.
+Whatever depends on a session's time zone, on a locale or on rules by which decimals are rounded is refused
 by `type_of`: `deltajoin.spark.tables` asks it for every condition before a join begins, the planner before it
 accepts one.
 """
@@ -13,16 +14,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial, reduce
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cache, partial, reduce
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert import types
-from upsert.arrays import Mask
+from upsert.arrays import Ints, Mask, decimal_words, decimals_of
 from upsert.conditions.expressions import Call, Cast, Condition, Const, Field, Ref, walk
 from upsert.errors import ConfigurationError, SchemaError
 
@@ -77,6 +80,11 @@ TEXT_WITH_CONSTANTS: Final = ("like", "startswith", "endswith", "contains", "sub
 DIGITS: Final = {8: 3, 16: 5, 32: 10, 64: 20}
 """Digits of a decimal that holds every integer of so many bits, as Spark counts them."""
 
+_FEWEST_DIGITS: Final = {**DIGITS, 64: 19}
+"""The same, as few as there may be."""
+
+_MOST_DIGITS: Final = 38
+
 
 def type_of(condition: Condition, types_of: Types) -> pa.DataType:
     """The type of a condition's value."""
@@ -119,14 +127,25 @@ def _type_of_call(call: Call, args: list[pa.DataType]) -> pa.DataType:
             need(all(map(pa.types.is_boolean, args)), "values must be BOOLEAN")
         case "isnan":
             need(pa.types.is_floating(args[0]), "the value must be FLOAT or DOUBLE")
+        case "+" | "-" | "*" as op if all(map(pa.types.is_decimal, args)):
+            found = _type_of_decimals(op, *args)
+            need(found is not None, f"the result must have at most {_MOST_DIGITS} digits")
+            return found
+        case "neg" | "abs" if pa.types.is_decimal(args[0]):
+            return args[0]
         case "+" | "-" | "*" | "neg" | "abs":
             are_numbers = pa.types.is_integer(args[0]) or pa.types.is_floating(args[0])
             need(
                 are_numbers and len(set(args)) == 1,
-                "values must be integers, FLOAT or DOUBLE, of one type: precision of decimals is Spark's own "
-                "matter",
+                "values must be decimals, or integers, FLOAT or DOUBLE of one type",
             )
             return args[0]
+        case "given":
+            return args[0]
+        case "/" | "rounded +" | "rounded -" | "rounded *":
+            need(all(map(pa.types.is_decimal, args)), "values must be decimals")
+            need(call.args[2] == Const(None, args[2]), "the result's type must be that of a NULL")
+            return args[2]
         case "if" | "case" as op:
             pairs = len(args) // 2
             values = args[1::2] + args[2 * pairs :]
@@ -151,6 +170,16 @@ def _type_of_call(call: Call, args: list[pa.DataType]) -> pa.DataType:
     return pa.bool_()
 
 
+def _type_of_decimals(op: str, one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """The type of a sum, a difference or a product with all of its digits; None if these are too many."""
+    if op == "*":
+        digits, scale = one.precision + other.precision + 1, one.scale + other.scale
+    else:
+        scale = max(one.scale, other.scale)
+        digits = max(one.precision - one.scale, other.precision - other.scale) + scale + 1
+    return pa.decimal128(digits, scale) if digits <= _MOST_DIGITS else None
+
+
 def _text_with_constants(call: Call, args: list[pa.DataType]) -> pa.DataType:
     need = partial(_need, call, args)
     texts = args[:1] if call.op == "substring" else args
@@ -171,7 +200,7 @@ def _is_widening(of: pa.DataType, to: pa.DataType) -> bool:
         if pa.types.is_integer(to):
             return bool(of.bit_width <= to.bit_width)
         if pa.types.is_decimal(to):
-            return bool(to.precision - to.scale >= DIGITS[of.bit_width])
+            return bool(to.precision - to.scale >= _FEWEST_DIGITS[of.bit_width])
         return bool(pa.types.is_floating(to))
     if pa.types.is_decimal(of) and pa.types.is_decimal(to):
         return bool(to.scale >= of.scale and to.precision - to.scale >= of.precision - of.scale)
@@ -186,14 +215,32 @@ def _need(call: Call, args: Sequence[pa.DataType], is_met: bool, rule: str) -> N
         raise ConfigurationError(f"condition {call}: {rule}, got {found}; write the condition otherwise")
 
 
-CAN_FAIL: Final = frozenset({"+", "-", "*", "neg", "abs"})
-"""Operators that overflow."""
+CAN_FAIL: Final = frozenset(
+    {"+", "-", "*", "neg", "abs", "/", "rounded +", "rounded -", "rounded *", "given"}
+)
+"""Operators that overflow, or of which a value of an argument is an error."""
 
 
 def mask(condition: Condition, column: Callable[[Ref], pa.Array], rows: int) -> Mask:
     """For each row whether the condition, one that ``type_of`` accepts, is true; NULL is not."""
-    found: Mask = pc.fill_null(_Rows(column, rows).value(condition), False).to_numpy(zero_copy_only=False)
+    return as_mask(_Rows(column, rows, {}).value(condition))
+
+
+def as_mask(values: pa.Array) -> Mask:
+    """For each value whether it is true; NULL is not."""
+    known = pc.fill_null(values, False) if values.null_count else values
+    found: Mask = known.to_numpy(zero_copy_only=False)
     return found
+
+
+def value(
+    condition: Condition, column: Callable[[Ref], pa.Array], rows: int, known: dict[int, pa.Array]
+) -> pa.Array:
+    """For each row the value of a condition, one that ``type_of`` accepts, of any type.
+
+    ``known`` has the values of parts by their ``id``, for other conditions on the same rows that share them.
+    """
+    return _Rows(column, rows, known).value(condition)
 
 
 @dataclass(frozen=True)
@@ -202,8 +249,16 @@ class _Rows:
 
     column: Callable[[Ref], pa.Array]
     count: int
+    known: dict[int, pa.Array]
 
     def value(self, condition: Condition) -> pa.Array:
+        if isinstance(condition, Field):
+            return self.column(condition.ref)
+        if (found := self.known.get(id(condition))) is None:
+            found = self.known[id(condition)] = self.computed(condition)
+        return found
+
+    def computed(self, condition: Condition) -> pa.Array:
         match condition:
             case Field(ref):
                 return self.column(ref)
@@ -273,7 +328,8 @@ class _Rows:
         if not _can_fail(condition):
             return self.value(condition)
         at = pc.indices_nonzero(rows)
-        some = replace(self, column=lambda ref: self.column(ref).take(at), count=len(at)).value(condition)
+        column = cache(lambda ref: self.column(ref).take(at))
+        some = _Rows(column, len(at), {}).value(condition)
         back = np.full(self.count, -1)
         back[at.to_numpy()] = np.arange(len(at))
         found = some.take(pa.array(back, mask=back < 0))
@@ -329,6 +385,92 @@ def _is_in(values: pa.Array, constants: Sequence[Condition]) -> pa.Array:
     return pc.if_else(may_be, found, pa.scalar(None, pa.bool_()))
 
 
+def _given(values: pa.Array) -> pa.Array:
+    if values.null_count:
+        raise pa.ArrowInvalid("NULL")
+    return values
+
+
+def _rounded_to(
+    calculate: Callable[[pa.Array, pa.Array], pa.Array], one: pa.Array, other: pa.Array, nothing: pa.Array
+) -> pa.Array:
+    """A sum, a difference or a product in the type of a NULL, to whose digits Spark rounds it."""
+    type_ = nothing.type
+    exact = calculate(
+        *(each.cast(pa.decimal256(each.type.precision, each.type.scale)) for each in (one, other))
+    )
+    if exact.type.scale > type_.scale:
+        # of a product Spark takes the first 39 digits before it rounds it
+        if len(exact) > exact.null_count and pc.max(pc.abs(exact)).as_py() >= Decimal(10) ** (
+            _FIRST_SCALE - exact.type.scale
+        ):
+            raise pa.ArrowInvalid("too many digits")
+        exact = pc.round(exact, type_.scale, "half_towards_infinity")
+    return exact.cast(type_)
+
+
+def _divided(one: pa.Array, other: pa.Array, nothing: pa.Array) -> pa.Array:
+    """Decimals divided as Spark does it: rounded to 39 digits behind the point, then to those of the type.
+
+    Halves are rounded away from zero.
+    """
+    type_ = nothing.type
+    is_missing = pc.or_(pc.is_null(one), pc.is_null(other)).to_numpy(zero_copy_only=False)
+    above, below = (_unscaled(array, is_missing) for array in (one, other))
+    if (below == 0).any():
+        raise pa.ArrowInvalid("divided by zero")
+    power = type_.scale - one.type.scale + other.type.scale
+    if (words := _divided_words(above, below, power, type_)) is not None:
+        return decimals_of(words, words >> 63, type_, is_missing)
+    pairs = zip(above.tolist(), below.tolist(), strict=True)
+    whole = [_divided_exactly(a, b, power, type_.scale) for a, b in pairs]
+    if max(map(abs, whole), default=0) >= 10**type_.precision:
+        raise pa.ArrowInvalid("too many digits")
+    low = np.array([value & _WORD for value in whole], np.uint64).view(np.int64)
+    return decimals_of(low, np.array([value >> 64 for value in whole], np.int64), type_, is_missing)
+
+
+_WORD: Final = (1 << 64) - 1
+
+_FIRST_SCALE: Final = 39
+"""Digits behind the point at which Spark rounds a quotient first."""
+
+
+def _unscaled(array: pa.Array, is_missing: Mask) -> npt.NDArray[Any]:
+    """Decimals without their point, 1 in place of what is missing; Python's integers where they are large."""
+    low, high = decimal_words(array)
+    if (high == low >> 63)[~is_missing].all():
+        return np.where(is_missing, 1, low)
+    return np.where(is_missing, 1, (high.astype(object) << 64) + low.view(np.uint64).astype(object))
+
+
+def _divided_words(one: Any, other: Any, power: int, type_: pa.DataType) -> Ints | None:
+    """The quotient where all of it fits into words, and rounding twice gives what rounding once does."""
+    if not 0 <= power <= 18 or one.dtype == object or other.dtype == object or type_.precision > 38:
+        return None
+    most, divisor = (max(int(each.max(initial=0)), -int(each.min(initial=0))) for each in (one, other))
+    # what is no half is further away from one than the first rounding can move it
+    if 2 * most * 10**power >= 1 << 63 or divisor >= 10 ** (_FIRST_SCALE - type_.scale):
+        return None
+    halves = 2 * np.abs(one) * 10**power // np.abs(other)
+    rounded = (halves + 1) // 2
+    if (rounded >= 10 ** min(type_.precision, 18)).any():
+        return None
+    found: Ints = np.where((one < 0) == (other < 0), rounded, -rounded)
+    return found
+
+
+def _divided_exactly(one: int, other: int, power: int, scale: int) -> int:
+    more = _FIRST_SCALE - scale
+    first = _rounded(abs(one) * 10 ** max(0, power + more), abs(other) * 10 ** max(0, -power - more))
+    found = _rounded(first, 10**more)
+    return found if (one < 0) == (other < 0) else -found
+
+
+def _rounded(one: int, other: int) -> int:
+    return (2 * one + other) // (2 * other)
+
+
 def _length(values: pa.Array) -> pa.Array:
     count = pc.binary_length if pa.types.is_binary(values.type) else pc.utf8_length
     return count(values).cast(pa.int32())
@@ -368,6 +510,11 @@ _FUNCTIONS: Final[dict[str, Callable[..., pa.Array]]] = {
     "+": pc.add_checked,
     "-": pc.subtract_checked,
     "*": pc.multiply_checked,
+    "/": _divided,
+    "rounded +": partial(_rounded_to, pc.add),
+    "rounded -": partial(_rounded_to, pc.subtract),
+    "rounded *": partial(_rounded_to, pc.multiply),
+    "given": _given,
     "neg": pc.negate_checked,
     "abs": pc.abs_checked,
     "wrapping +": pc.add,

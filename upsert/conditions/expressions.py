@@ -107,18 +107,20 @@ _OF_TWO: Final = (
 )
 _OF_ONE: Final = (
     *("not", "isnull", "isnotnull", "isnan", "neg", "abs", "wrapping neg", "wrapping abs"),
-    *("length", "year", "month", "day"),
+    *("length", "year", "month", "day", "given"),
 )
 OPERATORS: Final[Mapping[str, tuple[int, int | None]]] = {
     **dict.fromkeys(_OF_TWO, (2, 2)),
     **dict.fromkeys(_OF_ONE, (1, 1)),
     **dict.fromkeys(("and", "or", "in", "case", "concat"), (2, None)),
-    **dict.fromkeys(("if", "substring"), (3, 3)),
+    **dict.fromkeys(("if", "substring", "/", "rounded +", "rounded -", "rounded *"), (3, 3)),
     "coalesce": (1, None),
 }
 """Name of each operator -> least and most number of arguments (None: any).
 
 ``case`` is (condition, value)… and perhaps a last value without condition; ``in`` is a value and constants.
+``/`` and what is ``rounded`` are of two decimals, and of a NULL of the result's type. ``given`` is its
+argument, an error where NULL.
 ``wrapping`` is arithmetic of integers as Java does it, and Spark without its ANSI mode: what overflows begins
 again at the other end.
 """

@@ -322,6 +322,13 @@ class SteppingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generi
         """The rows of a step by tasks that share it in a cheaper way; None if there is none."""
         return None
 
+    def rows_between(
+        self, opened: Opened, start: Sequence[Version], end: Sequence[Version]
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of a step, all of them read in this process."""
+        for partition in self.partitions(*(self.offset_at(opened, tuple(each)) for each in (start, end))):
+            yield from self.read(partition)
+
     def keep(self, opened: Opened, start: Offset, end: Offset) -> None:
         """Hold what a replay of this step reads; for one that was planned before a restart."""
         first, last = (_reached(self.versions_of(opened, offset)) for offset in (start, end))
@@ -397,20 +404,26 @@ class StepReader(DataSourceReader):
     def __init__(self, reader: SteppingReader[Any], versions: Mapping[str, Any]) -> None:
         """The step of a stream's reader; refuses a step that does not say where a table is."""
         self._reader = reader
-        opened = reader.opened()
+        self._opened = opened = reader.opened()  # for this process
         uuids = [table.uuid for table in reader.tables_of(opened)]
         if missing := [uuid for uuid in uuids if uuid not in versions]:
             raise ConfigurationError(
                 f"option {STEP.key!r} must have the versions of all tables, those of {missing[0]} are missing"
             )
-        self._start, self._end = (
-            reader.offset_at(opened, tuple(Version.complete(int(versions[uuid][end])) for uuid in uuids))
-            for end in (0, 1)
-        )
+        self._ends = [tuple(Version.complete(int(versions[uuid][end])) for uuid in uuids) for end in (0, 1)]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tasks open the tables themselves."""
+        return {name: value for name, value in self.__dict__.items() if name != "_opened"}
 
     def partitions(self) -> list[InputPartition]:
         """Those of the stream's micro-batch; a batch must have one."""
-        return [*self._reader.partitions(self._start, self._end)] or [InputPartition(None)]
+        start, end = (self._reader.offset_at(self._opened, each) for each in self._ends)
+        return [*self._reader.partitions(start, end)] or [InputPartition(None)]
+
+    def rows(self) -> Iterator[pa.RecordBatch]:
+        """The rows of the step, all of them read in this process."""
+        return self._reader.rows_between(self._opened, *self._ends)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Its rows."""

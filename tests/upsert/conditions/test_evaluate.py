@@ -61,7 +61,7 @@ def answers(condition: Condition) -> list[bool | None]:
     return [None if is_null else bool(is_true) for is_true, is_null in zip(true, null, strict=True)]
 
 
-WIDE = pa.decimal128(14, 3)
+WIDE, LONG = pa.decimal128(14, 3), pa.decimal128(20, 0)
 F, T, N = False, True, None
 
 
@@ -133,6 +133,15 @@ CASES: list[tuple[Condition, list[Any]]] = [
     (of("=", Cast(field("g"), pa.float64()), "f"), [T, T, T, T, T, T, N]),
     (of("=", Cast(field("i"), pa.float64()), const(2.0**63, pa.float64())), [F, F, F, F, F, T, N]),
     (of("<", "y", const(b"b", pa.binary())), [T, T, F, T, N, F, T]),
+    (of("=", of("+", "n", "n"), const(Decimal("6.00"), pa.decimal128(11, 2))), [F, F, N, T, T, T, T]),
+    (
+        of("=", of("*", "n", of("neg", "n")), const(Decimal("-0.0001"), pa.decimal128(21, 4))),
+        [F, T, N, F, F, F, F],
+    ),
+    (
+        of("<", of("abs", of("-", "n", Cast(field("s"), WIDE))), const(Decimal(2), pa.decimal128(15, 3))),
+        [T, F, N, F, F, F, N],
+    ),
 ]
 
 
@@ -213,8 +222,9 @@ def test_floats_are_added_as_java_does() -> None:
         (of("=", "l", "l"), "scalar types"),
         (of("in", "i", "s"), "the list must be constants"),
         (of("and", "b", "i"), "values must be BOOLEAN"),
-        (of("+", "n", "n"), "precision of decimals is Spark's own matter"),
+        (of("*", Cast(field("i"), LONG), Cast(field("i"), LONG)), "at most 38 digits"),
         (of("+", "i", "s"), "of one type"),
+        (of("+", "n", "i"), "of one type"),
         (of("year", "t"), "must be a DATE: times depend on a time zone"),
         (of("like", "t", "u"), "must be constants"),
         (of("like", "t", const("a\\b", pa.string())), "a backslash must stand before"),
@@ -227,7 +237,7 @@ def test_floats_are_added_as_java_does() -> None:
         (of("coalesce", "i", "f"), "one type"),
         (of("isnull", Cast(field("t"), pa.int64())), "must lose nothing.*got STRING to BIGINT"),
         (of("isnull", Cast(field("i"), pa.int32())), "must lose nothing.*got BIGINT to INT"),
-        (of("isnull", Cast(field("i"), pa.decimal128(19, 0))), "must lose nothing"),
+        (of("isnull", Cast(field("i"), pa.decimal128(18, 0))), "must lose nothing"),
         (of("isnull", Cast(field("d"), pa.timestamp("us", tz="UTC"))), "depend on no time zone"),
     ],
 )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +29,7 @@ from upsert.store.metadata.partition_order import Ends, any_between
 from upsert.store.paths import BucketId, Partition
 from upsert.store.rows.conform import check_is_table, is_same_but_for_width
 from upsert.store.rows.hashing import Hashes, bucket_of, fixed_width, hash_columns, normalised_floats
-from upsert.store.rows.keys import equal_rows, order_by
+from upsert.store.rows.keys import equal_at, order_by
 from upsert.store.rows.layout import Layout, LookupIndex
 from upsert.store.rows.partitions import partition_codes
 
@@ -254,21 +254,20 @@ class Newest(NamedTuple):
 
 def newest_by_key(layout: Layout, runs: Runs, probe: Probe, needed: Sequence[str]) -> Iterator[Newest]:
     """The newest row of each key that a bucket of a keyed table has, also where it is a deletion."""
-    is_direct = _is_direct(layout, layout.key)
+    searched = _Searched.of(layout, probe)
     pending = np.arange(len(probe))
     for run in runs:
         for file in run:
             if not len(pending):
                 return
-            part = probe if len(pending) == len(probe) else probe.take(pending)
-            hits = _find(layout, file, part)
+            hits = searched.find(file, pending)
             if not len(hits.probes):
                 continue
             rows = file.take(needed, hits.rows)
             kinds = None if file.kinds is None else file.kinds[hits.rows]
-            matched, numbers = pending[hits.probes], hits.rows
+            matched, numbers = hits.probes, hits.rows
             # by hash a hit may be a collision
-            if not is_direct and not (same := _equals(rows, layout.key, part, hits.probes)).all():
+            if not searched.is_exact and not (same := _equals(rows, layout.key, probe, matched)).all():
                 matched, numbers, rows = matched[same], numbers[same], rows.filter(pa.array(same))
                 kinds = None if kinds is None else kinds[same]
             yield Newest(matched, rows, kinds, file, numbers)
@@ -303,7 +302,7 @@ def current_candidates(
     layout: Layout,
     index: LookupIndex,
     file: DataFile,
-    newer: Iterable[DataFile],
+    newer: Sequence[DataFile],
     probe: Probe,
     needed: Sequence[str],
     pending: Positions | None = None,
@@ -313,9 +312,9 @@ def current_candidates(
     With ``pending``, ascending, only these keys are looked for.
     """
     matches = _candidates(file, index, probe, needed, pending)
-    for hiding in newer:
-        matches = _not_in(layout, hiding, matches)
-    return matches
+    if not newer or not len(matches.probes):
+        return matches
+    return _kept(matches.probes, matches.rows, ~_are_hidden(layout, newer, matches.rows))
 
 
 def signed_matches(index: LookupIndex, runs: Runs, probe: Probe, needed: Sequence[str]) -> list[Matches]:
@@ -345,25 +344,25 @@ def _candidates(
     return _kept(hits.probes, rows, _equals(rows, probe.columns, probe, hits.probes))
 
 
-def _not_in(layout: Layout, newer: DataFile, matches: Matches) -> Matches:
-    """The candidates whose primary key a newer file does not hold."""
-    if not len(matches.probes):
-        return matches
-    columns = tuple(matches.rows.column(name) for name in layout.key)
-    keys = Probe(layout.key, columns, np.arange(len(matches.probes)))
-    # most keys are in one file only, so there is little left to be put in order
-    asked = newer.keys_that_may_be_there(keys.hashes(layout.key))
-    if not len(asked):
-        return matches
-    some = keys.take(asked)
-    order = np.argsort(_searched(layout, layout.lookup_index("pk"), some))
-    hits = _find(layout, newer, some.take(order))
-    stale = asked[order[hits.probes]]
-    if not _is_direct(layout, layout.key) and len(stale):
-        stale = stale[_equals(newer.take(layout.key, hits.rows), layout.key, keys, stale)]
-    kept = np.ones(len(matches.probes), dtype=np.bool_)
-    kept[stale] = False
-    return _kept(matches.probes, matches.rows, kept)
+def _are_hidden(layout: Layout, newer: Sequence[DataFile], rows: pa.RecordBatch) -> Mask:
+    """Which rows have a primary key that a newer file holds."""
+    columns = tuple(rows.column(name) for name in layout.key)
+    keys = Probe(layout.key, columns, np.arange(rows.num_rows))
+    searched = _Searched.of(layout, keys)
+    hidden, left = np.zeros(len(keys), np.bool_), keys.origin
+    for file in newer:
+        # most keys are in one file only, so there is little left to be put in order
+        asked = left[file.keys_that_may_be_there(searched.hashes[left])]
+        if not len(asked):
+            continue
+        hits = searched.find(file, asked[np.argsort(searched.codes[asked])])
+        stale = hits.probes
+        if not searched.is_exact and len(stale):
+            stale = stale[_equals(file.take(layout.key, hits.rows), layout.key, keys, stale)]
+        if len(stale):
+            hidden[stale] = True
+            left = np.flatnonzero(~hidden)
+    return hidden
 
 
 def _is_direct(layout: Layout, columns: tuple[str, ...]) -> bool:
@@ -371,28 +370,48 @@ def _is_direct(layout: Layout, columns: tuple[str, ...]) -> bool:
     return columns == layout.key and layout.is_searched_by_key
 
 
-def _find(layout: Layout, file: DataFile, probe: Probe) -> Hits:
-    """Rows whose primary key may be a probe's: exactly by an integer key, else by hash."""
-    key = layout.key
-    if not _is_direct(layout, key):
-        return search(file.index("pk"), probe.hashes(key))
-    keys = fixed_width(file.column(key[0]))
-    values = fixed_width(probe.column(key[0]))
-    asked = file.keys_that_may_be_there(probe.hashes(key))
-    wanted = values[asked]
-    # the probes are sorted: those outside of the file's range need no search
-    first = int(np.searchsorted(wanted, keys[0]))
-    stop = int(np.searchsorted(wanted, keys[-1], side="right"))
-    at = np.searchsorted(keys, wanted[first:stop])
-    found = np.flatnonzero(keys[at] == wanted[first:stop])
-    return Hits(asked[found + first], at[found])
+@dataclass(frozen=True)
+class _Searched:
+    """What files are searched for to find primary keys: integers themselves, which is exact, or hashes.
+
+    ``codes`` are the one or the other.
+    """
+
+    key: str
+    hashes: Hashes
+    codes: npt.NDArray[Any]
+    is_exact: bool
+
+    @classmethod
+    def of(cls, layout: Layout, probe: Probe) -> Self:
+        """Of the keys of a probe."""
+        hashes = probe.hashes(layout.key)
+        if not _is_direct(layout, layout.key):
+            return cls("", hashes, hashes, is_exact=False)
+        return cls(layout.key[0], hashes, fixed_width(probe.column(layout.key[0])), is_exact=True)
+
+    def find(self, file: DataFile, asked: Positions) -> Hits:
+        """Rows whose primary key may be one of those at some positions, which are in search order."""
+        if not self.is_exact:
+            hits = search(file.index("pk"), self.hashes[asked])
+            return Hits(asked[hits.probes], hits.rows)
+        keys = fixed_width(file.column(self.key))
+        asked = asked[file.keys_that_may_be_there(self.hashes[asked])]
+        wanted = self.codes[asked]
+        # those outside of the file's range need no search
+        first = int(np.searchsorted(wanted, keys[0]))
+        stop = int(np.searchsorted(wanted, keys[-1], side="right"))
+        at = np.searchsorted(keys, wanted[first:stop])
+        found = np.flatnonzero(keys[at] == wanted[first:stop])
+        return Hits(asked[found + first], at[found])
 
 
 def _equals(rows: pa.RecordBatch, columns: Sequence[str], probe: Probe, probes: Positions) -> Mask:
     """Which hits equal their keys in some columns."""
-    taken = pa.array(probes)
-    wanted = [probe.column(name).take(taken) for name in columns]
-    return equal_rows([rows.column(name) for name in columns], wanted)
+    found = np.ones(rows.num_rows, np.bool_)
+    for name in columns:
+        found &= equal_at(rows.column(name), probe.column(name), probes)
+    return found
 
 
 def _kept(probes: Positions, rows: pa.RecordBatch, kept: Mask | None) -> Matches:

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from upsert import types
-from upsert.arrays import is_null, one_array
+from upsert.arrays import decimal_words, is_null, one_array
 from upsert.errors import SchemaError
 
 Hashes = npt.NDArray[np.uint64]
@@ -92,13 +92,6 @@ def normalised_floats(array: pa.Array) -> npt.NDArray[Any]:
     values = _values(array, dtype) + dtype.type(0.0)  # -0.0 + 0.0 is 0.0
     values[np.isnan(values)] = dtype.type(np.nan)
     return values
-
-
-def decimal_words(array: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Low and high 64-bit words of the unscaled values of a decimal array."""
-    words = np.frombuffer(array.buffers()[1], dtype=np.int64) if len(array) else np.empty(0, np.int64)
-    pairs = words[2 * array.offset : 2 * (array.offset + len(array))].reshape(-1, 2)
-    return np.ascontiguousarray(pairs[:, 0]), np.ascontiguousarray(pairs[:, 1])
 
 
 def fixed_bytes(array: pa.Array) -> npt.NDArray[np.uint8]:

@@ -19,10 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert import types
-from upsert.arrays import Mask, Positions, is_null, one_array
+from upsert.arrays import Mask, Positions, decimal_words, is_null, one_array
 from upsert.store.rows.hashing import (
     canonical_bytes,
-    decimal_words,
     fixed_bytes,
     fixed_width,
     is_text,
@@ -93,8 +92,23 @@ def equal_rows(left: Sequence[Column], right: Sequence[Column]) -> npt.NDArray[n
     return equal
 
 
+def equal_at(values: pa.Array, others: pa.Array, at: Positions) -> Mask:
+    """Where values equal others at some positions, which are not NULL there; NULL equals nothing."""
+    if not _is_fixed(values.type):
+        return _equal(values, others.take(pa.array(at)))
+    found: Mask = fixed_width(values) == fixed_width(others)[at]
+    if values.null_count:
+        found &= ~is_null(values)
+    return found
+
+
+def _is_fixed(type_: pa.DataType) -> bool:
+    """Whether equal values of a type have equal numbers of `fixed_width`."""
+    return not (is_text(type_) or pa.types.is_decimal(type_) or pa.types.is_fixed_size_binary(type_))
+
+
 def _equal(one: pa.Array, other: pa.Array) -> npt.NDArray[np.bool_]:
-    if is_text(one.type) or pa.types.is_decimal(one.type) or pa.types.is_fixed_size_binary(one.type):
+    if not _is_fixed(one.type):
         same = pc.fill_null(pc.equal(one, other), False)
         texts: npt.NDArray[np.bool_] = same.to_numpy(zero_copy_only=False)
         return texts

@@ -1,0 +1,243 @@
+"""What Arrow does for the nodes of a plan over few rows (pure); `planner.plan.in_arrow` reads plans."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from deltajoin.aggregate.evaluate import computed, orderable
+from deltajoin.aggregate.spec import Measure
+from deltajoin.core.codes import codes_of_keys, equal_pairs, first_of_each
+from deltajoin.expressions import Condition
+from upsert.arrays import Positions, is_null, one_array
+from upsert.conditions.evaluate import as_mask, value
+from upsert.store.rows.hashing import hash_columns
+
+_MOST_PAIRS: Final = 1_000_000
+"""So many rows of two inputs are put beside each other at most."""
+
+
+class NotInArrowError(ValueError):
+    """Spark has to compute it; the text says what."""
+
+
+@dataclass(frozen=True)
+class Hash:
+    """Spark's ``xxhash64`` of some expressions."""
+
+    args: tuple[Condition, ...]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Columns of some rows, by the names that they have here; ``known`` are values of expressions."""
+
+    columns: Mapping[str, pa.Array]
+    count: int
+    known: dict[int, pa.Array] = field(default_factory=dict)
+
+    def value(self, condition: Condition | Hash) -> pa.Array:
+        """An expression's value for each row."""
+        if isinstance(condition, Hash):
+            hashes = hash_columns([self.value(arg) for arg in condition.args], self.count)
+            return pa.array(hashes.view(np.int64))
+        return value(condition, lambda ref: self.columns[ref.column], self.count, self.known)
+
+    def take(self, at: Positions, names: Sequence[str]) -> Rows:
+        """Some of the rows, with these columns."""
+        taken = pa.array(at)
+        return Rows({name: self.columns[name].take(taken) for name in names}, len(at))
+
+
+class Step(Protocol):
+    """A node of a plan."""
+
+    def rows(self, inputs: Sequence[pa.Table]) -> Rows:
+        """The rows of some inputs."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """The columns that are needed of an input: their names here and there, and their types."""
+
+    number: int
+    columns: tuple[tuple[str, str, pa.DataType], ...]
+
+    def rows(self, inputs: Sequence[pa.Table]) -> Rows:
+        """Those of some inputs."""
+        given = inputs[self.number]
+        found = {}
+        for name, own, type_ in self.columns:
+            column = one_array(given.column(own))
+            found[name] = column if column.type == type_ else column.cast(type_)
+        return Rows(found, given.num_rows)
+
+
+@dataclass(frozen=True)
+class Filtered:
+    """The rows for which a condition is true, with the columns that are needed above."""
+
+    child: Step
+    condition: Condition
+    names: tuple[str, ...]
+
+    def rows(self, inputs: Sequence[pa.Table]) -> Rows:
+        """Those of some inputs."""
+        rows = self.child.rows(inputs)
+        kept = as_mask(rows.value(self.condition))
+        return rows if kept.all() else rows.take(np.flatnonzero(kept), self.names)
+
+
+@dataclass(frozen=True)
+class Projected:
+    """Columns computed of each row."""
+
+    child: Step
+    outputs: tuple[tuple[str, Condition | Hash], ...]
+
+    def rows(self, inputs: Sequence[pa.Table]) -> Rows:
+        """Those of some inputs."""
+        rows = self.child.rows(inputs)
+        return Rows({name: rows.value(condition) for name, condition in self.outputs}, rows.count)
+
+
+@dataclass(frozen=True)
+class Appended:
+    """The rows of several steps, whose columns meet by position."""
+
+    children: tuple[tuple[Step, tuple[str, ...]], ...]
+    names: tuple[str, ...]
+
+    def rows(self, inputs: Sequence[pa.Table]) -> Rows:
+        """Those of some inputs."""
+        found = [(child.rows(inputs), names) for child, names in self.children]
+        columns = zip(*([rows.columns[name] for name in names] for rows, names in found), strict=True)
+        count = sum(rows.count for rows, _ in found)
+        return Rows(dict(zip(self.names, map(pa.concat_arrays, columns), strict=True)), count)
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Rows of two inputs that meet: by equal ``keys`` of both, or each with each, where ``condition`` holds.
+
+    ``kind`` is "inner", "left outer", "left semi" or "left anti".
+    """
+
+    left: Step
+    right: Step
+    kind: str
+    keys: tuple[tuple[Condition, Condition], ...]
+    condition: Condition | None
+    of_left: tuple[str, ...]
+    of_right: tuple[str, ...]
+
+    def rows(self, inputs: Sequence[pa.Table]) -> Rows:
+        """Those of some inputs."""
+        left, right = self.left.rows(inputs), self.right.rows(inputs)
+        at, other = self._pairs(left, right)
+        if self.condition is not None:
+            both = Rows(_beside(left, at, right, pa.array(other)), len(at))
+            holds = as_mask(both.value(self.condition))
+            at, other = at[holds], other[holds]
+        if self.kind == "inner":
+            return Rows(self._beside(left, at, right, pa.array(other)), len(at))
+        has_met = np.zeros(left.count, np.bool_)
+        has_met[at] = True
+        if self.kind == "left outer":
+            alone = np.flatnonzero(~has_met)
+            is_missing = np.arange(len(at) + len(alone)) >= len(at)
+            found = pa.array(np.concatenate([other, np.zeros(len(alone), np.int64)]), mask=is_missing)
+            return Rows(self._beside(left, np.concatenate([at, alone]), right, found), len(is_missing))
+        return left.take(np.flatnonzero(has_met if self.kind == "left semi" else ~has_met), self.of_left)
+
+    def _pairs(self, left: Rows, right: Rows) -> tuple[Positions, Positions]:
+        """Positions of rows that may meet."""
+        if not self.keys:
+            if left.count * right.count > _MOST_PAIRS:
+                raise NotInArrowError("a join of each row with each other one, of many")
+            at = np.repeat(np.arange(left.count), right.count)
+            return at, np.tile(np.arange(right.count), left.count)
+        keys = [(left.value(one), right.value(other)) for one, other in self.keys]
+        codes = codes_of_keys([pa.concat_arrays(pair) for pair in keys])
+        known = [
+            np.flatnonzero(np.logical_and.reduce([~is_null(key) for key in side]))
+            for side in zip(*keys, strict=True)
+        ]
+        found = list(equal_pairs(codes[known[0]], codes[left.count :][known[1]], at_most=_MOST_PAIRS))
+        if len(found) > 1:
+            raise NotInArrowError("a join with many pairs")
+        if not found:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        return known[0][found[0].left], known[1][found[0].right]
+
+    def _beside(self, left: Rows, at: Positions, right: Rows, other: pa.Array) -> dict[str, pa.Array]:
+        columns = left.take(at, self.of_left).columns
+        return {**columns, **{name: right.columns[name].take(other) for name in self.of_right}}
+
+
+def _beside(left: Rows, at: Positions, right: Rows, other: pa.Array) -> dict[str, pa.Array]:
+    """All columns of two inputs, of some pairs of rows."""
+    columns = left.take(at, tuple(left.columns)).columns
+    return {**columns, **{name: values.take(other) for name, values in right.columns.items()}}
+
+
+@dataclass(frozen=True)
+class First:
+    """The first rows by an order; all of them, in it, for None."""
+
+    child: Step
+    orders: tuple[tuple[Condition, bool, bool], ...]
+    count: int | None
+    names: tuple[str, ...]
+
+    def rows(self, inputs: Sequence[pa.Table]) -> Rows:
+        """Those of some inputs."""
+        rows = self.child.rows(inputs)
+        return rows.take(self._order(rows)[: self.count], self.names)
+
+    def _order(self, rows: Rows) -> Positions:
+        if not self.orders:
+            return np.arange(rows.count)
+        columns: dict[str, pa.Array] = {}
+        directions: list[tuple[str, str]] = []
+        for number, (condition, is_ascending, are_nulls_first) in enumerate(self.orders):
+            values = rows.value(condition)
+            columns[f"known_{number}"] = values.is_valid().cast(pa.int8())
+            columns[f"value_{number}"] = orderable(values)
+            directions += [
+                (f"known_{number}", "ascending" if are_nulls_first else "descending"),
+                (f"value_{number}", "ascending" if is_ascending else "descending"),
+            ]
+        order: Positions = pc.sort_indices(pa.table(columns), directions).to_numpy().astype(np.int64)
+        return order
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """Groups of rows: ``keys`` by which, ``values`` that the measures are of, ``outputs`` over both."""
+
+    child: Step
+    keys: tuple[tuple[str, Condition], ...]
+    values: tuple[tuple[str, Condition], ...]
+    measures: tuple[tuple[str, Measure], ...]
+    outputs: tuple[tuple[str, Condition | Hash], ...]
+
+    def rows(self, inputs: Sequence[pa.Table]) -> Rows:
+        """Those of some inputs."""
+        rows = self.child.rows(inputs)
+        keys = [rows.value(condition) for _, condition in self.keys]
+        groups, first = np.zeros(rows.count, np.int64), np.zeros(1, np.int64)
+        if keys:
+            groups = codes_of_keys(keys)
+            first = first_of_each(groups)
+        values = pa.table({name: rows.value(condition) for name, condition in self.values})
+        columns = {name: key.take(pa.array(first)) for (name, _), key in zip(self.keys, keys, strict=True)}
+        for name, measure in self.measures:
+            columns[name] = computed(measure, values, groups, len(first))
+        found = Rows(columns, len(first))
+        return Rows({name: found.value(condition) for name, condition in self.outputs}, found.count)

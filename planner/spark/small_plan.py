@@ -1,0 +1,82 @@
+"""A plan over few rows: computed in Arrow where that gives what Spark gives, else by Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from threading import Lock
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from planner.plan.arrow_steps import NotInArrowError
+from planner.plan.in_arrow import Given, InArrow
+from planner.plan.nodes import Relation
+from planner.plan.trees import walk
+from planner.spark.catalyst import Catalyst, JavaObject
+from planner.spark.few_rows import FewRows, OneTask
+from planner.spark.read import OperatorReader
+from planner.spark.template import Template
+from upsert.spark_formats import active
+from upsert.spark_table import arrow_schema
+
+
+class SmallPlan:
+    """A plan over few rows, which are others each time.
+
+    Attributes:
+        why_spark: why Arrow does not compute it; "" if it does.
+    """
+
+    def __init__(
+        self,
+        catalyst: Catalyst,
+        template: Template[Any],
+        leaves: Sequence[tuple[JavaObject, StructType]],
+        task: OneTask,
+    ) -> None:
+        """Of a template; each of its inputs with its columns."""
+        self._catalyst = catalyst
+        self._template = template
+        self._leaves = leaves
+        self._task = task
+        self._lock = Lock()
+        self._by_spark: FewRows | None = None
+        self.in_arrow: InArrow | None = None
+        self.why_spark = ""
+        try:
+            self.in_arrow = self._read()
+        except NotInArrowError as cause:
+            self.why_spark = str(cause)
+
+    def computed(self, rows: Sequence[pa.Table]) -> pa.Table:
+        """What it gives of some rows, for each input; see `FewRows`."""
+        if self.in_arrow is not None:
+            with suppress(NotInArrowError):  # Spark says what is wrong
+                return self.in_arrow.rows(rows)
+        return self._planned().computed(rows)
+
+    def _planned(self) -> FewRows:
+        """The plan as Spark computes it, made when it is wanted first."""
+        with self._lock:
+            if self._by_spark is None:
+                self._by_spark = FewRows(self._catalyst, self._template, self._leaves, self._task)
+            return self._by_spark
+
+    def _read(self) -> InArrow:
+        """The plan as Spark has optimized it, in Arrow."""
+        catalyst, session = self._catalyst, self._task.session
+        blanks = [catalyst.unknown_rows(leaf.output(), in_one_partition=True) for leaf, _ in self._leaves]
+        numbers = {int(blank.rdd().id()): number for number, blank in enumerate(blanks)}
+        with active(session):
+            df = catalyst.dataframe(self._template.over(blanks), session)
+            plan = catalyst.optimized(df)
+        reading = OperatorReader(Catalyst(df))  # what this one keeps of the plan is not kept
+        read = reading.node(plan)
+        given = {}
+        for leaf in walk(read):
+            if isinstance(leaf, Relation) and leaf.name == "LogicalRDD" and leaf.ref is not None:
+                number = numbers[int(reading.catalyst.kept(leaf.ref).rdd().id())]
+                given[leaf.ref] = Given(number, arrow_schema(self._leaves[number][1]))
+        return InArrow.of(read, given, reading, arrow_schema(df.schema))
