@@ -11,7 +11,17 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from planner.plan.expressions import Column, Expr, columns_of, has_subquery
-from planner.plan.nodes import Aggregate, Filter, Opaque, Output, Plan, Project, Relation, Wrapper
+from planner.plan.nodes import (
+    Aggregate,
+    Filter,
+    Opaque,
+    Output,
+    Plan,
+    Project,
+    Relation,
+    WindowKind,
+    Wrapper,
+)
 from planner.plan.trees import children, expressions, walk, with_children
 from planner.settings import Settings
 from planner.views.stages import Tables, changes_of, stages_of
@@ -77,7 +87,9 @@ class Partitions:
 
     def over(self, leaf: Plan) -> Plan:
         """The part over another input, with the keys as its last columns."""
-        return _carrying(self.top, self.node, leaf, self._keys())
+        carrying = _carrying(self.top, self.node, leaf, self._keys())
+        # a window function gives its own columns after all of its input's
+        return Project(carrying, tuple(map(Output.of, (*self.top.columns, *self.key_columns))))
 
     def _keys(self) -> tuple[Output, ...]:
         return tuple(map(Output, self.key_columns, self.keys))
@@ -106,7 +118,9 @@ def _part(plan: Plan, settings: Settings, also: Collection[int]) -> Partitions |
     while isinstance(node, _ABOVE):
         (node,) = children(node)
     if isinstance(node, Aggregate):
-        keys: tuple[Expr, ...] = tuple(group.value for group in node.groups)
+        # a row may join two sessions, or leave two: they are told apart by all rows of the other groups
+        lasting = (group for group in node.groups if group.window is not WindowKind.SESSION)
+        keys: tuple[Expr, ...] = tuple(group.value for group in lasting)
         if id(node) not in also and stages_of(node, settings):
             return None
     else:

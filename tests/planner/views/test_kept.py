@@ -18,6 +18,7 @@ from planner.views.keep import FROM_HIDDEN
 from tests.planner.views.conftest import SetWay
 from tests.upsert.views.shops import QUERIES, change, counted, expected, int32, made, rows_of
 from upsert import Catalog, Table
+from upsert.catalog.results import Frame
 from upsert.errors import ChangelogError, ConfigurationError
 from upsert.managed import frames
 from upsert.views.difference import difference
@@ -327,6 +328,8 @@ PARTED = {
         ON s.shop = m.shop AND s.n = m.n""",
     "over sums": """SELECT shop, s, rank() OVER (PARTITION BY s ORDER BY shop) AS place FROM
         (SELECT shop, sum(n) AS s FROM sales GROUP BY shop)""",
+    "beside a window of all": """SELECT id, sum(n) OVER (PARTITION BY shop) AS s, count(*) OVER () AS c
+        FROM sales""",
     "two PARTITION BYs": """SELECT id, max(place) OVER (PARTITION BY item) AS last FROM
         (SELECT id, item, row_number() OVER (PARTITION BY shop ORDER BY id) AS place FROM sales)""",
 }
@@ -336,7 +339,7 @@ PARTED = {
 @pytest.mark.parametrize(
     ("names", "seeds"),
     [
-        (["newest", "of a join", "joined"], range(1, 3)),
+        (["newest", "of a join", "joined", "beside a window of all"], range(1, 3)),
         pytest.param(list(PARTED), range(2, 6), marks=[pytest.mark.long, pytest.mark.minutes]),
     ],
     ids=["some", "all"],
@@ -473,6 +476,27 @@ def test_equal_keys_of_partitions_are_one_and_null_is_a_key(
         assert view.refresh()
         got = view.table.snapshot().scan().to_pylist()
         assert sorted((row["low"], row["high"]) for row in got) == sorted(found), change_
+
+
+@pytest.mark.parametrize(("by", "is_kept"), [(", g", True), ("", False)])
+def test_rows_join_sessions_and_part_them(
+    catalog: Catalog, spark: SparkSession, by: str, is_kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("planner.views.keep.WHOLE_ROWS", 0)
+    catalog.sql("CREATE TABLE t (id INT, g STRING, at TIMESTAMP_NTZ, PRIMARY KEY (id) NOT ENFORCED)")
+    at = "TIMESTAMP_NTZ '2024-01-01 00:00:00' + make_dt_interval(0, 0, at)"
+    insert = f"INSERT INTO t SELECT id, g, {at} FROM VALUES"
+    catalog.sql(f"{insert} (1, 'a', 0), (2, 'a', 20), (3, 'b', 5), (4, NULL, 5) v(id, g, at)", spark)
+    sessions = f"session_window(at, '10 minutes'){by}"
+    query = f"SELECT session_window.start AS s{by}, count(*) AS c FROM t GROUP BY {sessions}"
+    view = catalog.create_view("v", query, spark=spark)
+    assert ("by groups" in view.explain()) is is_kept
+    for change_ in (f"{insert} (5, 'a', 10), (6, NULL, 9) v(id, g, at)", "DELETE FROM t WHERE id IN (3, 5)"):
+        catalog.sql(change_, spark)
+        assert view.refresh()
+        found = catalog.sql(query, spark)
+        assert isinstance(found, Frame)
+        assert rows_of(catalog, "v") == counted(found.df.toArrow()), change_
 
 
 def test_a_join_without_an_index_keeps_the_rows_it_looks_up(
