@@ -521,6 +521,11 @@ class Catalyst:
         """A Filter over a node."""
         return self._logical.Filter(condition, child)
 
+    def with_lateral(self, node: JavaObject, plan: JavaObject) -> JavaObject:
+        """A LateralJoin with another plan of its subquery."""
+        right = node.right().withNewPlan(plan)
+        return self._logical.LateralJoin(node.left(), right, node.joinType(), node.condition())
+
     def aggregate(
         self, groups: Sequence[JavaObject], outputs: Sequence[JavaObject], child: JavaObject
     ) -> JavaObject:

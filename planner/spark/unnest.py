@@ -15,6 +15,8 @@ from pyspark.sql import functions as F
 from planner.refusals import PlanError, Refused
 from planner.spark.catalyst import Catalyst, JavaObject
 
+_LIMITS: Final = ("GlobalLimit", "LocalLimit")
+
 _SIMPLER: Final = ("optimizer.NullPropagation", "optimizer.BooleanSimplification")
 
 _RULES: Final = (
@@ -132,7 +134,8 @@ def _flattened(catalyst: Catalyst, plan: JavaObject, existence: _Rewrite) -> Jav
     while before is None or not plan.fastEquals(before):
         before = plan
         plan = _with_rows_joined(catalyst, catalyst.rewritten(plan, *_RULES))
-    return existence(catalyst, plan)
+    # two names of one column, as UNION in a LATERAL has them, are one to Spark's optimizer, which fails then
+    return existence(catalyst, catalyst.rewritten(plan, "optimizer.CollapseProject"))
 
 
 def _grouped(catalyst: Catalyst, node: JavaObject) -> JavaObject:
@@ -178,10 +181,11 @@ def _with_flat_subqueries(catalyst: Catalyst, node: JavaObject, existence: _Rewr
     if inputs:
         below = [_with_flat_subqueries(catalyst, child, existence) for child in inputs]
         node = catalyst.with_children(node, below)
-    kind = catalyst.class_name(node)
+    kind, found = catalyst.class_name(node), catalyst.nested(node)
+    if kind == "LateralJoin":
+        return catalyst.with_lateral(node, _named_away(catalyst, *found))
     if kind not in ("Filter", "Project"):
         return node
-    found = catalyst.nested(node)
     flat = (_flattened(catalyst, _named_away(catalyst, one), existence) for one in found)
     known = [(one, one.withNewPlan(plan)) for one, plan in zip(found, flat, strict=True)]
     if not known:
@@ -215,7 +219,23 @@ def _with_values_above(catalyst: Catalyst, node: JavaObject) -> JavaObject:
 
 
 def _named_away(catalyst: Catalyst, subquery: JavaObject) -> JavaObject:
-    return catalyst.rewritten(subquery.plan(), *_NAMES_AWAY)
+    """The plan of a subquery without what only gives names, and each LIMIT next to its order."""
+    return _limited_in_order(catalyst, catalyst.rewritten(subquery.plan(), *_NAMES_AWAY))
+
+
+def _limited_in_order(catalyst: Catalyst, node: JavaObject) -> JavaObject:
+    """The plan with projections above LIMIT: Spark's rule looks for its order right below, or takes none."""
+    inputs = catalyst.children(node)
+    if not inputs:
+        return node
+    node = catalyst.with_children(node, [_limited_in_order(catalyst, child) for child in inputs])
+    child = catalyst.children(node)[0]
+    if catalyst.class_name(node) not in _LIMITS or catalyst.class_name(child) != "Project":
+        return node
+    (below,) = catalyst.children(child)
+    if catalyst.class_name(below) not in ("Sort", *_LIMITS):
+        return node
+    return catalyst.project(catalyst.projected(child), catalyst.with_children(node, [below]))
 
 
 def _with_existence_joined(catalyst: Catalyst, node: JavaObject) -> JavaObject:

@@ -436,6 +436,25 @@ def test_a_value_of_another_row_is_that_of_the_present_one(
             assert rows_of(catalog, view.name) == expected(catalog, OVER_A_ROW[name]), (name, n)
 
 
+LATERAL = {
+    "best, by what is not shown": """SELECT shop, (SELECT id FROM sales s WHERE s.shop = x.shop
+        ORDER BY price DESC NULLS LAST, id LIMIT 1) AS best FROM shops x""",
+    "two, by what is not shown": """SELECT x.shop, y.id FROM shops x, LATERAL
+        (SELECT id FROM sales s WHERE s.shop = x.shop ORDER BY price DESC NULLS LAST, id LIMIT 2) y""",
+    "two of one": """SELECT x.id, y.k, y.v FROM sales x, LATERAL
+        (SELECT 'shop' AS k, x.shop AS v UNION ALL SELECT 'n', x.n) y""",
+    "one twice": "SELECT x.id, y.v FROM sales x, LATERAL (SELECT x.n AS v UNION ALL SELECT x.n) y",
+}
+
+
+def test_subqueries_see_the_row_beside_them(
+    catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("planner.views.keep.WHOLE_ROWS", 0)
+    views = {name: catalog.create_view(f"v{n}", LATERAL[name], spark=spark) for n, name in enumerate(LATERAL)}
+    refresh_and_compare(catalog, views, LATERAL, range(2))
+
+
 @pytest.mark.usefixtures("where")
 def test_a_partition_is_looked_up_in_the_query_s_table_if_that_has_an_index(
     catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
