@@ -4,9 +4,11 @@ Orders and events of orders, 3 million rows each in 8 buckets; a step changes 30
 million, half of them new ones. Orders are bucketed by their key, which is the join key. Events are bucketed
 by a key of their own, or by the join key too. All tasks of the step run one after the other in this process,
 without Spark, in two forms: *fused*, a task for each shard, and *shuffled*, a task for each bucket that cuts
-its changes, and a task for each shard that joins them. *Auto* is the form and the number of tasks that the
-cost decides for, of at most so many shards. Times are those of the processor, each the least of several runs.
-Tables are printed and kept in `bench/results/shards.json`.
+its changes, and a task for each shard that joins them. What the first fused task of a process finds of all
+shards, the next ones use; *fused, a process each* drops it before each task, as if every process had one.
+*Auto* is the form and the number of tasks that the cost decides for, of at most so many shards. Times are
+those of the processor, each the least of several runs. Tables are printed and kept in
+`bench/results/shards.json`.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -35,6 +38,7 @@ from deltajoin.spark.source import ChangesReader, JoiningReader, SourceOptions
 from deltajoin.spark.tables import JoinedTables, output_type
 from upsert.managed.stepping import Offset
 from upsert.schema import TableSchema
+from upsert.store.read.shares import forget_shares
 from upsert.store.table import Table
 from upsert.store.version import Version
 
@@ -81,12 +85,15 @@ class JoinStep:
     start: Offset
     end: Offset
 
-    def fused(self, shards: int) -> Took:
+    def fused(self, shards: int, *, in_own_process: bool = False) -> Took:
         """Each task reads, of all changes, those of its shard, and joins them."""
         spec = replace(self.spec, shards=shards)
         reader = JoiningReader(SourceOptions(spec), output_type(JoinedTables.open(spec)), task_rows=1)
         joining, rows = [], 0
+        forget_shares()  # a step is read once
         for part in reader.partitions(self.start, self.end):
+            if in_own_process:
+                forget_shares()
             began = time.process_time()
             rows += sum(batch.num_rows for batch in reader.read(part))
             joining.append(time.process_time() - began)
@@ -174,7 +181,12 @@ def of_layout(folder: Path, schema: TableSchema, rows: int, changed: int, repeat
     """What both forms take, by the number of shards."""
     step = made(folder, schema, rows, changed)
     step.fused(1)  # opens the files
-    forms = {"fused": step.fused, "shuffled": step.shuffled, "auto": step.auto}
+    forms = {
+        "fused": step.fused,
+        "fused, a process each": partial(step.fused, in_own_process=True),
+        "shuffled": step.shuffled,
+        "auto": step.auto,
+    }
     return {name: [measured(take, shards, repeats) for shards in SHARDS] for name, take in forms.items()}
 
 

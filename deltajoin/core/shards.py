@@ -37,7 +37,6 @@ from deltajoin.tree import (
     visible,
 )
 from upsert import types
-from upsert.arrays import Mask
 from upsert.store.rows.hashing import bucket_of, hash_columns
 
 TASK_ROWS: Final = 50_000
@@ -111,12 +110,10 @@ class Split:
         """The rows of a table that one of so many shards needs."""
         if shard >= self.count(shards):
             return rows.slice(0, 0)
-        is_whole = shards == 1 or self.columns[table] is None
-        return rows if is_whole else rows.filter(pa.array(self.is_in(table, rows, shard, shards)))
-
-    def is_in(self, table: int, rows: pa.Table, shard: int, shards: int) -> Mask:
-        """Which rows of a table that is cut belong to a shard; no other columns than those are needed."""
-        return np.asarray(self.shard_of(table, rows, shards) == shard)
+        numbers = None if shards == 1 else self.shard_of(table, rows, shards)
+        if numbers is None or (is_own := numbers == shard).all():
+            return rows
+        return rows.filter(pa.array(is_own))
 
     def cut_lookup(self, table: int, match: Match, shard: int, shards: int) -> Match:
         """A lookup as one of so many shards sees the table: a key of all joins has brought its rows along."""
@@ -131,6 +128,21 @@ class Split:
             return positions[of_shard], rows.select(list(select)).take(pa.array(of_shard))
 
         return cut
+
+
+@dataclass(frozen=True)
+class ShardNumbers:
+    """Gives the shard of each row of a table that a split cuts into so many."""
+
+    split: Split
+    table: int
+    shards: int
+
+    def __call__(self, rows: pa.Table) -> Ints:
+        """Of rows that have the columns that are hashed."""
+        found = self.split.shard_of(self.table, rows, self.shards)
+        assert found is not None
+        return found
 
 
 def split_of(

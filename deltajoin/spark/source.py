@@ -5,10 +5,10 @@ and to which each table moves from Spark's offset log, and a replayed batch is t
 
 In the form ``fused`` the join runs in the source's own ``read()``: no shuffle, no state, one crossing into
 the JVM. A task has one shard of the join keys. It reads the changes of all tables and keeps those of its
-shard, which costs each task that reading again; of other tasks' rows it reads the join key alone where
-updates leave that as it is, and where a table is bucketed by the join key only the buckets that can hold its
-keys. With many tasks a shuffle is cheaper: docs/decisions/0083. A writer that plans each micro-batch itself
-then reads the step in the form ``shuffled``, by `JoiningReader.as_batch`.
+shard; of other tasks' rows it reads nothing but the join key, and where a table is bucketed by the join key
+only the buckets that can hold its keys. What the first task of a process finds of them, the next ones use:
+docs/decisions/0095. With very many tasks a shuffle is cheaper: docs/decisions/0083. A writer that plans each
+micro-batch itself then reads the step in the form ``shuffled``, by `JoiningReader.as_batch`.
 
 The first load needs no shards. While all other tables are empty at their old versions, the rows of one table
 that is in every output row, the *root*, bring the whole result: each task reads a slice of the root's rows,

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import islice, product
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +27,7 @@ from deltajoin.core.deltas import Match
 from deltajoin.core.evaluate import Join, evaluate, output_schema, split_of_join
 from deltajoin.core.plans import unreachable_lookups
 from deltajoin.core.rows import Changes
-from deltajoin.core.shards import Bucketing, Split, agreeing, needed_keys
+from deltajoin.core.shards import Bucketing, ShardNumbers, Split, agreeing, needed_keys
 from deltajoin.expressions import Ref
 from deltajoin.spark.offsets import JoinIdentity, JoinStep
 from deltajoin.spec import DeltaJoinSpec
@@ -35,14 +35,16 @@ from deltajoin.tree import Inner, Outer, Where, flattened, nodes
 from upsert import types
 from upsert.blobs import by_number
 from upsert.conditions.evaluate import check_is_condition
-from upsert.errors import SchemaError
+from upsert.errors import SchemaError, TableNotFoundError
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
 from upsert.spark_table import spark_schema
 from upsert.store.kept import Kept
+from upsert.store.metadata import table_file
 from upsert.store.predicate import parse_where
-from upsert.store.read.changes import KeyShare, touched_rows
+from upsert.store.read.changes import touched_rows
 from upsert.store.read.pinned_columns import PinnedColumns, PinnedWhere
+from upsert.store.read.shares import KeyShare
 from upsert.store.read.snapshot import Snapshot, View
 from upsert.store.table import Table
 from upsert.store.version import Version, step_between
@@ -64,6 +66,11 @@ class PinnedSide:
         """The columns of the query, without keys."""
         return TableSchema(self.columns)
 
+    @cached_property
+    def _named(self) -> dict[tuple[int, tuple[str, ...]], tuple[str, ...]]:
+        """What columns are called, by the version of the table's definition."""
+        return {}
+
     @property
     def primary_key(self) -> tuple[str, ...]:
         """The table's primary key; a column that the query does not use has a name that no column has."""
@@ -81,7 +88,11 @@ class PinnedSide:
 
     def names_now(self, columns: Sequence[str]) -> tuple[str, ...]:
         """What some columns of the query are called by now."""
-        return self._pinned(columns).names_in(self.table.schema)
+        definition = self.table.definition
+        known_by = definition.version, tuple(columns)
+        if (found := self._named.get(known_by)) is None:
+            found = self._named[known_by] = self._pinned(columns).names_in(definition.schema)
+        return found
 
     def where_now(self, where: Any) -> Any:
         """Filters with the present names of their columns."""
@@ -188,6 +199,8 @@ _MAX_FORMS: Final = 4096
 _JOINS: Final[dict[tuple[object, ...], Join]] = {}
 """Joins that this process has planned: a worker reads a shard of many micro-batches."""
 
+_MAX_OPENED: Final = 16
+
 _MAX_MEANINGS: Final = 256
 _MEANINGS: Final = Kept[tuple[object, ...], tuple[str, str, tuple[str, ...]]](
     LRUCache(_MAX_MEANINGS), is_inherited=True
@@ -201,18 +214,45 @@ class JoinedTables:
 
     spec: DeltaJoinSpec
     tables: tuple[Table, ...]
+    _definitions: tuple[int, ...]
 
     @classmethod
-    def open(cls, spec: DeltaJoinSpec, uuids: Sequence[str] = ()) -> Self:
-        """The tables of a spec; with ``uuids`` they must be those, for a query that continues."""
+    def open(cls, spec: DeltaJoinSpec, uuids: Sequence[str] = ()) -> JoinedTables:
+        """The tables of a spec; with ``uuids`` they must be those, for a query that continues.
+
+        A process that has opened them goes on with what it has made of their definitions, until one of them
+        has another one.
+        """
+        known_by = spec.to_json(), tuple(uuids)
+        if (kept := _OPENED.get(known_by)) is not None and kept._are_as_opened():
+            return kept
+        joined = cls._opened(spec, uuids)
+        # any other path may lead elsewhere the next time
+        if all(table.path == part.path for table, part in zip(joined.tables, spec.tables, strict=True)):
+            _OPENED.put(known_by, joined)
+        return joined
+
+    @classmethod
+    def _opened(cls, spec: DeltaJoinSpec, uuids: Sequence[str]) -> JoinedTables:
         known = uuids or (None,) * len(spec.tables)
         parts = zip(spec.tables, known, strict=True)
-        joined = cls(spec, tuple(Table.open(part.path, uuid) for part, uuid in parts))
+        tables = tuple(Table.open(part.path, uuid) for part, uuid in parts)
+        joined = cls(spec, tables, tuple(table.definition.version for table in tables))
         for side, part in zip(joined.sides, spec.tables, strict=True):
             side.names_now(part.columns)
             parse_where(part.where, side.schema)
         joined._check_tree()
         return joined
+
+    def _are_as_opened(self) -> bool:
+        """Whether these are still the tables, under the same definitions; it looks at each."""
+        try:
+            for table in self.tables:
+                table_file.check_named(table.path)
+                table.published.looked()
+        except TableNotFoundError:
+            return False  # dropped, or made again
+        return self._definitions == tuple(table.definition.version for table in self.tables)
 
     @cached_property
     def sides(self) -> tuple[PinnedSide, ...]:
@@ -324,7 +364,7 @@ class JoinedTables:
         """Lookups in one of the tables at a version."""
         return self.sides[table].match(version, self.spec.tables[table].where, self.images(table))
 
-    @cached_property
+    @property
     def join(self) -> Join:
         """The join as `deltajoin.core.evaluate` evaluates it."""
         known = self._known_by()
@@ -394,35 +434,38 @@ class JoinedTables:
     def shard_changes(self, step: JoinStep, table: int, shard: int, shards: int) -> Changes:
         """The consolidated changes of a table in one of so many shards.
 
-        Several shards read bucket by bucket and cut at once, so memory holds the shard and one bucket; a
-        single one, which keeps all, reads all at once.
+        Where each shard needs all rows they are read bucket by bucket, so that memory holds them and one
+        bucket.
         """
         reached = self.buckets_reached(step, table)
-        buckets = [bucket for bucket in reached if self._may_hold(table, bucket, shard, shards)]
-        pieces = [[bucket] for bucket in buckets] if shards > 1 else [buckets] if buckets else []
+        groups = self._groups(table, shards)
+        buckets = [bucket for bucket in reached if bucket % groups == shard % groups]
         share = self._share(table, shard, shards)
+        is_at_once = shards == 1 or share is not None
+        pieces = [buckets] if is_at_once and buckets else [[bucket] for bucket in buckets]
         parts = (self.bucket_changes(step, table, piece, share) for piece in pieces)
         return self.consolidated(table, [self.split.of_shard(table, rows, shard, shards) for rows in parts])
 
     def _share(self, table: int, shard: int, shards: int) -> KeyShare | None:
-        """The keys of a shard, where all images of a row are in one; the others are then not read at all."""
-        columns, key = self.split.columns[table], self.sides[table].primary_key
-        if shards == 1 or columns is None or not self.split.keeps_shards(table, key):
+        """The keys of a shard, where it has not all; the others are then not read at all."""
+        columns = self.split.columns[table]
+        if shards == 1 or columns is None:
             return None
-        return KeyShare(columns, lambda keys: self.split.is_in(table, keys, shard, shards))
-
-    def _may_hold(self, table: int, bucket: int, shard: int, shards: int) -> bool:
-        """Whether a bucket may have rows of a shard: where both follow from one hash, only some can meet."""
-        groups = self._groups(table, shards)
-        return bucket % groups == shard % groups
+        is_of_key = self.split.keeps_shards(table, self.sides[table].primary_key)
+        return KeyShare(columns, shard, shards, ShardNumbers(self.split, table, shards), is_of_key)
 
     def _groups(self, table: int, shards: int) -> int:
-        side = self.sides[table]
-        present = {column.name for column in side.columns}
-        key_types = tuple(side.schema.type_of(name) for name in side.bucket_key if name in present)
-        return self.split.groups(
-            table, Bucketing(side.bucket_key, key_types, side.table.options.bucket), shards
-        )
+        """In how many groups the buckets fall, of each of which a shard needs one; 1 for all in one."""
+        return self.split.groups(table, self._bucketings[table], shards)
+
+    @cached_property
+    def _bucketings(self) -> tuple[Bucketing, ...]:
+        found = []
+        for side in self.sides:
+            present = {column.name for column in side.columns}
+            types_of_key = (side.schema.type_of(name) for name in side.bucket_key if name in present)
+            found.append(Bucketing(side.bucket_key, tuple(types_of_key), side.table.options.bucket))
+        return tuple(found)
 
     def agreeing(self, tasks: int, shards: int) -> int:
         """About so many tasks; a number by which each reads few buckets, where the join key is theirs."""
@@ -464,6 +507,10 @@ class JoinedTables:
         key = set(side.primary_key)
         is_consolidated = bool(key) and key <= set(part.select) and part.columns == part.select
         return Changes(rows) if is_consolidated else consolidate_changes(Changes(rows))
+
+
+_OPENED: Final = Kept[tuple[str, tuple[str, ...]], JoinedTables](LRUCache(_MAX_OPENED), is_inherited=True)
+"""Joins whose tables this process has opened, by spec and uuids."""
 
 
 def output_type(tables: JoinedTables) -> StructType:

@@ -48,7 +48,7 @@ from upsert.store.alterations import SetComment, differences
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.rows.conform import conform
-from upsert.store.rows.keys import order_by
+from upsert.store.rows.keys import grouped_by, order_by
 from upsert.store.rows.layout import Layout
 from upsert.store.table import Table
 
@@ -89,7 +89,8 @@ class NewestImages:
         """
         count = self.changed.num_rows
         keys = pa.concat_tables([_columns(part, self._key) for part in (self.changed, rows)])
-        order = order_by(keys.columns)
+        # a key that was changed must be seen to be: its first row is among those
+        order = order_by(keys.columns) if count else grouped_by(keys.columns)
         firsts, groups = order.firsts, order.numbers
         is_met = np.zeros(len(firsts), np.bool_)
         is_met[groups[count:]] = True

@@ -35,7 +35,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from upsert import types
-from upsert.arrays import Mask, is_null, one_array
+from upsert.arrays import Mask, is_null, one_array, stable_order
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.rowkind import DELETE, ROW_KIND_COLUMN, SIGNS, UPDATE_AFTER, RowKind, signs, with_row_kind
 from upsert.store.rows.hashing import fixed_width
@@ -186,7 +186,7 @@ class Line:
         if rules.order_by:
             rows = _by_order(images, records, groups, rules)
         else:
-            rows = np.argsort(groups, kind="stable")
+            rows = stable_order(groups)
         group = groups[rows]
         is_first = np.ones(len(rows), np.bool_)
         is_first[1:] = group[1:] != group[:-1]

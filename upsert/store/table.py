@@ -40,8 +40,9 @@ from upsert.store.metadata.tag_file import Tag
 from upsert.store.predicate import Where, parse_where
 from upsert.store.read import changes as _changes
 from upsert.store.read import watch as watching
-from upsert.store.read.changes import KeyShare, Scope, StepLimit
+from upsert.store.read.changes import Scope, StepLimit
 from upsert.store.read.row_metadata import with_metadata_aside
+from upsert.store.read.shares import KeyShare
 from upsert.store.read.snapshot import PinnedTable, Snapshot, View
 from upsert.store.read.statistics import PartitionInfo, partition_infos
 from upsert.store.retention import consumers, expiry, partition_expiry, partition_time, tags
@@ -553,7 +554,7 @@ class Table:
         Raises:
             SnapshotExpiredError: its base or its target has expired.
         """
-        self.published.seen_just_now()
+        self.published.seen_from(version.target)
         return self.pinned().at(version)
 
     def changes(
@@ -623,7 +624,7 @@ class Table:
             ConfigurationError: no single step leads from ``start`` to ``end``.
             SnapshotExpiredError, UntrackedChangesError: as for ``changes``.
         """
-        self.published.seen_just_now()
+        self.published.seen_from(end.target)
         scope = self._scope(where, skip_untracked)
         return self._unless_expiring(
             lambda: _changes.changes_between(

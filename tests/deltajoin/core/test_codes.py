@@ -16,8 +16,8 @@ from deltajoin.core.codes import (
     first_of_each,
     key_columns,
     numbers_of_keys,
-    stable_order,
 )
+from upsert.arrays import stable_order
 from upsert.errors import SchemaError
 
 STRUCT = pa.struct([("x", pa.float64()), ("y", pa.list_(pa.int32()))])

@@ -17,7 +17,7 @@ fit, else a range of keys.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from math import inf
@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from upsert.arrays import Mask, Positions, one_array
+from upsert.arrays import Positions, one_array
 from upsert.errors import ConfigurationError, UntrackedChangesError
 from upsert.rowkind import (
     DELETE,
@@ -45,6 +45,14 @@ from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.paths import Partition
 from upsert.store.predicate import EVERY_ROW, Filter, remaining
 from upsert.store.read.images import KeptStep, net
+from upsert.store.read.shares import (
+    PIECE_BYTES,
+    KeyShare,
+    Limits,
+    TouchedFile,
+    rows_within,
+    shared_rows,
+)
 from upsert.store.read.snapshot import PinnedTable, Snapshot
 from upsert.store.rows.hashing import Hashes
 from upsert.store.rows.layout import COUNT_COLUMN, Layout
@@ -76,6 +84,15 @@ class ChangeFiles:
         """Both."""
         return (*self.old, *self.new)
 
+    def within(self, bucket: int) -> list[TouchedFile]:
+        """Those of a bucket."""
+        return [
+            TouchedFile(entry, is_old)
+            for files, is_old in ((self.old, True), (self.new, False))
+            for entry in files
+            if entry.bucket == bucket
+        ]
+
 
 @dataclass(frozen=True)
 class Scope:
@@ -94,18 +111,6 @@ class Scope:
 
 
 EVERYTHING: Final = Scope()
-
-
-@dataclass(frozen=True)
-class KeyShare:
-    """The keys that one of several readers of a step wants: of the others nothing but these columns is read.
-
-    The columns belong to the primary key, so that all images of a key have the same values there; those of a
-    table without one may be any, for its rows never change.
-    """
-
-    columns: tuple[str, ...]
-    holds: Callable[[pa.Table], Mask]
 
 
 def _change_files(table: PinnedTable, base: int, target: int, scope: Scope = EVERYTHING) -> ChangeFiles:
@@ -211,13 +216,6 @@ def _oldest_first(files: FileSet) -> tuple[FileEntry, ...]:
     return tuple(reversed(files.entries))
 
 
-Limits = tuple[int, int]
-"""Smallest and largest hash of a range of keys, both inside."""
-
-PIECE_BYTES: Final = 8 << 20
-"""Of the files of a bucket so much is compared at a time: each time uses the same memory, near at hand."""
-
-
 def changes(
     table: PinnedTable,
     since: int,
@@ -264,11 +262,12 @@ def changes_between(
     parts = []
     if not step.is_empty:
         source = _change_files(table, step.base, step.target, scope)
-        for bucket in sorted(range(table.layout.buckets) if buckets is None else buckets):
-            limits = step.hashes_of(bucket)
-            if limits is not None:
-                found = _bucket_changes(table, source, step, bucket, Wanted(limits, share), read)
-                parts += [halves_where(part, scope.where).select([*names, ROW_KIND_COLUMN]) for part in found]
+        every = sorted(range(table.layout.buckets) if buckets is None else buckets)
+        within = [(bucket, limits) for bucket in every if (limits := step.hashes_of(bucket)) is not None]
+        # of a share each bucket has few keys, and looking them up costs about as much as looking up one
+        for some in [within] if share is not None and within else [[one] for one in within]:
+            found = _bucket_changes(table, source, step, Wanted(tuple(some), share), read)
+            parts += [halves_where(part, scope.where).select([*names, ROW_KIND_COLUMN]) for part in found]
     declared = table.layout.schema.arrow
     schema = pa.schema([*(declared.field(name) for name in names), KIND_FIELD])
     # files keep every column nullable, for deletions; signed rows are whole rows again
@@ -319,31 +318,16 @@ def _checked(layout: Layout, columns: Sequence[str] | None) -> list[str]:
 
 
 class Wanted(NamedTuple):
-    """Which keys of a bucket a reader wants."""
+    """Which keys a reader wants: of some buckets those of a range of hashes each, and which share of them."""
 
-    limits: Limits
+    buckets: tuple[tuple[int, Limits], ...]
     share: KeyShare | None
-
-    @property
-    def is_all(self) -> bool:
-        """Whether these are all keys."""
-        return self.limits == (0, MAX_HASH) and self.share is None
-
-    def rows_of(self, file: DataFile) -> Positions | None:
-        """Numbers of the rows of a file with such a key, ascending; None for all."""
-        chosen = None if self.limits == (0, MAX_HASH) else file.rows_of_hashes(*self.limits)
-        if self.share is None:
-            return chosen
-        names = list(self.share.columns)
-        keys = file.select(names) if chosen is None else file.take(names, chosen)
-        held = np.flatnonzero(self.share.holds(pa.Table.from_batches([keys])))
-        return held if chosen is None else chosen[held]
 
 
 def _bucket_changes(
-    table: PinnedTable, source: ChangeFiles, step: Step, bucket: int, wanted: Wanted, names: list[str]
+    table: PinnedTable, source: ChangeFiles, step: Step, wanted: Wanted, names: list[str]
 ) -> Iterator[pa.Table]:
-    """The signed rows of a bucket, range of keys by range of keys: what a range takes stays in the cache.
+    """The signed rows of a bucket, or of a share of the keys of several ones.
 
     What a small step takes stays in the process, for other readers of it.
     """
@@ -351,39 +335,79 @@ def _bucket_changes(
     counts = [COUNT_COLUMN] if layout.is_counted else []
     stored = list(dict.fromkeys([*layout.key, *names, *counts]))
     base = table.snapshot(step.base) if step.base and not layout.is_counted else None
-    for files in _by_partition(source, bucket):
-        if base is not None and wanted.is_all and sum(entry.size for entry in files.all) <= PIECE_BYTES:
-            yield KeptStep(base, table.published.root, files.old, files.new).changes(names)
-            continue
-        runs = [deletions(layout, _cut_file(table, entry, wanted, stored).rows) for entry in files.old]
-        runs += [_cut_file(table, entry, wanted, stored) for entry in files.new]
-        for within in key_ranges(layout, runs, PIECE_BYTES):
-            if layout.is_counted:
-                yield _repeated(merge_runs(layout, within).rows, names, is_load=step.base == 0)
-            elif base is None:
-                yield with_row_kind(present(layout, merge_runs(layout, within)).select(names), INSERT)
-            else:
-                yield net(base, within, names)
+    if wanted.share is not None:
+        for runs in _shared_runs(table, base, source, wanted.buckets, wanted.share, stored):
+            yield from _of_runs(layout, base, runs, names, is_load=step.base == 0)
+        return
+    for bucket, limits in wanted.buckets:
+        for files in _by_partition(source.within(bucket)):
+            if base is not None and limits == (0, MAX_HASH) and _bytes_of(files) <= PIECE_BYTES:
+                old, new = (tuple(f.entry for f in files if f.is_old == is_old) for is_old in (True, False))
+                yield KeptStep(base, table.published.root, old, new).changes(names)
+                continue
+            runs = [_run(table, file, None, limits, stored) for file in files]
+            yield from _of_runs(layout, base, runs, names, is_load=step.base == 0)
 
 
-def _by_partition(source: ChangeFiles, bucket: int) -> Iterable[ChangeFiles]:
-    """The files of a bucket that hold touched keys, oldest first, for each partition apart."""
-    found: dict[Partition, ChangeFiles] = defaultdict(lambda: ChangeFiles(()))
-    for entry in source.old:
-        if entry.bucket == bucket:
-            files = found[entry.partition]
-            found[entry.partition] = replace(files, old=(*files.old, entry))
-    for entry in source.new:
-        if entry.bucket == bucket:
-            files = found[entry.partition]
-            found[entry.partition] = replace(files, new=(*files.new, entry))
+def _of_runs(
+    layout: Layout, base: Snapshot | None, runs: list[SortedRows], names: list[str], *, is_load: bool
+) -> Iterator[pa.Table]:
+    """The signed rows of some runs, range of keys by range of keys: what a range takes stays in the cache."""
+    for within in key_ranges(layout, runs, PIECE_BYTES):
+        if layout.is_counted:
+            yield _repeated(merge_runs(layout, within).rows, names, is_load=is_load)
+        elif base is None:
+            yield with_row_kind(present(layout, merge_runs(layout, within)).select(names), INSERT)
+        else:
+            yield net(base, within, names)
+
+
+def _by_partition(files: Sequence[TouchedFile]) -> Iterable[list[TouchedFile]]:
+    """The files for each partition apart."""
+    found: dict[Partition, list[TouchedFile]] = defaultdict(list)
+    for file in files:
+        found[file.entry.partition].append(file)
     return found.values()
 
 
-def _cut_file(table: PinnedTable, entry: FileEntry, wanted: Wanted, stored: list[str]) -> SortedRows:
+def _bytes_of(files: Sequence[TouchedFile]) -> int:
+    return sum(file.entry.size for file in files)
+
+
+def _shared_runs(
+    table: PinnedTable,
+    base: Snapshot | None,
+    source: ChangeFiles,
+    buckets: Sequence[tuple[int, Limits]],
+    share: KeyShare,
+    stored: list[str],
+) -> Iterable[list[SortedRows]]:
+    """The rows of a share of some buckets, oldest first, for each partition apart.
+
+    A key is in one bucket, so what is said of the rows of a key may be said of several buckets together.
+    """
+    runs: dict[Partition, list[SortedRows]] = defaultdict(list)
+    for bucket, limits in buckets:
+        if not (files := source.within(bucket)):
+            continue
+        shared = shared_rows(table, base, files, limits, share)
+        for file, chosen in zip(files, shared, strict=True):
+            if len(chosen):
+                runs[file.entry.partition].append(_run(table, file, chosen, limits, stored))
+    return runs.values()
+
+
+def _run(
+    table: PinnedTable, file: TouchedFile, chosen: Positions | None, limits: Limits, stored: list[str]
+) -> SortedRows:
+    """Some rows of a file, in its order; those of a range of keys where none are chosen."""
+    opened = DataFile.open(table.published.root, table.layout, file.entry)
+    rows = _some_rows(opened, rows_within(opened, limits) if chosen is None else chosen, stored)
+    return deletions(table.layout, rows.rows) if file.is_old else rows
+
+
+def _some_rows(file: DataFile, chosen: Positions | None, stored: list[str]) -> SortedRows:
     """The rows of a file that a reader wants, in the file's order."""
-    file = DataFile.open(table.published.root, table.layout, entry)
-    chosen = wanted.rows_of(file)
     if chosen is None:
         return SortedRows(pa.Table.from_batches([file.select(stored)]), file.kinds)
     rows = pa.Table.from_batches([file.take(stored, chosen)])

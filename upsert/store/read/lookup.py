@@ -145,6 +145,7 @@ def buckets_for(layout: Layout, files: FileSet, probe: Probe) -> Iterator[tuple[
     numbers = None
     if layout.buckets > 1 and set(layout.bucket_key) <= set(probe.columns):
         numbers = bucket_of(probe.hashes(layout.bucket_key), layout.buckets)
+        counts = np.bincount(numbers, minlength=layout.buckets).tolist()
     names = layout.schema.partitioned_by
     buckets = files.buckets(lambda ends: _may_have_any(probe, names, ends))
     partitions = {partition for partition, _ in buckets}
@@ -156,6 +157,8 @@ def buckets_for(layout: Layout, files: FileSet, probe: Probe) -> Iterator[tuple[
     asked: dict[BucketId, Probe] = {}
     for bucket_id in buckets:
         partition, bucket = bucket_id
+        if numbers is not None and not counts[bucket]:
+            continue
         wanted = [(codes, of_partition[partition]) for codes, of_partition in by_partition]
         if any(code < 0 for _, code in wanted):
             continue

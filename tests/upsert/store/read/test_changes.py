@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -14,11 +14,10 @@ import pytest
 
 from tests.helpers import changelog, multiset
 from tests.upsert.store.replay import Replay, state_of
-from upsert.arrays import Mask
 from upsert.errors import ConfigurationError, SchemaError, SnapshotExpiredError, UntrackedChangesError
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
-from upsert.store.read.changes import KeyShare
+from upsert.store.read.shares import KeyShare
 from upsert.store.table import Table
 from upsert.store.version import Version
 
@@ -279,17 +278,52 @@ def test_shares_of_the_keys_of_a_step_are_disjoint_and_complete(tmp_path: Path, 
     within = table.advance(base, max_rows=12)
     for start, end in ((Version.EMPTY, base), (base, whole), (base, within), (within, whole)):
         parts = [
-            table.changes_between(start, end, share=KeyShare(("id",), partial(has_rest, 3, number)))
+            table.changes_between(start, end, share=KeyShare(("id",), number, 3, rests_of_three))
             for number in range(3)
         ]
         assert all({id % 3 for id in part["id"].to_pylist()} <= {n} for n, part in enumerate(parts))
         assert lines(pa.concat_tables(parts)) == lines(table.changes_between(start, end))
 
 
-def has_rest(divisor: int, rest: int, keys: pa.Table) -> Mask:
-    """Which ids leave this rest; nothing but the ids is read of the others."""
+def rests_of_three(keys: pa.Table) -> Any:
+    """What the ids leave; nothing but the ids is read of the others."""
     assert keys.column_names == ["id"]
-    return np.asarray(keys["id"].to_numpy() % divisor == rest)
+    return keys["id"].to_numpy() % 3
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_shares_by_a_column_that_updates_change_have_both_images(tmp_path: Path, seed: int) -> None:
+    """Of several files with versions of a key, deletions, keys that come and go, and ranges of keys."""
+    print(f"seed {seed}")
+    random = Random(seed)
+    table = Table.create(tmp_path / "s", KEYED, {"bucket": "2", "write-only": "true"})
+    versions = [Version.EMPTY]
+    for _ in range(8):
+        kinds = random.choices(["+I", "-D"], [3, 1], k=15)
+        ids = random.sample(range(40), 15)
+        changes = [f"{kind} {id} {random.choice('abcdef')}" for kind, id in zip(kinds, ids, strict=True)]
+        table.write(rows(*changes))
+        versions.append(Version.complete(table.snapshot().id))
+    for _ in range(12):
+        start, end = sorted(random.sample(versions, 2), key=lambda version: version.base)
+        within = table.advance(start, until=end.base, max_rows=9)
+        for last in (end, within):
+            whole = lines(table.changes_between(start, last))
+            for number in range(3):
+                share = KeyShare(("v",), number, 3, thirds, is_of_key=False)
+                found = lines(table.changes_between(start, last, share=share))
+                assert found == [line for line in whole if number in thirds_of(line)]
+
+
+def thirds(keys: pa.Table) -> Any:
+    """A number for each text."""
+    assert keys.column_names == ["v"]
+    return np.array([ord(text or "a") % 3 for text in keys["v"].to_pylist()], np.int64)
+
+
+def thirds_of(line: str) -> set[int]:
+    """The numbers of the images of a change."""
+    return {ord(text) % 3 for text in line.split()[2::3]}
 
 
 def steps_to_end(table: Table, max_rows: int) -> Iterator[pa.Table]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.upsert.store.samples import KEY_VALUES, canonical
 from upsert.store.rows import keys
-from upsert.store.rows.keys import equal_rows, key_bytes, order_by
+from upsert.store.rows.keys import equal_rows, grouped_by, key_bytes, order_by
 
 TYPES = list(KEY_VALUES)
 
@@ -33,6 +33,16 @@ def rank(value: Any) -> Any:
     if isinstance(value, float):
         return (math.isnan(value), 0.0 if math.isnan(value) else value)
     return value.encode() if isinstance(value, str) else value
+
+
+@given(key_rows())
+def test_rows_are_grouped_by_key_as_they_are_ordered(case):
+    """But for the order of equal ones."""
+    types, rows = case
+    ordered, grouped = order_by(columns_of(types, rows)), grouped_by(columns_of(types, rows))
+    assert grouped.numbers.tolist() == ordered.numbers.tolist()
+    assert sorted(grouped.rows.tolist()) == list(range(len(rows)))
+    assert [ordered.numbers[row] for row in grouped.firsts] == list(range(len(ordered.firsts)))
 
 
 @given(key_rows())

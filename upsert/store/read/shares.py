@@ -1,0 +1,196 @@
+"""Which rows of a bucket each of several readers of a step needs, found once in a process for all of them.
+
+A reader of a step may want the changes of some keys alone, as a task of a join does: those whose columns, the
+join key, have a certain number. Files are in the order of the primary key, so all rows are looked at to find
+these. The tasks that a process runs one after the other look at the same files; so what the first one finds
+is kept: the places of all touched rows, those of one number together. It follows from files, which never
+change, and from the base's rows, which do not change either.
+
+Where the columns belong to the primary key, the images of a row have one number, and nothing but these
+columns is read. Otherwise an update may take a row from one number to another. Then the newest row of each
+key is found, and of what it replaces these columns alone are looked up: a reader needs the key if either
+image has its number.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from cachetools import LRUCache
+
+from upsert.arrays import Positions, one_array
+from upsert.store.files.data_file import DataFile
+from upsert.store.kept import Kept
+from upsert.store.metadata.file_entry import FileEntry
+from upsert.store.paths import Partition
+from upsert.store.read.images import Touched
+from upsert.store.read.snapshot import PinnedTable, Snapshot
+from upsert.store.rows.layout import Layout
+from upsert.store.rows.merge import SortedRows, gather, joined, key_ranges
+from upsert.store.version import MAX_HASH
+
+Numbers = npt.NDArray[np.int64]
+
+Limits = tuple[int, int]
+"""Smallest and largest hash of a range of keys, both inside."""
+
+PIECE_BYTES: Final = 8 << 20
+"""Of the files of a bucket so much is compared at a time: each time uses the same memory, near at hand."""
+
+
+@dataclass(frozen=True)
+class KeyShare:
+    """The keys that one of several readers of a step wants: those of which an image has its number.
+
+    Attributes:
+        columns: columns that the number of a row follows from.
+        number: the reader's own.
+        count: how many numbers there are, from 0.
+        numbers: gives the number of each row of these columns; equal where it gives the same.
+        is_of_key: whether all images of a key have the same values there, because the columns belong to the
+            primary key, or the table has none, so that its rows never change.
+    """
+
+    columns: tuple[str, ...]
+    number: int
+    count: int
+    numbers: Callable[[pa.Table], Numbers]
+    is_of_key: bool = True
+
+
+class TouchedFile(NamedTuple):
+    """A file with touched keys; ``is_old`` says that its rows were replaced or dropped."""
+
+    entry: FileEntry
+    is_old: bool
+
+
+def rows_within(file: DataFile, limits: Limits) -> Positions | None:
+    """Numbers of the rows of a file with a key in a range, ascending; None for all."""
+    return None if limits == (0, MAX_HASH) else file.rows_of_hashes(*limits)
+
+
+def shared_rows(
+    table: PinnedTable, base: Snapshot | None, files: Sequence[TouchedFile], limits: Limits, share: KeyShare
+) -> list[Positions]:
+    """For each file of a bucket, oldest first, the numbers of the rows that a reader needs, ascending.
+
+    ``base`` has what the rows replace; None for nothing. Of a key that is not only in one file, all rows are
+    given or the newest one.
+    """
+    names = tuple((file.entry.file, file.is_old) for file in files)
+    known_by = (
+        table.published.uuid,
+        table.layout.version,
+        None if base is None else base.id,
+        names,
+        limits,
+        (share.columns, share.count, share.numbers, share.is_of_key),
+    )
+    if (cut := _CUTS.get(known_by)) is None:
+        cut = _Cut.of(_places(table, base, files, limits, share), share.count)
+        _CUTS.put(known_by, cut)
+    return cut.rows_of(share.number, len(files))
+
+
+class _Touched(NamedTuple):
+    """Numbers of some rows, and the place of each: its file's position, and above it in 32 bits its row."""
+
+    numbers: Numbers
+    places: npt.NDArray[np.int64]
+
+
+class _Cut(NamedTuple):
+    """The places of touched rows, those of one number together; number n begins at ``starts[n]``."""
+
+    places: npt.NDArray[np.int64]
+    starts: Positions
+
+    @classmethod
+    def of(cls, found: Iterator[_Touched], count: int) -> _Cut:
+        """Put what was found into the order of numbers, of which there are so many."""
+        parts = [_Touched(np.empty(0, np.int64), np.empty(0, np.int64)), *found]
+        numbers = np.concatenate([part.numbers for part in parts])
+        # sixteen bits are put in order without comparing them
+        short = numbers.astype(np.uint16) if count <= 1 << 16 else numbers
+        places = np.concatenate([part.places for part in parts])[np.argsort(short, kind="stable")]
+        return cls(places, np.cumsum([0, *np.bincount(numbers, minlength=count)]))
+
+    def rows_of(self, number: int, files: int) -> list[Positions]:
+        """The rows of a number in each of so many files, ascending."""
+        own = np.sort(self.places[self.starts[number] : self.starts[number + 1]])
+        ends = np.searchsorted(own, np.arange(1, files) << _ROW_BITS)
+        return np.split(own & _ROW, ends)
+
+    @property
+    def size(self) -> int:
+        """What it takes in memory."""
+        return int(self.places.nbytes + self.starts.nbytes)
+
+
+_ROW_BITS: Final = 32
+_ROW: Final = (1 << _ROW_BITS) - 1
+
+_CUTS: Final = Kept[tuple[Any, ...], _Cut](LRUCache(32 << 20, lambda cut: cut.size), is_inherited=True)
+"""By all that they follow from; the least recently used ones go first."""
+
+
+def forget_shares() -> None:
+    """Drop what this process has found of shares; the next reader looks at the files again."""
+    _CUTS.clear()
+
+
+def _places(
+    table: PinnedTable, base: Snapshot | None, files: Sequence[TouchedFile], limits: Limits, share: KeyShare
+) -> Iterator[_Touched]:
+    """All touched rows of a bucket with their numbers; a row that an update moves has two of them."""
+    layout, root = table.layout, table.published.root
+    names = list(dict.fromkeys([*(() if share.is_of_key else layout.key), *share.columns]))
+    runs: dict[Partition, list[SortedRows]] = defaultdict(list)
+    for position, (entry, is_old) in enumerate(files):
+        file = DataFile.open(root, layout, entry)
+        chosen = rows_within(file, limits)
+        keys = pa.Table.from_batches([file.select(names) if chosen is None else file.take(names, chosen)])
+        rows = np.arange(file.rows) if chosen is None else chosen
+        places = rows + (position << _ROW_BITS)
+        if share.is_of_key:
+            yield _Touched(share.numbers(keys), places)
+            continue
+        kinds = np.ones(len(rows), np.int8) if is_old else file.kinds
+        if not is_old and kinds is not None and chosen is not None:
+            kinds = kinds[chosen]
+        runs[entry.partition].append(SortedRows(keys.append_column(_PLACE, pa.array(places)), kinds))
+    for of_partition in runs.values():
+        for within in key_ranges(layout, of_partition, PIECE_BYTES):
+            yield from _of_both_images(base, layout, within, share)
+
+
+_PLACE: Final = "\0place"
+
+
+def _of_both_images(
+    base: Snapshot | None, layout: Layout, runs: Sequence[SortedRows], share: KeyShare
+) -> Iterator[_Touched]:
+    """The newest rows of some keys by what they are, and by what they replace where that differs."""
+    columns = list(share.columns)
+    touched = Touched.by(layout.key, runs)
+    newest = gather(joined(runs).rows.select([*columns, _PLACE]), touched.newest)
+    places = one_array(newest.column(_PLACE)).to_numpy()
+    after = np.where(touched.is_after, share.numbers(newest.select(columns)), _NOWHERE)
+    before = np.full(len(after), _NOWHERE)
+    if base is not None:
+        positions, rows = base.match(list(layout.key), touched.keys, select=columns)
+        before[positions] = share.numbers(rows)
+    comes = after != _NOWHERE
+    yield _Touched(after[comes], places[comes])
+    leaves = (before != _NOWHERE) & (before != after)
+    yield _Touched(before[leaves], places[leaves])
+
+
+_NOWHERE: Final = -1
