@@ -181,7 +181,7 @@ def of_layout(folder: Path, schema: TableSchema, rows: int, changed: int, repeat
     """What both forms take, by the number of shards."""
     step = made(folder, schema, rows, changed)
     step.fused(1)  # opens the files
-    forms = {
+    forms: dict[str, Callable[[int], Took]] = {
         "fused": step.fused,
         "fused, a process each": partial(step.fused, in_own_process=True),
         "shuffled": step.shuffled,
