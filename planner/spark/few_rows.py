@@ -258,13 +258,7 @@ class FewRows:
                 finally:
                     self._forget()
         except Py4JJavaError as error:
-            cause = error.java_exception
-            while cause is not None:
-                converted = convert_exception(cause)
-                if not isinstance(converted, UnknownException):
-                    raise converted from None
-                cause = cause.getCause()
-            raise
+            raise _converted(error.java_exception) from None
 
     @property
     def is_empty(self) -> bool:
@@ -308,3 +302,10 @@ class FewRows:
         if catalyst.class_name(plan) not in _IN_PLACE or plan.subqueries().nonEmpty():
             return False
         return all(map(self._needs_no_job, catalyst.children(plan)))
+
+
+def _converted(error: JavaObject) -> Exception:
+    """A failure as PySpark raises it: the first of its causes that has a class there, or the last one."""
+    converted: Exception = convert_exception(error)
+    cause = error.getCause()
+    return converted if not isinstance(converted, UnknownException) or cause is None else _converted(cause)
