@@ -230,8 +230,9 @@ def _read(file: Path | None) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as cause:
+        found = cause.strerror if isinstance(cause, OSError) else cause
         raise ConfigurationError(
-            f"file {str(file)!r} must be a text to read, got {cause}; correct its name"
+            f"file {str(file)!r} must be a text to read, got {str(found)!r}; correct its name"
         ) from cause
 
 

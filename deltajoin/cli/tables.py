@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -26,7 +27,9 @@ def tables(warehouse: Warehouse = HERE, as_json: Json = False) -> None:
     """List the tables of a warehouse."""
     with errors_printed(as_json=as_json) as output:
         names = Catalog(warehouse).tables()
-        output.rows([{"table": name} for name in names], empty=f"no tables in {warehouse}")
+        is_missing = "://" not in warehouse and not os.path.isdir(warehouse)
+        empty = f"no tables in {warehouse}{', which is no folder' if is_missing else ''}"
+        output.rows([{"table": name} for name in names], empty=empty)
 
 
 @app.command()

@@ -19,6 +19,7 @@ from upsert.catalog.temporary import TemporaryTables
 from upsert.catalog.warehouse import NAME, Warehouse, checked_name, warehouse_at
 from upsert.errors import ConfigurationError, DatabaseExistsError, DatabaseNotFoundError
 from upsert.options import Option, suggestion
+from upsert.sql.tokens import NAME_RULE
 from upsert.store.paths import table_folder
 from upsert.store.storage import storage_of
 from upsert.store.storage.local import sync_folder
@@ -110,8 +111,8 @@ class Databases:
         *before, own = name.split(".") if isinstance(name, str) else [name]
         if before and not all(map(NAME.fullmatch, (*before, own))):
             raise ConfigurationError(
-                "a table's name must be 1 to 128 letters, digits and _, the first no digit, maybe after a "
-                f"database and a dot, got {name!r}"
+                f"a table's name must be {NAME_RULE}, maybe after a database and a dot, got {name!r}; choose "
+                "another name"
             )
         if len(before) > 2:
             raise ConfigurationError(f"a table's name must be catalog.database.name at most, got {name!r}")

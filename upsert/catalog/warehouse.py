@@ -22,6 +22,7 @@ from upsert.catalog.create_as.stages import is_visible
 from upsert.errors import ConfigurationError, CorruptTableError, TableExistsError, TableNotFoundError
 from upsert.flock import locked
 from upsert.options import suggestion
+from upsert.sql.tokens import NAME_RULE
 from upsert.store.log import drop_log
 from upsert.store.metadata import table_file
 from upsert.store.metadata.table_file import FREE
@@ -70,9 +71,7 @@ NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 def checked_name(name: str, what: str) -> str:
     """The name; refuses one that no table, database or catalog can have."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise ConfigurationError(
-            f"a {what}'s name must be 1 to 128 letters, digits and _, the first no digit, got {name!r}"
-        )
+        raise ConfigurationError(f"a {what}'s name must be {NAME_RULE}, got {name!r}; choose another name")
     return name
 
 

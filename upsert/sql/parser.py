@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from functools import partial
 from typing import Any, Final
 
@@ -226,7 +227,9 @@ def _at(cursor: Cursor) -> Statement:
     head = cursor.head(_HEAD_WORDS)
     if not head.replace(" ", "").isalpha():
         raise cursor.refusal(f"expected a statement, one of {_NAMES}")
-    raise SchemaError(f"{head} is not supported: statements are {_NAMES}")
+    close = get_close_matches(head.partition(" ")[0], {words[0] for words in _STATEMENTS}, n=1, cutoff=0.7)
+    hint = f"; did you mean {close[0]}?" if close and not head.startswith(close[0]) else ""
+    raise SchemaError(f"{head} is not supported: statements are {_NAMES}{hint}")
 
 
 def _assignment(text: str) -> Statement | None:

@@ -19,6 +19,9 @@ from upsert.errors import SchemaError
 from upsert.sql.dialect import refusal, tokens_of
 
 T = TypeVar("T")
+NAME_RULE: Final = "1 to 128 letters from A to Z, digits and _, the first no digit"
+"""What a table, a database or a catalog can be called."""
+
 _VALUES: Final = frozenset({TokenType.STRING, TokenType.NUMBER, TokenType.IDENTIFIER})
 
 _HINT: Final = re.compile(r"/\*\+(?=\s*+OPTIONS\b)", re.IGNORECASE)
@@ -372,7 +375,7 @@ def table_name(cursor: Cursor) -> str:
 
 
 def _part_of_name(cursor: Cursor, what: str) -> str:
-    before = cursor.refusal("a name must be 1 to 128 letters, digits and _, the first no digit")
+    before = cursor.refusal(f"a name must be {NAME_RULE}")
     part = cursor.name(what, may_be_system=True)
     if "." in part:
         raise before

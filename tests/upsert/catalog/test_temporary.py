@@ -62,7 +62,11 @@ def test_what_a_killed_session_has_left_is_deleted_by_the_next_one(tmp_path: Pat
             "has a table of this name, which it would hide",
         ),
         ("CREATE TEMPORARY TABLE t (a INT)", TableExistsError, "exists already"),
-        ("CREATE TABLE t (a INT)", TableExistsError, "exists already"),
+        (
+            "CREATE TABLE t (a INT)",
+            TableExistsError,
+            "'t' exists already; choose another name, or CREATE",
+        ),
         ("CREATE TEMPORARY TABLE u", SchemaError, "expected .* and the table's columns"),
         ("CREATE TEMPORARY TABLE u (a INT, a INT)", SchemaError, "a"),
         ("CREATE OR REPLACE TEMPORARY TABLE u (a INT)", SchemaError, "is not supported"),

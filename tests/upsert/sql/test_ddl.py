@@ -434,13 +434,14 @@ def test_other_statements_are_refused_by_name(text: str, name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("SELEC 1", "STOP JOB, CALL, SET, RESET; did you mean SELECT?"),
         ("", "statement: expected at least one word, found an empty text"),
         (" ; -- nothing", "statement: expected at least one word, found an empty text"),
         ("'text'", "expected a statement, one of CREATE TABLE, DROP TABLE, "),
         ("'text'", "found 'text' at line 1, column 1"),
         ("CREATE OR REPLACE TABLE t (a INT)", "only CREATE OR REPLACE TABLE … AS SELECT is supported"),
         ("CREATE TABLE a.b.c.d (a INT)", "found '.' at line 1, column 19"),
-        ("CREATE TABLE `a.b` (a INT)", "a name must be 1 to 128 letters, digits and _"),
+        ("CREATE TABLE `a.b` (a INT)", "a name must be 1 to 128 letters from A to Z, digits and _"),
         ("DROP TABLE a; DROP TABLE b", "expected one statement at a time, so that none is left half done"),
         ("DROP TABLE a PURGE", "DROP TABLE: expected the end of the statement, found 'PURGE'"),
         ("CREATE TABLE 'a' (a INT)", "expected the name of a table, found 'a'"),

@@ -69,10 +69,14 @@ def create_table(context: Context, statement: s.CreateTable, spark: SparkSession
             with warehouse.ddl_lock(table_ref.tables.folder):
                 _sweep(table_ref)
                 Table.create(path, statement.schema, options)
-    except TableExistsError:
-        # one that is being created does not exist yet
-        if not statement.if_not_exists or not table_ref.exists:
-            raise
+    except TableExistsError as cause:
+        if not table_ref.exists:
+            raise  # one that is being created does not exist yet
+        if not statement.if_not_exists:
+            raise TableExistsError(
+                f"table {table_ref.shown!r} exists already; choose another name, or CREATE TABLE IF NOT "
+                "EXISTS"
+            ) from cause
         return Done(what, "was there already")
     return Done(what, "created")
 
