@@ -44,7 +44,18 @@ from planner.plan.expressions import (
     conjuncts,
     walk_expression,
 )
-from planner.plan.nodes import Aggregate, Filter, Join, Opaque, Plan, Project, Relation, Union, Wrapper
+from planner.plan.nodes import (
+    OBSERVATION,
+    Aggregate,
+    Filter,
+    Join,
+    Opaque,
+    Plan,
+    Project,
+    Relation,
+    Union,
+    Wrapper,
+)
 from planner.plan.translate import GIVEN, NotTranslatableError, arrow_type, translated
 from upsert.conditions.evaluate import type_of
 from upsert.errors import ConfigurationError, SchemaError
@@ -127,7 +138,7 @@ class InArrow:
         try:
             found = self.step.rows(inputs)
             return pa.Table.from_arrays([found.columns[name] for name in self.names], schema=self.schema)
-        except (SchemaError, pa.ArrowInvalid, pa.ArrowTypeError) as cause:
+        except (SchemaError, pa.ArrowException) as cause:  # also of types that a kernel lacks
             raise NotInArrowError(str(cause)) from cause
 
 
@@ -152,7 +163,7 @@ class _Reading:
         match plan:
             case Relation(ref=int(ref)) if ref in self._given:
                 return self._input(plan, self._given[ref], needed)
-            case Wrapper(child):
+            case Wrapper(child, name) if name != OBSERVATION:
                 return self.step(child, needed)
             case Filter(child, condition):
                 below, types = self.step(child, needed | columns_of(condition))

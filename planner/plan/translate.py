@@ -65,12 +65,19 @@ _OPERATORS: Final[Mapping[str, str]] = {
 """Catalyst class -> operator of a condition; `planner.spark.read` prefixes what is not as in ANSI mode."""
 
 OF_DECIMALS: Final[Mapping[str, str]] = {
-    "Add": "rounded +",
-    "Divide": "/",
-    "Multiply": "rounded *",
-    "Subtract": "rounded -",
+    prefix + name: operator
+    for prefix in ("", "LEGACY")
+    for name, operator in {
+        "Add": "rounded +",
+        "Divide": "/",
+        "Multiply": "rounded *",
+        "Subtract": "rounded -",
+    }.items()
 }
-"""The same for calls with NULL as a third argument, which has the type to whose digits they are rounded."""
+"""The same for calls with NULL as a third argument, which has the type to whose digits they are rounded.
+
+Where Spark gives NULL without its ANSI mode, for an overflow or a division by zero, they are an error too.
+"""
 
 _WORDS: Final = {"tinyint": "byte", "smallint": "short", "int": "integer", "bigint": "long"}
 

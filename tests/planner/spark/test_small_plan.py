@@ -1,7 +1,7 @@
 """Plans over few rows in Arrow: what Spark gives, to the letter, or nothing, and then Spark is asked."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from random import Random
@@ -219,12 +219,28 @@ def counted(rows: pa.Table) -> Counter[str]:
     return Counter(map(repr, rows.to_pylist()))
 
 
+@pytest.fixture
+def is_ansi(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[bool]:
+    """Whether arithmetic is ANSI SQL's, for a test."""
+    spark.conf.set("spark.sql.ansi.enabled", str(request.param).lower())
+    yield bool(request.param)
+    spark.conf.unset("spark.sql.ansi.enabled")
+
+
 @pytest.mark.parametrize(
-    "seeds",
-    [range(10), pytest.param(range(1_000, 1_400), marks=pytest.mark.long)],
-    ids=["some", "many"],
+    ("seeds", "is_ansi"),
+    [
+        (range(8), True),
+        (range(8, 10), False),
+        pytest.param(range(1_000, 1_400), True, marks=pytest.mark.long),
+        pytest.param(range(1_400, 1_500), False, marks=pytest.mark.long),
+    ],
+    ids=["some", "without ANSI mode", "many", "many without ANSI mode"],
+    indirect=["is_ansi"],
 )
-def test_random_plans_in_arrow_give_what_spark_gives(spark: SparkSession, seeds: Sequence[int]) -> None:
+def test_random_plans_in_arrow_give_what_spark_gives(
+    spark: SparkSession, seeds: Sequence[int], is_ansi: bool
+) -> None:
     in_arrow, refused = 0, Counter[str]()
     for seed in seeds:
         random_ = Random(seed)
@@ -245,7 +261,7 @@ def test_random_plans_in_arrow_give_what_spark_gives(spark: SparkSession, seeds:
         asked = spark.sql(text_).toArrow()
         assert counted(found) == counted(asked), f"seed {seed}: {text_}"
         assert found.schema.types == asked.schema.types, f"seed {seed}: {text_}"
-    assert in_arrow >= len(seeds) * 0.6, refused
+    assert in_arrow >= len(seeds) * 0.6, (is_ansi, refused)
 
 
 def test_an_error_is_spark_s(spark: SparkSession) -> None:
