@@ -403,7 +403,7 @@ def _bound(
 
 def _scaled(hashes: StoredHashes, slots: int) -> Hashes:
     """The number of the slot of each hash, and in the lower half where it lies there."""
-    scaled = upper_halves(hashes).astype(np.uint64)
+    scaled = hashes >> np.uint64(32) if hashes.dtype == np.uint64 else hashes.astype(np.uint64)
     scaled *= np.uint64(slots)
     return scaled
 
@@ -426,5 +426,7 @@ def _eighths(hashes: StoredHashes, slots: int) -> Positions:
 
 def _in_filled(index: HashIndex | KeyIndex, eighths: Positions) -> Positions:
     """Positions of the eighths that have rows."""
-    bits = index.filled[eighths >> 3] >> (eighths.astype(np.uint8) & np.uint8(7))
-    return np.flatnonzero(bits & np.uint8(1))
+    bits = index.filled.take(eighths >> 3)
+    bits >>= eighths.astype(np.uint8) & np.uint8(7)
+    bits &= np.uint8(1)
+    return np.flatnonzero(bits.view(np.bool_))  # which takes a third of the time that numbers take

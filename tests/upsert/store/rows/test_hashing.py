@@ -85,6 +85,14 @@ def test_hash_of_sixteen_bytes_is_xxh64_of_them():
     assert hash_columns([pa.array(values, pa.binary(16))]).tolist() == expected
 
 
+def test_many_rows_have_the_hashes_that_each_has_by_itself():
+    numbers = np.random.default_rng(2).integers(-(2**63), 2**63, 40_000)
+    words = pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), 20_000, [None, pa.py_buffer(numbers)])
+    for array in (pa.array(numbers), pa.array(numbers.astype(np.int32)), words):
+        few = [hash_columns([array.slice(start, 1000)]) for start in range(0, len(array), 1000)]
+        assert (hash_columns([array]) == np.concatenate(few)).all()
+
+
 @pytest.mark.parametrize("type_", KEY_VALUES, ids=str)
 def test_hash_of_a_slice_is_the_slice_of_the_hash(type_: pa.DataType):
     """Arrow slices share buffers; an offset that is forgotten hashes other rows."""
