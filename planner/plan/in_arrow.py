@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from functools import reduce
 from typing import Final, Protocol, assert_never
 
@@ -69,6 +70,8 @@ _FUNCTIONS: Final[Mapping[str, str]] = {
 }
 """Catalyst class -> function of `deltajoin.aggregate`."""
 
+
+_ZERO: Final = inside.Const(Decimal(0), pa.decimal128(1, 0))
 
 _ARITHMETIC: Final = frozenset({"+", "-", "*", "neg", "abs"})
 """Operators that overflow, of integers."""
@@ -338,12 +341,28 @@ class _Reading:
     def _condition(self, expr: Expr, types: _Types) -> Condition:
         """An expression as a condition, which its type is known of."""
         refs = {int(name): Ref(0, name) for name in types}
-        found = translated(_with_errors(expr), refs)
+        found = self._with_casts(translated(_with_errors(expr), refs), types)
         self._type(found, types)
         return self._shared(self._exact(found, types))
 
     def _type(self, condition: Condition, types: _Types) -> pa.DataType:
         return type_of(condition, lambda ref: types[ref.column])
+
+    def _with_casts(self, condition: Condition, types: _Types) -> Condition:
+        """The condition with casts of decimals to fewer digits as sums with 0, which are rounded to these."""
+        match condition:
+            case inside.Call(op, args):
+                return inside.Call(op, tuple(self._with_casts(arg, types) for arg in args))
+            case inside.Cast(inner, type_):
+                value = self._with_casts(inner, types)
+                if pa.types.is_decimal(type_) and pa.types.is_decimal(self._type(value, types)):
+                    with suppress(ConfigurationError):
+                        self._type(inside.Cast(value, type_), types)
+                        return inside.Cast(value, type_)
+                    return inside.Call("rounded +", (value, _ZERO, inside.Const(None, type_)))
+                return inside.Cast(value, type_)
+            case _:
+                return condition
 
     def _exact(self, condition: Condition, types: _Types) -> Condition:
         """The condition, with arithmetic of decimals that keeps all digits as one that never overflows."""

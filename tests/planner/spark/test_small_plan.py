@@ -264,6 +264,17 @@ def test_random_plans_in_arrow_give_what_spark_gives(
     assert in_arrow >= len(seeds) * 0.6, (is_ansi, refused)
 
 
+def test_decimals_are_cast_to_fewer_digits(spark: SparkSession) -> None:
+    rows = random_rows(Random(3), 60)
+    text_ = "SELECT cast(e AS DECIMAL(9, 1)) AS e, cast(w AS DECIMAL(38, 8)) AS w, w > sum_ AS more FROM t "
+    text_ += "JOIN (SELECT sum(x) * 0.0001000000 AS sum_ FROM u)"
+    plan, names = small_plan(spark, text_, rows)
+    assert plan.why_spark == ""
+    assert plan.in_arrow is not None
+    found = plan.in_arrow.rows([rows[name] for name in names])
+    assert counted(found) == counted(spark.sql(text_).toArrow())
+
+
 def test_an_error_is_spark_s(spark: SparkSession) -> None:
     rows = random_rows(Random(1), 20)
     plan, _ = small_plan(spark, "SELECT i + 1 AS more FROM t", rows)
