@@ -237,7 +237,6 @@ class Queries:
         return self._one_of(
             f"SELECT q.a, t.b FROM ({below}) q LATERAL VIEW explode(array(b, NULL, b)) t AS b",
             f"SELECT a, explode_outer(filter(array(b), x -> x IS NOT NULL)) AS b FROM ({below}) q",
-            f"SELECT q.a, t.b FROM ({below}) q, LATERAL (SELECT q.b AS b UNION ALL SELECT q.b) t",
         )
 
     def _latest(self, a: str, b: str, depth: int) -> str:
