@@ -40,7 +40,7 @@ from upsert.store.files.lookup_index import (
     part_of,
     read_indexes,
     read_key_index,
-    sidecar_names,
+    sidecar_columns,
 )
 from upsert.store.kept import Kept
 from upsert.store.metadata.file_entry import FileEntry
@@ -243,8 +243,10 @@ class DataFile:
         # of an older definition a file may lack indexes, and have others
         sidecar = _open_file(index_file(path), ARROW, None, entry.rows, None, entry.index_checksum)
         if entry.definition == layout.version and not is_sidecar(layout, sidecar.schema):
-            must = f"have columns {', '.join(sidecar_names(layout, entry.rows))}"
-            raise _damaged(index_file(path), must, ", ".join(sidecar.schema.names))
+            found = ", ".join(f"{field.name} {field.type}" for field in sidecar.schema)
+            raise _damaged(
+                index_file(path), f"have columns {sidecar_columns(layout, entry.rows)}", found or "none"
+            )
         try:
             batch = sidecar.slice(sidecar.schema.names, 0, sidecar.rows)
             indexes = read_indexes(layout, batch)

@@ -164,11 +164,14 @@ _WHOLE: Final[_Parts] = {
 }
 _HALVES: Final[_Parts] = {
     "half": (pa.uint32(),),
-    "row": (pa.uint16(),),
+    "row": (pa.uint16(), pa.uint32()),
     "shift": (pa.int16(), pa.int32()),
     "filled": (pa.uint8(),),
 }
-"""Other names: of a table that was altered since, earlier releases search what is named as theirs."""
+"""Other names: of a table that was altered since, earlier releases search what is named as theirs.
+
+Files that were written before there were ``_RESTS`` have it whatever their size, with row numbers in 32 bits.
+"""
 
 _RESTS: Final[_Parts] = {
     "rest": (pa.uint16(),),
@@ -196,10 +199,11 @@ _KEY_STARTS: Final = b"key_starts"
 """Metadata of a sidecar's schema: where each part of ``KeyIndex`` begins."""
 
 
-def sidecar_names(layout: Layout, rows: int) -> list[str]:
-    """Names of the columns of the sidecar of a file with so many rows."""
+def sidecar_columns(layout: Layout, rows: int) -> str:
+    """Names and types of the columns of the sidecar of a file with so many rows."""
     of_key = _OF_KEY if layout.is_searched_by_key else _WHOLE
-    return list(_types_of_sidecar(layout, of_key, _short(rows)))
+    columns = _types_of_sidecar(layout, of_key, _short(rows))
+    return ", ".join(f"{name} {' or '.join(map(str, types))}" for name, types in columns.items())
 
 
 def _short(rows: int) -> _Parts:

@@ -168,3 +168,25 @@ def test_what_earlier_releases_cannot_search_has_no_name_that_they_search():
     assert is_sidecar(layout, sidecar.schema)
     earlier = sidecar.schema.names[:4] + [f"index_2.{part}" for part in ("hash", "row", "start", "filled")]
     assert not is_sidecar(layout, sidecar.rename_columns(earlier).schema)
+
+
+def test_a_sidecar_with_whole_row_numbers_beside_halves_of_hashes_is_searched_whatever_its_size():
+    """Files were written so before the place of a hash told half of it."""
+    layout = Layout.of(TableSchema.of({"a": pa.string(), "b": pa.int64()}, primary_key=["a"]).index("b"))
+    values = np.random.default_rng(5).integers(0, 1 << 40, LARGE)
+    columns = {"a": pa.array(values).cast(pa.string()), "b": pa.array(values)}
+    rows = pa.record_batch(columns, schema=layout.stored)
+    whole = build_index(rows, ["b"])
+    halves = HashIndex.of(upper_halves(whole.hashes), whole.rows)
+    sidecar = build_sidecar(layout, rows)
+    parts = zip(("half", "row", "shift", "filled"), halves, strict=False)
+    earlier = pa.record_batch(
+        {name: sidecar.column(name) for name in sidecar.schema.names if name.startswith("pk.")}
+        | {f"index_2.{part}": pa.array(values) for part, values in parts}
+    )
+    assert is_sidecar(layout, earlier.schema)
+    probes = hash_columns([pa.array(values[::97])], len(values[::97]))
+    hits = search(read_indexes(layout, earlier)["index_2"], probes)
+    assert set(zip(hits.probes.tolist(), hits.rows.tolist(), strict=True)) >= {
+        (number, 97 * number) for number in range(len(probes))
+    }
