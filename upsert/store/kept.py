@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Hashable, MutableMapping
 from contextlib import suppress
-from typing import Generic, TypeVar
+from operator import itemgetter
+from typing import Final, Generic, TypeVar
+
+from cachetools import LRUCache
 
 Key = TypeVar("Key", bound=Hashable)
 Thing = TypeVar("Thing")
@@ -51,3 +55,38 @@ class Kept(Generic[Key, Thing]):
         self._lock = threading.Lock()  # another thread of the parent may have held it
         if not self._is_inherited:
             self._things.clear()
+
+
+ENTRY_BYTES: Final = 2 << 10
+"""What an entry takes beside its arrays: objects of Python, and what memory is rounded up to."""
+
+
+class KeptArrays(Generic[Key, Thing]):
+    """Things made of arrays, of which a process keeps so many bytes; the least recently used ones go first.
+
+    An entry of few rows counts by its key and by what any entry takes, too. Of a file that is mapped into
+    memory keep copies: a slice holds its map, of which a process may have some 65 000, and its disk space.
+    """
+
+    def __init__(self, most_bytes: int, size: Callable[[Thing], int]) -> None:
+        """``size`` tells the bytes of a thing's arrays."""
+        self._size = size
+        self._kept = Kept[Key, tuple[Thing, int]](LRUCache(most_bytes, itemgetter(1)), is_inherited=True)
+
+    def get(self, key: Key) -> Thing | None:
+        """What is kept under a key; None for nothing."""
+        found = self._kept.get(key)
+        return None if found is None else found[0]
+
+    def put(self, key: Key, thing: Thing) -> None:
+        """Keep something, unless it is larger than all that may be kept."""
+        self._kept.put(key, (thing, ENTRY_BYTES + _bytes_of(key) + self._size(thing)))
+
+    def clear(self) -> None:
+        """Keep nothing; who holds something may go on using it."""
+        self._kept.clear()
+
+
+def _bytes_of(key: object) -> int:
+    inside = sum(_bytes_of(part) for part in key) if isinstance(key, tuple) else 0
+    return sys.getsizeof(key) + inside

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from cachetools import LRUCache
 
-from upsert.store.kept import Kept
+from upsert.store.kept import ENTRY_BYTES, Kept, KeptArrays
 
 
 def child_says(answer: Callable[[], bool]) -> bool:
@@ -47,3 +47,16 @@ def test_what_is_larger_than_the_whole_cache_is_not_kept() -> None:
     kept.put("a", "long")
     kept.put("b", "abc")
     assert (kept.get("a"), kept.get("b")) == (None, "abc")
+
+
+def test_small_things_count_by_what_any_entry_takes_and_by_their_keys() -> None:
+    kept = KeptArrays[tuple[str, ...], bytes](64 << 10, len)
+    for number in range(100):
+        kept.put((f"{number}",), b"rows")
+    there = [number for number in range(100) if kept.get((f"{number}",))]
+    assert there == list(range(100 - len(there), 100))
+    assert len(there) < (64 << 10) // ENTRY_BYTES
+    kept.put(("name of a file", "x" * (40 << 10)), b"rows")
+    assert sum(kept.get((f"{number}",)) is not None for number in there) < len(there) // 2
+    kept.clear()
+    assert kept.get(("99",)) is None

@@ -14,12 +14,11 @@ from typing import Any, Final, NamedTuple, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
-from cachetools import LRUCache
 
 from upsert.arrays import Mask, Positions, one_array
 from upsert.rowkind import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE, with_row_kind
 from upsert.store.files.data_file import DataFile
-from upsert.store.kept import Kept
+from upsert.store.kept import ENTRY_BYTES, KeptArrays
 from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.read.snapshot import Place, Snapshot
 from upsert.store.rows.keys import order_by, same_values
@@ -121,7 +120,7 @@ def net(base: Snapshot, runs: Sequence[SortedRows], names: Sequence[str]) -> pa.
 
 
 class _Column(NamedTuple):
-    """A column of the rows at the base, and of those of a step."""
+    """A column of the rows at the base, and of the newest rows of a step; copies, see ``KeptArrays``."""
 
     before: pa.Array
     after: pa.Array
@@ -132,22 +131,24 @@ class _Column(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """Which keys a step touches in a bucket, and where their rows lie at its base."""
+    """Which keys a step touches in a bucket, and where their rows lie at its base.
+
+    Of the rows of the step only the ``newest`` ones, by their numbers, are those that ``images`` names.
+    """
 
     images: Images
     places: tuple[Place, ...]
+    newest: Positions
 
     @property
     def nbytes(self) -> int:
         images = self.images
-        arrays = [images.newest, images.is_after, images.before_of, images.both]
+        arrays = [self.newest, images.newest, images.is_after, images.before_of, images.both]
         arrays += [array for place in self.places for array in (place.numbers, place.of_key)]
-        return sum(array.nbytes for array in arrays)
+        return sum(array.nbytes for array in arrays) + ENTRY_BYTES * len(self.places)
 
 
-_KEPT = Kept[tuple[Hashable, ...], Any](
-    LRUCache(KEPT_BYTES, lambda kept: max(1, int(kept.nbytes))), is_inherited=True
-)
+_KEPT = KeptArrays[tuple[Hashable, ...], Any](KEPT_BYTES, lambda kept: int(kept.nbytes))
 """What was found of steps, their columns, and in which pairs of rows a column has the same value."""
 
 
@@ -169,8 +170,8 @@ class KeptStep:
 
     def changes(self, names: Sequence[str]) -> pa.Table:
         """Signed rows of these columns."""
-        layout, (images, places) = self.base.layout, self._found
-        columns = self._columns(places, names)
+        layout, found = self.base.layout, self._found
+        images, columns = found.images, self._columns(found, names)
         schema = pa.schema([layout.stored.field(name) for name in names])
         before, after = (pa.Table.from_arrays(list(one), schema=schema) for one in zip(*columns, strict=True))
         same = np.ones(len(images.both), np.bool_)
@@ -204,23 +205,27 @@ class KeptStep:
         gone = [SortedRows(self._rows(entry, key), np.ones(entry.rows, np.int8)) for entry in self.old]
         came = [SortedRows(self._rows(entry, key), self._open(entry).kinds) for entry in self.new]
         touched = Touched.by(key, [*gone, *came])
-        places = self.base.places(touched.keys)
+        places = [
+            Place(entry, numbers.copy(), of_key) for entry, numbers, of_key in self.base.places(touched.keys)
+        ]
         of_rows = [np.empty(0, np.int64), *(place.of_key for place in places)]
-        return _Found(Images.of(touched, np.concatenate(of_rows)), tuple(places))
+        newest_alone = touched._replace(newest=np.arange(len(touched.newest)))
+        return _Found(Images.of(newest_alone, np.concatenate(of_rows)), tuple(places), touched.newest)
 
-    def _columns(self, places: Sequence[Place], names: Sequence[str]) -> list[_Column]:
-        found: dict[str, _Column] = {}
+    def _columns(self, found: _Found, names: Sequence[str]) -> list[_Column]:
+        columns: dict[str, _Column] = {}
         for name in names:
             if (kept := _KEPT.get((self._known_by, name))) is not None:
-                found[name] = kept
-        if missing := [name for name in names if name not in found]:
-            before = self.base.rows_at(places, missing)
-            after = pa.concat_tables([self._rows(entry, missing) for entry in (*self.old, *self.new)])
+                columns[name] = kept
+        if missing := [name for name in names if name not in columns]:
+            before = self.base.rows_at(found.places, missing)
+            rows = pa.concat_tables([self._rows(entry, missing) for entry in (*self.old, *self.new)])
+            after = gather(rows, found.newest)
             for name in missing:
                 column = _Column(one_array(before.column(name)), one_array(after.column(name)))
                 _KEPT.put((self._known_by, name), column)
-                found[name] = column
-        return [found[name] for name in names]
+                columns[name] = column
+        return [columns[name] for name in names]
 
     def _open(self, entry: FileEntry) -> DataFile:
         return DataFile.open(self.root, self.base.layout, entry)

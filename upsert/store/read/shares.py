@@ -22,11 +22,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from cachetools import LRUCache
 
 from upsert.arrays import Positions, one_array
 from upsert.store.files.data_file import DataFile
-from upsert.store.kept import Kept
+from upsert.store.kept import KeptArrays
 from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.paths import Partition
 from upsert.store.read.images import Touched
@@ -137,8 +136,8 @@ class _Cut(NamedTuple):
 _ROW_BITS: Final = 32
 _ROW: Final = (1 << _ROW_BITS) - 1
 
-_CUTS: Final = Kept[tuple[Any, ...], _Cut](LRUCache(32 << 20, lambda cut: cut.size), is_inherited=True)
-"""By all that they follow from; the least recently used ones go first."""
+_CUTS: Final = KeptArrays[tuple[Any, ...], _Cut](32 << 20, lambda cut: cut.size)
+"""By all that they follow from."""
 
 
 def forget_shares() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
+from upsert.store.files.data_file import forget_open_files
 from upsert.store.read import changes as _changes
 from upsert.store.read import images
 from upsert.store.read.snapshot import Place, Snapshot
@@ -109,3 +110,18 @@ def test_a_step_whose_base_was_compacted_and_has_expired_is_found_again(tmp_path
     table.expire(keep=2)
     assert sorted_lines(table.changes(base, columns=["a"])) == sorted_lines(before)
     assert table.changes(base, columns=["b", "d"]).num_rows
+
+
+@pytest.mark.parametrize("format_", ["arrow", "parquet"])
+def test_what_is_kept_holds_no_file(format_: str, tmp_path: Path) -> None:
+    """A process may have so many maps only, and a map of a deleted file has its disk space."""
+    table = Table.create(tmp_path / "t", WHOLE, {"bucket": "1", "file.format": format_})
+    choice = random.Random(0)
+    table.write(random_rows(choice, 40))
+    for version in range(1, 4):
+        table.write(random_rows(choice, 6))
+        table.changes(version, version + 1, list(TYPES))
+    table.changes(1, 4, list(TYPES))
+    forget_open_files()
+    assert str(tmp_path) not in Path("/proc/self/maps").read_text()
+    assert len(images._KEPT._kept._things) > 4 * len(TYPES)
