@@ -36,6 +36,7 @@ from upsert.spark_table import (
     spark_schema,
 )
 from upsert.store.metadata import table_file
+from upsert.store.metadata.looks import looks
 from upsert.store.metadata.stands_for import StandsFor
 from upsert.store.read.row_metadata import metadata_option
 from upsert.store.rows.merge_rules import DEDUPLICATE
@@ -163,6 +164,8 @@ def commit(rows: DataFrame | pa.Table, path: str, stands_for: StandsFor, *, over
     """
     if not isinstance(rows, pa.Table):
         write(rows, path, {"stands-for": json.dumps(stands_for.to_json())}, overwrite=overwrite)
+        if (seen := looks()) is not None:
+            seen.forget()  # Spark's process has committed
         return
     table = Table.open(path)
     replaced = Overwrite() if overwrite else None

@@ -323,16 +323,23 @@ def hold(history: History, published: int) -> None:
     consumers.hold(history, CONSUMER, Version.complete(published), LEASE_S)
 
 
+def checked(folder: str, schema: TableSchema, options: Mapping[str, str]) -> Definition:
+    """What a new table in a folder is; a ``ConfigurationError`` or ``SchemaError`` if it cannot be."""
+    owner = f"table {os.path.basename(folder)!r}"
+    found = Definition(0, schema, options, owner=owner)
+    found.layout  # noqa: B018 - refuses what cannot be stored before anything is made
+    check_new(owner, found.options, schema)
+    return found
+
+
 def create(folder: str, schema: TableSchema, options: Mapping[str, str]) -> TableFile:
     """Make a folder a table; its log, if it has one, is made before.
 
     After a crash there is a table with its log, or no table, and maybe a log without records that no table
     knows. When it raises, the log that this call has made is gone; it stays if the table may be there yet.
     """
-    owner = f"table {os.path.basename(folder)!r}"
-    first = Definition(0, schema, options, owner=owner)
-    first.layout  # noqa: B018 - refuses what cannot be stored before anything is made
-    check_new(owner, first.options, schema)
+    first = checked(folder, schema, options)
+    owner = first.owner
     system = log_system(first.options.log)
     if system is None:
         return table_file.create(folder, schema, options)

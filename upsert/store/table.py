@@ -119,12 +119,13 @@ class Table:
             KafkaUnavailableError: the table has a log, whose brokers did not answer.
         """
         folder = paths.table_folder(path)
+        stored = with_metadata_aside(schema, f"table {os.path.basename(folder)!r}")
+        stored.check_new_names()
         if if_not_exists:
+            log.checked(folder, stored, options)
             with suppress(TableNotFoundError):
                 return cls.open(folder)
         try:
-            stored = with_metadata_aside(schema, f"table {os.path.basename(folder)!r}")
-            stored.check_new_names()
             return cls(log.create(folder, stored, options))
         except TableExistsError:
             if not if_not_exists:

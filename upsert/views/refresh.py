@@ -52,6 +52,9 @@ FEW_ROWS: Final = 100_000
 """So many are read, computed and compared in the driver: that takes a third to half of the processor time of
 Spark's tasks, and less time, except where five tables or more are joined on several cores."""
 
+_FEWEST_ROWS: Final = 1_000
+"""So many a query may always give where few are read in the driver."""
+
 FEW_BYTES: Final = 64 << 20
 """So much they may take in memory."""
 
@@ -118,8 +121,10 @@ def collected_if_few(rows: DataFrame, before: Snapshot) -> DataFrame | pa.Table:
         return rows
     if not are_few(before):
         return rows
-    found = arrow_of(rows.limit(FEW_ROWS + 1))
-    return rows if found.num_rows > FEW_ROWS else found
+    # how wide they are is not known before: so not many times as much as there was
+    most = max(_FEWEST_ROWS, 2 * before.row_count)
+    found = arrow_of(rows.limit(most + 1))
+    return rows if found.num_rows > most else found
 
 
 class PlanOutgrownError(Exception):

@@ -188,6 +188,8 @@ def test_create_refuses_what_exists_and_if_not_exists_opens_it(table: Table) -> 
     with pytest.raises(TableExistsError, match="choose another path"):
         Table.create(table.path, SCHEMA)
     assert Table.create(table.path, SCHEMA, if_not_exists=True).uuid == table.uuid
+    with pytest.raises(ConfigurationError, match="bukkets"):
+        Table.create(table.path, SCHEMA, {"bukkets": "3"}, if_not_exists=True)
 
 
 def test_a_file_uri_is_a_path(tmp_path: Path) -> None:

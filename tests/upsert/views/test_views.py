@@ -23,8 +23,11 @@ from upsert.errors import (
 )
 from upsert.failpoints import ENVIRONMENT_VARIABLE
 from upsert.managed import frames
+from upsert.schema import TableSchema
+from upsert.store.metadata.looks import looking_once
 from upsert.store.metadata.stands_for import StandsFor
-from upsert.views.refresh import Refresher, Versions
+from upsert.store.table import Table
+from upsert.views.refresh import Refresher, Versions, collected_if_few
 from upsert.views.view import View
 
 pytestmark = pytest.mark.spark
@@ -329,6 +332,22 @@ def test_of_two_refreshes_of_one_state_one_is_refused(catalog: Catalog, spark: S
     view.refresh()
     with pytest.raises(CommitConflictError, match="let one process refresh it"):
         view.table.commit([], stands_for=StandsFor({"default.sales": 99}, state))
+
+
+def test_what_tasks_have_committed_is_seen_at_once_and_rows_are_collected_if_no_more_than_before(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that has looked at a table a moment ago looks again after a commit of Spark's process."""
+    monkeypatch.setattr("upsert.store.metadata.looks.LASTS_S", 60.0)
+    table = Table.create(tmp_path / "t", TableSchema.of({"id": pa.int64()}, primary_key=["id"]))
+    with looking_once():
+        state = table.snapshot().info.data_version
+        versions = {"base": 1}
+        frames.commit(spark.range(3), table.path, StandsFor(versions, state))
+        head = table.snapshot()
+    assert head.info.base_versions == versions
+    assert isinstance(collected_if_few(spark.range(1_000), head), pa.Table)
+    assert isinstance(collected_if_few(spark.range(1_001), head), DataFrame)
 
 
 @pytest.mark.parametrize(

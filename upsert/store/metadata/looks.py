@@ -29,6 +29,10 @@ class Looks:
         """Remember what was seen just now."""
         self._seen[key] = seen, self._now()
 
+    def forget(self) -> None:
+        """Forget all: another process has committed for this one."""
+        self._seen.clear()
+
     def recent(self, key: Hashable) -> Any:
         """What was seen a moment ago; None for nothing.
 
