@@ -94,15 +94,20 @@ def use_this_python(environment: MutableMapping[str, str], *, forked: bool = Fal
 
 
 def spark_script(
-    script: Path, *arguments: object, master: str = "local[2]", environment: Mapping[str, str] = {}
+    script: Path,
+    *arguments: object,
+    master: str = "local[2]",
+    environment: Mapping[str, str] = {},
+    forked: bool = True,
 ) -> subprocess.Popen[str]:
     """A started process that runs a Python file; `SparkSession.builder.getOrCreate()` in it gets `master`.
 
     For what one session cannot do: another master (`LOCAL_CLUSTER`: two executor processes), or a driver
-    that gets killed. Its output is one text stream, standard error included.
+    that gets killed. Its output is one text stream, standard error included. With ``forked=False`` Spark
+    starts its Python processes itself, as it does for a user.
     """
     variables = {**os.environ, "SPARK_HOME": str(Path(pyspark.__file__).parent), **environment}
-    use_this_python(variables, forked=master.startswith("local["))
+    use_this_python(variables, forked=forked and master.startswith("local["))
     options = " ".join(f"--conf {key}={value}" for key, value in SESSION_OPTIONS.items())
     variables["PYSPARK_SUBMIT_ARGS"] = f"--master {master} {options} pyspark-shell"
     return subprocess.Popen(
@@ -115,9 +120,9 @@ def spark_script(
     )
 
 
-def run_spark_script(script: Path, *arguments: object, master: str = "local[2]") -> str:
+def run_spark_script(script: Path, *arguments: object, master: str = "local[2]", forked: bool = True) -> str:
     """The output of a Python file that was run to its end as `spark_script` does; it must succeed."""
-    process = spark_script(script, *arguments, master=master)
+    process = spark_script(script, *arguments, master=master, forked=forked)
     output = output_of(process)
     assert process.returncode == 0, output
     return output

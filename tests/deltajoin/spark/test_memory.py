@@ -49,7 +49,7 @@ def tables(folder: Path, orders: int, products: int, commits: int) -> tuple[Tabl
 
 
 def joined(left: Table, right: Table, checkpoint: Path, memory: str) -> dict[str, Any]:
-    output = run_spark_script(SCRIPT, left.path, right.path, checkpoint, memory)
+    output = run_spark_script(SCRIPT, left.path, right.path, checkpoint, memory, forked=False)
     return json.loads(output.splitlines()[-1])
 
 
