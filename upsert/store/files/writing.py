@@ -65,7 +65,7 @@ def write_data_file(
     checksum, written = _write_file(path, format_, batch, replace(form.compression, plain=plain))
     reach("data.after-file")
     index_checksum, _ = _write_file(index_file(path), ARROW, build_sidecar(layout, batch), Compression())
-    storage_of(path).settle(os.path.dirname(path))
+    storage_of(path).settle_with_next(os.path.dirname(path))
     reach("data.after-sidecar")
     low, high = bounds(layout, batch)
     if key_bounds is None:
@@ -124,7 +124,7 @@ def write_sidecar_again(
     storage.mapped(old, link)
     reach("data.after-file")
     index_checksum, _ = _write_file(index_file(path), ARROW, build_sidecar(layout, indexed), Compression())
-    storage.settle(os.path.dirname(path))
+    storage.settle_with_next(os.path.dirname(path))
     reach("data.after-sidecar")
     return replace(entry, file=name, base=base, definition=layout.version, index_checksum=index_checksum)
 
@@ -147,11 +147,13 @@ def _write_file(
     path: str, format_: FileFormat, rows: pa.RecordBatch, compression: Compression
 ) -> tuple[int, os.stat_result]:
     """Write a new file durably; the checksum of its bytes, and what its file system knows of it."""
-    with storage_of(path).new_file(path) as local, open(local, "xb") as out:
+    storage = storage_of(path)
+    with storage.new_file(path) as local, open(local, "xb") as out:
         file = ChecksummedFile(out)
         format_.write(file, rows, compression)
         out.flush()
-        sync_file(local, out.fileno())
+        if storage.is_local:
+            sync_file(local, out.fileno())
         return file.checksum, os.fstat(out.fileno())
 
 

@@ -88,11 +88,14 @@ class Storage(Protocol):
     def new_file(self, path: str) -> AbstractContextManager[str]:
         """A local path to write a new large file to; it is there when the block has ended well, else nothing.
 
-        The block syncs what it wrote; ``settle`` makes the names durable.
+        Where ``is_local`` the block syncs what it wrote; ``settle_with_next`` makes the names durable.
         """
 
     def settle(self, folder: str) -> None:
-        """Make the names of files in a folder durable that ``new_file`` has made."""
+        """Make the names in a folder durable, now."""
+
+    def settle_with_next(self, folder: str) -> None:
+        """Make the names in a folder durable, at the latest when this thread publishes something."""
 
     def read(self, path: str) -> bytes:
         """The content of a file."""

@@ -239,6 +239,9 @@ class CachedStorage(SwappingStorage):
     def settle(self, folder: str) -> None:
         """Nothing: a file has its name for good as soon as it is there."""
 
+    def settle_with_next(self, folder: str) -> None:
+        """Nothing, as ``settle``."""
+
     def new_file(self, path: str) -> AbstractContextManager[str]:
         """A file in the cache, uploaded at the end of the block."""
         return local_cache().uploaded(path, self._upload)

@@ -66,7 +66,7 @@ class LocalStorage:
         with disk_errors_of(path):
             make_parent(path)
             write_durably(path, content, sync=sync_file)
-            self.settle(os.path.dirname(path))
+            self.settle_with_next(os.path.dirname(path))
 
     @contextmanager
     def new_file(self, path: str) -> Iterator[str]:
@@ -85,12 +85,16 @@ class LocalStorage:
             make_parent(os.path.join(folder, "-"))
 
     def settle(self, folder: str) -> None:
-        """Make the names in a folder durable; within ``synced_together`` when something is published."""
+        """Make the names in a folder durable, now."""
         with disk_errors_of(folder):
-            if (unsynced := _UNSYNCED.get()) is None:
-                sync_folder(folder)
-            else:
-                unsynced.add_folder(folder)
+            sync_folder(folder)
+
+    def settle_with_next(self, folder: str) -> None:
+        """Make the names in a folder durable; within ``synced_together`` when something is published."""
+        if (unsynced := _UNSYNCED.get()) is None:
+            self.settle(folder)
+        else:
+            unsynced.add_folder(folder)
 
     def read(self, path: str) -> bytes:
         """The content of a file."""
@@ -213,11 +217,16 @@ def write_durably(
 
 
 class _Unsynced:
-    """Files and folders that are not on the disk yet, and must be before something names them."""
+    """Files and folders that are not on the disk yet, and must be before something names them.
+
+    A system tells once that it could not write a file, and then takes it for written: so after a failure
+    nothing is durable any more.
+    """
 
     def __init__(self) -> None:
         self._files: list[tuple[str, int]] = []
         self._folders: dict[str, None] = {}
+        self._failure: OSError | None = None
 
     def add_file(self, path: str, descriptor: int) -> None:
         """Add a file that is open; only a descriptor of its own is told that writing it has failed."""
@@ -229,8 +238,19 @@ class _Unsynced:
         self._folders[folder] = None
 
     def sync(self) -> None:
-        """Wait until all is on the disk: first contents, then names."""
-        if len(self._files) > 1:
+        """Wait until all is on the disk: first contents, then names. If it failed, it fails again."""
+        if self._failure is not None:
+            raise self._failure
+        try:
+            self._sync()
+        except OSError as cause:
+            self._failure = cause
+            self.forget()
+            raise
+        self.forget()
+
+    def _sync(self) -> None:
+        if len(self._files) > 1 and hasattr(os, "posix_fadvise"):  # macOS has none
             for _, descriptor in self._files:
                 # begins to write and does not wait, so that one entry in the disk's journal is for all
                 os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -240,7 +260,6 @@ class _Unsynced:
         for folder in self._folders:
             with disk_errors_of(folder):
                 sync_folder(folder)
-        self.forget()
 
     def forget(self) -> None:
         for _, descriptor in self._files:

@@ -14,7 +14,7 @@ import pytest
 from tests.upsert.store.samples import KEY_VALUES, table_of
 from upsert.errors import CorruptTableError
 from upsert.schema import TableSchema
-from upsert.store.files import data_file
+from upsert.store.files import data_file, writing
 from upsert.store.files.data_file import DataFile, forget_open_files
 from upsert.store.files.lookup_index import build_index, search
 from upsert.store.files.writing import write_data_file, write_run
@@ -24,7 +24,7 @@ from upsert.store.rows.conform import conform
 from upsert.store.rows.fold import fold
 from upsert.store.rows.hashing import hash_columns
 from upsert.store.rows.layout import Layout
-from upsert.store.storage.local import LocalStorage
+from upsert.store.storage.local import LocalStorage, synced_together
 from upsert.store.version import MAX_HASH
 
 LAYOUT = Layout.of(TableSchema.of({"a": pa.int64(), "b": pa.string()}, primary_key=["a"]).index("b"))
@@ -248,3 +248,12 @@ def test_file_that_was_downloaded_must_have_its_checksum(
     with pytest.raises(CorruptTableError, match="must have checksum 1, got") as caught:
         DataFile.open(tmp_path, LAYOUT, damaged)
     assert victim(entry.file) in str(caught.value)
+
+
+def test_no_file_that_was_uploaded_stays_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until a block ends that publishes nothing on this machine, its disk space would not come back."""
+    monkeypatch.setattr(writing, "storage_of", lambda _: Downloaded())
+    with synced_together():
+        write(tmp_path)
+        opened = {os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")}
+    assert not [path for path in opened if path.startswith(str(tmp_path))]

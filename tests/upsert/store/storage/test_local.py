@@ -11,7 +11,10 @@ from tests.upsert.store.storage.contract import (
     assert_a_table_lives_there,
     assert_one_of_eight_writers_of_a_name_wins,
 )
+from upsert.errors import StorageError
 from upsert.schema import TableSchema
+from upsert.store.metadata import tag_file
+from upsert.store.storage import local
 from upsert.store.storage.local import LOCAL, synced_together
 from upsert.store.table import Table
 
@@ -91,3 +94,69 @@ def test_what_cannot_be_written_through_is_told_with_its_file(
     assert told.value.filename == one
     assert not Path(other).exists()
     assert len(os.listdir(f"/proc/{os.getpid()}/fd")) < 500
+
+
+def test_a_file_that_could_not_be_written_through_is_never_taken_for_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system tells only once that it could not."""
+    one, other = (str(tmp_path / name) for name in ("one", "other"))
+    sync, failures = os.fsync, [OSError(5, "Input/output error")]
+
+    def refuse_once(descriptor: int) -> None:
+        if failures:
+            raise failures.pop()
+        sync(descriptor)
+
+    with synced_together():
+        LOCAL.write(one, b"rows")
+        monkeypatch.setattr(os, "fsync", refuse_once)
+        for _ in range(2):
+            with pytest.raises(StorageError, match="Input/output error") as told:
+                LOCAL.put_if_absent(other, b"rows")
+            assert told.value.filename == one
+    assert not Path(other).exists()
+    assert LOCAL.put_if_absent(other, b"rows")
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_snapshot_is_told_when_its_name_is_on_the_disk(
+    failures: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = Table.create(tmp_path / "t", KEYED)
+    sync, asked = local.sync_folder, list[str]()
+
+    def refuse(folder: str) -> None:
+        if os.path.basename(folder) == "snapshot":
+            asked.append(folder)
+            if len(asked) <= failures:
+                raise OSError(5, "Input/output error", folder)
+        sync(folder)
+
+    monkeypatch.setattr(local, "sync_folder", refuse)
+    if failures == 1:
+        written(table)
+    else:
+        with pytest.raises(StorageError, match="Input/output error"):
+            written(table)
+    assert len(asked) == 2
+
+
+def test_that_a_tag_is_gone_is_on_the_disk_at_once(tmp_path: Path, synced: set[int]) -> None:
+    table = Table.create(tmp_path / "t", KEYED)
+    written(table)
+    table.tag("early")
+    folder = Path(tag_file.path_of(table.path, "early")).parent
+    with synced_together():
+        synced.clear()
+        table.delete_tag("early")
+        assert folder.stat().st_ino in synced
+
+
+def test_files_are_written_where_a_system_cannot_be_told_to_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "posix_fadvise", raising=False)
+    table = Table.create(tmp_path / "t", KEYED)
+    written(table)
+    assert table.snapshot().row_count == 2
