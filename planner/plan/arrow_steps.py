@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from typing import Final, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deltajoin.aggregate.evaluate import computed, orderable
+from deltajoin.aggregate.evaluate import computed, orderable, result_type
 from deltajoin.aggregate.spec import Measure
 from deltajoin.core.codes import codes_of_keys, equal_pairs, first_of_each
 from deltajoin.expressions import Condition
 from upsert.arrays import Positions, is_null, one_array
 from upsert.conditions.evaluate import as_mask, value
+from upsert.errors import SchemaError
 from upsert.store.rows.hashing import hash_columns
+from upsert.store.rows.keys import as_key
 
 _MOST_PAIRS: Final = 1_000_000
 """So many rows of two inputs are put beside each other at most."""
+
+_MOST_BYTES: Final = 64 << 20
+"""So many bytes these take at most, as far as their mean tells."""
 
 
 class NotInArrowError(ValueError):
@@ -125,7 +131,8 @@ class Appended:
 class Joined:
     """Rows of two inputs that meet: by equal ``keys`` of both, or each with each, where ``condition`` holds.
 
-    ``kind`` is "inner", "left outer", "left semi" or "left anti".
+    ``kind`` is "inner", "left outer", "left semi" or "left anti"; ``of_condition`` are the columns of both
+    that the condition is about.
     """
 
     left: Step
@@ -133,6 +140,7 @@ class Joined:
     kind: str
     keys: tuple[tuple[Condition, Condition], ...]
     condition: Condition | None
+    of_condition: tuple[tuple[str, ...], tuple[str, ...]]
     of_left: tuple[str, ...]
     of_right: tuple[str, ...]
 
@@ -141,18 +149,19 @@ class Joined:
         left, right = self.left.rows(inputs), self.right.rows(inputs)
         at, other = self._pairs(left, right)
         if self.condition is not None:
-            both = Rows(_beside(left, at, right, pa.array(other)), len(at))
+            both = Rows(_beside(left, at, right, pa.array(other), *self.of_condition), len(at))
             holds = as_mask(both.value(self.condition))
             at, other = at[holds], other[holds]
         if self.kind == "inner":
-            return Rows(self._beside(left, at, right, pa.array(other)), len(at))
+            return Rows(_beside(left, at, right, pa.array(other), self.of_left, self.of_right), len(at))
         has_met = np.zeros(left.count, np.bool_)
         has_met[at] = True
         if self.kind == "left outer":
             alone = np.flatnonzero(~has_met)
             is_missing = np.arange(len(at) + len(alone)) >= len(at)
             found = pa.array(np.concatenate([other, np.zeros(len(alone), np.int64)]), mask=is_missing)
-            return Rows(self._beside(left, np.concatenate([at, alone]), right, found), len(is_missing))
+            both_at = np.concatenate([at, alone])
+            return Rows(_beside(left, both_at, right, found, self.of_left, self.of_right), len(both_at))
         return left.take(np.flatnonzero(has_met if self.kind == "left semi" else ~has_met), self.of_left)
 
     def _pairs(self, left: Rows, right: Rows) -> tuple[Positions, Positions]:
@@ -175,15 +184,20 @@ class Joined:
             return np.empty(0, np.int64), np.empty(0, np.int64)
         return known[0][found[0].left], known[1][found[0].right]
 
-    def _beside(self, left: Rows, at: Positions, right: Rows, other: pa.Array) -> dict[str, pa.Array]:
-        columns = left.take(at, self.of_left).columns
-        return {**columns, **{name: right.columns[name].take(other) for name in self.of_right}}
+
+def _beside(
+    left: Rows, at: Positions, right: Rows, other: pa.Array, of_left: Sequence[str], of_right: Sequence[str]
+) -> dict[str, pa.Array]:
+    """Some columns of two inputs, of some pairs of rows."""
+    if len(at) * (_bytes_a_row(left, of_left) + _bytes_a_row(right, of_right)) > _MOST_BYTES:
+        raise NotInArrowError("a join with pairs of many bytes")
+    columns = left.take(at, of_left).columns
+    return {**columns, **{name: right.columns[name].take(other) for name in of_right}}
 
 
-def _beside(left: Rows, at: Positions, right: Rows, other: pa.Array) -> dict[str, pa.Array]:
-    """All columns of two inputs, of some pairs of rows."""
-    columns = left.take(at, tuple(left.columns)).columns
-    return {**columns, **{name: values.take(other) for name, values in right.columns.items()}}
+def _bytes_a_row(rows: Rows, names: Sequence[str]) -> float:
+    """How many bytes some columns take of a row, in the mean."""
+    return float(sum(rows.columns[name].nbytes for name in names)) / max(rows.count, 1)
 
 
 @dataclass(frozen=True)
@@ -206,7 +220,7 @@ class First:
         columns: dict[str, pa.Array] = {}
         directions: list[tuple[str, str]] = []
         for number, (condition, is_ascending, are_nulls_first) in enumerate(self.orders):
-            values = rows.value(condition)
+            values = as_key(rows.value(condition))  # -0.0 and 0.0 are equal here: what comes next decides
             columns[f"known_{number}"] = values.is_valid().cast(pa.int8())
             columns[f"value_{number}"] = orderable(values)
             directions += [
@@ -238,6 +252,30 @@ class Grouped:
         values = pa.table({name: rows.value(condition) for name, condition in self.values})
         columns = {name: key.take(pa.array(first)) for (name, _), key in zip(self.keys, keys, strict=True)}
         for name, measure in self.measures:
+            if measure.function in ("avg", "sum"):
+                _check_sums(measure, values, groups, len(first))
             columns[name] = computed(measure, values, groups, len(first))
         found = Rows(columns, len(first))
         return Rows({name: found.value(condition) for name, condition in self.outputs}, found.count)
+
+
+def _check_sums(measure: Measure, values: pa.Table, groups: Positions, count: int) -> None:
+    """Refuse sums that may overflow on the way, by the order in which Spark comes to the rows.
+
+    Raises:
+        NotInArrowError: the sum of the absolute values of a group does not fit.
+    """
+    (name,) = measure.columns
+    column = values.column(name)
+    total = result_type(replace(measure, function="sum"), (column.type,))
+    is_decimal = pa.types.is_decimal(total)
+    bound = Decimal(10) ** (total.precision - total.scale) if is_decimal else 1 << 63
+    ends = pc.min_max(column).as_py().values()
+    most = max((abs(end) for end in ends if end is not None), default=0)
+    if 2 * most * len(column) < bound:  # twice, for decimals are rounded here
+        return
+    absolute = pc.abs_checked(column if is_decimal else column.cast(total))
+    try:
+        computed(Measure("sum", (name,)), pa.table({name: absolute}), groups, count)
+    except SchemaError as cause:
+        raise NotInArrowError(f"a sum that may overflow on the way: {cause}") from cause

@@ -58,7 +58,7 @@ from planner.plan.nodes import (
     Wrapper,
 )
 from planner.plan.translate import GIVEN, NotTranslatableError, arrow_type, translated
-from upsert.conditions.evaluate import type_of
+from upsert.conditions.evaluate import MOST_NEGATED_DIGITS, type_of
 from upsert.errors import ConfigurationError, SchemaError
 
 _FUNCTIONS: Final[Mapping[str, str]] = {
@@ -140,8 +140,11 @@ class InArrow:
         """
         try:
             found = self.step.rows(inputs)
-            return pa.Table.from_arrays([found.columns[name] for name in self.names], schema=self.schema)
-        except (SchemaError, pa.ArrowException) as cause:  # also of types that a kernel lacks
+            columns = [found.columns[name] for name in self.names]
+            if [column.type for column in columns] != self.schema.types:  # a table would cast them
+                raise NotInArrowError("columns of other types than Spark's")
+            return pa.Table.from_arrays(columns, schema=self.schema)
+        except (SchemaError, pa.ArrowException, MemoryError) as cause:  # also of types that a kernel lacks
             raise NotInArrowError(str(cause)) from cause
 
 
@@ -239,12 +242,17 @@ class _Reading:
         condition = None
         if rest:
             condition = self._condition(reduce(lambda a, b: Call("And", (a, b)), rest), both)
-        names = [
-            tuple(_name(column.id) for column in side.columns if column.id in needed)
-            for side in (plan.left, plan.right)
-        ]
+        names, of_condition = (
+            [
+                tuple(_name(column.id) for column in side.columns if column.id in ids)
+                for side in (plan.left, plan.right)
+            ]
+            for ids in (needed, columns_of(*rest))
+        )
         kind = "inner" if plan.kind == "cross" else plan.kind
-        return Joined(left, right, kind, tuple(keys), condition, *names), both
+        return Joined(
+            left, right, kind, tuple(keys), condition, (of_condition[0], of_condition[1]), *names
+        ), both
 
     def _first(self, plan: Opaque, child: Plan, needed: frozenset[int]) -> tuple[Step, _Types]:
         names = tuple(_name(column.id) for column in plan.columns if column.id in needed)
@@ -294,6 +302,8 @@ class _Reading:
                 raise NotInArrowError("sums of floating-point numbers depend on the order of the rows")
             if measure.function == "avg" and not pa.types.is_decimal(of_values[0]):
                 raise NotInArrowError("averages of whole numbers are those of floating-point numbers")
+            if measure.function in ("max", "min") and pa.types.is_floating(of_values[0]):
+                raise NotInArrowError("of 0.0 and -0.0 the least is the first one")
             of_groups[_name(column.id)] = result_type(measure, of_values)
         over = [(output.column, _replaced(output.value, known)) for output in outputs]
         made, of = self._outputs(over, of_groups)
@@ -302,7 +312,7 @@ class _Reading:
     def _measure(self, function: Aggregation, types: _Types) -> tuple[Measure, dict[str, Condition]]:
         """A function over values that are computed first."""
         name, given = _FUNCTIONS.get(function.name), list(function.values)
-        if name is None:
+        if name is None or any("TRY" in value for _, value in function.detail):
             raise NotInArrowError(f"{function.name}(…)")
         if name == "count":
             given = [one for one in given if not isinstance(one, Literal) or one.value is None]
@@ -325,7 +335,10 @@ class _Reading:
             name = _name(column.id)
             if isinstance(expr, Column):  # also one of a type that no expression may use
                 found.append((name, self._shared(Field(Ref(0, _name(expr.id))))))
-                of |= {name: types[_name(expr.id)]} if _name(expr.id) in types else {}
+                if (type_ := types.get(_name(expr.id))) is not None:
+                    if type_ != arrow_type(column.type):
+                        raise NotInArrowError(f"{column.name} is {column.type} to Spark")
+                    of[name] = type_
                 continue
             if isinstance(expr, Call) and expr.name == "XxHash64":
                 found.append((name, Hash(tuple(self._condition(arg, types) for arg in expr.args))))
@@ -376,11 +389,25 @@ class _Reading:
                             return plain
                     return inside.Call(op, args)
                 is_exact = op in _ARITHMETIC and pa.types.is_decimal(self._type(args[0], types))
-                return inside.Call(f"wrapping {op}" if is_exact else op, args)
+                found = inside.Call(f"wrapping {op}" if is_exact else op, args)
+                return self._turned(found, types) if found.op in ("wrapping neg", "wrapping abs") else found
             case inside.Cast(inner):
                 return replace(condition, value=self._exact(inner, types))
             case _:
                 return condition
+
+    def _turned(self, condition: inside.Call, types: _Types) -> Condition:
+        """The condition where Spark does not round values whose sign it turns; an error for longer ones."""
+        (value,), type_ = condition.args, self._type(condition, types)
+        if not pa.types.is_decimal(type_) or type_.precision <= MOST_NEGATED_DIGITS:
+            return condition
+        most = Decimal(10) ** (MOST_NEGATED_DIGITS - type_.scale)
+        beyond = (
+            inside.Call(">=", (value, inside.Const(most, type_))),
+            inside.Call("<=", (value, inside.Const(-most, type_))),
+        )
+        error = inside.Call("given", (inside.Const(None, type_),))
+        return inside.Call("if", (inside.Call("or", beyond), error, condition))
 
     def _shared(self, condition: Condition) -> Condition:
         """The one object for all equal conditions."""

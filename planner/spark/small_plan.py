@@ -65,7 +65,10 @@ class SmallPlan:
             return self._by_spark
 
     def _read(self) -> InArrow:
-        """The plan as Spark has optimized it, in Arrow."""
+        """The plan as Spark has optimized it, in Arrow.
+
+        Spark has put a value in the place of what reads the clock or the session: no view has such a query.
+        """
         catalyst, session = self._catalyst, self._task.session
         blanks = [catalyst.unknown_rows(leaf.output(), in_one_partition=True) for leaf, _ in self._leaves]
         numbers = {int(blank.rdd().id()): number for number, blank in enumerate(blanks)}

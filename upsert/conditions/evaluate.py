@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import ROUND_HALF_EVEN, Context, Decimal
 from functools import cache, partial, reduce
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert import types
-from upsert.arrays import Ints, Mask, decimal_words, decimals_of
+from upsert.arrays import Ints, Mask, decimal_words, decimals_of, is_null
 from upsert.conditions.expressions import Call, Cast, Condition, Const, Field, Ref, walk
 from upsert.errors import ConfigurationError, SchemaError
 
@@ -84,6 +84,11 @@ _FEWEST_DIGITS: Final = {**DIGITS, 64: 19}
 """The same, as few as there may be."""
 
 _MOST_DIGITS: Final = 38
+_MOST_EXACT_DIGITS: Final = 76
+"""The same of what is computed with all digits before it is rounded."""
+
+MOST_NEGATED_DIGITS: Final = 34
+"""Spark rounds a decimal with more digits than these where it turns its sign."""
 
 
 def type_of(condition: Condition, types_of: Types) -> pa.DataType:
@@ -145,6 +150,8 @@ def _type_of_call(call: Call, args: list[pa.DataType]) -> pa.DataType:
         case "/" | "rounded +" | "rounded -" | "rounded *":
             need(all(map(pa.types.is_decimal, args)), "values must be decimals")
             need(call.args[2] == Const(None, args[2]), "the result's type must be that of a NULL")
+            digits = 0 if call.op == "/" else _all_digits(call.op.removeprefix("rounded "), *args[:2])[0]
+            need(digits <= _MOST_EXACT_DIGITS, f"all digits of it must be at most {_MOST_EXACT_DIGITS}")
             return args[2]
         case "if" | "case" as op:
             pairs = len(args) // 2
@@ -172,12 +179,16 @@ def _type_of_call(call: Call, args: list[pa.DataType]) -> pa.DataType:
 
 def _type_of_decimals(op: str, one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     """The type of a sum, a difference or a product with all of its digits; None if these are too many."""
-    if op == "*":
-        digits, scale = one.precision + other.precision + 1, one.scale + other.scale
-    else:
-        scale = max(one.scale, other.scale)
-        digits = max(one.precision - one.scale, other.precision - other.scale) + scale + 1
+    digits, scale = _all_digits(op, one, other)
     return pa.decimal128(digits, scale) if digits <= _MOST_DIGITS else None
+
+
+def _all_digits(op: str, one: pa.DataType, other: pa.DataType) -> tuple[int, int]:
+    """How many digits a sum, a difference or a product has at most, and how many behind the point."""
+    if op == "*":
+        return one.precision + other.precision + 1, one.scale + other.scale
+    scale = max(one.scale, other.scale)
+    return max(one.precision - one.scale, other.precision - other.scale) + scale + 1, scale
 
 
 def _text_with_constants(call: Call, args: list[pa.DataType]) -> pa.DataType:
@@ -385,6 +396,34 @@ def _is_in(values: pa.Array, constants: Sequence[Condition]) -> pa.Array:
     return pc.if_else(may_be, found, pa.scalar(None, pa.bool_()))
 
 
+def _turned(calculate: Callable[[pa.Array], pa.Array], values: pa.Array) -> pa.Array:
+    """Negative or absolute values: Spark rounds decimals whose sign it turns, halves to even ones."""
+    found = calculate(values)
+    if not pa.types.is_decimal(found.type) or found.type.precision <= MOST_NEGATED_DIGITS:
+        return found
+    most = pc.max(pc.abs(found)).as_py()
+    if most is None or most < Decimal(10) ** (MOST_NEGATED_DIGITS - found.type.scale):
+        return found
+    rounded = Context(MOST_NEGATED_DIGITS, ROUND_HALF_EVEN).plus
+    is_turned = pc.not_equal(found, values).to_pylist()
+    pairs = zip(found.to_pylist(), is_turned, strict=True)
+    return pa.array([rounded(each) if turned else each for each, turned in pairs], found.type)
+
+
+_DAYS_OF_ARROW: Final = 11_000_000
+"""Days from 1970 for which Arrow knows the year: its own years end at 32767."""
+
+
+def _year(days: pa.Array) -> pa.Array:
+    ends = pc.min_max(days.cast(pa.int32())).as_py()
+    if all(end is None or abs(end) < _DAYS_OF_ARROW for end in ends.values()):
+        return pc.year(days).cast(pa.int32())
+    years = (
+        days.cast(pa.int32()).fill_null(0).to_numpy().astype("M8[D]").astype("M8[Y]").astype(np.int32) + 1970
+    )
+    return pa.array(years, pa.int32(), mask=is_null(days))
+
+
 def _given(values: pa.Array) -> pa.Array:
     if values.null_count:
         raise pa.ArrowInvalid("NULL")
@@ -472,8 +511,20 @@ def _rounded(one: int, other: int) -> int:
 
 
 def _length(values: pa.Array) -> pa.Array:
-    count = pc.binary_length if pa.types.is_binary(values.type) else pc.utf8_length
-    return count(values).cast(pa.int32())
+    if pa.types.is_binary(values.type):
+        return pc.binary_length(values).cast(pa.int32())
+    return pc.utf8_length(_valid(values)).cast(pa.int32())
+
+
+def _valid(texts: pa.Array) -> pa.Array:
+    """Texts, of which what is no valid UTF-8 has other letters to Spark than to Arrow."""
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid as cause:
+        raise SchemaError(
+            f"text: must be valid UTF-8 where its letters count, got other bytes ({cause}); correct the rows"
+        ) from cause
+    return texts
 
 
 def _with_constants(op: str, texts: pa.Array, constants: Sequence[Any]) -> pa.Array:
@@ -482,7 +533,7 @@ def _with_constants(op: str, texts: pa.Array, constants: Sequence[Any]) -> pa.Ar
         return pa.nulls(len(texts), pa.string() if op == "substring" else pa.bool_())
     match op, constants:
         case "like", [pattern]:
-            return pc.match_substring_regex(texts, regular_expression(pattern))
+            return pc.match_substring_regex(_valid(texts), regular_expression(pattern))
         case "startswith", [text]:
             return pc.starts_with(texts, text)
         case "endswith", [text]:
@@ -491,7 +542,7 @@ def _with_constants(op: str, texts: pa.Array, constants: Sequence[Any]) -> pa.Ar
             return pc.match_substring(texts, text)
         case _, [position, length]:
             start = max(position - 1, 0)
-            return pc.utf8_slice_codeunits(texts, start, start + length)
+            return pc.utf8_slice_codeunits(_valid(texts), start, start + length)
     raise AssertionError(op)
 
 
@@ -515,16 +566,16 @@ _FUNCTIONS: Final[dict[str, Callable[..., pa.Array]]] = {
     "rounded -": partial(_rounded_to, pc.subtract),
     "rounded *": partial(_rounded_to, pc.multiply),
     "given": _given,
-    "neg": pc.negate_checked,
-    "abs": pc.abs_checked,
+    "neg": partial(_turned, pc.negate_checked),
+    "abs": partial(_turned, pc.abs_checked),
     "wrapping +": pc.add,
     "wrapping -": pc.subtract,
     "wrapping *": pc.multiply,
-    "wrapping neg": pc.negate,
-    "wrapping abs": pc.abs,
+    "wrapping neg": partial(_turned, pc.negate),
+    "wrapping abs": partial(_turned, pc.abs),
     "length": _length,
     "concat": lambda *texts: pc.binary_join_element_wise(*texts, "", null_handling="emit_null"),
-    "year": lambda days: pc.year(days).cast(pa.int32()),
+    "year": _year,
     "month": lambda days: pc.month(days).cast(pa.int32()),
     "day": lambda days: pc.day(days).cast(pa.int32()),
 }

@@ -12,7 +12,9 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from planner.plan.arrow_steps import NotInArrowError
+from deltajoin.expressions import Call, Condition, Field, Ref
+from planner.plan.arrow_steps import Input, Joined, NotInArrowError, Rows, Step
+from planner.plan.in_arrow import InArrow
 from planner.spark.catalyst import Catalyst, JavaObject
 from planner.spark.few_rows import OneTask
 from planner.spark.small_plan import SmallPlan
@@ -283,3 +285,95 @@ def test_an_error_is_spark_s(spark: SparkSession) -> None:
         plan.computed([rows["t"]])
     few = rows["t"].slice(0, 0)
     assert plan.computed([few]).num_rows == 0
+
+
+BORDERS = {
+    "t": pa.table(
+        {
+            "kind": pa.array(["+I"] * 3),
+            "i": pa.array([1, 2, 3], pa.int32()),
+            "j": pa.array([2**63 - 1, 1, -1], pa.int64()),
+            "w": pa.array(map(Decimal, ("9" * 38, "-1", "-" + "9" * 38)), pa.decimal128(38, 0)),
+            "z": pa.array([Decimal("0." + "3" * 38)] * 3, pa.decimal128(38, 38)),
+            "f": pa.array([0.0, -0.0, 1.5], pa.float64()),
+            "day": pa.array([0, 20_000_000, -20_000_000], pa.int32()).cast(pa.date32()),
+            "s": pa.array([b"\x80\x80", b"a\xc3", b"ab"], pa.binary()).view(pa.string()),
+        }
+    )
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "why_spark", "why_now"),
+    [
+        ("SELECT i, f FROM t ORDER BY f, i LIMIT 1", "", ""),
+        ("SELECT i, f FROM t ORDER BY f DESC, i DESC LIMIT 2", "", ""),
+        ("SELECT year(day) AS y, month(day) AS m FROM t", "", ""),
+        ("SELECT -w AS v FROM t WHERE i = 2", "", ""),
+        ("SELECT sum(j) AS v FROM t WHERE i > 1", "", ""),
+        ("SELECT kind, avg(w) AS v FROM t WHERE i = 2 GROUP BY kind", "", ""),
+        ("SELECT -w AS v FROM t", "", "must fit"),
+        ("SELECT abs(w) AS v FROM t", "", "must fit"),
+        ("SELECT min(f) AS v FROM t", "0.0 and -0.0", ""),
+        ("SELECT sum(j) AS v FROM t", "", "may overflow on the way"),
+        ("SELECT kind, sum(w) AS v FROM t GROUP BY kind", "", "may overflow on the way"),
+        ("SELECT kind, avg(w) AS v FROM t GROUP BY kind", "", "may overflow on the way"),
+        ("SELECT try_sum(j) AS v FROM t", "Sum", ""),
+        ("SELECT length(s) AS v FROM t", "", "valid UTF-8"),
+        ("SELECT w * w AS v FROM t", "at most 76", ""),
+        ("SELECT w + z AS v FROM t", "at most 76", ""),
+    ],
+)
+def test_what_is_not_surely_exact_is_left_to_spark(
+    spark: SparkSession, text: str, why_spark: str, why_now: str
+) -> None:
+    plan, _ = small_plan(spark, text, BORDERS)
+    assert bool(plan.why_spark) == bool(why_spark), plan.why_spark
+    assert why_spark in plan.why_spark
+    if plan.in_arrow is None:
+        return
+    if why_now:
+        with pytest.raises(NotInArrowError, match=why_now):
+            plan.in_arrow.rows([BORDERS["t"]])
+        return
+    assert plan.in_arrow.rows([BORDERS["t"]]).to_pylist() == spark.sql(text).toArrow().to_pylist()
+
+
+def of_left_and_right(condition: Condition, rows: pa.Table, names: Sequence[str]) -> Joined:
+    """Each row with each other one, for which a condition holds."""
+    left, right = (
+        Input(0, tuple((side + one.name, one.name, one.type) for one in rows.schema)) for side in "lr"
+    )
+    of_condition = (("lk",), ("rk",))
+    return Joined(left, right, "inner", (), condition, of_condition, tuple(names), ("rk",))
+
+
+def test_a_join_takes_little_memory() -> None:
+    rows = pa.table({"k": pa.array(range(300), pa.int32()), "s": ["x" * 1000] * 300})
+    is_less = Call("<", (Field(Ref(0, "lk")), Field(Ref(0, "rk"))))
+    before = pa.total_allocated_bytes()
+    found = of_left_and_right(is_less, rows, ["lk"]).rows([rows])
+    assert found.count == 300 * 299 // 2
+    assert pa.total_allocated_bytes() - before < 4 << 20
+    is_same = Call("=", is_less.args)
+    assert of_left_and_right(is_same, rows, ["lk", "ls"]).rows([rows]).count == 300
+    wide = pa.table({"k": rows["k"], "s": ["x" * 2000] * 300})
+    with pytest.raises(NotInArrowError, match="many bytes"):
+        of_left_and_right(is_less, wide, ["lk", "ls"]).rows([wide])
+
+
+class Fails(Step):
+    """A step without memory."""
+
+    def rows(self, inputs: Sequence[pa.Table]) -> Rows:
+        raise MemoryError(f"no memory for {len(inputs)} tables")
+
+
+def test_rows_of_other_types_and_what_has_no_memory_are_left_to_spark() -> None:
+    rows = pa.table({"k": pa.array([1], pa.int32())})
+    step = Input(0, (("1", "k", pa.int32()),))
+    assert InArrow(step, ("1",), rows.schema).rows([rows]) == rows
+    with pytest.raises(NotInArrowError, match="other types"):
+        InArrow(step, ("1",), pa.schema({"k": pa.int64()})).rows([rows])
+    with pytest.raises(NotInArrowError, match="no memory"):
+        InArrow(Fails(), ("1",), rows.schema).rows([rows])

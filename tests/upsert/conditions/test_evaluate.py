@@ -16,6 +16,10 @@ NAN, INF = float("nan"), float("inf")
 INTS: list[Any] = [-(2**63), -1, 0, 1, 2, 2**63 - 1, None]
 FLOATS: list[Any] = [-INF, -0.0, 0.0, 1.5, INF, NAN, None]
 TEXTS: list[Any] = ["", "a", "ab", "b%c", "é\n😀x", " a ", "Z", None]
+LONG_DECIMALS = (
+    *("1" * 33 + "25000", "-" + "1" * 33 + "35000", "-" + "7" * 38, "1" + "0" * 37, "-" + "9" * 34, "-5"),
+)
+"""Spark rounds those of more than 34 digits where it turns their sign."""
 COLUMNS: dict[str, pa.Array] = {
     "i": pa.array(INTS, pa.int64()),
     "s": pa.array([1, 2, 3, 100, -100, 0, None], pa.int16()),
@@ -28,6 +32,10 @@ COLUMNS: dict[str, pa.Array] = {
     "d": pa.array([date(1582, 10, 4), date(1969, 12, 31), date(2024, 2, 29), date(1, 1, 1)] + [None] * 3),
     "n": pa.array([Decimal("1.50"), Decimal("-0.01"), None] + [Decimal("3.00")] * 4, pa.decimal128(10, 2)),
     "y": pa.array([b"", b"a", b"\xff", b"a\x00", None, b"b", b"ab"], pa.binary()),
+    "z": pa.array([0, 11_248_737, 11_248_738, 20_000_000, -12_687_795, -20_000_000, None], pa.int32()).cast(
+        pa.date32()
+    ),
+    "w": pa.array([*map(Decimal, LONG_DECIMALS), None], pa.decimal128(38, 0)),
     "l": pa.array([[1], None, [], [2], [3], [4], None], pa.list_(pa.int64())),
 }
 ROWS = 7
@@ -108,6 +116,19 @@ CASES: list[tuple[Condition, list[Any]]] = [
     ),
     (of("=", of("substring", "t", const(3, pa.int32()), const(9, pa.int32())), "u"), [F] * 6 + [N]),
     (of("=", of("year", "d"), const(1582, pa.int32())), [T, F, F, F, N, N, N]),
+    (of("=", of("year", "z"), const(32767, pa.int32())), [F, T, F, F, F, F, N]),
+    (of("=", of("year", "z"), const(32768, pa.int32())), [F, F, T, F, F, F, N]),
+    (of("=", of("year", "z"), const(56728, pa.int32())), [F, F, F, T, F, F, N]),
+    (of("<", of("year", "z"), const(-32767, pa.int32())), [F, F, F, F, T, T, N]),
+    (
+        of("=", of("neg", "w"), const(Decimal("-" + "1" * 33 + "20000"), pa.decimal128(38, 0))),
+        [T, F, F, F, F, F, N],
+    ),
+    (of("=", of("abs", "w"), "w"), [T, F, F, T, F, F, N]),
+    (
+        of(">", of("abs", "w"), const(Decimal("7" * 38), pa.decimal128(38, 0))),
+        [F, F, T, F, F, F, N],
+    ),
     (of("=", of("month", "d"), const(2, pa.int32())), [F, F, T, F, N, N, N]),
     (of("=", of("day", "d"), const(31, pa.int32())), [F, T, F, F, N, N, N]),
     (of("=", of("coalesce", "s", const(7, pa.int16())), const(7, pa.int16())), [F] * 6 + [T]),
@@ -189,6 +210,36 @@ ONE = const(1, pa.int64())
 def test_an_overflow_is_an_error(condition: Condition) -> None:
     with pytest.raises(SchemaError, match="must fit into BIGINT, one overflows"):
         answers(condition)
+
+
+@pytest.mark.parametrize("op", ["neg", "abs"])
+def test_a_decimal_that_is_rounded_to_too_many_digits_is_an_error(op: str) -> None:
+    values = pa.array([Decimal("-" + "9" * 38)], pa.decimal128(38, 0))
+    with pytest.raises(SchemaError, match="one overflows"):
+        mask(of("<", of(op, "w"), "w"), lambda _: values, 1)
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        of("=", of("length", "t"), const(1, pa.int32())),
+        of("like", "t", const("_", pa.string())),
+        of("=", of("substring", "t", const(1, pa.int32()), const(1, pa.int32())), "t"),
+    ],
+)
+def test_text_that_is_no_utf_8_has_no_letters(condition: Condition) -> None:
+    texts = pa.array([b"a\xc3", b"b", None], pa.binary()).view(pa.string())
+    with pytest.raises(SchemaError, match="must be valid UTF-8"):
+        mask(condition, lambda _: texts, 3)
+    assert mask(condition, lambda _: texts[1:], 2).tolist() == [True, False]
+
+
+@pytest.mark.parametrize(("op", "scale"), [("rounded *", 6), ("rounded +", 38), ("rounded -", 38)])
+def test_arithmetic_with_more_digits_than_can_be_computed_is_refused(op: str, scale: int) -> None:
+    of_types = {"x": pa.decimal128(38, 0), "y": pa.decimal128(38, scale)}
+    condition = of(op, "x", "y", const(None, pa.decimal128(38, 6)))
+    with pytest.raises(ConfigurationError, match="at most 76"):
+        type_of(condition, lambda ref: of_types[ref.column])
 
 
 def test_a_pattern_that_is_too_long_is_refused() -> None:

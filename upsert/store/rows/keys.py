@@ -105,12 +105,14 @@ def equal_rows(left: Sequence[Column], right: Sequence[Column]) -> npt.NDArray[n
 
 
 def equal_at(values: pa.Array, others: pa.Array, at: Positions) -> Mask:
-    """Where values equal others at some positions, which are not NULL there; NULL equals nothing."""
+    """Where values equal others at some positions; NULL equals nothing."""
     if not _is_fixed(values.type):
         return _equal(values, others.take(pa.array(at)))
     found: Mask = fixed_width(values) == fixed_width(others)[at]
     if values.null_count:
         found &= ~is_null(values)
+    if others.null_count:
+        found &= ~is_null(others)[at]
     return found
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.upsert.store.samples import KEY_VALUES, canonical
 from upsert.store.rows import keys
-from upsert.store.rows.keys import equal_rows, grouped_by, key_bytes, order_by
+from upsert.store.rows.keys import equal_at, equal_rows, grouped_by, key_bytes, order_by
 
 TYPES = list(KEY_VALUES)
 
@@ -118,3 +118,11 @@ def test_keys_as_bytes_compare_as_keys(case):
     found = [key_bytes([column.slice(row, 1) for column in columns]) for row in range(len(rows))]
     numbers = {key: number for number, key in enumerate(sorted(set(found)), 1)}
     assert [numbers[key] for key in found] == ranks.tolist()
+
+
+@pytest.mark.parametrize("type_", [pa.int64(), pa.date32(), pa.decimal128(12, 2), pa.string()])
+def test_null_equals_nothing_at_any_position(type_: pa.DataType) -> None:
+    values = pa.array([0, 0, None, None, 1], pa.int32()).cast(type_)
+    others = pa.array([None, 0, 1], pa.int32()).cast(type_)
+    at = np.array([0, 1, 0, 1, 2])
+    assert equal_at(values, others, at).tolist() == [False, True, False, False, True]
