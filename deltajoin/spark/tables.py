@@ -134,11 +134,11 @@ class PinnedSide:
                 columns=names,
                 buckets=buckets,
                 where=self.where_now(where),
-                share=self._share_now(share),
+                share=self.share_now(share),
             ),
         )
 
-    def _share_now(self, share: KeyShare | None) -> KeyShare | None:
+    def share_now(self, share: KeyShare | None) -> KeyShare | None:
         """A share of keys, unless its columns have another name or type by now."""
         now = {column.id: column for column in self.table.schema.columns}
         then = [self.schema.column(name) for name in share.columns] if share is not None else []
@@ -440,7 +440,7 @@ class JoinedTables:
         reached = self.buckets_reached(step, table)
         groups = self._groups(table, shards)
         buckets = [bucket for bucket in reached if bucket % groups == shard % groups]
-        share = self._share(table, shard, shards)
+        share = self.sides[table].share_now(self._share(table, shard, shards))
         is_at_once = shards == 1 or share is not None
         pieces = [buckets] if is_at_once and buckets else [[bucket] for bucket in buckets]
         parts = (self.bucket_changes(step, table, piece, share) for piece in pieces)

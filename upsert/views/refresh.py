@@ -52,7 +52,7 @@ FEW_ROWS: Final = 100_000
 """So many are read, computed and compared in the driver: that takes a third to half of the processor time of
 Spark's tasks, and less time, except where five tables or more are joined on several cores."""
 
-_FEWEST_ROWS: Final = 1_000
+FEWEST_ROWS: Final = 1_000
 """So many a query may always give where few are read in the driver."""
 
 FEW_BYTES: Final = 64 << 20
@@ -122,7 +122,7 @@ def collected_if_few(rows: DataFrame, before: Snapshot) -> DataFrame | pa.Table:
     if not are_few(before):
         return rows
     # how wide they are is not known before: so not many times as much as there was
-    most = max(_FEWEST_ROWS, 2 * before.row_count)
+    most = max(FEWEST_ROWS, 2 * before.row_count)
     found = arrow_of(rows.limit(most + 1))
     return rows if found.num_rows > most else found
 

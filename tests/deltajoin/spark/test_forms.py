@@ -18,6 +18,7 @@ from tests.deltajoin.spark.steps import FORMS, Steps
 from tests.helpers import changelog
 from upsert.blobs import BLOB_COLUMN, to_blobs
 from upsert.schema import TableSchema
+from upsert.store.alterations import RenameColumn
 from upsert.store.table import Table
 from upsert.store.version import Version
 
@@ -140,6 +141,24 @@ def test_a_shard_reads_only_its_own_keys(spec: DeltaJoinSpec) -> None:
         found = [tables.shard_changes(step, table, shard, 6).rows for shard in range(6)]
         assert {share.is_of_key for share in shares} == {is_of_key}
         assert pa.concat_tables(found).num_rows == (5 if is_of_key else 30)
+
+
+def test_a_shard_reads_a_bucket_at_a_time_where_the_join_key_was_renamed(spec: DeltaJoinSpec) -> None:
+    """Then it gets the rows of all shards, and cuts each bucket's before it reads the next one."""
+    begun = JoinedTables.open(spec).located
+    Table.open(spec.tables[0].path).alter(RenameColumn("product", "sku"))
+    tables = JoinedTables.open(begun)
+    step = JoinStep((EMPTY, EMPTY), (FIRST, FIRST))
+    read, own = [], tables.tables[0].changes_between
+
+    def counted(*given: Any, buckets: Any, **others: Any) -> pa.Table:
+        read.append(list(buckets))
+        return own(*given, buckets=buckets, **others)
+
+    tables.tables[0].changes_between = counted  # type: ignore[method-assign]
+    found = [tables.shard_changes(step, 0, shard, 6).rows for shard in range(6)]
+    assert read == [[0], [1]] * 6
+    assert pa.concat_tables(found).num_rows == 30
 
 
 def test_partitions_and_readers_cross_to_executors(spec: DeltaJoinSpec) -> None:
