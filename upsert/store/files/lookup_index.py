@@ -118,8 +118,10 @@ class HashIndex(NamedTuple):
 
     def after(self, hash_: StoredHashes) -> int:
         """How many rows have no larger hash than this one, the only one of an array."""
-        slots, wanted = _slots(hash_, len(self.filled)), self.as_here(hash_)
-        return int(_bound(self.hashes, wanted, self.first_in(slots), self.end_of(slots), is_after=True)[0])
+        slot = int(_slots(hash_, len(self.filled))[0])
+        begin = self._first_in(slot)
+        end = self._first_in(slot + 1) if slot + 1 < len(self.filled) else len(self.filled)
+        return begin + int(np.searchsorted(self.hashes[begin:end], self.as_here(hash_), side="right")[0])
 
     def hashes_between(self, start: int, stop: int) -> StoredHashes:
         """Hashes at places from ``start`` to before ``stop``, or the upper halves of these; few are read."""
@@ -134,7 +136,8 @@ class HashIndex(NamedTuple):
         return ((scaled + np.uint64(count - 1)) // np.uint64(count)).astype(np.uint32)
 
     def _first_in(self, slot: int) -> int:
-        return int(self.first_in(np.array([slot]))[0])
+        first = int(self.starts[slot])
+        return first + slot if self.starts.dtype.kind == "i" else first
 
 
 _NEAR: Final = np.iinfo(np.int16).max

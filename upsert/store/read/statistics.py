@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from heapq import nlargest
 from types import MappingProxyType
 from typing import Any, Final, Self
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -75,7 +76,7 @@ def rows_per_key(layout: Layout, index: LookupIndex, files: FileSet, open_file: 
         return 0.0
     if index.is_unique:
         return 1.0
-    found = [_Ascending.of(open_file(entry).index(index.name)) for entry in largest]
+    found = [_sample(open_file(entry), index.name) for entry in largest]
     stored = sum(one.count for one in found)
     if not stored:
         return 0.0
@@ -86,7 +87,31 @@ def rows_per_key(layout: Layout, index: LookupIndex, files: FileSet, open_file: 
 
 def distinct_hashes(arrays: Sequence[Hashes]) -> float:
     """About how many different values several ascending arrays of evenly spread hashes hold together."""
-    return _distinct([_Ascending.of_array(hashes) for hashes in arrays])
+    return _distinct([_Ascending.of_array(hashes).sample() for hashes in arrays])
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """The smallest different hashes of a file, or halves of them, in order.
+
+    ``is_all`` says whether there are no others, ``count`` how many hashes there are, equal ones too.
+    """
+
+    smallest: StoredHashes
+    is_all: bool
+    count: int
+
+
+_SAMPLES: Final = WeakKeyDictionary[DataFile, dict[str, _Sample]]()
+"""Those of open files, by the names of their indexes: each is asked again and again, and never changes."""
+
+
+def _sample(file: DataFile, name: str) -> _Sample:
+    """That of one of a file's indexes, without the hash of NULL."""
+    known = _SAMPLES.setdefault(file, {})
+    if (found := known.get(name)) is None:
+        found = known[name] = _Ascending.of(file.index(name)).sample()
+    return found
 
 
 @dataclass(frozen=True)
@@ -119,10 +144,25 @@ class _Ascending:
             lambda hash_: int(np.searchsorted(hashes, hash_, side="right")[0]),
         )
 
+    def sample(self) -> _Sample:
+        """The smallest different ones."""
+        if self.count <= SAMPLE:
+            return _Sample(np.unique(self.between(0, self.count)), True, self.count)
+        head = np.unique(self.between(0, SAMPLE))
+        if len(head) >= _FEW:
+            return _Sample(head, False, self.count)
+        # a key has many rows: step from key to key instead
+        found: list[StoredHashes] = []
+        at = 0
+        while at < self.count and len(found) < _FEW:
+            found.append(self.between(at, at + 1))
+            at = self.after(found[-1])
+        return _Sample(np.concatenate(found), at == self.count, self.count)
 
-def _distinct(found: Sequence[_Ascending]) -> float:
+
+def _distinct(found: Sequence[_Sample]) -> float:
     """See ``distinct_hashes``; where some are halves of hashes, the others are taken by these too."""
-    heads = [_smallest(hashes) for hashes in found if hashes.count]
+    heads = [(one.smallest, one.is_all) for one in found if one.count]
     if not heads:
         return 0.0
     range_ = 2.0**64
@@ -136,22 +176,6 @@ def _distinct(found: Sequence[_Ascending]) -> float:
     limit = min(limits)
     within = int(np.searchsorted(smallest, smallest.dtype.type(limit), side="right"))
     return max(1.0, (within - 1) * range_ / max(1, limit))
-
-
-def _smallest(hashes: _Ascending) -> tuple[StoredHashes, bool]:
-    """The smallest different values, and whether these are all of them."""
-    if hashes.count <= SAMPLE:
-        return np.unique(hashes.between(0, hashes.count)), True
-    head = np.unique(hashes.between(0, SAMPLE))
-    if len(head) >= _FEW:
-        return head, False
-    # a key has many rows: step from key to key instead
-    found: list[StoredHashes] = []
-    at = 0
-    while at < hashes.count and len(found) < _FEW:
-        found.append(hashes.between(at, at + 1))
-        at = hashes.after(found[-1])
-    return np.concatenate(found), at == hashes.count
 
 
 def _counted_rows(file: DataFile) -> float:
