@@ -16,6 +16,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from upsert.connect import end_runs_of_pipelines, is_connect, needs_classic
 from upsert.java import java_of
 from upsert.spark_version import version_of
+from upsert.streaming_query import is_being_stopped
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -119,7 +120,8 @@ class QueryWriter(DataStreamWriter):
             try:
                 func(rows, batch)
             except Exception as error:
-                if (interruption := _interruption(error)) is None:
+                interruption = _interruption(error)
+                if interruption is None or not is_being_stopped(rows):
                     raise
                 raise RuntimeError(_STOPPED.format(interruption)) from None
 
@@ -166,7 +168,7 @@ _INTERRUPTIONS: Final = (
 
 
 def _interruption(error: Exception) -> str | None:
-    """The exception of the JVM by which a stop has interrupted what an error is about; None for none."""
+    """The exception of the JVM in an error that a stop leads to, as some timeouts do too; None for none."""
     text = "".join(traceback.format_exception(error))
     return next((name for name in _INTERRUPTIONS if name in text), None)
 

@@ -246,6 +246,38 @@ def checkpoint_of_query(query: StreamingQuery) -> str | None:
         return None
 
 
+def query_with_checkpoint(spark: SparkSession, checkpoint: str) -> str | None:
+    """The id of the query that runs with a checkpoint, in whatever session of this process.
+
+    None for one that is being stopped, whose successor waits for its end; and over Connect, where the server
+    has the queries.
+    """
+    if is_connect(spark):
+        return None
+    jvm = java_of(spark)
+    path = jvm.org.apache.hadoop.fs.Path(checkpoint)
+    files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    root = str(files.makeQualified(path).toString())
+    for run in jvm.java.util.ArrayList(_runs(spark).values()):
+        if run.isActive() and str(run.resolvedCheckpointRoot()) == root:
+            return str(run.id())
+    return None
+
+
+def is_being_stopped(rows: DataFrame) -> bool:
+    """Whether the query of a micro-batch is being stopped; False where the thread does not know the query."""
+    id = rows.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+    if id is None:
+        return False
+    run = _runs(rows.sparkSession).get(java_of(rows.sparkSession).java.util.UUID.fromString(id))
+    return run is None or not run.isActive()
+
+
+def _runs(spark: SparkSession) -> Any:
+    """The executions of queries that have not ended, by id, of all sessions of this process."""
+    return spark._jsparkSession.sharedState().activeStreamingQueries()
+
+
 _ROW_BY_ROW: Final = ("Project", "Filter", "SubqueryAlias")
 """Nodes of plans of which each row becomes one row or none, whatever the others are."""
 

@@ -1,11 +1,14 @@
-"""The settings that a session is given: where it has none, and a local checkpoint where the disk is local."""
+"""The settings that a session is given where it has none, and what a query tells of a failure or a stop."""
 
+import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from threading import Event
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import deltajoin
@@ -50,29 +53,55 @@ def test_other_file_systems_keep_the_checkpoints_of_spark(session: SparkSession)
     assert session.conf.get(RECORDS) == "100000"
 
 
-@pytest.mark.parametrize(
-    ("raised", "is_stop"), [("java.lang.InterruptedException: sleep interrupted", True), ("no room", False)]
-)
+@pytest.mark.parametrize("is_stopped", [True, False])
 def test_what_a_stop_interrupts_is_told_so_that_spark_can_read_it(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, raised: str, is_stop: bool
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, is_stopped: bool
 ) -> None:
-    """Spark's regular expression for it overflows its stack on a long trace of the JVM."""
-    given: list[Any] = []
-    monkeypatch.setattr(DataStreamWriter, "foreachBatch", lambda _, function: given.append(function))
+    """Spark's regular expression for it overflows its stack on a long trace of the JVM.
+
+    What no stop has interrupted is told in full: Hadoop tells also a timeout as an interruption.
+    """
+    raised: list[Exception] = []
+    foreach_batch, entered, is_started = DataStreamWriter.foreachBatch, Event(), Event()
+
+    def kept(self: DataStreamWriter, write: Callable[[DataFrame, int], None]) -> DataStreamWriter:
+        def and_kept(rows: DataFrame, batch: int) -> None:
+            try:
+                write(rows, batch)
+            except Exception as error:
+                raised.append(error)
+                raise
+
+        return foreach_batch(self, and_kept)
+
+    monkeypatch.setattr(DataStreamWriter, "foreachBatch", kept)
 
     def write(*_: object) -> None:
+        entered.set()
+        assert is_started.wait(60)
+        while is_stopped and query.isActive:
+            time.sleep(0.01)
+        call = "py4j.protocol.Py4JJavaError: An error occurred while calling o7.x: "
         try:
-            raise RuntimeError(f"py4j.protocol.Py4JJavaError: An error occurred while calling o7.x: {raised}")
-        except RuntimeError as error:
+            raise OSError(f"{call}java.io.InterruptedIOException: bucket b: connect timed out")
+        except OSError as error:
             error.add_note("\tat java.base/java.lang.Thread.run\n" * 5_000)
-            raise
+            raise ValueError("table 'x' cannot be read") from error
 
-    QueryWriter(spark.readStream.format("rate").load()).foreachBatch(write)
-    with pytest.raises(RuntimeError) as error:
-        given[0](None, 0)
-    text = "".join(traceback.format_exception(error.value))
-    assert (len(text) < 5_000) == is_stop
-    if is_stop:
+    writer = QueryWriter(spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load())
+    query = writer.foreachBatch(write).start()
+    is_started.set()
+    assert entered.wait(60)
+    if is_stopped:
+        query.stop()
+        assert query.exception() is None
+    else:
+        with pytest.raises(StreamingQueryException, match="table 'x' cannot be read"):
+            query.awaitTermination(60)
+    (error,) = raised
+    text = "".join(traceback.format_exception(error))
+    assert (len(text) < 5_000, "connect timed out" in text) == (is_stopped, not is_stopped)
+    if is_stopped:
         jvm: Any = java_of(spark)
         of_stream = getattr(jvm.org.apache.spark.sql.execution.streaming.runtime, "StreamExecution$")
         told = jvm.py4j.Py4JException(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from upsert.catalog.session import CHECKPOINT, PIPELINE, TRIGGER, SessionOptions
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.sql import statements as s
 from upsert.store.storage import storage_of
-from upsert.streaming_query import checkpoint_of_query, stop_query
+from upsert.streaming_query import query_with_checkpoint, stop_query
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -53,6 +54,18 @@ def needed(spark: SparkSession | None, what: str, options: Mapping[str, str] = {
 
 _JOBS: Final = ".jobs"
 """Folder in the warehouse for checkpoints of named jobs; no table can have such a name."""
+
+_LOCAL_URI: Final = re.compile("file:(?://(?=/))?(/.*)", re.DOTALL)
+
+
+def _on_disk(location: str) -> str:
+    """The folder of a checkpoint as Python opens it; Hadoop decodes no ``%`` in a URI.
+
+    >>> _on_disk("file:///data/a%20b"), _on_disk("file:/data"), _on_disk("data")
+    ('/data/a%20b', '/data', 'data')
+    """
+    uri = _LOCAL_URI.fullmatch(location)
+    return location if uri is None else uri[1]
 
 
 @dataclass(frozen=True)
@@ -89,8 +102,8 @@ class Job:
         _, database, own = table_ref.qualified.split(".")
         folder = f"{database}.{own}" + (f"-{uuid[:8]}" if uuid else "")
         base = os.path.join(location or os.path.join(table_ref.warehouse, _JOBS), pipeline or "")
-        if uuid and os.path.isdir(base):  # under whatever name the table had when the job began
-            begun = (entry for entry in sorted(os.listdir(base)) if entry.endswith(f"-{uuid[:8]}"))
+        if uuid and os.path.isdir(entries := _on_disk(base)):  # by the name of the table when the job began
+            begun = (entry for entry in sorted(os.listdir(entries)) if entry.endswith(f"-{uuid[:8]}"))
             folder = next(begun, folder)
         checkpoint = os.path.join(base, folder)
         return cls(table_ref.shown, checkpoint, f"{pipeline}: {table_ref.shown}" if pipeline else None)
@@ -98,7 +111,7 @@ class Job:
     @property
     def has_begun(self) -> bool:
         """Whether a micro-batch of the job is done, so that its checkpoint says where it continues."""
-        commits = os.path.join(self.checkpoint, "commits")
+        commits = os.path.join(_on_disk(self.checkpoint), "commits")
         return os.path.isdir(commits) and any(name.isdecimal() for name in os.listdir(commits))
 
     def settings(self, options: SessionOptions) -> StreamSettings:
@@ -121,19 +134,17 @@ class Job:
             ) from cause
 
     def _refuse_second(self, spark: SparkSession) -> None:
-        """Refuse a stream whose checkpoint one of this session has: Spark would stop that one."""
-        own = self.checkpoint if "://" in self.checkpoint else f"file:{os.path.abspath(self.checkpoint)}"
-        for query in spark.streams.active:
-            if checkpoint_of_query(query) == own:
-                raise ConfigurationError(
-                    f"table {self.name!r}: a job must have one stream into it, got another one while query "
-                    f"{str(query.id)!r} runs with the same checkpoint {self.checkpoint!r}; STOP JOB that "
-                    f"one, or write one INSERT with UNION ALL, or SET another '{PIPELINE}' or '{CHECKPOINT}'"
-                )
+        """Refuse a stream whose checkpoint one of this process has: Spark would stop that one."""
+        if (running := query_with_checkpoint(spark, self.checkpoint)) is not None:
+            raise ConfigurationError(
+                f"table {self.name!r}: a job must have one stream into it, got another one while query "
+                f"{running!r} runs with the same checkpoint {self.checkpoint!r}; STOP JOB that one, or write "
+                f"one INSERT with UNION ALL, or SET another '{PIPELINE}' or '{CHECKPOINT}'"
+            )
 
     def refuse_left_checkpoint(self, context: Context) -> None:
         """Refuse to create a table whose rows an earlier table of its name has received."""
-        is_used = os.path.isdir(os.path.join(self.checkpoint, "offsets"))
+        is_used = os.path.isdir(os.path.join(_on_disk(self.checkpoint), "offsets"))
         table_ref = context.databases.resolve(self.name)
         if is_used and not table_ref.tables.is_taken(table_ref.name):
             raise ConfigurationError(

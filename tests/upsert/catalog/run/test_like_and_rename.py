@@ -132,6 +132,26 @@ class TestRename:
         catalog.sql("ALTER TABLE source RENAME TO renamed")
         assert Job.of(catalog.context, "renamed", "INSERT", uuid).checkpoint == before.checkpoint
 
+    @pytest.mark.parametrize("scheme", ["", "file:", "file://"])
+    def test_job_finds_its_checkpoint_below_a_uri(
+        self, scheme: str, catalog: Catalog, tmp_path: Path
+    ) -> None:
+        catalog.sql(f"SET 'checkpoint.location' = '{scheme}{tmp_path}/a%20b'")
+        uuid = catalog.table("source").uuid
+        before = Job.of(catalog.context, "source", "INSERT", uuid)
+        assert not before.has_begun
+        commits = Path(before.checkpoint.removeprefix(scheme), "commits")
+        commits.mkdir(parents=True)
+        (commits / "0").touch()
+        catalog.sql("ALTER TABLE source RENAME TO renamed")
+        after = Job.of(catalog.context, "renamed", "INSERT", uuid)
+        assert (after.checkpoint, after.has_begun) == (before.checkpoint, True)
+
+        dropped = Job.of(catalog.context, "dropped", "CREATE TABLE")
+        Path(dropped.checkpoint.removeprefix(scheme), "offsets").mkdir(parents=True)
+        with pytest.raises(ConfigurationError, match="is that of a dropped table"):
+            dropped.refuse_left_checkpoint(catalog.context)
+
 
 def test_declarations_are_altered_in_one_statement_each(catalog: Catalog) -> None:
     for change in (

@@ -444,16 +444,20 @@ class TestStreaming:
             catalog.sql("SELECT id FROM orders WHERE product IN (SELECT product FROM products)", spark)
         assert "\n" not in str(told.value)
 
-    def test_a_second_stream_into_a_table_does_not_end_the_first(self, sql: Session, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(("scheme", "of_another_session"), [("", True), ("file:", False)])
+    def test_a_second_stream_into_a_table_does_not_end_the_first(
+        self, scheme: str, of_another_session: bool, sql: Session, tmp_path: Path
+    ) -> None:
         """Spark itself would stop the first one, and give its checkpoint to the second."""
-        sql(f"SET 'checkpoint.location' = '{tmp_path / 'checkpoints'}'")
+        sql(f"SET 'checkpoint.location' = '{scheme}{tmp_path / 'checkpoints'}'")
         insert = "INSERT INTO sales SELECT id, 'x', amount FROM orders"
         running = sql(insert)
         assert isinstance(running, Running)
         try:
+            session = sql.spark.newSession() if of_another_session else sql.spark
             for second in (insert, f"{insert} WHERE id > 9"):
                 with pytest.raises(ConfigurationError, match=r"one stream into it, got another .* STOP JOB"):
-                    sql(second)
+                    sql.catalog.sql(second, session)
             assert running.query.isActive
         finally:
             running.query.stop()
