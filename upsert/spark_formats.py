@@ -218,11 +218,15 @@ def register(spark: SparkSession) -> None:
     current = sessions.getActiveSession()
     if current.isEmpty():
         sessions.setActiveSession(spark._jsparkSession)
-    elif not (current.get().equals(spark._jsparkSession) or _knows(current.get(), "upsert-table")):
+    elif not (current.get().equals(spark._jsparkSession) or _knows(current.get(), _LAST)):
         _register(type(spark)(spark.sparkContext, current.get()))
     if spark not in _sessions:  # Spark warns of every further registration
         _register(spark)
         _sessions.add(spark)
+
+
+_LAST: Final = "kafka-changelog"
+"""The format that is registered last: "upsert-table" any session finds by itself, and no other one."""
 
 
 def _knows(session: Any, name: str) -> bool:

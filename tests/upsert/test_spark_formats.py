@@ -13,7 +13,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import deltajoin
 from upsert.java import java_of
-from upsert.spark_formats import QueryWriter
+from upsert.spark_formats import QueryWriter, register
 
 pytestmark = pytest.mark.spark
 
@@ -51,6 +51,18 @@ def test_other_file_systems_keep_the_checkpoints_of_spark(session: SparkSession)
     deltajoin.configure(session)
     assert session.conf.get(CHECKPOINTS, None) is None
     assert session.conf.get(RECORDS) == "100000"
+
+
+def test_a_session_that_is_active_gets_all_formats_although_it_finds_that_of_tables_by_itself(
+    spark: SparkSession, session: SparkSession
+) -> None:
+    """Spark looks for the format of a stream in the active session, whichever session the stream is of."""
+    java_of(spark).org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)
+    formats = session._jsparkSession.sessionState().dataSourceManager()
+    assert formats.dataSourceExists("upsert-table")
+    assert not formats.dataSourceExists("upsert-kafka")
+    register(spark)
+    assert formats.dataSourceExists("upsert-kafka")
 
 
 @pytest.mark.parametrize("is_stopped", [True, False])
