@@ -9,11 +9,10 @@ overflow, is refused when it is met, and Spark says then what kind of error it i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from functools import reduce
 from typing import Final, Protocol, assert_never
 
 import pyarrow as pa
@@ -42,6 +41,7 @@ from planner.plan.expressions import (
     Expr,
     Literal,
     columns_of,
+    conjunction,
     conjuncts,
     walk_expression,
 )
@@ -239,9 +239,8 @@ class _Reading:
             if found != self._type(other, of_right) or pa.types.is_floating(found):
                 raise NotInArrowError("a join by values of other types, or by floating-point numbers")
         both = {**types, **of_right}
-        condition = None
-        if rest:
-            condition = self._condition(reduce(lambda a, b: Call("And", (a, b)), rest), both)
+        held = conjunction(rest)
+        condition = None if held is None else self._condition(held, both)
         names, of_condition = (
             [
                 tuple(_name(column.id) for column in side.columns if column.id in ids)
@@ -429,17 +428,20 @@ class _Reading:
         return self._conditions.setdefault(key, condition)
 
 
-def _replaced(expr: Expr, known: Mapping[Expr, Column]) -> Expr:
-    """The expression with some parts as columns."""
-    if expr in known:
-        return known[expr]
+def _of_parts(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
+    """The expression with each of its parts changed."""
     match expr:
         case Cast(inner):
-            return replace(expr, value=_replaced(inner, known), ref=None)
+            return replace(expr, value=change(inner), ref=None)
         case Call(_, args):
-            return replace(expr, args=tuple(_replaced(arg, known) for arg in args), ref=None)
+            return replace(expr, args=tuple(map(change, args)), ref=None)
         case _:
             return expr
+
+
+def _replaced(expr: Expr, known: Mapping[Expr, Column]) -> Expr:
+    """The expression with some parts as columns."""
+    return known[expr] if expr in known else _of_parts(expr, lambda part: _replaced(part, known))
 
 
 def _with_errors(expr: Expr) -> Expr:
@@ -452,12 +454,8 @@ def _with_errors(expr: Expr) -> Expr:
             return Call(
                 "Divide", (Call(GIVEN, (_with_errors(total),)), _with_errors(count), Literal(None, type_))
             )
-        case Cast(inner):
-            return replace(expr, value=_with_errors(inner), ref=None)
-        case Call(_, args):
-            return replace(expr, args=tuple(map(_with_errors, args)), ref=None)
         case _:
-            return expr
+            return _of_parts(expr, _with_errors)
 
 
 def _with_plain_sums(expr: Expr) -> Expr:
@@ -465,12 +463,8 @@ def _with_plain_sums(expr: Expr) -> Expr:
     match expr:
         case Call("MakeDecimal", (Aggregation("Sum", (Call("UnscaledValue", (inner,)),)) as total,)):
             return replace(total, values=(inner,), ref=None)
-        case Cast(inner):
-            return replace(expr, value=_with_plain_sums(inner), ref=None)
-        case Call(_, args):
-            return replace(expr, args=tuple(map(_with_plain_sums, args)), ref=None)
         case _:
-            return expr
+            return _of_parts(expr, _with_plain_sums)
 
 
 def _equal_sides(part: Expr, sides: Sequence[frozenset[int]]) -> tuple[Expr, Expr] | None:
