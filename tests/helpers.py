@@ -36,6 +36,15 @@ def wait_until(is_true: Callable[[], object], seconds: float = 60) -> None:
         time.sleep(0.02)
 
 
+def files_open_in(folder: Path) -> list[str]:
+    """The files in a folder, of any depth, that this process has open."""
+    opened = set[str]()
+    for descriptor in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # that of this listing, or closed by another thread
+            opened.add(os.readlink(f"/proc/self/fd/{descriptor}"))
+    return sorted(file for file in opened if file.startswith(f"{folder.resolve()}/"))
+
+
 def fetched_once(name: str, fetch: Callable[[Path], Path]) -> Path:
     """A folder below `~/.cache/deltajoin` that appears whole; `fetch` is given one and says what is in it."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "deltajoin"

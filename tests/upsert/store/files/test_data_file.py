@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.helpers import files_open_in
 from tests.upsert.store.samples import KEY_VALUES, table_of
 from upsert.errors import CorruptTableError
 from upsert.schema import TableSchema
@@ -255,5 +256,4 @@ def test_no_file_that_was_uploaded_stays_open(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(writing, "storage_of", lambda _: Downloaded())
     with synced_together():
         write(tmp_path)
-        opened = {os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")}
-    assert not [path for path in opened if path.startswith(str(tmp_path))]
+        assert files_open_in(tmp_path) == []
