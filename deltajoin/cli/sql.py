@@ -26,6 +26,7 @@ from deltajoin.cli.jobs import follow, kept, tell_restart
 from deltajoin.cli.session import SHOWN_ROWS, Session
 from upsert.errors import ConfigurationError
 from upsert.sql.parser import parse
+from upsert.sql.statements import DescribeTable
 
 _AGAIN_S: Final = 0.2
 """Between two attempts to cancel what has not ended: a statement may have several jobs in turn."""
@@ -248,7 +249,7 @@ def list_views(warehouse: Warehouse = HERE, as_json: Json = False) -> None:
 @view_app.command("describe")
 def describe_view(name: ViewName, warehouse: Warehouse = HERE, as_json: Json = False) -> None:
     """Show a view's query, how far it is behind each table, and how its rows were computed."""
-    _execute([f"DESCRIBE EXTENDED {name}"], warehouse, as_json=as_json)
+    _execute([f"DESCRIBE EXTENDED {name}"], warehouse, as_json=as_json, must_be_view=True)
 
 
 @view_app.command("explain")
@@ -308,10 +309,13 @@ def _execute(
     *,
     trace: bool = False,
     as_json: bool,
+    must_be_view: bool = False,
 ) -> None:
     with errors_printed(as_json=as_json, trace=trace) as output:
-        for text in texts:
-            parse(text)  # each is one statement, whatever a view is called
+        statements = [parse(text) for text in texts]  # each is one, whatever a view is called
         session = Session(warehouse, output, conf or (), master)
         with ThreadPoolExecutor(1, "statement") as thread, closing(session):
+            for one in statements:
+                if must_be_view and isinstance(one, DescribeTable):  # which says what any table is
+                    session.catalog.view(one.name)
             _run_and_follow(";\n".join(texts), session, thread, output)

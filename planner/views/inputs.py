@@ -198,6 +198,10 @@ class Planning:
         self.guesses[os.path.join(scratch, name)] = most or 0
         return os.path.join(scratch, name)
 
+    def has(self, path: str) -> bool:
+        """Whether a hidden table is there already: an earlier plan of the view has needed it."""
+        return bool(uuids_of(self.view.folder, [os.path.basename(path)]))
+
     def version_of(self, table: HiddenTable, versions: Versions) -> int:
         """The snapshot of a hidden table at some versions: brought there, unless it is only explained."""
         if self.view.scratch is None:

@@ -6,7 +6,7 @@ What a refresh runs is planned once, when the query is first seen, and run over 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final, Protocol
@@ -55,6 +55,10 @@ from upsert.views.session import small_session
 
 _THE_VIEW: Final = "the view"
 
+_STAYS: Final = 2
+"""A hidden table stays while there are more than one in so many of the rows for which one is made: of a table
+whose size goes up and down a little, each process would make it or drop it."""
+
 FROM_HIDDEN: Final = "computed from its hidden tables"
 """Why all rows of a view are computed: what they are of is kept."""
 
@@ -69,6 +73,10 @@ class KeptTable(Protocol):
     @property
     def part(self) -> Part:
         """What is kept, and what moves it."""
+
+    @property
+    def is_there(self) -> bool:
+        """Whether an earlier plan has made the table."""
 
     @property
     def uuid(self) -> str:
@@ -268,16 +276,16 @@ def _deep(
         return ""
     if planning.view.scratch is None:
         _fill(stages)
-    is_shallow = all(table.row_count <= SHALLOW_ROWS for _, table in stages)
-    if is_shallow and _rows_beside(plan, {id(stage.node) for stage, _ in stages}) <= WHOLE_ROWS:
+    found = _results(planning, plan, stages)
+    if not found:
         few = f"there are no more than {SHALLOW_ROWS:,} groups, beside {WHOLE_ROWS:,} rows of tables"
         return f"{few}, for {kinds}" if (kinds := needs_all_rows(plan)) else few
-    found = {id(stage.node): ResultTable(planning, table, plan) for stage, table in stages}
     looked_at = _with(plan, {number: one.planned for number, one in found.items()})
     settings = planning.settings
     is_kept = changes_of(looked_at, settings) or stages_of(looked_at, settings) or unindexed(looked_at)
     is_ordered = planning.view.must_be_incremental or any(
-        table.row_count > ORDERED_ROWS for _, table in stages
+        _are_worth(planning, table.row_count, ORDERED_ROWS, [found[id(stage.node)]])
+        for stage, table in stages
     )
     has_parts = bool(is_kept or partitions_of(looked_at, settings))
     if not has_parts and not (is_ordered and _tops(planning, looked_at)):
@@ -290,6 +298,31 @@ def _deep(
     if has_parts and isinstance(deep, DeepView) and not deep.rest.is_incremental:
         return needs_all_rows(looked_at) or why_not(looked_at, settings)
     return deep
+
+
+def _results(
+    planning: Planning, plan: Plan, stages: Sequence[tuple[Stage, StageTable]]
+) -> dict[int, ResultTable]:
+    """The results of stages as tables, by the identity of their nodes; none if all of it is small."""
+    groups = max(table.row_count for _, table in stages)
+    beside = _rows_beside(plan, {id(stage.node) for stage, _ in stages})
+    if _STAYS * groups <= SHALLOW_ROWS and _STAYS * beside <= WHOLE_ROWS:
+        return {}
+    found = {id(stage.node): ResultTable(planning, table, plan) for stage, table in stages}
+    is_small = groups <= SHALLOW_ROWS and beside <= WHOLE_ROWS
+    return {} if is_small and not all(one.is_there for one in found.values()) else found
+
+
+def _may_be_worth(planning: Planning, rows: int, most_whole: int) -> bool:
+    """Whether parts of so many rows may be kept as tables; see `_are_worth`."""
+    return planning.view.must_be_incremental or _STAYS * rows > most_whole
+
+
+def _are_worth(planning: Planning, rows: int, most_whole: int, tables: Iterable[KeptTable]) -> bool:
+    """Whether parts of so many rows are kept as tables: where they are many, or the tables are there."""
+    if planning.view.must_be_incremental or rows > most_whole:
+        return True
+    return _STAYS * rows > most_whole and all(one.is_there for one in tables)
 
 
 def _fill(stages: Sequence[tuple[Stage, StageTable]]) -> None:
@@ -317,12 +350,12 @@ def _parted(planning: Planning, plan: Plan, also: Collection[int] = ()) -> KeptV
     versions: dict[str, int] = {}
     for part in partitions_of(plan, planning.settings, also):
         rows = sum(read.rows or 0 for read, _ in part.tables)
-        if rows <= WHOLE_ROWS and not planning.view.must_be_incremental:
+        if not _may_be_worth(planning, rows, WHOLE_ROWS):
             continue
         table = PartitionTable.of(
             planning, part, partial(_kept_rows, planning), looked_up(plan, part.top.columns)
         )
-        if table is not None:
+        if table is not None and _are_worth(planning, rows, WHOLE_ROWS, [table]):
             found[id(part.place)] = table
             versions |= {Table.open(read.path).uuid: version for read, version in part.tables}
     return _over(planning, plan, found, versions) if found else None
@@ -332,7 +365,7 @@ def _indexed(planning: Planning, plan: Plan) -> KeptView | DeepView | None:
     """The view with the rows of tables that lack an index as tables that have it, if that helps."""
     missing = unindexed(plan)
     rows = sum(leaf.rows.table.rows or 0 for leaf, _ in missing.values() if leaf.rows is not None)
-    if not missing or (rows <= WHOLE_ROWS and not planning.view.must_be_incremental):
+    if not missing or not _may_be_worth(planning, rows, WHOLE_ROWS):
         return None
     found: dict[int, RowsTable] = {}
     versions: dict[str, int] = {}
@@ -345,6 +378,8 @@ def _indexed(planning: Planning, plan: Plan) -> KeptView | DeepView | None:
         assert leaf.rows.snapshot is not None
         found[id(place)] = table
         versions[Table.open(leaf.rows.table.path).uuid] = leaf.rows.snapshot
+    if not _are_worth(planning, rows, WHOLE_ROWS, found.values()):
+        return None
     settings = planning.settings
     looked_at = _with(plan, {number: one.planned for number, one in found.items()})
     if changes_of(looked_at, settings) is None:
@@ -370,9 +405,11 @@ def _topped(planning: Planning, plan: Plan, most_whole: int) -> KeptView | DeepV
     versions: dict[str, int] = {}
     for top in _tops(planning, plan):
         size = sum(read.rows or 0 for read, _ in top.tables)
-        if size <= most_whole and not planning.view.must_be_incremental:
+        if not _may_be_worth(planning, size, most_whole):
             continue
-        if (table := table_of(planning, top, partial(_kept_rows, planning))) is not None:
+        must_be_there = size <= most_whole and not planning.view.must_be_incremental
+        keep = partial(_kept_rows, planning)
+        if (table := table_of(planning, top, keep, must_be_there=must_be_there)) is not None:
             found[id(top.child)] = table
             versions |= {Table.open(read.path).uuid: version for read, version in top.tables}
     return _over(planning, plan, found, versions) if found else None
@@ -384,7 +421,7 @@ def _joined(planning: Planning, plan: Plan, stages: Collection[int]) -> KeptView
     versions: dict[str, int] = {}
     for part in joined_in(plan, planning.settings, stages):
         size = sum(read.rows or 0 for read, _ in part.tables)
-        if size <= WHOLE_ROWS and not planning.view.must_be_incremental:
+        if not _may_be_worth(planning, size, WHOLE_ROWS):
             continue
         columns = part.plan.columns
         names = [f"{COLUMN}{number}" for number in range(len(columns))]
@@ -394,7 +431,10 @@ def _joined(planning: Planning, plan: Plan, stages: Collection[int]) -> KeptView
         as_built = changes_of(read_plan(planning.catalyst, rows), replace(planning.settings, sink_key=None))
         if as_built is not None and can_keep(rows.schema, by):
             kept = _kept_rows(planning, rows)
-            found[id(part.place)] = RowsTable(planning, part.plan, part.tables, rows, kept, by, columns)
+            table = RowsTable(planning, part.plan, part.tables, rows, kept, by, columns)
+            if not _are_worth(planning, size, WHOLE_ROWS, [table]):
+                continue
+            found[id(part.place)] = table
             versions |= {Table.open(read.path).uuid: version for read, version in part.tables}
     return _over(planning, plan, found, versions) if found else None
 

@@ -32,7 +32,7 @@ from upsert.store.metadata.stands_for import Costs, StandsFor
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.table import Table
 from upsert.views.difference import signed_rows
-from upsert.views.refresh import Computed, are_few
+from upsert.views.refresh import Computed, are_few, tried
 
 COLUMN: Final = "column_"
 """What the names of the columns of such a table begin with; their numbers follow."""
@@ -66,8 +66,9 @@ def brought(table: Table, target: Versions, rows: Callable[[Versions, Costs], Co
             f"stage {table.path!r} must be at the versions {target} or earlier ones, it is at {dict(known)}: "
             "another process has refreshed the view; refresh it again"
         )
-    try:
-        computed = rows(known, Costs.after(head.refresh, head.time_ms))
+
+    def bring(costs: Costs) -> None:
+        computed = rows(known, costs)
         stands_for = StandsFor(target, head.data_version, computed.refresh)
         changes = computed.rows
         is_replaced = computed.are_all and bool(known)
@@ -77,6 +78,9 @@ def brought(table: Table, target: Versions, rows: Callable[[Versions, Costs], Co
             )
             is_replaced = False
         frames.commit(changes, table.path, stands_for, overwrite=is_replaced)
+
+    try:
+        tried(Costs.after(head.refresh, head.time_ms), bring)
     except Exception as error:
         error.add_note(f"while hidden table {table.name!r} was computed; EXPLAIN MATERIALIZED VIEW shows it")
         raise

@@ -290,6 +290,11 @@ class PartitionTable:
         return Part(name, title, (kept, found), meant(self._part.top), inputs, reads)
 
     @property
+    def is_there(self) -> bool:
+        """Whether an earlier plan has made the table."""
+        return self._planning.has(self._path)
+
+    @property
     def uuid(self) -> str:
         """The table's, once it is there."""
         return Table.open(self._path).uuid

@@ -87,6 +87,11 @@ class ResultTable:
         return Part(name, title, ("by changes: the results of its stage",), "", (self._stage.part,))
 
     @property
+    def is_there(self) -> bool:
+        """Whether an earlier plan has made the table."""
+        return self._planning.has(self._path)
+
+    @property
     def uuid(self) -> str:
         """The table's, once it is there."""
         return Table.open(self._path).uuid

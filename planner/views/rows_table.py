@@ -132,6 +132,11 @@ class RowsTable:
         return relation(catalyst, self._columns, catalyst.analyzed(read), "rows")
 
     @property
+    def is_there(self) -> bool:
+        """Whether an earlier plan has made the table."""
+        return self._planning.has(self.path)
+
+    @property
     def uuid(self) -> str:
         """The table's, once it is there."""
         return Table.open(self.path).uuid

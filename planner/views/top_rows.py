@@ -144,13 +144,16 @@ def _is_in_order(node: Plan) -> bool:
     return is_limit or isinstance(node, Project | Wrapper)
 
 
-def table_of(planning: Planning, top: Top, keep: Callable[[DataFrame], KeptRows]) -> RowsTable | None:
+def table_of(
+    planning: Planning, top: Top, keep: Callable[[DataFrame], KeptRows], *, must_be_there: bool = False
+) -> RowsTable | None:
     """The table of the first rows of an order, which may not be there yet; None if it cannot have them.
 
     Args:
         planning: of the view.
         top: the order.
         keep: finds out how the rows of a query are kept.
+        must_be_there: whether only one counts that an earlier plan has made.
     """
     catalyst = planning.catalyst
     assert top.by.ref is not None
@@ -177,6 +180,8 @@ def table_of(planning: Planning, top: Top, keep: Callable[[DataFrame], KeptRows]
         return RowsTable(planning, plan, top.tables, kept, keep(kept), (), plan.columns, name, line)
 
     known = _known_line(planning, meaning, top.shown) if planning.view.uuid else None
+    if known is None and must_be_there:
+        return None
     if planning.view.scratch is not None:  # where to draw another one would have to be read
         return table(known or Line(None, top.shown, MOST_KEPT))
     if known is not None:
@@ -184,7 +189,7 @@ def table_of(planning: Planning, top: Top, keep: Callable[[DataFrame], KeptRows]
         with suppress(PlanOutgrownError):
             found.at({Table.open(read.path).uuid: version for read, version in top.tables})
             return found
-    line = rows.line(top.shown)
+    line = None if must_be_there else rows.line(top.shown)
     return None if line is None else table(line)
 
 

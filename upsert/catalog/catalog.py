@@ -445,7 +445,7 @@ class Catalog:
 
         Raises:
             TableNotFoundError: there is no such table.
-            ConfigurationError: it is a table, and no view.
+            ConfigurationError: it is no materialized view.
         """
         from upsert.catalog.run import views
 

@@ -8,19 +8,20 @@ refresh one view at once the second commit is refused.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from tempfile import TemporaryDirectory
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import pyarrow as pa
 from cachetools import LRUCache
 from pyspark.errors import PySparkException
 
 from upsert.connect import is_connect, needs_classic
-from upsert.errors import ChangelogError, ConfigurationError
+from upsert.errors import ChangelogError, CommitConflictError, ConfigurationError, TableNotFoundError
 from upsert.failpoints import reach
 from upsert.managed import frames
 from upsert.spark_formats import active
@@ -57,6 +58,10 @@ FEWEST_ROWS: Final = 1_000
 
 FEW_BYTES: Final = 64 << 20
 """So much they may take in memory."""
+
+LOG: Final = logging.getLogger("upsert.views")
+
+T = TypeVar("T")
 
 _OUTGROWN: Final = 2
 """A plan holds for tables of up to so many times the rows, and of as many times less."""
@@ -129,6 +134,19 @@ def collected_if_few(rows: DataFrame, before: Snapshot) -> DataFrame | pa.Table:
 
 class PlanOutgrownError(Exception):
     """What was planned no longer fits the rows, which another plan does; a refresh makes that."""
+
+
+def tried(costs: Costs, refresh: Callable[[Costs], T]) -> T:
+    """What a refresh gives by what earlier ones took; by all rows where changes that are tried once fail."""
+    try:
+        return refresh(costs)
+    except (PlanOutgrownError, ChangelogError, CommitConflictError, TableNotFoundError):
+        raise  # all rows would not help
+    except Exception as error:
+        if not costs.are_to_be_tried:
+            raise
+        LOG.warning("changes were to be measured for once, which failed; all rows are read: %s", error)
+    return refresh(costs.after_failure)
 
 
 class Explained(Protocol):
@@ -320,14 +338,10 @@ class Refresher:
                 prepared = self._prepared(table, versions)
                 with _active(prepared.spark):
                     try:
-                        computed = self._computed(prepared, head, versions)
+                        self._run(table, head, prepared, versions)
                     except PlanOutgrownError:
                         prepared = self._planned(table, versions, *self._holds_for(table))
-                        computed = self._computed(prepared, head, versions)
-                    changes = self._changes(table, head, computed, prepared)
-                    reach(POINTS[0])
-                    stands_for = StandsFor(versions, head.info.data_version, computed.refresh)
-                    frames.commit(changes, self.path, stands_for)
+                        self._run(table, head, prepared, versions)
         except (PySparkException, ChangelogError) as cause:
             if SAME_KEY not in str(cause):
                 cause.add_note(f"while view {self.name!r} was refreshed; it is as it was before")
@@ -338,6 +352,18 @@ class Refresher:
                 "without a key"
             ) from cause
         return prepared
+
+    def _run(self, table: Table, head: Snapshot, prepared: Prepared, versions: Versions) -> None:
+        """Compute a refresh as it was planned, and commit it."""
+
+        def run(costs: Costs) -> None:
+            computed = self._computed(prepared, head, versions, costs)
+            changes = self._changes(table, head, computed, prepared)
+            reach(POINTS[0])
+            stands_for = StandsFor(versions, head.info.data_version, computed.refresh)
+            frames.commit(changes, self.path, stands_for)
+
+        tried(Costs.after(head.info.refresh, head.info.time_ms), run)
 
     def explain(self, versions: Versions) -> Explained:
         """What a refresh to some versions reads and computes."""
@@ -390,8 +416,7 @@ class Refresher:
             self.prepared.put(self.path, prepared)
         return prepared
 
-    def _computed(self, prepared: Prepared, head: Snapshot, versions: Versions) -> Computed:
-        costs = Costs.after(head.info.refresh, head.info.time_ms)
+    def _computed(self, prepared: Prepared, head: Snapshot, versions: Versions, costs: Costs) -> Computed:
         if prepared.kept is not None:
             known = self._by_uuid(head.info.base_versions or {})
             return prepared.kept.at(known, self._by_uuid(versions), costs)

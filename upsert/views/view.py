@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from upsert.codec import MAY_BE_MISSING, Jsonable
+from upsert.codec import MAY_BE_MISSING, Jsonable, written_with
 from upsert.connect import needs_classic
 from upsert.errors import (
     ConfigurationError,
@@ -53,11 +53,14 @@ class Base(Jsonable):
         name: as the query writes it.
         table: the table's database and name.
         uuid: the table; one that was dropped and made again is another.
+        columns: those that it had when the view was created, computed ones too; the query sees no others.
+            () of views that an earlier release has created.
     """
 
     name: str
     table: str
     uuid: str
+    columns: tuple[str, ...] = field(default=(), metadata=written_with("columns"))
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,8 @@ def test_a_view_is_listed_refreshed_suspended_and_dropped(warehouse: str) -> Non
     (described,) = rows("view", "describe", "names", "-w", warehouse)
     assert described["base-versions"] == [["default.fruit", 1]]
     assert described["lag"] == [["default.fruit", "up to date"]]
+    code, _, errors = run("view", "describe", "fruit", "-w", warehouse)
+    assert (code, "'fruit' is a table, and no materialized view" in errors) == (1, True)
     assert run("view", "suspend", "names", "-w", warehouse)[0] == 0
     (view,) = rows("view", "list", "-w", warehouse)
     assert view["state"] == "suspended"

@@ -14,13 +14,15 @@ from pyspark.sql import SparkSession
 
 import planner
 from deltajoin.cli.command import reason_of
+from planner.views.inputs import Planning
 from planner.views.keep import FROM_HIDDEN
 from tests.planner.views.conftest import SetWay
 from tests.upsert.views.shops import QUERIES, change, counted, expected, int32, made, rows_of
 from upsert import Catalog, Table
 from upsert.catalog.results import Frame
-from upsert.errors import ChangelogError, ConfigurationError
+from upsert.errors import ChangelogError, ConfigurationError, SchemaError
 from upsert.managed import frames
+from upsert.store.metadata.stands_for import Costs, Refresh
 from upsert.views.difference import difference
 from upsert.views.hidden_tables import HIDDEN_TABLES, reading
 from upsert.views.refresh import Refresher
@@ -294,6 +296,99 @@ def test_a_table_that_hovers_around_a_size_is_planned_once(
         closed.write(row)
         assert view.refresh()
     assert planned == [4, 9]
+
+
+def test_a_hidden_table_stays_until_half_of_the_rows_are_left_for_which_it_is_made(
+    catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queries = {
+        "-partitions": PARTED["newest"],
+        "-rows-": DEEP["an aggregate of aggregates"],
+        "-top-": "SELECT id, n FROM sales ORDER BY id DESC LIMIT 3",
+        "-input": JOINED["not exists, beside a value"],
+    }
+
+    def planned_for(rows: int, groups: int) -> None:
+        monkeypatch.setattr("planner.views.keep.WHOLE_ROWS", rows)
+        monkeypatch.setattr("planner.views.keep.SHALLOW_ROWS", groups)
+
+    def hidden() -> list[str]:
+        found = {kind: stages(catalog.table(f"v{n}")) for n, kind in enumerate(queries)}
+        return [kind for kind, tables in found.items() if any(kind in table.name for table in tables)]
+
+    def refreshed(seed: int) -> list[str]:
+        """By another process, which plans on its own."""
+        change(catalog, seed)
+        another = Catalog(catalog.warehouse, optimize=planner.optimize)
+        for n, query in enumerate(queries.values()):
+            assert another.view(f"v{n}", spark).refresh()
+            assert rows_of(catalog, f"v{n}") == expected(catalog, query), query
+        return hidden()
+
+    planned_for(15, 4)  # of 20 rows and 5 groups
+    for n, query in enumerate(queries.values()):
+        catalog.create_view(f"v{n}", query, spark=spark)
+    assert hidden() == list(queries)
+    planned_for(30, 8)
+    catalog.create_view("new", queries["-partitions"], spark=spark)
+    assert stages(catalog.table("new")) == []
+    assert refreshed(1) == list(queries)
+    planned_for(100, 100)
+    assert refreshed(2) == []
+
+
+def test_changes_that_cannot_be_computed_are_no_longer_tried(
+    catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queries = {"v0": TOTALS, "v1": CHANGED["rows"]}
+    views = {name: catalog.create_view(name, query, spark=spark) for name, query in queries.items()}
+    computed, failed = Planning.computed, list[str]()
+
+    def refresh(costs: Costs, changed: int, rows: int, **_: object) -> Refresh:
+        return Refresh.now(costs.untried >= 0, "a test says so", changed, rows, costs)
+
+    def failing(planning: Planning, template: Any, move: Any) -> Any:
+        if move.step is not None:
+            failed.append(planning.view.folder)
+            raise MemoryError
+        return computed(planning, template, move)
+
+    monkeypatch.setattr(Costs, "refresh", refresh)
+    monkeypatch.setattr(Costs, "are_to_be_tried", property(lambda costs: costs.untried >= 0))
+    monkeypatch.setattr(Planning, "computed", failing)
+    refresh_and_compare(catalog, views, queries, range(1, 3))
+    assert len(failed) == 2
+    assert not any(one.by_changes for one in views["v1"].refreshes.values())
+
+
+def test_a_view_goes_on_with_the_columns_that_its_tables_had(catalog: Catalog, spark: SparkSession) -> None:
+    catalog.sql("CREATE VIEW c AS SELECT * FROM closed WHERE shop < 9", spark)
+    queries = {
+        "SELECT * FROM closed": "SELECT shop, since FROM closed",
+        "SELECT DISTINCT * FROM closed": "SELECT DISTINCT shop, since FROM closed",
+        "SELECT * FROM closed EXCEPT ALL SELECT shop, n FROM sales": (
+            "SELECT shop, since FROM closed EXCEPT ALL SELECT shop, n FROM sales"
+        ),
+        "SELECT * FROM c UNION ALL SELECT shop, 1 FROM shops": (
+            "SELECT shop, since FROM closed WHERE shop < 9 UNION ALL SELECT shop, 1 FROM shops"
+        ),
+        "SELECT * FROM sales NATURAL JOIN shops": (
+            "SELECT shop, id, item, n, price, city FROM sales JOIN shops USING (shop)"
+        ),
+    }
+    views = [catalog.create_view(f"v{n}", query, spark=spark) for n, query in enumerate(queries)]
+    catalog.sql("ALTER TABLE closed ADD COLUMN more STRING AFTER shop")
+    catalog.sql("ALTER TABLE shops ADD COLUMN n INT")
+    catalog.sql("INSERT INTO closed VALUES (2, 'x', 7), (2, 'y', 7), (5, NULL, 1)", spark)
+    catalog.sql("INSERT INTO shops VALUES (4, 'Bonn', 1), (1, NULL, 5)", spark)
+    catalog.sql("DELETE FROM sales WHERE id = 3", spark)
+    for view, query in zip(views, queries.values(), strict=True):
+        assert view.refresh()
+        assert rows_of(catalog, view.name) == expected(catalog, query), query
+    catalog.sql("ALTER TABLE closed DROP COLUMN since")
+    catalog.sql("INSERT INTO closed VALUES (1, 'z')", spark)
+    with pytest.raises(SchemaError, match="must give the columns shop, since, got shop: a table that it"):
+        views[0].refresh()
 
 
 def test_a_hidden_table_of_which_all_rows_are_computed_gets_what_differs(
@@ -1014,7 +1109,7 @@ def test_options_of_a_view_are_altered(catalog: Catalog, spark: SparkSession) ->
     for change_ in ("SET ('materialized-view' = '{}')", "RESET ('Materialized-View')"):
         with pytest.raises(ConfigurationError, match="CREATE OR REPLACE MATERIALIZED VIEW"):
             catalog.sql(f"ALTER MATERIALIZED VIEW v {change_}")
-    with pytest.raises(ConfigurationError, match="'sales' is a table, and no view"):
+    with pytest.raises(ConfigurationError, match="'sales' is a table, and no materialized view"):
         catalog.sql("ALTER MATERIALIZED VIEW sales SET ('refresh' = 'full')")
     with pytest.raises(ConfigurationError, match="'refresh' must be one of auto, incremental, full"):
         catalog.sql("ALTER MATERIALIZED VIEW v SET ('refresh' = 'never')")

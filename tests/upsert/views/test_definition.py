@@ -13,7 +13,7 @@ VIEW = ViewDefinition(
     "default",
     "Europe/Berlin",
     True,
-    (Base("a", "default.a", "u1"), Base("d.a", "d.a", "u2"), Base("default.a", "default.a", "u1")),
+    (Base("a", "default.a", "u1", ("x", "y")), Base("d.a", "d.a", "u2")),
 )
 
 

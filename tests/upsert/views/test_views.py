@@ -239,9 +239,9 @@ def test_a_view_is_changed_by_its_query_alone(catalog: Catalog, spark: SparkSess
             write()
     with pytest.raises(ConfigurationError, match="is that of a view; write CREATE MATERIALIZED VIEW"):
         catalog.sql("CREATE TABLE t (a INT) WITH ('materialized-view' = '{}')")
-    with pytest.raises(ConfigurationError, match="'sales' is a table, and no view"):
+    with pytest.raises(ConfigurationError, match="'sales' is a table, and no materialized view"):
         catalog.sql("DROP MATERIALIZED VIEW sales")
-    with pytest.raises(ConfigurationError, match="'sales' is a table, and no view"):
+    with pytest.raises(ConfigurationError, match="'sales' is a table, and no materialized view"):
         catalog.sql(f"CREATE OR REPLACE MATERIALIZED VIEW sales AS {TOTALS}", spark)
     with pytest.raises(ConfigurationError, match="'refresh' must be one of"):
         catalog.create_view("v", TOTALS, options={"refresh": "never"}, spark=spark)

@@ -126,17 +126,21 @@ def frame(
     *,
     is_streaming: bool,
     pinned: Mapping[str, int] = {},
+    columns: Mapping[str, Sequence[str]] = {},
     views: Mapping[str, ViewText] | None = None,
     inside: tuple[str, ...] = (),
 ) -> DataFrame:
     """The DataFrame of a query over tables and views of the catalog, and those that Spark knows.
 
     ``pinned`` has for names of managed tables the snapshot to read where the query names no state itself,
-    also where views read them. ``views`` has the plain views by catalog, database and name; None: those that
-    there are. ``inside`` has the views that the query is that of.
+    also where views read them; ``columns`` has the only ones of a table that the query may see, in their
+    order. ``views`` has the plain views by catalog, database and name; None: those that there are. ``inside``
+    has the views that the query is that of.
     """
-    folders = {context.databases.resolve(name).path: snapshot for name, snapshot in pinned.items()}
-    return _Reading(context, spark, is_streaming, folders, views).rows(query, query.references, inside)
+    at = {name: context.databases.resolve(name).path for name in {*pinned, *columns}}
+    folders = {at[name]: snapshot for name, snapshot in pinned.items()}
+    seen = {at[name]: tuple(names) for name, names in columns.items()}
+    return _Reading(context, spark, is_streaming, folders, seen, views).rows(query, query.references, inside)
 
 
 class _View(NamedTuple):
@@ -149,12 +153,16 @@ class _View(NamedTuple):
 
 @dataclass(frozen=True)
 class _Reading:
-    """How a query reads, and the views in it; ``pinned`` has snapshots by the folder of the table."""
+    """How a query reads, and the views in it.
+
+    ``pinned`` has snapshots, and ``columns`` those that are seen, by the folder of the table.
+    """
 
     context: Context
     spark: SparkSession
     is_streaming: bool
     pinned: Mapping[str, int]
+    columns: Mapping[str, tuple[str, ...]]
     views: Mapping[str, ViewText] | None
 
     def rows(self, query: QueryText, references: Sequence[Reference], inside: tuple[str, ...]) -> DataFrame:
@@ -171,7 +179,7 @@ class _Reading:
                 tables[name] = partial(self._of_view, reference, view, query.subject, inside)
             elif _is_in_catalog(context, spark, reference, query.subject):
                 scan = Scan(self._pinned(reference), self.is_streaming, query.subject)
-                tables[name] = partial(scan.rows, context, spark)
+                tables[name] = partial(self._seen, reference, partial(scan.rows, context, spark))
             names.append(name if name in tables else None)
         text, frames = query.over(names), {name: scan() for name, scan in tables.items()}
         by_text = bool(frames) and (self.is_streaming or any(map(self._looks_up, references)))
@@ -213,6 +221,15 @@ class _Reading:
             return reference
         state = {"scan.mode": "from-snapshot", "scan.snapshot-id": str(snapshot)}
         return replace(reference, options={**reference.options, **state})
+
+    def _seen(self, reference: Reference, rows: Callable[[], DataFrame]) -> DataFrame:
+        """A table's rows with the columns that the query may see: those that came later are left out."""
+        df = rows()
+        if not self.columns or split(reference.name)[1] is not None:
+            return df
+        known = self.columns.get(self.context.databases.resolve(reference.name).path, ())
+        found = [column for column in known if column in df.columns]
+        return df if not found or found == df.columns else df.select(*map(quoted, found))
 
     def _view(self, reference: Reference) -> _View | None:
         """The plain view that a table of a query is; None for any other."""

@@ -43,6 +43,7 @@ from upsert.schema import Index
 from upsert.spark_formats import active
 from upsert.sql import statements as s
 from upsert.sql.query import QueryText, Reference
+from upsert.sql.show_create import declared_names
 from upsert.store.alterations import ResetOptions, SetOptions
 from upsert.store.storage import storage_of
 from upsert.store.table import Table
@@ -233,8 +234,9 @@ def opened(context: Context, name: str, spark: SparkSession | None) -> View:
     table = None if definition_in(path) is not None else Table.open(path)
     definition = None if table is None else definition_of(table)
     if table is None or definition is None:
+        found = "table" if context.plain_view(name) is None else "plain view"
         raise ConfigurationError(
-            f"{table_ref.shown!r} is a table, and no view; CREATE MATERIALIZED VIEW makes one"
+            f"{table_ref.shown!r} is a {found}, and no materialized view; CREATE MATERIALIZED VIEW makes one"
         )
     shown, query = table_ref.shown, _Query(table_ref.shown, table_ref.warehouse, definition)
     location = context.options.value(CHECKPOINT) or table_ref.warehouse
@@ -297,7 +299,9 @@ def _bases(
         if path == view.path:
             raise SchemaError(f"{what} is the view itself; give the view another name")
         qualified = table_ref.qualified.partition(".")[2]
-        found[reference.name] = Base(reference.name, qualified, Table.open(path).uuid)
+        table = Table.open(path)
+        columns = tuple(declared_names(table.schema))
+        found[reference.name] = Base(reference.name, qualified, table.uuid, columns)
     return found, plain
 
 
@@ -329,7 +333,8 @@ class _Query:
         context = self.context
         catalog = self.definition.catalog
         views = {f"{catalog}.{text.name}": text for text in self.definition.views}
-        df = frame(context, session, query, is_streaming=False, pinned=pinned, views=views)
+        columns = {base.name: base.columns for base in self.definition.bases if base.columns}
+        df = frame(context, session, query, is_streaming=False, pinned=pinned, columns=columns, views=views)
         if not names or tuple(df.columns) == names:
             return df
         raise SchemaError(

@@ -44,6 +44,9 @@ _TIE: Final = 1.15
 _UNTRIED: Final = 3
 """After so many refreshes by all rows, because many had changed, changes are measured for once."""
 
+_TRIED_AGAIN: Final = 100
+"""If they cannot be computed, so many refreshes more pass before they are tried once again."""
+
 _TRIED_MS: Final = 60_000
 """If all rows take longer than this, they are not: changes might take many times as long."""
 
@@ -113,7 +116,8 @@ class Costs(Jsonable):
         all_rows: by all rows.
         few: by fewer changes, where most of the time is fixed.
         many: by so many changes that Spark's tasks computed them.
-        untried: how many refreshes in a row went by all rows after changes of more than that share.
+        untried: how many refreshes in a row went by all rows after changes of more than that share; less
+            than 0 after a trial of changes that has failed.
     """
 
     changes: Cost | None = None
@@ -181,11 +185,25 @@ class Costs(Jsonable):
             return None
         return known.of(rows) * (_FIRST if known.is_first and _are_most(changed, rows) else 1)
 
+    @property
+    def are_to_be_tried(self) -> bool:
+        """Whether the next refresh may go by changes for no other reason than to measure them."""
+        return self.untried >= _UNTRIED and self.of_changes(0) is None
+
+    @property
+    def after_failure(self) -> Costs:
+        """The same when the changes that were tried could not be computed: all rows are read for long.
+
+        >>> Costs(all_rows=Cost(10, 100), untried=3).after_failure.refresh(5, 10).by_changes
+        False
+        """
+        return replace(self, untried=-_TRIED_AGAIN)
+
     def _may_try(self, changed: int, rows: int) -> bool:
         """Whether changes are to be measured that were always so many that all rows were read."""
         takes = self.of_all(changed, rows)
         is_known = takes is not None and takes <= _TRIED_MS
-        return is_known and self.untried >= _UNTRIED and changed <= 2 * MOST_CHANGED * rows
+        return is_known and self.are_to_be_tried and changed <= 2 * MOST_CHANGED * rows
 
     def refresh(
         self, changed: int, rows: int, *, by_tasks: bool = False, must_be_by_changes: bool = False

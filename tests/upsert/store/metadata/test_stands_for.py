@@ -225,6 +225,19 @@ def test_changes_of_most_rows_are_not_tried_where_that_may_take_long(changed: in
         known = after(refresh, all_ms)
 
 
+def test_changes_that_could_not_be_computed_are_not_tried_again_for_long() -> None:
+    known = Costs(None, Cost(100_000, 1000), untried=3)
+    assert known.are_to_be_tried
+    assert known.refresh(40_000, 100_000).by_changes
+    known, ways = known.after_failure, []
+    for _ in range(104):
+        refresh = known.refresh(40_000, 100_000)
+        ways.append(refresh.by_changes)
+        known = after(refresh, 1000)
+    assert ways == [False] * 103 + [True]
+    assert known.refresh(4_000, 100_000).by_changes
+
+
 def test_changes_that_take_about_as_long_are_taken_for_what_is_above_follows_from_them() -> None:
     known = Costs(Cost(2000, 280), Cost(10_000, 250))
     assert known.refresh(2000, 10_000).by_changes
