@@ -22,12 +22,14 @@ error in ANSI mode.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from planner.plan.expressions import Literal
 from planner.plan.nodes import Measure
+from upsert.conditions.evaluate import MOST_NEGATED_DIGITS
 from upsert.rowkind import ROW_KIND_COLUMN
 
 _BITS: Final = 32
@@ -133,6 +135,12 @@ SIGNED: Final = ("Average", "BoolAnd", "BoolOr", "Count", "CountIf", "Sum")
 """Aggregate functions that signed sums can answer, as Catalyst calls them."""
 
 _NARROW: Final = ("tinyint", "smallint", "int")
+
+_DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
+
+_KEPT_SCALE: Final = 6
+"""So many digits behind the point has a difference of decimals at least, however many are before it."""
+
 _CAME: Final = f"{ROW_KIND_COLUMN} IN ('+I', '+U')"
 _SIGN: Final = f"CASE WHEN {_CAME} THEN 1L ELSE -1L END"
 
@@ -238,14 +246,14 @@ def _total(name: str, type_: str, condition: str | None, sums: Sums) -> str:
         return _floating_total(name, type_, condition, number, sums)
     value = f"cast({name} AS DECIMAL(19, 0))" if type_ == "bigint" else name
     value = f"cast({name} AS BIGINT)" if type_ in _NARROW else value
-    total = sums.keep(f"sum({_signed(value)}){_where(condition)}")
+    total = sums.keep(f"sum({_signed(value, _negative(value, type_))}){_where(condition)}")
     return f"CASE WHEN {number} > 0 THEN {total} END"
 
 
 def _floating_total(name: str, type_: str, condition: str | None, number: str, sums: Sums) -> str:
     value, fixed = f"cast({name} AS DOUBLE)", FIXED_POINTS[type_]
     plus, minus, nan = (f"{value} = double('{text}')" for text in ("Infinity", "-Infinity", "NaN"))
-    parts = fixed.parts(_signed(value), condition, sums.part)
+    parts = fixed.parts(_signed(value, f"-({value})"), condition, sums.part)
     total = fixed.total([sums.keep(sql) for sql in fixed.limbs(parts)], sums.derive)
     nans, pluses, minuses = (sums.count(condition, odd) for odd in (nan, plus, minus))
     return (
@@ -263,8 +271,24 @@ def _truth(name: str, column: str, condition: str | None, sums: Sums) -> str:
     return f"CASE WHEN {known} > 0 THEN {verdict} END"
 
 
-def _signed(value: str) -> str:
-    return f"CASE WHEN {_CAME} THEN {value} ELSE -({value}) END"
+def _signed(value: str, negative: str) -> str:
+    return f"CASE WHEN {_CAME} THEN {value} ELSE {negative} END"
+
+
+def _negative(value: str, type_: str) -> str:
+    """The value with its sign turned, all of its digits: Spark's own minus rounds more than 34 of a decimal.
+
+    >>> _negative("value_0", "decimal(34,2)"), _negative("value_0", "decimal(38,2)")
+    ('-(value_0)', 'cast(0 - value_0 AS decimal(38,2))')
+    """
+    found = _DECIMAL.fullmatch(type_)
+    if found is None or int(found[1]) <= MOST_NEGATED_DIGITS:
+        return f"-({value})"
+    if int(found[2]) <= _KEPT_SCALE:
+        return f"cast(0 - {value} AS {type_})"
+    text = f"cast({value} AS STRING)"
+    turned = f"CASE WHEN {value} < 0 THEN substring({text}, 2) ELSE concat('-', {text}) END"
+    return f"cast({turned} AS {type_})"
 
 
 def _where(*conditions: str | None) -> str:

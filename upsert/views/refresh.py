@@ -126,10 +126,11 @@ def collected_if_few(rows: DataFrame, before: Snapshot) -> DataFrame | pa.Table:
         return rows
     if not are_few(before):
         return rows
-    # how wide they are is not known before: so not many times as much as there was
-    most = max(FEWEST_ROWS, 2 * before.row_count)
+    # how wide they are is not known before: so not many times as much as there was, in rows and in bytes
+    width = before.bytes_in_memory / max(1, before.row_count)
+    most = max(FEWEST_ROWS, min(2 * before.row_count, int(FEW_BYTES / max(1, width))))
     found = arrow_of(rows.limit(most + 1))
-    return rows if found.num_rows > most else found
+    return rows if found.num_rows > most or found.nbytes > FEW_BYTES else found
 
 
 class PlanOutgrownError(Exception):

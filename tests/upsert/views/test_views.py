@@ -348,6 +348,9 @@ def test_what_tasks_have_committed_is_seen_at_once_and_rows_are_collected_if_no_
     assert head.info.base_versions == versions
     assert isinstance(collected_if_few(spark.range(1_000), head), pa.Table)
     assert isinstance(collected_if_few(spark.range(1_001), head), DataFrame)
+    monkeypatch.setattr("upsert.views.refresh.FEW_BYTES", 4_000)
+    assert isinstance(collected_if_few(spark.range(500), head), pa.Table)
+    assert isinstance(collected_if_few(spark.range(501), head), DataFrame)  # of 8 bytes each
 
 
 @pytest.mark.parametrize(
