@@ -289,14 +289,14 @@ def _deep(
     )
     has_parts = bool(is_kept or partitions_of(looked_at, settings))
     if not has_parts and not (is_ordered and _tops(planning, looked_at)):
-        return needs_all_rows(looked_at) or why_not(looked_at, settings)
+        return _why_all(planning, looked_at)
     versions: dict[str, int] = {}
     for stage, _ in stages:
         versions |= {Table.open(read.path).uuid: version for read, version in stage.tables}
     deep = _over(planning, plan, found, versions)
     # whether a line can be drawn is known only once the results are there: without one they are read whole
     if has_parts and isinstance(deep, DeepView) and not deep.rest.is_incremental:
-        return needs_all_rows(looked_at) or why_not(looked_at, settings)
+        return _why_all(planning, looked_at)
     return deep
 
 

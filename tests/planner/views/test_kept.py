@@ -250,7 +250,8 @@ def test_aggregates_of_many_groups_are_tables_of_their_own(
     seeds: range,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("planner.views.keep.SHALLOW_ROWS", 0)
+    for rows in ("SHALLOW_ROWS", "WHOLE_ROWS"):
+        monkeypatch.setattr(f"planner.views.keep.{rows}", 0)
     views = {name: catalog.create_view(f"v{n}", DEEP[name], spark=spark) for n, name in enumerate(names)}
     refresh_and_compare(catalog, views, DEEP, seeds)
     for name, view in views.items():
@@ -1002,6 +1003,7 @@ def test_explain_says_what_a_refresh_reads(
     assert [text.count(f"─ {what} ") for what in ("stage", "table")] == [2, 2]
     assert all(Path(table.path).name in text for table in stages(view.table))
     assert " (PRIMARY KEY (key_0, is_null_0)), 5 rows\n" in text
+    assert "there are no more than 50,000 of them\n" in explained(DEEP["beside rows"])  # no index is worth it
     catalog.create_view("w", TOTALS, options={"refresh": "full"}, spark=spark)
     assert "'refresh' = 'full'" in catalog.view("w", spark).explain()
     assert "optimize=planner.optimize" in Catalog(catalog.warehouse).view("v", spark).explain()
