@@ -45,7 +45,7 @@ from upsert.store.read.row_metadata import with_metadata_aside
 from upsert.store.read.shares import KeyShare
 from upsert.store.read.snapshot import PinnedTable, Snapshot, View
 from upsert.store.read.statistics import PartitionInfo, partition_infos
-from upsert.store.retention import consumers, expiry, partition_expiry, partition_time, tags
+from upsert.store.retention import consumers, expiry, partition_expiry, tags
 from upsert.store.retention.consumers import Consumer
 from upsert.store.rows.fold import Order
 from upsert.store.rows.layout import Layout
@@ -162,24 +162,9 @@ class Table:
     def _repr_html_(self) -> str:
         """For notebooks: the newest snapshot in numbers, and the columns; no row is read."""
         try:
-            newest = self.snapshot()
-            rows = newest.row_count
+            return watching.page_of(repr(self), self.snapshot())
         except UpsertError as error:  # what is shown is no place to fail
             return html.page(repr(self), html.block(str(error)))
-        schema = self.schema
-        facts = {"snapshot": newest.id, "rows": f"about {rows:,}"}
-        if schema.primary_key:
-            facts["primary key"] = ", ".join(schema.primary_key)
-        if schema.partitioned_by:
-            facts["partitioned by"] = ", ".join(schema.partitioned_by)
-        if schema.indexes:
-            facts["indexes"] = ", ".join(map(str, schema.indexes))
-        columns = [
-            (column.name, column.sql_type, "" if column.nullable else "NOT NULL", column.comment or "")
-            for column in schema.columns
-        ]
-        names = ("column", "type", "", "comment")
-        return html.page(repr(self), html.facts(facts), html.grid(names, columns, len(columns), "columns"))
 
     def watch(
         self,
@@ -720,19 +705,9 @@ class Table:
             LogNotPublishedError: the partitions are dropped, and the table's log does not say so yet.
         """
         self.published.latest()
-        asked = {
-            partition_time.AGE: None if older_than_s is None else f"{int(older_than_s * 1000)} ms",
-            partition_time.FORMATTER: timestamp_formatter,
-            partition_time.PATTERN: timestamp_pattern,
-        }
-        said = {key: value for key, value in asked.items() if value is not None}
-        given = {key: value for key, value in self.definition.given.items() if key.lower() not in said}
-        age = TableOptions.parse(given | said, self.schema, self.definition.owner).partition_age
-        if age is None:
-            raise ConfigurationError(
-                f"table {self.name!r}: expire_partitions needs an age, got none, and the table has no option "
-                f"{partition_time.AGE!r}; give one of them"
-            )
+        age = partition_expiry.asked_age(
+            self.definition, older_than_s, timestamp_formatter, timestamp_pattern
+        )
         log.before_commit(self.as_logged())
         done, gone = partition_expiry.drop_expired(self._committer, age)
         self._settled(done)

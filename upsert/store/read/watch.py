@@ -1,6 +1,7 @@
-"""A table shown as it changes: in place in a notebook and in a terminal, else one picture after the other.
+"""A table as people look at it: in numbers for notebooks, and its first rows again whenever they change.
 
-It looks for a new snapshot now and then, as any reader may, so it shows the commits of all processes.
+`watch` shows pictures in place in a notebook and in a terminal, else one after the other. It looks for a new
+snapshot now and then, as any reader may, so it shows the commits of all processes.
 """
 
 from __future__ import annotations
@@ -102,6 +103,24 @@ class Picture:
 
     def _values(self) -> list[tuple[Any, ...]]:
         return list(zip(*(column.to_pylist() for column in self.rows.columns), strict=True))
+
+
+def page_of(title: str, snapshot: Snapshot) -> str:
+    """For notebooks: a snapshot in numbers, and the columns; no row is read."""
+    schema = snapshot.layout.schema
+    facts = {"snapshot": snapshot.id, "rows": f"about {snapshot.row_count:,}"}
+    if schema.primary_key:
+        facts["primary key"] = ", ".join(schema.primary_key)
+    if schema.partitioned_by:
+        facts["partitioned by"] = ", ".join(schema.partitioned_by)
+    if schema.indexes:
+        facts["indexes"] = ", ".join(map(str, schema.indexes))
+    columns = [
+        (column.name, column.sql_type, "" if column.nullable else "NOT NULL", column.comment or "")
+        for column in schema.columns
+    ]
+    names = ("column", "type", "", "comment")
+    return html.page(title, html.facts(facts), html.grid(names, columns, len(columns), "columns"))
 
 
 def watch(title: str, look: Callable[[], tuple[Snapshot, Mapping[str, str]]], asked: Shown) -> None:

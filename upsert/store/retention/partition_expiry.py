@@ -15,16 +15,46 @@ from datetime import UTC, datetime
 
 from cachetools import LRUCache
 
+from upsert.errors import ConfigurationError
 from upsert.store.commit.change import Change
 from upsert.store.commit.committer import Committed, Committer
 from upsert.store.kept import Kept
+from upsert.store.metadata.definition import Definition
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.paths import Partition
 from upsert.store.retention.expiry import AHEAD_MS, ExpiryWarning, written_ms
-from upsert.store.retention.partition_time import PartitionAge
+from upsert.store.retention.partition_time import AGE, FORMATTER, PATTERN, PartitionAge
+from upsert.store.table_options import TableOptions
 
 _looked = Kept[str, int](LRUCache(10_000), is_inherited=True)
 """When this process last looked for expired partitions of a table, by its uuid, in ms since 1970."""
+
+
+def asked_age(
+    definition: Definition,
+    older_than_s: float | None,
+    timestamp_formatter: str | None,
+    timestamp_pattern: str | None,
+) -> PartitionAge:
+    """The age that a call asks for; what it leaves out, the table's options say.
+
+    Raises:
+        ConfigurationError: neither of them says an age, or one of them is wrong.
+    """
+    asked = {
+        AGE: None if older_than_s is None else f"{int(older_than_s * 1000)} ms",
+        FORMATTER: timestamp_formatter,
+        PATTERN: timestamp_pattern,
+    }
+    said = {key: value for key, value in asked.items() if value is not None}
+    given = {key: value for key, value in definition.given.items() if key.lower() not in said}
+    age = TableOptions.parse(given | said, definition.schema, definition.owner).partition_age
+    if age is None:
+        raise ConfigurationError(
+            f"{definition.owner}: expire_partitions needs an age, got none, and the table has no option "
+            f"{AGE!r}; give one of them"
+        )
+    return age
 
 
 def drop_expired(committer: Committer, age: PartitionAge) -> tuple[Committed, frozenset[Partition]]:
