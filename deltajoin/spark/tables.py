@@ -45,7 +45,7 @@ from upsert.store.predicate import parse_where
 from upsert.store.read.changes import touched_rows
 from upsert.store.read.pinned_columns import PinnedColumns, PinnedWhere
 from upsert.store.read.shares import KeyShare
-from upsert.store.read.snapshot import Snapshot, View
+from upsert.store.read.snapshot import AtVersion, Snapshot
 from upsert.store.table import Table
 from upsert.store.version import Version, step_between
 
@@ -146,7 +146,7 @@ class PinnedSide:
         return share if are_same else None
 
     def scan(self, version: Version, columns: Sequence[str], where: Any = None) -> pa.Table:
-        """The rows at a version, as ``View.scan`` gives them."""
+        """The rows at a version, as ``AtVersion.scan`` gives them."""
         pinned = self._pinned(columns)
         return pinned.read(
             self.table, lambda names: self.table.at(version).scan(names, self.where_now(where))
@@ -155,9 +155,9 @@ class PinnedSide:
     def match(self, version: Version, where: Any, images: pa.Schema) -> Match:
         """Lookups at a version, among the rows for which ``where`` is true, with the types of ``images``."""
         # one look at the table for all of them, as long as it stays what it is
-        known: dict[int, View] = {}
+        known: dict[int, AtVersion] = {}
 
-        def view() -> View:
+        def at_version() -> AtVersion:
             if (found := known.get(self.table.definition.version)) is None:
                 found = self.table.at(version)
                 known[self.table.definition.version] = found
@@ -165,7 +165,7 @@ class PinnedSide:
 
         def match(by: Sequence[str], keys: pa.Table, select: Sequence[str]) -> tuple[Ints, pa.Table]:
             def read(names: tuple[str, ...]) -> pa.Table:
-                positions, rows = view().match(
+                positions, rows = at_version().match(
                     self.names_now(by), self._keys_now(by, keys), select=names, where=self.where_now(where)
                 )
                 return rows.append_column(_POSITION, pa.array(positions, pa.int64()))

@@ -43,7 +43,7 @@ from upsert.store.read import watch as watching
 from upsert.store.read.changes import Scope, StepLimit
 from upsert.store.read.row_metadata import with_metadata_aside
 from upsert.store.read.shares import KeyShare
-from upsert.store.read.snapshot import PinnedTable, Snapshot, View
+from upsert.store.read.snapshot import AtVersion, PinnedTable, Snapshot
 from upsert.store.read.statistics import PartitionInfo, partition_infos
 from upsert.store.retention import consumers, expiry, partition_expiry, tags
 from upsert.store.retention.consumers import Consumer
@@ -534,7 +534,7 @@ class Table:
         files = self._unless_expiring(lambda: self.published.files(self.published.latest()))
         return partition_infos(self.root, self.definition, files)
 
-    def at(self, version: Version) -> View:
+    def at(self, version: Version) -> AtVersion:
         """The table at a reader's version, also in the middle of a step.
 
         Raises:

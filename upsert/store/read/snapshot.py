@@ -538,15 +538,15 @@ class PinnedTable:
         info = published.latest() if id is None else published.equal_to(id, published.seen_from(id))
         return Snapshot.retained(published, info, self.layout)
 
-    def at(self, version: Version) -> View:
+    def at(self, version: Version) -> AtVersion:
         """The table at a version."""
         target = self.snapshot(version.target)
         base = target if version.is_complete else self.snapshot(version.base)
-        return View(version, self.layout, base, target)
+        return AtVersion(version, self.layout, base, target)
 
 
 @dataclass(frozen=True)
-class View:
+class AtVersion:
     """The rows of a table at one version; reads like a ``Snapshot``.
 
     A row is looked up in both snapshots, and the one counts that its own key says: below the cursor the
