@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from upsert.errors import (
@@ -46,18 +47,26 @@ def run(table: PostgresTable, call: Callable[[Connection], Coroutine[Any, Any, T
         SchemaError: it refuses the rows.
     """
     with optional_package("asyncpg", "postgres", table.shown):
-        import asyncpg
-    away = (
-        ConnectionError,
-        asyncpg.PostgresConnectionError,
-        asyncpg.InterfaceError,
-        asyncpg.InsufficientResourcesError,
-        asyncpg.OperatorInterventionError,
-        asyncpg.TransactionRollbackError,
-        asyncpg.LockNotAvailableError,
-    )
+        import asyncpg  # noqa: F401
 
-    def opened(runner: asyncio.Runner) -> Connection:
+    def called() -> T:
+        with asyncio.Runner() as runner:
+            connection = _opened(table, runner)
+            try:
+                with _failures_of(table):
+                    return runner.run(call(connection))
+            finally:
+                connection.terminate()
+
+    # a notebook's own thread runs an event loop already
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(called).result()
+
+
+def _opened(table: PostgresTable, runner: asyncio.Runner) -> Connection:
+    import asyncpg
+
+    def connect() -> Connection:
         return runner.run(
             asyncpg.connect(
                 str(table.url),  # the driver's own parser wants a plain text
@@ -69,43 +78,58 @@ def run(table: PostgresTable, call: Callable[[Connection], Coroutine[Any, Any, T
             )
         )
 
-    def called() -> T:
-        with asyncio.Runner() as runner:
-            try:
-                connection = retried(
-                    lambda: opened(runner),
-                    is_passing=lambda failure: isinstance(failure, (OSError, *away)),
-                    first_pause_s=0.1,
-                    longest_pause_s=1.0,
-                    patience_s=_PATIENCE_S,
-                    jitter=random.uniform,
-                )
-            except (OSError, *away) as cause:
-                raise _unavailable(table, cause) from cause
-            except (asyncpg.PostgresError, ValueError) as cause:
-                # the driver's own text of a ValueError may quote the address
-                raise _refused(table, cause) from None
-            try:
-                return runner.run(call(connection))
-            except UpsertError:
-                raise
-            except away as cause:
-                raise _unavailable(table, cause) from cause
-            except (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError) as cause:
-                where = getattr(cause, "context", None) or getattr(cause, "detail", None)
-                at = f" ({where.splitlines()[0]})" if where else ""
-                raise SchemaError(
-                    f"{table.shown}: the database must take the rows, it did not: {cause.args[0]}{at}; "
-                    "nothing of the micro-batch was written; correct the rows, or the table there"
-                ) from cause
-            except asyncpg.PostgresError as cause:
-                raise _refused(table, cause) from cause
-            finally:
-                connection.terminate()
+    away = (OSError, *_away())
+    try:
+        return retried(
+            connect,
+            is_passing=lambda failure: isinstance(failure, away),
+            first_pause_s=0.1,
+            longest_pause_s=1.0,
+            patience_s=_PATIENCE_S,
+            jitter=random.uniform,
+        )
+    except away as cause:
+        raise _unavailable(table, cause) from cause
+    except (asyncpg.PostgresError, ValueError) as cause:
+        # the driver's own text of a ValueError may quote the address
+        raise _refused(table, cause) from None
 
-    # a notebook's own thread runs an event loop already
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(called).result()
+
+def _away() -> tuple[type[Exception], ...]:
+    """What the driver raises while the server is away, or ends what it was asked."""
+    import asyncpg
+
+    return (
+        ConnectionError,
+        asyncpg.PostgresConnectionError,
+        asyncpg.InterfaceError,
+        asyncpg.InsufficientResourcesError,
+        asyncpg.OperatorInterventionError,
+        asyncpg.TransactionRollbackError,
+        asyncpg.LockNotAvailableError,
+    )
+
+
+@contextmanager
+def _failures_of(table: PostgresTable) -> Iterator[None]:
+    """A block that uses a connection: the driver's errors become those of this project."""
+    import asyncpg
+
+    try:
+        yield
+    except UpsertError:
+        raise
+    except _away() as cause:
+        raise _unavailable(table, cause) from cause
+    except (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError) as cause:
+        where = getattr(cause, "context", None) or getattr(cause, "detail", None)
+        at = f" ({where.splitlines()[0]})" if where else ""
+        raise SchemaError(
+            f"{table.shown}: the database must take the rows, it did not: {cause.args[0]}{at}; "
+            "nothing of the micro-batch was written; correct the rows, or the table there"
+        ) from cause
+    except asyncpg.PostgresError as cause:
+        raise _refused(table, cause) from cause
 
 
 def _unavailable(table: PostgresTable, cause: BaseException) -> SinkUnavailableError:
