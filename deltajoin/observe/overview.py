@@ -387,14 +387,7 @@ class Observer:
         snapshot = table.snapshot()
         history = _recent(table, snapshot.info)
         entries = snapshot.files.entries
-        by_level: dict[int, list[FileEntry]] = {}
-        for entry in entries:
-            by_level.setdefault(entry.level, []).append(entry)
-        levels = tuple(
-            Level(level, len(of), sum(one.rows for one in of), sum(one.bytes for one in of))
-            for level, of in sorted(by_level.items())
-        )
-        largest = sorted(entries, key=lambda entry: (-entry.bytes, entry.file))[:SHOWN_FILES]
+        levels = _levels(entries)
         schema, given = table.schema, dict(table.definition.given)
         view = given.pop(MATERIALIZED_VIEW.key, None)
         given = _shown_options(given)
@@ -407,24 +400,14 @@ class Observer:
             bytes=sum(level.bytes for level in levels),
             oldest_snapshot=snapshot.info.oldest,
             levels=levels,
-            files=tuple(FileRow(one.file, one.level, one.rows, one.deletes, one.bytes) for one in largest),
+            files=_largest(entries),
             columns=_columns(schema),
             indexes=tuple(
                 f"{'UNIQUE ' if index.unique else ''}{index.name} ({', '.join(index.columns)})"
                 for index in schema.indexes
             ),
             options=given,
-            snapshots=tuple(
-                SnapshotRow(
-                    one.id,
-                    one.kind,
-                    one.time_ms,
-                    one.rows,
-                    one.delta_rows if one.changes_rows else 0,
-                    one.files,
-                )
-                for one in history
-            ),
+            snapshots=tuple(map(_snapshot_row, history)),
             tags={tag.name: tag.snapshot.id for tag in table.tags()},
             consumers=tuple(
                 ConsumerRow(one.name, shown(one.version), one.renewed_ms, one.until_ms)
@@ -479,6 +462,26 @@ def _shown_options(given: Mapping[str, str]) -> dict[str, str]:
 def shown(version: Version) -> str:
     """A version as people read it."""
     return str(version.base) if version.is_complete else f"{version.base} → {version.target}"
+
+
+def _levels(entries: Iterable[FileEntry]) -> tuple[Level, ...]:
+    by_level: dict[int, list[FileEntry]] = {}
+    for entry in entries:
+        by_level.setdefault(entry.level, []).append(entry)
+    return tuple(
+        Level(level, len(of), sum(one.rows for one in of), sum(one.bytes for one in of))
+        for level, of in sorted(by_level.items())
+    )
+
+
+def _largest(entries: Iterable[FileEntry]) -> tuple[FileRow, ...]:
+    largest = sorted(entries, key=lambda entry: (-entry.bytes, entry.file))[:SHOWN_FILES]
+    return tuple(FileRow(one.file, one.level, one.rows, one.deletes, one.bytes) for one in largest)
+
+
+def _snapshot_row(info: SnapshotInfo) -> SnapshotRow:
+    changed = info.delta_rows if info.changes_rows else 0
+    return SnapshotRow(info.id, info.kind, info.time_ms, info.rows, changed, info.files)
 
 
 def _due(snapshot: Snapshot, table: Table) -> Due:
