@@ -9,6 +9,8 @@ from upsert.catalog.results import Done, Result
 from upsert.catalog.run import (
     connector_changes,
     definitions,
+    describe,
+    explain,
     jobs,
     merge,
     plain_views,
@@ -43,7 +45,7 @@ def execute(context: Context, statement: s.Statement, spark: SparkSession | None
         case s.CreateView():
             return views.create_view(context, statement, spark)
         case s.Explain():
-            return shows.explain(context, statement, spark)
+            return explain.explain(context, statement, spark)
         case s.ExplainView():
             return views.explain_view(context, statement, spark)
         case s.RefreshView():
@@ -99,7 +101,7 @@ def execute(context: Context, statement: s.Statement, spark: SparkSession | None
         case s.ShowPartitions():
             return shows.show_partitions(context, statement)
         case s.DescribeTable():
-            return shows.describe_table(context, statement, spark)
+            return describe.describe_table(context, statement, spark)
         case s.Call():
             return procedures.call(context, statement, spark)
         case s.ShowProcedures():
