@@ -24,6 +24,8 @@ from upsert.rowkind import ROW_KIND_COLUMN
 MAX_LENGTH: Final = (1 << 31) - 1
 """Characters of a text."""
 
+_RESERVED: Final = f"column name {ROW_KIND_COLUMN!r} is reserved for the kind of a change; choose another"
+
 
 @dataclass(frozen=True)
 class Length(Jsonable):
@@ -309,7 +311,7 @@ class TableSchema(Jsonable):
             raise SchemaError(problem)
 
     def _problems(self) -> Iterator[str]:
-        reserved = f"column name {ROW_KIND_COLUMN!r} is reserved for the kind of a change; choose another"
+        """What is wrong with it, in an order in which each problem may count on those before."""
         if not self.columns:
             yield "a table needs at least one column"
         if not self.physical:
@@ -321,24 +323,33 @@ class TableSchema(Jsonable):
         if negative := [c.id for c in self.columns if c.id < 0]:
             yield f"ids of columns must be at least 0, got {negative[0]}"
         if ROW_KIND_COLUMN in self._types:
-            yield reserved
-        for one in self.columns:
-            if one.length is not None and one.type != pa.string():
-                yield f"column {one.name!r}: {one.length} is a text, got {types.sql_name(one.type)}"
-            if one.interval is not None and (
-                one.type != types.INTERVAL or one.interval not in types.INTERVALS
-            ):
-                yield f"column {one.name!r}: there is no {one.sql_type} of type {types.sql_name(one.type)}"
-            if one.type == types.INTERVAL and one.name in self.partitioned_by:
-                yield f"PARTITIONED BY: column {one.name!r} is an interval; make it a BIGINT of a stated unit"
-            if one.length is not None and not 1 <= one.length.characters <= MAX_LENGTH:
-                yield f"column {one.name!r}: {one.length} must have 1 to {MAX_LENGTH:,} characters"
-            if one.length is not None and one.length.is_padded and one.name in self.partitioned_by:
-                yield (
-                    f"PARTITIONED BY: column {one.name!r} is {one.length}, whose blanks would be part of the "
-                    "names of partitions; make it VARCHAR"
-                )
+            yield _RESERVED
+        for column in self.columns:
+            yield from self._problems_of_column(column)
         yield from self._problems_of_checks()
+        yield from self._problems_of_indexes()
+        yield from self._problems_of_computed()
+        missing = [c for c in self.partitioned_by if c not in self.primary_key]
+        if self.primary_key and missing:
+            yield f"PRIMARY KEY must contain every partition column; it lacks {', '.join(missing)}"
+
+    def _problems_of_column(self, one: Column) -> Iterator[str]:
+        is_partition = one.name in self.partitioned_by
+        if one.length is not None and one.type != pa.string():
+            yield f"column {one.name!r}: {one.length} is a text, got {types.sql_name(one.type)}"
+        if one.interval is not None and (one.type != types.INTERVAL or one.interval not in types.INTERVALS):
+            yield f"column {one.name!r}: there is no {one.sql_type} of type {types.sql_name(one.type)}"
+        if one.type == types.INTERVAL and is_partition:
+            yield f"PARTITIONED BY: column {one.name!r} is an interval; make it a BIGINT of a stated unit"
+        if one.length is not None and not 1 <= one.length.characters <= MAX_LENGTH:
+            yield f"column {one.name!r}: {one.length} must have 1 to {MAX_LENGTH:,} characters"
+        if one.length is not None and one.length.is_padded and is_partition:
+            yield (
+                f"PARTITIONED BY: column {one.name!r} is {one.length}, whose blanks would be part of the "
+                "names of partitions; make it VARCHAR"
+            )
+
+    def _problems_of_indexes(self) -> Iterator[str]:
         self._check_hashable("PRIMARY KEY", self.primary_key)
         self._check_hashable("PARTITIONED BY", self.partitioned_by)
         for index in self.indexes:
@@ -350,12 +361,14 @@ class TableSchema(Jsonable):
                 yield f"{index} needs a PRIMARY KEY, by which rows are told apart; {remedy}"
         if repeated := _repeated(index.name for index in self.indexes):
             yield f"index {repeated!r} is declared twice; name one of them: INDEX name (columns)"
+
+    def _problems_of_computed(self) -> Iterator[str]:
         computed = tuple(c.name for c in self.computed)
         if repeated := _repeated((*self.names, *computed)):
             yield f"column {repeated!r} is declared twice"
         for column in self.computed:
             if column.name == ROW_KIND_COLUMN:
-                yield reserved
+                yield _RESERVED
             for name in column.uses:
                 self.type_of(name, f"column {column.name!r} AS {column.expression}")
         if (watermark := self.watermark) is not None and watermark.column not in computed:
@@ -363,9 +376,6 @@ class TableSchema(Jsonable):
             if type_ not in (types.TIMESTAMP, types.TIMESTAMP_NTZ):
                 found = types.sql_name(type_)
                 yield f"WATERMARK: column {watermark.column!r} must be a TIMESTAMP, got {found}"
-        missing = [c for c in self.partitioned_by if c not in self.primary_key]
-        if self.primary_key and missing:
-            yield f"PRIMARY KEY must contain every partition column; it lacks {', '.join(missing)}"
 
     def _problems_of_checks(self) -> Iterator[str]:
         if repeated := _repeated(check.name.lower() for check in self.checks):
