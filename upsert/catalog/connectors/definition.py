@@ -39,6 +39,7 @@ _POSTGRES: Final = "postgres"
 _DELTA: Final = "delta"
 _MIRRORED: Final = frozenset({"upsert-kafka", _DELTA})
 """Connectors whose tables with a key have a mirror, and so may have an INDEX."""
+_OF_SPARK: Final = (*spark_connector.FORMATS, spark_connector.SPARK)
 
 
 @dataclass(frozen=True)
@@ -163,46 +164,44 @@ def connect(name: str, definition: Definition, folder: str, options: Mapping[str
     State lies in the folder unless ``state.path`` says otherwise. The options of one query replace those of
     the definition.
     """
-    from upsert.kafka.options import CONNECTOR_ALIASES, OPTIONS, key_of
-
+    connector = _known_connector(name, definition)
     schema, given = definition.schema, {**definition.options, **options}
-    connector = definition.connector.lower()
-    if connector == VIEW:
-        raise no_table(name)
-    of_spark = (*spark_connector.FORMATS, spark_connector.SPARK)
-    known = (*OPTIONS, *CONNECTOR_ALIASES, _HTTP, _POSTGRES, *of_spark)
-    if connector not in known:
-        hint = suggestion(connector, known, "connectors are")
-        raise ConfigurationError(f"table {name!r}: unknown connector {definition.connector!r}; {hint}")
-    connector = CONNECTOR_ALIASES.get(connector, connector)
-    if schema.metadata and connector not in OPTIONS:
-        raise SchemaError(
-            f"table {name!r}: the connector {connector!r} has no METADATA columns, got "
-            f"{schema.metadata[0].name!r}; leave it out"
-        )
-    _refuse_clauses_of_managed_tables(name, connector, schema)
-    if connector in of_spark and not (connector == _DELTA and schema.primary_key):
+    _refuse_what_it_has_not(name, connector, schema)
+    # no folder of an object store can be deleted atomically: there what belongs to the table lies in one of
+    # its own, which no later table of the name will use
+    own_folder = folder if storage_of(folder).is_local else os.path.join(folder, definition.uuid)
+    if connector == _DELTA and schema.primary_key:
+        from upsert.catalog.connectors.delta import DeltaConnector
+
+        return DeltaConnector.of(name, schema, given, folder, own_folder)
+    if connector in _OF_SPARK:
         return spark_connector.SparkConnector.of(name, connector, schema, given)
     if connector == _HTTP:
         from upsert.catalog.connectors.lookups import HttpConnector
         from upsert.lookups.http import HttpTable
 
         return HttpConnector(HttpTable.of(name, schema, given))
-    # no folder of an object store can be deleted atomically: there what belongs to the table lies in one of
-    # its own, which no later table of the name will use
-    own_folder = folder if storage_of(folder).is_local else os.path.join(folder, definition.uuid)
     if connector == _POSTGRES:
         from upsert.catalog.connectors.postgres import PostgresConnector
 
         return PostgresConnector.of(name, schema, given, own_folder)
-    if connector == _DELTA:
-        from upsert.catalog.connectors.delta import DeltaConnector
+    return _of_kafka(name, connector, definition, folder, own_folder, options)
 
-        return DeltaConnector.of(name, schema, given, folder, own_folder)
+
+def _of_kafka(
+    name: str,
+    connector: str,
+    definition: Definition,
+    folder: str,
+    own_folder: str,
+    options: Mapping[str, str],
+) -> Connector:
     from upsert.catalog.connectors.kafka import MIRROR_OPTION, KafkaConnector
     from upsert.catalog.connectors.mirror import Mirror, split_options
+    from upsert.kafka.options import key_of
     from upsert.kafka.table import KafkaTable
 
+    schema, given = definition.schema, {**definition.options, **options}
     if "state.path" not in map(str.lower, given):
         given["state.path"] = os.path.join(own_folder, "state")
     if definition.version:
@@ -214,6 +213,20 @@ def connect(name: str, definition: Definition, folder: str, options: Mapping[str
         given[MIRROR_OPTION] = mirror.path
     table = KafkaTable.of(connector, schema, given, name=name)
     return KafkaConnector(table, mirror, frozenset(map(key_of, options)))
+
+
+def _known_connector(name: str, definition: Definition) -> str:
+    """The name of the connector in small letters, that of an alias being what it stands for."""
+    from upsert.kafka.options import CONNECTOR_ALIASES, OPTIONS
+
+    connector = definition.connector.lower()
+    if connector == VIEW:
+        raise no_table(name)
+    known = (*OPTIONS, *CONNECTOR_ALIASES, _HTTP, _POSTGRES, *_OF_SPARK)
+    if connector not in known:
+        hint = suggestion(connector, known, "connectors are")
+        raise ConfigurationError(f"table {name!r}: unknown connector {definition.connector!r}; {hint}")
+    return CONNECTOR_ALIASES.get(connector, connector)
 
 
 def columns_of(
@@ -234,7 +247,14 @@ def columns_of(
     return declared_columns(columns_at(session(), options["path"], of), of)
 
 
-def _refuse_clauses_of_managed_tables(name: str, connector: str, schema: TableSchema) -> None:
+def _refuse_what_it_has_not(name: str, connector: str, schema: TableSchema) -> None:
+    from upsert.kafka.options import OPTIONS
+
+    if schema.metadata and connector not in OPTIONS:
+        raise SchemaError(
+            f"table {name!r}: the connector {connector!r} has no METADATA columns, got "
+            f"{schema.metadata[0].name!r}; leave it out"
+        )
     clauses: dict[str, object] = {"PARTITIONED BY": schema.partitioned_by}
     if connector not in _MIRRORED or (connector == _DELTA and not schema.primary_key):
         clauses["INDEX"] = schema.indexes
