@@ -11,6 +11,7 @@ from upsert.catalog.run import (
     definitions,
     describe,
     explain,
+    insert,
     jobs,
     merge,
     plain_views,
@@ -120,9 +121,9 @@ def execute(context: Context, statement: s.Statement, spark: SparkSession | None
         case s.ResetOption():
             return _reset(context, statement, spark)
         case s.Insert():
-            return row_changes.insert(context, statement, spark)()
+            return insert.insert(context, statement, spark)()
         case s.StatementSet():
-            return row_changes.insert_all(context, statement, spark)()
+            return insert.insert_all(context, statement, spark)()
         case s.Delete():
             return row_changes.delete(context, statement, spark)
         case s.Update():
@@ -144,9 +145,9 @@ def planned(
     if context.options.is_streaming:
         match statement:
             case s.Insert():
-                return row_changes.insert(context, statement, spark)
+                return insert.insert(context, statement, spark)
             case s.StatementSet():
-                return row_changes.insert_all(context, statement, spark)
+                return insert.insert_all(context, statement, spark)
     return execute(context, statement, spark)
 
 

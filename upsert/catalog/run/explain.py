@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, assert_never
 from upsert.catalog.results import PlanText, Rows
 from upsert.catalog.run import merge
 from upsert.catalog.run.definitions import managed
+from upsert.catalog.run.insert import Target
 from upsert.catalog.run.jobs import needed
 from upsert.catalog.run.queries import frame
-from upsert.catalog.run.row_changes import Target
 from upsert.catalog.run.scans import columns_for, zone
 from upsert.errors import UpsertError
 from upsert.materializer.choice import Sink, mode_of

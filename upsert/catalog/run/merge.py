@@ -19,17 +19,11 @@ from pyspark.sql.types import DataType, StructField, StructType
 
 from upsert import types
 from upsert.catalog.results import Done, Result
+from upsert.catalog.run.assignments import assigned_type, default_of
 from upsert.catalog.run.definitions import changeable
 from upsert.catalog.run.jobs import needed
 from upsert.catalog.run.queries import frame
-from upsert.catalog.run.row_changes import (
-    assigned_type,
-    check_engine,
-    check_stored,
-    committed,
-    default_of,
-    tracked,
-)
+from upsert.catalog.run.row_changes import check_engine, check_stored, committed, tracked
 from upsert.errors import ChangelogError, ConfigurationError, SchemaError
 from upsert.managed import frames
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind

@@ -1,0 +1,81 @@
+"""What a statement may give a column: values of which types, and which one where it gives none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from upsert import types
+from upsert.errors import CorruptTableError, SchemaError
+from upsert.schema import Column
+from upsert.spark_table import stored_text
+from upsert.sql.flink_words import spark_expression
+
+
+def spark_type(column: Column) -> Any:
+    """Spark's type of a column."""
+    from pyspark.sql.types import StructType
+
+    field = {"name": "c", "type": column.spark_type, "nullable": True, "metadata": {}}
+    return StructType.fromJson({"type": "struct", "fields": [field]})["c"].dataType
+
+
+def _is_assignable(given: Any, wanted: Any) -> bool:
+    """Whether SQL lets values of one type go into a column of another; numbers that do not fit are errors."""
+    from pyspark.sql import types as t
+
+    times = (t.DateType, t.TimestampType, t.TimestampNTZType)
+    if isinstance(given, t.NullType):
+        return True
+    if isinstance(given, t.NumericType) and isinstance(wanted, t.NumericType):
+        return True
+    if isinstance(given, times) and isinstance(wanted, times):
+        return True
+    if any(
+        isinstance(given, kind) and isinstance(wanted, kind) for kind in (t.TimeType, t.DayTimeIntervalType)
+    ):
+        return True
+    if isinstance(wanted, t.StringType):
+        return isinstance(given, t.AtomicType) and not isinstance(given, t.BinaryType)
+    if isinstance(given, t.ArrayType) and isinstance(wanted, t.ArrayType):
+        own, other = given.elementType, wanted.elementType
+        return _is_assignable(own, other) or own == other
+    try:
+        names = {types.sql_name(types.from_json(one.jsonValue())) for one in (given, wanted)}
+        return len(names) == 1
+    except CorruptTableError:  # a type that no table can have
+        return False
+
+
+def assigned_type(column: Column, given: Any, subject: str) -> Any:
+    """Spark's type of a column that gets values of a type; refuses what SQL does not let go into it."""
+    wanted = spark_type(column)
+    if not _is_assignable(given, wanted):
+        name = column.sql_type
+        raise SchemaError(
+            f"{subject}: column {column.name!r} must be {name}, got {given.simpleString().upper()}; write "
+            f"CAST(… AS {name}) in the query"
+        )
+    return wanted
+
+
+def default_text(column: Column) -> str:
+    """Spark SQL for the value of a column that a statement gives none."""
+    return "NULL" if column.default is None else f"({spark_expression(column.default)})"
+
+
+def no_value(column: Column, subject: str) -> SchemaError:
+    """The refusal of a statement that gives a column none."""
+    return SchemaError(f"{subject}: column {column.name!r} is NOT NULL, and the statement gives it no value")
+
+
+def default_of(column: Column, subject: str) -> Any:
+    """The value of a column that a statement gives none, of its type.
+
+    Raises:
+        SchemaError: the column needs one, and has no DEFAULT.
+    """
+    from pyspark.sql import functions as F
+
+    if column.default is None and not column.nullable:
+        raise no_value(column, subject)
+    return F.expr(stored_text(default_text(column), column)).cast(spark_type(column))
