@@ -175,37 +175,14 @@ class Scan:
         Its last column bears a mark, by which the planner finds the changes below.
         """
         name = self.reference.name
-        if not self.is_streaming:
-            raise self._refusal(
-                f"FOR SYSTEM_TIME AS OF the column {time!r}, which is no processing time, is for streams; "
-                "SET 'execution.runtime-mode' = 'streaming'"
-            )
         schema = context.schema(name)
-        if schema.watermark is None or not schema.primary_key:
-            lacks = "a WATERMARK for the column that says from when on a row is valid"
-            raise self._refusal(
-                f"versions of rows as of {time!r} need {lacks if schema.primary_key else 'a PRIMARY KEY'}; "
-                "declare it, or write FOR SYSTEM_TIME AS OF PROCTIME() for the rows of now"
-            )
-        connected = context.connected(name, self.reference.options)
-        valid_from = schema.watermark.column
+        valid_from = self._valid_from(schema, time)
         of_changes = {c.name for c in schema.columns if c.metadata}
         of_changes |= {c.name for c in schema.computed if c.metadata}
         is_stored = valid_from not in of_changes
-        if connected is None and is_stored:
-            raise self._refusal(
-                f"versions of a managed table's rows are those of its commits, and {valid_from!r} is not "
-                "their time; declare at TIMESTAMP METADATA FROM 'commit-timestamp', WATERMARK FOR at AS at"
-            )
-        if connected is None:
-            table = context.managed(name)
-            options = {**metadata_options(schema), **self.reference.options}
-            df = frames.read_changes(spark, table.path, **options)
-        else:
-            # the newest of a micro-batch alone would lose the versions before
-            each = {"changelog": "upsert", "scan.versions": "true"} if connected.has_mirror else {}
-            df = connected.read_changes(spark, **each)
-        df = with_declared(df, schema)
+        df = with_declared(
+            self._all_changes(context, spark, schema, valid_from if is_stored else None), schema
+        )
         last = next(name for name in reversed(df.columns) if name != ROW_KIND_COLUMN)
         mark = {
             "name": name,
@@ -220,6 +197,38 @@ class Scan:
         kinds = [ROW_KIND_COLUMN] if is_connect(spark) else []
         others = (quoted(one) for one in df.columns if one not in (last, ROW_KIND_COLUMN))
         return df.select(*others, marked, *kinds)
+
+    def _valid_from(self, schema: TableSchema, time: str) -> str:
+        """The column that says from when on a row is valid."""
+        if not self.is_streaming:
+            raise self._refusal(
+                f"FOR SYSTEM_TIME AS OF the column {time!r}, which is no processing time, is for streams; "
+                "SET 'execution.runtime-mode' = 'streaming'"
+            )
+        if schema.watermark is None or not schema.primary_key:
+            lacks = "a WATERMARK for the column that says from when on a row is valid"
+            raise self._refusal(
+                f"versions of rows as of {time!r} need {lacks if schema.primary_key else 'a PRIMARY KEY'}; "
+                "declare it, or write FOR SYSTEM_TIME AS OF PROCTIME() for the rows of now"
+            )
+        return schema.watermark.column
+
+    def _all_changes(
+        self, context: Context, spark: SparkSession, schema: TableSchema, stored: str | None
+    ) -> DataFrame:
+        """The changes that make the versions; ``stored`` is the column of their time if rows have it."""
+        connected = context.connected(self.reference.name, self.reference.options)
+        if connected is not None:
+            # the newest of a micro-batch alone would lose the versions before
+            each = {"changelog": "upsert", "scan.versions": "true"} if connected.has_mirror else {}
+            return connected.read_changes(spark, **each)
+        if stored is not None:
+            raise self._refusal(
+                f"versions of a managed table's rows are those of its commits, and {stored!r} is not "
+                "their time; declare at TIMESTAMP METADATA FROM 'commit-timestamp', WATERMARK FOR at AS at"
+            )
+        options = {**metadata_options(schema), **self.reference.options}
+        return frames.read_changes(spark, context.managed(self.reference.name).path, **options)
 
     def _of_system(self, context: Context, spark: SparkSession, name: str, system: str) -> DataFrame:
         """A system table: its rows of now, also where the query is a stream."""
