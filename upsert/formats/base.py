@@ -137,22 +137,29 @@ class Format:
     reads_some: bool = False
 
 
-FORMATS: Final[Mapping[str, str]] = {
+OF_ROWS: Final[Mapping[str, str]] = {
+    "json": "upsert.formats.json:FORMAT",
+    "csv": "upsert.formats.csv:FORMAT",
     "avro": "upsert.formats.avro:FORMAT",
     "avro-confluent": "upsert.formats.avro_confluent:FORMAT",
-    "canal-json": "upsert.formats.cdc_json:CANAL",
-    "csv": "upsert.formats.csv:FORMAT",
-    "debezium-avro-confluent": "upsert.formats.debezium_avro_confluent:FORMAT",
-    "debezium-json": "upsert.formats.cdc_json:DEBEZIUM",
-    "json": "upsert.formats.json:FORMAT",
     "json-schema-confluent": "upsert.formats.json_schema_confluent:FORMAT",
-    "maxwell-json": "upsert.formats.cdc_json:MAXWELL",
-    "ogg-json": "upsert.formats.cdc_json:OGG",
     "protobuf": "upsert.formats.protobuf.format:FORMAT",
     "protobuf-confluent": "upsert.formats.protobuf.confluent:FORMAT",
     "raw": "upsert.formats.raw:FORMAT",
 }
-"""Name of a format -> its module, which is loaded when a table needs it, and its name there."""
+"""Formats whose messages are rows: their module, loaded when a table needs it, and the name in it."""
+
+OF_CHANGES: Final[Mapping[str, str]] = {
+    "debezium-json": "upsert.formats.cdc_json:DEBEZIUM",
+    "debezium-avro-confluent": "upsert.formats.debezium_avro_confluent:FORMAT",
+    "canal-json": "upsert.formats.cdc_json:CANAL",
+    "maxwell-json": "upsert.formats.cdc_json:MAXWELL",
+    "ogg-json": "upsert.formats.cdc_json:OGG",
+}
+"""The same of formats whose messages are changes of rows."""
+
+FORMATS: Final[Mapping[str, str]] = dict(sorted({**OF_ROWS, **OF_CHANGES}.items()))
+"""All of them, by name."""
 
 
 def format_named(name: str, of: str) -> Format:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from upsert import options
 from upsert.errors import ConfigurationError
+from upsert.formats.base import OF_CHANGES, OF_ROWS
 from upsert.options import SECRET_PREFIX, Option
 from upsert.store.table_options import SINK_MATERIALIZE
 
@@ -84,9 +85,7 @@ _SHARED: Final = (
     Option(
         "value.format",
         options.text,
-        "format of values: json, csv, avro, avro-confluent, json-schema-confluent, protobuf, "
-        "protobuf-confluent, raw; for 'kafka' also those of changes: debezium-json, "
-        "debezium-avro-confluent, canal-json, maxwell-json, ogg-json",
+        f"format of values: {', '.join(OF_ROWS)}; for 'kafka' also those of changes: {', '.join(OF_CHANGES)}",
         None,
         aliases=("format",),
     ),

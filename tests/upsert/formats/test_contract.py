@@ -13,7 +13,7 @@ import pytest
 from tests.upsert.formats.protobuf_messages import descriptor_options, file_of
 from tests.upsert.formats.registry_double import registry_double
 from upsert.errors import ConfigurationError
-from upsert.formats.base import FORMATS, Decoded, Format, FormatContext, Side, format_named
+from upsert.formats.base import FORMATS, OF_ROWS, Decoded, Format, FormatContext, Side, format_named
 from upsert.options import parse
 
 COLUMNS = pa.schema(
@@ -96,6 +96,7 @@ def decode(format: Format, context: FormatContext, messages: Any) -> Decoded:
 def test_each_format_has_the_name_by_which_it_is_chosen() -> None:
     found = {name: format_named(name, "test") for name in FORMATS}
     assert {name: format.name for name, format in found.items()} == {name: name for name in FORMATS}
+    assert {name for name, format in found.items() if format.is_insert_only} == set(OF_ROWS)
     assert all(option.doc for format in found.values() for option in format.options)
 
 
