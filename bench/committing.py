@@ -21,14 +21,15 @@ from unittest.mock import patch
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from bench.profile import session
+from bench import RESULTS
+from bench.session import untuned
 from upsert.managed import tasks
 from upsert.managed.frames import read_changes, write, write_changes
 from upsert.schema import TableSchema
 from upsert.store.commit import staging
 from upsert.store.table import Table
 
-RESULT: Final = Path(__file__).parent / "results" / "committing.json"
+RESULT: Final = RESULTS / "committing.json"
 ROWS: Final = (200_000, 400_000, 2_000_000)
 _COLUMNS: Final = {"id": pa.int64(), "customer": pa.int64(), "amount": pa.float64()}
 _ROWS_OF: Final = ["id", "pmod(id * 7919, 50000) AS customer", "id * 0.25D AS amount"]
@@ -69,7 +70,7 @@ def stream(spark: SparkSession, folder: Path, rows: int) -> None:
 
 def main() -> None:
     """Count, print and keep."""
-    spark = session()
+    spark = untuned("committing")
     found = []
     for way in (batch, stream):
         for rows in ROWS:

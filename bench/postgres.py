@@ -24,11 +24,12 @@ import pyarrow.csv as pc
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 import planner
-from bench.profile import session
+from bench import RESULTS
+from bench.session import untuned
 from tests.local_postgres import LocalPostgres
 from upsert import Catalog
 
-RESULT: Final = Path(__file__).parent / "results" / "postgres.json"
+RESULT: Final = RESULTS / "postgres.json"
 ROWS: Final = 1_000_000
 REPEATS: Final = 3
 _COLUMNS: Final = "id bigint PRIMARY KEY, customer bigint, amount double precision, note text"
@@ -70,7 +71,7 @@ async def plain(dsn: str) -> dict[str, float]:
 
 def stream(catalog: Catalog, folder: Path, server: LocalPostgres) -> dict[str, float]:
     """Seconds of the micro-batches of a streaming INSERT: all that Spark says each of them takes."""
-    spark = session()
+    spark = untuned("postgres")
     server.run(f"DROP TABLE IF EXISTS sink; CREATE TABLE sink ({_COLUMNS})")
     catalog.sql(
         "CREATE TABLE orders (id BIGINT, customer BIGINT, amount DOUBLE, note STRING, "
@@ -124,7 +125,7 @@ def main() -> None:
                     found[way].setdefault(what, []).append(seconds)
     finally:
         server.stop()
-    session().stop()
+    untuned("postgres").stop()
     counts = {"inserts": ROWS, "updates": ROWS // 5, "deletions": ROWS // 5}
     rates = {
         way: {what: round(counts[what] / median(times)) for what, times in took.items()}

@@ -14,7 +14,6 @@ import json
 import os
 import statistics
 import tempfile
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -34,8 +33,11 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 import deltajoin
+from bench import RESULTS
 from bench.join_latency import pairs_schema
 from bench.join_systems import CORES, scattered, spec_of, step_rows, write_tables
+from bench.processes import counted_processes, cpu_seconds
+from bench.session import untuned
 from deltajoin.spark.source import DeltaJoinSource
 from upsert.managed.frames import write_changes
 from upsert.managed.options import WriteOptions
@@ -46,11 +48,9 @@ from upsert.spark_table import FORMAT
 from upsert.store.table import Table
 from upsert.store.upkeep import background
 
-RESULTS: Final = Path(__file__).parent / "results"
 FIRST_ROWS: Final = 200_000
 STEPS: Final = {"no row": 0, "1 row": 1, "1 000 rows": 1_000, "400 000 rows": 400_000}
 PHASES: Final = ("latestOffset", "walCommit", "queryPlanning", "addBatch", "commitOffsets")
-_TICKS_A_SECOND: Final = os.sysconf("SC_CLK_TCK")
 
 console: Final = Console(width=120)
 Figures = dict[str, float]
@@ -65,7 +65,7 @@ def main(
     with tempfile.TemporaryDirectory(prefix="bench-profile-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         write_tables(folder, *step_rows(0, FIRST_ROWS))
-        spark = session()
+        spark = untuned("profile")
         change = Changes(folder)
         ways = (
             Way("sink, Spark's settings", folder, spark.newSession(), sink, change),
@@ -89,17 +89,6 @@ def main(
         console.print(grid(f"{way_name}, ms", figures))
     console.print(grid("the same without Spark, ms", report["parts_ms"]))
     console.print({key: report[key] for key in ("about", "processes_a_micro_batch", "restart_ms")})
-
-
-def session() -> SparkSession:
-    """A session with Spark's settings."""
-    builder = SparkSession.builder.master(f"local[{CORES}]").config("spark.driver.memory", "4g")
-    settings = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
-    for key, value in {**settings, "spark.sql.shuffle.partitions": str(CORES)}.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
 
 
 def sink(df: DataFrame, path: str) -> DataStreamWriter:
@@ -261,54 +250,6 @@ class Clock:
         """What was timed, the sum of it, and the CPU time."""
         whole = sum(took for name, took in self._took.items() if not name.startswith("of it"))
         return {**self._took, "whole": whole, "CPU": 1000 * (time.process_time() - self._cpu)}
-
-
-def processes() -> dict[int, tuple[int, str, int]]:
-    """Parent, name and CPU ticks, those of ended children included, of each process of the machine."""
-    found = {}
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            try:
-                text = Path(entry.path, "stat").read_text()
-            except OSError:  # it has ended
-                continue
-            name, fields = text[text.index("(") + 1 : text.rindex(")")], text[text.rindex(")") + 2 :].split()
-            found[int(entry.name)] = int(fields[1]), name, sum(map(int, fields[11:15]))
-    return found
-
-
-def own_processes() -> dict[int, tuple[str, int]]:
-    """Name and CPU ticks of this process and all below it."""
-    of_machine = processes()
-    own = {os.getpid()}
-    while more := {id for id, (parent, _, _) in of_machine.items() if parent in own and id not in own}:
-        own |= more
-    return {id: of_machine[id][1:] for id in own}
-
-
-def cpu_seconds() -> float:
-    """CPU time of this process and all below it, also of those that have ended."""
-    return sum(ticks for _, ticks in own_processes().values()) / _TICKS_A_SECOND
-
-
-@contextmanager
-def counted_processes() -> Iterator[dict[str, int]]:
-    """Counts the processes that begin meanwhile, by name; some that live a millisecond may be missed."""
-    counts: dict[str, int] = defaultdict(int)
-    seen, is_over = set(own_processes()), threading.Event()
-
-    def watch() -> None:
-        while not is_over.is_set():
-            for id, (name, _) in own_processes().items():
-                if id not in seen:
-                    seen.add(id)
-                    counts[name] += 1
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    yield counts
-    is_over.set()
-    watcher.join()
 
 
 def medians(measured: dict[str, list[Figures]]) -> dict[str, Figures]:

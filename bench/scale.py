@@ -28,6 +28,7 @@ import typer
 from rich.console import Console
 from rich.table import Table as Grid
 
+from bench import REPOSITORY, RESULTS
 from bench.manifests import SCHEMA, synthetic_entries
 from deltajoin.observe.overview import Observer
 from upsert import Catalog
@@ -40,7 +41,6 @@ from upsert.store.retention import expiry
 from upsert.store.retention.policy import Retention
 from upsert.store.table import Table
 
-RESULTS: Final = Path(__file__).parent / "results"
 _WINDOW: Final = 100
 """So many first and last steps have their medians compared."""
 console: Final = Console()
@@ -83,7 +83,7 @@ def in_process(what: str, folder: str, count: int) -> Figures:
     """The figures of one measurement, taken by another process."""
     console.print(f"{what} …")
     command = [sys.executable, "-m", "bench.scale", what, folder, str(count)]
-    found = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=Path(__file__).parents[1])
+    found = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=REPOSITORY)
     figures: Figures = json.loads(found.stdout)
     return figures
 

@@ -31,6 +31,7 @@ import typer
 from rich.console import Console
 from rich.table import Table as Grid
 
+from bench import RESULTS
 from bench.join_systems import scattered
 from deltajoin import DeltaJoinSpec, Side
 from deltajoin.spark.shuffled import join_blobs
@@ -42,7 +43,6 @@ from upsert.store.read.shares import forget_shares
 from upsert.store.table import Table
 from upsert.store.version import Version
 
-RESULTS: Final = Path(__file__).parent / "results"
 SHARDS: Final = (1, 8, 16, 64)
 CHANGED: Final = [600_000, 3_000_000]
 BUCKETS: Final = 8

@@ -13,7 +13,6 @@ import os
 import statistics
 import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from bench import RESULTS
+from bench.session import started
 from upsert.managed.frames import write_changes
 from upsert.schema import TableSchema
 from upsert.store.table import Table
@@ -30,7 +31,7 @@ ROWS = 2_000_000
 BATCH = 200_000
 WARM_UP = 3
 BATCHES = 12
-RESULT = Path(__file__).parent / "results" / "sink.json"
+RESULT = RESULTS / "sink.json"
 
 SCHEMA = TableSchema.of(
     {
@@ -45,14 +46,11 @@ SCHEMA = TableSchema.of(
 )
 
 
-def session() -> SparkSession:
-    """Two threads, as the figures are meant for two cores."""
-    builder = SparkSession.builder.master("local[2]").appName("bench-sink")
+def session(title: str) -> SparkSession:
+    """A session whose settings let few columns of many rows pass at once, for a stream into a sink."""
     settings = {
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "2g",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
         # without a limit on bytes Spark does not ask for the size of the whole batch at every row
@@ -62,11 +60,7 @@ def session() -> SparkSession:
             "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
         ),
     }
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
+    return started(title, settings)
 
 
 def filled_table(folder: str) -> Table:
@@ -133,7 +127,7 @@ def _await_batches(query: StreamingQuery, count: int) -> None:
 
 def main() -> None:
     """Measure, print and keep the figures."""
-    spark = session()
+    spark = session("sink")
     with tempfile.TemporaryDirectory() as folder:
         table = filled_table(folder)
         rows = upserts(spark)

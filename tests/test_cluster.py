@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.standalone import SPARK_HOME, kill, standalone, variables
+from bench.cluster.standalone import SPARK_HOME, kill, standalone, variables
 from tests.helpers import REPOSITORY, built_wheel
 from tests.kubernetes_cluster import kubernetes
 from tests.object_store import ObjectStore

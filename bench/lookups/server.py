@@ -2,7 +2,7 @@
 
 It speaks just enough HTTP, so that the processor of a small machine is left to the client, and answers 5 ms
 after a request has come. An ordinary event loop rounds such a time up to whole milliseconds; this one waits
-with ``select``, which does not. What it really took is asked with ``GET`` and counts from then on anew.
+with ``select``, which does not. What it really took is asked with ``GET`` and counts from then on.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Taken:
     cpu_from_s: float = 0.0
 
     def take(self) -> dict[str, float]:
-        """The means of a request, in milliseconds; counts begin anew."""
+        """The means of a request, in milliseconds; counts begin again."""
         of_each = 1e3 / max(self.requests, 1)
         cpu_s = time.process_time() - self.cpu_from_s
         found = {"latency_ms": self.seconds * of_each, "cpu_ms": cpu_s * of_each}

@@ -29,8 +29,10 @@ from pyspark.sql.types import StructType
 from rich.console import Console
 from rich.table import Table as Grid
 
+from bench import RESULTS
 from bench.join_systems import SESSION_OPTIONS
-from bench.timed_rows import KEYS, ROWS_A_COMMIT, SCHEMA, Seen, Writing, changed, followed
+from bench.log_latency.timed_rows import KEYS, ROWS_A_COMMIT, SCHEMA, Seen, Writing, changed, followed
+from bench.session import started
 from upsert.managed.frames import read_changes
 from upsert.managed.log_reader import stream_reader
 from upsert.managed.options import ReadOptions
@@ -39,7 +41,6 @@ from upsert.spark_table import spark_schema
 from upsert.store.table import Table
 from upsert.testing import LocalKafka
 
-RESULTS: Final = Path(__file__).parent / "results"
 POLL_S: Final = 0.002
 console: Final = Console()
 
@@ -72,7 +73,8 @@ def main(
     results: Annotated[Path, typer.Option(help="folder for JSON and plot")] = RESULTS,
 ) -> None:
     """Measure the latency of each way, with Spark and by the reader alone."""
-    spark = session()
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    spark = started("log latency", {**SESSION_OPTIONS, "spark.driver.memory": "2g"})
     measured: dict[str, dict[str, Any]] = {}
     with LocalKafka() as kafka, tempfile.TemporaryDirectory(prefix="bench-log-latency-") as folder:
         ways = {"warm_up": replace(WAYS["log"], title="warm-up"), **WAYS}
@@ -90,17 +92,6 @@ def main(
     (results / "log_latency.json").write_text(json.dumps(report, indent=1) + "\n")
     plot(measured, results / "log_latency.png")
     console.print(grid(measured))
-
-
-def session() -> SparkSession:
-    """Two threads, as the figures are meant for two cores."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master("local[2]").appName("bench-log-latency")
-    for key, value in SESSION_OPTIONS.items():
-        builder = builder.config(key, value)
-    spark = builder.config("spark.driver.memory", "2g").getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
 
 
 def filled_table(way: Way, path: str, servers: str) -> Table:

@@ -1,8 +1,8 @@
 """A Spark standalone cluster and an S3 server that counts, as processes of this machine.
 
 Each worker is a machine of the cluster: it has one core, one executor at a time, and a working folder in
-which its executors find the local cache, unless all are to share one. ``python -m bench.standalone PORT`` is
-the server: moto, which answers one request at a time, in memory.
+which its executors find the local cache, unless all are to share one. The server, which is
+``python -m bench.cluster.standalone PORT``, is moto: it answers one request at a time, in memory.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def counted_store(folder: Path) -> Iterator[CountedStore]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "bench.standalone", str(port)]
+    command = [sys.executable, "-m", "bench.cluster.standalone", str(port)]
     with daemon(folder / "store.log", *command, env={**os.environ, **CREDENTIALS}) as process:
         store = ObjectStore("s3", f"http://127.0.0.1:{port}")
         deadline = time.monotonic() + _START_S

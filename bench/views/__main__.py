@@ -1,4 +1,4 @@
-"""Materialized views of TPC-H's queries beside the queries computed anew: `python -m bench.views`.
+"""Materialized views of TPC-H's queries beside the queries computed again: `python -m bench.views`.
 
 All eight tables change; each view is refreshed, and Spark and DuckDB compute its query over Parquet files of
 the same rows. Prints a table for each scale and share of changed rows, and keeps the figures in
@@ -33,12 +33,13 @@ from rich.progress import track
 from rich.table import Table as Grid
 
 import planner
-from bench import tpch
-from bench.profile import cpu_seconds
+from bench import RESULTS
+from bench.processes import cpu_seconds
+from bench.session import untuned
+from bench.views import tpch
 from upsert import Catalog
 from upsert.views.view import View
 
-RESULTS: Final = Path(__file__).parent / "results"
 REPEATS: Final = 3
 CHOSEN: Final = "refresh"
 CHANGES: Final = "by_changes"
@@ -70,7 +71,7 @@ def main(
     ways: Annotated[bool, typer.Option(help="also time both ways to refresh, beside the chosen one")] = False,
 ) -> None:
     """Time refreshes after some, more and many changes, and the queries themselves."""
-    spark = session()
+    spark = untuned("views")
     texts = tpch.queries()
     wanted = {number: texts[number] for number in map(int, queries.split(","))} if queries else texts
     about = {"cpus": os.cpu_count(), "spark": spark.version}
@@ -93,17 +94,6 @@ def main(
     for line in report["summary"]:
         console.print(line)
     spark.stop()
-
-
-def session() -> SparkSession:
-    """A session as a user would start it on this machine."""
-    builder = SparkSession.builder.master("local[2]").config("spark.driver.memory", "4g")
-    settings = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
-    for key, value in {**settings, "spark.sql.shuffle.partitions": "2"}.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
 
 
 def measured(
@@ -136,10 +126,10 @@ def measured(
     for share in shares:
         refreshed = refreshes(catalog, views, share)
         files = parquet(catalog, folder / "files")
-        anew = recomputed(spark, files, queries)
+        again = recomputed(spark, files, queries)
         for number in queries:
             row = {"scale": scale, "share": share, "query": number, "create_s": created[number]}
-            found.append({**row, **refreshed[number], **anew[number]})
+            found.append({**row, **refreshed[number], **again[number]})
         console.print(grid(found[-len(queries) :]))
     if not same_rows:
         return found, []
@@ -190,7 +180,7 @@ def recomputed(
             spark.read.parquet(path).createOrReplaceTempView(name)
             db.execute(f"CREATE VIEW {name} AS SELECT * FROM '{path}'")
         found = {}
-        for number, text in track(queries.items(), "computing anew", console=console):
+        for number, text in track(queries.items(), "computing again", console=console):
             sparks = [timed(partial(in_spark, spark, text)) for _ in range(REPEATS)]
             ducks = [timed(partial(in_duckdb, db, text)) for _ in range(REPEATS)]
             found[number] = {"spark_s": statistics.median(sparks), "duckdb_s": statistics.median(ducks)}

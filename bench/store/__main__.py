@@ -32,11 +32,11 @@ import typer
 from rich.console import Console
 from rich.table import Table as Grid
 
+from bench import REPOSITORY, RESULTS
 from bench.manifests import time_manifests
 from upsert.schema import TableSchema
 from upsert.store.table import Table
 
-RESULTS: Final = Path(__file__).parent / "results"
 MATCHES: Final = 10
 COLUMNS: Final = {
     "id": pa.int64(),
@@ -230,9 +230,8 @@ def worker_memory(path: Path, rows: int, keys: int) -> dict[str, Any]:
     for count, different in ((few, 1), (keys, 1), (keys, 20)):
         name = f"{count}_keys" if different == 1 else f"{different}_times_{count}_keys"
         arguments = [str(path), str(rows), str(count), str(different)]
-        command = [sys.executable, "-m", "bench.store_worker", *arguments]
-        root = Path(__file__).parents[1]
-        output = subprocess.run(command, check=True, capture_output=True, text=True, cwd=root).stdout
+        command = [sys.executable, "-m", "bench.store.worker", *arguments]
+        output = subprocess.run(command, check=True, capture_output=True, text=True, cwd=REPOSITORY).stdout
         result |= {f"{name}_{what}": value for what, value in json.loads(output).items()}
     return result
 

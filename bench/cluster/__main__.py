@@ -29,11 +29,10 @@ import typer
 from rich.console import Console
 from rich.table import Table as Grid
 
-from bench.cluster_job import WORKLOADS, Workload
-from bench.standalone import Cluster, counted_store, driver_says_so, kill, standalone, variables
+from bench import REPOSITORY, RESULTS
+from bench.cluster.job import WORKLOADS, Workload
+from bench.cluster.standalone import Cluster, counted_store, driver_says_so, kill, standalone, variables
 
-RESULTS: Final = Path(__file__).parent / "results"
-_REPOSITORY: Final = Path(__file__).parents[1]
 console: Final = Console()
 
 
@@ -106,10 +105,10 @@ def measure(
 
 def lines(given: Workload, cluster: Cluster, folder: Path) -> Iterator[dict[str, Any]]:
     """What a driver reports; when it says so, the first worker's executor is killed."""
-    command = [sys.executable, "-m", "bench.cluster_job", json.dumps(asdict(given))]
+    command = [sys.executable, "-m", "bench.cluster.job", json.dumps(asdict(given))]
     driver = folder / "driver"
     driver.mkdir()
-    own = {"PYTHONPATH": str(_REPOSITORY), "PYSPARK_PYTHON": sys.executable, **driver_says_so(driver)}
+    own = {"PYTHONPATH": str(REPOSITORY), "PYSPARK_PYTHON": sys.executable, **driver_says_so(driver)}
     env = variables(**own, UPSERT_CACHE_FOLDER=given.cache)
     with (folder / "job.log").open("wb") as log:
         job = subprocess.Popen(

@@ -26,11 +26,11 @@ from rich.table import Table as Grid
 
 import planner
 import upsert
-from bench import kafka_loops as loops
+from bench import RESULTS
+from bench.kafka import loops
 from bench.sink import batch_seconds, session
 from upsert.testing import LocalKafka
 
-RESULTS: Final = Path(__file__).parent / "results"
 PARTITIONS: Final = 2
 BATCH: Final = 1_000_000
 """Records of a micro-batch: what a source reads at most unless told otherwise."""
@@ -188,7 +188,7 @@ def main(
 ) -> None:
     """Measure, print and keep the figures."""
     with LocalKafka() as kafka, tempfile.TemporaryDirectory(prefix="bench-kafka-") as folder:
-        spark = session()
+        spark = session("kafka")
         catalog = upsert.Catalog(Path(folder) / "warehouse", optimize=planner.optimize)
         bench = Bench(spark, catalog, kafka.bootstrap_servers, Path(folder), count())
         figures = measured(bench, repeats, changes)

@@ -1,4 +1,4 @@
-"""One workload of the cluster benchmark in a driver of its own: `python -m bench.cluster_job JSON`.
+"""One workload of the cluster benchmark in a driver of its own: `python -m bench.cluster.job JSON`.
 
 `join`: *orders* and *events* of orders grow by as many rows a side in each step, written between two
 triggers, and their join goes into a third table. `upserts`: Spark's `rate-micro-batch` changes rows of a
@@ -30,8 +30,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import deltajoin
 import planner
+from bench.cluster.standalone import CountedStore
 from bench.join_systems import report, step_rows
-from bench.standalone import CountedStore
+from bench.session import started
 from upsert import Catalog
 from upsert.store.table import Table
 
@@ -56,15 +57,9 @@ def session(given: Workload) -> SparkSession:
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
         "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
         "spark.sql.shuffle.partitions": str(given.executors),
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
         **{f"spark.executorEnv.{name}": os.environ[name] for name in _CREDENTIALS},
     }
-    builder = SparkSession.builder.master(given.master).appName("bench-cluster")
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
+    spark = started("cluster", settings, given.master)
     deltajoin.configure(spark)
     return spark
 

@@ -16,7 +16,6 @@ import subprocess
 import sys
 import time
 import urllib.request
-from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
@@ -25,11 +24,12 @@ import pyarrow as pa
 from rich.console import Console
 from rich.table import Table as Grid
 
+from bench import RESULTS
 from deltajoin.lookup import HttpLookup, RequestLimits
 from deltajoin.lookup.batch import Lookups
 from deltajoin.lookup.cache import RowCache
 
-RESULTS: Final = Path(__file__).parent / "results" / "lookups.json"
+RESULT: Final = RESULTS / "lookups.json"
 SCHEMA: Final = pa.schema({"id": pa.int64(), "name": pa.string(), "price": pa.float64()})
 KEYS: Final = 10_000
 CASES: Final = ((1, 8), (1, 16), (1, 32), (100, 4), (100, 16))
@@ -135,7 +135,7 @@ def case(url: str, keys_per_request: int, requests: int) -> dict[str, Any]:
 def run() -> list[dict[str, Any]]:
     """All cases against one server."""
     server = subprocess.Popen(
-        [sys.executable, "-m", "bench.lookup_server"],
+        [sys.executable, "-m", "bench.lookups.server"],
         stdin=subprocess.PIPE,  # its end is the end of the server
         stdout=subprocess.PIPE,
         text=True,
@@ -157,7 +157,7 @@ def main() -> None:
     for each in results:
         grid.add_row(*(f"{each[name]:.{digits}f}" for name, (_, digits) in COLUMNS.items()))
     Console().print(grid)
-    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+    RESULT.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""Lookups over HTTP, many at a time: `python -m bench.lookups`."""

@@ -1,0 +1,1 @@
+"""Lookups, writes and memory of the managed store: `python -m bench.store`."""
