@@ -16,6 +16,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
+from uuid import UUID
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
@@ -40,6 +41,10 @@ QUERY_ID: Final = "sql.streaming.queryId"
 
 BATCH_ID: Final = "streaming.sql.batchId"
 """Name of the local property of a stream's jobs that holds the number of the micro-batch."""
+
+JOB_GROUP: Final = "spark.jobGroup.id"
+"""Name of the local property of jobs that holds their group: of a stream's jobs the id of its run, unless a
+function of ``foreachBatch`` has given them another one."""
 
 
 def task_number() -> int:
@@ -71,6 +76,22 @@ def micro_batch_here() -> tuple[str, int] | None:
         return None
     query, batch = (context.getLocalProperty(name) for name in (QUERY_ID, BATCH_ID))
     return None if query is None or batch is None else (str(query), int(batch))
+
+
+def run_here() -> str | None:
+    """The id of the query's run for which this task, or this thread of the driver, runs.
+
+    It is another one after a restart. None where it is not known.
+
+    >>> run_here() is None
+    True
+    """
+    context = TaskContext.get() or SparkContext._active_spark_context
+    group = None if context is None else context.getLocalProperty(JOB_GROUP)
+    try:
+        return None if group is None else str(UUID(group))
+    except ValueError:
+        return None
 
 
 _has_begun = False

@@ -2,14 +2,15 @@
 
 Spark takes no metrics from such a source, but its processes send what they add to accumulators, as those of
 any task do, once for each task that succeeds. One accumulator serves all queries of a driver: tasks add their
-figures under the query and the number of the micro-batch, which Spark tells them, and the query's progress
-has both. What a task does again, after a failure of another one, it counts again. Over Spark Connect there is
-no accumulator.
+figures under the query, its run and the number of the micro-batch, which Spark tells them, and the query's
+progress has all three. So a query that starts again after a failure counts its micro-batch once. What tasks
+do again within a run, they count again. Over Spark Connect there is no accumulator.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -77,10 +78,10 @@ def add(counter: int | None, figures: Mapping[str, int]) -> None:
     # here, for who only reads records needs no Spark
     from pyspark.accumulators import _deserialize_accumulator
 
-    from upsert.streaming_query import micro_batch_here
+    from upsert.streaming_query import micro_batch_here, run_here
 
     if (found := micro_batch_here()) is not None:
-        _deserialize_accumulator(counter, {}, _SUMS).add({_named(*found): counted})
+        _deserialize_accumulator(counter, {}, _SUMS).add({_named(*found, run_here()): counted})
 
 
 @contextmanager
@@ -103,13 +104,17 @@ def figures_of(progress: Mapping[str, Any]) -> dict[str, int]:
     """The figures of the micro-batch that an event of Spark's progress, in its JSON form, tells of."""
     if _own is None or not any(map(_has_moved, progress.get("sources") or ())):
         return {}  # an idle query tells the number of the micro-batch that comes next
+    query, batch = progress.get("id"), progress.get("batchId")
+    sums = Counter[str]()
     with _LOCK:
-        return dict(_own[1].value.get(_named(progress.get("id"), progress.get("batchId")), {}))
+        for run in (progress.get("runId"), None):
+            sums.update(_own[1].value.get(_named(query, batch, run), {}))
+    return dict(sums)
 
 
 def _has_moved(source: Mapping[str, Any]) -> bool:
     return bool(source.get("startOffset") != source.get("endOffset"))
 
 
-def _named(query: object, batch: object) -> str:
-    return f"{query} {batch}"
+def _named(query: object, batch: object, run: object) -> str:
+    return f"{query} {batch} {run}"

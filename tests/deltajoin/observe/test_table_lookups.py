@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -110,6 +111,33 @@ def test_lookups_of_a_lookup_join_are_counted_by_the_name_of_the_table(
     recorder.close()
     page = pages.snapshot_file(Observer(catalog.warehouse).look(0))
     assert '<tr><td>lookup products</td><td class="n">4</td><td class="n">3</td></tr>' in page
+
+
+def test_a_micro_batch_that_failed_counts_for_its_own_run(
+    catalog: Catalog, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Its tasks have looked up when the sink fails; the restarted query does it again, and counts it once."""
+    folder = tmp_path / "orders"
+    folder.mkdir()
+    (folder / "first.csv").write_text("1,1\n2,2\n3,9\n")
+    failures = iter([RuntimeError("full")])
+
+    def write(rows: DataFrame, _: int) -> None:
+        rows.collect()
+        for failure in failures:
+            raise failure
+
+    def started() -> StreamingQuery:
+        rows = spark.readStream.schema("id INT, product INT").csv(str(folder))
+        stream = deltajoin.lookup_join(rows, catalog.table("products"), on=[("product", "id")])
+        writer = stream.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / "c"))
+        return writer.trigger(availableNow=True).start()
+
+    with pytest.raises(StreamingQueryException, match="full"):
+        started().awaitTermination()
+    again = started()
+    again.awaitTermination()
+    assert in_batches(again) == [{"lookup products_keys": 3, "lookup products_rows": 2}]
 
 
 def test_what_the_driver_looks_up_counts_too_and_is_a_metric(
