@@ -204,7 +204,7 @@ def _with_marks(df: DataFrame, trace: Trace, settings: Settings) -> DataFrame:
     """The changes with marks on their kind: by which columns they are told apart, and what was decided.
 
     The sink asks for the first. Upserts bear a mark of their own instead, which says by which columns they
-    replace each other. The second is for who looks on while the query runs.
+    replace each other. The second is for people who look on while the query runs.
     """
     schema = df.schema.jsonValue()
     if not reads_changes(trace.before):

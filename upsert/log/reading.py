@@ -504,7 +504,7 @@ class LogRead:
         pinned = table.as_logged().rows
         found = pinned.snapshot(snapshot)
         buckets = [bucket for bucket in found.files.groups if bucket[1] == part.partition]
-        rows = found.scan(places=buckets)
+        rows = found.scan(buckets=buckets)
         images = with_kinds(rows, np.ones(rows.num_rows, np.bool_))
         self._images(pinned, part, query_id).take_over(images, part.start + 1)
 

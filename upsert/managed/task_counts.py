@@ -75,7 +75,7 @@ def add(counter: int | None, figures: Mapping[str, int]) -> None:
     if (waiting := _WAITING.get()) is not None:
         waiting.append((counter, counted))
         return
-    # here, for who only reads records needs no Spark
+    # here: a process that only reads records needs no Spark
     from pyspark.accumulators import _deserialize_accumulator
 
     from upsert.streaming_query import micro_batch_here, run_here
@@ -88,7 +88,7 @@ def add(counter: int | None, figures: Mapping[str, int]) -> None:
 def counted_at_end() -> Iterator[list[_Added]]:
     """What is added in the block counts when it ends, unless it fails or the list is cleared.
 
-    For who may give up what he does, and leaves all of it to others.
+    For a driver that may give up what it does, and leave all of it to tasks.
     """
     waiting: list[_Added] = []
     token = _WAITING.set(waiting)

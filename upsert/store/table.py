@@ -138,7 +138,7 @@ class Table:
 
         Args:
             path: as for ``create``.
-            uuid: the table that is meant, for who goes on with something; None for any.
+            uuid: the table that is meant, where something goes on with one; None for any.
 
         Raises:
             TableNotFoundError: there is none, or another one than is meant.
@@ -721,7 +721,7 @@ class Table:
     def maintain(self) -> None:
         """Drop the partitions and expire the snapshots that are due, as commits do.
 
-        For who compacts a table whose commits leave that to others (``write-only``).
+        For a process that compacts a table whose commits leave that to others (``write-only``).
 
         Raises:
             LogNotPublishedError: partitions are dropped, and the table's log does not say so yet.

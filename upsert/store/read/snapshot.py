@@ -205,7 +205,7 @@ class Snapshot:
         columns: Sequence[str] | None = None,
         where: Where | None = None,
         *,
-        places: Collection[BucketId] | None = None,
+        buckets: Collection[BucketId] | None = None,
     ) -> pa.Table:
         """All current rows, in no particular order.
 
@@ -216,7 +216,7 @@ class Snapshot:
         Args:
             columns: names of the columns to return, in this order; None for all.
             where: which rows, see ``upsert.store.predicate``; None for all.
-            places: only rows of these buckets of these partitions; None for all.
+            buckets: only rows of these buckets of these partitions; None for all.
 
         Raises:
             SchemaError: a column is unknown or ``where`` does not fit the table.
@@ -224,7 +224,7 @@ class Snapshot:
             CorruptTableError: a file is missing or damaged.
         """
         selected = self._selected(columns)
-        splits = None if places is None else map(Split, dict.fromkeys(places))
+        splits = None if buckets is None else map(Split, dict.fromkeys(buckets))
         return self._assembled(list(self._pieces(selected, where, splits, sys.maxsize)), selected)
 
     def pieces(

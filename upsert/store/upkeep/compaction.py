@@ -326,7 +326,7 @@ def execute(
 ) -> SnapshotInfo | None:
     """Merge and publish, as one snapshot; None if all inputs were taken away meanwhile.
 
-    ``has_just_looked`` as for ``Committer.commit``, of who merges little.
+    ``has_just_looked`` as for ``Committer.commit``, where little is merged.
     """
     history = committer.history
     base = (history.seen_just_now() if has_just_looked else history.latest()).id

@@ -92,7 +92,7 @@ class TestReading:
         buckets = {
             id: bucket
             for (partition, bucket) in table.snapshot(1).files.groups
-            for id in table.snapshot(1).scan(["id"], places=[(partition, bucket)])["id"].to_pylist()
+            for id in table.snapshot(1).scan(["id"], buckets=[(partition, bucket)])["id"].to_pylist()
         }
         found = self.rows(catalog, spark, "SELECT id, version, bucket, seq FROM readings ORDER BY id")
         assert found == [(1, 3, buckets[1], 1), (2, 3, buckets[2], 2), (4, 3, buckets[4], 2)]

@@ -92,7 +92,7 @@ def test_scan_shows_the_rows_of_the_dict(case):
         assert found.schema == layout.schema.arrow
         assert multiset(found) == Counter(model.values())
         assert multiset(snapshot.scan(["v", "k0"])) == Counter((r[-1], r[0]) for r in model.values())
-        parts = [multiset(snapshot.scan(places=[place])) for place in snapshot.files.groups]
+        parts = [multiset(snapshot.scan(buckets=[bucket])) for bucket in snapshot.files.groups]
         assert sum(parts, Counter()) == multiset(found)
 
 
