@@ -59,6 +59,14 @@ def spark() -> Iterator[SparkSession]:
         session.stop()
 
 
+@pytest.fixture
+def ended_queries(spark: SparkSession) -> Iterator[None]:
+    """Streaming queries of the shared session that a test leaves are stopped after it."""
+    yield
+    for query in spark.streams.active:
+        query.stop()
+
+
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[LocalKafka]:
     """The broker that all Kafka tests share; a test names its own topics, and never kills this broker."""

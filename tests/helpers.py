@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import math
 import os
 import runpy
 import subprocess
@@ -266,6 +267,28 @@ def changelog(schema: pa.Schema, *lines: str) -> pa.Table:
     }
     columns[ROW_KIND_COLUMN] = pa.array([w[0] for w in words], pa.string())
     return pa.table(columns)
+
+
+def of_kind(rows: pa.Table, kind: str) -> pa.Table:
+    """The rows as changes of one kind.
+
+    >>> of_kind(pa.table({"id": [1, 2]}), "-D").to_pylist()
+    [{'id': 1, '_row_kind': '-D'}, {'id': 2, '_row_kind': '-D'}]
+    """
+    return rows.append_column(ROW_KIND_COLUMN, pa.array([kind] * rows.num_rows, pa.string()))
+
+
+def sort_key(value: Any) -> Any:
+    """What Python sorts by as Spark and the store do: NaN last, texts by their UTF-8 bytes."""
+    if isinstance(value, float):
+        return (math.isnan(value), 0.0 if math.isnan(value) else value)
+    return value.encode() if isinstance(value, str) else value
+
+
+def processes_that_mention(text: str) -> list[str]:
+    """Id and command line of each process of the machine that has the text in its command line."""
+    listing = subprocess.run(["ps", "-ww", "-eo", "pid,args"], capture_output=True, text=True, check=True)
+    return [line for line in listing.stdout.splitlines() if text in line]
 
 
 def multiset(rows: pa.Table, columns: Sequence[str] | None = None) -> Counter[tuple[Any, ...]]:

@@ -22,6 +22,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 import deltajoin
 import planner
 from deltajoin.lookup import TableLookup
+from tests.helpers import of_kind
 from tests.upsert.formats.registry_double import Double, registry_double
 from tests.upsert.kafka.written import records_in
 from upsert import Catalog
@@ -116,7 +117,7 @@ def first_load(catalog: Catalog) -> None:
 def change_everything(catalog: Catalog) -> None:
     catalog.table("a").write(rows_of_a(range(10, 22), 3))
     gone = rows_of_a(range(4), 0)
-    catalog.table("a").write(gone.append_column("_row_kind", pa.array(["-D"] * 4)))
+    catalog.table("a").write(of_kind(gone, "-D"))
     catalog.table("b").write(rows_of_b(5).slice(8))
 
 
@@ -254,7 +255,7 @@ def test_joins_with_lookups(spark: SparkSession, catalog: Catalog, zone: str, tm
         same_in_all_zones(f"lookups {number}", zone, wanted)
         catalog.table("a").write(rows_of_a(range(18, 22), 0))
         gone = rows_of_a(range(4), 0)
-        catalog.table("a").write(gone.append_column("_row_kind", pa.array(["-D"] * 4)))
+        catalog.table("a").write(of_kind(gone, "-D"))
 
 
 @pytest.mark.long

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 import planner
 from planner import PlanError
 from planner.explanation import blurred
+from tests.helpers import of_kind
 from tests.planner.in_steps import by_session, joined_in_steps, local, step_of, versions_of
 from tests.planner.random_queries import SCHEMAS, GroupedQuery, grouped_queries, queries
 from tests.planner.test_queries import Rows, in_one
@@ -129,9 +130,9 @@ class Warehouse:
 
 
 def write(table: Table, rows: Sequence[dict[str, Any]], kind: str) -> None:
+    """Commit rows, all of one kind; nothing if there are none."""
     if rows:
-        batch = pa.Table.from_pylist(list(rows), schema=table.schema.arrow)
-        table.write(batch.append_column(ROW_KIND_COLUMN, pa.array([kind] * len(rows))))
+        table.write(of_kind(pa.Table.from_pylist(list(rows), schema=table.schema.arrow), kind))
 
 
 def compare_in_steps(warehouse: Warehouse, texts: Sequence[str], history: History, found: Found) -> None:

@@ -1,6 +1,5 @@
 """Streaming statements over tables whose columns get other names and types, and statements that change."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,17 +11,10 @@ from upsert import Catalog
 from upsert.catalog.results import Running
 from upsert.errors import ConfigurationError
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("ended_queries")]
 
 JOIN = "INSERT INTO result SELECT id, amount, name FROM orders JOIN products USING (sku)"
 JOIN_ANEW = "INSERT INTO result SELECT id, price, name FROM orders JOIN products ON product = sku"
-
-
-@pytest.fixture(autouse=True)
-def _stopping(spark: SparkSession) -> Iterator[None]:
-    yield
-    for query in spark.streams.active:
-        query.stop()
 
 
 @pytest.fixture

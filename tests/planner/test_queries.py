@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import planner
 from planner.plan.trees import tree
+from tests.helpers import of_kind
 from tests.planner.in_steps import by_session, joined_in_steps, local, step_of, versions_of
 from tests.planner.shapes import ALIKE, SCHEMAS, SHAPES, VIEWS, Shape
 from upsert.managed import frames
@@ -88,7 +89,7 @@ def shelves(shops: tuple[str, ...], ids: range, shift: int) -> pa.Table:
 
 def deletes(table: Table, column: str, values: list[Any]) -> pa.Table:
     rows = table.snapshot().lookup([column], pa.table({column: values}))
-    return rows.append_column("_row_kind", pa.array(["-D"] * rows.num_rows))
+    return of_kind(rows, "-D")
 
 
 def new_warehouse(spark: SparkSession, folder: Path) -> Warehouse:

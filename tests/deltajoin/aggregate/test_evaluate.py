@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from deltajoin.aggregate.evaluate import computed, result_type
 from deltajoin.aggregate.spec import Measure
 from deltajoin.expressions import Call, Const, Field, Ref
+from tests.helpers import sort_key
 from upsert.errors import SchemaError
 
 MONEY = pa.decimal128(12, 2)
@@ -38,30 +39,23 @@ def columns(draw: st.DrawFn) -> tuple[pa.Table, np.ndarray[Any, Any]]:
     return pa.table(drawn), np.array(groups, dtype=np.int64)
 
 
-def order(value: Any) -> Any:
-    """Spark's order: NaN greatest, text by its bytes."""
-    if isinstance(value, float):
-        return (math.isnan(value), 0.0 if math.isnan(value) else value)
-    return value.encode() if isinstance(value, str) else value
-
-
 def expected(measure: Measure, rows: list[tuple[Any, ...]]) -> Any:
     rows = [row for row in rows if None not in (row[1:] if measure.function.endswith("_by") else row)]
     if measure.is_distinct:
-        rows = list({tuple(map(order, row)): row for row in rows}.values())
+        rows = list({tuple(map(sort_key, row)): row for row in rows}.values())
     values = [row[0] for row in rows] if measure.columns else []
     match measure.function:
         case "count":
             return len(rows)
         case "min" | "max" as name:
-            return {"min": min, "max": max}[name](values, key=order, default=None)
+            return {"min": min, "max": max}[name](values, key=sort_key, default=None)
         case "collect_list":
-            return sorted(values, key=order)
+            return sorted(values, key=sort_key)
         case "collect_set":
-            return sorted({order(value): value for value in values}.values(), key=order)
+            return sorted({sort_key(value): value for value in values}.values(), key=sort_key)
         case "min_by" | "max_by" as name:
-            best = {"min_by": min, "max_by": max}[name]((order(row[1]) for row in rows), default=None)
-            return {row[0] for row in rows if order(row[1]) == best}
+            best = {"min_by": min, "max_by": max}[name]((sort_key(row[1]) for row in rows), default=None)
+            return {row[0] for row in rows if sort_key(row[1]) == best}
     if not values:
         return None
     if isinstance(values[0], float):

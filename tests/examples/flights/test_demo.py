@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers import processes_that_mention
 from upsert import Catalog
 
 ROOT = Path(__file__).parents[3]
@@ -22,11 +23,6 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*COMMAND, *arguments], capture_output=True, text=True, env=ENVIRONMENT, timeout=600, check=False
     )
-
-
-def processes_that_mention(text: str) -> list[str]:
-    listing = subprocess.run(["ps", "-ww", "-eo", "pid,args"], capture_output=True, text=True, check=True)
-    return [line for line in listing.stdout.splitlines() if text in line]
 
 
 @pytest.mark.spark

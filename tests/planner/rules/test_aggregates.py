@@ -164,13 +164,6 @@ def start(catalog: Catalog, df: DataFrame, name: str, folder: Path) -> Streaming
     return writer.start()
 
 
-@pytest.fixture
-def stopping(spark: SparkSession) -> Iterator[None]:
-    yield
-    for query in spark.streams.active:
-        query.stop()
-
-
 def check_sink(spark: SparkSession, folder: Path, name: str, steps: Iterator[Step]) -> None:
     """Stream one query over a table of its own; after each step its sink holds what a batch gives."""
     catalog = Catalog(folder / "warehouse", optimize=planner.optimize)
@@ -189,7 +182,7 @@ def check_sink(spark: SparkSession, folder: Path, name: str, steps: Iterator[Ste
     query.stop()
 
 
-@pytest.mark.usefixtures("stopping")
+@pytest.mark.usefixtures("ended_queries")
 @pytest.mark.parametrize(
     "name", [n if n not in ALIKE else pytest.param(n, marks=pytest.mark.long) for n in QUERIES]
 )
@@ -198,14 +191,14 @@ def test_a_sink_holds_what_a_batch_gives(spark: SparkSession, tmp_path: Path, na
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("stopping")
+@pytest.mark.usefixtures("ended_queries")
 @pytest.mark.parametrize("name", QUERIES)
 def test_sinks_hold_what_a_batch_gives(spark: SparkSession, tmp_path: Path, name: str) -> None:
     """Of many seeds in one stream: their rows have other ids, and other groups, which end in the seed."""
     check_sink(spark, tmp_path, name, steps_of_seeds(range(2, 52), steps=4))
 
 
-@pytest.mark.usefixtures("stopping")
+@pytest.mark.usefixtures("ended_queries")
 def test_a_micro_batch_that_comes_again_is_committed_once(
     spark: SparkSession, catalog: Catalog, tmp_path: Path
 ) -> None:

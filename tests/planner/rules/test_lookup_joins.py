@@ -1,6 +1,5 @@
 """Joins of streams with lookups through Spark: found in a plan, rewritten or refused, right in a table."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,7 +15,7 @@ from deltajoin.lookup import TableLookup
 from planner.refusals import PlanError
 from tests.helpers import multiset
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("ended_queries")]
 
 
 @pytest.fixture
@@ -34,13 +33,6 @@ def table(name: str, *rows: tuple[object, ...], kinds: str | None = None) -> pa.
     names = {"orders": ["id", "user", "v"], "users": ["user", "name"]}[name]
     made = pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in rows])
     return made if kinds is None else made.append_column("_row_kind", pa.array([kinds] * len(rows)))
-
-
-@pytest.fixture(autouse=True)
-def stopping(spark: SparkSession) -> Iterator[None]:
-    yield
-    for query in spark.streams.active:
-        query.stop()
 
 
 def side(spark: SparkSession, catalog: upsert.Catalog, name: str, **more: object) -> DataFrame:

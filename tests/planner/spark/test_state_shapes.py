@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -95,13 +95,11 @@ class Changing:
 
 
 @pytest.fixture
-def changing(spark: SparkSession, tmp_path: Path) -> Iterator[Changing]:
+def changing(spark: SparkSession, ended_queries: None, tmp_path: Path) -> Changing:
     catalog = Catalog(tmp_path / "warehouse", optimize=planner.optimize)
     for text in TABLES.values():
         catalog.sql(text)
-    yield Changing(spark, catalog)
-    for query in spark.streams.active:
-        query.stop()
+    return Changing(spark, catalog)
 
 
 def in_one(frames: Mapping[str, DataFrame]) -> DataFrame:

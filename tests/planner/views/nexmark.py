@@ -7,8 +7,7 @@ out are 10, which only writes files, and 11 and 12, whose windows end with a gap
 from random import Random
 from typing import Any
 
-import pyarrow as pa
-
+from tests.planner.random_histories import write
 from upsert import Catalog
 
 TABLES = """
@@ -79,7 +78,7 @@ def made(catalog: Catalog) -> Catalog:
         catalog.sql(statement)
     random_ = Random(0)
     for name, count in (("person", 20), ("auction", 60), ("bid", 400), ("side", 5)):
-        write(catalog, name, [row(name, id, random_) for id in range(count)])
+        write(catalog.table(name), [row(name, id, random_) for id in range(count)], "+U")
     return catalog
 
 
@@ -88,15 +87,9 @@ def change(catalog: Catalog, seed: int) -> None:
     random_ = Random(seed)
     for name, count in (("person", 4), ("auction", 9), ("bid", 40), ("side", 1)):
         ids = random_.sample(range(15 * count), count)
-        write(catalog, name, [row(name, id, random_) for id in ids])
+        write(catalog.table(name), [row(name, id, random_) for id in ids], "+U")
         gone = [row(name, id, random_) for id in random_.sample(range(15 * count), count // 3)]
-        write(catalog, name, gone, kind="-D")
-
-
-def write(catalog: Catalog, name: str, rows: list[dict[str, Any]], kind: str = "+U") -> None:
-    table = catalog.table(name)
-    found = pa.Table.from_pylist(rows, table.schema.arrow)
-    table.write(found.append_column("_row_kind", pa.array([kind] * len(rows), pa.string())))
+        write(catalog.table(name), gone, "-D")
 
 
 def row(name: str, id: int, random_: Random) -> dict[str, Any]:

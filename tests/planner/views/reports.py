@@ -5,8 +5,7 @@ from decimal import Decimal
 from random import Random
 from typing import Any
 
-import pyarrow as pa
-
+from tests.planner.random_histories import write
 from upsert import Catalog
 
 TABLES = """
@@ -98,7 +97,7 @@ def made(catalog: Catalog) -> Catalog:
         catalog.sql(statement)
     random_ = Random(0)
     for name, count in SIZES.items():
-        write(catalog, name, [row(name, id, random_) for id in range(count)])
+        write(catalog.table(name), [row(name, id, random_) for id in range(count)], "+U")
     return catalog
 
 
@@ -110,15 +109,9 @@ def change(catalog: Catalog, seed: int) -> None:
             continue
         ids = range(count + count // 5 + 1)
         some = max(1, count // 12)
-        write(catalog, name, [row(name, id, random_) for id in random_.sample(ids, some)])
+        write(catalog.table(name), [row(name, id, random_) for id in random_.sample(ids, some)], "+U")
         gone = [row(name, id, random_) for id in random_.sample(ids, max(1, some // 2))]
-        write(catalog, name, gone, kind="-D")
-
-
-def write(catalog: Catalog, name: str, rows: list[dict[str, Any]], kind: str = "+U") -> None:
-    table = catalog.table(name)
-    found = pa.Table.from_pylist(rows, table.schema.arrow)
-    table.write(found.append_column("_row_kind", pa.array([kind] * len(rows), pa.string())))
+        write(catalog.table(name), gone, "-D")
 
 
 def row(name: str, id: int, random_: Random) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from tests.helpers import of_kind
 from upsert import Catalog, Table
 from upsert.schema import Column
 from upsert.spark_table import spark_schema
@@ -348,7 +349,7 @@ def _write(table: Table, random_: Random) -> None:
 def _delete(table: Table, random_: Random) -> None:
     if table.schema.primary_key:
         gone = rows(table, random_, 9)
-        table.write(gone.append_column("_row_kind", pa.array(["-D"] * gone.num_rows)))
+        table.write(of_kind(gone, "-D"))
     else:
         table.delete([("n", "=", random_.randrange(5))])
 

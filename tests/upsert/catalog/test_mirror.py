@@ -2,7 +2,7 @@
 
 import json
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from upsert.schema import Index
 from upsert.store.storage import storage_of
 from upsert.testing import LocalKafka
 
-pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.usefixtures("ended_queries")]
 NOW = {"availableNow": True}
 
 
@@ -49,13 +49,6 @@ class Users:
 @pytest.fixture
 def catalog(tmp_path: Path) -> Catalog:
     return Catalog(tmp_path / "warehouse")
-
-
-@pytest.fixture(autouse=True)
-def _stop_queries(spark: SparkSession) -> Iterator[None]:
-    yield
-    for query in spark.streams.active:
-        query.stop()
 
 
 def rows(catalog: Catalog, columns: Sequence[str] = ("id", "region")) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 import upsert
-from tests.helpers import LOCAL_CLUSTER, changelog, run_spark_script
+from tests.helpers import LOCAL_CLUSTER, changelog, of_kind, run_spark_script
 from tests.upsert.changelog.model import Model, Row, by_key
 from upsert.blobs import from_blob
 from upsert.changelog.normalizer import Rules
@@ -144,7 +144,7 @@ def test_values_that_pandas_would_damage_arrive_as_they_were(spark: SparkSession
     ]
     stream = Stream(spark, tmp_path, AWKWARD)
     table = pa.Table.from_pylist(rows, schema=AWKWARD)
-    stream.add(table.append_column("_row_kind", pa.array(["+I"] * 3)))
+    stream.add(of_kind(table, "+I"))
     stream.run(upsert.normalize(stream.rows(), key=["k"], order_by=["at"], buckets=3))
     first, second, third = table.to_pylist()
     expected = [

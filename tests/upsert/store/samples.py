@@ -25,6 +25,7 @@ from upsert.store.rows.fold import Order, fold
 from upsert.store.rows.layout import Layout
 from upsert.store.rows.merge import SortedRows, merge_runs
 from upsert.store.rows.partitions import split
+from upsert.store.table import Table
 from upsert.types import TIMESTAMP, TIMESTAMP_NTZ
 
 UTC = dt.UTC
@@ -132,3 +133,8 @@ class Runs:
 def multiset(rows: pa.Table) -> Counter[tuple[Any, ...]]:
     """How often each row occurs, by canonical values."""
     return Counter(canonical_rows(rows))
+
+
+def ids_of(table: Table) -> list[int]:
+    """The values of ``id`` in the rows that a table has now, in order."""
+    return sorted(table.snapshot().scan()["id"].to_pylist())

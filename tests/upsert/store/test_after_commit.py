@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from tests.upsert.store.samples import ids_of
 from upsert.errors import ConfigurationError, LogNotPublishedError, UnknownOutcomeError
 from upsert.schema import TableSchema
 from upsert.store import Table, Version, compactor, log
@@ -26,10 +27,6 @@ ROWS = pa.table({"id": [1, 2]})
 def table(tmp_path: Path) -> Table:
     """Rows without a key: two writes are twice the rows."""
     return Table.create(tmp_path / "rows", TableSchema.of({"id": pa.int64()}), {"write-only": "true"})
-
-
-def ids_of(table: Table) -> list[int]:
-    return sorted(table.snapshot().scan()["id"].to_pylist())
 
 
 def no_answer(*_: object, **__: object) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from tests.helpers import of_kind
 from upsert import Catalog
 
 TABLES = """
@@ -77,7 +78,7 @@ def change(catalog: Catalog, seed: int) -> None:
     sales = catalog.table("sales")
     sales.write(sold(range(10 + seed, 24 + seed), random_))
     gone = sold(range(seed, 3 + seed), random_)
-    sales.write(gone.append_column("_row_kind", pa.array(["-D"] * gone.num_rows)))
+    sales.write(of_kind(gone, "-D"))
     sales.delete([("id", "=", 12 + seed)])
     shop, city = random_.choice([1, 4]), random_.choice(["Ulm", "Bonn"])
     catalog.table("shops").write(pa.table({"shop": int32([shop]), "city": [city]}))

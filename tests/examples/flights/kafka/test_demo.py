@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers import processes_that_mention
 from upsert import Catalog
 
 ROOT = Path(__file__).parents[4]
@@ -23,11 +24,6 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         timeout=900,
         check=False,
     )
-
-
-def processes_that_mention(text: str) -> list[str]:
-    listing = subprocess.run(["ps", "-ww", "-eo", "pid,args"], capture_output=True, text=True, check=True)
-    return [line for line in listing.stdout.splitlines() if text in line]
 
 
 @pytest.mark.long

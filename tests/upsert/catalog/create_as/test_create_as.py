@@ -1,6 +1,5 @@
 """CREATE TABLE AS SELECT through Spark: batches, streams, replacement, hooks (FLIP-218)."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -41,13 +40,11 @@ def catalog(tmp_path: Path) -> Catalog:
 
 
 @pytest.fixture
-def words(catalog: Catalog, spark: SparkSession) -> Iterator[DataFrame]:
+def words(catalog: Catalog, spark: SparkSession, ended_queries: None) -> DataFrame:
     """A stream of a table's changes."""
     catalog.sql("CREATE TABLE words (id BIGINT, word STRING, PRIMARY KEY (id) NOT ENFORCED)")
     catalog.table("words").write(pa.table({"id": [1, 2, 3], "word": ["a", "b", "a"]}))
-    yield catalog.read_changes(spark, "words")
-    for query in spark.streams.active:
-        query.stop()
+    return catalog.read_changes(spark, "words")
 
 
 def squares(spark: SparkSession, count: int = 5) -> DataFrame:

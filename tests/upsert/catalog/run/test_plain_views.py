@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -82,15 +81,13 @@ class Session:
 
 
 @pytest.fixture
-def session(spark: SparkSession, tmp_path: Path) -> Iterator[Session]:
+def session(spark: SparkSession, ended_queries: None, tmp_path: Path) -> Session:
     session = Session(spark, tmp_path / "w")
     session("CREATE TABLE items (id BIGINT, shop STRING, n INT, PRIMARY KEY (id) NOT ENFORCED, INDEX (shop))")
     session("CREATE TABLE shops (shop STRING, city STRING, PRIMARY KEY (shop) NOT ENFORCED)")
     session.catalog.table("items").write(pa.table({"id": [1, 2, 3], "shop": ["a", "a", "b"], "n": [5, 7, 1]}))
     session.catalog.table("shops").write(pa.table({"shop": ["a", "b"], "city": ["Rome", "Oslo"]}))
-    yield session
-    for query in spark.streams.active:
-        query.stop()
+    return session
 
 
 pytestmark = pytest.mark.spark

@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -95,12 +94,10 @@ def catalog(tmp_path: Path) -> Catalog:
 
 
 @pytest.fixture
-def streaming(spark: SparkSession, catalog: Catalog) -> Iterator[Catalog]:
+def streaming(catalog: Catalog, ended_queries: None) -> Catalog:
     catalog.sql("SET 'execution.runtime-mode' = 'streaming'")
     catalog.sql("SET 'pipeline.name' = 'set'")
-    yield catalog
-    for query in spark.streams.active:
-        query.stop()
+    return catalog
 
 
 def rows(catalog: Catalog, name: str) -> list[tuple[Any, ...]]:

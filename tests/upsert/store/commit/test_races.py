@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tests.upsert.store.disk import KILLED, assert_nothing_is_left_over, finish, run, start
+from tests.upsert.store.samples import ids_of
 from upsert.errors import CommitConflictError, ConfigurationError, SnapshotExpiredError, StaleWriterError
 from upsert.schema import TableSchema
 from upsert.store import Table
@@ -23,10 +24,6 @@ PROCESSES = 6
 
 def rows(*ids: int, value: int = 0) -> pa.Table:
     return pa.table({"id": pa.array(ids, pa.int64()), "value": pa.array([value] * len(ids), pa.int64())})
-
-
-def ids_of(table: Table) -> list[int]:
-    return sorted(table.snapshot().scan()["id"].to_pylist())
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from cachetools import LRUCache
 
+from tests.helpers import of_kind
 from tests.upsert.store.samples import canonical_rows
 from upsert.errors import ConfigurationError, CorruptTableError, SchemaError
 from upsert.schema import Column, TableSchema
@@ -58,8 +59,8 @@ def live(table: Table) -> Table:
     """Inserts, updates and deletions in three runs."""
     table.write(rows(0, 400))
     table.write(rows(100, 200, price=1000))
-    gone = rows(150, 160).append_column("_row_kind", pa.array(["-D"] * 10))
-    table.write(pa.concat_tables([gone, rows(500, 520).append_column("_row_kind", pa.array(["+I"] * 20))]))
+    gone = of_kind(rows(150, 160), "-D")
+    table.write(pa.concat_tables([gone, of_kind(rows(500, 520), "+I")]))
     return table
 
 

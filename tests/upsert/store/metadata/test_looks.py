@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tests.upsert.store.disk import run
+from tests.upsert.store.samples import ids_of
 from upsert.errors import TableNotFoundError
 from upsert.schema import TableSchema
 from upsert.store.metadata import looks
@@ -32,10 +33,6 @@ def write_elsewhere(table: Table, id: int) -> None:
     assert run(lambda: Table.open(table.path).write(pa.table({"id": [id]})) and None) == 0
 
 
-def ids(table: Table) -> list[int]:
-    return sorted(table.snapshot().scan()["id"].to_pylist())
-
-
 def test_a_table_is_read_from_the_disk_once(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     read = LocalStorage.read
@@ -57,21 +54,21 @@ def test_a_table_is_read_from_the_disk_once(table: Table, monkeypatch: pytest.Mo
 
 def test_what_others_commit_is_seen_by_a_commit_and_afterwards(table: Table) -> None:
     with looking_once():
-        assert ids(table) == [1]
+        assert ids_of(table) == [1]
         write_elsewhere(table, 2)
-        assert ids(table) == [1]
+        assert ids_of(table) == [1]
         table.write(pa.table({"id": [3]}))
-        assert ids(table) == [1, 2, 3]
+        assert ids_of(table) == [1, 2, 3]
     write_elsewhere(table, 4)
-    assert ids(table) == [1, 2, 3, 4]
+    assert ids_of(table) == [1, 2, 3, 4]
 
 
 def test_what_was_seen_a_while_ago_is_looked_at_again(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     with looking_once():
-        assert ids(table) == [1]
+        assert ids_of(table) == [1]
         write_elsewhere(table, 2)
         monkeypatch.setattr(looks, "LASTS_S", 0.0)
-        assert ids(table) == [1, 2]
+        assert ids_of(table) == [1, 2]
 
 
 def test_no_commit_goes_to_a_table_that_was_made_again(table: Table) -> None:

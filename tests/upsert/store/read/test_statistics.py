@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.helpers import of_kind
 from upsert.errors import SchemaError
-from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
 from upsert.store import Table
 from upsert.store.files.lookup_index import LARGE
@@ -72,7 +72,7 @@ def test_old_versions_and_deleted_rows_do_not_count(tmp_path: Path):
     table.write(rows)
     table.write(rows)
     gone = rows.slice(0, 3000)
-    table.write(gone.append_column(ROW_KIND_COLUMN, pa.array(["-D"] * 3000)))
+    table.write(of_kind(gone, "-D"))
     assert table.snapshot().row_count == pytest.approx(1000, abs=400)
     assert table.snapshot().rows_per_key(["product"]) == pytest.approx(10, rel=0.5)
     table.compact()

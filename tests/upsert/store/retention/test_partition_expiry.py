@@ -13,6 +13,7 @@ import pytest
 from deltajoin.spec import DeltaJoinSpec, Side
 from tests.deltajoin.spark.steps import Steps
 from tests.upsert.store.disk import KILLED, assert_nothing_is_left_over, run
+from tests.upsert.store.samples import ids_of
 from upsert.errors import ConfigurationError, SchemaError, UntrackedChangesError
 from upsert.schema import TableSchema
 from upsert.store import Table, compactor
@@ -43,10 +44,6 @@ def at(table: Table, time: datetime) -> Table:
 def days(*ages: int) -> pa.Table:
     """A row in the partition of the day so many days before NOW, for each age."""
     return pa.table({"day": [NOW.date() - timedelta(age) for age in ages], "id": list(ages)})
-
-
-def ids(table: Table) -> list[int]:
-    return sorted(table.snapshot().scan()["id"].to_pylist())
 
 
 @pytest.mark.parametrize(
@@ -144,14 +141,14 @@ def test_table_without_times_is_refused(tmp_path: Path) -> None:
 def test_commits_drop_what_has_expired_and_look_once_in_a_while(tmp_path: Path) -> None:
     table = at(Table.create(tmp_path / "t", DAYS, WEEK | {"num-sorted-run.compaction-trigger": "99"}), NOW)
     first = table.write(days(0, 6, 7, 8, 30))
-    assert (first.id, ids(table)) == (1, [0, 6])
+    assert (first.id, ids_of(table)) == (1, [0, 6])
     assert [info.kind for info in table.history()] == ["append", "delete"]
     table.write(days(40))  # within the hour it stays
-    assert ids(table) == [0, 6, 40]
+    assert ids_of(table) == [0, 6, 40]
     at(table, NOW + timedelta(hours=1)).write(days(1))
-    assert ids(table) == [0, 1, 6]
+    assert ids_of(table) == [0, 1, 6]
     at(table, NOW + timedelta(days=7)).write(days(-1))
-    assert ids(table) == [-1]
+    assert ids_of(table) == [-1]
 
 
 def test_age_counts_from_the_beginning_of_the_partition_and_must_be_exceeded(tmp_path: Path) -> None:
@@ -174,15 +171,15 @@ def test_the_call_may_say_another_age_and_another_format(tmp_path: Path) -> None
         older_than_s=2 * day, timestamp_formatter="yyyyMMdd", timestamp_pattern="$d"
     )
     assert found == ("d=20230101",)
-    assert ids(table) == [2]
+    assert ids_of(table) == [2]
 
 
 def test_write_only_tables_leave_it_to_the_service(tmp_path: Path) -> None:
     table = Table.create(tmp_path / "t", DAYS, WEEK | {"write-only": "true"})
     table.write(days(30))
-    assert ids(table) == [30]
+    assert ids_of(table) == [30]
     compactor.maintain(table.path)
-    assert ids(table) == []
+    assert ids_of(table) == []
 
 
 def test_compaction_drops_what_has_expired(tmp_path: Path) -> None:
@@ -190,7 +187,7 @@ def test_compaction_drops_what_has_expired(tmp_path: Path) -> None:
     table.write(days(30))
     table.alter(SetOptions(WEEK))
     table.compact()
-    assert ids(table) == []
+    assert ids_of(table) == []
 
 
 def test_failure_does_not_fail_the_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,9 +200,9 @@ def test_failure_does_not_fail_the_commit(tmp_path: Path, monkeypatch: pytest.Mo
         broken.setattr(partition_expiry, "drop_expired", fail)
         with pytest.warns(ExpiryWarning, match="expired partitions could not be dropped — OSError"):
             table.write(days(30))
-    assert ids(table) == [30]
+    assert ids_of(table) == [30]
     table.write(days(1))  # it looks again at once
-    assert ids(table) == [1]
+    assert ids_of(table) == [1]
 
 
 def test_readers_of_changes_see_the_rows_go_unless_they_are_not_tracked(tmp_path: Path) -> None:
@@ -218,7 +215,7 @@ def test_readers_of_changes_see_the_rows_go_unless_they_are_not_tracked(tmp_path
     table.alter(TrackPartition({"day": NOW.date() - timedelta(30)}, False))
     since = table.snapshot().id
     table.expire_partitions(older_than_s=7 * 86_400)
-    assert ids(table) == [1]
+    assert ids_of(table) == [1]
     with pytest.raises(UntrackedChangesError):
         table.changes(since)
     assert table.changes(since, where=[("day", ">", NOW.date() - timedelta(7))]).num_rows == 0
@@ -260,12 +257,12 @@ def test_a_process_whose_clock_is_ahead_drops_what_has_expired_by_the_storages(t
     table = at(Table.create(tmp_path / "t", DAYS, WEEK), now + timedelta(30))
     with pytest.warns(ExpiryWarning, match=r"got one that is 2\d{6} s ahead of it; partitions expire by"):
         table.write(rows)
-    assert ids(table) == [0, 1]
+    assert ids_of(table) == [0, 1]
     with pytest.warns(ExpiryWarning):
         assert table.expire_partitions() == ()
     right = at(Table.open(table.path), now)  # commits of others whose clock was ahead say nothing of this one
     right.write(pa.table({"day": [now.date() - timedelta(age) for age in (2, 9)], "id": [2, 9]}))
-    assert ids(right) == [0, 1, 2]
+    assert ids_of(right) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("point", POINTS)
@@ -278,12 +275,12 @@ def test_killed_while_partitions_expire(point: str, tmp_path: Path) -> None:
         writer.write(days(0, 30, 31), writer_id="query", transaction=1)
 
     assert run(batch, f"{point}:2") == KILLED  # the first commit is that of the rows
-    assert ids(table) in ([0, 30, 31], [0])
-    assert ids(table) == [0] or point != "publish.after-link"
+    assert ids_of(table) in ([0, 30, 31], [0])
+    assert ids_of(table) == [0] or point != "publish.after-link"
     batch()
     again = at(Table.open(table.path), NOW)
     again.write(days(1), writer_id="query", transaction=2)
-    assert ids(again) == [0, 1]
+    assert ids_of(again) == [0, 1]
     again = Table.open(table.path)  # files have the time of the real clock
     again.clean(older_than_s=0)
     assert again.check(deep=True) == ()

@@ -1,6 +1,5 @@
 """Order and equality of keys."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -9,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.helpers import sort_key
 from tests.upsert.store.samples import KEY_VALUES, canonical
 from upsert.store.rows import keys
 from upsert.store.rows.keys import equal_at, equal_rows, grouped_by, key_bytes, order_by
@@ -28,13 +28,6 @@ def columns_of(types: list[pa.DataType], rows: list[tuple[Any, ...]]) -> list[pa
     return [pa.array([row[i] for row in rows], type_) for i, type_ in enumerate(types)]
 
 
-def rank(value: Any) -> Any:
-    """What Python sorts by as the store does: NaN last, texts by their UTF-8 bytes."""
-    if isinstance(value, float):
-        return (math.isnan(value), 0.0 if math.isnan(value) else value)
-    return value.encode() if isinstance(value, str) else value
-
-
 @given(key_rows())
 def test_rows_are_grouped_by_key_as_they_are_ordered(case):
     """But for the order of equal ones."""
@@ -49,7 +42,7 @@ def test_rows_are_grouped_by_key_as_they_are_ordered(case):
 def test_rows_are_ordered_by_key_and_equal_keys_keep_their_order(case):
     types, rows = case
     order = order_by(columns_of(types, rows))
-    expected = sorted(range(len(rows)), key=lambda i: tuple(map(rank, rows[i])))
+    expected = sorted(range(len(rows)), key=lambda i: tuple(map(sort_key, rows[i])))
     assert order.rows.tolist() == expected
 
 

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from tests.upsert.store.disk import assert_nothing_is_left_over
+from tests.upsert.store.samples import ids_of
 from upsert.errors import TableExistsError, TableNotFoundError
 from upsert.schema import TableSchema
 from upsert.store import Table, paths
@@ -18,10 +19,6 @@ WRITERS = 8
 
 def rows(*ids: int, name: str = "a") -> pa.Table:
     return pa.table({"id": pa.array(ids, pa.int64()), "name": pa.array([name] * len(ids), pa.string())})
-
-
-def ids_of(table: Table) -> list[int]:
-    return sorted(table.snapshot().scan()["id"].to_pylist())
 
 
 def assert_one_of_eight_writers_of_a_name_wins(uri: str, races: int) -> None:

@@ -1,29 +1,16 @@
 """A file in HDFS is replaced only if it is as it was seen; over a server that fails when told so."""
 
 import threading
-from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
 import pytest
 
-from tests.scripted_webhdfs import ScriptedHdfs, Trouble, scripted_hdfs
+from tests.scripted_webhdfs import ScriptedHdfs, Trouble
 from upsert.errors import UnknownOutcomeError
 from upsert.store.storage import hdfs_client
 from upsert.store.storage.hdfs import HdfsStorage
 from upsert.store.storage.hdfs_client import folder_uri, split
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ScriptedHdfs]:
-    with scripted_hdfs() as server:
-        yield server
-
-
-@pytest.fixture
-def hdfs(server: ScriptedHdfs) -> ScriptedHdfs:
-    server.troubles.clear()
-    return server
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """What the store asks of HDFS, and what it makes of each answer, lost one and error; see test_hdfs.py too."""
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,20 +16,6 @@ from upsert.store.storage.hdfs import HdfsStorage
 from upsert.store.storage.hdfs_client import folder_uri, split
 
 SCHEMA = TableSchema.of({"id": pa.int64()}, primary_key=["id"])
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ScriptedHdfs]:
-    with scripted_hdfs() as server:
-        yield server
-
-
-@pytest.fixture
-def hdfs(server: ScriptedHdfs) -> ScriptedHdfs:
-    server.troubles.clear()
-    server.asked.clear()
-    server.users.clear()
-    return server
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.helpers import multiset
+from tests.helpers import multiset, of_kind
 from tests.upsert.store.disk import assert_nothing_is_left_over
 from upsert.schema import TableSchema
 from upsert.store import Table, compactor, paths
@@ -22,7 +22,7 @@ def rows(*ids: int, value: int = 0) -> pa.Table:
 
 
 def deletes(*ids: int) -> pa.Table:
-    return rows(*ids).append_column("_row_kind", pa.array(["-D"] * len(ids)))
+    return of_kind(rows(*ids), "-D")
 
 
 @pytest.fixture

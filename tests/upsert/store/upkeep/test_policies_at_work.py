@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.helpers import of_kind
 from tests.upsert.store.disk import assert_nothing_is_left_over
 from upsert.errors import CommitConflictError
 from upsert.schema import TableSchema
@@ -56,7 +57,7 @@ def test_a_table_is_the_dict_of_its_writes(
         start, length = chance.randrange(1000), chance.choice([1, 10, 100])
         ids = range(start, start + length)
         if chance.random() < 0.3:
-            table.write(upserts(ids).append_column("_row_kind", pa.array(["-D"] * length)))
+            table.write(of_kind(upserts(ids), "-D"))
             model = {id: value for id, value in model.items() if id not in {key(n) for n in ids}}
         else:
             table.write(upserts(ids, number))
