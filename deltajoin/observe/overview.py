@@ -23,7 +23,8 @@ from upsert.sql.show_create import create_text, masked, plain_view_text, view_te
 from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.predicate import parse_where
-from upsert.store.read.snapshot import Snapshot, Split
+from upsert.store.read.snapshot import Snapshot
+from upsert.store.read.splits import Split
 from upsert.store.table import Table
 from upsert.store.table_options import MATERIALIZED_VIEW
 from upsert.store.upkeep import compaction

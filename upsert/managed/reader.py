@@ -39,7 +39,8 @@ from upsert.store.read.row_metadata import (
     offered,
     rows_with_sequence,
 )
-from upsert.store.read.snapshot import PinnedTable, Snapshot, Split, tasks
+from upsert.store.read.snapshot import PinnedTable, Snapshot
+from upsert.store.read.splits import Split, tasks
 from upsert.store.table import Table
 from upsert.store.version import Version, step_between
 from upsert.streaming_query import begin_task

@@ -27,7 +27,8 @@ from upsert.store.metadata.manifest import Manifest
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.paths import BucketId, Partition
 from upsert.store.predicate import EVERY_ROW, Filter
-from upsert.store.read.snapshot import Snapshot, Split
+from upsert.store.read.snapshot import Snapshot
+from upsert.store.read.splits import Split
 from upsert.store.rows.layout import Layout
 from upsert.store.rows.merge import SortedRows, deletions, merge_runs
 from upsert.store.rows.partitions import beginning_of, is_within, specified

@@ -19,7 +19,7 @@ from upsert.store.files import lookup_index
 from upsert.store.files.data_file import forget_open_files
 from upsert.store.read import lookup
 from upsert.store.read import snapshot as snapshots
-from upsert.store.read.snapshot import tasks
+from upsert.store.read.splits import tasks
 from upsert.store.rows import hashing
 from upsert.store.rows.layout import Layout
 

@@ -14,7 +14,7 @@ from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.metadata.file_set import FileSet
 from upsert.store.paths import BucketId
 from upsert.store.read import snapshot as snapshots
-from upsert.store.read.snapshot import OPEN_BYTES, TASK_BYTES, Split, cut, tasks
+from upsert.store.read.splits import OPEN_BYTES, TASK_BYTES, Split, cut, tasks
 from upsert.store.rows.keys import key_bytes
 from upsert.store.table import Table
 
