@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from upsert import types
+from upsert import nested, types
 from upsert.codec import MAY_BE_MISSING, Jsonable, written_with
 from upsert.conditions import expressions
 from upsert.conditions.evaluate import check_is_condition
@@ -56,7 +56,7 @@ class FieldId(Jsonable):
         number: never used again in its table; 0 for one that was there when its column was made.
     """
 
-    path: types.Path
+    path: nested.Path
     name: str
     number: int = 0
 
@@ -90,7 +90,7 @@ class Column(Jsonable):
     fields: tuple[FieldId, ...] = field(default=(), compare=False, metadata=written_with("fields"))
 
     @property
-    def form(self) -> types.Form:
+    def form(self) -> nested.Form:
         """The type, and what tells the fields in it apart."""
         return form_of(self.type, self.fields)
 
@@ -112,12 +112,12 @@ class Column(Jsonable):
         return replace(self, metadata=None, virtual=False)
 
 
-def form_of(type_: pa.DataType, fields: Iterable[FieldId]) -> types.Form:
+def form_of(type_: pa.DataType, fields: Iterable[FieldId]) -> nested.Form:
     """A type, and what tells the fields in it apart."""
-    return types.Form(type_, {one.path: (one.name, one.number) for one in fields})
+    return nested.Form(type_, {one.path: (one.name, one.number) for one in fields})
 
 
-def fields_after_rename(fields: Iterable[FieldId], path: types.Path, new: str) -> tuple[FieldId, ...]:
+def fields_after_rename(fields: Iterable[FieldId], path: nested.Path, new: str) -> tuple[FieldId, ...]:
     """The ids of a column's fields when one of them has another name.
 
     >>> fields_after_rename([], ("a", "b"), "c")
@@ -132,22 +132,22 @@ def fields_after_rename(fields: Iterable[FieldId], path: types.Path, new: str) -
     return tuple(sorted((one for one in found if (one.name, one.number) != (one.path[-1], 0)), key=_path))
 
 
-def fields_after_drop(fields: Iterable[FieldId], path: types.Path) -> tuple[FieldId, ...]:
+def fields_after_drop(fields: Iterable[FieldId], path: nested.Path) -> tuple[FieldId, ...]:
     """The ids of a column's fields when one of them is gone."""
     return tuple(one for one in fields if not _is_within(one.path, path))
 
 
-def fields_after_add(fields: Iterable[FieldId], path: types.Path, number: int) -> tuple[FieldId, ...]:
+def fields_after_add(fields: Iterable[FieldId], path: nested.Path, number: int) -> tuple[FieldId, ...]:
     """The ids of a column's fields when there is one more."""
     return tuple(sorted((*fields, FieldId(path, path[-1], number)), key=_path))
 
 
-def _is_within(path: types.Path, outer: types.Path) -> bool:
+def _is_within(path: nested.Path, outer: nested.Path) -> bool:
     """Whether a part is another one, or in it."""
     return path[: len(outer)] == outer
 
 
-def _path(one: FieldId) -> types.Path:
+def _path(one: FieldId) -> nested.Path:
     return one.path
 
 

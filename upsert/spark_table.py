@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, NullType, StructField, StructType
 
-from upsert import types
+from upsert import nested, types
 from upsert.arrays import one_array
 from upsert.blobs import rows_of_blobs
 from upsert.connect import is_connect
@@ -181,9 +181,9 @@ def _merging(table: Table, given: StructType) -> list[Alteration]:
 def _merging_parts(path: tuple[str, ...], present: pa.DataType, given: pa.DataType) -> Iterator[Alteration]:
     """Fields that structs of a column lack, and parts of it that have a wider type in a query."""
     if pa.types.is_list(present) and pa.types.is_list(given):
-        pairs = {types.ELEMENT: (present.value_type, given.value_type)}
+        pairs = {nested.ELEMENT: (present.value_type, given.value_type)}
     elif pa.types.is_map(present) and pa.types.is_map(given):
-        pairs = {types.VALUE: (present.item_type, given.item_type)}
+        pairs = {nested.VALUE: (present.item_type, given.item_type)}
     elif pa.types.is_struct(present) and pa.types.is_struct(given):
         there = {field.name: field.type for field in present}
         pairs = {field.name: (there.get(field.name), field.type) for field in given}

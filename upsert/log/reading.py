@@ -45,6 +45,7 @@ from upsert.kafka.client.records import TopicPartition, share
 from upsert.log.messages import DEFINITION_HEADER, Headers, LogChanges, LogDecoder, Mark
 from upsert.log.offset import LogOffset, LogRange, offsets_of_snapshot
 from upsert.log.publisher import LogTopic, last_published, published_at_least
+from upsert.nested import reshaped_column
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
 from upsert.store.log import beginning_of
@@ -56,7 +57,6 @@ from upsert.store.read.pinned_columns import PinnedColumns, PinnedWhere
 from upsert.store.read.snapshot import PinnedTable
 from upsert.store.table import Table
 from upsert.store.version import Version
-from upsert.types import reshaped_column
 
 CHUNK_ROWS: Final = 65_536
 """Records that are read and decoded at once: many enough for speed, few beside a task's memory."""

@@ -13,7 +13,7 @@ from typing import Any, Final, NoReturn, assert_never
 
 import pyarrow as pa
 
-from upsert import types
+from upsert import nested, types
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.schema import (
     Check,
@@ -526,7 +526,7 @@ def _add_field(definition: Definition, path: Sequence[str], type_: pa.DataType) 
     name, *between = path[:-1]
     column = definition.schema.column(_known(definition, name))
     of = f"{definition.owner}: ALTER TABLE: ADD COLUMN {'.'.join(path)}"
-    grown = types.with_field(column.type, between, pa.field(path[-1], type_), f"{of}: column {name!r}")
+    grown = nested.with_field(column.type, between, pa.field(path[-1], type_), f"{of}: column {name!r}")
     number = definition.last_id + 1
     fields = fields_after_add(column.fields, tuple(path[1:]), number)
     changed = replace(column, type=types.canonical(grown, of), fields=fields)
@@ -535,14 +535,14 @@ def _add_field(definition: Definition, path: Sequence[str], type_: pa.DataType) 
 
 def _drop_field(definition: Definition, path: Sequence[str]) -> Definition:
     column, of = _with_part(definition, path, "DROP COLUMN")
-    type_ = types.without_field(column.type, path[1:], of)
+    type_ = nested.without_field(column.type, path[1:], of)
     fields = fields_after_drop(column.fields, tuple(path[1:]))
     return _with_column(definition, replace(column, type=type_, fields=fields))
 
 
 def _rename_field(definition: Definition, path: Sequence[str], new: str) -> Definition:
     column, of = _with_part(definition, path, "RENAME COLUMN")
-    type_ = types.with_name(column.type, path[1:], new, of)
+    type_ = nested.with_name(column.type, path[1:], new, of)
     fields = fields_after_rename(column.fields, tuple(path[1:]), new)
     return _with_column(definition, replace(column, type=type_, fields=fields))
 
@@ -560,7 +560,7 @@ def _widen_part(definition: Definition, path: Sequence[str], type_: pa.DataType)
         return wanted
 
     return _with_column(
-        definition, replace(column, type=types.changed_within(column.type, path[1:], wider, of))
+        definition, replace(column, type=nested.changed_within(column.type, path[1:], wider, of))
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol, Self, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from upsert import types
+from upsert import nested, types
 from upsert.errors import SchemaError
 from upsert.schema import Column, TableSchema
 from upsert.store.metadata.definition import Definition
@@ -132,8 +132,8 @@ class PinnedColumns:
             return narrow
 
         try:
-            return types.reshaped_column(values, now.form, column.form, narrowed, may_lack=False)
-        except types.MissingFieldError as missing:
+            return nested.reshaped_column(values, now.form, column.form, narrowed, may_lack=False)
+        except nested.MissingFieldError as missing:
             name = ".".join((column.name, *missing.args[0]))
             raise SchemaError(
                 f"{self.of}: field {name!r}, which the query began with, must be there, but was dropped; "

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from upsert import types
+from upsert import nested
 from upsert.errors import CorruptTableError, SchemaError
 from upsert.schema import Column, FieldId, TableSchema, form_of
 from upsert.store.files.formats.base import FileForm, without_columns
@@ -200,7 +200,7 @@ class Projection:
 
     layout: Layout
     sources: Mapping[str, str]
-    converted: Mapping[str, types.Form] = field(default_factory=dict)
+    converted: Mapping[str, nested.Form] = field(default_factory=dict)
     is_same: bool = False
 
     @classmethod
@@ -213,15 +213,15 @@ class Projection:
         """The projection of rows whose schema has field ids, but for columns whose names files need."""
         by_id = {_id_of(field, what): field for field in found if _ID in (field.metadata or {})}
         sources = {name: name for name in layout.stored.names if name in _COUNTED and name in found.names}
-        converted: dict[str, types.Form] = {}
+        converted: dict[str, nested.Form] = {}
         for column in layout.schema.physical:
             if (stored := by_id.get(column.id)) is None:
                 continue
             sources[column.name] = stored.name
             form = form_of(stored.type, _fields_of(stored, what))
-            if types.is_same_form(form, column.form):
+            if nested.is_same_form(form, column.form):
                 continue
-            if not types.follows(form, column.form):
+            if not nested.follows(form, column.form):
                 raise _damaged(what, f"column {column.name!r} in a type within {column.type}", stored.type)
             converted[column.name] = form
         unknown = [f.name for f in found if _ID not in (f.metadata or {}) and f.name not in _INTERNAL]
@@ -259,7 +259,7 @@ class Projection:
         found = rows.column(self.sources[field.name])
         if (form := self.converted.get(field.name)) is None:
             return found
-        return types.reshaped(found, form, self.layout.schema.column(field.name).form)
+        return nested.reshaped(found, form, self.layout.schema.column(field.name).form)
 
 
 def _fields_of(field: pa.Field, what: str) -> tuple[FieldId, ...]:

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow.compute as pc
 
-from upsert import types
+from upsert import nested, types
 from upsert.errors import (
     ChangelogError,
     CorruptTableError,
@@ -398,7 +398,7 @@ def field_id_is_given_once(state: DiskState) -> Iterator[Finding]:
             known, must = before.get(column.id), ""
             if known is None and column.id <= old.last_id:
                 must = f"have an id above {old.last_id}, got {column.id}"
-            elif known and not types.follows(known.form, column.form):
+            elif known and not nested.follows(known.form, column.form):
                 was, now = types.sql_name(known.type), types.sql_name(column.type)
                 must = f"stay {was} or become wider, got {now}"
             if must:

@@ -18,6 +18,7 @@ from deltajoin.spark.tables import JoinedTables
 from deltajoin.spec import DeltaJoinSpec, Side
 from tests.deltajoin.spark.steps import Steps
 from upsert.errors import SchemaError
+from upsert.nested import reshaped
 from upsert.schema import Column, ComputedColumn, FieldId, TableSchema, form_of
 from upsert.store import Table
 from upsert.store.alterations import (
@@ -33,7 +34,7 @@ from upsert.store.alterations import (
 )
 from upsert.store.files.data_file import forget_open_files
 from upsert.store.read.pinned_columns import PinnedColumns
-from upsert.types import VARIANT, reshaped
+from upsert.types import VARIANT
 
 AT = pa.struct([("lat", pa.int32()), ("lon", pa.int32())])
 PLACES = TableSchema.of({"id": pa.int64(), "at": AT}, ["id"])
