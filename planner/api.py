@@ -10,7 +10,8 @@ from typing import Any, assert_never, overload
 
 from pyspark.sql import DataFrame
 
-from planner.connect import carried, planned
+from planner.connect.relations import carried
+from planner.connect.text import planned
 from planner.explanation import Explanation, explanation_of, sink_report
 from planner.optimizer import CHEAPER, Trace, optimize_plan
 from planner.plan.keys import unique_keys

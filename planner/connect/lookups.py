@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 from uuid import uuid4
 
 from pyspark.sql import DataFrame
@@ -17,6 +17,7 @@ import deltajoin
 from deltajoin.enrichment import Enrichment, InSource, enriched
 from deltajoin.lookup.declared import source_of
 from deltajoin.temporal import temporal_join
+from planner.connect.relations import relation
 from planner.plan.expressions import Column, are_joinable
 from planner.refusals import PlanError, Refused
 from planner.rules.static_joins import NO_ARROW
@@ -26,12 +27,6 @@ from upsert.catalog.connectors.lookups import looked_up
 from upsert.lookups.options import LookupTable
 from upsert.spark_table import FORMAT
 from upsert.stream_keys import VERSIONS_MARK
-
-
-def relation(df: Any) -> Any:
-    """The plan of a DataFrame of Spark Connect, as it is sent to the server."""
-    return df._plan.to_proto(df.sparkSession.client).root
-
 
 _PLAIN: Final = frozenset({"row-kind", "scan.pinned", "scan.where"})
 """Options of a read of a managed table that a lookup does without: WHERE stays above it."""

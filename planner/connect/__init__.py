@@ -1,0 +1,1 @@
+"""What `optimize` does over Spark Connect, where no plan has been analysed yet."""
