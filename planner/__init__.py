@@ -6,15 +6,8 @@ _require_beside(__name__)  # the joins that this package plans are executed by a
 
 import upsert.spark_version  # noqa: F401  (raises where PySpark is of a version that has too little)
 from planner.api import check_sink, explain, optimize
-from planner.explanation import (
-    AggregateReport,
-    Explanation,
-    JoinReport,
-    Lookups,
-    SinkReport,
-    TableReport,
-    TopicReport,
-)
+from planner.explanation import AggregateReport, Explanation, SinkReport, TopicReport
+from planner.join_reports import JoinReport, Lookups, TableReport
 from planner.optimizer import RULES
 from planner.refusals import PlanBuildError, PlanError
 

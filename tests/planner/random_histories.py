@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import planner
 from planner import PlanError
-from planner.explanation import blurred
+from planner.join_reports import blurred
 from tests.helpers import of_kind
 from tests.planner.in_steps import by_session, joined_in_steps, local, step_of, versions_of
 from tests.planner.random_queries import SCHEMAS, GroupedQuery, grouped_queries, queries

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import planner
 from planner import PlanError
-from planner.explanation import blurred
+from planner.join_reports import blurred
 from planner.spark.state import agree
 from tests.planner.random_histories import CHANGES, write
 from tests.planner.random_queries import SCHEMAS, queries, queries_with_unions
