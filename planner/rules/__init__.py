@@ -1,1 +1,1 @@
-"""One rule a module: a function of the module's name that rewrites a node, refuses it, or passes."""
+"""Rules, a file for each subject: a function each, which rewrites a node, refuses it, or passes."""
