@@ -23,7 +23,7 @@ from upsert.errors import ConfigurationError, CorruptTableError, TableExistsErro
 from upsert.flock import locked
 from upsert.options import suggestion
 from upsert.sql.tokens import NAME_RULE
-from upsert.store.log import drop_log
+from upsert.store.log.lifecycle import drop_log
 from upsert.store.metadata import table_file
 from upsert.store.metadata.table_file import FREE
 from upsert.store.paths import COMPACTION_ERROR, TABLE_FILE

@@ -30,7 +30,7 @@ from upsert.log.messages import LogEncoder
 from upsert.log.publisher import LogTopic
 from upsert.rowkind import DELETE, UPDATE_AFTER, with_row_kind
 from upsert.store.files.data_file import DataFile
-from upsert.store.log import LoggedTable, LogSystem
+from upsert.store.log.base import LoggedTable, LogSystem
 from upsert.store.log_options import TOPIC, LogOptions
 from upsert.store.metadata.file_entry import FileEntry
 

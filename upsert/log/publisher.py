@@ -38,7 +38,9 @@ from upsert.kafka.client.transactions import Marker, produce_once, read_marker, 
 from upsert.log.messages import LogDecoder, LogEncoder, marks
 from upsert.retry import retried
 from upsert.store.commit.committer import note_ends
-from upsert.store.log import LoggedTable, beginning_of, hold
+from upsert.store.log.base import LoggedTable
+from upsert.store.log.files import beginning_of
+from upsert.store.log.publishing import hold
 from upsert.store.log_options import LogOptions
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.read.changes import Scope, StepLimit, changes_between, cut, data_commits, has_gap

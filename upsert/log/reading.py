@@ -48,7 +48,7 @@ from upsert.log.publisher import LogTopic, last_published, published_at_least
 from upsert.nested import reshaped_column
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
-from upsert.store.log import beginning_of
+from upsert.store.log.files import beginning_of
 from upsert.store.log_options import ALL, LogOptions
 from upsert.store.metadata.definition import Definition
 from upsert.store.predicate import Filter, parse_where

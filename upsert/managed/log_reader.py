@@ -27,7 +27,7 @@ from upsert.managed.reader import ChangesPartition, ChangesReader, version_of
 from upsert.managed.stepping import Offset
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.spark_table import FORMAT, to_spark
-from upsert.store.log import beginning_of
+from upsert.store.log.files import beginning_of
 from upsert.store.table import Table
 from upsert.store.version import Version
 from upsert.streaming_query import QUERY_ID, task_property

@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from upsert.errors import LogNotPublishedError, TableNotFoundError
-from upsert.store import log, paths
+from upsert.store import paths
 from upsert.store.commit.committer import Committer
+from upsert.store.log import publishing
 from upsert.store.metadata.history import History
 from upsert.store.metadata.table_file import read
 from upsert.store.table import Table
@@ -48,7 +49,7 @@ def maintain(path: str, *, is_log_behind: bool = False) -> None:
     table = Table.open(path)
     with background.compaction_lock(table.root, wait=True):
         run(path)
-    failure = log.after_commit(table.as_logged(), table.published.latest()) if is_log_behind else None
+    failure = publishing.after_commit(table.as_logged(), table.published.latest()) if is_log_behind else None
     table.maintain()
     if failure is not None:
         raise failure

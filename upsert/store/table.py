@@ -23,13 +23,14 @@ from upsert.errors import (
 )
 from upsert.schema import TableSchema
 from upsert.show import html
-from upsert.store import log, paths
+from upsert.store import paths
 from upsert.store.alterations import Alteration
 from upsert.store.commit import append, deletion, staging
 from upsert.store.commit.append import Terms
 from upsert.store.commit.committer import Committed, Committer
 from upsert.store.commit.staging import Rows, StagedFiles
-from upsert.store.log import LoggedTable
+from upsert.store.log import lifecycle, publishing
+from upsert.store.log.base import LoggedTable
 from upsert.store.metadata import table_file, tag_file
 from upsert.store.metadata.definition import Definition
 from upsert.store.metadata.history import History
@@ -122,11 +123,11 @@ class Table:
         stored = with_metadata_aside(schema, f"table {os.path.basename(folder)!r}")
         stored.check_new_names()
         if if_not_exists:
-            log.checked(folder, stored, options)
+            lifecycle.checked(folder, stored, options)
             with suppress(TableNotFoundError):
                 return cls.open(folder)
         try:
-            return cls(log.create(folder, stored, options))
+            return cls(lifecycle.create(folder, stored, options))
         except TableExistsError:
             if not if_not_exists:
                 raise
@@ -318,7 +319,7 @@ class Table:
             LogNotPublishedError: the rows are deleted, and the table's log does not say so yet.
             OSError: the disk refused; nothing was deleted.
         """
-        log.before_commit(self.as_logged())
+        publishing.before_commit(self.as_logged())
         rows = parse_where(where, self.schema)
         return self._settled(deletion.delete(self._committer, self._snapshot_of, rows, tracked=tracked))
 
@@ -336,7 +337,7 @@ class Table:
             SchemaError: ``spec`` does not fit the table, or is empty.
         """
         dropped = deletion.to_drop(self.schema, spec, f"table {self.name!r}")
-        log.before_commit(self.as_logged())
+        publishing.before_commit(self.as_logged())
         return self._settled(deletion.drop(self._committer, dropped, tracked=tracked))
 
     def rollback_to(self, snapshot: int | str) -> Snapshot:
@@ -477,13 +478,13 @@ class Table:
     ) -> Terms:
         both = append.transaction_of(writer_id, transaction)
         self.published.latest()  # rows may have been written under a definition that is new to this process
-        log.before_commit(self.as_logged())
-        announce = None if overwrite else log.announcer(self.as_logged, tracked)
+        publishing.before_commit(self.as_logged())
+        announce = None if overwrite else publishing.announcer(self.as_logged, tracked)
         return Terms(both, overwrite, tracked, announce)
 
     def _settled(self, done: Committed) -> Snapshot:
         """What follows a commit: the log gets its changes before any of them can expire."""
-        failure = log.after_commit(self.as_logged(), done.info)
+        failure = publishing.after_commit(self.as_logged(), done.info)
         background.after_commit(self._committer, self.options, done)
         if done.added and not self.options.write_only:
             failure = self._after_partitions_expired() or failure
@@ -660,10 +661,10 @@ class Table:
                 the table's no more, and the same call tries again to delete its topic.
             LogNotPublishedError: the table has got a log, which lacks what was committed meanwhile.
         """
-        has_got_log = log.alter_table(self._committer, changes)
+        has_got_log = lifecycle.alter_table(self._committer, changes)
         background.after_alter(self._committer, self.options)
         if has_got_log:
-            failure = log.after_commit(self.as_logged(), self.published.latest())
+            failure = publishing.after_commit(self.as_logged(), self.published.latest())
             if failure is not None:
                 raise failure
 
@@ -708,7 +709,7 @@ class Table:
         age = partition_expiry.asked_age(
             self.definition, older_than_s, timestamp_formatter, timestamp_pattern
         )
-        log.before_commit(self.as_logged())
+        publishing.before_commit(self.as_logged())
         done, gone = partition_expiry.drop_expired(self._committer, age)
         self._settled(done)
         return tuple(sorted(map(partition_name, gone)))
@@ -716,7 +717,7 @@ class Table:
     def _after_partitions_expired(self) -> LogNotPublishedError | None:
         """Drop the partitions that have expired, after a commit; what became of the log, if that failed."""
         done = partition_expiry.after_commit(self._committer, self.options.partition_age)
-        return None if done is None else log.after_commit(self.as_logged(), done.info)
+        return None if done is None else publishing.after_commit(self.as_logged(), done.info)
 
     def maintain(self) -> None:
         """Drop the partitions and expire the snapshots that are due, as commits do.
@@ -824,7 +825,7 @@ class Table:
             KafkaUnavailableError, DeliveryError: Kafka did not take them; call again.
         """
         self.published.latest()
-        return log.publish(self.as_logged(), accept_gap=accept_gap)
+        return publishing.publish(self.as_logged(), accept_gap=accept_gap)
 
     def compact(
         self, partition: Mapping[str, object] | None = None, buckets: Collection[int] | None = None

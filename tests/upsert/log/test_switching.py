@@ -25,9 +25,10 @@ from upsert.kafka.client import admin
 from upsert.kafka.client.connection import Connection
 from upsert.log import kafka_log
 from upsert.schema import TableSchema
-from upsert.store import log
 from upsert.store.alterations import ResetOptions, SetOptions
-from upsert.store.log import POINTS
+from upsert.store.log import publishing
+from upsert.store.log.files import LogBeginning, beginnings
+from upsert.store.log.lifecycle import POINTS, drop_log
 from upsert.store.retention.expiry import CONSUMER
 from upsert.store.table import Table
 from upsert.testing import LocalKafka
@@ -160,9 +161,9 @@ def test_topic_of_others_is_neither_taken_nor_deleted(servers: str, tmp_path: Pa
     with pytest.raises(ConfigurationError, match="is there already; delete it, or leave"):
         table.alter(on(servers, **{"log.kafka.topic": theirs}))
     assert table.options.log.is_kafka is False
-    assert log.beginnings(table.root, table.uuid) == ()
+    assert beginnings(table.root, table.uuid) == ()
     table.alter(OFF)
-    log.drop_log(table.path)
+    drop_log(table.path)
     assert theirs in topics_like(servers, other)
 
 
@@ -176,8 +177,8 @@ def test_topic_that_could_not_be_deleted_is_deleted_by_the_same_statement(
         with pytest.raises(KafkaUnavailableError, match=r"could not be deleted: .*; repeat ALTER TABLE"):
             table.alter(OFF)
     table.write(rows(("+I", 1, "a")))
-    [left] = log.beginnings(table.root, table.uuid)
-    log.LogBeginning(left.topic, state=left.state, properties={"bootstrap.servers": servers}).write(
+    [left] = beginnings(table.root, table.uuid)
+    LogBeginning(left.topic, state=left.state, properties={"bootstrap.servers": servers}).write(
         table.root, table.uuid
     )
     table.alter(OFF)
@@ -198,7 +199,7 @@ def test_statements_turn_it_on_publish_what_it_lacks_and_turn_it_off(
         f"ALTER TABLE parcels SET ('log.system' = 'kafka', 'log.kafka.bootstrap.servers' = '{servers}')"
     )
     with monkeypatch.context() as patch:
-        patch.setattr(log, "after_commit", lambda *_: None)
+        patch.setattr(publishing, "after_commit", lambda *_: None)
         catalog.sql("DELETE FROM parcels WHERE id = 1")
     result = CliRunner().invoke(app, ["publish-log", "parcels", "--json", "-w", str(catalog.warehouse)])
     assert (result.exit_code, json.loads(result.stdout)) == (0, {"commits published": 1})
@@ -256,5 +257,5 @@ def test_dropped_after_a_kill_the_table_takes_its_topics_along(servers: str, tmp
         how = "on" if point == "switch.after-topic" else "off"
         assert started("switch", table.path, how, servers, failpoint=point).wait(120) == KILLED
         assert len(topics_like(servers, table)) == 1
-        log.drop_log(table.path)
+        drop_log(table.path)
         assert topics_like(servers, table) == set()

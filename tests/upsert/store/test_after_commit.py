@@ -12,9 +12,11 @@ import pytest
 from tests.upsert.store.samples import ids_of
 from upsert.errors import ConfigurationError, LogNotPublishedError, UnknownOutcomeError
 from upsert.schema import TableSchema
-from upsert.store import Table, Version, compactor, log
+from upsert.store import Table, Version, compactor
 from upsert.store.alterations import SetOptions
 from upsert.store.commit import append, committer, staging
+from upsert.store.log import publishing
+from upsert.store.log.base import LoggedTable
 from upsert.store.metadata import table_file
 from upsert.store.metadata.history import History
 from upsert.store.metadata.snapshot import SnapshotInfo
@@ -51,9 +53,9 @@ def test_a_log_that_fails_in_whatever_way_says_that_the_rows_are_there(
                     patched.setattr(History, "latest", no_answer)
                 no_answer()
 
-        patched.setattr(log, "before_commit", lambda _: None)
-        patched.setattr(log, "announcer", lambda *_: None)
-        patched.setattr(log, "log_system", lambda _: _NoLog)
+        patched.setattr(publishing, "before_commit", lambda _: None)
+        patched.setattr(publishing, "announcer", lambda *_: None)
+        patched.setattr(publishing, "log_system", lambda _: _NoLog)
         with pytest.raises(LogNotPublishedError, match=r"committed as snapshot 1; .* did not answer"):
             table.write(ROWS)
     assert ids_of(table) == [1, 2]
@@ -71,7 +73,7 @@ def test_a_compaction_service_goes_on_while_the_log_is_away_and_sends_what_it_la
 
     class _Log:
         @staticmethod
-        def publish(logged: log.LoggedTable, **_: object) -> int:
+        def publish(logged: LoggedTable, **_: object) -> int:
             sent.append(logged.published.latest().id)
             if len(sent) < 3:
                 no_answer()
@@ -87,9 +89,9 @@ def test_a_compaction_service_goes_on_while_the_log_is_away_and_sends_what_it_la
         if len(rounds) == 5:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(log, "before_commit", lambda _: None)
-    monkeypatch.setattr(log, "claim", lambda *_: None)
-    monkeypatch.setattr(log, "log_system", lambda _: _Log)
+    monkeypatch.setattr(publishing, "before_commit", lambda _: None)
+    monkeypatch.setattr(publishing, "claim", lambda *_: None)
+    monkeypatch.setattr(publishing, "log_system", lambda _: _Log)
     monkeypatch.setattr("time.sleep", pause)
     with pytest.raises(KeyboardInterrupt):
         compactor.watch(table.path, 0.0)
@@ -181,7 +183,7 @@ def test_the_log_of_a_table_that_may_be_there_yet_stays(
     def fails(*_: object) -> None:
         raise failure
 
-    monkeypatch.setattr(log, "log_system", lambda _: Log)
+    monkeypatch.setattr(publishing, "log_system", lambda _: Log)
     monkeypatch.setattr(table_file, "create", fails)
     with pytest.raises(type(failure)):
         Table.create(tmp_path / "t", TableSchema.of({"id": pa.int64()}), options)

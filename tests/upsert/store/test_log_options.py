@@ -12,7 +12,7 @@ from upsert.schema import TableSchema
 from upsert.sql.show_create import create_text
 from upsert.store import paths
 from upsert.store.alterations import ResetOptions, SetOptions, altered
-from upsert.store.log import LogBeginning
+from upsert.store.log.files import LogBeginning
 from upsert.store.log_options import LogOptions
 from upsert.store.metadata import table_file
 from upsert.store.metadata.definition import Definition

@@ -20,7 +20,7 @@ from upsert.catalog.warehouse import Warehouse
 from upsert.errors import CommitConflictError, CorruptTableError, TableExistsError
 from upsert.failpoints import reach
 from upsert.store import paths
-from upsert.store.log import log_dropper
+from upsert.store.log.lifecycle import log_dropper
 from upsert.store.metadata.table_file import STAGE, Pointer, definition_of, show_stream, value_in
 from upsert.store.storage import storage_of
 from upsert.store.storage.lease import KeptLease, Lease

@@ -30,7 +30,7 @@ from upsert.store import paths
 from upsert.store.commit import change
 from upsert.store.files.data_file import DataFile, check_bytes, forget_open_files
 from upsert.store.files.lookup_index import HashIndex, KeyIndex, StoredHashes, upper_halves
-from upsert.store.log import beginnings
+from upsert.store.log.files import beginnings
 from upsert.store.metadata.definition import Definition
 from upsert.store.metadata.file_entry import FileEntry, bounds
 from upsert.store.metadata.file_set import FileSet

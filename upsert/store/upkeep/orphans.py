@@ -26,7 +26,7 @@ from upsert.failpoints import reach
 from upsert.store import paths
 from upsert.store.commit.change import Change
 from upsert.store.commit.committer import Committer
-from upsert.store.log import drop_log
+from upsert.store.log.lifecycle import drop_log
 from upsert.store.metadata import table_file, tag_file
 from upsert.store.metadata.history import History
 from upsert.store.metadata.snapshot import SnapshotInfo, refs_of

@@ -10,7 +10,7 @@ import pytest
 
 from upsert.schema import TableSchema
 from upsert.store import paths
-from upsert.store.log import GONE, LogBeginning
+from upsert.store.log.files import GONE, LogBeginning
 from upsert.store.metadata.definition import Definition
 from upsert.store.metadata.snapshot import ManifestRef, SnapshotInfo
 from upsert.store.metadata.tag_file import Tag

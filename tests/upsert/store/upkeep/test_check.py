@@ -19,8 +19,9 @@ from tests.upsert.store.upkeep.damage import (
     with_values,
 )
 from upsert.schema import TableSchema
-from upsert.store import Table, Version, log, paths
+from upsert.store import Table, Version, paths
 from upsert.store.checksums import checksum_of
+from upsert.store.log.files import LogBeginning
 from upsert.store.metadata import folding
 from upsert.store.retention import consumers
 from upsert.store.upkeep import check
@@ -180,7 +181,7 @@ def other_options(table: Table) -> None:
 
 
 def log_that_nobody_can_read(table: Table) -> None:
-    log.LogBeginning("logged").write(table.root, table.uuid)
+    LogBeginning("logged").write(table.root, table.uuid)
     garbage(lambda _: paths.log_file("logged"))(table)
 
 

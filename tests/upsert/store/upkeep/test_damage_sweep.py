@@ -18,10 +18,11 @@ import pytest
 from tests.upsert.store.disk import finish, start
 from upsert.errors import CorruptTableError
 from upsert.schema import Column, TableSchema
-from upsert.store import Table, Version, log, paths
+from upsert.store import Table, Version, paths
 from upsert.store.alterations import AddColumn
 from upsert.store.files.data_file import forget_open_files
 from upsert.store.files.formats import narrow
+from upsert.store.log.files import LogBeginning, beginnings
 from upsert.store.metadata import history
 
 SCHEMA: Final = TableSchema.of(
@@ -57,7 +58,7 @@ def new_table(path: Path, first: int, options: dict[str, str]) -> Table:
     table.write(gone, writer_id="loader", transaction=3)
     table.expire(keep=2)
     table.hold("reader", Version.complete(table.snapshot().id))
-    log.LogBeginning("topic", 1, 5).write(table.root, table.uuid)
+    LogBeginning("topic", 1, 5).write(table.root, table.uuid)
     return table
 
 
@@ -97,7 +98,7 @@ def said(path: str) -> dict[str, Any]:
         "hubs": _ordered(hubs),
         "tags": table.tags(),
         "consumers": table.consumers(),
-        "logs": log.beginnings(table.root, table.uuid),
+        "logs": beginnings(table.root, table.uuid),
     }
 
 
