@@ -39,7 +39,7 @@ from upsert.formats.avro_schema import (
     ticks,
 )
 from upsert.formats.base import BadMessage, Decoded, Format, FormatContext
-from upsert.metadata_columns import MetadataKey
+from upsert.formats.metadata_columns import MetadataKey
 from upsert.options import Option
 
 _INTEGERS: Final = ("int", "long")

@@ -19,8 +19,8 @@ from upsert import options
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.formats import avro
 from upsert.formats.base import BadMessage, Decoded, Format, FormatContext
+from upsert.formats.metadata_columns import MetadataKey
 from upsert.formats.schema_registry import RegistryConfig, SchemaRegistry, shared_registry
-from upsert.metadata_columns import MetadataKey
 from upsert.options import Option, Secret
 
 MAGIC: Final = b"\x00"

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from upsert.arrays import Positions
 from upsert.errors import ConfigurationError
-from upsert.metadata_columns import MetadataKey
+from upsert.formats.metadata_columns import MetadataKey
 from upsert.options import Option
 
 

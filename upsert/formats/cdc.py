@@ -24,8 +24,8 @@ from upsert import types
 from upsert.arrays import Mask, Positions, is_null, one_array
 from upsert.errors import ConfigurationError
 from upsert.formats.base import BadMessage, Decoded, Encoder, Format, FormatContext, Side
+from upsert.formats.metadata_columns import MetadataKey
 from upsert.formats.text_values import shown
-from upsert.metadata_columns import MetadataKey
 from upsert.options import Option
 from upsert.rowkind import every_kind, signs
 

@@ -26,8 +26,8 @@ from upsert.formats.cdc import ChangedRows, Envelopes, Images
 from upsert.formats.json import JsonEncoder
 from upsert.formats.json_reader import JsonReader
 from upsert.formats.json_values import SHARED_OPTIONS, JsonDialect, check_types, parse
+from upsert.formats.metadata_columns import MetadataKey
 from upsert.formats.text_values import TimestampStandard, read_column
-from upsert.metadata_columns import MetadataKey
 from upsert.options import Option
 
 

@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 from upsert.arrays import Mask, Positions, is_null, one_array
 from upsert.errors import SchemaError
 from upsert.formats.base import BadMessage, Decoded, Side
+from upsert.formats.metadata_columns import MetadataColumn
 from upsert.kafka.client.records import ALWAYS, record_column, record_values
 from upsert.kafka.table import KafkaTable, RecordPart
-from upsert.metadata_columns import MetadataColumn
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import Column
 from upsert.store.rows.keys import same_keys

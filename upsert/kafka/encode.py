@@ -25,10 +25,10 @@ import pyarrow.compute as pc
 
 from upsert.arrays import Mask, Positions, one_array
 from upsert.errors import ChangelogError, ConfigurationError, SchemaError
+from upsert.formats.metadata_columns import cast
 from upsert.kafka.client.records import header_lists, named_headers, record_column
 from upsert.kafka.table import KafkaTable, RecordPart
 from upsert.materializer.choice import Sink
-from upsert.metadata_columns import cast
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind, signs
 from upsert.schema import TableSchema
 from upsert.store.rows.conform import conform

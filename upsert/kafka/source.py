@@ -38,6 +38,7 @@ from upsert.changelog.image_log import ImageLog
 from upsert.changelog.normalizer import Expiry, folded
 from upsert.errors import ConfigurationError, RecordsExpiredError, SchemaError
 from upsert.formats.base import BadMessage
+from upsert.formats.metadata_columns import MetadataColumn
 from upsert.kafka.client import admin
 from upsert.kafka.client.admin import GroupCommits
 from upsert.kafka.client.connection import Connection
@@ -51,7 +52,6 @@ from upsert.kafka.options import PLAIN, UPSERT
 from upsert.kafka.planning import Offset, Planner, Range, ranges, split
 from upsert.kafka.sink import BatchWriter, StreamWriter, declared_for_write
 from upsert.kafka.table import SPARK_FORMATS, KafkaTable
-from upsert.metadata_columns import MetadataColumn
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import Column, TableSchema
 from upsert.spark_table import to_spark

@@ -17,11 +17,11 @@ import pyarrow as pa
 from upsert import options as option_parser
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.formats.base import FORMATS, Format, FormatContext, Side, format_named
+from upsert.formats.metadata_columns import MetadataColumn, MetadataKey, resolve
 from upsert.kafka.client.connection import Connection, check_allowed
 from upsert.kafka.client.java_properties import translated
 from upsert.kafka.client.records import record_metadata
 from upsert.kafka.options import CONNECTOR_ALIASES, ONE_TASK, PLAIN, UPSERT, parse
-from upsert.metadata_columns import MetadataColumn, MetadataKey, resolve
 from upsert.schema import TableSchema
 from upsert.types import is_scalar
 

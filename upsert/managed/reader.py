@@ -18,10 +18,10 @@ from pyspark.sql.types import StructType
 
 from upsert import types
 from upsert.errors import ConfigurationError, SnapshotExpiredError
+from upsert.formats.metadata_columns import MetadataKey
 from upsert.log.offset import LOG
 from upsert.managed.options import ReadOptions
 from upsert.managed.stepping import Offset, SteppingReader
-from upsert.metadata_columns import MetadataKey
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import TableSchema
 from upsert.spark_table import FORMAT, read_columns, to_spark

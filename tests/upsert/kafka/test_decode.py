@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from upsert import types
 from upsert.changelog.image_log import ImageLog
 from upsert.formats.base import FORMATS, Decoded, Decoder, Format
+from upsert.formats.metadata_columns import MetadataKey
 from upsert.formats.raw import FORMAT as RAW
 from upsert.kafka.client.records import RECORD_SCHEMA
 from upsert.kafka.declaration import struct_of
@@ -24,7 +25,6 @@ from upsert.kafka.decode import DecodedRecords, RecordDecoder
 from upsert.kafka.encode import RecordEncoder, written_schema
 from upsert.kafka.options import PLAIN, UPSERT
 from upsert.kafka.table import KafkaTable
-from upsert.metadata_columns import MetadataKey
 from upsert.schema import Column, TableSchema
 from upsert.spark_table import arrow_schema, to_spark
 

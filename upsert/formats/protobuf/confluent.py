@@ -20,12 +20,12 @@ from upsert.errors import SchemaError
 from upsert.formats import avro_confluent
 from upsert.formats.avro_confluent import HEADER_BYTES
 from upsert.formats.base import BadMessage, Decoded, Format, FormatContext
+from upsert.formats.metadata_columns import MetadataKey
 from upsert.formats.protobuf import descriptors as d
 from upsert.formats.protobuf import format as plain
 from upsert.formats.protobuf import wire
 from upsert.formats.protobuf.format import ProtobufCodec, given_message, shared_codec, writing_codec
 from upsert.formats.schema_registry import RegistryConfig, shared_registry
-from upsert.metadata_columns import MetadataKey
 
 NAME: Final = "protobuf-confluent"
 _ID, _VERSION, _MESSAGE = "schema-id", "schema-version", "message-name"

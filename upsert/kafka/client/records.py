@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert import types
-from upsert.metadata_columns import MetadataKey, cast
+from upsert.formats.metadata_columns import MetadataKey, cast
 
 
 class TopicPartition(NamedTuple):

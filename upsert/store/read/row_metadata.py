@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from upsert import types
 from upsert.errors import SchemaError
-from upsert.metadata_columns import MetadataKey, resolve
+from upsert.formats.metadata_columns import MetadataKey, resolve
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, ComputedColumn, TableSchema
 from upsert.store.metadata.file_entry import FileEntry

@@ -7,7 +7,7 @@ import pytest
 
 from upsert import types
 from upsert.errors import SchemaError
-from upsert.metadata_columns import MetadataColumn, MetadataKey, cast, resolve
+from upsert.formats.metadata_columns import MetadataColumn, MetadataKey, cast, resolve
 from upsert.schema import Column, TableSchema
 
 OFFERED = {
