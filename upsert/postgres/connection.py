@@ -78,7 +78,7 @@ def _opened(table: PostgresTable, runner: asyncio.Runner) -> Connection:
             )
         )
 
-    away = (OSError, *_away())
+    away: tuple[type[Exception], ...] = (OSError, *_away())
     try:
         return retried(
             connect,
