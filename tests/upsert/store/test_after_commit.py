@@ -15,7 +15,7 @@ from upsert.schema import TableSchema
 from upsert.store import Table, Version, compactor
 from upsert.store.alterations import SetOptions
 from upsert.store.commit import append, committer, staging
-from upsert.store.log import publishing
+from upsert.store.log import lifecycle, publishing
 from upsert.store.log.base import LoggedTable
 from upsert.store.metadata import table_file
 from upsert.store.metadata.history import History
@@ -183,7 +183,7 @@ def test_the_log_of_a_table_that_may_be_there_yet_stays(
     def fails(*_: object) -> None:
         raise failure
 
-    monkeypatch.setattr(publishing, "log_system", lambda _: Log)
+    monkeypatch.setattr(lifecycle, "log_system", lambda _: Log)
     monkeypatch.setattr(table_file, "create", fails)
     with pytest.raises(type(failure)):
         Table.create(tmp_path / "t", TableSchema.of({"id": pa.int64()}), options)
