@@ -1,7 +1,6 @@
 """Which changes a Canal message holds, and how a change is written."""
 
 from datetime import UTC, datetime
-from decimal import Decimal
 from functools import partial
 from typing import Any
 
@@ -12,9 +11,8 @@ from hypothesis import strategies as st
 
 from tests.upsert.formats import json_changes
 from tests.upsert.formats.json_changes import changes
-from upsert import types
-from upsert.errors import ConfigurationError, SchemaError
-from upsert.formats.base import FormatContext, Side
+from upsert.errors import ConfigurationError
+from upsert.formats.base import FormatContext
 from upsert.formats.cdc_json import CANAL as FORMAT
 from upsert.options import parse
 
@@ -210,30 +208,6 @@ def test_ignored_errors_are_null_and_unreadable_messages_leave_no_trace() -> Non
 def test_bad_options_are_refused(key: str, text: str) -> None:
     with pytest.raises(ConfigurationError, match=key):
         parse("canal-json", FORMAT.options, {key: text})
-
-
-def test_options_of_what_is_written() -> None:
-    options = {
-        "encode.decimal-as-plain-number": "true",
-        "timestamp-format.standard": "ISO-8601",
-        "map-null-key.mode": "LITERAL",
-        "map-null-key.literal": "none",
-    }
-    small = pa.array([Decimal("1E-9")], pa.decimal128(10, 9))
-    rows = pa.table({"d": small, "t": pa.array([0], types.TIMESTAMP)})
-    context = FormatContext(rows.schema, parse("canal-json", FORMAT.options, options))
-    (message,) = FORMAT.encoder(context).encode(rows).to_pylist()
-    assert b'{"d":0.000000001,"t":"1970-01-01T00:00:00Z"}' in message
-    assert FORMAT.decoder(context).decode(pa.array([message])).rows.equals(rows)
-    default = FormatContext(rows.schema, parse("canal-json", FORMAT.options, {}))
-    assert b'{"d":1E-9,"t":"1970-01-01 00:00:00Z"}' in FORMAT.encoder(default).encode(rows).to_pylist()[0]
-
-
-def test_check_refuses_keys_and_maps_without_names() -> None:
-    with pytest.raises(ConfigurationError, match="a key is no change"):
-        FORMAT.check(FormatContext(N, side=Side.KEY))
-    with pytest.raises(SchemaError, match="key of type STRING"):
-        FORMAT.check(FormatContext(pa.schema([("m", pa.map_(pa.int32(), pa.string()))])))
 
 
 def test_positive_kinds_are_written_as_inserts_and_negative_ones_as_deletes() -> None:
