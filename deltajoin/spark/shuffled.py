@@ -33,6 +33,7 @@ from upsert.codec import MAY_BE_MISSING, Jsonable
 from upsert.errors import BrokenPayloadError, ConfigurationError
 from upsert.managed.task_counts import add
 from upsert.spark_table import for_spark, rows_for_spark
+from upsert.streaming_query import begin_task
 
 SHARD_COLUMN: Final = "shard"
 BLOBS: Final = f"{SHARD_COLUMN} INT, {BLOB_COLUMN} BINARY"
@@ -124,6 +125,7 @@ class JoinShard:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Consolidated rows of the shard."""
+        begin_task()
         blobs: list[pa.Buffer] = []
         shard = 0
         for batch in batches:

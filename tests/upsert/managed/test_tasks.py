@@ -2,6 +2,9 @@
 
 import gc
 import pickle
+import platform
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -157,6 +160,36 @@ def test_the_driver_reads_no_rows_of_streams_and_batches(
     assert keyed.check(deep=True) == counted.check(deep=True) == ()
     write(rows.where("id = 1"), counted.path, overwrite=True)
     assert {id for id, _ in multiset(counted.snapshot().scan())} == {1}
+
+
+_PAGES_THAT_COME_AGAIN = """
+import resource
+import numpy as np
+from upsert.streaming_query import keep_freed_memory
+
+def work():
+    for rows in (25_000, 50_000, 12_500, 37_500):
+        arrays = [np.ones(rows * count) for count in (1, 2, 3)]
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    work()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+work()
+print(faults(), end=" ")
+keep_freed_memory()
+work()
+print(faults())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other libraries of C have no such settings")
+def test_freed_memory_is_used_again_without_new_pages() -> None:
+    child = [sys.executable, "-c", _PAGES_THAT_COME_AGAIN]
+    before, after = map(int, subprocess.run(child, check=True, capture_output=True, text=True).stdout.split())
+    assert before > 100
+    assert after < before / 10
 
 
 def test_what_a_process_has_loaded_is_left_out_of_its_garbage_collections(spark: SparkSession) -> None:
