@@ -171,7 +171,11 @@ class Sums:
 
     def count(self, *conditions: str | None) -> str:
         """The number of rows for which all conditions are true."""
-        return f"coalesce({self.keep(f'sum({_SIGN}){_where(*conditions)}')}, 0L)"
+        return f"coalesce({self.counted(*conditions)}, 0L)"
+
+    def counted(self, *conditions: str | None) -> str:
+        """Name of the column that holds it."""
+        return self.keep(f"sum({_SIGN}){_where(*conditions)}")
 
 
 @dataclass(frozen=True)

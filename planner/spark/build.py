@@ -345,6 +345,11 @@ class SumsOf:
         """Names of the sums, by their Spark SQL over a row."""
         return self._sums.names
 
+    @property
+    def count(self) -> str:
+        """Name of the sum that tells how many rows a group has."""
+        return self._sums.counted()
+
     def by_group(self, rows: DataFrame) -> DataFrame:
         """The sums over some rows with their kinds, by group."""
         rows = _with_columns(rows, self._sums.parts)

@@ -35,8 +35,6 @@ from upsert.views.refresh import Computed
 
 _KEY: Final = "key_"
 
-_NO_ROWS: Final = (RowKind.DELETE.value, RowKind.UPDATE_BEFORE.value)
-
 
 class ResultTable:
     """The rows of one aggregate where a plan reads them."""
@@ -48,9 +46,8 @@ class ResultTable:
         self._groups = stage.group_outputs
         session, sums = planning.catalyst.session, stage.opened()
         changed = frames.read_changes(session, sums.path, scan_source="files")
-        after = changed.where(~F.col(ROW_KIND_COLUMN).isin(*_NO_ROWS)).drop(ROW_KIND_COLUMN)
-        self._changes = planning.template(self._made(after))
-        all_rows = self._made(frames.read(session, sums.path, 0))
+        self._changes = planning.template(self._made(stage.changed_results(changed)))
+        all_rows = self._made(stage.results(frames.read(session, sums.path, 0)))
         self._rows = planning.template(all_rows.where(F.col(ROW_KIND_COLUMN) != RowKind.DELETE.value))
         self._outputs = stage.stage.columns
         self._schema = self._schema_of(all_rows, looked_up(plan, self._outputs))
@@ -121,9 +118,8 @@ class ResultTable:
             return None
         return snapshot_of(Table.open(self._path), {uuid: versions[uuid] for uuid in self._stage.bases})
 
-    def _made(self, sums: DataFrame) -> DataFrame:
-        """The table's rows and their kind, of rows of the stage."""
-        results = self._stage.results(sums)
+    def _made(self, results: DataFrame) -> DataFrame:
+        """The table's rows and their kind, of results of the stage."""
         names = [f"column_{number}" for number in range(len(results.columns) - 1)]
         numbered = results.toDF(*names, ROW_KIND_COLUMN)
         return numbered.select(*names, *self._keys(numbered), ROW_KIND_COLUMN)

@@ -132,6 +132,16 @@ class StageTable:
         groups = kept.select(*values, *self._sums.kept.values())
         return self.catalyst.dataframe(self._sums.results(self.catalyst, groups))
 
+    def changed_results(self, changes: DataFrame) -> DataFrame:
+        """The same of the table's changes, for each group that has changed.
+
+        A group that no row is left of stays, with sums of nothing, until all sums are computed again.
+        """
+        kind, count = F.col(ROW_KIND_COLUMN), self._sums.count
+        left = F.when(kind == RowKind.DELETE.value, F.lit(0).cast("bigint")).otherwise(F.col(count))
+        after = changes.where(kind != RowKind.UPDATE_BEFORE.value).withColumn(count, left)
+        return self.results(after)
+
     def at(self, versions: Versions) -> tuple[Table, int]:
         """The table, and its snapshot that stands for some versions of the base tables: brought there.
 

@@ -34,7 +34,7 @@ def expected(catalog: Catalog, name: str) -> Counter[str]:
 @pytest.mark.parametrize(
     ("names", "few"),
     [
-        (["tumble", "grouping sets", "intersect"], 50_000),
+        (["tumble", "grouping sets", "intersect", "sums of bands"], 50_000),
         pytest.param(list(QUERIES), 50_000, marks=[pytest.mark.long, pytest.mark.minutes]),
         pytest.param(list(QUERIES), -1, marks=[pytest.mark.long, pytest.mark.minutes]),
     ],
