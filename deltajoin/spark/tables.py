@@ -435,14 +435,15 @@ class JoinedTables:
         """The consolidated changes of a table in one of so many shards.
 
         Where each shard needs all rows they are read bucket by bucket, so that memory holds them and one
-        bucket.
+        bucket. Where shards are groups of buckets, all rows of a bucket belong to one.
         """
         reached = self.buckets_reached(step, table)
         groups = self._groups(table, shards)
         buckets = [bucket for bucket in reached if bucket % groups == shard % groups]
+        if groups == shards:
+            return self.consolidated(table, [self.bucket_changes(step, table, buckets)] if buckets else [])
         share = self.sides[table].share_now(self._share(table, shard, shards))
-        is_at_once = shards == 1 or share is not None
-        pieces = [buckets] if is_at_once and buckets else [[bucket] for bucket in buckets]
+        pieces = [buckets] if share is not None and buckets else [[bucket] for bucket in buckets]
         parts = (self.bucket_changes(step, table, piece, share) for piece in pieces)
         return self.consolidated(table, [self.split.of_shard(table, rows, shard, shards) for rows in parts])
 

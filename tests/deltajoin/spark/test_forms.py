@@ -9,13 +9,14 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from deltajoin import BrokenPayloadError, DeltaJoinSpec, Side
+from deltajoin.core.shards import Split
 from deltajoin.spark.offsets import JoinStep
 from deltajoin.spark.shuffled import BlobLabel, JoinShard, decode
 from deltajoin.spark.source import JoiningReader, ShardOfStep, SourceOptions
 from deltajoin.spark.tables import JoinedTables, output_type
 from tests.deltajoin.core.memory_tables import signed
 from tests.deltajoin.spark.steps import FORMS, Steps
-from tests.helpers import changelog
+from tests.helpers import changelog, multiset
 from upsert.blobs import BLOB_COLUMN, to_blobs
 from upsert.schema import TableSchema
 from upsert.store.alterations import RenameColumn
@@ -122,6 +123,18 @@ def test_only_buckets_that_can_hold_a_shard_are_read(spec: DeltaJoinSpec) -> Non
     for shard in range(6):
         tables.shard_changes(step, 1, shard, 6)
     assert read == [[0, 2], [1, 3]] * 3
+
+
+def test_a_shard_that_has_whole_buckets_reads_all_of_their_rows(
+    spec: DeltaJoinSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No row is looked at to find whose it is."""
+    tables = JoinedTables.open(spec)
+    step = JoinStep((EMPTY, EMPTY), (FIRST, FIRST))
+    monkeypatch.setattr(Split, "shard_of", None)
+    for shards in (1, 2, 4):
+        found = [tables.shard_changes(step, 1, shard, shards).rows for shard in range(shards)]
+        assert multiset(pa.concat_tables(found)) == multiset(Table.open(spec.tables[1].path).changes(0))
 
 
 def test_a_shard_reads_only_its_own_keys(spec: DeltaJoinSpec) -> None:

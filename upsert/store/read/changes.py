@@ -336,8 +336,8 @@ def _bucket_changes(
     stored = list(dict.fromkeys([*layout.key, *names, *counts]))
     base = table.snapshot(step.base) if step.base and not layout.is_counted else None
     if wanted.share is not None:
-        for runs in _shared_runs(table, base, source, wanted.buckets, wanted.share, stored):
-            yield from _of_runs(layout, base, runs, names, is_load=step.base == 0)
+        for runs, are_new in _shared_runs(table, base, source, wanted.buckets, wanted.share, stored):
+            yield from _of_runs(layout, None if are_new else base, runs, names, is_load=step.base == 0)
         return
     for bucket, limits in wanted.buckets:
         for files in _by_partition(source.within(bucket)):
@@ -381,20 +381,22 @@ def _shared_runs(
     buckets: Sequence[tuple[int, Limits]],
     share: KeyShare,
     stored: list[str],
-) -> Iterable[list[SortedRows]]:
-    """The rows of a share of some buckets, oldest first, for each partition apart.
+) -> Iterable[tuple[list[SortedRows], bool]]:
+    """The rows of a share of some buckets, oldest first, for each partition apart; and whether all are new.
 
     A key is in one bucket, so what is said of the rows of a key may be said of several buckets together.
     """
     runs: dict[Partition, list[SortedRows]] = defaultdict(list)
+    are_new = True
     for bucket, limits in buckets:
         if not (files := source.within(bucket)):
             continue
         shared = shared_rows(table, base, files, limits, share)
-        for file, chosen in zip(files, shared, strict=True):
+        are_new = are_new and shared.are_new
+        for file, chosen in zip(files, shared.of_files, strict=True):
             if len(chosen):
                 runs[file.entry.partition].append(_run(table, file, chosen, limits, stored))
-    return runs.values()
+    return [(of_partition, are_new) for of_partition in runs.values()]
 
 
 def _run(

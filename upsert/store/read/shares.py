@@ -75,10 +75,20 @@ def rows_within(file: DataFile, limits: Limits) -> Positions | None:
     return None if limits == (0, MAX_HASH) else file.rows_of_hashes(*limits)
 
 
+class SharedRows(NamedTuple):
+    """The rows of a bucket that a reader needs: for each file, oldest first, their numbers, ascending.
+
+    ``are_new`` says that none of them is known to replace anything.
+    """
+
+    of_files: list[Positions]
+    are_new: bool
+
+
 def shared_rows(
     table: PinnedTable, base: Snapshot | None, files: Sequence[TouchedFile], limits: Limits, share: KeyShare
-) -> list[Positions]:
-    """For each file of a bucket, oldest first, the numbers of the rows that a reader needs, ascending.
+) -> SharedRows:
+    """The rows that a reader needs.
 
     ``base`` has what the rows replace; None for nothing. Of a key that is not only in one file, all rows are
     given or the newest one.
@@ -95,31 +105,40 @@ def shared_rows(
     if (cut := _CUTS.get(known_by)) is None:
         cut = _Cut.of(_places(table, base, files, limits, share), share.count)
         _CUTS.put(known_by, cut)
-    return cut.rows_of(share.number, len(files))
+    return SharedRows(cut.rows_of(share.number, len(files)), cut.are_new)
 
 
 class _Touched(NamedTuple):
-    """Numbers of some rows, and the place of each: its file's position, and above it in 32 bits its row."""
+    """Numbers of some rows, and the place of each: its file's position, and above it in 32 bits its row.
+
+    ``are_new`` says that they were looked up at the base, and none of them replaces anything.
+    """
 
     numbers: Numbers
     places: npt.NDArray[np.int64]
+    are_new: bool = False
 
 
 class _Cut(NamedTuple):
-    """The places of touched rows, those of one number together; number n begins at ``starts[n]``."""
+    """The places of touched rows, those of one number together; number n begins at ``starts[n]``.
+
+    ``are_new`` says that they were looked up, and none of them replaces anything.
+    """
 
     places: npt.NDArray[np.int64]
     starts: Positions
+    are_new: bool
 
     @classmethod
     def of(cls, found: Iterator[_Touched], count: int) -> _Cut:
         """Put what was found into the order of numbers, of which there are so many."""
-        parts = [_Touched(np.empty(0, np.int64), np.empty(0, np.int64)), *found]
+        parts = [_Touched(np.empty(0, np.int64), np.empty(0, np.int64), are_new=True), *found]
         numbers = np.concatenate([part.numbers for part in parts])
         # sixteen bits are put in order without comparing them
         short = numbers.astype(np.uint16) if count <= 1 << 16 else numbers
         places = np.concatenate([part.places for part in parts])[np.argsort(short, kind="stable")]
-        return cls(places, np.cumsum([0, *np.bincount(numbers, minlength=count)]))
+        starts = np.cumsum([0, *np.bincount(numbers, minlength=count)])
+        return cls(places, starts, all(part.are_new for part in parts))
 
     def rows_of(self, number: int, files: int) -> list[Positions]:
         """The rows of a number in each of so many files, ascending."""
@@ -183,13 +202,15 @@ def _of_both_images(
     places = one_array(newest.column(_PLACE)).to_numpy()
     after = np.where(touched.is_after, share.numbers(newest.select(columns)), _NOWHERE)
     before = np.full(len(after), _NOWHERE)
+    are_new = False
     if base is not None:
         positions, rows = base.match(list(layout.key), touched.keys, select=columns)
         before[positions] = share.numbers(rows)
+        are_new = not len(positions)
     comes = after != _NOWHERE
-    yield _Touched(after[comes], places[comes])
+    yield _Touched(after[comes], places[comes], are_new)
     leaves = (before != _NOWHERE) & (before != after)
-    yield _Touched(before[leaves], places[leaves])
+    yield _Touched(before[leaves], places[leaves], are_new)
 
 
 _NOWHERE: Final = -1

@@ -18,6 +18,7 @@ from upsert.errors import ConfigurationError, SchemaError, SnapshotExpiredError,
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
 from upsert.store.read.shares import KeyShare
+from upsert.store.read.snapshot import Snapshot
 from upsert.store.table import Table
 from upsert.store.version import Version
 
@@ -313,6 +314,30 @@ def test_shares_by_a_column_that_updates_change_have_both_images(tmp_path: Path,
                 share = KeyShare(("v",), number, 3, thirds, is_of_key=False)
                 found = lines(table.changes_between(start, last, share=share))
                 assert found == [line for line in whole if number in thirds_of(line)]
+
+
+def test_new_keys_are_looked_up_once_for_all_shares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With versions of a key and deletions among them; if one key of a step is known, all are asked twice."""
+    table = Table.create(tmp_path / "s", KEYED, {"bucket": "2", "write-only": "true"})
+    table.write(rows("+I 0 a", "+I 1 b"))
+    asked, match = [], Snapshot.match
+
+    def counted(self: Snapshot, columns: Any, keys: pa.Table, **others: Any) -> Any:
+        asked.append(keys.num_rows)
+        return match(self, columns, keys, **others)
+
+    monkeypatch.setattr(Snapshot, "match", counted)
+    for known, times in ((), 1), (("+I 0 c",), 2):
+        start = table.snapshot().id
+        ids = range(10 * start, 10 * start + 10)
+        table.write(rows(*known, *(f"+I {id} {'abc'[id % 3]}" for id in ids)))
+        table.write(rows(f"+I {ids[0]} c", f"-D {ids[1]} b", f"-D {10 * ids[1]} b"))
+        step = Version.complete(start), Version.complete(table.snapshot().id)
+        asked.clear()
+        shares = (KeyShare(("v",), number, 3, thirds, is_of_key=False) for number in range(3))
+        found = [line for share in shares for line in lines(table.changes_between(*step, share=share))]
+        assert sum(asked) <= times * (len(known) + 12)
+        assert set(found) == set(lines(table.changes_between(*step)))
 
 
 def thirds(keys: pa.Table) -> Any:
