@@ -18,6 +18,8 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 
 WARM_UP: Final = 3
+READS: Final = 3
+"""The changes are read back so often: a first time, and then with what that has compiled and started."""
 KEYS: Final = 10_000
 CHANGED_ROW_BYTES: Final = 8 + 8 + 4 + 8 + 8 + 4 + 8
 """A changed row in memory: the columns, of which the text has 8 bytes and an offset of 4."""
@@ -41,7 +43,9 @@ def session(settings: dict[str, str]) -> SparkSession:
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
         "spark.python.authenticate.socketTimeout": "2m",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+        "spark.sql.streaming.checkpointFileManagerClass": (
+            "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+        ),
     }
     builder = SparkSession.builder.master("local[2]").appName("bench-delta")
     for key, value in {**common, **settings}.items():
@@ -96,6 +100,10 @@ class Delta:
         """All rows."""
         return self.spark.read.format("delta").load(self.path)
 
+    def peers(self, folder: str) -> dict[str, Any]:  # noqa: ARG002
+        """Nothing else is measured with this Spark."""
+        return {}
+
     def lookup(self, keys: list[int]) -> int:
         """How many rows have one of these keys."""
         wanted = self.spark.createDataFrame([(key,) for key in keys], "id BIGINT")
@@ -108,10 +116,11 @@ class Ours:
     def __init__(self, folder: str) -> None:
         import pyarrow as pa
 
+        import deltajoin
         from upsert.schema import TableSchema
         from upsert.store.table import Table
 
-        self.spark = session({})
+        self.spark = deltajoin.configure(session({}))
         columns = {
             "id": pa.int64(),
             "customer": pa.int64(),
@@ -153,6 +162,19 @@ class Ours:
 
         return read(self.spark, self.path)
 
+    def peers(self, folder: str) -> dict[str, Any]:
+        """Scans of the same rows by the same Spark: of Parquet files, and of the table by a named filter."""
+        from upsert.managed.frames import read
+
+        files = f"{folder}/parquet"
+        self.read().write.parquet(files)
+        where = {"scan.where": json.dumps([["customer", "=", 77], ["id", ">", 1000]])}
+        parquet = scans(lambda: self.spark.read.parquet(files))
+        return {
+            "named_filter_scan_s": timed(lambda: read(self.spark, self.path, options=where).count()),
+            "parquet_scans": parquet,
+        }
+
     def lookup(self, keys: list[int]) -> int:
         """How many rows have one of these keys."""
         import pyarrow as pa
@@ -179,7 +201,7 @@ def main(name: str, folder: str, rows: int, batch: int, batches: int) -> dict[st
     seconds = batch_seconds(query, batch, batches)
     written = size_of(system.path) - before
     done = spark.read.json(f"{folder}/{name}-checkpoint/commits/[0-9]*").count()
-    changed = read_back(system.changes(since), f"{folder}/{name}-read")
+    reads = [read_back(system.changes(since), f"{folder}/{name}-read-{n}") for n in range(READS)]
     keys = [(number * 7_368_787) % rows for number in range(KEYS)]
     if system.lookup(keys) != KEYS:
         raise AssertionError(f"{name}: the lookup must find {KEYS} rows")
@@ -187,11 +209,11 @@ def main(name: str, folder: str, rows: int, batch: int, batches: int) -> dict[st
         "spark": spark.version,
         "batch_seconds": seconds,
         "upserts_a_s": round(batch / statistics.median(seconds)),
-        **changed,
+        **changes_read(reads),
         "bytes_written_a_byte_changed": round(written / (done * batch * CHANGED_ROW_BYTES), 1),
         "folder_mb": size_of(system.path) >> 20,
-        "scan_s": timed(lambda: system.read().selectExpr("max(xxhash64(*))").collect()),
-        "filtered_scan_s": timed(lambda: system.read().where("customer = 77 AND id > 1000").count()),
+        **scans(system.read),
+        **system.peers(folder),
         "lookup_s": timed(lambda: system.lookup(keys)),
     }
 
@@ -210,15 +232,33 @@ def batch_seconds(query: Any, batch: int, batches: int) -> list[float]:
     return [found[number] for number in sorted(found)][WARM_UP : WARM_UP + batches]
 
 
-def read_back(changes: DataFrame, checkpoint: str) -> dict[str, Any]:
-    """Rows of the change stream, and how many a second, read by one query until there are no more."""
+def read_back(changes: DataFrame, checkpoint: str) -> tuple[int, float]:
+    """Rows of the change stream, and the seconds of one query that reads them until there are no more."""
     writer = changes.writeStream.format("noop").option("checkpointLocation", checkpoint)
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
     steps = [step for step in query.recentProgress if step["numInputRows"]]
     rows = sum(step["numInputRows"] for step in steps)
     seconds = sum(step["durationMs"]["triggerExecution"] for step in steps) / 1000
-    return {"changes": rows, "changes_a_s": round(rows / seconds)}
+    return rows, seconds
+
+
+def changes_read(reads: list[tuple[int, float]]) -> dict[str, Any]:
+    """Rows a second of the first read of the changes, and the median of the later ones."""
+    first, *later = (round(rows / seconds) for rows, seconds in reads)
+    return {
+        "changes": reads[0][0],
+        "changes_a_s": first,
+        "changes_again_a_s": round(statistics.median(later)),
+    }
+
+
+def scans(read: Callable[[], DataFrame]) -> dict[str, float]:
+    """Seconds of a scan of all columns and rows, and of a filter above it, by Spark."""
+    return {
+        "scan_s": timed(lambda: read().selectExpr("max(xxhash64(*))").collect()),
+        "filtered_scan_s": timed(lambda: read().where("customer = 77 AND id > 1000").count()),
+    }
 
 
 def timed(action: Callable[[], object]) -> float:

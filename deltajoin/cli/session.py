@@ -80,6 +80,9 @@ _SETTINGS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
+    # what `configure` does in the driver
+    "spark.executorEnv.ARROW_ENABLE_UNSAFE_MEMORY_ACCESS": "true",
+    "spark.executorEnv.ARROW_ENABLE_NULL_CHECK_FOR_GET": "false",
 }
 """Where neither the user nor Spark's own configuration says otherwise; 200 partitions suit a cluster only."""
 _JOBS: Final = "deltajoin-statement"
