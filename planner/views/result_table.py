@@ -31,6 +31,7 @@ from upsert.schema import Index, TableSchema
 from upsert.spark_table import stored_type
 from upsert.store.metadata.stands_for import Costs
 from upsert.store.table import Table
+from upsert.types import is_scalar
 from upsert.views.refresh import Computed
 
 _KEY: Final = "key_"
@@ -148,8 +149,12 @@ class ResultTable:
         columns = (
             TableColumn(field.name, stored_type(field, "a stage"), field.name not in key) for field in fields
         )
-        found = [Index.over([f"column_{number}" for number in numbers]) for numbers in indexes]
-        return TableSchema(tuple(columns), tuple(key), indexes=tuple(found))
+        types = tuple(columns)
+        scalars = {column.name for column in types if is_scalar(column.type)}
+        by = ([f"column_{number}" for number in numbers] for numbers in indexes)
+        found = ([name for name in names if name in scalars] for names in by)  # no index is over a struct
+        kept = dict.fromkeys(Index.over(names) for names in found if names)
+        return TableSchema(types, tuple(key), indexes=tuple(kept))
 
 
 def _is_key(field: StructField) -> bool:

@@ -748,6 +748,26 @@ def test_sums_of_two_fields_of_a_struct_are_two_stages(catalog: Catalog, spark: 
     assert view.table.snapshot().scan().to_pylist() == [{"a": 3, "b": 30}]
 
 
+def test_sums_by_a_struct_are_found_by_no_index(
+    catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("planner.views.keep.SHALLOW_ROWS", 0)
+    catalog.sql("CREATE TABLE t (id INT, p STRUCT<x: INT>, n INT, PRIMARY KEY (id) NOT ENFORCED)")
+    one, other = "named_struct('x', 1)", "named_struct('x', 2)"
+    catalog.sql(f"INSERT INTO t VALUES (1, {one}, 5), (2, {one}, 6), (3, {other}, 7), (4, NULL, 8)", spark)
+    query = "SELECT id, (SELECT sum(y.n) FROM t y WHERE y.p = t.p AND y.n = t.n) AS s FROM t"
+    views = [
+        catalog.create_view("v0", query, spark=spark),
+        catalog.create_view("v1", query.replace(" AND y.n = t.n", ""), spark=spark),
+    ]
+    catalog.sql(f"INSERT INTO t VALUES (2, {other}, 7)", spark)
+    found = []
+    for view in views:
+        assert view.refresh()
+        found.append(dict(zip(*view.table.snapshot().scan().to_pydict().values(), strict=True)))
+    assert found == [{1: 5, 2: 14, 3: 14, 4: None}] * 2
+
+
 def test_sums_of_long_decimals_lose_no_digit(catalog: Catalog, spark: SparkSession) -> None:
     """Spark's minus rounds a decimal to 34 digits."""
     catalog.sql("CREATE TABLE t (id INT, e DECIMAL(38, 2), f DECIMAL(38, 10), PRIMARY KEY (id) NOT ENFORCED)")
