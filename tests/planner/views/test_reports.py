@@ -8,7 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import planner
-from tests.planner.views.reports import DUCKDB, QUERIES, SIZES, change, made, write
+from tests.planner.random_histories import write
+from tests.planner.views.reports import DUCKDB, QUERIES, SIZES, change, made
 from tests.planner.views.test_kept import FEW
 from tests.upsert.views.shops import counted, rows_of
 from upsert import Catalog
@@ -66,12 +67,12 @@ def test_a_small_table_that_is_joined_without_equality_is_not_followed(
         "by changes: those of its rows follow from a step of exam; from all rows if tariff" in view.explain()
     )
     changed = {"exam": 7, "stay": None, "kind": "ct", "taken": None, "score": 4}
-    write(catalog, "exam", [changed])
+    write(catalog.table("exam"), [changed], "+U")
     view.refresh()
     assert view.refreshes["v"].by_changes
     assert rows_of(catalog, "v") == expected(catalog, "no band")
-    write(catalog, "tariff", [{"low": 0, "high": 1, "label": "new"}])
-    write(catalog, "exam", [changed], kind="-D")
+    write(catalog.table("tariff"), [{"low": 0, "high": 1, "label": "new"}], "+U")
+    write(catalog.table("exam"), [changed], "-D")
     view.refresh()
     assert view.refreshes["v"].reason == "a small table has changed that is joined without equality"
     assert rows_of(catalog, "v") == expected(catalog, "no band")
