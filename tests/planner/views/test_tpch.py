@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import planner
-from bench import tpch
+from bench.views import tpch
 from tests.helpers import spark_script
 from upsert import Catalog
 
