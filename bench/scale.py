@@ -30,7 +30,7 @@ from rich.table import Table as Grid
 
 from bench import REPOSITORY, RESULTS
 from bench.manifests import SCHEMA, synthetic_entries
-from deltajoin.observe.overview import Observer
+from deltajoin.observe.observer import Observer
 from upsert import Catalog
 from upsert.store import paths
 from upsert.store.commit.change import Change

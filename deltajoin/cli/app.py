@@ -65,7 +65,7 @@ def ui(
             raise ConfigurationError(
                 "ui: needs the extra 'ui', which is not installed; pip install 'deltajoin[ui]'"
             )
-        from deltajoin.observe.overview import Observer
+        from deltajoin.observe.observer import Observer
         from deltajoin.ui import pages, server
 
         observer = Observer(warehouse)

@@ -17,7 +17,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from deltajoin.latest.metrics import LookupMetrics, lookups_of
 from deltajoin.observe.measures import TableLookups, phases_of, table_lookups
-from deltajoin.observe.overview import Lag, Observer
+from deltajoin.observe.observer import Observer
+from deltajoin.observe.overview import Lag
 from upsert.catalog.query_records import MicroBatch, QueryRecord, reason, this_driver
 from upsert.streaming_query import checkpoint_of_query
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from deltajoin.observe.measures import METRICS, Sample, samples
-from deltajoin.observe.overview import Observer
+from deltajoin.observe.observer import Observer
 from upsert.errors import UpsertError, optional_package
 
 if TYPE_CHECKING:

@@ -25,7 +25,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from deltajoin.observe.measures import METRICS, prometheus_name, samples
-from deltajoin.observe.overview import Observer, Overview, QueryInfo, TableInfo
+from deltajoin.observe.observer import Observer
+from deltajoin.observe.overview import Overview, QueryInfo, TableInfo
 from deltajoin.ui import pages
 from upsert.errors import ConfigurationError, UpsertError
 

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 import deltajoin
 import planner
 from deltajoin.observe.measures import samples
-from deltajoin.observe.overview import Observer
+from deltajoin.observe.observer import Observer
 from deltajoin.ui import pages
 from upsert import Catalog
 

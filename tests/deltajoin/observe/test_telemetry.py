@@ -12,7 +12,7 @@ from opentelemetry.sdk.metrics.export import Gauge, InMemoryMetricReader, Metric
 import deltajoin
 from deltajoin.observe import telemetry
 from deltajoin.observe.measures import METRICS, samples
-from deltajoin.observe.overview import Observer
+from deltajoin.observe.observer import Observer
 from tests.deltajoin.ui import shop
 from upsert.errors import StorageError
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from aiohttp.test_utils import TestServer
 
-from deltajoin.observe.overview import Observer
+from deltajoin.observe.observer import Observer
 from deltajoin.ui import pages
 from deltajoin.ui.server import application
 from tests.deltajoin.ui import shop

@@ -7,7 +7,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from deltajoin.observe.measures import METRICS, prometheus_name, samples
-from deltajoin.observe.overview import Observer, Overview
+from deltajoin.observe.observer import Observer
+from deltajoin.observe.overview import Overview
 from deltajoin.ui import server
 from tests.deltajoin.ui import shop
 from tests.deltajoin.ui.test_pages import HOSTILE, hostile

@@ -9,7 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from deltajoin.observe.overview import Lag, Observer, Overview, QueryInfo, Stage, TableInfo, ViewInfo, lag_of
+from deltajoin.observe.observer import Observer
+from deltajoin.observe.overview import Lag, Overview, QueryInfo, Stage, TableInfo, ViewInfo, lag_of
 from deltajoin.ui import pages
 from tests.deltajoin.ui import shop
 from tests.object_store import ObjectStore

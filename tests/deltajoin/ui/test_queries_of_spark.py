@@ -11,7 +11,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 import deltajoin
 import planner
-from deltajoin.observe.overview import Observer
+from deltajoin.observe.observer import Observer
 from deltajoin.ui import pages
 from upsert import Catalog
 from upsert.catalog.results import Running

@@ -18,7 +18,7 @@ from aiohttp.test_utils import TestServer
 from typer.testing import CliRunner
 
 from deltajoin.cli.app import app
-from deltajoin.observe.overview import Observer
+from deltajoin.observe.observer import Observer
 from deltajoin.ui.server import application
 from tests.deltajoin.ui import shop
 from tests.deltajoin.ui.test_pages import Page
