@@ -50,7 +50,7 @@ from deltajoin.latest.step import (
 )
 from deltajoin.lookup.batch import LookupCounts, Lookups, Pending, open_lookups
 from deltajoin.lookup.cache import CacheCounts, Cached, RowCache
-from deltajoin.lookup.journal import EpochCaches, Journal, caches_of
+from deltajoin.latest.journal import EpochCaches, Journal, caches_of
 from deltajoin.lookup.protocol import Answer
 from upsert.arrays import one_array
 from upsert.blobs import BLOB_COLUMN, bucket_ids, by_number, from_blob, gathered, to_blobs
