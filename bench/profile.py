@@ -34,10 +34,10 @@ from rich.table import Table as Grid
 
 import deltajoin
 from bench import RESULTS
-from bench.join_latency import pairs_schema
-from bench.join_systems import CORES, scattered, spec_of, step_rows, write_tables
+from bench.join.latency import pairs_schema
+from bench.orders_and_events import scattered, spec_of, step_rows, write_tables
 from bench.processes import counted_processes, cpu_seconds
-from bench.session import untuned
+from bench.session import CORES, untuned
 from deltajoin.spark.source import DeltaJoinSource
 from upsert.managed.frames import write_changes
 from upsert.managed.options import WriteOptions

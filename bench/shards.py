@@ -32,7 +32,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 from bench import RESULTS
-from bench.join_systems import scattered
+from bench.orders_and_events import scattered
 from deltajoin import DeltaJoinSpec, Side
 from deltajoin.spark.shuffled import join_blobs
 from deltajoin.spark.source import ChangesReader, JoiningReader, SourceOptions

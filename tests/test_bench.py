@@ -8,8 +8,9 @@ import pytest
 
 from bench.cluster.__main__ import measure, requests
 from bench.cluster.standalone import counted_store
-from bench.join_systems import step_rows, write_csv
+from bench.join.systems import write_csv
 from bench.manifests import SCHEMA, time_manifests
+from bench.orders_and_events import step_rows
 from bench.scale import list_tables, make_files, make_snapshots, make_tables, open_history, plan_one_partition
 from tests.object_store import CREDENTIALS
 from upsert.store.table import Table

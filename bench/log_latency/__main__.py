@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 from bench import RESULTS
-from bench.join_systems import SESSION_OPTIONS
+from bench.join.systems import SESSION_OPTIONS
 from bench.log_latency.timed_rows import KEYS, ROWS_A_COMMIT, SCHEMA, Seen, Writing, changed, followed
 from bench.session import started
 from upsert.managed.frames import read_changes

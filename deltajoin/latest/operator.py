@@ -32,6 +32,7 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from deltajoin.errors import CheckpointMismatchError, LookupFailedError
 from deltajoin.latest import metrics
+from deltajoin.latest.journal import EpochCaches, Journal, caches_of
 from deltajoin.latest.metrics import OBSERVED, Measures
 from deltajoin.latest.spec import SIDES, LatestJoin
 from deltajoin.latest.step import (
@@ -50,7 +51,6 @@ from deltajoin.latest.step import (
 )
 from deltajoin.lookup.batch import LookupCounts, Lookups, Pending, open_lookups
 from deltajoin.lookup.cache import CacheCounts, Cached, RowCache
-from deltajoin.latest.journal import EpochCaches, Journal, caches_of
 from deltajoin.lookup.protocol import Answer
 from upsert.arrays import one_array
 from upsert.blobs import BLOB_COLUMN, bucket_ids, by_number, from_blob, gathered, to_blobs

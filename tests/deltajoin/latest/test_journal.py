@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltajoin.errors import LookupFailedError
+from deltajoin.latest.journal import EpochCaches, Journal
 from deltajoin.lookup import Answer
 from deltajoin.lookup.cache import RowCache
-from deltajoin.latest.journal import EpochCaches, Journal
 from tests.deltajoin.lookup.test_cache import ANN, BOB, CY, SCHEMA, Row, hubs, known, put, table
 from upsert.errors import BrokenPayloadError
 

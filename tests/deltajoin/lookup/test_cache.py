@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltajoin.errors import LookupFailedError
+from deltajoin.latest.journal import EpochCaches, caches_of
 from deltajoin.lookup import Answer
 from deltajoin.lookup.cache import CacheCounts, Expiry, RowCache
-from deltajoin.latest.journal import EpochCaches, caches_of
 from upsert.errors import ConfigurationError, SchemaError
 
 SCHEMA = pa.schema({"hub": pa.string(), "id": pa.int64(), "name": pa.string()})

@@ -1,8 +1,6 @@
-"""One system of the join benchmark in a process of its own: `python -m bench.join_systems NAME FOLDER …`.
+"""One system of the join benchmark in a process of its own: `python -m bench.join.systems NAME FOLDER …`.
 
-All systems get the same rows in the same steps: *orders*, and *events* of orders. An event belongs to an
-order chosen from all that have come so far, so that lookups go far back, every step emits one pair per event,
-and only the history grows. Ids are scattered over 63 bits, so that no order of arrival helps anybody.
+All systems get the same rows in the same steps, those of `bench.orders_and_events`.
 
 The delta join reads them from two managed tables. Spark's own join gets them as Parquet files, its fastest
 source, two files a step and side, and has as many state partitions as there are cores. Both sides of a step
@@ -10,7 +8,7 @@ are written between two triggers, so many seconds apart that each step is one mi
 system; writing and waiting for the trigger are not timed, nor is the warm-up step.
 
 A third way begins at CSV files, for a system that has no tables: `write_csv` writes the same rows, which the
-delta join then reads, commits and joins; see `bench.join_pathway`. Two more measurements use the tables that
+delta join then reads, commits and joins; see `bench.join.pathway`. Two more measurements use the tables that
 the steps of a delta join leave: the first load, and a backlog, each read by one micro-batch and by several.
 """
 
@@ -25,8 +23,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
@@ -34,20 +30,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 
-from deltajoin import DeltaJoinSpec, Side, read_join
-from upsert.schema import TableSchema
-from upsert.store.table import Table
+from bench.orders_and_events import EVENTS, ORDERS, spec_of, step_rows, write_tables
+from bench.session import CORES, started
+from deltajoin import read_join
 
-CORES: Final = 2
 WARM_UP_ROWS: Final = 1_000
 FILES_A_STEP: Final = CORES
 _POLL_S: Final = 0.05
 _STATE: Final = "spark.sql.streaming.stateStore"
 _STREAMING: Final = "org.apache.spark.sql.execution.streaming"
 _PROVIDERS: Final = f"{_STREAMING}.state"
-_STATUSES: Final = np.array(["new", "paid", "sent"])
-_ORDERS: Final = pa.schema({"order_id": pa.int64(), "customer": pa.int64(), "amount": pa.float64()})
-_EVENTS: Final = pa.schema({"event_id": pa.int64(), "order_id": pa.int64(), "status": pa.string()})
 
 SESSION_OPTIONS: Final = {
     "spark.driver.memory": "8g",
@@ -57,8 +49,6 @@ SESSION_OPTIONS: Final = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         f"{_STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
 }
 
 
@@ -74,40 +64,6 @@ class System:
     join: Callable[[SparkSession, Path], DataFrame]
     pace_s: int
     options: dict[str, str] = field(default_factory=dict)
-
-
-def scattered(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Numbers as ids without order: a bijection of 64 bits, of which the sign is cut off."""
-    return (numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(1)).astype(np.int64)
-
-
-def step_rows(before: int, rows: int) -> tuple[pa.Table, pa.Table]:
-    """Orders and events of the step that follows ``before`` rows a side."""
-    random = np.random.default_rng(before)
-    numbers = np.arange(before, before + rows)
-    orders = [scattered(numbers), random.integers(0, 100_000, rows), random.random(rows)]
-    of = scattered(random.integers(0, before + rows, rows))
-    events = [scattered(numbers), of, _STATUSES[random.integers(0, len(_STATUSES), rows)]]
-    return (
-        pa.table([pa.array(column) for column in orders], schema=_ORDERS),
-        pa.table([pa.array(column) for column in events], schema=_EVENTS),
-    )
-
-
-def write_tables(folder: Path, orders: pa.Table, events: pa.Table) -> None:
-    """One commit to each of two managed tables."""
-    bucket = {"bucket": str(CORES)}
-    of_orders = TableSchema.of(_ORDERS, primary_key=["order_id"])
-    of_events = TableSchema.of(_EVENTS, primary_key=["event_id"]).index("order_id")
-    Table.create(folder / "orders", of_orders, bucket, if_not_exists=True).write(orders)
-    Table.create(folder / "events", of_events, bucket, if_not_exists=True).write(events)
-
-
-def spec_of(folder: Path, max_rows: int = 1_000_000) -> DeltaJoinSpec:
-    """Our join of the two tables."""
-    orders = Side(str(folder / "orders"), tuple(_ORDERS.names), ("order_id",))
-    events = Side(str(folder / "events"), tuple(_EVENTS.names), ("order_id",))
-    return DeltaJoinSpec.of("inner", orders, events, shards=CORES, max_rows_per_trigger=max_rows)
 
 
 def delta_join(physical: str) -> Callable[[SparkSession, Path], DataFrame]:
@@ -164,12 +120,7 @@ SYSTEMS: Final = {
 def session(system: System) -> SparkSession:
     """A new session with the options of a system."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master(f"local[{CORES}]").appName(f"bench: {system.title}")
-    for key, value in {**SESSION_OPTIONS, **system.options}.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
+    return started(system.title, {**SESSION_OPTIONS, **system.options})
 
 
 def start(system: System, spark: SparkSession, folder: Path, pace_s: int = 0) -> StreamingQuery:
@@ -248,7 +199,7 @@ def measure_csv(system: System, folder: Path, rows: int, steps: int) -> None:
     def read(step: int) -> tuple[pa.Table, pa.Table]:
         orders, events = (
             pyarrow.csv.read_csv(folder / "ready" / f"{name}-{step}.csv").cast(schema)
-            for name, schema in (("orders", _ORDERS), ("events", _EVENTS))
+            for name, schema in (("orders", ORDERS), ("events", EVENTS))
         )
         return orders, events
 

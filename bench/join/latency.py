@@ -1,4 +1,4 @@
-"""From the commit of a change to that of its join result: `python -m bench.join_latency FOLDER SECONDS`.
+"""From the commit of a change to that of its join result: `python -m bench.join.latency FOLDER SECONDS`.
 
 Ten times a second half a batch of changes is committed to *orders* (new ones and updates of earlier ones)
 and half of it to *events*: ten thousand changes a second in all. A query joins them into a third table, one
@@ -19,7 +19,9 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from bench.join_systems import CORES, SYSTEMS, report, scattered, session, spec_of, step_rows, write_tables
+from bench.join.systems import SYSTEMS, report, session
+from bench.orders_and_events import scattered, spec_of, step_rows, write_tables
+from bench.session import CORES
 from deltajoin import read_join
 from upsert.managed.frames import write_changes
 from upsert.schema import TableSchema

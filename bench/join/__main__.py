@@ -1,8 +1,8 @@
 """The delta join beside Spark's own stream-stream join while both sides grow: `python -m bench.join`.
 
 Prints a table, keeps the figures in `bench/results/join.json` and a plot in `bench/results/join.png`. Each
-system runs in processes of its own, one after the other, on the same rows; see `bench.join_systems`. First
-loads and backlogs are measured there too, latency in `bench.join_latency`. It takes 8 minutes.
+system runs in processes of its own, one after the other, on the same rows; see `bench.join.systems`. First
+loads and backlogs are measured there too, latency in `bench.join.latency`. It takes 8 minutes.
 
 From CSV files to joined rows, all in, it is measured beside Pathway, if that is there. Pathway wants packages
 of its own: `python -m venv pathway && pathway/bin/pip install pathway`, then `--pathway pathway/bin/python`.
@@ -28,10 +28,10 @@ import typer
 from rich.console import Console
 from rich.table import Table as Grid
 
-from bench.join_latency import CHANGES_A_SECOND
-from bench.join_systems import SYSTEMS, write_csv
+from bench import RESULTS
+from bench.join.latency import CHANGES_A_SECOND
+from bench.join.systems import SYSTEMS, write_csv
 
-RESULTS: Final = Path(__file__).parent / "results"
 console: Final = Console()
 
 
@@ -65,7 +65,7 @@ def run(name: str, rows: int, steps: int) -> dict[str, Any]:
     phases = ("steps", "restart", "loads") if name == "fused" else ("steps", "restart")
     with tempfile.TemporaryDirectory(prefix=f"bench-join-{name}-") as folder:
         for what in phases:
-            for values in lines("bench.join_systems", what, name, folder, str(rows), str(steps)):
+            for values in lines("bench.join.systems", what, name, folder, str(rows), str(steps)):
                 if "step" in values:
                     result["steps"].append(values)
                     tell(result["title"], f"{values['rows']:>9,} rows a side", values["seconds"])
@@ -92,9 +92,9 @@ def from_csv(pathway: Path, rows: int, steps: int) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix=f"bench-join-csv-{name}-") as folder:
             write_csv(Path(folder), rows, steps)
             if name == "fused":
-                said = list(lines("bench.join_systems", "csv", name, folder, str(rows), str(steps)))
+                said = list(lines("bench.join.systems", "csv", name, folder, str(rows), str(steps)))
             else:
-                said = list(lines("bench.join_pathway", folder, str(steps + 1), python=str(pathway)))
+                said = list(lines("bench.join.pathway", folder, str(steps + 1), python=str(pathway)))
         found[name] = {
             "steps": [values for values in said if "step" in values],
             **{key: value for values in said if "step" not in values for key, value in values.items()},
@@ -114,7 +114,7 @@ def latency(seconds: int) -> dict[str, Any]:
     """Latency of the fused join at a steady rate of changes."""
     console.print(f"delta join: latency at {CHANGES_A_SECOND:,} changes a second …")
     with tempfile.TemporaryDirectory(prefix="bench-join-latency-") as folder:
-        (values,) = lines("bench.join_latency", folder, str(seconds))
+        (values,) = lines("bench.join.latency", folder, str(seconds))
     found = values["latencies_ms"]
     p50, p99 = (round(float(np.percentile(found, percent))) for percent in (50, 99))
     return {

@@ -1,4 +1,4 @@
-"""The join of `bench.join_systems` by Pathway, from CSV files: `python -m bench.join_pathway FOLDER STEPS`.
+"""The join of `bench.join.systems` by Pathway, from CSV files: `python -m bench.join.pathway FOLDER STEPS`.
 
 Runs by any Python in which Pathway is installed, and needs nothing else. The files of each step lie ready in
 `FOLDER/ready` and are renamed into the folders that Pathway watches. A step is over when as many pairs have

@@ -29,7 +29,8 @@ import typer
 from rich.console import Console
 from rich.table import Table as Grid
 
-from bench.delta_worker import timed
+from bench import REPOSITORY, RESULTS
+from bench.delta.worker import timed
 from upsert.store.table import Table
 
 DELTA: Final = "4.4.0"
@@ -37,8 +38,7 @@ SPARK_OF_DELTA: Final = "4.2.0"
 """The newest release of each that go together."""
 PACKAGE: Final = f"io.delta:delta-spark_4.2_2.13:{DELTA}"
 
-RESULTS: Final = Path(__file__).parent / "results"
-WORKER: Final = Path(__file__).parent / "delta_worker.py"
+WORKER: Final = Path(__file__).parent / "worker.py"
 FIGURES: Final = {
     "upserts_a_s": "upserts a second",
     "changes_a_s": "changes read back a second, first time",
@@ -109,12 +109,10 @@ def delta_python() -> Path:
 
 def run(name: str, python: str, folder: str, rows: int, batch: int, batches: int) -> dict[str, Any]:
     """What the worker of a system prints last."""
-    root = str(Path(__file__).parents[1])
     environment = {**os.environ, "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
-    environment |= {"DELTA_PACKAGE": PACKAGE, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": root}
+    environment |= {"DELTA_PACKAGE": PACKAGE, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(REPOSITORY)}
     environment.pop("SPARK_HOME", None)
-    # without -P its folder would be on the path, and bench/profile.py stand in for the module of that name
-    command = [python, "-P", str(WORKER), name, folder, str(rows), str(batch), str(batches)]
+    command = [python, str(WORKER), name, folder, str(rows), str(batch), str(batches)]
     done = subprocess.run(command, check=True, env=environment, stdout=subprocess.PIPE, text=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     console.print(f"  {found['upserts_a_s']:,} upserts a second")

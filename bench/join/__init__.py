@@ -1,0 +1,1 @@
+"""The delta join beside Spark's own stream-stream join while both sides grow: `python -m bench.join`."""
