@@ -133,9 +133,11 @@ def lines(module: str, *arguments: str, python: str = sys.executable) -> Iterato
     itself that it is done, and whatever it has started is ended with it.
     """
     command = [python, "-m", module, *arguments]
+    # an installed package is compiled; a checkout would be again by each process that Spark starts
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
+            command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment, start_new_session=True
         )
         assert process.stdout is not None
         try:
