@@ -39,7 +39,7 @@ IN_PARALLEL = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 .PHONY: help install demo demo-kafka test test-long test-slice fuzz mutate bench bench-store bench-kafka bench-views bench-cluster wheel wheel-test docs lint clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(STAMP)  ## make .venv and install everything into it (SPARK=4.2: and .venv-4.2; so with all that follow)
 
@@ -83,7 +83,7 @@ fuzz: $(STAMP)  ## random queries over random histories beside Spark's batch (SE
 mutate: $(STAMP)  ## change the pure core in small ways and see that its tests notice (COUNT=300, SEED=…, MUTATE_ARGS=--again)
 	@CI=1 $(PY) scripts/mutate.py --count $(COUNT) --seed $(SEED) $(MUTATE_ARGS)
 
-bench: $(STAMP)  ## measure the store, the sink, the join and lookups; tables, JSON and plots
+bench: $(STAMP)  ## measure the store, the sink, commits, the join, its tasks and lookups; tables, JSON and plots
 	@$(WITH_JAVA) $(PY) -m bench.store
 	@$(WITH_JAVA) $(PY) -m bench.sink
 	@$(WITH_JAVA) $(PY) -m bench.committing

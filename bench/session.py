@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Final
 
@@ -13,6 +14,8 @@ SILENT: Final = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "f
 
 def started(title: str, settings: Mapping[str, str], master: str = f"local[{CORES}]") -> SparkSession:
     """A session with some settings, silent but for errors."""
+    # a checkout is compiled again by each process that Spark starts where the environment forbids compiled files
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     builder = SparkSession.builder.master(master).appName(f"bench: {title}")
     for key, value in {**SILENT, **settings}.items():
         builder = builder.config(key, value)

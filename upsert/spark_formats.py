@@ -29,12 +29,9 @@ _SETTINGS: Final = {
     # without it Spark computes the size of the whole batch for every row
     "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
 }
-_ARROW_CHECKS: Final = {
-    "arrow.enable_unsafe_memory_access": "true",
-    "arrow.enable_null_check_for_get": "false",
-}
-"""Properties of Java without which Arrow looks for each value whether it lies within its batch, twice, and
-whether it is NULL, which Spark has asked before; see docs/decisions/0096."""
+_ARROW_CHECKS: Final = {"arrow.enable_unsafe_memory_access": "true"}
+"""Properties of Java without which Arrow looks for each value whether it lies within its batch, twice; see
+docs/decisions/0096."""
 _CHECKPOINT_FILES: Final = "spark.sql.streaming.checkpointFileManagerClass"
 _OF_A_LOCAL_DISK: Final = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"

@@ -17,7 +17,7 @@ from upsert.store.read.changes import StepSize, step_size
 from upsert.store.retention.consumers import Consumer
 from upsert.store.table import Table
 from upsert.store.version import Version
-from upsert.views.refresh import FEW_BYTES, FEW_ROWS
+from upsert.views.refresh import FEW_BYTES, FEW_ROWS, trial_begins
 
 SHALLOW_ROWS: Final = 5_000
 """A stage of so few groups is read as a whole; the results of a larger one are a table."""
@@ -96,6 +96,8 @@ def move_of(
                 touched.rows, rows, by_tasks=not is_small, must_be_by_changes=must_be_by_changes
             )
             if refresh.by_changes:
+                if not must_be_by_changes and costs.is_trial(touched.rows, rows):
+                    trial_begins(refresh)
                 return Move(target, refresh, step, is_small)
             reason, changed = refresh.reason, touched.rows
     _is_held(tables, target, consumer)

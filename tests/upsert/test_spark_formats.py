@@ -61,22 +61,21 @@ def test_other_file_systems_keep_the_checkpoints_of_spark(session: SparkSession)
     assert session.conf.get(RECORDS) == "100000"
 
 
-UNSAFE, NULLS = "arrow.enable_unsafe_memory_access", "arrow.enable_null_check_for_get"
+UNSAFE = "arrow.enable_unsafe_memory_access"
 
 
+@pytest.mark.parametrize(("said", "wanted"), [(None, "true"), ("false", "false")])
 def test_arrow_reads_without_its_checks_but_where_the_user_has_said_how_it_reads(
-    session: SparkSession,
+    session: SparkSession, said: str | None, wanted: str
 ) -> None:
     system = java_of(session).java.lang.System
-    before = {name: system.getProperty(name) for name in (UNSAFE, NULLS)}
+    before = system.getProperty(UNSAFE)
     try:
-        system.clearProperty(UNSAFE)
-        system.setProperty(NULLS, "true")
+        system.clearProperty(UNSAFE) if said is None else system.setProperty(UNSAFE, said)
         deltajoin.configure(session)
-        assert (system.getProperty(UNSAFE), system.getProperty(NULLS)) == ("true", "true")
+        assert system.getProperty(UNSAFE) == wanted
     finally:
-        for name, value in before.items():
-            system.clearProperty(name) if value is None else system.setProperty(name, value)
+        system.clearProperty(UNSAFE) if before is None else system.setProperty(UNSAFE, before)
 
 
 _IN_ITS_OWN_JVM = """
@@ -117,7 +116,7 @@ def test_nulls_of_all_types_come_through_without_the_checks_of_arrow(tmp_path: P
     command = [sys.executable, "-c", _IN_ITS_OWN_JVM, str(tmp_path / "t")]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     first = "(1, True, 7, 1.5, Decimal('1.25'), 'x', [1, None], Row(a=None), '78')"
-    assert done.stdout.splitlines()[-3:] == [f"[{first}, (2{', None' * 8})]", "False", "False"]
+    assert done.stdout.splitlines()[-3:] == [f"[{first}, (2{', None' * 8})]", "False", "True"]
 
 
 def test_a_session_that_is_active_gets_all_formats_although_it_finds_that_of_tables_by_itself(

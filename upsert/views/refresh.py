@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from tempfile import TemporaryDirectory
 from threading import Lock
@@ -21,7 +22,13 @@ from cachetools import LRUCache
 from pyspark.errors import PySparkException
 
 from upsert.connect import is_connect, needs_classic
-from upsert.errors import ChangelogError, CommitConflictError, ConfigurationError, TableNotFoundError
+from upsert.errors import (
+    ChangelogError,
+    CommitConflictError,
+    ConfigurationError,
+    LogNotPublishedError,
+    TableNotFoundError,
+)
 from upsert.failpoints import reach
 from upsert.managed import frames
 from upsert.spark_formats import active
@@ -137,16 +144,29 @@ class PlanOutgrownError(Exception):
     """What was planned no longer fits the rows, which another plan does; a refresh makes that."""
 
 
+_TRIALS: Final[ContextVar[list[Refresh] | None]] = ContextVar("trials of a refresh", default=None)
+
+
+def trial_begins(refresh: Refresh) -> None:
+    """Say that what is computed now goes by changes for no other reason than to measure them."""
+    if (trials := _TRIALS.get()) is not None:
+        trials.append(refresh)
+
+
 def tried(costs: Costs, refresh: Callable[[Costs], T]) -> T:
     """What a refresh gives by what earlier ones took; by all rows where changes that are tried once fail."""
+    trials: list[Refresh] = []
+    token = _TRIALS.set(trials)
     try:
         return refresh(costs)
-    except (PlanOutgrownError, ChangelogError, CommitConflictError, TableNotFoundError):
+    except (PlanOutgrownError, ChangelogError, CommitConflictError, TableNotFoundError, LogNotPublishedError):
         raise  # all rows would not help
     except Exception as error:
-        if not costs.are_to_be_tried:
+        if not trials:
             raise
         LOG.warning("changes were to be measured for once, which failed; all rows are read: %s", error)
+    finally:
+        _TRIALS.reset(token)
     return refresh(costs.after_failure)
 
 

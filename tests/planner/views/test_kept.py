@@ -356,7 +356,7 @@ def test_changes_that_cannot_be_computed_are_no_longer_tried(
         return computed(planning, template, move)
 
     monkeypatch.setattr(Costs, "refresh", refresh)
-    monkeypatch.setattr(Costs, "are_to_be_tried", property(lambda costs: costs.untried >= 0))
+    monkeypatch.setattr(Costs, "is_trial", lambda costs, *_: costs.untried >= 0)
     monkeypatch.setattr(Planning, "computed", failing)
     refresh_and_compare(catalog, views, queries, range(1, 3))
     assert len(failed) == 2

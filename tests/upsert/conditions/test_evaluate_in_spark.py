@@ -1,4 +1,4 @@
-"""Every condition of `test_conditions.py`, and its expected answer, asked of Spark itself."""
+"""Every condition of `test_evaluate.py`, and its expected answer, asked of Spark itself."""
 
 import math
 from collections.abc import Sequence

@@ -168,7 +168,7 @@ import numpy as np
 from upsert.streaming_query import keep_freed_memory
 
 def work():
-    for rows in (25_000, 50_000, 12_500, 37_500):
+    for rows in (25_000, 50_000, 12_500, 37_500, 600_000):
         arrays = [np.ones(rows * count) for count in (1, 2, 3)]
 
 def faults():

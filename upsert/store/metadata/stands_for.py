@@ -186,11 +186,6 @@ class Costs(Jsonable):
         return known.of(rows) * (_FIRST if known.is_first and _are_most(changed, rows) else 1)
 
     @property
-    def are_to_be_tried(self) -> bool:
-        """Whether the next refresh may go by changes for no other reason than to measure them."""
-        return self.untried >= _UNTRIED and self.of_changes(0) is None
-
-    @property
     def after_failure(self) -> Costs:
         """The same when the changes that were tried could not be computed: all rows are read for long.
 
@@ -199,11 +194,16 @@ class Costs(Jsonable):
         """
         return replace(self, untried=-_TRIED_AGAIN)
 
-    def _may_try(self, changed: int, rows: int) -> bool:
-        """Whether changes are to be measured that were always so many that all rows were read."""
+    def is_trial(self, changed: int, rows: int) -> bool:
+        """Whether changes are to be measured for once that were always so many that all rows were read.
+
+        >>> Costs(all_rows=Cost(10, 100), untried=3).is_trial(5, 10)
+        True
+        """
         takes = self.of_all(changed, rows)
         is_known = takes is not None and takes <= _TRIED_MS
-        return is_known and self.are_to_be_tried and changed <= 2 * MOST_CHANGED * rows
+        is_due = self.untried >= _UNTRIED and self.of_changes(0) is None
+        return is_known and is_due and changed <= 2 * MOST_CHANGED * rows
 
     def refresh(
         self, changed: int, rows: int, *, by_tasks: bool = False, must_be_by_changes: bool = False
@@ -226,7 +226,7 @@ class Costs(Jsonable):
             return Refresh.now(True, share, changed, rows, self, by_tasks=by_tasks)
         by, whole = self.of_changes(changed, by_tasks=by_tasks), self.of_all(changed, rows)
         nearest, are_most = self._nearest(changed, by_tasks=by_tasks), _are_most(changed, rows)
-        if by is None and self._may_try(changed, rows):
+        if by is None and self.is_trial(changed, rows):
             by_changes, reason = True, f"{share}, which is measured for once"
         elif by is None or whole is None:
             by_changes = not are_most

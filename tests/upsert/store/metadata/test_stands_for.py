@@ -227,8 +227,9 @@ def test_changes_of_most_rows_are_not_tried_where_that_may_take_long(changed: in
 
 def test_changes_that_could_not_be_computed_are_not_tried_again_for_long() -> None:
     known = Costs(None, Cost(100_000, 1000), untried=3)
-    assert known.are_to_be_tried
+    assert known.is_trial(40_000, 100_000)
     assert known.refresh(40_000, 100_000).by_changes
+    assert not known.is_trial(70_000, 100_000)
     known, ways = known.after_failure, []
     for _ in range(104):
         refresh = known.refresh(40_000, 100_000)
