@@ -74,10 +74,10 @@ def main() -> None:
     found = []
     for way in (batch, stream):
         for rows in ROWS:
-            for name, few in (("earlier", 1 << 62), ("now", tasks.FEW_ROWS)):
+            for name, few in (("earlier", 1 << 62), ("now", tasks.FOLDED_BY_DRIVER)):
                 with tempfile.TemporaryDirectory(prefix="bench-committing-") as folder:
                     began = time.perf_counter()
-                    with patch.object(tasks, "FEW_ROWS", few), bytes_read() as read:
+                    with patch.object(tasks, "FOLDED_BY_DRIVER", few), bytes_read() as read:
                         way(spark, Path(folder), rows)
                     took = time.perf_counter() - began
                 found.append(

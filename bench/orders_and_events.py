@@ -19,7 +19,7 @@ from deltajoin import DeltaJoinSpec, Side
 from upsert.schema import TableSchema
 from upsert.store.table import Table
 
-_STATUSES: Final = np.array(["new", "paid", "sent"])
+STATUSES: Final = np.array(["new", "paid", "sent"])
 ORDERS: Final = pa.schema({"order_id": pa.int64(), "customer": pa.int64(), "amount": pa.float64()})
 EVENTS: Final = pa.schema({"event_id": pa.int64(), "order_id": pa.int64(), "status": pa.string()})
 
@@ -35,7 +35,7 @@ def step_rows(before: int, rows: int) -> tuple[pa.Table, pa.Table]:
     numbers = np.arange(before, before + rows)
     orders = [scattered(numbers), random.integers(0, 100_000, rows), random.random(rows)]
     of = scattered(random.integers(0, before + rows, rows))
-    events = [scattered(numbers), of, _STATUSES[random.integers(0, len(_STATUSES), rows)]]
+    events = [scattered(numbers), of, STATUSES[random.integers(0, len(STATUSES), rows)]]
     return (
         pa.table([pa.array(column) for column in orders], schema=ORDERS),
         pa.table([pa.array(column) for column in events], schema=EVENTS),

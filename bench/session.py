@@ -14,7 +14,7 @@ SILENT: Final = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "f
 
 def started(title: str, settings: Mapping[str, str], master: str = f"local[{CORES}]") -> SparkSession:
     """A session with some settings, silent but for errors."""
-    # a checkout is compiled again by each process that Spark starts where the environment forbids compiled files
+    # where the environment forbids compiled files, each process that Spark starts compiles a checkout again
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     builder = SparkSession.builder.master(master).appName(f"bench: {title}")
     for key, value in {**SILENT, **settings}.items():

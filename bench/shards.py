@@ -32,7 +32,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 from bench import RESULTS
-from bench.orders_and_events import scattered
+from bench.orders_and_events import EVENTS, ORDERS, STATUSES, scattered
 from deltajoin import DeltaJoinSpec, Side
 from deltajoin.spark.shuffled import join_blobs
 from deltajoin.spark.source import ChangesReader, JoiningReader, SourceOptions
@@ -46,13 +46,10 @@ from upsert.store.version import Version
 SHARDS: Final = (1, 8, 16, 64)
 CHANGED: Final = [600_000, 3_000_000]
 BUCKETS: Final = 8
-_ORDERS: Final = pa.schema({"order_id": pa.int64(), "customer": pa.int64(), "amount": pa.float64()})
-_EVENTS: Final = pa.schema({"event_id": pa.int64(), "order_id": pa.int64(), "status": pa.string()})
-_STATUSES: Final = np.array(["new", "paid", "sent"])
 
 LAYOUTS: Final = {
-    "events bucketed by their own key": TableSchema.of(_EVENTS, primary_key=["event_id"]).index("order_id"),
-    "both tables bucketed by the join key": TableSchema.of(_EVENTS, primary_key=["order_id", "event_id"]),
+    "events bucketed by their own key": TableSchema.of(EVENTS, primary_key=["event_id"]).index("order_id"),
+    "both tables bucketed by the join key": TableSchema.of(EVENTS, primary_key=["order_id", "event_id"]),
 }
 
 console: Final = Console(width=120)
@@ -130,22 +127,22 @@ def orders(numbers: npt.NDArray[np.int64], seed: int) -> pa.Table:
     """Orders with these numbers."""
     random = np.random.default_rng(seed)
     columns = [scattered(numbers), random.integers(0, 100_000, len(numbers)), random.random(len(numbers))]
-    return pa.table([pa.array(column) for column in columns], schema=_ORDERS)
+    return pa.table([pa.array(column) for column in columns], schema=ORDERS)
 
 
 def events(numbers: npt.NDArray[np.int64], seed: int, of: int) -> pa.Table:
     """Events with these numbers, of as many orders; those of a number are always of the same one."""
     random = np.random.default_rng(seed)
     order = scattered(numbers * 7919 % of)
-    columns = [scattered(numbers), order, _STATUSES[random.integers(0, len(_STATUSES), len(numbers))]]
-    return pa.table([pa.array(column) for column in columns], schema=_EVENTS)
+    columns = [scattered(numbers), order, STATUSES[random.integers(0, len(STATUSES), len(numbers))]]
+    return pa.table([pa.array(column) for column in columns], schema=EVENTS)
 
 
 def made(folder: Path, of_events: TableSchema, rows: int, changed: int) -> JoinStep:
     """Two tables of so many rows each, and a step that changes so many of both together."""
     options = {"bucket": str(BUCKETS), "write-only": "true"}
     by_order = {"bucket-key": "order_id"} if "order_id" in of_events.primary_key else {}
-    one = Table.create(folder / "orders", TableSchema.of(_ORDERS, primary_key=["order_id"]), options)
+    one = Table.create(folder / "orders", TableSchema.of(ORDERS, primary_key=["order_id"]), options)
     other = Table.create(folder / "events", of_events, {**options, **by_order})
     one.write(orders(np.arange(rows), 1))
     other.write(events(np.arange(rows), 2, rows))
@@ -154,7 +151,7 @@ def made(folder: Path, of_events: TableSchema, rows: int, changed: int) -> JoinS
         table.write(make(np.concatenate([old, np.arange(rows, rows + changed // 4)]), 3 + seed))
     sides = [
         Side(table.path, tuple(schema.names), ("order_id",))
-        for table, schema in ((one, _ORDERS), (other, _EVENTS))
+        for table, schema in ((one, ORDERS), (other, EVENTS))
     ]
     spec = DeltaJoinSpec.of("inner", *sides, shards=1)
     reader = ChangesReader(SourceOptions(spec, gives_joined=False))

@@ -131,7 +131,7 @@ def start(system: System, spark: SparkSession, folder: Path, pace_s: int = 0) ->
     return writer.trigger(processingTime=f"{pace_s} seconds").start()
 
 
-class Micro:
+class NewBatches:
     """The micro-batches of a query that have not been looked at yet."""
 
     def __init__(self, query: StreamingQuery) -> None:
@@ -165,7 +165,7 @@ def measure(system: System, folder: Path, rows: int, steps: int) -> None:
     spark = session(system)
     system.write(folder, *step_rows(0, WARM_UP_ROWS))
     query = start(system, spark, folder, system.pace_s)
-    batches = Micro(query)
+    batches = NewBatches(query)
     batches.finished(WARM_UP_ROWS)
     for step in range(steps):
         began = time.perf_counter()
@@ -205,7 +205,7 @@ def measure_csv(system: System, folder: Path, rows: int, steps: int) -> None:
 
     system.write(folder, *read(0))
     query = start(system, spark, folder, system.pace_s)
-    batches = Micro(query)
+    batches = NewBatches(query)
     batches.finished(WARM_UP_ROWS)
     for step in range(1, steps + 1):
         began = time.perf_counter()
@@ -229,7 +229,7 @@ def measure_restart(system: System, folder: Path, rows: int, steps: int) -> None
     system.write(folder, *step_rows(WARM_UP_ROWS + steps * rows, WARM_UP_ROWS))
     began = time.perf_counter()
     query = start(system, spark, folder)
-    emitted = Micro(query).finished(WARM_UP_ROWS)["emitted"]
+    emitted = NewBatches(query).finished(WARM_UP_ROWS)["emitted"]
     report({"restart_seconds": time.perf_counter() - began, "restart_emitted": emitted})
     query.stop()
 

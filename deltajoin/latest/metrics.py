@@ -67,11 +67,6 @@ class Measures:
         asked = self.hits + self.misses
         return self.hits / asked if asked else None
 
-    @property
-    def mean_latency_us(self) -> float | None:
-        """Mean time of a request in microseconds; None if there was none."""
-        return self.lookup_us / self.requests if self.requests else None
-
     def __add__(self, other: Self) -> Measures:
         """Both: counts added, maxima compared, and levels as they were later."""
         combined = {}

@@ -200,11 +200,6 @@ class QueryInfo:
         return self.record.name or f"query {self.record.id[:8]}"
 
     @property
-    def commits_behind(self) -> int | None:
-        """Unread commits of all inputs together; None if not known of each."""
-        return _of_all(sum, [lag.commits for lag in self.reads])
-
-    @property
     def rows_behind(self) -> int | None:
         """Unread rows of all inputs together; None if not known of each."""
         return _of_all(sum, [lag.rows for lag in self.reads])

@@ -2,7 +2,8 @@
 
 A task that has only some rows of a bucket stages them as they are, and they are folded before the commit
 names the files. The committing process does that by itself while the rows are few, for a Spark job takes as
-long as `FEW_ROWS` of them. More rows are folded by tasks, which have some buckets each; docs/decisions/0074.
+long as `FOLDED_BY_DRIVER` of them. More rows are folded by tasks, which have some buckets each; see
+docs/decisions/0074.
 
 Rows that a sequence or a merge engine combines with those of the table stay as they are: that needs the
 snapshot that the commit builds on.
@@ -27,7 +28,7 @@ from upsert.managed.writer import BatchWriter, StreamWriter
 from upsert.store.commit.staging import StagedFiles, of_each_bucket
 from upsert.store.table import Table
 
-FEW_ROWS: Final = 200_000
+FOLDED_BY_DRIVER: Final = 200_000
 """Rows that the committing process folds by itself, in less than a tenth of a second."""
 
 _TASKS_A_CORE: Final = 4
@@ -69,7 +70,7 @@ def folded_by_tasks(
     raw = [file for one in staged for file in one.raw]
     rows = sum(part.rows for file in raw for part in file.parts)
     has_one_definition = len({file.definition for file in raw}) < 2  # else the commit says what is wrong
-    if rows <= FEW_ROWS or table.layout.merge.needs_present_rows or not has_one_definition:
+    if rows <= FOLDED_BY_DRIVER or table.layout.merge.needs_present_rows or not has_one_definition:
         return staged
     work = FoldBuckets(table.path, table.uuid, of_each_bucket(staged))
     count = len(work.buckets)

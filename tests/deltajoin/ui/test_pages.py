@@ -82,7 +82,7 @@ def test_queries_are_seen_with_what_they_read_write_and_lack(overview: Overview)
     at = {lag.table: (lag.version, lag.commits, lag.seconds) for lag in sales.reads}
     assert at == {"orders": ("2", 1, 4.0), "products": ("1", 0, 0.0)}
     assert (sales.state, sales.writes, sales.rows_out) == ("running", ("reports.sales",), {0: 2, 1: 1})
-    assert (copy.state, copy.reads[0].table, copy.commits_behind) == ("failed", None, None)
+    assert (copy.state, copy.reads[0].table, copy.rows_behind) == ("failed", None, None)
     assert (dead.state, dead.name) == ("silent", "query cccccccc")
 
 

@@ -15,9 +15,9 @@ from upsert.kafka.client.admin import settings
 from upsert.kafka.client.connection import Connection
 from upsert.log import kafka_log
 from upsert.store.alterations import SetOptions
+from upsert.store.commit.append import LeftoverWarning
 from upsert.store.metadata import table_file
 from upsert.store.table import Table
-from upsert.store.upkeep.orphans import LogLeftWarning
 from upsert.testing import LocalKafka
 
 pytestmark = pytest.mark.kafka
@@ -125,7 +125,7 @@ def test_a_topic_that_could_not_be_deleted_goes_later(
     catalog.sql(f"ALTER TABLE {name('left')} SET ('log.kafka.bootstrap.servers' = '127.0.0.1:9')")
     with monkeypatch.context() as patch:
         patch.setattr(kafka_log, "DROP_PATIENCE_S", 0.3)
-        with pytest.warns(LogLeftWarning, match="its log could not be"):
+        with pytest.warns(LeftoverWarning, match="its log could not be"):
             catalog.sql(f"DROP TABLE {name('left')}")
     assert catalog.tables() == ()
     assert len(topics_of(connection, name("left"))) == 1

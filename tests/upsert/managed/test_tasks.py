@@ -141,7 +141,7 @@ def test_the_driver_reads_no_rows_of_streams_and_batches(
 ) -> None:
     """A stream into a few buckets has no shuffle, and Spark does not know the buckets of the other."""
     monkeypatch.setattr(micro_batch, "FEW_ROWS", -1)
-    monkeypatch.setattr(tasks, "FEW_ROWS", 0)
+    monkeypatch.setattr(tasks, "FOLDED_BY_DRIVER", 0)
     source = Table.create(tmp_path / "source", KEYED, {"bucket": "2"})
     keyed = Table.create(tmp_path / "keyed", KEYED, {"bucket": "2"})
     counted = Table.create(tmp_path / "counted", COUNTED, {"bucket": "3"})

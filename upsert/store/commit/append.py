@@ -125,7 +125,7 @@ Announce = Callable[[Sequence[FileEntry]], None]
 
 
 class LeftoverWarning(UserWarning):
-    """Files that no snapshot needs could not be deleted. The table is right and complete."""
+    """Files that no snapshot needs, or a log that no table has, could not be deleted. Tables are complete."""
 
 
 Transaction = tuple[str, int]

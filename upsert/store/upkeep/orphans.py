@@ -24,6 +24,7 @@ from upsert.errors import (
 )
 from upsert.failpoints import reach
 from upsert.store import paths
+from upsert.store.commit.append import LeftoverWarning
 from upsert.store.commit.change import Change
 from upsert.store.commit.committer import Committer
 from upsert.store.log.lifecycle import drop_log
@@ -145,10 +146,6 @@ def _delete(root: str, name: str) -> bool:
     return True
 
 
-class LogLeftWarning(UserWarning):
-    """A table is gone, and its log is there still: a later DROP TABLE in the same place takes it away."""
-
-
 def sweep(folder: str) -> int:
     """Delete what dropped tables, and queries that died, have left under a name; how many folders.
 
@@ -183,7 +180,7 @@ def logs_are_gone(folder: str, drop: Callable[[], None]) -> bool:
         warnings.warn(
             f"a table was dropped, and its log could not be: {failure}; it goes with the next table that is "
             f"dropped there, or delete it yourself, and {folder!r}",
-            LogLeftWarning,
+            LeftoverWarning,
             stacklevel=6,
         )
         return False
