@@ -14,7 +14,7 @@ from typing import Final, Protocol
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from planner.plan.expressions import Column
+from planner.plan.expressions import Column, has_subquery
 from planner.plan.nodes import Filter, Opaque, Output, Plan, Project, Relation
 from planner.plan.trees import children, transform_down, walk
 from planner.settings import Settings
@@ -369,7 +369,12 @@ def _indexed(planning: Planning, plan: Plan) -> KeptView | DeepView | None:
         return None
     found: dict[int, RowsTable] = {}
     versions: dict[str, int] = {}
-    filters = {id(node.child): node for node in walk(plan) if isinstance(node, Filter)}
+    # rows of another table decide what a condition with a subquery leaves: it stays above
+    filters = {
+        id(node.child): node
+        for node in walk(plan)
+        if isinstance(node, Filter) and not has_subquery(node.condition)
+    }
     for number, (leaf, looked_up_by) in missing.items():
         place = filters.get(number, leaf)
         if (table := _rows_of(planning, place, leaf, looked_up_by)) is None:

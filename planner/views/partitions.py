@@ -120,7 +120,7 @@ def _part(plan: Plan, settings: Settings, also: Collection[int]) -> Partitions |
     if isinstance(node, Aggregate):
         # a row may join two sessions, or leave two: they are told apart by all rows of the other groups
         lasting = (group for group in node.groups if group.window is not WindowKind.SESSION)
-        keys: tuple[Expr, ...] = tuple(group.value for group in lasting)
+        keys: tuple[Expr, ...] = tuple(dict.fromkeys(group.value for group in lasting))
         if id(node) not in also and stages_of(node, settings):
             return None
     else:

@@ -58,7 +58,9 @@ class ResultTable:
     @property
     def planned(self) -> Project:
         """The aggregate as what is read of the table, for a plan that is only looked at."""
-        read = ManagedTable(os.path.basename(self._path), self._path, self._schema, self._buckets)
+        read = ManagedTable(
+            os.path.basename(self._path), self._path, self._schema, self._buckets, rows=self._stage.row_count
+        )
         return read_of(read, self._outputs)
 
     def node(self, versions: Versions) -> Relation:

@@ -100,9 +100,9 @@ class StageTable:
 
     @property
     def group_outputs(self) -> tuple[int, ...]:
-        """Where the groups are among the outputs of the stage; () if it is of all rows."""
+        """Where the groups are among the outputs of the stage, each once; () if it is of all rows."""
         values = [output.value for output in self.stage.changes.outputs]
-        return tuple(values.index(group.by.value) for group in self.stage.changes.groups)
+        return tuple(dict.fromkeys(values.index(group.by.value) for group in self.stage.changes.groups))
 
     @property
     def part(self) -> Part:

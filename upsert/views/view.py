@@ -19,10 +19,12 @@ from upsert.connect import needs_classic
 from upsert.errors import (
     ConfigurationError,
     CorruptTableError,
+    SchemaError,
     TableNotFoundError,
     UpsertError,
     own_errors_first,
 )
+from upsert.schema import TableSchema
 from upsert.show import html
 from upsert.spark_formats import QueryWriter, register
 from upsert.store.alterations import SetOptions
@@ -55,12 +57,43 @@ class Base(Jsonable):
         uuid: the table; one that was dropped and made again is another.
         columns: those that it had when the view was created, computed ones too; the query sees no others.
             () of views that an earlier release has created.
+        origins: what tells each of these columns from others that have its name later; see `origin_of`.
     """
 
     name: str
     table: str
     uuid: str
     columns: tuple[str, ...] = field(default=(), metadata=written_with("columns"))
+    origins: tuple[str, ...] = field(default=(), metadata=written_with("origins"))
+
+    def check(self, schema: TableSchema, subject: str) -> None:
+        """Check that the columns are still those that the table had when the view was created.
+
+        Raises:
+            SchemaError: another column has the name of one of them now.
+        """
+        present = {*schema.names, *(computed.name for computed in schema.computed)}
+        for name, origin in zip(self.columns, self.origins, strict=False):
+            if name in present and origin_of(schema, name) != origin:
+                raise SchemaError(
+                    f"{subject}: column {name!r} of table {self.name!r} must be the one that the view was "
+                    "created with, got another one that has its name now; CREATE OR REPLACE the view"
+                )
+
+
+def origin_of(schema: TableSchema, name: str) -> str:
+    """What tells a column of a table from others that had its name, or will have it.
+
+    >>> from upsert.sql.parser import parse
+    >>> schema = parse("CREATE TABLE t (a INT, b AS a + 1)").schema
+    >>> origin_of(schema, "a"), origin_of(schema, "b")
+    ('1', 'a + 1')
+    """
+    for computed in schema.computed:
+        if computed.name == name:
+            return computed.expression
+    column = schema.column(name)
+    return " ".join([str(column.id), *(json.dumps(one.to_json()) for one in column.fields)])
 
 
 @dataclass(frozen=True)

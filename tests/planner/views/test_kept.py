@@ -222,6 +222,8 @@ DEEP = {
     "an aggregate of aggregates": STAGED["an aggregate of aggregates"],
     "beside rows": STAGED["beside rows"],
     "correlated": STAGED["correlated"],
+    "a group twice": """SELECT c, count(*) AS shops FROM
+        (SELECT shop, shop AS again, count(*) AS c FROM sales GROUP BY shop, shop) GROUP BY c""",
     "in groups": STAGED["in groups"],
     "a subquery in a subquery": STAGED["a subquery in a subquery"],
     "three deep": """SELECT c, count(*) AS times, sum(n) AS n FROM
@@ -237,7 +239,7 @@ DEEP = {
 @pytest.mark.parametrize(
     ("names", "seeds"),
     [
-        (["correlated", "two sides"], range(1, 2)),
+        (["correlated", "a group twice"], range(1, 2)),
         pytest.param(list(DEEP), range(2, 6), marks=[pytest.mark.long, pytest.mark.minutes]),
     ],
     ids=["some", "all"],
@@ -393,6 +395,17 @@ def test_a_view_goes_on_with_the_columns_that_its_tables_had(catalog: Catalog, s
         views[0].refresh()
 
 
+def test_a_column_that_has_the_name_of_another_is_not_taken_for_it(
+    catalog: Catalog, spark: SparkSession
+) -> None:
+    view = catalog.create_view("v", "SELECT id, item FROM sales", spark=spark)
+    for statement in ("DROP COLUMN item", "ADD COLUMN item STRING"):
+        catalog.sql(f"ALTER TABLE sales {statement}")
+    catalog.sql("DELETE FROM sales WHERE id = 3", spark)
+    with pytest.raises(SchemaError, match="column 'item' of table 'sales' must be the one that the view"):
+        view.refresh()
+
+
 def test_a_hidden_table_of_which_all_rows_are_computed_gets_what_differs(
     catalog: Catalog, spark: SparkSession, go_by_changes: SetWay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -427,6 +440,7 @@ PARTED = {
         (SELECT shop, sum(n) AS s FROM sales GROUP BY shop)""",
     "beside a window of all": """SELECT id, sum(n) OVER (PARTITION BY shop) AS s, count(*) OVER () AS c
         FROM sales""",
+    "a group twice": "SELECT item, max(n) AS m FROM sales GROUP BY item, item",
     "two PARTITION BYs": """SELECT id, max(place) OVER (PARTITION BY item) AS last FROM
         (SELECT id, item, row_number() OVER (PARTITION BY shop ORDER BY id) AS place FROM sales)""",
 }
@@ -436,7 +450,7 @@ PARTED = {
 @pytest.mark.parametrize(
     ("names", "seeds"),
     [
-        (["newest", "of a join", "joined", "beside a window of all"], range(1, 3)),
+        (["newest", "of a join", "joined", "a group twice", "beside a window of all"], range(1, 3)),
         pytest.param(list(PARTED), range(2, 6), marks=[pytest.mark.long, pytest.mark.minutes]),
     ],
     ids=["some", "all"],
@@ -507,13 +521,15 @@ OVER_A_ROW = {
     "over groups": """SELECT c, count(*) AS shops FROM (SELECT shop, count(*) AS c FROM sales GROUP BY shop)
         WHERE c > (SELECT n FROM sales WHERE id = 5) GROUP BY c""",
     "top": "SELECT id FROM sales ORDER BY abs(id - (SELECT n FROM sales WHERE id = 5)), id LIMIT 3",
+    "joined": """SELECT s.id, c.shop FROM sales s JOIN closed c ON s.n = c.since
+        WHERE s.id > (SELECT n FROM sales WHERE id = 5)""",
 }
 """Queries with a value of a row that is no aggregate, which stays a subquery."""
 
 
 @pytest.mark.parametrize(
     "names",
-    [["having", "top"], pytest.param([*OVER_A_ROW], marks=pytest.mark.long)],
+    [["having", "top", "joined"], pytest.param([*OVER_A_ROW], marks=pytest.mark.long)],
     ids=["some", "all"],
 )
 def test_a_value_of_another_row_is_that_of_the_present_one(

@@ -67,6 +67,7 @@ from upsert.views.view import (
     checkpoint_in,
     definition_of,
     newest_versions,
+    origin_of,
 )
 
 if TYPE_CHECKING:
@@ -301,7 +302,8 @@ def _bases(
         qualified = table_ref.qualified.partition(".")[2]
         table = Table.open(path)
         columns = tuple(declared_names(table.schema))
-        found[reference.name] = Base(reference.name, qualified, table.uuid, columns)
+        origins = tuple(origin_of(table.schema, name) for name in columns)
+        found[reference.name] = Base(reference.name, qualified, table.uuid, columns, origins)
     return found, plain
 
 
@@ -332,6 +334,9 @@ class _Query:
         query = QueryText.of(self.definition.query, subject=f"view {self.view!r}")
         context = self.context
         catalog = self.definition.catalog
+        for base in self.definition.bases:
+            table = Table.open(context.databases.resolve(base.table).path, base.uuid)
+            base.check(table.schema, f"view {self.view!r}")
         views = {f"{catalog}.{text.name}": text for text in self.definition.views}
         columns = {base.name: base.columns for base in self.definition.bases if base.columns}
         df = frame(context, session, query, is_streaming=False, pinned=pinned, columns=columns, views=views)
