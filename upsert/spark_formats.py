@@ -29,9 +29,6 @@ _SETTINGS: Final = {
     # without it Spark computes the size of the whole batch for every row
     "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
 }
-_ARROW_CHECKS: Final = {"arrow.enable_unsafe_memory_access": "true"}
-"""Properties of Java without which Arrow looks for each value whether it lies within its batch, twice; see
-docs/decisions/0096."""
 _CHECKPOINT_FILES: Final = "spark.sql.streaming.checkpointFileManagerClass"
 _OF_A_LOCAL_DISK: Final = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -52,9 +49,8 @@ def configure(spark: SparkSession) -> SparkSession:
     They are 100 000 rows in an Arrow batch (``spark.sql.execution.arrow.maxRecordsPerBatch``; as many bytes
     as Java allows, ``…maxBytesPerBatch``), and for sessions whose default file system is the local disk
     checkpoints by ``FileSystemBasedCheckpointFileManager``: Spark's default starts ten processes in each
-    micro-batch there. They hold for queries that are started afterwards. In the driver's JVM Arrow reads
-    values without checks of its own, if it has read none before; executors need this in their environment,
-    see docs/performance.md. The command ``deltajoin`` does all this by itself.
+    micro-batch there. They hold for queries that are started afterwards. The command ``deltajoin`` does this
+    by itself.
 
     Args:
         spark: a session; what it was built with, or Spark's own configuration files say, stays.
@@ -74,19 +70,7 @@ def configure(spark: SparkSession) -> SparkSession:
     for key, value in settings.items():
         if not _has(spark, key):
             spark.conf.set(key, value)
-    _leave_checks_out(spark)
     return spark
-
-
-def _leave_checks_out(spark: SparkSession) -> None:
-    """Let Arrow in the driver's JVM read values without its checks, unless the user has said how it reads.
-
-    Arrow asks for the properties once, when it is used first.
-    """
-    system = java_of(spark).java.lang.System
-    for name, value in _ARROW_CHECKS.items():
-        if system.getProperty(name) is None and system.getenv(name.upper().replace(".", "_")) is None:
-            system.setProperty(name, value)
 
 
 def _has(spark: SparkSession, key: str) -> bool:

@@ -80,10 +80,8 @@ _SETTINGS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
-    # what `configure` does in the driver
-    "spark.executorEnv.ARROW_ENABLE_UNSAFE_MEMORY_ACCESS": "true",
 }
-"""Where the user says nothing else with `--conf`; 200 partitions suit a cluster only."""
+"""Where neither the user nor Spark's own configuration says otherwise; 200 partitions suit a cluster only."""
 _JOBS: Final = "deltajoin-statement"
 """The group of the jobs of statements, by which they are cancelled."""
 _QUIET_LOG: Final = Path(__file__).with_name("log4j2.properties")

@@ -1,17 +1,11 @@
 """The settings that a session is given where it has none, and what a query tells of a failure or a stop."""
 
-import os
-import subprocess
-import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from decimal import Decimal
-from pathlib import Path
 from threading import Event
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -19,9 +13,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import deltajoin
 from upsert.java import java_of
-from upsert.schema import TableSchema
 from upsert.spark_formats import QueryWriter, register
-from upsert.store.table import Table
 
 pytestmark = pytest.mark.spark
 
@@ -59,64 +51,6 @@ def test_other_file_systems_keep_the_checkpoints_of_spark(session: SparkSession)
     deltajoin.configure(session)
     assert session.conf.get(CHECKPOINTS, None) is None
     assert session.conf.get(RECORDS) == "100000"
-
-
-UNSAFE = "arrow.enable_unsafe_memory_access"
-
-
-@pytest.mark.parametrize(("said", "wanted"), [(None, "true"), ("false", "false")])
-def test_arrow_reads_without_its_checks_but_where_the_user_has_said_how_it_reads(
-    session: SparkSession, said: str | None, wanted: str
-) -> None:
-    system = java_of(session).java.lang.System
-    before = system.getProperty(UNSAFE)
-    try:
-        system.clearProperty(UNSAFE) if said is None else system.setProperty(UNSAFE, said)
-        deltajoin.configure(session)
-        assert system.getProperty(UNSAFE) == wanted
-    finally:
-        system.clearProperty(UNSAFE) if before is None else system.setProperty(UNSAFE, before)
-
-
-_IN_ITS_OWN_JVM = """
-import sys
-import deltajoin
-from pyspark.sql import SparkSession
-from upsert.managed.frames import read
-
-spark = deltajoin.configure(SparkSession.builder.master("local[1]").getOrCreate())
-rows = read(spark, sys.argv[1]).selectExpr("* EXCEPT (y)", "hex(y)").orderBy("id")
-print([tuple(row) for row in rows.collect()])
-static = spark._jvm.java.lang.Class.forName
-for name, field in (
-    ("org.apache.arrow.memory.BoundsChecking", "BOUNDS_CHECKING_ENABLED"),
-    ("org.apache.arrow.vector.NullCheckingForGet", "NULL_CHECKING_ENABLED"),
-):
-    print(static(name).getField(field).getBoolean(None))
-"""
-
-
-@pytest.mark.long
-def test_nulls_of_all_types_come_through_without_the_checks_of_arrow(tmp_path: Path) -> None:
-    """Arrow looks at the properties once, so they need a JVM in which it has read nothing before."""
-    values = {
-        "b": pa.array([True, None]),
-        "n": pa.array([7, None], pa.int32()),
-        "d": pa.array([1.5, None]),
-        "m": pa.array([Decimal("1.25"), None], pa.decimal128(10, 2)),
-        "s": pa.array(["x", None]),
-        "y": pa.array([b"x", None]),
-        "l": pa.array([[1, None], None], pa.list_(pa.int64())),
-        "t": pa.array([{"a": None}, None], pa.struct({"a": pa.int64()})),
-    }
-    rows = pa.table({"id": pa.array([1, 2]), **values})
-    schema = TableSchema.of(dict(zip(rows.column_names, rows.schema.types, strict=True)), primary_key=["id"])
-    Table.create(tmp_path / "t", schema).write(rows)
-    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
-    command = [sys.executable, "-c", _IN_ITS_OWN_JVM, str(tmp_path / "t")]
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    first = "(1, True, 7, 1.5, Decimal('1.25'), 'x', [1, None], Row(a=None), '78')"
-    assert done.stdout.splitlines()[-3:] == [f"[{first}, (2{', None' * 8})]", "False", "True"]
 
 
 def test_a_session_that_is_active_gets_all_formats_although_it_finds_that_of_tables_by_itself(
