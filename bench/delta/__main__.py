@@ -111,8 +111,8 @@ def run(name: str, python: str, folder: str, rows: int, batch: int, batches: int
     """What the worker of a system prints last."""
     environment = {**os.environ, "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
     environment |= {"DELTA_PACKAGE": PACKAGE, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(REPOSITORY)}
-    for name in ("SPARK_HOME", "PYTHONDONTWRITEBYTECODE"):
-        environment.pop(name, None)
+    for variable in ("SPARK_HOME", "PYTHONDONTWRITEBYTECODE"):
+        environment.pop(variable, None)
     command = [python, str(WORKER), name, folder, str(rows), str(batch), str(batches)]
     done = subprocess.run(command, check=True, env=environment, stdout=subprocess.PIPE, text=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
