@@ -38,6 +38,12 @@ _PLANNED_SHARE: Final = 0.8
 _PLANNED_MS: Final = 5_000
 """It is no more than this, however long the refresh was."""
 
+_FAR: Final = 8
+"""So many times as many rows as were measured are another regime: most often they take less for each row."""
+
+_FAR_SHARE: Final = 1 / 3
+"""They may take no more than this of what their number says, which is then measured."""
+
 _TIE: Final = 1.15
 """Changes may take so many times as long as all rows: what is above follows from them, and measures vary."""
 
@@ -234,6 +240,8 @@ class Costs(Jsonable):
         else:
             if by > whole and nearest is not None and nearest.is_first:
                 by = max(by * (1 - _PLANNED_SHARE), by - _PLANNED_MS)
+            if by > whole and nearest is not None and nearest.rows * _FAR < changed and not are_most:
+                by *= _FAR_SHARE
             by_changes = by <= whole * (1 if are_most else _TIE)
             reason = f"{share}, which takes some {by / 1000:.1f} s; all rows take {whole / 1000:.1f} s"
         return Refresh.now(by_changes, reason, changed, rows, self, by_tasks=by_tasks)

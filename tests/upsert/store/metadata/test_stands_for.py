@@ -239,6 +239,16 @@ def test_changes_that_could_not_be_computed_are_not_tried_again_for_long() -> No
     assert known.refresh(4_000, 100_000).by_changes
 
 
+def test_many_times_as_many_rows_as_were_measured_are_measured_themselves() -> None:
+    known = Costs(None, Cost(8_660_000, 3800), few=Cost(1_700, 60))
+    refresh = known.refresh(866_000, 8_660_000, by_tasks=True)
+    assert refresh.by_changes
+    assert after(refresh, 1500).refresh(866_000, 8_660_000, by_tasks=True).by_changes
+    assert not after(refresh, 12_000).refresh(866_000, 8_660_000, by_tasks=True).by_changes
+    slow = replace(known, few=Cost(1_700, 300))
+    assert not slow.refresh(866_000, 8_660_000, by_tasks=True).by_changes
+
+
 def test_changes_that_take_about_as_long_are_taken_for_what_is_above_follows_from_them() -> None:
     known = Costs(Cost(2000, 280), Cost(10_000, 250))
     assert known.refresh(2000, 10_000).by_changes
