@@ -92,8 +92,7 @@ def origin_of(schema: TableSchema, name: str) -> str:
     for computed in schema.computed:
         if computed.name == name:
             return computed.expression
-    column = schema.column(name)
-    return " ".join([str(column.id), *(json.dumps(one.to_json()) for one in column.fields)])
+    return str(schema.column(name).id)
 
 
 @dataclass(frozen=True)
