@@ -42,9 +42,9 @@ from deltajoin.spark.source import DeltaJoinSource
 from upsert.managed.frames import write_changes
 from upsert.managed.options import WriteOptions
 from upsert.managed.writer import StreamWriter
+from upsert.registration import register
 from upsert.schema import TableSchema
-from upsert.spark_formats import register
-from upsert.spark_table import FORMAT
+from upsert.spark.formats import FORMAT
 from upsert.store.table import Table
 from upsert.store.upkeep import background
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from deltajoin.observe.telemetry import export_metrics
     from deltajoin.spark.source import register
     from deltajoin.temporal import temporal_join
-    from upsert.spark_formats import configure
+    from upsert.spark.settings import configure
 
 __all__ = [
     "BrokenPayloadError",
@@ -55,7 +55,7 @@ __getattr__, __dir__ = _imported_on_use(
     {
         "LookupMetrics": "deltajoin.latest.metrics",
         "QueryMetrics": "deltajoin.observe.query_metrics",
-        "configure": "upsert.spark_formats",
+        "configure": "upsert.spark.settings",
         "export_metrics": "deltajoin.observe.telemetry",
         "lookup_delta_join": "deltajoin.latest.api",
         "lookup_join": "deltajoin.enrichment",

@@ -24,13 +24,14 @@ from deltajoin.lookup.managed import Newest
 from deltajoin.lookup.protocol import LookupSource, check_source, key_fields, name_of
 from upsert import types
 from upsert.arrays import Positions, one_array
-from upsert.connect import parallelism
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.lookups.options import PartialCache
 from upsert.managed.task_counts import add, counter_of
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
-from upsert.spark_table import for_spark, from_spark, spark_schema
+from upsert.spark.batches import for_spark, from_spark
+from upsert.spark.columns import spark_schema
+from upsert.spark.connect import parallelism
 from upsert.store.predicate import Where, parse_where
 from upsert.store.rows.conform import conform
 from upsert.store.rows.fold import fold

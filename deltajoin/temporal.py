@@ -31,9 +31,10 @@ from upsert.arrays import Mask, Positions, one_array
 from upsert.blobs import by_number, from_blob, gathered, to_blobs
 from upsert.errors import BrokenPayloadError, ChangelogError, ConfigurationError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
-from upsert.spark_table import from_spark, rows_for_spark, stored_type
+from upsert.spark.batches import from_spark, rows_for_spark
+from upsert.spark.columns import stored_type
+from upsert.spark.task import task_number
 from upsert.store.rows.hashing import bucket_of, hash_columns
-from upsert.streaming_query import task_number
 
 WATERMARK: Final = "spark.watermarkDelayMs"
 """What Spark attaches to a column that has a watermark."""

@@ -4,7 +4,7 @@ from deltajoin.aliases import require_beside as _require_beside
 
 _require_beside(__name__)  # the joins that this package plans are executed by another one
 
-import upsert.spark_version  # noqa: F401  (raises where PySpark is of a version that has too little)
+import upsert.spark.version  # noqa: F401  (raises where PySpark is of a version that has too little)
 from planner.api import check_sink, explain, optimize
 from planner.explanation import AggregateReport, Explanation, SinkReport, TopicReport
 from planner.join_reports import JoinReport, Lookups, TableReport

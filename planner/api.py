@@ -28,11 +28,11 @@ from planner.spark.unnest import unnested_over
 from planner.views.keep import kept
 from upsert.catalog.context import Explained, OfText, Refreshed, Request, Unnested
 from upsert.catalog.query_records import DECISIONS_MARK
-from upsert.connect import is_connect, needs_classic, parallelism
 from upsert.errors import ConfigurationError
-from upsert.java import conf_of
 from upsert.options import parse as parse_options
 from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.spark.connect import is_connect, needs_classic, parallelism
+from upsert.spark.java import conf_of
 from upsert.store.table_options import SINK_MATERIALIZE
 from upsert.stream_keys import KEYS_MARK, UPSERTS_MARK, UniqueKeys, UpsertKey
 from upsert.views.refresh import Kept

@@ -58,9 +58,8 @@ def test_aliases_are_for_users() -> None:
 
 def test_only_the_door_uses_py4j() -> None:
     users = {source for source in SOURCES if imports_any(source, "py4j") or reaches_jvm(source)}
-    of_sessions = {
-        f"upsert/{name}.py" for name in ("java", "spark_formats", "streaming_query", "views/session")
-    }
+    of_sessions = {source for source in SOURCES if source.startswith("upsert/spark/")}
+    of_sessions |= {"upsert/registration.py", "upsert/views/session.py"}
     of_plans = {f"planner/spark/{name}.py" for name in ("catalyst", "compiled_code", "few_rows", "state")}
     assert users <= of_plans | of_sessions
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from upsert.changelog.operator import normalize
     from upsert.errors import own_error
     from upsert.kafka.frames import write_upsert
-    from upsert.spark_formats import register
+    from upsert.registration import register
 
 __all__ = [
     "ROW_KIND_COLUMN",
@@ -38,7 +38,7 @@ __getattr__, __dir__ = _imported_on_use(
         "Catalog": "upsert.catalog.catalog",
         "normalize": "upsert.changelog.operator",
         "own_error": "upsert.errors",
-        "register": "upsert.spark_formats",
+        "register": "upsert.registration",
         "write_upsert": "upsert.kafka.frames",
     },
     globals(),

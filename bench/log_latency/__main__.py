@@ -37,7 +37,7 @@ from upsert.managed.frames import read_changes
 from upsert.managed.log_reader import stream_reader
 from upsert.managed.options import ReadOptions
 from upsert.rowkind import signs
-from upsert.spark_table import spark_schema
+from upsert.spark.columns import spark_schema
 from upsert.store.table import Table
 from upsert.testing import LocalKafka
 

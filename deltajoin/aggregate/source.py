@@ -34,14 +34,15 @@ from upsert.managed.task_memory import DEFAULT_TASK_MEMORY, TASK_MEMORY
 from upsert.options import Option, parse, text
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
-from upsert.spark_formats import make_known
-from upsert.spark_table import arrow_schema, as_asked, spark_schema
+from upsert.spark.batches import arrow_schema, as_asked
+from upsert.spark.columns import spark_schema
+from upsert.spark.formats import make_known
+from upsert.spark.task import begin_task
 from upsert.store.read.changes import touched_rows
 from upsert.store.read.pinned_columns import unaltered
 from upsert.store.rows.hashing import bucket_of, hash_columns
 from upsert.store.table import Table
 from upsert.store.version import Version
-from upsert.streaming_query import begin_task
 
 FORMAT: Final = "delta-aggregate"
 OPTIONS: Final = (

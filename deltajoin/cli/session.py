@@ -161,7 +161,7 @@ class Session:
         from pyspark.logger import PySparkLogger
         from pyspark.sql import SparkSession
 
-        from upsert.spark_formats import configure
+        from upsert.spark.settings import configure
 
         # it prints a page of the JVM's stack for each error, which the command tells in one line
         PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
@@ -334,7 +334,7 @@ class Session:
                 self._go_on()
                 self._output.rows([row.asDict(recursive=True)])
             return
-        from upsert.spark_table import arrow_of
+        from upsert.spark.batches import arrow_of
 
         found = arrow_of(df.limit(self._rows + 1))
         self._output.table(found.slice(0, self._rows))
@@ -342,7 +342,7 @@ class Session:
             self._output.say(f"only the first {self._rows} rows are shown; add LIMIT, or use --json")
 
     def _show_changes(self, df: DataFrame) -> None:
-        from upsert.spark_table import arrow_of
+        from upsert.spark.batches import arrow_of
 
         def show(rows: DataFrame, batch: int) -> None:  # noqa: ARG001 - Spark gives the number too
             found = arrow_of(rows)

@@ -23,10 +23,10 @@ from deltajoin.lookup.protocol import LookupSource, check_source, name_of
 from deltajoin.settings import JoinSettings
 from upsert import types
 from upsert.conditions.evaluate import check_is_condition
-from upsert.connect import parallelism
 from upsert.errors import ConfigurationError, CorruptTableError, SchemaError
-from upsert.java import conf_of
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
+from upsert.spark.connect import parallelism
+from upsert.spark.java import conf_of
 from upsert.types import quoted
 
 LOOKUP_SIDE_MARK: Final = "deltajoin.lookup_side"

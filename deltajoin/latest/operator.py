@@ -58,11 +58,12 @@ from upsert.changelog.image_log import ImageLog
 from upsert.errors import BrokenPayloadError
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import TableSchema
-from upsert.spark_table import from_spark, rows_for_spark, spark_schema
+from upsert.spark.batches import from_spark, rows_for_spark
+from upsert.spark.columns import spark_schema
+from upsert.spark.task import QUERY_ID, query_of_task, task_number
 from upsert.store import paths
 from upsert.store.rows.hashing import bucket_of, hash_columns
 from upsert.stream_keys import UPSERTS_MARK, UpsertKey
-from upsert.streaming_query import QUERY_ID, query_of_task, task_number
 from upsert.types import quoted
 
 

@@ -20,7 +20,7 @@ from deltajoin.observe.measures import TableLookups, phases_of, table_lookups
 from deltajoin.observe.observer import Observer
 from deltajoin.observe.overview import Lag
 from upsert.catalog.query_records import MicroBatch, QueryRecord, reason, this_driver
-from upsert.streaming_query import checkpoint_of_query
+from upsert.spark.queries import checkpoint_of_query
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructFi
 from deltajoin.core.consolidate import consolidate_changes
 from deltajoin.core.rows import Changes
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind, signs
-from upsert.spark_table import from_spark
+from upsert.spark.batches import from_spark
 
 CONSOLIDATED_MARK: Final = "deltajoin.net"
 """Metadata key of the columns that held the kinds of the inputs, by which the planner knows the operator."""

@@ -32,8 +32,8 @@ from upsert.blobs import BLOB_COLUMN, from_blob, to_blobs
 from upsert.codec import MAY_BE_MISSING, Jsonable
 from upsert.errors import BrokenPayloadError, ConfigurationError
 from upsert.managed.task_counts import add
-from upsert.spark_table import for_spark, rows_for_spark
-from upsert.streaming_query import begin_task
+from upsert.spark.batches import for_spark, rows_for_spark
+from upsert.spark.task import begin_task
 
 SHARD_COLUMN: Final = "shard"
 BLOBS: Final = f"{SHARD_COLUMN} INT, {BLOB_COLUMN} BINARY"

@@ -43,12 +43,12 @@ from upsert.managed.stepping import CONSUMER, Offset, SteppingReader, StepSource
 from upsert.managed.task_counts import add
 from upsert.managed.task_memory import DEFAULT_TASK_MEMORY, TASK_MEMORY
 from upsert.options import Option, boolean, duration_ms, integer, one_of, parse, text
-from upsert.spark_formats import make_known
-from upsert.spark_table import arrow_schema, as_asked
+from upsert.spark.batches import arrow_schema, as_asked
+from upsert.spark.formats import make_known
+from upsert.spark.task import begin_task
 from upsert.store.read.changes import step_size
 from upsert.store.table import Table
 from upsert.store.version import MAX_HASH, Version
-from upsert.streaming_query import begin_task
 
 FORMAT: Final = "delta-join"
 

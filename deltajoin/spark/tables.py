@@ -38,7 +38,7 @@ from upsert.conditions.evaluate import check_is_condition
 from upsert.errors import SchemaError, TableNotFoundError
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
-from upsert.spark_table import spark_schema
+from upsert.spark.columns import spark_schema
 from upsert.store.kept import Kept
 from upsert.store.metadata import table_file
 from upsert.store.predicate import parse_where

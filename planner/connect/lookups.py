@@ -25,7 +25,7 @@ from planner.settings import Settings
 from upsert.catalog.connectors.lookups import FORMAT as LOOKUP_FORMAT
 from upsert.catalog.connectors.lookups import looked_up
 from upsert.lookups.options import LookupTable
-from upsert.spark_table import FORMAT
+from upsert.spark.formats import FORMAT
 from upsert.stream_keys import VERSIONS_MARK
 
 _PLAIN: Final = frozenset({"row-kind", "scan.pinned", "scan.where"})

@@ -25,9 +25,9 @@ from planner.connect.relations import relation
 from planner.connect.sums import FUNCTIONS, Item, counted, in_sql, summed
 from planner.refusals import PlanError, Refused
 from planner.settings import Settings
-from upsert.connect import parallelism
 from upsert.errors import SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.spark.connect import parallelism
 from upsert.sql.dialect import START, Edit, Revision, tokens_of, visible_name
 from upsert.sql.query import AsOf, AsOfKind, QueryText, Reference
 from upsert.sql.volatile import of_the_moment

@@ -21,8 +21,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from planner.spark.versions import constructors
-from upsert.connect import needs_classic
-from upsert.java import is_a, java_of, texts_of
+from upsert.spark.connect import needs_classic
+from upsert.spark.java import class_name, is_a, items_of, java_of, texts_of
 
 JavaObject = Any
 """A Catalyst plan node, expression or attribute. Only this file, `state.py` and `few_rows.py` look inside."""
@@ -158,7 +158,7 @@ class Catalyst:
 
     def class_name(self, thing: JavaObject) -> str:
         """The Scala class of a node or an expression, without its package."""
-        return str(thing.getClass().getSimpleName())
+        return class_name(thing)
 
     def children(self, thing: JavaObject) -> list[JavaObject]:
         """The inputs of a node, or the arguments of an expression."""
@@ -689,8 +689,3 @@ def defaults_of(scala_class: JavaObject, first: int, last: int) -> list[JavaObje
 def _given(option: JavaObject) -> JavaObject | None:
     """What an Option of Scala holds."""
     return option.get() if option.isDefined() else None
-
-
-def items_of(seq: JavaObject) -> list[JavaObject]:
-    """A sequence of Scala as a list."""
-    return [seq.apply(i) for i in range(seq.size())]

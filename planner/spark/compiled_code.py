@@ -16,7 +16,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from planner.spark.catalyst import JavaObject
-from upsert.java import java_of
+from upsert.spark.java import java_of
 
 ENTRIES: Final = 2_000
 """So many texts are remembered at least; one with its classes takes some 40 kB."""

@@ -28,9 +28,9 @@ from pyspark.sql.types import StructType
 from planner.spark.catalyst import Catalyst, JavaObject
 from planner.spark.compiled_code import make_room
 from planner.spark.template import Template
-from upsert.java import java_of
-from upsert.spark_formats import active
-from upsert.spark_table import arrow_of, arrow_schema
+from upsert.spark.batches import arrow_of, arrow_schema
+from upsert.spark.formats import active
+from upsert.spark.java import java_of
 
 _IN_PLACE: Final = frozenset(("InputAdapter",)) | frozenset(
     f"{name}Exec"

@@ -77,7 +77,7 @@ from upsert.kafka.declaration import columns_option, declared
 from upsert.kafka.options import UPSERT
 from upsert.kafka.table import SPARK_FORMATS, KafkaTable
 from upsert.managed.options import ReadOptions
-from upsert.spark_table import FORMAT
+from upsert.spark.formats import FORMAT
 from upsert.store.predicate import parse_where
 from upsert.store.read.row_metadata import is_of_commit
 from upsert.store.table import Table

@@ -18,8 +18,8 @@ from planner.spark.catalyst import Catalyst, JavaObject
 from planner.spark.few_rows import FewRows, OneTask
 from planner.spark.read import OperatorReader
 from planner.spark.template import Template
-from upsert.spark_formats import active
-from upsert.spark_table import arrow_schema
+from upsert.spark.batches import arrow_schema
+from upsert.spark.formats import active
 
 
 class SmallPlan:

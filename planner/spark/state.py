@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 
 from planner.refusals import PlanError, Refused
 from planner.spark.catalyst import Catalyst, JavaObject, defaults_of
-from upsert.java import is_a
+from upsert.spark.java import is_a
 
 STATE_MARK: Final = (
     "state of one shape: an older release's checkpoint may hold wrong values; start with a new checkpoint"

@@ -12,7 +12,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from upsert.spark_version import version_of
+from upsert.spark.version import version_of
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,8 @@ from planner.views.stages import Folders
 from upsert.errors import TableNotFoundError
 from upsert.managed.datasource import TableStepSource, UpsertTableSource
 from upsert.managed.stepping import STEP, SUFFIX, StepReader
-from upsert.spark_table import FORMAT, arrow_schema
+from upsert.spark.batches import arrow_schema
+from upsert.spark.formats import FORMAT
 from upsert.store.metadata.stands_for import Costs
 from upsert.store.table import Table
 from upsert.views.hidden_tables import HIDDEN_TABLES, consumer_of, uuids_of

@@ -27,7 +27,8 @@ from upsert.errors import CommitConflictError, SchemaError
 from upsert.managed import frames
 from upsert.schema import Column as TableColumn
 from upsert.schema import Index, TableSchema
-from upsert.spark_table import collected, stored_type
+from upsert.spark.batches import collected
+from upsert.spark.columns import stored_type
 from upsert.store.metadata.stands_for import Costs, StandsFor
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.table import Table

@@ -43,7 +43,8 @@ from planner.views.rows_table import KeptRows, RowsTable
 from planner.views.stages import meant
 from upsert.managed import frames
 from upsert.schema import TableSchema
-from upsert.spark_table import collected, spark_schema, table_for_spark
+from upsert.spark.batches import collected, table_for_spark
+from upsert.spark.columns import spark_schema
 from upsert.store.metadata.stands_for import Costs
 from upsert.store.predicate import where_to_json
 from upsert.store.read.snapshot import Snapshot

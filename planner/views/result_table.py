@@ -28,7 +28,7 @@ from upsert.managed import frames
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import Column as TableColumn
 from upsert.schema import Index, TableSchema
-from upsert.spark_table import stored_type
+from upsert.spark.columns import stored_type
 from upsert.store.metadata.stands_for import Costs
 from upsert.store.table import Table
 from upsert.types import is_scalar

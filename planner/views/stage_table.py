@@ -38,7 +38,7 @@ from upsert.managed import frames
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import Column as TableColumn
 from upsert.schema import TableSchema
-from upsert.spark_table import spark_schema, stored_type
+from upsert.spark.columns import spark_schema, stored_type
 from upsert.store.metadata.stands_for import Costs
 from upsert.store.table import Table
 from upsert.views.refresh import Computed, are_few

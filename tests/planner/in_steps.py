@@ -21,7 +21,7 @@ from deltajoin.spark.offsets import JoinOffset
 from deltajoin.spark.source import JoiningReader, SourceOptions
 from deltajoin.spark.tables import JoinedTables, output_type
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
-from upsert.spark_table import arrow_schema
+from upsert.spark.batches import arrow_schema
 from upsert.store import Table
 from upsert.store.version import Version
 

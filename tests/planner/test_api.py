@@ -14,7 +14,7 @@ from planner import PlanError
 from upsert import Catalog
 from upsert.catalog.query_records import DECISIONS_MARK
 from upsert.errors import ConfigurationError
-from upsert.spark_formats import register
+from upsert.registration import register
 from upsert.stream_keys import UniqueKeys
 
 pytestmark = pytest.mark.spark

@@ -19,7 +19,7 @@ from upsert import Catalog
 from upsert.kafka.client.admin import create_topic
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.producer import produce
-from upsert.spark_formats import register
+from upsert.registration import register
 from upsert.testing import LocalKafka
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]

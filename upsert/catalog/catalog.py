@@ -20,12 +20,12 @@ from upsert.catalog.job_hooks import JobStatusHook
 from upsert.catalog.namespace import Databases
 from upsert.catalog.run.scans import metadata_options, read_managed, system_frame, with_declared
 from upsert.catalog.system_tables import split
-from upsert.connect import is_connect
 from upsert.errors import ConfigurationError, SchemaError, own_errors_first
 from upsert.managed import frames
 from upsert.managed.writer import sink_of
 from upsert.materializer.choice import mode_of
 from upsert.schema import Index, TableSchema
+from upsert.spark.connect import is_connect
 from upsert.store import Table
 from upsert.store.predicate import Where
 from upsert.store.table_options import SINK_MATERIALIZE

@@ -15,11 +15,11 @@ from upsert.catalog.connectors.base import Connector
 from upsert.catalog.connectors.definition import Definition, PlainView, connect, definition_in, no_table
 from upsert.catalog.namespace import Catalogs, Databases, TableRef
 from upsert.catalog.session import SessionOptions
-from upsert.connect import is_connect
 from upsert.errors import ConfigurationError, CorruptTableError, TableExistsError, TableNotFoundError
 from upsert.materializer.choice import Changes, Sink, UnprovenKeyWarning, choose
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
+from upsert.spark.connect import is_connect
 from upsert.store import Table
 from upsert.store.paths import table_folder
 from upsert.views.refresh import PreparedViews

@@ -26,7 +26,8 @@ from upsert.catalog.connectors.definition import definition_in
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.managed.datasource import UpsertTableSource
 from upsert.managed.options import READ_OPTIONS, WRITE_OPTIONS
-from upsert.spark_formats import make_known, register
+from upsert.registration import register
+from upsert.spark.formats import make_known
 from upsert.store.table import Table
 from upsert.types import quoted
 

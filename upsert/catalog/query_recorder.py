@@ -24,7 +24,7 @@ from upsert.catalog import query_records
 from upsert.catalog.query_records import Decision, QueryRecord
 from upsert.errors import UpsertError
 from upsert.managed.process_memory import peak_bytes, worker_peak
-from upsert.streaming_query import active_queries, attached, checkpoint_of, stop_query
+from upsert.spark.queries import active_queries, attached, checkpoint_of, stop_query
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
-from upsert.connect import needs_classic
 from upsert.errors import ConfigurationError, own_errors_first
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.show import html
+from upsert.spark.connect import needs_classic
 from upsert.stream_keys import UpsertKey
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Materialized:
             "SELECT in 'execution.result-mode' = 'table'",
             "its rows would be kept in the server's process: INSERT them INTO a table",
         )
-        from upsert.spark_table import arrow_of
+        from upsert.spark.batches import arrow_of
 
         upserts = UpsertKey.of_schema(changes.schema.jsonValue())
         names = [name for name in changes.columns if name != ROW_KIND_COLUMN]
@@ -216,7 +216,7 @@ class Frame(Result):
                 f"{self.statement}: only a batch has rows, got a streaming query; start it with "
                 "df.writeStream, or SET 'execution.result-mode' = 'table'"
             )
-        from upsert.spark_table import arrow_of
+        from upsert.spark.batches import arrow_of
 
         with own_errors_first():
             return arrow_of(self.df)

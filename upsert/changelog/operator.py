@@ -31,12 +31,13 @@ from upsert.changelog.normalizer import Expiry, Rules, check_not_null, split_kin
 from upsert.errors import ConfigurationError
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
-from upsert.spark_table import from_spark, rows_for_spark, stored_type
+from upsert.spark.batches import from_spark, rows_for_spark
+from upsert.spark.columns import stored_type
+from upsert.spark.task import query_of_task, task_number
 from upsert.store import paths
 from upsert.store.rows.conform import conform
 from upsert.store.rows.hashing import bucket_of, hash_columns
 from upsert.store.rows.layout import Layout
-from upsert.streaming_query import query_of_task, task_number
 
 MAX_STATE_BYTES: Final = 32 << 20
 """Images of one bucket that are kept in Spark's state store, which writes all of them in every batch."""

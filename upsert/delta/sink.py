@@ -23,11 +23,12 @@ from upsert.errors import SchemaError
 from upsert.failpoints import reach
 from upsert.materializer.choice import Sink
 from upsert.materializer.keyed_sink import KeyedSink, as_declared, folded
+from upsert.registration import register
 from upsert.retry import retried
 from upsert.schema import TableSchema
-from upsert.spark_formats import register
-from upsert.spark_table import check_fits, from_spark, spark_schema
-from upsert.streaming_query import query_of_micro_batch
+from upsert.spark.batches import from_spark
+from upsert.spark.columns import check_fits, spark_schema
+from upsert.spark.task import query_of_micro_batch
 from upsert.types import quoted
 
 if TYPE_CHECKING:

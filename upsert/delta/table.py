@@ -13,7 +13,7 @@ from upsert import options
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.options import Option
 from upsert.schema import Column, TableSchema
-from upsert.spark_table import stored_type
+from upsert.spark.columns import stored_type
 from upsert.store.table_options import SINK_MATERIALIZE
 from upsert.types import quoted, sql_name
 

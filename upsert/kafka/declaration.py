@@ -14,7 +14,7 @@ from upsert.kafka.table import SPARK_FORMATS, KafkaTable
 from upsert.options import with_secret_names
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
-from upsert.spark_table import read_columns, spark_schema, stored_type
+from upsert.spark.columns import read_columns, spark_schema, stored_type
 
 COLUMNS: Final = "columns"
 """Option of the Spark formats: the columns as in DDL, or a schema's JSON form, which `read_changes` gives."""

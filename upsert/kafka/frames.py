@@ -26,11 +26,12 @@ from upsert.kafka.topics import cleanup_warning, partitions_of
 from upsert.materializer.choice import Changes, choose
 from upsert.materializer.hidden_table import FOLDER, HiddenTable, KeptRows
 from upsert.materializer.micro_batch import Materialize, micro_batch_writer
+from upsert.registration import register
 from upsert.rowkind import ROW_KIND_COLUMN
-from upsert.spark_formats import query_writer, register
+from upsert.spark.query_writer import query_writer
+from upsert.spark.task import query_of_micro_batch
 from upsert.store.paths import table_folder
 from upsert.stream_keys import UpsertKey
-from upsert.streaming_query import query_of_micro_batch
 
 __all__ = ["read", "read_changes", "write", "write_changes", "write_upsert"]
 

@@ -30,8 +30,9 @@ from upsert.kafka.table import KafkaTable
 from upsert.kafka.topics import cleanup_warning, partitions_of
 from upsert.materializer.choice import check_raw
 from upsert.rowkind import ROW_KIND_COLUMN
-from upsert.spark_table import check_fits, from_spark
-from upsert.streaming_query import begin_task, micro_batch_here, task_number
+from upsert.spark.batches import from_spark
+from upsert.spark.columns import check_fits
+from upsert.spark.task import begin_task, micro_batch_here, task_number
 
 LOG: Final = logging.getLogger("upsert.kafka")
 

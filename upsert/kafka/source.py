@@ -54,10 +54,10 @@ from upsert.kafka.sink import BatchWriter, StreamWriter, declared_for_write
 from upsert.kafka.table import SPARK_FORMATS, KafkaTable
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import Column, TableSchema
-from upsert.spark_table import to_spark
+from upsert.spark.batches import to_spark
+from upsert.spark.task import QUERY_ID, begin_task, task_property
 from upsert.store.paths import table_folder
 from upsert.store.rows.keys import same_keys
-from upsert.streaming_query import QUERY_ID, begin_task, task_property
 
 LOG: Final = logging.getLogger("upsert.kafka")
 

@@ -4,4 +4,4 @@
 ``frames`` is what other packages use.
 """
 
-import upsert.spark_version  # noqa: F401  (raises where PySpark is of a version that has too little)
+import upsert.spark.version  # noqa: F401  (raises where PySpark is of a version that has too little)

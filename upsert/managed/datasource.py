@@ -16,7 +16,8 @@ from upsert.managed.options import ReadOptions, WriteOptions
 from upsert.managed.reader import RowMetadata, SnapshotReader
 from upsert.managed.stepping import StepSource
 from upsert.managed.writer import BatchWriter, StreamWriter
-from upsert.spark_table import FORMAT, spark_schema
+from upsert.spark.columns import spark_schema
+from upsert.spark.formats import FORMAT
 from upsert.store.table import Table
 
 

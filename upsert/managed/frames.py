@@ -16,7 +16,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
-from upsert.connect import is_connect
 from upsert.errors import ConfigurationError
 from upsert.managed.micro_batch import step_writer
 from upsert.managed.options import METADATA_COLUMNS, READ_OPTIONS, WriteOptions
@@ -26,15 +25,12 @@ from upsert.managed.tasks import folded_by_tasks, staged_by_tasks
 from upsert.managed.writer import BatchWriter, hidden_table, sink_of
 from upsert.materializer.choice import Changes, choose
 from upsert.materializer.micro_batch import Materialize, WriteBatch, by_bucket, micro_batch_writer
-from upsert.spark_formats import query_writer, register
-from upsert.spark_table import (
-    FORMAT,
-    bucket_expression,
-    check_fits,
-    collected,
-    merge_schema,
-    spark_schema,
-)
+from upsert.registration import register
+from upsert.spark.batches import collected
+from upsert.spark.columns import bucket_expression, check_fits, merge_schema, spark_schema
+from upsert.spark.connect import is_connect
+from upsert.spark.formats import FORMAT
+from upsert.spark.query_writer import query_writer
 from upsert.store.metadata import table_file
 from upsert.store.metadata.looks import looks
 from upsert.store.metadata.stands_for import StandsFor

@@ -26,11 +26,12 @@ from upsert.managed.options import ALL_ROWS, DEFAULT_MAX_ROWS, ReadOptions
 from upsert.managed.reader import ChangesPartition, ChangesReader, version_of
 from upsert.managed.stepping import Offset
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
-from upsert.spark_table import FORMAT, to_spark
+from upsert.spark.batches import to_spark
+from upsert.spark.formats import FORMAT
+from upsert.spark.task import QUERY_ID, task_property
 from upsert.store.log.files import beginning_of
 from upsert.store.table import Table
 from upsert.store.version import Version
-from upsert.streaming_query import QUERY_ID, task_property
 
 _OF_FILES: Final = ("consumer", "table", "version")
 

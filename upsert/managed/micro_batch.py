@@ -26,11 +26,12 @@ from upsert.managed.task_counts import counted_at_end
 from upsert.managed.tasks import folded_by_tasks, staged_by_tasks
 from upsert.managed.writer import StreamWriter
 from upsert.materializer.micro_batch import by_bucket
-from upsert.spark_formats import QueryWriter, known_format
-from upsert.spark_table import FORMAT
+from upsert.spark.formats import FORMAT, known_format
+from upsert.spark.planned_batch import PlannedBatch, RowByRow
+from upsert.spark.query_writer import QueryWriter
+from upsert.spark.task import query_of_micro_batch
 from upsert.store.commit.staging import StagedFiles
 from upsert.store.table import Table
-from upsert.streaming_query import PlannedBatch, RowByRow, query_of_micro_batch
 
 FEW_ROWS: Final = 100_000
 """So many changed rows are joined in the driver: Spark's fixed costs are more than theirs."""

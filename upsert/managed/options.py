@@ -15,7 +15,7 @@ from upsert.errors import ConfigurationError
 from upsert.managed.task_memory import TASK_MEMORY
 from upsert.options import Option
 from upsert.schema import TableSchema
-from upsert.spark_table import FORMAT
+from upsert.spark.formats import FORMAT
 from upsert.store.metadata.stands_for import StandsFor
 from upsert.store.metadata.tag_file import checked_name
 from upsert.store.paths import table_folder

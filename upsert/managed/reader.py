@@ -24,7 +24,10 @@ from upsert.managed.options import ReadOptions
 from upsert.managed.stepping import Offset, SteppingReader
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import TableSchema
-from upsert.spark_table import FORMAT, read_columns, to_spark
+from upsert.spark.batches import to_spark
+from upsert.spark.columns import read_columns
+from upsert.spark.formats import FORMAT
+from upsert.spark.task import begin_task
 from upsert.store.metadata.history import History
 from upsert.store.predicate import Where, parse_where
 from upsert.store.read.changes import data_commits, has_gap
@@ -43,7 +46,6 @@ from upsert.store.read.snapshot import PinnedTable, Snapshot
 from upsert.store.read.splits import Split, tasks
 from upsert.store.table import Table
 from upsert.store.version import Version, step_between
-from upsert.streaming_query import begin_task
 
 
 @dataclass(frozen=True)

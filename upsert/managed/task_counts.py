@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
-from upsert.connect import is_connect
+from upsert.spark.connect import is_connect
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -78,7 +78,7 @@ def add(counter: int | None, figures: Mapping[str, int]) -> None:
     # here: a process that only reads records needs no Spark
     from pyspark.accumulators import _deserialize_accumulator
 
-    from upsert.streaming_query import micro_batch_here, run_here
+    from upsert.spark.task import micro_batch_here, run_here
 
     if (found := micro_batch_here()) is not None:
         _deserialize_accumulator(counter, {}, _SUMS).add({_named(*found, run_here()): counted})

@@ -24,7 +24,10 @@ from upsert.managed.options import WriteOptions
 from upsert.materializer.choice import Sink, check_raw
 from upsert.materializer.hidden_table import FOLDER, HiddenTable, KeptRows
 from upsert.schema import TableSchema
-from upsert.spark_table import FORMAT, check_fits, from_spark, merge_schema
+from upsert.spark.batches import from_spark
+from upsert.spark.columns import check_fits, merge_schema
+from upsert.spark.formats import FORMAT
+from upsert.spark.task import QUERY_ID, begin_task, task_property
 from upsert.store.commit.change import check_is_no_view
 from upsert.store.commit.staging import StagedFiles
 from upsert.store.metadata import table_file
@@ -32,7 +35,6 @@ from upsert.store.rows.merge_rules import DEDUPLICATE
 from upsert.store.rows.partitions import Overwrite, check_within, filled, specified
 from upsert.store.table import Table
 from upsert.store.table_options import TableOptions
-from upsert.streaming_query import QUERY_ID, begin_task, task_property
 
 
 def sink_of(table: Table, materialize: str | None = None) -> Sink:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.connect.streaming.readwriter import DataStreamWriter
 
 from upsert.errors import ConfigurationError
-from upsert.streaming_query import OfCheckpoint
+from upsert.spark.task import OfCheckpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -20,7 +20,7 @@ from upsert.materializer.hidden_table import FOLDER, HiddenTable, KeptRows
 from upsert.materializer.micro_batch import Materialize, Write, micro_batch_writer, whole_keys
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
-from upsert.spark_table import check_fits, spark_schema
+from upsert.spark.columns import check_fits, spark_schema
 from upsert.store.rows.conform import conform
 from upsert.store.rows.fold import fold, naming
 from upsert.store.rows.layout import Layout

@@ -20,18 +20,21 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from upsert.connect import is_connect
 from upsert.failpoints import reach
 from upsert.materializer.hidden_table import ARRIVAL, COUNT, HiddenTable, KeptRows
+from upsert.registration import register
 from upsert.rowkind import ROW_KIND_COLUMN
-from upsert.spark_formats import QueryWriter, register
-from upsert.spark_table import FORMAT, bucket_expression, for_spark, from_spark, spark_schema, stored_text
+from upsert.spark.batches import for_spark, from_spark
+from upsert.spark.columns import bucket_expression, spark_schema, stored_text
+from upsert.spark.connect import is_connect
+from upsert.spark.formats import FORMAT
+from upsert.spark.query_writer import QueryWriter
+from upsert.spark.task import query_of_micro_batch
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.rows.keys import equal_rows, order_by
 from upsert.store.rows.merge import gather
 from upsert.store.table import Table
 from upsert.store.version import Version
-from upsert.streaming_query import query_of_micro_batch
 from upsert.types import quoted
 
 if TYPE_CHECKING:

@@ -30,10 +30,11 @@ from upsert.postgres.connection import Connection, run
 from upsert.postgres.copy_text import copy_text
 from upsert.postgres.table import CONNECTOR, FoundColumn, FoundTable, PostgresTable, check_target
 from upsert.postgres.types import qualified, quoted
-from upsert.spark_formats import register
-from upsert.spark_table import check_fits, from_spark
+from upsert.registration import register
+from upsert.spark.batches import from_spark
+from upsert.spark.columns import check_fits
+from upsert.spark.task import query_of_micro_batch
 from upsert.store.rows.merge import SortedRows
-from upsert.streaming_query import query_of_micro_batch
 
 PROGRESS: Final = "deltajoin_progress"
 """Table in the target's schema: of each query the number of its last micro-batch that was written."""

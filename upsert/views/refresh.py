@@ -21,7 +21,6 @@ import pyarrow as pa
 from cachetools import LRUCache
 from pyspark.errors import PySparkException
 
-from upsert.connect import is_connect, needs_classic
 from upsert.errors import (
     ChangelogError,
     CommitConflictError,
@@ -31,8 +30,9 @@ from upsert.errors import (
 )
 from upsert.failpoints import reach
 from upsert.managed import frames
-from upsert.spark_formats import active
-from upsert.spark_table import arrow_of, collected, table_for_spark
+from upsert.spark.batches import arrow_of, collected, table_for_spark
+from upsert.spark.connect import is_connect, needs_classic
+from upsert.spark.formats import active
 from upsert.store.metadata.looks import looking_once
 from upsert.store.metadata.stands_for import Costs, Refresh, StandsFor
 from upsert.store.read.snapshot import Snapshot

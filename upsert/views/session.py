@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from upsert.connect import is_connect
-from upsert.java import is_a, java_of
-from upsert.spark_formats import register
+from upsert.registration import register
+from upsert.spark.connect import is_connect
+from upsert.spark.java import is_a, items_of, java_of
 from upsert.sql.volatile import functions_in, of_more_than_tables
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def what_it_depends_on(df: DataFrame) -> Dependence | None:
             "chance", _first_offset(one for one in parts.below(plan) if not one.deterministic())
         )
     # REPEATABLE does not help: which rows it takes depends on how they lie in files and tasks
-    sampled = [node for whole in (plan, *_items(plan.subqueriesAll())) for node in parts.samples(whole)]
+    sampled = [node for whole in (plan, *items_of(plan.subqueriesAll())) for node in parts.samples(whole)]
     return Dependence("chance", _first_offset(sampled)) if sampled else None
 
 
@@ -144,7 +144,7 @@ class _Parts:
         """Where a plan, but for its subqueries, takes some of the rows by chance."""
         if is_a(self.spark, plan, "org.apache.spark.sql.catalyst.plans.logical.Sample"):
             yield plan
-        for child in _items(plan.children()):
+        for child in items_of(plan.children()):
             yield from self.samples(child)
 
     def changed(self, old: Any, new: Any) -> Iterator[Any]:
@@ -159,22 +159,13 @@ class _Parts:
 
     def _of(self, node: Any) -> list[Any]:
         """What stands directly below a plan or an expression; the plan of a subquery, too."""
-        children = _items(node.children())
+        children = items_of(node.children())
         if not self._is(node, "Expression"):
-            return [*_items(node.expressions()), *children]
+            return [*items_of(node.expressions()), *children]
         return [*children, node.plan()] if self._is(node, "SubqueryExpression") else children
 
     def _is(self, node: Any, kind: str) -> bool:
         return is_a(self.spark, node, f"org.apache.spark.sql.catalyst.expressions.{kind}")
-
-
-def _items(seq: Any) -> list[Any]:
-    """The items of a Scala Seq."""
-    iterator = seq.iterator()
-    found = []
-    while iterator.hasNext():
-        found.append(iterator.next())
-    return found
 
 
 def _first_offset(found: Iterable[Any]) -> int | None:

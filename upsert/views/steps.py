@@ -19,7 +19,7 @@ from upsert import options
 from upsert.errors import ConfigurationError
 from upsert.managed.stepping import Offset, SteppingReader
 from upsert.options import Option
-from upsert.spark_table import arrow_schema
+from upsert.spark.batches import arrow_schema
 from upsert.store.table import Table
 from upsert.store.version import Version
 from upsert.views.progress import SCHEMA, report

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from upsert.codec import MAY_BE_MISSING, Jsonable, written_with
-from upsert.connect import needs_classic
 from upsert.errors import (
     ConfigurationError,
     CorruptTableError,
@@ -24,9 +23,11 @@ from upsert.errors import (
     UpsertError,
     own_errors_first,
 )
+from upsert.registration import register
 from upsert.schema import TableSchema
 from upsert.show import html
-from upsert.spark_formats import QueryWriter, register
+from upsert.spark.connect import needs_classic
+from upsert.spark.query_writer import QueryWriter
 from upsert.store.alterations import SetOptions
 from upsert.store.metadata.looks import looking_once
 from upsert.store.metadata.stands_for import Refresh

@@ -17,7 +17,7 @@ from tests.deltajoin.latest.driver import Row, as_rows
 from tests.deltajoin.latest.files import FileLookup
 from tests.helpers import changelog
 from upsert.schema import TableSchema
-from upsert.spark_table import spark_schema
+from upsert.spark.columns import spark_schema
 
 pytestmark = pytest.mark.spark
 

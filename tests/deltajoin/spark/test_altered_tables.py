@@ -26,7 +26,7 @@ from upsert.errors import SchemaError
 from upsert.managed.options import ReadOptions
 from upsert.managed.reader import ChangesReader
 from upsert.schema import Column, TableSchema
-from upsert.spark_table import spark_schema
+from upsert.spark.columns import spark_schema
 from upsert.store import Table
 from upsert.store.alterations import AddColumn, Alteration, DropColumn, RenameColumn, WidenColumn
 from upsert.store.version import Version

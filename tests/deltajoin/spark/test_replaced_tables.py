@@ -22,7 +22,7 @@ from upsert.managed.options import ReadOptions
 from upsert.managed.reader import ChangesReader, SnapshotReader
 from upsert.materializer.micro_batch import WriteBatch
 from upsert.schema import TableSchema
-from upsert.spark_table import spark_schema
+from upsert.spark.columns import spark_schema
 from upsert.store import Table
 
 SCHEMA = TableSchema.of({"id": pa.int64(), "value": pa.int64()}, ["id"]).index("value")

@@ -21,7 +21,7 @@ from tests.planner.in_steps import local
 from upsert import Catalog
 from upsert.errors import ConfigurationError
 from upsert.materializer.micro_batch import WriteBatch
-from upsert.spark_table import bucket_expression
+from upsert.spark.columns import bucket_expression
 
 pytestmark = pytest.mark.spark
 

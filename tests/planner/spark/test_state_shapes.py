@@ -22,7 +22,7 @@ from tests.planner.in_steps import local
 from tests.planner.spark.state_shapes import state_shapes
 from upsert import Catalog
 from upsert.rowkind import RowKind
-from upsert.spark_version import PYSPARK
+from upsert.spark.version import PYSPARK
 
 pytestmark = pytest.mark.spark
 

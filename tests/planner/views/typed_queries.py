@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from tests.helpers import of_kind
 from upsert import Catalog, Table
 from upsert.schema import Column
-from upsert.spark_table import spark_schema
+from upsert.spark.columns import spark_schema
 from upsert.store.alterations import AddColumn
 
 TABLES = """

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import output_of, spark_script
-from upsert.spark_version import PYSPARK
+from upsert.spark.version import PYSPARK
 
 PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
 SCRIPT = Path(__file__).parent / "beside_delta.py"

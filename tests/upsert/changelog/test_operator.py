@@ -20,7 +20,7 @@ from upsert.changelog.normalizer import Rules
 from upsert.changelog.operator import NormalizeSpec, Pack, _expiry, table_schema
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.schema import TableSchema
-from upsert.spark_table import spark_schema
+from upsert.spark.columns import spark_schema
 from upsert.types import TIMESTAMP
 
 pytestmark = pytest.mark.spark

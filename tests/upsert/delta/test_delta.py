@@ -13,7 +13,7 @@ from tests.helpers import REPOSITORY, output_of, spark_script
 from upsert import Catalog
 from upsert.delta.table import PACKAGE
 from upsert.errors import ConfigurationError
-from upsert.spark_version import PYSPARK
+from upsert.spark.version import PYSPARK
 
 HERE = Path(__file__).parent
 

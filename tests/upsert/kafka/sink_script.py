@@ -23,8 +23,8 @@ from upsert.kafka.frames import read_changes, write_changes, write_upsert
 from upsert.kafka.options import UPSERT
 from upsert.kafka.source import UpsertKafkaSource
 from upsert.kafka.table import KafkaTable
+from upsert.registration import register
 from upsert.schema import TableSchema
-from upsert.spark_formats import register
 
 POINT, BATCH, GROUP = "TEST_KILL_POINT", "TEST_KILL_BATCH", "TEST_DRIVER_GROUP"
 TASKS = 3

@@ -26,7 +26,7 @@ from upsert.kafka.encode import RecordEncoder, written_schema
 from upsert.kafka.options import PLAIN, UPSERT
 from upsert.kafka.table import KafkaTable
 from upsert.schema import Column, TableSchema
-from upsert.spark_table import arrow_schema, to_spark
+from upsert.spark.batches import arrow_schema, to_spark
 
 WHERE = {"properties.bootstrap.servers": "localhost:9092", "topic": "t"}
 JSON = {**WHERE, "key.format": "json", "value.format": "json"}

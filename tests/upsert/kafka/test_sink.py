@@ -22,7 +22,7 @@ from upsert.kafka.table import KafkaTable
 from upsert.kafka.topics import partitions_of
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
-from upsert.spark_table import spark_schema
+from upsert.spark.columns import spark_schema
 
 pytestmark = pytest.mark.kafka
 

@@ -22,8 +22,8 @@ from upsert.kafka.declaration import given_options
 from upsert.kafka.frames import read, read_changes
 from upsert.kafka.options import PLAIN, UPSERT
 from upsert.kafka.table import KafkaTable
+from upsert.registration import register
 from upsert.schema import Column, TableSchema
-from upsert.spark_formats import register
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 

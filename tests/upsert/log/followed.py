@@ -11,7 +11,7 @@ from upsert.kafka.client.connection import Connection
 from upsert.managed.log_reader import stream_reader
 from upsert.managed.options import ReadOptions
 from upsert.rowkind import ROW_KIND_COLUMN
-from upsert.spark_table import spark_schema
+from upsert.spark.columns import spark_schema
 from upsert.store.table import Table
 
 Row = tuple[Any, ...]

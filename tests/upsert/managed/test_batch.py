@@ -13,8 +13,8 @@ from pyspark.sql.functions import col, lit
 
 from tests.helpers import multiset
 from upsert.managed.frames import read
+from upsert.registration import register
 from upsert.schema import TableSchema
-from upsert.spark_formats import register
 from upsert.store.table import Table
 
 pytestmark = pytest.mark.spark

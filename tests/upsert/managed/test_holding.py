@@ -17,7 +17,7 @@ from upsert.managed import stepping
 from upsert.managed.options import ReadOptions
 from upsert.managed.reader import ChangesReader, SnapshotReader
 from upsert.schema import TableSchema
-from upsert.spark_table import spark_schema
+from upsert.spark.columns import spark_schema
 from upsert.store import Table, Version
 
 SCHEMA = TableSchema.of({"id": pa.int64(), "value": pa.int64()}, primary_key=["id"])

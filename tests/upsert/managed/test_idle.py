@@ -12,7 +12,7 @@ from upsert.managed import stepping
 from upsert.managed.options import ReadOptions
 from upsert.managed.reader import ChangesReader
 from upsert.schema import TableSchema
-from upsert.spark_table import spark_schema
+from upsert.spark.columns import spark_schema
 from upsert.store.metadata import history
 from upsert.store.storage import storage_of
 from upsert.store.table import Table

@@ -110,7 +110,7 @@ def test_what_is_only_chosen_and_renamed_needs_no_plan(
     def planned(*given: object) -> None:
         raise AssertionError("Spark has computed what is chosen and renamed")
 
-    monkeypatch.setattr("upsert.streaming_query.PlannedBatch.computed", planned)
+    monkeypatch.setattr("upsert.spark.planned_batch.PlannedBatch.computed", planned)
     way("driver")
     source = source_of(tmp_path)
     renamed = TableSchema.of({"w": pa.int64(), "k": pa.int64()}, primary_key=["k"])

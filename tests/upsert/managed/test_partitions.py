@@ -14,9 +14,9 @@ from upsert.errors import ConfigurationError, SchemaError
 from upsert.managed.options import ReadOptions, WriteOptions
 from upsert.managed.reader import SnapshotReader
 from upsert.managed.writer import BatchWriter, StreamWriter
+from upsert.registration import register
 from upsert.schema import TableSchema
-from upsert.spark_formats import register
-from upsert.spark_table import spark_schema
+from upsert.spark.columns import spark_schema
 from upsert.store.files.data_file import forget_open_files
 from upsert.store.predicate import where_to_json
 from upsert.store.table import Table

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 from pyspark.accumulators import _accumulatorRegistry
 
-from upsert import streaming_query
 from upsert.managed import micro_batch
 from upsert.managed.micro_batch import WriteStep
 from upsert.managed.task_counts import add
+from upsert.spark import task
 from upsert.store.read.changes import StepSize
 
 COUNTER = 1 << 40
@@ -42,7 +42,7 @@ def test_what_the_driver_gives_up_is_counted_by_tasks_alone(
 ) -> None:
     """The first part has been read, and counted, when the second one shows that the rows are not few."""
     monkeypatch.setattr(micro_batch, "FEW_ROWS", few)
-    monkeypatch.setattr(streaming_query, "micro_batch_here", lambda: ("q", 7))
+    monkeypatch.setattr(task, "micro_batch_here", lambda: ("q", 7))
     parts: dict[str, Any] = dict.fromkeys(WriteStep.__dataclass_fields__)
     step = WriteStep(**parts | {"source": SimpleNamespace(chosen=(0,)), "reader": Reader()})
     batch: Any = SimpleNamespace(start={}, end={})

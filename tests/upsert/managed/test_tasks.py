@@ -22,10 +22,10 @@ from upsert.managed import micro_batch, tasks
 from upsert.managed.frames import read_changes, write, write_changes
 from upsert.managed.tasks import FoldBuckets
 from upsert.schema import TableSchema
+from upsert.spark.task import begin_task
 from upsert.store.commit import staging
 from upsert.store.commit.staging import StagedFiles, of_each_bucket
 from upsert.store.table import Table
-from upsert.streaming_query import begin_task
 
 KEYED = TableSchema.of({"id": pa.int64(), "v": pa.int64()}, primary_key=["id"])
 COUNTED = TableSchema.of({"id": pa.int64(), "v": pa.int64()})
@@ -165,7 +165,7 @@ def test_the_driver_reads_no_rows_of_streams_and_batches(
 _PAGES_THAT_COME_AGAIN = """
 import resource
 import numpy as np
-from upsert.streaming_query import keep_freed_memory
+from upsert.spark.task import keep_freed_memory
 
 def work():
     for rows in (25_000, 50_000, 12_500, 37_500, 600_000):

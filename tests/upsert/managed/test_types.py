@@ -17,8 +17,9 @@ import planner
 from upsert import types
 from upsert.catalog.catalog import Catalog
 from upsert.errors import CheckViolatedError, ConfigurationError, SchemaError
-from upsert.spark_formats import register
-from upsert.spark_table import FORMAT, collected, table_for_spark
+from upsert.registration import register
+from upsert.spark.batches import collected, table_for_spark
+from upsert.spark.formats import FORMAT
 from upsert.store.table import Table
 
 pytestmark = pytest.mark.spark

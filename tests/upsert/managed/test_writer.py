@@ -14,7 +14,7 @@ from upsert.errors import ChangelogError, ConfigurationError
 from upsert.managed.options import WriteOptions
 from upsert.managed.writer import BatchWriter, StreamWriter, TaskResult
 from upsert.schema import TableSchema
-from upsert.spark_table import spark_schema
+from upsert.spark.columns import spark_schema
 from upsert.store.table import Table
 
 SCHEMA = TableSchema.of({"id": pa.int64(), "v": pa.string()}, primary_key=["id"])

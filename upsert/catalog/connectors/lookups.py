@@ -22,8 +22,8 @@ from upsert.lookups.options import LookupTable
 from upsert.options import SECRET_PREFIX, with_secret_names
 from upsert.postgres.table import PostgresTable
 from upsert.schema import TableSchema
-from upsert.spark_formats import make_known
-from upsert.spark_table import spark_schema
+from upsert.spark.columns import spark_schema
+from upsert.spark.formats import make_known
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

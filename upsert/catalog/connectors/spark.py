@@ -17,7 +17,7 @@ from upsert.errors import ConfigurationError, SchemaError
 from upsert.materializer.choice import Sink
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
-from upsert.spark_table import spark_schema
+from upsert.spark.columns import spark_schema
 from upsert.types import quoted
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ from upsert.managed.writer import described_sink
 from upsert.materializer.choice import Sink
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Index, TableSchema
-from upsert.spark_table import column_of
+from upsert.spark.columns import column_of
 from upsert.store import Table
 from upsert.store.storage import storage_of
 from upsert.store.table_options import TableOptions

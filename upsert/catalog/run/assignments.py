@@ -7,7 +7,7 @@ from typing import Any
 from upsert import types
 from upsert.errors import CorruptTableError, SchemaError
 from upsert.schema import Column
-from upsert.spark_table import stored_text
+from upsert.spark.columns import stored_text
 from upsert.sql.flink_words import spark_expression
 
 

@@ -21,11 +21,11 @@ from upsert.catalog.session import CHECKPOINT, TRIGGER
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.kafka.options import key_of
 from upsert.schema import Column, TableSchema
+from upsert.spark.queries import checkpoint_of
 from upsert.sql import statements as s
 from upsert.store import alterations as a
 from upsert.store.metadata.definition import Definition as Columns
 from upsert.store.storage import storage_of
-from upsert.streaming_query import checkpoint_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -22,7 +22,6 @@ from upsert.catalog.run.jobs import needed
 from upsert.catalog.run.queries import check_stable, frame
 from upsert.catalog.session import TRIGGER
 from upsert.catalog.system_tables import split
-from upsert.connect import is_connect
 from upsert.errors import ConfigurationError, PartlyExecutedError, SchemaError, own_errors_first
 from upsert.managed import frames
 from upsert.managed.options import MERGE_SCHEMA
@@ -31,13 +30,14 @@ from upsert.materializer.choice import Sink, mode_of
 from upsert.options import parse
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
-from upsert.spark_table import merge_schema, stored_text
+from upsert.spark.columns import merge_schema, stored_text
+from upsert.spark.connect import is_connect
+from upsert.spark.queries import end_together
 from upsert.sql import statements as s
 from upsert.store import Table
 from upsert.store.rows.merge_rules import DEDUPLICATE
 from upsert.store.rows.partitions import specified
 from upsert.stream_keys import KEYS_MARK, UPSERTS_MARK, UniqueKeys, UpsertKey
-from upsert.streaming_query import end_together
 from upsert.types import quoted
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from upsert.catalog.create_as.create_as import StreamSettings
 from upsert.catalog.results import Done, Rows
 from upsert.catalog.session import CHECKPOINT, PIPELINE, TRIGGER, SessionOptions
 from upsert.errors import ConfigurationError, SchemaError
+from upsert.spark.queries import query_with_checkpoint, stop_query
 from upsert.sql import statements as s
 from upsert.store.storage import storage_of
-from upsert.streaming_query import query_with_checkpoint, stop_query
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

@@ -27,7 +27,7 @@ from upsert.catalog.run.row_changes import check_engine, check_stored, committed
 from upsert.errors import ChangelogError, ConfigurationError, SchemaError
 from upsert.managed import frames
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
-from upsert.spark_table import stored_text
+from upsert.spark.columns import stored_text
 from upsert.sql import statements as s
 from upsert.types import quoted
 

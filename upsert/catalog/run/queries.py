@@ -24,7 +24,6 @@ from upsert.catalog.run.jobs import needed
 from upsert.catalog.run.scans import STATES, Scan, unstable_column
 from upsert.catalog.session import DROP_ON_CANCEL, RESULT_MODE, TRIGGER
 from upsert.catalog.system_tables import split
-from upsert.connect import is_connect
 from upsert.errors import (
     ConfigurationError,
     DatabaseNotFoundError,
@@ -36,6 +35,7 @@ from upsert.errors import (
 from upsert.kafka.options import CONNECTOR_ALIASES, UPSERT
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Index
+from upsert.spark.connect import is_connect
 from upsert.sql import statements as s
 from upsert.sql.dialect import Revision, position
 from upsert.sql.flink_words import is_processing_time

@@ -14,13 +14,13 @@ from pyspark.sql import functions as F
 
 from upsert.catalog.system_tables import read as system_rows
 from upsert.catalog.system_tables import split
-from upsert.connect import is_connect
 from upsert.errors import SchemaError, TableNotFoundError, UpsertError
 from upsert.managed import frames
 from upsert.managed.options import METADATA_COLUMNS, ReadOptions
 from upsert.managed.reader import state_named_by
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
+from upsert.spark.connect import is_connect
 from upsert.sql.predicates import instant, pushed
 from upsert.sql.query import AsOf, AsOfKind, ChangesBetween, Reference
 from upsert.sql.show_create import declared_names

@@ -31,7 +31,6 @@ from upsert.catalog.run.queries import frame, query_position, temporary_name, wi
 from upsert.catalog.run.shows import matching
 from upsert.catalog.session import CHECKPOINT, TRIGGER
 from upsert.catalog.system_tables import split
-from upsert.connect import is_connect
 from upsert.errors import (
     ConfigurationError,
     CorruptTableError,
@@ -40,7 +39,8 @@ from upsert.errors import (
     TableNotFoundError,
 )
 from upsert.schema import Index
-from upsert.spark_formats import active
+from upsert.spark.connect import is_connect
+from upsert.spark.formats import active
 from upsert.sql import statements as s
 from upsert.sql.query import QueryText, Reference
 from upsert.sql.show_create import declared_names

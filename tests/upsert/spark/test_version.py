@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from planner.spark.versions import CONSTRUCTORS
 from tests.helpers import REPOSITORY
 from upsert.errors import ConfigurationError
-from upsert.spark_version import PYSPARK, SUPPORTED, same_as_pyspark, supported, version_of
+from upsert.spark.version import PYSPARK, SUPPORTED, same_as_pyspark, supported, version_of
 
 WITH_AN_OLDER_ONE = """
 import importlib, sys

@@ -1,8 +1,8 @@
-"""The settings that a session is given where it has none, and what a query tells of a failure or a stop."""
+"""What a query that a `QueryWriter` started tells of a failure or a stop."""
 
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from threading import Event
 from typing import Any
 
@@ -11,58 +11,10 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-import deltajoin
-from upsert.java import java_of
-from upsert.spark_formats import QueryWriter, register
+from upsert.spark.java import java_of
+from upsert.spark.query_writer import QueryWriter
 
 pytestmark = pytest.mark.spark
-
-RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
-BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
-CHECKPOINTS = "spark.sql.streaming.checkpointFileManagerClass"
-
-
-@pytest.fixture
-def session(spark: SparkSession) -> Iterator[SparkSession]:
-    """A session that has none of these settings."""
-    own = spark.newSession()
-    for key in (RECORDS, BYTES, CHECKPOINTS):
-        own.conf.unset(key)
-    yield own
-    spark._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)  # type: ignore[union-attr]
-
-
-def test_settings_are_made_where_there_are_none(session: SparkSession) -> None:
-    assert deltajoin.configure(session) is session
-    assert session.conf.get(RECORDS) == "100000"
-    assert session.conf.get(BYTES) == "2147483647"
-    assert session.conf.get(CHECKPOINTS).endswith("FileSystemBasedCheckpointFileManager")
-
-
-def test_settings_of_the_user_stay(session: SparkSession) -> None:
-    session.conf.set(RECORDS, "7")
-    session.conf.set(CHECKPOINTS, "their.own")
-    deltajoin.configure(session)
-    assert (session.conf.get(RECORDS), session.conf.get(CHECKPOINTS)) == ("7", "their.own")
-
-
-def test_other_file_systems_keep_the_checkpoints_of_spark(session: SparkSession) -> None:
-    session.conf.set("fs.defaultFS", "hdfs://name-node:8020/")
-    deltajoin.configure(session)
-    assert session.conf.get(CHECKPOINTS, None) is None
-    assert session.conf.get(RECORDS) == "100000"
-
-
-def test_a_session_that_is_active_gets_all_formats_although_it_finds_that_of_tables_by_itself(
-    spark: SparkSession, session: SparkSession
-) -> None:
-    """Spark looks for the format of a stream in the active session, whichever session the stream is of."""
-    java_of(spark).org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)
-    formats = session._jsparkSession.sessionState().dataSourceManager()
-    assert formats.dataSourceExists("upsert-table")
-    assert not formats.dataSourceExists("upsert-kafka")
-    register(spark)
-    assert formats.dataSourceExists("upsert-kafka")
 
 
 @pytest.mark.parametrize("is_stopped", [True, False])

@@ -1,4 +1,4 @@
-"""Java's packages and classes in the JVM of a session, and its maps, with few calls into the JVM.
+"""Java's packages and classes in the JVM of a session, its maps and sequences, with few calls into the JVM.
 
 Each part of a name is a call, and a dear one for a package: py4j searches all of Spark's jars for a class of
 that name first, half a millisecond. A map takes two calls for each entry and ends with an exception, of which
@@ -15,7 +15,7 @@ from py4j.java_gateway import JavaClass, JavaPackage
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from upsert.connect import is_connect
+from upsert.spark.connect import is_connect
 
 _names: WeakKeyDictionary[SparkContext, _Names] = WeakKeyDictionary()
 _classes: WeakKeyDictionary[SparkContext, dict[str, Any]] = WeakKeyDictionary()
@@ -52,6 +52,16 @@ def is_a(spark: SparkSession, thing: Any, name: str) -> bool:
     if (found := classes.get(name)) is None:
         found = classes[name] = java_of(spark).java.lang.Class.forName(name)
     return bool(found.isInstance(thing))
+
+
+def class_name(thing: Any) -> str:
+    """The class of an object of Java's or Scala's, without its package."""
+    return str(thing.getClass().getSimpleName())
+
+
+def items_of(seq: Any) -> list[Any]:
+    """A sequence of Scala as a list."""
+    return [seq.apply(number) for number in range(seq.size())]
 
 
 def texts_of(spark: SparkSession, texts: Any) -> dict[str, str]:

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from upsert.errors import SchemaError
-from upsert.spark_table import from_spark
+from upsert.spark.batches import from_spark
 from upsert.store.rows.hashing import row_hashes
 from upsert.types import TIMESTAMP
 

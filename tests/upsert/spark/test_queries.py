@@ -7,7 +7,7 @@ from threading import Event, Thread
 import pytest
 from pyspark.sql import SparkSession
 
-from upsert.streaming_query import query_with_checkpoint
+from upsert.spark.queries import query_with_checkpoint
 
 pytestmark = pytest.mark.spark
 

@@ -6,7 +6,8 @@ from pyspark.sql.types import StructType, _parse_datatype_json_value
 
 from upsert.errors import SchemaError
 from upsert.schema import Column, TableSchema
-from upsert.spark_table import arrow_schema, check_fits, read_columns, spark_schema
+from upsert.spark.batches import arrow_schema
+from upsert.spark.columns import check_fits, read_columns, spark_schema
 
 TABLE = TableSchema(
     (

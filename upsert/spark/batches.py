@@ -1,0 +1,146 @@
+"""Arrow batches on their way to Spark and from it.
+
+Spark checks the Arrow schema that a Python source reads to the letter, nullability and time zone included.
+The session decides how Spark labels the batches that it hands to Python: instants bear its time zone, and
+texts are large ones where ``spark.sql.execution.arrow.useLargeVarTypes`` is set. The values are the same.
+Whatever takes batches from Spark takes them through `from_spark`, so that nothing behind it depends on the
+session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import DataType, StructType
+
+from upsert import types
+from upsert.arrays import one_array
+from upsert.blobs import rows_of_blobs
+from upsert.errors import SchemaError
+from upsert.spark.connect import is_connect
+from upsert.store.files.formats.base import retyped
+from upsert.store.rows.conform import cast_to
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+T = TypeVar("T", pa.Array, pa.ChunkedArray)
+
+BATCH_ROWS: Final = 65_536
+"""Rows of an Arrow batch that goes to the JVM: large enough for speed, small beside a task's memory."""
+
+
+def arrow_schema(asked: StructType) -> pa.Schema:
+    """The Arrow schema that Spark demands of every batch of a read."""
+    return to_arrow_schema(asked, timezone="UTC")
+
+
+def to_spark(rows: pa.Table, asked: StructType) -> Iterator[pa.RecordBatch]:
+    """The rows as Spark demands them: the columns asked for, exact Arrow types and nullability."""
+    schema = arrow_schema(asked)
+    columns = [_in_spark(rows.column(name)) for name in schema.names]
+    return iter(pa.Table.from_arrays(columns, schema=schema).to_batches(max_chunksize=BATCH_ROWS))
+
+
+def as_asked(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """A batch whose columns are those of ``arrow_schema``, in the types that it says."""
+    return pa.RecordBatch.from_arrays([_in_spark(column) for column in batch.columns], schema=schema)
+
+
+def for_spark(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Each batch that a function of ``mapInArrow`` gives, in the types in which Spark takes it.
+
+    >>> times = pa.record_batch({"at": pa.array([1], pa.time32("s"))})
+    >>> [batch.schema.types for batch in for_spark([times])]
+    [[Time64Type(time64[ns])]]
+    """
+    for batch in batches:
+        wanted = [types.in_spark(type_) for type_ in batch.schema.types]
+        if wanted == batch.schema.types:
+            yield batch
+            continue
+        fields = [field.with_type(type_) for field, type_ in zip(batch.schema, wanted, strict=True)]
+        yield as_asked(batch, pa.schema(fields, batch.schema.metadata))
+
+
+def rows_for_spark(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows of a DataFrame's blobs, as a function of ``mapInArrow`` gives them."""
+    return for_spark(rows_of_blobs(batches))
+
+
+def table_for_spark(rows: pa.Table) -> pa.Table:
+    """Rows, all in one batch, as ``createDataFrame`` takes them."""
+    columns = [_in_spark(column) for column in rows.columns]
+    return pa.table(columns, names=rows.column_names).combine_chunks()
+
+
+def _in_spark(column: T) -> T:
+    """Values of a column in the type in which Spark takes them."""
+    if (wanted := types.in_spark(column.type)) == column.type:
+        return column
+    if isinstance(column, pa.Array):
+        return one_array(_in_spark(pa.chunked_array([column])))
+    cast = cast_to(column, types.with_stored_variants(wanted))
+    return pa.chunked_array([retyped(chunk, wanted) for chunk in cast.chunks], wanted)
+
+
+def from_spark(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Each batch with its columns in the types in which a table would store them.
+
+    A column of a type that no table has, such as an interval, stays as it is.
+
+    >>> berlin = pa.array([0], pa.timestamp("us", tz="Europe/Berlin"))
+    >>> [batch.schema.types for batch in from_spark([pa.record_batch({"at": berlin})])]
+    [[TimestampType(timestamp[us, tz=UTC])]]
+    """
+    given: pa.Schema | None = None
+    wanted: list[pa.DataType] = []
+    for batch in batches:
+        if batch.schema != given:
+            given = batch.schema
+            wanted = [_stored(type_) for type_ in given.types]
+        if wanted == given.types:
+            yield batch
+            continue
+        columns = [
+            column if column.type == type_ else cast_to(pa.chunked_array([column]), type_).combine_chunks()
+            for column, type_ in zip(batch.columns, wanted, strict=True)
+        ]
+        fields = [field.with_type(type_) for field, type_ in zip(given, wanted, strict=True)]
+        yield pa.record_batch(columns, schema=pa.schema(fields, given.metadata))
+
+
+def collected(rows: pa.Table) -> pa.Table:
+    """Rows as ``DataFrame.toArrow`` gives them, in the types in which a table would store them."""
+    fields = [field.with_type(_stored(field.type)) for field in rows.schema]
+    schema = pa.schema(fields, rows.schema.metadata)
+    return pa.Table.from_batches(from_spark(rows.to_batches()), schema)
+
+
+def arrow_of(df: DataFrame) -> pa.Table:
+    """What ``DataFrame.toArrow`` gives; that of PySpark 4.3 fails where a VARIANT is NULL."""
+    if not any(_has_variant(field.dataType) for field in df.schema.fields) or is_connect(df):
+        return df.toArrow()
+    collected_as: Any = df
+    batches = collected_as._collect_as_arrow(empty_list_if_zero_records=False)
+    found = pa.Table.from_batches(batches)
+    wanted = to_arrow_schema(df.schema, timezone="UTC")
+    columns = [
+        column if types.has_variant(types.with_stored_variants(column.type)) else column.cast(field.type)
+        for column, field in zip(found.columns, wanted, strict=True)
+    ]
+    return pa.Table.from_arrays(columns, schema=wanted)
+
+
+def _has_variant(type_: DataType) -> bool:
+    return "variant" in type_.simpleString()
+
+
+def _stored(type_: pa.DataType) -> pa.DataType:
+    try:
+        return types.canonical(type_, "a column")
+    except SchemaError:
+        return type_

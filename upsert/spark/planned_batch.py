@@ -1,0 +1,154 @@
+"""Streams that read one source and work row by row: what they read, and each micro-batch as Spark plans it.
+
+Such a stream can be computed without tasks: `RowByRow` says what it reads, and `PlannedBatch` what one of
+its micro-batches is. Spark has optimized that plan for this very micro-batch, so a replay has the same clock;
+here only its leaf is replaced by rows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from upsert.spark.batches import arrow_of
+from upsert.spark.java import class_name, items_of, java_of, texts_of
+
+_ROW_BY_ROW: Final = ("Project", "Filter", "SubqueryAlias")
+"""Nodes of plans of which each row becomes one row or none, whatever the others are."""
+
+_PLANNED_ROW_BY_ROW: Final = (*_ROW_BY_ROW, "ArrowEvalPython", "BatchEvalPython")
+"""The same of optimized plans, where functions in Python have nodes of their own."""
+
+
+@dataclass(frozen=True)
+class RowByRow:
+    """What a stream reads that has one source, and nothing above it but projections and filters.
+
+    Attributes:
+        format: of the source.
+        options: of the source, by names in lower case.
+        schema: the columns that the source gives.
+        chosen: positions of those that the stream has, if it only chooses and renames them; else None.
+    """
+
+    format: str
+    options: Mapping[str, str]
+    schema: StructType
+    chosen: tuple[int, ...] | None
+
+    @classmethod
+    def of(cls, df: DataFrame) -> Self | None:
+        """That of a streaming DataFrame; None for any other stream."""
+        plan: Any = df._jdf.queryExecution().analyzed()
+        if not plan.subqueriesAll().isEmpty():
+            return None
+        nodes = []
+        while (name := class_name(plan)) in _ROW_BY_ROW:
+            nodes.append(plan)
+            plan = plan.child()
+        if name != "StreamingRelationV2":
+            return None
+        given = texts_of(df.sparkSession, plan.extraOptions())
+        options = {key.lower(): value for key, value in given.items()}
+        source = StructType.fromJson(json.loads(plan.schema().json()))
+        return cls(str(plan.sourceName()), options, source, _chosen(plan, nodes))
+
+
+def _chosen(leaf: Any, nodes: Sequence[Any]) -> tuple[int, ...] | None:
+    """Positions of the columns of a leaf that the nodes above it, outermost first, only choose and rename."""
+    columns = [int(one.exprId().id()) for one in items_of(leaf.output())]
+    where = {number: position for position, number in enumerate(columns)}
+    for node in reversed(nodes):
+        if class_name(node) == "Filter":
+            return None
+        if class_name(node) != "Project":
+            continue
+        columns = []
+        for expr in items_of(node.projectList()):
+            number = int(expr.exprId().id())
+            value = expr.child() if class_name(expr) == "Alias" else expr
+            if class_name(value) != "AttributeReference":
+                return None
+            where[number] = where[int(value.exprId().id())]
+            columns.append(number)
+    return tuple(where[number] for number in columns)
+
+
+class PlannedBatch:
+    """A micro-batch of a `RowByRow` query, as Spark has planned it; for as long as it is under way.
+
+    Attributes:
+        start: offset of its source from which it reads.
+        end: offset to which it reads.
+    """
+
+    def __init__(self, execution: Any, leaf: Any) -> None:
+        """Of Spark's execution of it, and the leaf of the optimized plan."""
+        self._execution = execution
+        self.start: dict[str, Any] = json.loads(leaf.startOffset().get().json())
+        self.end: dict[str, Any] = json.loads(leaf.endOffset().get().json())
+
+    @classmethod
+    def of(cls, spark: SparkSession, query: str, batch: int) -> Self | None:
+        """The micro-batch of this number; None if Spark has planned it in another form than the query's."""
+        running: Any = spark.streams.get(query)
+        execution = None if running is None else running._jsq.streamingQuery().lastExecution()
+        if execution is None or execution.currentBatchId() != batch:
+            return None
+        leaf = execution.optimizedPlan()
+        while (name := class_name(leaf)) in _PLANNED_ROW_BY_ROW:
+            leaf = leaf.child()
+        return cls(execution, leaf) if name == "StreamingDataSourceV2ScanRelation" else None
+
+    def computed(self, rows: pa.Table, schema: StructType, spark: SparkSession) -> pa.Table:
+        """What the query makes of rows of its source, at least one, which have this schema."""
+        jvm = java_of(spark)
+        seq = jvm.org.apache.spark.api.python.PythonUtils.toSeq
+        logical = jvm.org.apache.spark.sql.catalyst.plans.logical
+
+        def over(node: Any) -> Any:
+            if class_name(node) in _PLANNED_ROW_BY_ROW:
+                return node.withNewChildren(seq([over(node.child())]))
+            # Spark drops all that follows a record batch without rows
+            given = spark.createDataFrame(rows.combine_chunks(), schema)
+            data = given._jdf.queryExecution().analyzed().data()
+            return logical.LocalRelation(node.output(), data, False, jvm.scala.Option.empty())
+
+        plan = over(self._execution.optimizedPlan())
+        made = jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan)
+        return arrow_of(DataFrame(made, spark))
+
+    def over(self, frame: DataFrame) -> DataFrame:
+        """What the query makes of a batch that has the columns of its source."""
+        spark = frame.sparkSession
+        jvm = java_of(spark)
+        seq = jvm.org.apache.spark.api.python.PythonUtils.toSeq
+        logical = jvm.org.apache.spark.sql.catalyst.plans.logical
+        alias, none = jvm.org.apache.spark.sql.catalyst.expressions.Alias, jvm.scala.Option.empty()
+
+        def over(node: Any) -> Any:
+            if class_name(node) in _PLANNED_ROW_BY_ROW:
+                return node.withNewChildren(seq([over(node.child())]))
+            given: Any = frame._jdf.queryExecution().analyzed()
+            by_name = {str(one.name()): one for one in items_of(given.output())}
+            named = [
+                alias(by_name[str(one.name())], one.name(), one.exprId(), seq([]), none, seq([]))
+                for one in items_of(node.output())
+            ]
+            return logical.Project(seq(named), given)
+
+        plan = over(self._execution.optimizedPlan())
+        return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan), spark)
+
+    def note_rows(self, rows: int) -> None:
+        """Tell how many rows its source gave, for the query's progress."""
+        for leaf in items_of(self._execution.executedPlan().collectLeaves()):
+            metric = leaf.metrics().get("numOutputRows")
+            if metric.isDefined():
+                metric.get().set(rows)

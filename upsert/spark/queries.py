@@ -1,0 +1,134 @@
+"""The streaming queries that run: what Spark says of them, and stopping them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from py4j.protocol import Py4JError
+
+from upsert.spark.connect import is_connect
+from upsert.spark.java import items_of, java_of
+from upsert.spark.task import QUERY_ID
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_WATCHED_EVERY_S: Final = 0.5
+
+
+def end_together(queries: Sequence[StreamingQuery], *, end_by_themselves: bool) -> None:
+    """From now on stop all of some queries when one fails; or ends, unless they end by themselves."""
+
+    def watch() -> None:
+        while True:
+            active = [query for query in queries if query.isActive]
+            ended = [query for query in queries if not query.isActive]
+            if not active:
+                return
+            if ended and (not end_by_themselves or any(query.exception() is not None for query in ended)):
+                for query in active:
+                    query.stop()
+                return
+            time.sleep(_WATCHED_EVERY_S)
+
+    def watch_while_spark_runs() -> None:
+        with suppress(Py4JError, OSError):
+            watch()
+
+    threading.Thread(target=watch_while_spark_runs, name="statement-set", daemon=True).start()
+
+
+def active_queries(spark: SparkSession) -> set[str]:
+    """The ids of the queries that a session runs; none if it has been stopped."""
+    try:
+        return {str(query.id) for query in spark.streams.active}
+    except (Py4JError, OSError):
+        return set()
+
+
+def stop_query(spark: SparkSession, id: str) -> bool:
+    """Stop a query; False if the session does not run it."""
+    with suppress(Py4JError, OSError):
+        for query in spark.streams.active:
+            if str(query.id) == id:
+                query.stop()
+                return True
+    return False
+
+
+def checkpoint_of(spark: SparkSession, id: str) -> str | None:
+    """Folder of the checkpoint of a query that runs in a session; None if there is none, and over Connect."""
+    if is_connect(spark):
+        return None  # it tells no checkpoint
+    try:
+        query = spark.streams.get(id)
+    except (Py4JError, OSError):  # the session has ended meanwhile
+        return None
+    return None if query is None else checkpoint_of_query(query)
+
+
+def attached(spark: SparkSession, id: str, key: str) -> str | None:
+    """What is attached under a key to a column of a running query: to the outermost that has it.
+
+    None if no column has it, or the query has ended; and over Connect, where the server has the plan.
+    """
+    if is_connect(spark):
+        return None
+    try:
+        query: Any = spark.streams.get(id)
+        nodes = [] if query is None else [query._jsq.streamingQuery().analyzedPlan()]
+        while nodes:
+            node = nodes.pop(0)
+            for column in items_of(node.output()):
+                if column.metadata().contains(key):
+                    return str(column.metadata().getString(key))
+            nodes += items_of(node.children())
+    except (Py4JError, OSError):  # the query, or the session, has ended meanwhile
+        pass
+    return None
+
+
+def checkpoint_of_query(query: StreamingQuery) -> str | None:
+    """Folder of the checkpoint of a query that runs, or has run; None where Spark does not tell it."""
+    handle: Any = getattr(query, "_jsq", None)  # over Connect there is none
+    try:
+        return None if handle is None else str(handle.streamingQuery().resolvedCheckpointRoot())
+    except (Py4JError, OSError):  # the session has ended meanwhile
+        return None
+
+
+def query_with_checkpoint(spark: SparkSession, checkpoint: str) -> str | None:
+    """The id of the query that runs with a checkpoint, in whatever session of this process.
+
+    None for one that is being stopped, whose successor waits for its end; and over Connect, where the server
+    has the queries.
+    """
+    if is_connect(spark):
+        return None
+    jvm = java_of(spark)
+    path = jvm.org.apache.hadoop.fs.Path(checkpoint)
+    files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    root = str(files.makeQualified(path).toString())
+    for run in jvm.java.util.ArrayList(_runs(spark).values()):
+        if run.isActive() and str(run.resolvedCheckpointRoot()) == root:
+            return str(run.id())
+    return None
+
+
+def is_being_stopped(rows: DataFrame) -> bool:
+    """Whether the query of a micro-batch is being stopped; False where the thread does not know the query."""
+    id = rows.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+    if id is None:
+        return False
+    run = _runs(rows.sparkSession).get(java_of(rows.sparkSession).java.util.UUID.fromString(id))
+    return run is None or not run.isActive()
+
+
+def _runs(spark: SparkSession) -> Any:
+    """The executions of queries that have not ended, by id, of all sessions of this process."""
+    return spark._jsparkSession.sharedState().activeStreamingQueries()

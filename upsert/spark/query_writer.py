@@ -1,0 +1,114 @@
+"""The writer that starts streaming queries: their checkpoints, and what a stop interrupts."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from threading import Lock
+from typing import TYPE_CHECKING, Final, Self
+
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from upsert.spark.connect import is_connect
+from upsert.spark.queries import is_being_stopped
+from upsert.spark.settings import CHECKPOINT_FILES, OF_A_LOCAL_DISK, has_setting, is_local
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql._typing import OptionalPrimitiveType
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_CHECKPOINTS: Final = "spark.sql.streaming.checkpointLocation"
+
+_starting = Lock()
+
+
+class QueryWriter(DataStreamWriter):
+    """A writer whose query writes its checkpoint to a local disk without processes, as `configure` says.
+
+    It does so where the checkpoint is on the local disk and the session has no setting of its own. The
+    session has the setting while the query starts, which copies it, and then no longer. What a stop
+    interrupts in the middle of a micro-batch ends as Spark expects it.
+    """
+
+    def __init__(self, df: DataFrame) -> None:
+        """Of a streaming DataFrame."""
+        super().__init__(df)
+        self.given: dict[str, str] = {}
+        """The options that it was given, by their names in lower case."""
+
+    def option(self, key: str, value: OptionalPrimitiveType) -> Self:
+        """An option of the query."""
+        self.given[key.lower()] = str(value).lower() if isinstance(value, bool) else str(value)
+        super().option(key, value)
+        return self
+
+    def options(self, **options: OptionalPrimitiveType) -> Self:
+        """Some options of the query."""
+        for key, value in options.items():
+            self.option(key, value)
+        return self
+
+    def foreachBatch(self, func: Callable[[DataFrame, int], None]) -> Self:  # noqa: N802
+        """Let a function write each micro-batch."""
+
+        def written(rows: DataFrame, batch: int) -> None:
+            try:
+                func(rows, batch)
+            except Exception as error:
+                interruption = _interruption(error)
+                if interruption is None or not is_being_stopped(rows):
+                    raise
+                raise RuntimeError(_STOPPED.format(interruption)) from None
+
+        super().foreachBatch(written)
+        return self
+
+    def begin(self) -> None:
+        """What a writer does when it has all options, just before the query starts."""
+
+    def start(
+        self,
+        path: str | None = None,
+        format: str | None = None,
+        outputMode: str | None = None,  # noqa: N803
+        partitionBy: str | list[str] | None = None,  # noqa: N803
+        queryName: str | None = None,  # noqa: N803
+        **options: OptionalPrimitiveType,
+    ) -> StreamingQuery:
+        """Start the query."""
+        self.options(**options)
+        self.begin()
+        spark = self._spark
+        with _starting:
+            location = self.given.get("checkpointlocation") or spark.conf.get(_CHECKPOINTS, None)
+            if location is None or not is_local(spark, location) or has_setting(spark, CHECKPOINT_FILES):
+                return super().start(path, format, outputMode, partitionBy, queryName)
+            spark.conf.set(CHECKPOINT_FILES, OF_A_LOCAL_DISK)
+            try:
+                return super().start(path, format, outputMode, partitionBy, queryName)
+            finally:
+                spark.conf.unset(CHECKPOINT_FILES)
+
+
+_STOPPED: Final = "py4j.protocol.Py4JJavaError: An error occurred while calling a micro-batch: {}"
+"""By a regular expression for such a text Spark knows that a stop has interrupted a function in Python.
+
+It goes deeper with each character between its two ends: with a trace of the JVM there the stack overflows.
+"""
+_INTERRUPTIONS: Final = (
+    "java.lang.InterruptedException",
+    "java.io.InterruptedIOException",
+    "java.nio.channels.ClosedByInterruptException",
+)
+
+
+def _interruption(error: Exception) -> str | None:
+    """The exception of the JVM in an error that a stop leads to, as some timeouts do too; None for none."""
+    text = "".join(traceback.format_exception(error))
+    return next((name for name in _INTERRUPTIONS if name in text), None)
+
+
+def query_writer(df: DataFrame) -> DataStreamWriter:
+    """A `QueryWriter`; over Spark Connect, whose server decides how checkpoints are written, Spark's."""
+    return df.writeStream if is_connect(df) else QueryWriter(df)

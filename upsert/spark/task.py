@@ -1,0 +1,198 @@
+"""For which task, micro-batch and query Python code runs, as Spark says, and how its process is prepared."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from pyspark import SparkContext, TaskContext
+from pyspark.errors import AnalysisException
+
+from upsert.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+QUERY_ID: Final = "sql.streaming.queryId"
+"""Name of the local property of a stream's jobs that holds its id: the same after a restart."""
+
+BATCH_ID: Final = "streaming.sql.batchId"
+"""Name of the local property of a stream's jobs that holds the number of the micro-batch."""
+
+JOB_GROUP: Final = "spark.jobGroup.id"
+"""Name of the local property of jobs that holds their group: of a stream's jobs the id of its run, unless a
+function of ``foreachBatch`` has given them another one."""
+
+
+def task_number() -> int:
+    """The number of the task that runs this code; 0 outside of tasks.
+
+    >>> task_number()
+    0
+    """
+    context = TaskContext.get()
+    return context.partitionId() if context is not None else 0
+
+
+def task_property(name: str) -> str | None:
+    """A local property of the task that runs this code; None where it has none, and outside of tasks."""
+    context = TaskContext.get()
+    return None if context is None else context.getLocalProperty(name)
+
+
+def micro_batch_here() -> tuple[str, int] | None:
+    """Query and number of the micro-batch for which this task, or this thread of the driver, runs.
+
+    None outside of micro-batches, and over Spark Connect.
+
+    >>> micro_batch_here() is None
+    True
+    """
+    context = TaskContext.get() or SparkContext._active_spark_context
+    if context is None:
+        return None
+    query, batch = (context.getLocalProperty(name) for name in (QUERY_ID, BATCH_ID))
+    return None if query is None or batch is None else (str(query), int(batch))
+
+
+def run_here() -> str | None:
+    """The id of the query's run for which this task, or this thread of the driver, runs.
+
+    It is another one after a restart. None where it is not known.
+
+    >>> run_here() is None
+    True
+    """
+    context = TaskContext.get() or SparkContext._active_spark_context
+    group = None if context is None else context.getLocalProperty(JOB_GROUP)
+    try:
+        return None if group is None else str(UUID(group))
+    except ValueError:
+        return None
+
+
+_has_begun = False
+
+
+def begin_task() -> None:
+    """Prepare this process for tasks of numbers in columns, when its first one begins.
+
+    What it has loaded is left out of garbage collections. Spark collects garbage after each task. With Arrow,
+    pandas and these packages that looks through 60 000 objects, all of them needed: 30 to 45 ms of processor
+    time, more than many a task. And memory of freed arrays is kept, see `keep_freed_memory`.
+
+    >>> begin_task()  # in no task
+    >>> gc.get_freeze_count()
+    0
+    """
+    global _has_begun
+    if not _has_begun and TaskContext.get() is not None:
+        _has_begun = True
+        gc.freeze()
+        keep_freed_memory()
+
+
+_MMAP_THRESHOLD: Final = (-3, 32 << 20)
+_TRIM_THRESHOLD: Final = (-1, 64 << 20)
+"""Numbers of settings of glibc's ``mallopt``, and what they get."""
+
+_TUNABLES: Final = "GLIBC_TUNABLES"
+
+
+def keep_freed_memory() -> None:
+    """Let this process use memory of freed arrays again, about 64 MB of it; without glibc nothing changes.
+
+    That is a quarter of the least memory that a task can be given. Else the memory goes back to the system
+    and comes again, page by page, for each step of a computation on columns of a hundred thousand rows:
+    10 000 pages for a task of 200 000 changed rows, each of them cleared first. Arrays of up to 32 MB are
+    used again, the most that glibc allows. What the user's environment says of this stays.
+
+    >>> keep_freed_memory()
+    """
+    is_said = any(name.startswith("MALLOC_") for name in os.environ)
+    if is_said or "glibc.malloc" in os.environ.get(_TUNABLES, ""):
+        return
+    with suppress(OSError, AttributeError):  # another library of C
+        libc = ctypes.CDLL(None)
+        for number, value in (_MMAP_THRESHOLD, _TRIM_THRESHOLD):
+            libc.mallopt(number, value)
+
+
+def query_of_task(subject: str) -> str:
+    """The id of the streaming query whose task runs this code.
+
+    Raises:
+        ConfigurationError: it is no task of a streaming query.
+    """
+    found = task_property(QUERY_ID)
+    if not found:
+        raise ConfigurationError(f"{subject} must run in a streaming query, got a task without a query's id")
+    return found
+
+
+_OF_THIS_CALL: Final[ContextVar[str | None]] = ContextVar("query of a micro-batch", default=None)
+
+
+class OfCheckpoint:
+    """What a server of Spark Connect calls with each micro-batch: a function that asks of which query it is.
+
+    There Spark tells Python no query. Its id is in the checkpoint, where Spark writes it before the first
+    micro-batch, and reads it after a restart. It is read once in a process, which serves one run of a query.
+    """
+
+    def __init__(self, write: Callable[[DataFrame, int], None], checkpoint: str) -> None:
+        """Of a function, and the checkpoint that the query is started with."""
+        self._write = write
+        self._checkpoint = checkpoint
+        self._query: str | None = None
+
+    def __call__(self, rows: DataFrame, batch: int) -> None:
+        """Write the rows of a micro-batch."""
+        if self._query is None:
+            self._query = query_of_checkpoint(rows.sparkSession, self._checkpoint)
+        token = _OF_THIS_CALL.set(self._query)
+        try:
+            self._write(rows, batch)
+        finally:
+            _OF_THIS_CALL.reset(token)
+
+
+def query_of_checkpoint(spark: SparkSession, checkpoint: str) -> str:
+    """The id of the query that a checkpoint belongs to, as Spark itself reads files.
+
+    Raises:
+        ConfigurationError: there is no such checkpoint.
+    """
+    plain = "".join(f"\\{sign}" if sign in "{}[]*?\\" else sign for sign in checkpoint)
+    try:
+        found = spark.read.text(f"{plain.rstrip('/')}/metadata").collect()
+        return str(json.loads("".join(row[0] for row in found))["id"])
+    except (AnalysisException, ValueError, KeyError) as cause:
+        raise ConfigurationError(
+            f"checkpoint {checkpoint!r}: a file 'metadata' must say of which query it is, got {cause}; start "
+            "the query with a folder that it can write"
+        ) from cause
+
+
+def query_of_micro_batch(rows: DataFrame, subject: str) -> str:
+    """The id of the query whose ``foreachBatch`` has been called with ``rows``.
+
+    Raises:
+        ConfigurationError: the call comes from no query, or its thread does not know which.
+    """
+    if (known := _OF_THIS_CALL.get()) is not None:
+        return known
+    query = rows.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+    if query is None:
+        raise ConfigurationError(
+            f"{subject} must be run by their query, in whose thread Spark calls Python; leave "
+            "PYSPARK_PIN_THREAD at its default, true"
+        )
+    return str(query)
