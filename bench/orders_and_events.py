@@ -51,6 +51,14 @@ def write_tables(folder: Path, orders: pa.Table, events: pa.Table) -> None:
     Table.create(folder / "events", of_events, bucket, if_not_exists=True).write(events)
 
 
+def pairs_table(folder: Path, name: str = "pairs") -> Table:
+    """A table for the rows of the join, made if it is missing."""
+    tables = [Table.open(folder / one).schema.arrow for one in ("orders", "events")]
+    columns = {f"t{i}_{field.name}": field.type for i, table in enumerate(tables) for field in table}
+    schema = TableSchema.of(columns, primary_key=["t0_order_id", "t1_event_id"])
+    return Table.create(folder / name, schema, {"bucket": str(CORES)}, if_not_exists=True)
+
+
 def spec_of(folder: Path, max_rows: int = 1_000_000) -> DeltaJoinSpec:
     """Our join of the two tables."""
     orders = Side(str(folder / "orders"), tuple(ORDERS.names), ("order_id",))

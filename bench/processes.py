@@ -1,14 +1,18 @@
-"""The processes of a driver: its JVM and all that these have started, their CPU time, and how many begin."""
+"""The processes of a driver: its JVM and all that these have started, their CPU time, how many begin.
+
+A driver of its own reports figures to the benchmark that started it, one line of JSON each.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 _TICKS_A_SECOND: Final = os.sysconf("SC_CLK_TCK")
 
@@ -59,3 +63,23 @@ def counted_processes() -> Iterator[dict[str, int]]:
     yield counts
     is_over.set()
     watcher.join()
+
+
+def report(values: dict[str, Any]) -> None:
+    """Print figures as a line that the benchmark reads; ``{"done": True}`` is the last one."""
+    print(json.dumps(values), flush=True)
+
+
+def reported(command: Sequence[str], lines: Iterable[str], log: Path) -> Iterator[dict[str, Any]]:
+    """What a command reports on its output until it says that it is done; other lines are passed over.
+
+    Raises:
+        SystemExit: it has ended before; with the end of its log.
+    """
+    for line in lines:
+        values: dict[str, Any] = json.loads(line) if line.startswith("{") else {}
+        if "done" in values:
+            return
+        if values:
+            yield values
+    raise SystemExit(f"{' '.join(command)} failed:\n{log.read_text()[-5000:]}")

@@ -34,16 +34,14 @@ from rich.table import Table as Grid
 
 import deltajoin
 from bench import RESULTS
-from bench.join.latency import pairs_schema
-from bench.orders_and_events import scattered, spec_of, step_rows, write_tables
+from bench.orders_and_events import pairs_table, scattered, spec_of, step_rows, write_tables
 from bench.processes import counted_processes, cpu_seconds
-from bench.session import CORES, untuned
+from bench.session import untuned
 from deltajoin.spark.source import DeltaJoinSource
 from upsert.managed.frames import write_changes
 from upsert.managed.options import WriteOptions
 from upsert.managed.writer import StreamWriter
 from upsert.registration import register
-from upsert.schema import TableSchema
 from upsert.spark.formats import FORMAT
 from upsert.store.table import Table
 from upsert.store.upkeep import background
@@ -97,13 +95,6 @@ def sink(df: DataFrame, path: str) -> DataStreamWriter:
     return df.writeStream.format(FORMAT).option("path", path)
 
 
-def pairs(folder: Path, name: str) -> Table:
-    """A table for the rows of the join."""
-    columns = {field.name: field.type for field in pairs_schema(folder)}
-    schema = TableSchema.of(columns, primary_key=["t0_order_id", "t1_event_id"])
-    return Table.create(folder / name, schema, {"bucket": str(CORES)}, if_not_exists=True)
-
-
 class Changes:
     """Commits new events of known orders; or one of an unknown order, for which the join has no row."""
 
@@ -142,7 +133,8 @@ class Way:
         self.processes: dict[str, int] = {}
         self._change = change
         self._checkpoint = folder / f"checkpoint {name}"
-        self._writer = write(deltajoin.read_join(spark, spec_of(folder)), pairs(folder, f"pairs {name}").path)
+        pairs = pairs_table(folder, f"pairs {name}")
+        self._writer = write(deltajoin.read_join(spark, spec_of(folder)), pairs.path)
 
     def run(self, repeats: int) -> None:
         """Start the query, let it catch up, start it again, and time steps of each size."""
@@ -191,7 +183,7 @@ def parts(folder: Path, change: Changes, repeats: int) -> dict[str, list[Figures
     schema = source.schema()
     assert isinstance(schema, StructType)
     reader: Any = source.streamReader(schema)
-    table = pairs(folder, "pairs without Spark")
+    table = pairs_table(folder, "pairs without Spark")
     writer = StreamWriter(WriteOptions.parse({"path": table.path}), schema, overwrite=False)
     measured: dict[str, list[Figures]] = defaultdict(list)
     start = reader.initialOffset()

@@ -22,7 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from bench import RESULTS
-from bench.session import started
+from bench.session import for_sinks
 from upsert.managed.frames import write_changes
 from upsert.schema import TableSchema
 from upsert.store.table import Table
@@ -44,23 +44,6 @@ SCHEMA = TableSchema.of(
     },
     primary_key=["id"],
 )
-
-
-def session(title: str) -> SparkSession:
-    """A session whose settings let few columns of many rows pass at once, for a stream into a sink."""
-    settings = {
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.memory": "2g",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
-        # without a limit on bytes Spark does not ask for the size of the whole batch at every row
-        "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
-        # the default one starts ten processes a micro-batch for a checkpoint in a local folder
-        "spark.sql.streaming.checkpointFileManagerClass": (
-            "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-        ),
-    }
-    return started(title, settings)
 
 
 def filled_table(folder: str) -> Table:
@@ -127,7 +110,7 @@ def _await_batches(query: StreamingQuery, count: int) -> None:
 
 def main() -> None:
     """Measure, print and keep the figures."""
-    spark = session("sink")
+    spark = for_sinks("sink")
     with tempfile.TemporaryDirectory() as folder:
         table = filled_table(folder)
         rows = upserts(spark)

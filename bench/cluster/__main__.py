@@ -32,6 +32,7 @@ from rich.table import Table as Grid
 from bench import REPOSITORY, RESULTS
 from bench.cluster.job import WORKLOADS, Workload
 from bench.cluster.standalone import Cluster, counted_store, driver_says_so, kill, standalone, variables
+from bench.processes import reported
 
 console: Final = Console()
 
@@ -110,23 +111,26 @@ def lines(given: Workload, cluster: Cluster, folder: Path) -> Iterator[dict[str,
     driver.mkdir()
     own = {"PYTHONPATH": str(REPOSITORY), "PYSPARK_PYTHON": sys.executable, **driver_says_so(driver)}
     env = variables(**own, UPSERT_CACHE_FOLDER=given.cache)
-    with (folder / "job.log").open("wb") as log:
+    path = folder / "job.log"
+    with path.open("wb") as log:
         job = subprocess.Popen(
-            command, cwd=driver, env=env, stdout=subprocess.PIPE, stderr=log, start_new_session=True
+            command,
+            cwd=driver,
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            start_new_session=True,
         )
     assert job.stdout is not None
     try:
-        for line in job.stdout:
-            values = json.loads(line) if line.startswith(b"{") else {}
-            if "done" in values:
-                return
+        for values in reported(command, job.stdout, path):
             if "kill" in values:
                 cluster.kill_executor(0)
-            elif values:
+            else:
                 yield values
     finally:
         kill(job)
-    raise SystemExit(f"{' '.join(command)} failed:\n{(folder / 'job.log').read_text()[-5000:]}")
 
 
 def about(rows: int, steps: int) -> dict[str, Any]:

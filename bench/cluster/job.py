@@ -31,8 +31,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 import deltajoin
 import planner
 from bench.cluster.standalone import CountedStore
-from bench.join.systems import report
 from bench.orders_and_events import step_rows
+from bench.processes import report
 from bench.session import started
 from upsert import Catalog
 from upsert.store.table import Table

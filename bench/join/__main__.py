@@ -31,6 +31,7 @@ from rich.table import Table as Grid
 from bench import RESULTS
 from bench.join.latency import CHANGES_A_SECOND
 from bench.join.systems import SYSTEMS, write_csv
+from bench.processes import reported
 
 console: Final = Console()
 
@@ -135,23 +136,16 @@ def lines(module: str, *arguments: str, python: str = sys.executable) -> Iterato
     command = [python, "-m", module, *arguments]
     # an installed package is compiled; a checkout would be again by each process that Spark starts
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
-    with tempfile.TemporaryFile("w+") as log:
+    with tempfile.NamedTemporaryFile() as log:
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment, start_new_session=True
         )
         assert process.stdout is not None
         try:
-            for line in process.stdout:
-                values = json.loads(line) if line.startswith("{") else {}
-                if "done" in values:
-                    return
-                if values:
-                    yield values
+            yield from reported(command, process.stdout, Path(log.name))
         finally:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        log.seek(0)
-        raise SystemExit(f"{' '.join(command)} failed:\n{log.read()[-5000:]}")
 
 
 def about(rows: int, steps: int) -> dict[str, Any]:

@@ -19,12 +19,11 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from bench.join.systems import SYSTEMS, report, session
-from bench.orders_and_events import scattered, spec_of, step_rows, write_tables
-from bench.session import CORES
+from bench.join.systems import SYSTEMS, session
+from bench.orders_and_events import pairs_table, scattered, spec_of, step_rows, write_tables
+from bench.processes import report
 from deltajoin import read_join
 from upsert.managed.frames import write_changes
-from upsert.schema import TableSchema
 from upsert.store.table import Table
 
 CHANGES_A_SECOND: Final = 10_000
@@ -66,9 +65,7 @@ def measure(folder: Path, seconds: int) -> None:
     spark = session(SYSTEMS["fused"])
     spark.conf.set("spark.sql.streaming.minBatchesToRetain", "100000")  # all offsets are read in the end
     joined = read_join(spark, spec_of(folder))
-    columns = {field.name: field.type for field in pairs_schema(folder)}
-    pairs = TableSchema.of(columns, primary_key=["t0_order_id", "t1_event_id"])
-    sink = Table.create(folder / "pairs", pairs, {"bucket": str(CORES)})
+    sink = pairs_table(folder)
     writer = write_changes(joined, sink.path).option("checkpointLocation", str(folder / "checkpoint"))
     query = writer.start()
     query.processAllAvailable()
@@ -79,12 +76,6 @@ def measure(folder: Path, seconds: int) -> None:
     query.stop()
     found = latencies(folder, sink)[WARM_UP_S * COMMITS_A_SECOND * 2 :]
     report({"latencies_ms": found, "changes": len(found) * CHANGES_A_SECOND // COMMITS_A_SECOND // 2})
-
-
-def pairs_schema(folder: Path) -> pa.Schema:
-    """The columns of the join."""
-    tables = [Table.open(folder / name).schema.arrow for name in ("orders", "events")]
-    return pa.schema([pa.field(f"t{i}_{f.name}", f.type) for i, one in enumerate(tables) for f in one])
 
 
 def latencies(folder: Path, sink: Table) -> list[int]:

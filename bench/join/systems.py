@@ -31,25 +31,15 @@ from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 
 from bench.orders_and_events import EVENTS, ORDERS, spec_of, step_rows, write_tables
-from bench.session import CORES, started
+from bench.processes import report
+from bench.session import CORES, STREAMING, started
 from deltajoin import read_join
 
 WARM_UP_ROWS: Final = 1_000
 FILES_A_STEP: Final = CORES
 _POLL_S: Final = 0.05
 _STATE: Final = "spark.sql.streaming.stateStore"
-_STREAMING: Final = "org.apache.spark.sql.execution.streaming"
-_PROVIDERS: Final = f"{_STREAMING}.state"
-
-SESSION_OPTIONS: Final = {
-    "spark.driver.memory": "8g",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
-    "spark.sql.shuffle.partitions": str(CORES),
-    # for all systems: the default one starts ten processes a micro-batch for a checkpoint in a local folder
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        f"{_STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager"
-    ),
-}
+_PROVIDERS: Final = "org.apache.spark.sql.execution.streaming.state"
 
 
 @dataclass(frozen=True)
@@ -120,7 +110,7 @@ SYSTEMS: Final = {
 def session(system: System) -> SparkSession:
     """A new session with the options of a system."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    return started(system.title, {**SESSION_OPTIONS, **system.options})
+    return started(system.title, {**STREAMING, "spark.driver.memory": "8g", **system.options})
 
 
 def start(system: System, spark: SparkSession, folder: Path, pace_s: int = 0) -> StreamingQuery:
@@ -273,11 +263,6 @@ def size(folder: Path) -> int:
 def files(folder: Path) -> int:
     """Number of files in a folder."""
     return sum(path.is_file() for path in folder.rglob("*"))
-
-
-def report(values: dict[str, Any]) -> None:
-    """Prints a line that the benchmark reads."""
-    print(json.dumps(values), flush=True)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,8 @@ import planner
 import upsert
 from bench import RESULTS
 from bench.kafka import loops
-from bench.sink import batch_seconds, session
+from bench.session import for_sinks
+from bench.sink import batch_seconds
 from upsert.testing import LocalKafka
 
 PARTITIONS: Final = 2
@@ -188,7 +189,7 @@ def main(
 ) -> None:
     """Measure, print and keep the figures."""
     with LocalKafka() as kafka, tempfile.TemporaryDirectory(prefix="bench-kafka-") as folder:
-        spark = session("kafka")
+        spark = for_sinks("kafka")
         catalog = upsert.Catalog(Path(folder) / "warehouse", optimize=planner.optimize)
         bench = Bench(spark, catalog, kafka.bootstrap_servers, Path(folder), count())
         figures = measured(bench, repeats, changes)

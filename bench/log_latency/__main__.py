@@ -30,9 +30,8 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 from bench import RESULTS
-from bench.join.systems import SESSION_OPTIONS
 from bench.log_latency.timed_rows import KEYS, ROWS_A_COMMIT, SCHEMA, Seen, Writing, changed, followed
-from bench.session import started
+from bench.session import STREAMING, started
 from upsert.managed.frames import read_changes
 from upsert.managed.log_reader import stream_reader
 from upsert.managed.options import ReadOptions
@@ -74,7 +73,7 @@ def main(
 ) -> None:
     """Measure the latency of each way, with Spark and by the reader alone."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    spark = started("log latency", {**SESSION_OPTIONS, "spark.driver.memory": "2g"})
+    spark = started("log latency", {**STREAMING, "spark.driver.memory": "2g"})
     measured: dict[str, dict[str, Any]] = {}
     with LocalKafka() as kafka, tempfile.TemporaryDirectory(prefix="bench-log-latency-") as folder:
         ways = {"warm_up": replace(WAYS["log"], title="warm-up"), **WAYS}
