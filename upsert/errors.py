@@ -226,7 +226,7 @@ def own_errors_first() -> Iterator[None]:
         yield
     except UpsertError:
         raise
-    except Exception as error:
+    except Exception as error:  # Spark and py4j wrap it in many ways
         if (own := own_error(error)) is not None:
             raise own from error
         raise

@@ -221,7 +221,7 @@ def _converse(session: Session, thread: ThreadPoolExecutor, *, trace: bool) -> N
             raise  # no reader is left: the command ends
         except EXPECTED_ERRORS as error:
             print_error(error, trace=trace)
-        except Exception as error:
+        except Exception as error:  # a bug, shown with its trace: the prompt continues
             print_error(error, trace=True)
 
 

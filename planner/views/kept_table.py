@@ -82,7 +82,7 @@ def brought(table: Table, target: Versions, rows: Callable[[Versions, Costs], Co
 
     try:
         tried(Costs.after(head.refresh, head.time_ms), bring)
-    except Exception as error:
+    except Exception as error:  # each error says where it happened
         error.add_note(f"while hidden table {table.name!r} was computed; EXPLAIN MATERIALIZED VIEW shows it")
         raise
     found = snapshot_of(table, target)

@@ -101,7 +101,7 @@ def _delete(root: str, lock: FileLock | None) -> None:
         return
     if lock is None:
         return
-    with lock, suppress(OSError):
+    with lock, suppress(OSError):  # the next session deletes what is left
         for database in os.listdir(root):
             tables = Warehouse(os.path.join(root, database))
             for name in tables.names():

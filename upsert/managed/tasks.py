@@ -128,7 +128,7 @@ def _collected(
         told = _own[1]
     try:
         return rows.mapInArrow(_Telling(work, told, job), _STAGED).collect()
-    except Exception:
+    except Exception:  # whatever fails a job
         if staged := told.value.get(job):
             discard(map(pickle.loads, staged))
         raise

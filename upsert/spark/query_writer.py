@@ -55,7 +55,7 @@ class QueryWriter(DataStreamWriter):
         def written(rows: DataFrame, batch: int) -> None:
             try:
                 func(rows, batch)
-            except Exception as error:
+            except Exception as error:  # the store wraps what the JVM raises
                 interruption = _interruption(error)
                 if interruption is None or not is_being_stopped(rows):
                     raise

@@ -82,7 +82,7 @@ def main(arguments: Sequence[str]) -> int:
             watch(given.path, given.watch)
     except TableNotFoundError:
         return 0  # dropped meanwhile: nothing is left to merge
-    except Exception as failure:
+    except Exception as failure:  # no process reads what this one prints
         background.record_failure(paths.table_folder(given.path), repr(failure))
         return 1
     return 0

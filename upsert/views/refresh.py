@@ -161,7 +161,7 @@ def tried(costs: Costs, refresh: Callable[[Costs], T]) -> T:
         return refresh(costs)
     except (PlanOutgrownError, ChangelogError, CommitConflictError, TableNotFoundError, LogNotPublishedError):
         raise  # all rows would not help
-    except Exception as error:
+    except Exception as error:  # no measurement may fail a refresh, whatever a task or Spark's planner raises
         if not trials:
             raise
         LOG.warning("changes were to be measured for once, which failed; all rows are read: %s", error)

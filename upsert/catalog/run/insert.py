@@ -143,7 +143,7 @@ def _written(what: str, whats: Sequence[str], writes: Sequence[Callable[[], Resu
         try:
             with own_errors_first():
                 write()
-        except Exception as cause:
+        except Exception as cause:  # whatever it is: what is committed already must be said
             if number == 0:
                 raise
             reason = str(cause).strip().partition("\n")[0]

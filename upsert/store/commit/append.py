@@ -245,10 +245,10 @@ def _check_state(history: History, stands_for: StandsFor, latest: SnapshotInfo) 
 
 
 def _remove_left(history: History, files: tuple[FileEntry, ...], raw: tuple[RawFile, ...]) -> None:
-    """Delete what a commit has left over; it is published, which nothing that happens here may deny."""
+    """Delete what a commit has left over; where that fails, a warning says so."""
     try:
         staging.remove(history.root, StagedFiles(history.uuid, files, raw))
-    except Exception as failure:
+    except Exception as failure:  # the commit is published: nothing that happens here may deny it
         warnings.warn(
             f"table {history.root!r}: files without use could not be deleted after a commit — {failure!r}; "
             "clean() deletes them",
@@ -323,7 +323,7 @@ def discarded_if_failed(committer: Committer, staged: Callable[[], Iterable[Stag
         yield
     except (UnknownOutcomeError, LogNotPublishedError):
         raise
-    except Exception:
+    except Exception:  # whatever it is, the commit has not happened
         discard(committer, staged())
         raise
 

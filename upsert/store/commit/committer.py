@@ -274,8 +274,8 @@ class Committer:
             won = self.environment.put_if_absent(path, content)
         except UnknownOutcomeError:
             raise
-        except Exception as cause:
-            # unknown: the name may exist although an error was reported
+        except Exception as cause:  # from the disk, or a client of an object store
+            # the name may exist although an error was reported
             found = self.history.content(info.id)
             if found is None or found.uuid != info.uuid:
                 if isinstance(cause, FileNotFoundError) and self.history.is_there:

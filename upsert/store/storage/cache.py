@@ -68,7 +68,7 @@ class LocalCache:
             try:
                 with _errors_of(self.folder):
                     return use(path)
-            except Exception as cause:
+            except Exception as cause:  # each reader of files has errors of its own for a damaged one
                 # it went to make room before it was opened, or the disk has damaged it: once more
                 if is_fresh and os.path.exists(path):
                     raise
