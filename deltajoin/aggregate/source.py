@@ -38,8 +38,8 @@ from upsert.spark.batches import arrow_schema, as_asked
 from upsert.spark.columns import spark_schema
 from upsert.spark.formats import make_known
 from upsert.spark.task import begin_task
-from upsert.store.read.changes import touched_rows
 from upsert.store.read.pinned_columns import unaltered
+from upsert.store.read.steps import touched_rows
 from upsert.store.rows.hashing import bucket_of, hash_columns
 from upsert.store.table import Table
 from upsert.store.version import Version

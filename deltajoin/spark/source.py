@@ -46,7 +46,7 @@ from upsert.options import Option, boolean, duration_ms, integer, one_of, parse,
 from upsert.spark.batches import arrow_schema, as_asked
 from upsert.spark.formats import make_known
 from upsert.spark.task import begin_task
-from upsert.store.read.changes import step_size
+from upsert.store.read.steps import step_size
 from upsert.store.table import Table
 from upsert.store.version import MAX_HASH, Version
 

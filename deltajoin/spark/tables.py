@@ -42,10 +42,10 @@ from upsert.spark.columns import spark_schema
 from upsert.store.kept import Kept
 from upsert.store.metadata import table_file
 from upsert.store.predicate import parse_where
-from upsert.store.read.changes import touched_rows
 from upsert.store.read.pinned_columns import PinnedColumns, PinnedWhere
 from upsert.store.read.shares import KeyShare
 from upsert.store.read.snapshot import AtVersion, Snapshot
+from upsert.store.read.steps import touched_rows
 from upsert.store.table import Table
 from upsert.store.version import Version, step_between
 

@@ -13,7 +13,7 @@ from planner.views.stages import Folders, Tables
 from upsert.errors import SnapshotExpiredError, UntrackedChangesError
 from upsert.managed.stepping import Step
 from upsert.store.metadata.stands_for import Costs, Refresh
-from upsert.store.read.changes import StepSize, step_size
+from upsert.store.read.steps import StepSize, step_size
 from upsert.store.retention.consumers import Consumer
 from upsert.store.table import Table
 from upsert.store.version import Version

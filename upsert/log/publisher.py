@@ -43,7 +43,9 @@ from upsert.store.log.files import beginning_of
 from upsert.store.log.publishing import hold
 from upsert.store.log_options import LogOptions
 from upsert.store.metadata.snapshot import SnapshotInfo
-from upsert.store.read.changes import Scope, StepLimit, changes_between, cut, data_commits, has_gap
+from upsert.store.read.change_files import Scope, data_commits, has_gap
+from upsert.store.read.changes import changes_between
+from upsert.store.read.steps import StepLimit, cut
 from upsert.store.retention import consumers
 from upsert.store.retention.expiry import CONSUMER
 from upsert.store.rows.partitions import partition_name

@@ -52,7 +52,8 @@ from upsert.store.log.files import beginning_of
 from upsert.store.log_options import ALL, LogOptions
 from upsert.store.metadata.definition import Definition
 from upsert.store.predicate import Filter, parse_where
-from upsert.store.read.changes import Scope, check_tracked, data_commits, halves_where, not_tracked
+from upsert.store.read.change_files import Scope, check_tracked, data_commits, not_tracked
+from upsert.store.read.changes import halves_where
 from upsert.store.read.pinned_columns import PinnedColumns, PinnedWhere
 from upsert.store.read.snapshot import PinnedTable
 from upsert.store.table import Table

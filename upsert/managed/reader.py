@@ -30,7 +30,7 @@ from upsert.spark.formats import FORMAT
 from upsert.spark.task import begin_task
 from upsert.store.metadata.history import History
 from upsert.store.predicate import Where, parse_where
-from upsert.store.read.changes import data_commits, has_gap
+from upsert.store.read.change_files import data_commits, has_gap
 from upsert.store.read.pinned_columns import PinnedColumns, PinnedWhere, unaltered
 from upsert.store.read.row_metadata import (
     BUCKET,

@@ -41,7 +41,7 @@ from upsert import options
 from upsert.errors import ConfigurationError, SnapshotExpiredError
 from upsert.managed.task_memory import DEFAULT_TASK_MEMORY, readable_bytes
 from upsert.options import Option
-from upsert.store.read.changes import StepSize, step_size
+from upsert.store.read.steps import StepSize, step_size
 from upsert.store.retention.consumers import needed
 from upsert.store.storage import storage_of
 from upsert.store.table import Table

@@ -40,12 +40,14 @@ from upsert.store.metadata.table_file import TableFile
 from upsert.store.metadata.tag_file import Tag
 from upsert.store.predicate import Where, parse_where
 from upsert.store.read import changes as _changes
+from upsert.store.read import steps
 from upsert.store.read import watch as watching
-from upsert.store.read.changes import Scope, StepLimit
+from upsert.store.read.change_files import Scope, data_commits
 from upsert.store.read.row_metadata import with_metadata_aside
 from upsert.store.read.shares import KeyShare
 from upsert.store.read.snapshot import AtVersion, PinnedTable, Snapshot
 from upsert.store.read.statistics import PartitionInfo, partition_infos
+from upsert.store.read.steps import StepLimit
 from upsert.store.retention import consumers, expiry, partition_expiry, tags
 from upsert.store.retention.consumers import Consumer
 from upsert.store.rows.fold import Order
@@ -377,7 +379,7 @@ class Table:
                     done = self.commit(staged, unchanged_since=head.id)
             except CommitConflictError:
                 continue  # another commit has changed one of these rows: see what it is now
-            if not _changes.data_commits(self.pinned(), head.id, done.id - 1):
+            if not data_commits(self.pinned(), head.id, done.id - 1):
                 return done
         raise CommitConflictError(
             f"table {self.name!r}: rows must not change while it is rolled back, but other writers changed "
@@ -589,7 +591,7 @@ class Table:
         """
         scope, limit = self._scope(where, skip_untracked), StepLimit(max_rows, max_bytes, max_bytes_of_bucket)
         return self._unless_expiring(
-            lambda: _changes.advance(self.pinned(), version, limit=limit, until=until, scope=scope)
+            lambda: steps.advance(self.pinned(), version, limit=limit, until=until, scope=scope)
         )
 
     def changes_between(

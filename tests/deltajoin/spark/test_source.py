@@ -17,7 +17,7 @@ from tests.deltajoin.spark.steps import Steps, sides_of, with_sides
 from tests.helpers import changelog
 from upsert.errors import ConfigurationError, SchemaError, TableNotFoundError, UntrackedChangesError
 from upsert.schema import TableSchema
-from upsert.store.read.changes import step_size
+from upsert.store.read.steps import step_size
 from upsert.store.rows.hashing import hash_columns
 from upsert.store.table import Table
 from upsert.store.version import Version

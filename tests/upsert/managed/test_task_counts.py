@@ -12,7 +12,7 @@ from upsert.managed import micro_batch
 from upsert.managed.micro_batch import WriteStep
 from upsert.managed.task_counts import add
 from upsert.spark import task
-from upsert.store.read.changes import StepSize
+from upsert.store.read.steps import StepSize
 
 COUNTER = 1 << 40
 """The number of no other accumulator."""
