@@ -9,7 +9,7 @@ from typing import Any, Final
 from deltajoin.core.costs import StepCost
 from deltajoin.core.evaluate import determined
 from deltajoin.core.plans import Path
-from planner.join_tree import lookup_paths, step_cost
+from planner.join_spec import lookup_paths, step_cost
 from planner.optimizer import Step, Trace
 from planner.plan.nodes import (
     Changelog,

@@ -9,18 +9,12 @@ hold inside the join is left to Spark above it; what may is a question of the si
   Projections run above the join, but must give NULL where the row is missing.
 - Of rows on the right of a semi or anti join nothing comes out.
 
-A delta join emits raw columns of all its tables. The projections and filters below the joins of a query use
-columns of their own input only, so they are stacked on the delta join in the order they had, one input after
-the other, each passing the columns of the others on: see docs/decisions/0005.
-
-Two inputs may use one expression id for columns of their own: Spark renews the ids of a table joined with
-itself only where both would put out the same id. Then the columns of all inputs but the one being stacked
-bear ids of their own.
+The projections and filters below the joins are stacked on it afterwards, see `planner.stacking`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import reduce
@@ -29,14 +23,11 @@ from typing import Final
 
 import pyarrow as pa
 
-from deltajoin.core.costs import SharedTable, StepCost
-from deltajoin.core.evaluate import split_of_join
-from deltajoin.core.plans import Path, UnreachableLookup, paths_of, unreachable_lookups
-from deltajoin.core.shards import TASK_ROWS, Bucketing, Split, agreeing
 from deltajoin.expressions import Condition, Ref, conjunction, refs_of
 from deltajoin.filters import Predicate
-from deltajoin.spec import MAX_TABLES, DeltaJoinSpec, JoinedTable
-from deltajoin.tree import Inner, Leaf, Node, On, Outer, Where, flattened, null_supplied, visible
+from deltajoin.spec import MAX_TABLES
+from deltajoin.tree import Inner, Leaf, Node, On, Outer, Where, null_supplied, visible
+from planner.join_spec import lacking_indexes
 from planner.plan.expressions import (
     Call,
     Cast,
@@ -56,10 +47,8 @@ from planner.plan.expressions import (
 from planner.plan.expressions import conjunction as all_of
 from planner.plan.nodes import (
     Changelog,
-    DeltaJoin,
     Filter,
     Join,
-    Output,
     Plan,
     Project,
     Relation,
@@ -67,251 +56,15 @@ from planner.plan.nodes import (
     Watermark,
     Wrapper,
 )
-from planner.plan.sources import ManagedTable, index_within
+from planner.plan.sources import ManagedTable
 from planner.plan.translate import NotTranslatableError, predicates_of, translated
-from planner.plan.trees import above, join_in_words, row_kind_of
+from planner.plan.trees import join_in_words, row_kind_of
 from planner.refusals import Refused
+from planner.stacking import Chained, Joined, Raw, Staged
 from upsert.conditions.evaluate import check_is_condition
 from upsert.errors import ConfigurationError, SchemaError
 
-
-@dataclass(frozen=True)
-class Raw:
-    """The columns of a table: under the ids that the query has for them, and under ids of their own."""
-
-    number: int
-    own: tuple[Column, ...]
-    hidden: tuple[Column, ...]
-
-
-@dataclass(frozen=True)
-class Chained:
-    """A node over an input; `present` is true where the input has a row, None if it always has."""
-
-    node: Unary
-    below: Staged
-    present: Expr | None = None
-
-
-@dataclass(frozen=True)
-class Joined:
-    """Both inputs of a join, and what its condition asks beyond the delta join."""
-
-    left: Staged
-    right: Staged
-    columns: tuple[Column, ...]
-    residual: Expr | None
-
-
-Staged = Raw | Chained | Joined
-
-
-def with_hidden_ids(staged: Staged) -> frozenset[int]:
-    """Tables whose columns must bear ids of their own: one of their ids is used in another input, too."""
-    match staged:
-        case Raw():
-            return frozenset()
-        case Chained(_, below):
-            return with_hidden_ids(below)
-        case Joined(left, right):
-            shared = _ids(left) & _ids(right)
-            clashing = (raw.number for raw in _raws(staged) if not shared.isdisjoint(c.id for c in raw.own))
-            return with_hidden_ids(left) | with_hidden_ids(right) | frozenset(clashing)
-
-
-@dataclass(frozen=True)
-class Stacker:
-    """Stacks nodes on a delta join; the columns of its `hidden` tables have ids of their own in it."""
-
-    hidden: frozenset[int]
-    fresh: Iterator[int]
-
-    def over(self, staged: Staged, plan: Plan, carried: tuple[Column, ...]) -> Plan:
-        """The nodes over a plan; its `carried` columns come out as well, no node uses their ids."""
-        match staged:
-            case Raw(number, own, hidden):
-                return _renamed(plan, hidden, own, carried) if number in self.hidden else plan
-            case Chained(node, below, present):
-                if isinstance(node, Project):
-                    outputs = tuple(_where_present(output, present) for output in node.outputs)
-                    node = replace(node, outputs=outputs)
-                return above(node, self.over(below, plan, carried), carried)
-            case Joined(_, _, _, residual):
-                joined = self._joined(staged, plan, carried)
-                return joined if residual is None else Filter(joined, residual)
-
-    def _joined(self, staged: Joined, plan: Plan, carried: tuple[Column, ...]) -> Plan:
-        left, right = _columns(staged.left), _columns(staged.right)
-        raws = _raws(staged.right)
-        raw = tuple(c for part in raws for c in (part.hidden if part.number in self.hidden else part.own))
-        plan = self.over(staged.left, plan, (*raw, *carried))
-        if _ids(staged.right).isdisjoint(column.id for column in left):
-            return self.over(staged.right, plan, (*left, *carried))
-        apart = tuple(replace(column, id=next(self.fresh), ref=None) for column in left)
-        plan = _renamed(plan, left, apart, (*raw, *carried))
-        plan = self.over(staged.right, plan, (*apart, *carried))
-        return _renamed(plan, apart, left, (*right, *carried))
-
-
-def _columns(staged: Staged) -> tuple[Column, ...]:
-    """The columns that the nodes put out for the query, without kinds."""
-    match staged:
-        case Raw(_, own):
-            return own
-        case Chained(Project() as project, _):
-            return tuple(replace(column, ref=None) for column in without_kinds(project.columns))
-        case Chained(_, below):
-            return _columns(below)
-        case Joined(_, _, columns):
-            return columns
-
-
-def _where_present(output: Output, present: Expr | None) -> Output:
-    """The output as it would be in a row that is NULL as a whole, where the input's row is not there."""
-    value = output.value
-    while isinstance(value, Cast):
-        value = value.value
-    if present is None or isinstance(value, Column):
-        return output
-    return Output(output.column, Call("CaseWhen", (present, output.value)))
-
-
-def _renamed(
-    plan: Plan, before: Sequence[Column], after: Sequence[Column], carried: Sequence[Column]
-) -> Plan:
-    pairs = zip(before, after, strict=True)
-    renamed = (Output(replace(new, ref=None), replace(old, ref=None)) for old, new in pairs)
-    return Project(plan, (*renamed, *map(Output.of, carried)))
-
-
-def _raws(staged: Staged) -> Iterator[Raw]:
-    match staged:
-        case Raw():
-            yield staged
-        case Chained(_, below):
-            yield from _raws(below)
-        case Joined(left, right):
-            yield from _raws(left)
-            yield from _raws(right)
-
-
-def _ids(staged: Staged) -> frozenset[int]:
-    """All column ids that occur in the nodes."""
-    match staged:
-        case Raw(_, own):
-            return frozenset(column.id for column in own)
-        case Chained(node, below):
-            return _ids(below).union(column.id for column in without_kinds(node.columns))
-        case Joined(left, right):
-            return _ids(left) | _ids(right)
-
-
 _COMPUTE: Final = "compute it when the rows are written, as a column of the table"
-
-
-@dataclass(frozen=True)
-class _Facts:
-    """What is known of the tables of a join when it is planned; indexes that are `assumed` are not there."""
-
-    tables: Sequence[ManagedTable]
-    selected: Sequence[tuple[str, ...]]
-    assumed: frozenset[tuple[int, tuple[str, ...]]] = frozenset()
-
-    def name(self, table: int) -> str:
-        return self.tables[table].name
-
-    def index_for(self, table: int, columns: Sequence[str]) -> str | None:
-        found = index_within(self.tables[table].schema, set(columns))
-        return "INDEX" if found is None and (table, tuple(columns)) in self.assumed else found
-
-    def rows_per_key(self, table: int, columns: Sequence[str]) -> float:
-        index = self.index_for(table, columns)
-        return 1.0 if index is None else self.tables[table].rows_per_key.get(index, 1.0)
-
-    def select(self, table: int) -> tuple[str, ...]:
-        return self.selected[table]
-
-
-def lookup_paths(join: DeltaJoin) -> tuple[Path, ...]:
-    """For each table of a join, in the order in which the tables move, what its changes look up."""
-    selected = [tuple(column.name for column in one.columns) for one in join.tables]
-    return paths_of(flattened(join.tree), _Facts([one.table for one in join.tables], selected))
-
-
-def spec_of(join: DeltaJoin, shards: int) -> DeltaJoinSpec:
-    """The description of the join that its source gets."""
-    limit = min(one.table.max_rows for one in join.tables)
-    tables = tuple(
-        JoinedTable(
-            one.table.path,
-            tuple(column.name for column in one.columns),
-            one.filters,
-            tuple(column.name for column in one.emitted) if one.compared else None,
-        )
-        for one in join.tables
-    )
-    present = tuple(number for number, _ in join.present)
-    return DeltaJoinSpec(tables, join.tree, present, shards, limit, join.keep, join.is_net)
-
-
-def step_cost(join: DeltaJoin, shards: int) -> StepCost | None:
-    """What tasks, of so many at most, take to share a step with the changes of the tables' latest commits.
-
-    None if these are unknown, or worth one task.
-    """
-    tables = [one.table for one in join.tables]
-    rows = [table.changed_rows for table in tables if table.changed_rows is not None]
-    spec, keys = spec_of(join, shards), [table.schema.primary_key for table in tables]
-    split = split_of_join(spec, lambda ref: tables[ref.table].schema.type_of(ref.column), keys)
-    tasks = min(shards, -(-sum(rows) // TASK_ROWS))
-    if all(split.groups(n, _bucketing(one), one.buckets) == one.buckets for n, one in enumerate(tables)):
-        tasks = agreeing(tasks, max(one.buckets for one in tables), shards)
-    tasks = split.count(tasks)
-    if len(rows) < len(tables) or tasks < 2:
-        return None
-    numbered = enumerate(zip(tables, rows, strict=True))
-    return StepCost.of([_shared(split, number, *known, tasks) for number, known in numbered], tasks)
-
-
-def _shared(split: Split, number: int, table: ManagedTable, rows: int, tasks: int) -> SharedTable:
-    return SharedTable(
-        rows,
-        table.buckets,
-        split.groups(number, _bucketing(table), tasks),
-        is_cut_by_key=split.keeps_shards(number, table.schema.primary_key),
-        is_everywhere=split.columns[number] is None,
-    )
-
-
-def _bucketing(table: ManagedTable) -> Bucketing:
-    types = tuple(table.schema.type_of(name) for name in table.bucket_key)
-    return Bucketing(table.bucket_key, types, table.buckets)
-
-
-def _lacking_indexes(tree: Node, tables: Sequence[ManagedTable]) -> Iterator[Refused]:
-    """What stands in the way of the lookups of a join: one refusal for each index that lacks."""
-    selected = [tuple(column.name for column in table.schema.columns) for table in tables]
-    assumed: frozenset[tuple[int, tuple[str, ...]]] = frozenset()
-    # a path tells the first index that it lacks; with that one it would tell the next
-    while found := unreachable_lookups(flattened(tree), _Facts(tables, selected, assumed)):
-        for lookup in found:
-            yield _lacking(lookup)
-        if not all(lookup.by for lookup in found):
-            return
-        assumed |= {(lookup.table, lookup.by) for lookup in found}
-
-
-def _lacking(lookup: UnreachableLookup) -> Refused:
-    columns = ", ".join(lookup.by)
-    if not columns:
-        return Refused(
-            f"no equality leads from {lookup.driver_name!r} to {lookup.name!r}",
-            "join on equal columns; any other condition may come in addition",
-        )
-    return Refused(
-        f"no index of {lookup.name!r} lies within its join columns ({columns})",
-        f"add INDEX ({columns}) to {lookup.name}",
-    )
 
 
 @dataclass(frozen=True)
@@ -446,7 +199,7 @@ class JoinTree:
             remedy = "write some of them into a managed table with catalog.write_changes and join its changes"
             self.faults.append(Refused(reason, remedy))
         elif not self.faults:
-            self.faults += _lacking_indexes(self.node, self.tables)
+            self.faults += lacking_indexes(self.node, self.tables)
 
     def _part(self, plan: Plan, side: JoinSide) -> JoinedRows:
         match plan:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from planner.join_tree import KINDS, JoinTree, Stacker, with_hidden_ids
+from planner.join_tree import KINDS, JoinTree
 from planner.plan.expressions import conjunction, conjuncts, without_kinds
 from planner.plan.nodes import (
     Aggregate,
@@ -55,6 +55,7 @@ from planner.refusals import Refused, Rewrite, first_refusal, not_held, operator
 from planner.rules.temporal_joins import looked_up_side
 from planner.rules.unsupported import changes_have_their_kind
 from planner.settings import Settings
+from planner.stacking import Stacker, with_hidden_ids
 
 
 def merge_filter_into_join(node: Plan, _settings: Settings) -> Plan | None:

@@ -9,7 +9,6 @@ from deltajoin.expressions import Ref
 from deltajoin.latest.api import side_of_mark
 from deltajoin.latest.spec import SIDES, LatestJoin, faults_of
 from deltajoin.settings import JoinSettings
-from planner.join_tree import Chained, Joined, Raw, Stacker, Staged
 from planner.plan.expressions import Call, Column, Expr, conjunction, conjuncts, without_kinds
 from planner.plan.keys import KIND_IF, is_marked
 from planner.plan.nodes import (
@@ -39,6 +38,7 @@ from planner.plan.trees import (
 from planner.refusals import Refused, first_refusal
 from planner.rules.row_kinds import unmet_lookup_joins
 from planner.settings import Settings
+from planner.stacking import Chained, Joined, Raw, Stacker, Staged
 from upsert.errors import ConfigurationError
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.stream_keys import UpsertKey

@@ -22,7 +22,7 @@ from deltajoin.latest.operator import join_streams
 from deltajoin.lookup.declared import source_of
 from deltajoin.spark.consolidate import consolidate_join
 from deltajoin.temporal import temporal_join
-from planner.join_tree import spec_of
+from planner.join_spec import spec_of
 from planner.plan.expressions import Aggregation, Call, Column, Expr, walk_expression
 from planner.plan.keys import KIND_IF, UNLESS_GONE, is_marked, upsert_key
 from planner.plan.nodes import (
