@@ -33,6 +33,7 @@ from upsert.options import boolean
 from upsert.sql import statements as s
 from upsert.sql.checks import check_default, with_checks
 from upsert.sql.columns import Elements, read_check, read_column_type, read_default, read_type
+from upsert.sql.declared import MERGED_ONCE, Declared, Like, Merging
 from upsert.sql.query import QueryText, query_at
 from upsert.sql.statements import Statement
 from upsert.sql.tokens import Cursor, names, options, partition, table_name
@@ -41,8 +42,8 @@ from upsert.store.alterations import Alteration
 
 _MERGED: Final = ("GENERATED", "METADATA", "OPTIONS", "WATERMARKS")
 _DEFAULT: Final = {
-    **dict.fromkeys((*s.MERGED_ONCE, *_MERGED), s.Merging.INCLUDING),
-    "OPTIONS": s.Merging.OVERWRITING,
+    **dict.fromkeys((*MERGED_ONCE, *_MERGED), Merging.INCLUDING),
+    "OPTIONS": Merging.OVERWRITING,
 }
 _CLAUSE_REFUSALS: Final = {
     "USING": "USING is not supported: use WITH ('connector' = 'name'), or neither for a managed table",
@@ -91,7 +92,7 @@ def create_view(cursor: Cursor, *, replaces: bool = False) -> s.CreateView:
     return s.CreateView(name, *_as_query(cursor, declared, "a view"), if_not_exists, replaces)
 
 
-def _declared(cursor: Cursor, *, has_key_behind: bool = False) -> s.Declared:
+def _declared(cursor: Cursor, *, has_key_behind: bool = False) -> Declared:
     """What stands between the parentheses and behind them; of a view also the primary key behind them."""
     _refuse_clauses(cursor)
     elements = Elements(cursor)
@@ -101,7 +102,7 @@ def _declared(cursor: Cursor, *, has_key_behind: bool = False) -> s.Declared:
         elements.primary_key = names(cursor)
         cursor.skip("NOT", "ENFORCED")
     comment, partitioned_by, with_ = _clauses(cursor)
-    return s.Declared(
+    return Declared(
         tuple(elements.columns),
         elements.primary_key,
         tuple(elements.indexes),
@@ -118,7 +119,7 @@ _Names = tuple[str, ...]
 
 
 def _as_query(
-    cursor: Cursor, declared: s.Declared, what: str
+    cursor: Cursor, declared: Declared, what: str
 ) -> tuple[QueryText, _Names, _Names, tuple[_Names, ...], str | None, Mapping[str, str]]:
     """The query, and what is declared beside its columns, in the order of ``s.CreateTableAs``."""
     if declared.columns or declared.computed or declared.watermark or declared.checks:
@@ -177,20 +178,20 @@ def _refuse_clauses(cursor: Cursor) -> None:
             raise cursor.refusal(reason)
 
 
-def read_like(cursor: Cursor, source: str) -> s.Like:
+def read_like(cursor: Cursor, source: str) -> Like:
     """Read what follows ``LIKE source``, which may be nothing.
 
     >>> read_like(Cursor("(INCLUDING ALL EXCLUDING OPTIONS)"), "t").features["OPTIONS"].value
     'EXCLUDING'
     """
-    given: dict[str, s.Merging] = {}
-    everything: s.Merging | None = None
+    given: dict[str, Merging] = {}
+    everything: Merging | None = None
     has_list = cursor.skip("(")
     while has_list and not cursor.skip(")"):
-        merging = next((merging for merging in s.Merging if cursor.skip(merging.value)), None)
+        merging = next((merging for merging in Merging if cursor.skip(merging.value)), None)
         if merging is None:
             raise cursor.refusal("expected INCLUDING, EXCLUDING or OVERWRITING, and a feature")
-        known = _MERGED if merging is s.Merging.OVERWRITING else (*s.MERGED_ONCE, *_MERGED)
+        known = _MERGED if merging is Merging.OVERWRITING else (*MERGED_ONCE, *_MERGED)
         feature = cursor.word(0)
         if feature == "ALL" and everything is None and not given:
             everything = merging
@@ -200,9 +201,9 @@ def read_like(cursor: Cursor, source: str) -> s.Like:
             raise cursor.refusal(f"expected ALL before all others, or one of {', '.join(known)}, each once")
         cursor.expect(feature)
     features = dict.fromkeys(_DEFAULT, everything) if everything else _DEFAULT
-    if everything is s.Merging.OVERWRITING:
-        features |= dict.fromkeys(s.MERGED_ONCE, s.Merging.INCLUDING)
-    return s.Like(source, {**features, **given})
+    if everything is Merging.OVERWRITING:
+        features |= dict.fromkeys(MERGED_ONCE, Merging.INCLUDING)
+    return Like(source, {**features, **given})
 
 
 _TRACKING: Final = "change-tracking"
