@@ -42,12 +42,12 @@ def read_join(
 ) -> DataFrame:
     """A stream of the join's consolidated changes: the columns of ``spec.columns``, then ``_row_kind``.
 
-    Every micro-batch moves all tables forward by one step of at most ``max_rows_per_trigger`` changes each,
-    and by no more than its tasks can take into memory,
-    from the empty tables on. The checkpoint keeps the versions and nothing else; after a crash the
-    same micro-batch is made again, row for row. FLIP-486 describes the join, this one is exact. The query
-    holds the snapshots that a restart would read, as a consumer with a lease. One that comes back later may
-    find them expired: it then stops with ``SnapshotExpiredError``.
+    Every micro-batch moves all tables forward by one step, the first one from the empty tables on. A step has
+    at most ``max_rows_per_trigger`` changes of each table, and no more than its tasks can take into memory.
+    The checkpoint keeps the versions and nothing else; after a crash the same micro-batch is made again, row
+    for row. FLIP-486 describes the join; this one is exact. The query holds the snapshots that a restart
+    would read, as a consumer with a lease. If it restarts after the lease has ended, they may have expired:
+    then it stops with ``SnapshotExpiredError``.
 
     Example::
 

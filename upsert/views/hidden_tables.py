@@ -170,14 +170,19 @@ def _refreshing(root: str) -> bool:
 def _release(
     root: str, uuid: str, unused: Iterable[str], needed: Iterable[str], bases: Iterable[str]
 ) -> None:
-    """Let other tables expire what the unused ones hold; a lease that cannot be ended here ends by itself."""
+    """Let other tables expire what the unused ones hold."""
     folder = os.path.join(root, HIDDEN_TABLES)
     names = {f"{consumer_of(uuid)}-{name.partition('-partitions')[0]}" for name in unused}
-    for path in (*bases, *(os.path.join(folder, name) for name in needed)):
+    release((*bases, *(os.path.join(folder, name) for name in needed)), names.__contains__)
+
+
+def release(tables: Iterable[str], is_over: Callable[[str], bool]) -> None:
+    """End the leases of some consumers, by their names; one that cannot be ended here ends by itself."""
+    for path in tables:
         with suppress(TableNotFoundError, PermissionError):
             table = Table.open(path)
             for consumer in table.consumers():
-                if consumer.name in names:
+                if is_over(consumer.name):
                     table.release(consumer.name)
 
 

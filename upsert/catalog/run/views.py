@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -48,7 +48,7 @@ from upsert.store.alterations import ResetOptions, SetOptions
 from upsert.store.storage import storage_of
 from upsert.store.table import Table
 from upsert.store.table_options import TableOptions
-from upsert.views.hidden_tables import consumer_of
+from upsert.views.hidden_tables import consumer_of, release
 from upsert.views.refresh import Bases, Explained, Plan, Refresher, Versions, ViewShape, explained
 from upsert.views.session import (
     Dependence,
@@ -192,13 +192,9 @@ def drop_view(context: Context, statement: s.DropView) -> Result:
 
 
 def _release(view: View) -> None:
-    """Let the base tables expire what the view has held; a lease that cannot be ended here ends by itself."""
-    for path, _ in view.bases.values():
-        with suppress(TableNotFoundError, PermissionError):
-            base = Table.open(path)
-            for consumer in base.consumers():
-                if consumer.name.startswith(consumer_of(view.table.uuid)):
-                    base.release(consumer.name)
+    """Let the base tables expire what the view and its hidden tables have held."""
+    of_view = consumer_of(view.table.uuid)
+    release((path for path, _ in view.bases.values()), lambda name: name.startswith(of_view))
 
 
 def show_views(context: Context, statement: s.ShowViews) -> Result:
