@@ -24,7 +24,7 @@ from deltajoin.aggregate.spec import DeltaAggregateSpec
 from deltajoin.core.codes import have_values
 from deltajoin.errors import CheckpointMismatchError
 from deltajoin.fingerprint import what_differs
-from deltajoin.spark.tables import PinnedSide
+from deltajoin.spark.pinned_side import PinnedSide
 from upsert.arrays import one_array
 from upsert.errors import SchemaError
 from upsert.managed.options import DEFAULT_LEASE_MS, READ_OPTIONS

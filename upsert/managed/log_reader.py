@@ -20,8 +20,9 @@ from pyspark.sql.types import StructType
 
 from upsert.errors import ConfigurationError, SnapshotExpiredError
 from upsert.log.offset import LOG, LogOffset, LogRange, ranges
+from upsert.log.planning import LogPlanner, log_ended
 from upsert.log.publisher import LogTopic
-from upsert.log.reading import LogPlanner, LogRead, Output, log_ended, output_of
+from upsert.log.reading import LogRead, Output, output_of
 from upsert.managed.options import ALL_ROWS, DEFAULT_MAX_ROWS, ReadOptions
 from upsert.managed.reader import ChangesPartition, ChangesReader, version_of
 from upsert.managed.stepping import Offset

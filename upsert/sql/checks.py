@@ -22,10 +22,11 @@ from upsert.conditions.evaluate import DIGITS, type_of
 from upsert.conditions.expressions import Call, Cast, Condition, Const, Field, Ref
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.schema import Check, Column, Length, TableSchema, plainly
-from upsert.sql.columns import WrittenCheck, read_type
+from upsert.sql.columns import WrittenCheck
 from upsert.sql.dialect import expression_tree, too_deep
 from upsert.sql.predicates import interval_literal
 from upsert.sql.tokens import Cursor
+from upsert.sql.types import read_type
 
 
 def with_checks(schema: TableSchema, written: Sequence[WrittenCheck], subject: str) -> TableSchema:

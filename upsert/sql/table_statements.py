@@ -32,11 +32,12 @@ from upsert.errors import SchemaError
 from upsert.options import boolean
 from upsert.sql import statements as s
 from upsert.sql.checks import check_default, with_checks
-from upsert.sql.columns import Elements, read_check, read_column_type, read_default, read_type
+from upsert.sql.columns import Elements, read_check, read_default
 from upsert.sql.declared import MERGED_ONCE, Declared, Like, Merging
 from upsert.sql.query import QueryText, query_at
 from upsert.sql.statements import Statement
 from upsert.sql.tokens import Cursor, names, options, partition, table_name
+from upsert.sql.types import read_column_type, read_type
 from upsert.store import alterations
 from upsert.store.alterations import Alteration
 

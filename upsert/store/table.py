@@ -1,4 +1,4 @@
-"""A managed table: the one name of the store that other packages use. Follows FLIP-188."""
+"""A managed table as users have it: what can be done with one, each by a file of the store (FLIP-188)."""
 
 from __future__ import annotations
 

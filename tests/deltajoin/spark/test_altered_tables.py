@@ -19,7 +19,8 @@ from deltajoin.aggregate.spec import DeltaAggregateSpec, Measure
 from deltajoin.errors import CheckpointMismatchError
 from deltajoin.expressions import Call, Cast, Condition, Const, Field, Ref
 from deltajoin.spark.offsets import JoinOffset
-from deltajoin.spark.tables import JoinedTables, PinnedSide
+from deltajoin.spark.pinned_side import PinnedSide
+from deltajoin.spark.tables import JoinedTables
 from tests.deltajoin.core.memory_tables import signed
 from tests.deltajoin.spark.steps import FORMS, Steps
 from upsert.errors import SchemaError

@@ -9,9 +9,9 @@ import pytest
 from tests.upsert.log.log_content import KEYED, rows
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.records import TopicPartition
-from upsert.log import reading
+from upsert.log import planning
 from upsert.log.offset import LogOffset
-from upsert.log.reading import LogPlanner
+from upsert.log.planning import LogPlanner
 from upsert.store.table import Table
 from upsert.store.version import Version
 
@@ -46,7 +46,7 @@ def table(tmp_path: Path) -> Table:
 
 @pytest.fixture
 def planner(monkeypatch: pytest.MonkeyPatch) -> LogPlanner:
-    monkeypatch.setattr(reading, "published_at_least", lambda *_: 3)
+    monkeypatch.setattr(planning, "published_at_least", lambda *_: 3)
     earliest = "upsert.kafka.client.admin.earliest_offsets"
     monkeypatch.setattr(earliest, lambda _, partitions: dict.fromkeys(partitions, 0))
     broker: Any = Broker()
@@ -62,7 +62,7 @@ def test_snapshot_counts_as_read_when_every_partition_shows_its_changes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its marker may be seen before: changes that come later would be passed over."""
-    monkeypatch.setattr(reading, "SETTLE_S", 0.0)
+    monkeypatch.setattr(planning, "SETTLE_S", 0.0)
     planner.topic.committed = iter([{0: 4, 1: 2}, second])  # type: ignore[attr-defined]
     start = LogOffset(table.uuid, Version.complete(1), {0: 2, 1: 2}, "t-log")
     end = planner.next(table, start, None, moves=True)
