@@ -237,9 +237,11 @@ class Costs(Jsonable):
         elif by is None or whole is None:
             by_changes = not are_most
             reason = f"{share}, more than {MOST_CHANGED:.0%}".replace("%", " %") if are_most else share
+        elif by_tasks and not are_most and nearest is not self.many and _is_untold(nearest, changed, whole):
+            by_changes, reason = True, f"{share}, many times as many as were measured"
         else:
             if by > whole and nearest is not None and nearest.is_first:
-                by = max(by * (1 - _PLANNED_SHARE), by - _PLANNED_MS)
+                by = _without_planning(by)
             if by > whole and nearest is not None and nearest.rows * _FAR < changed and not are_most:
                 by *= _FAR_SHARE
             by_changes = by <= whole * (1 if are_most else _TIE)
@@ -250,6 +252,21 @@ class Costs(Jsonable):
 def _are_most(changed: int, rows: int) -> bool:
     """Whether so many have changed that all rows are read unless both ways are measured."""
     return changed > rows * MOST_CHANGED
+
+
+def _without_planning(ms: float) -> float:
+    """What is left of the time of a first refresh in a process, at least, if it has planned and compiled."""
+    return max(ms * (1 - _PLANNED_SHARE), ms - _PLANNED_MS)
+
+
+def _is_untold(nearest: Cost | None, changed: int, whole: float) -> bool:
+    """Whether what the driver took for its few changes says nothing of so many that tasks compute.
+
+    If those few took longer than all rows, it says enough.
+    """
+    if nearest is None or nearest.rows * _FAR >= changed:
+        return False
+    return (_without_planning(nearest.ms) if nearest.is_first else nearest.ms) <= whole
 
 
 @dataclass(frozen=True)

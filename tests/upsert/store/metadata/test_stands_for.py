@@ -245,8 +245,26 @@ def test_many_times_as_many_rows_as_were_measured_are_measured_themselves() -> N
     assert refresh.by_changes
     assert after(refresh, 1500).refresh(866_000, 8_660_000, by_tasks=True).by_changes
     assert not after(refresh, 12_000).refresh(866_000, 8_660_000, by_tasks=True).by_changes
-    slow = replace(known, few=Cost(1_700, 300))
+    for took in (300, 3800):  # most of it is fixed, so it says nothing of what tasks take for a row
+        assert replace(known, few=Cost(1_700, took)).refresh(866_000, 8_660_000, by_tasks=True).by_changes
+    slow = replace(known, few=Cost(1_700, 3900))
     assert not slow.refresh(866_000, 8_660_000, by_tasks=True).by_changes
+    assert (
+        not replace(known, few=None, many=Cost(60_000, 1900))
+        .refresh(866_000, 8_660_000, by_tasks=True)
+        .by_changes
+    )
+
+
+def test_sizes_that_alternate_measure_many_changes_once() -> None:
+    known, ways = Costs(all_rows=Cost(8_660_000, 3800)), []
+    for number in range(12):
+        changed = (1_700, 866_000)[number % 2]
+        refresh = known.refresh(changed, 8_660_000, by_tasks=changed > 100_000)
+        ways.append(refresh.by_changes)
+        took = (300 if changed == 1_700 else 12_000) if refresh.by_changes else 3800
+        known = after(refresh, took)
+    assert ways == [True, True, *[True, False] * 5]
 
 
 def test_changes_that_take_about_as_long_are_taken_for_what_is_above_follows_from_them() -> None:
