@@ -99,7 +99,9 @@ def by_number(rows: pa.Table, numbers: npt.NDArray[np.integer], count: int) -> I
     >>> [(n, part.to_pydict()) for n, part in by_number(pa.table({"k": [5, 6, 7]}), np.array([2, 0, 2]), 3)]
     [(0, {'k': [6]}), (2, {'k': [5, 7]})]
     """
-    ordered = rows.combine_chunks().take(pa.array(np.argsort(numbers, kind="stable")))
+    # numpy sorts numbers of two bytes by their digits
+    short = numbers.astype(np.min_scalar_type(count))
+    ordered = rows.combine_chunks().take(pa.array(np.argsort(short, kind="stable")))
     start = 0
     for number, size in enumerate(np.bincount(numbers, minlength=count).tolist()):
         if size:

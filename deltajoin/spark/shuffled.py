@@ -113,8 +113,12 @@ def _changes(payloads: list[Payload], tables: JoinedTables, table: int) -> Chang
 def shuffled(blobs: DataFrame, tables: JoinedTables) -> DataFrame:
     """The join of the source's blobs, a partition for each shard."""
     spec = tables.located
-    sharded = blobs.repartitionById(spec.shards, SHARD_COLUMN)
-    return sharded.mapInArrow(JoinShard(spec), output_type(tables))
+    return sharded(blobs, spec).mapInArrow(JoinShard(spec), output_type(tables))
+
+
+def sharded(blobs: DataFrame, spec: DeltaJoinSpec) -> DataFrame:
+    """The source's blobs with those of a shard in one partition."""
+    return blobs.repartitionById(spec.shards, SHARD_COLUMN)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from functools import lru_cache
 from typing import Any, Final, Self
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
@@ -33,13 +33,13 @@ from pyspark.sql.types import StructType
 from deltajoin.core.shards import TASK_ROWS, roots
 from deltajoin.settings import FIRST_LOADS
 from deltajoin.spark.offsets import JoinOffset, JoinStep, Versions
-from deltajoin.spark.shuffled import BLOBS, SHARD_COLUMN, BlobLabel, shuffled
+from deltajoin.spark.shuffled import BLOBS, SHARD_COLUMN, BlobLabel, JoinShard, sharded
 from deltajoin.spark.tables import JoinedTables, output_type
 from deltajoin.spec import DeltaJoinSpec
 from upsert.blobs import BLOB_COLUMN, to_blobs
 from upsert.errors import ConfigurationError
 from upsert.managed.options import DEFAULT_LEASE_MS
-from upsert.managed.stepping import CONSUMER, Offset, SteppingReader, StepSource, size_of
+from upsert.managed.stepping import CONSUMER, Offset, SharedStep, SteppingReader, StepSource, size_of
 from upsert.managed.task_counts import add
 from upsert.managed.task_memory import DEFAULT_TASK_MEMORY, TASK_MEMORY
 from upsert.options import Option, boolean, duration_ms, integer, one_of, parse, text
@@ -320,20 +320,6 @@ class ChangesReader(_JoinStepReader):
                 yield pa.record_batch(columns, schema=_BLOB_ROWS)
 
 
-@dataclass(frozen=True)
-class ReadChanges:
-    """Reads the changes of the buckets whose numbers come as a task's rows."""
-
-    reader: ChangesReader
-    buckets: tuple[BucketChanges, ...]
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Their blobs."""
-        for batch in batches:
-            for number in batch.column("id").to_pylist():
-                yield from self.reader.read(self.buckets[number])
-
-
 SLICE_ROWS: Final = 500_000
 """Rows of the root that a task of the first load reads at most, about."""
 
@@ -389,7 +375,7 @@ class JoiningReader(_JoinStepReader):
         tasks = max(least, tables.agreeing(min(shards, max(by_rows, least)), shards))
         return tables.split.count(tasks) if size.rows else 0
 
-    def as_batch(self, spark: SparkSession, start: Offset, end: Offset) -> DataFrame | None:
+    def as_batch(self, spark: SparkSession, start: Offset, end: Offset) -> SharedStep | None:
         """The form shuffled for a step that it serves better: see `deltajoin.core.costs`."""
         if not self._options.is_by_cost:
             return None
@@ -400,11 +386,13 @@ class JoiningReader(_JoinStepReader):
             return None
         spec = replace(self._spec, shards=tasks)
         changes = ChangesReader(replace(self._options, spec=spec, gives_joined=False, lease_ms=0))
-        parts = changes.partitions(start, end)
         # no source of Spark's, for which it would start processes that plan it
-        numbers = spark.range(0, len(parts), 1, len(parts))
-        blobs = numbers.mapInArrow(ReadChanges(changes, tuple(parts)), BLOBS)
-        return shuffled(blobs, replace(tables, spec=spec))
+        read = changes.by_partitions(spark, start, end)
+        if read is None:
+            return None
+        blobs = read.given.mapInArrow(read.rows_of, BLOBS)
+        located = replace(tables, spec=spec).located
+        return SharedStep(sharded(blobs, located), JoinShard(located))
 
     def read(self, partition: ShardOfStep) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """The consolidated rows of a shard."""

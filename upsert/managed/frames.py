@@ -17,7 +17,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
 from upsert.errors import ConfigurationError
-from upsert.managed.micro_batch import step_writer
+from upsert.managed.micro_batch import FOLDED_BUCKETS, step_writer
 from upsert.managed.options import METADATA_COLUMNS, READ_OPTIONS, WriteOptions
 from upsert.managed.reader import RowMetadata
 from upsert.managed.stepping import STEP, SUFFIX, Step
@@ -51,9 +51,6 @@ _KEYWORDS: Final = {
 
 _STATES: Final = frozenset({"scan.mode", "log.scan", "scan.pinned"})
 """Options by which a read says itself which state it is of."""
-
-_FOLDED_BUCKETS: Final = 4
-"""Up to so many a stream's commit folds itself; a shuffle would take longer: docs/decisions/0023."""
 
 _FOLDED_TASKS: Final = 8
 """An aggregate or a join with state has as many tasks as a shuffle: each would start to write in Python."""
@@ -145,7 +142,7 @@ def write(df: DataFrame, path: str, options: Mapping[str, str] = {}, *, overwrit
 def _write_by_tasks(df: DataFrame, table: Table, options: WriteOptions, overwrite: bool) -> None:
     """As Spark's writer, for rows whose bucket Spark does not know: here tasks may fold them too."""
     writer = BatchWriter(options, df.schema, overwrite)
-    staged = staged_by_tasks(df, writer)
+    staged = staged_by_tasks(df, writer).staged
     with table.discarded_if_failed(staged):
         folded = folded_by_tasks(df.sparkSession, table, staged)
         with table.discarded_if_failed(folded):
@@ -212,7 +209,7 @@ def write_changes(df: DataFrame, path: str, options: Mapping[str, str] = {}) -> 
                 )
             return micro_batch_writer(df, write).outputMode("update")
     tasks = int(str(df.sparkSession.conf.get("spark.sql.shuffle.partitions")))
-    if table.options.bucket <= _FOLDED_BUCKETS and tasks <= _FOLDED_TASKS:
+    if table.options.bucket <= FOLDED_BUCKETS and tasks <= _FOLDED_TASKS:
         expression = None
     sink = {**others, "path": table.path, "definition": str(began), "sink.materialize": "none"}
     if expression is not None:

@@ -10,7 +10,7 @@ other after a restart, or for a replay; see docs/decisions/0055.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Final
@@ -18,12 +18,13 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from upsert.blobs import rows_of_blobs
 from upsert.failpoints import reach
 from upsert.managed.log_reader import LogReader
 from upsert.managed.options import WriteOptions
-from upsert.managed.stepping import SUFFIX, SteppingReader, StepSource
+from upsert.managed.stepping import SUFFIX, RowsOf, SharedStep, SteppingReader, StepSource
 from upsert.managed.task_counts import counted_at_end
-from upsert.managed.tasks import folded_by_tasks, staged_by_tasks
+from upsert.managed.tasks import blobs_by_bucket, folded_by_tasks, staged_by_tasks
 from upsert.managed.writer import StreamWriter
 from upsert.materializer.micro_batch import by_bucket
 from upsert.spark.formats import FORMAT, known_format
@@ -31,6 +32,7 @@ from upsert.spark.planned_batch import PlannedBatch, RowByRow
 from upsert.spark.query_writer import QueryWriter
 from upsert.spark.task import query_of_micro_batch
 from upsert.store.commit.staging import StagedFiles
+from upsert.store.storage.local import synced_together
 from upsert.store.table import Table
 
 FEW_ROWS: Final = 100_000
@@ -41,6 +43,9 @@ FEW_EVALUATED_ROWS: Final = 20_000
 
 FEW_BYTES: Final = 64 << 20
 """So many bytes may be read, and come of them; see also `FEW_ROWS`."""
+
+FOLDED_BUCKETS: Final = 4
+"""Up to so many a stream's commit folds itself; a shuffle would take longer: docs/decisions/0023."""
 
 POINTS: Final = ("step.after-stage", "step.after-publish")
 """Points of ``upsert.failpoints`` at which a test can kill the driver."""
@@ -62,11 +67,12 @@ def step_writer(
     def step(given: Mapping[str, str]) -> WriteStep:
         asked = WriteOptions.parse({**given, **options})
         asked.check_for_a_stream()
-        writer, own = (
-            StreamWriter(each, df.schema, overwrite=False) for each in (asked, replace(asked, bucketed=True))
+        raw, own = (
+            StreamWriter(replace(asked, bucketed=has_bucket), df.schema, overwrite=False)
+            for has_bucket in (False, True)
         )
         of = table.path, table.uuid
-        return WriteStep(df.sparkSession, source, reader, writer, own, tuple(df.columns), of, bucket)
+        return WriteStep(df.sparkSession, source, reader, raw, own, tuple(df.columns), of, bucket)
 
     return _StepWriter(df, step)
 
@@ -92,8 +98,8 @@ class WriteStep:
 
     Attributes:
         reader: of ``source``, which holds nothing: that of the query does.
-        writer: stages what tasks have, and publishes.
-        own: stages what the driver has: all rows of each key, so that they are folded at once.
+        raw: stages what a task has, any rows of any bucket.
+        own: stages all rows of a bucket, as a task or the driver has them, so that they are folded at once.
         columns: names of the columns of the stream.
         table: folder and uuid of the table.
         bucket: Spark SQL for the bucket of a row, if tasks are to have one bucket each.
@@ -102,7 +108,7 @@ class WriteStep:
     spark: SparkSession
     source: RowByRow
     reader: SteppingReader[Any]
-    writer: StreamWriter
+    raw: StreamWriter
     own: StreamWriter
     columns: tuple[str, ...]
     table: tuple[str, str]
@@ -115,18 +121,24 @@ class WriteStep:
         if table.published.latest().writers.get(query, -1) >= batch:
             return
         planned = PlannedBatch.of(self.spark, query, batch)
+        with synced_together():
+            staged = self._staged(planned, rows, table.options.bucket, query)
+            reach(POINTS[0])
+            with table.discarded_if_failed(staged):
+                folded = folded_by_tasks(rows.sparkSession, table, staged)
+                with table.discarded_if_failed(folded):
+                    self.own.publish(folded, query, batch)
+        reach(POINTS[1])
+
+    def _staged(
+        self, planned: PlannedBatch | None, rows: DataFrame, buckets: int, query: str
+    ) -> list[StagedFiles]:
+        """The rows of a micro-batch as files: by the driver if they are few, else by tasks."""
         few = None if planned is None else self._few(planned, rows.sparkSession)
         if few is None:
-            staged = self._staged_by_tasks(self._shared(planned, rows), table.options.bucket, query)
-        else:
-            own = self.own.stage(iter(few.to_batches()))
-            staged = [] if own is None else [own]
-        reach(POINTS[0])
-        with table.discarded_if_failed(staged):
-            folded = folded_by_tasks(rows.sparkSession, table, staged)
-            with table.discarded_if_failed(folded):
-                self.writer.publish(folded, query, batch)
-        reach(POINTS[1])
+            return self._staged_by_tasks(planned, rows, buckets, query)
+        own = self.own.stage(iter(few.to_batches()))
+        return [] if own is None else [own]
 
     def _few(self, planned: PlannedBatch, session: SparkSession) -> pa.Table | None:
         """The rows of a micro-batch, computed here; None if they are many."""
@@ -160,18 +172,50 @@ class WriteStep:
                     return None
         return pa.Table.from_batches(batches, batches[0].schema if batches else pa.schema([]))
 
-    def _shared(self, planned: PlannedBatch | None, rows: DataFrame) -> DataFrame:
-        """The rows of a micro-batch by tasks that share it in the cheapest way."""
-        step = None
+    def _staged_by_tasks(
+        self, planned: PlannedBatch | None, rows: DataFrame, buckets: int, query: str
+    ) -> list[StagedFiles]:
+        """What tasks stage of a micro-batch, sharing it in the cheapest way."""
+        spark = rows.sparkSession
         if planned is not None:
-            step = self.reader.as_batch(rows.sparkSession, planned.start, planned.end)
-        if planned is None or step is None:
-            return rows
-        planned.note_rows(self.reader.size(planned.start, planned.end).rows)
-        return planned.over(step).toDF(*self.columns)
+            step = self.reader.as_batch(spark, planned.start, planned.end)
+            if self.source.chosen is not None:
+                step = step or self.reader.by_partitions(spark, planned.start, planned.end)
+                return [] if step is None else self._read_and_staged(step, planned, buckets, query)
+            if step is not None:
+                planned.note_rows(self.reader.size(planned.start, planned.end).rows)
+                read = step.given.mapInArrow(step.rows_of, self.source.schema)
+                rows = planned.over(read).toDF(*self.columns)
+        writer = self.raw if self.bucket is None else self.own
+        return staged_by_tasks(by_bucket(rows, buckets, self.bucket), writer, query).staged
 
-    def _staged_by_tasks(self, rows: DataFrame, buckets: int, query: str) -> list[StagedFiles]:
-        return staged_by_tasks(by_bucket(rows, buckets, self.bucket), self.writer, query)
+    def _read_and_staged(
+        self, step: SharedStep, planned: PlannedBatch, buckets: int, query: str
+    ) -> list[StagedFiles]:
+        """What tasks stage of the rows that they read: none of these goes through the JVM."""
+        assert self.source.chosen is not None
+        given, rows_of = step.given, Chosen(step.rows_of, self.source.chosen, self.columns)
+        if self.bucket is None or buckets <= FOLDED_BUCKETS:
+            told = staged_by_tasks(given, self.raw, query, rows_of)
+        else:
+            blobs = blobs_by_bucket(given, self.own, rows_of, buckets)
+            told = staged_by_tasks(blobs, self.own, query, rows_of_blobs)
+        planned.note_rows(told.rows)
+        return told.staged
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Of the rows that another function makes some columns, by their positions, with other names."""
+
+    rows_of: RowsOf
+    positions: tuple[int, ...]
+    names: tuple[str, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows of what a task is given."""
+        for rows in self.rows_of(batches):
+            yield rows.select(list(self.positions)).rename_columns(list(self.names))
 
 
 def _reader(source: RowByRow) -> SteppingReader[Any] | None:

@@ -220,6 +220,33 @@ class _Hold(NamedTuple):
         return now < self.written + PACE_S and self.fences(consumer, version, now, lease_s)
 
 
+RowsOf = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""Makes rows of what a task is given."""
+
+
+class SharedStep(NamedTuple):
+    """How tasks share a step: what Spark gives each of them, and what makes the step's rows of that."""
+
+    given: DataFrame
+    rows_of: RowsOf
+
+
+@dataclass(frozen=True)
+class ReadParts:
+    """Reads the partitions of a step whose numbers a task is given."""
+
+    reader: DataSourceStreamReader
+    parts: tuple[InputPartition, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Their rows."""
+        for numbers in batches:
+            for number in numbers.column("id").to_pylist():
+                for batch in self.reader.read(self.parts[number]):
+                    assert isinstance(batch, pa.RecordBatch)  # our readers give Arrow
+                    yield batch
+
+
 Offset = dict[str, Any]
 Opened = TypeVar("Opened")
 """What a reader opens in each call: a table, or several."""
@@ -318,9 +345,16 @@ class SteppingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generi
         first, last = (_reached(self.versions_of(opened, offset)) for offset in (start, end))
         return size_of(self.tables_of(opened), first, last)
 
-    def as_batch(self, spark: SparkSession, start: Offset, end: Offset) -> DataFrame | None:  # noqa: ARG002
-        """The rows of a step by tasks that share it in a cheaper way; None if there is none."""
+    def as_batch(self, spark: SparkSession, start: Offset, end: Offset) -> SharedStep | None:  # noqa: ARG002
+        """A cheaper way for tasks to share a step than by its partitions; None if there is none."""
         return None
+
+    def by_partitions(self, spark: SparkSession, start: Offset, end: Offset) -> SharedStep | None:
+        """A step by a task for each of its partitions; None if it has none."""
+        parts = tuple(self.partitions(start, end))
+        if not parts:
+            return None
+        return SharedStep(spark.range(0, len(parts), 1, len(parts)), ReadParts(self, parts))
 
     def rows_between(
         self, opened: Opened, start: Sequence[Version], end: Sequence[Version]

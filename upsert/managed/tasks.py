@@ -1,5 +1,8 @@
 """Spark's tasks that stage rows, and tasks that fold what others have staged: the driver handles names alone.
 
+Rows of a DataFrame come to a task from the JVM. What this project's own readers give needs no JVM: a task
+reads its part of a step and stages it, both in one process; see docs/decisions/0101.
+
 A task that has only some rows of a bucket stages them as they are, and they are folded before the commit
 names the files. The committing process does that by itself while the rows are few, for a Spark job takes as
 long as `FOLDED_BY_DRIVER` of them. More rows are folded by tasks, which have some buckets each; see
@@ -15,7 +18,7 @@ import pickle
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 import pyarrow as pa
@@ -23,7 +26,9 @@ from pyspark import SparkContext
 from pyspark.accumulators import Accumulator
 from pyspark.sql import DataFrame, Row, SparkSession
 
+from upsert.blobs import BLOB_COLUMN, to_blobs
 from upsert.managed.process_memory import note_worker, peak_bytes
+from upsert.managed.stepping import RowsOf
 from upsert.managed.writer import BatchWriter, StreamWriter
 from upsert.store.commit.staging import StagedFiles, of_each_bucket
 from upsert.store.table import Table
@@ -32,24 +37,36 @@ FOLDED_BY_DRIVER: Final = 200_000
 """Rows that the committing process folds by itself, in less than a tenth of a second."""
 
 _TASKS_A_CORE: Final = 4
-_STAGED: Final = "staged BINARY, peak BIGINT"
+_STAGED: Final = "staged BINARY, peak BIGINT, rows BIGINT"
+_BUCKET: Final = "bucket"
 _NOTHING: Final = pickle.dumps(None)
 _LOCK: Final = threading.Lock()
 
 _ByJob = dict[str, list[bytes]]
 
 
+class Told(NamedTuple):
+    """What tasks tell: the files that they have staged, and how many rows they had."""
+
+    staged: list[StagedFiles]
+    rows: int
+
+
 def staged_by_tasks(
-    rows: DataFrame, writer: BatchWriter | StreamWriter, query: str | None = None
-) -> list[StagedFiles]:
-    """What the tasks of a DataFrame stage of its rows; nothing is published.
+    given: DataFrame,
+    writer: BatchWriter | StreamWriter,
+    query: str | None = None,
+    rows_of: RowsOf | None = None,
+) -> Told:
+    """What the tasks of a DataFrame stage of its rows, or of the ``rows_of`` these; nothing is published.
 
     What their processes take of memory is noted for the ``query``, if it is given.
     """
-    staged = _collected(rows, StageRows(writer), writer.discard)
+    told = _collected(given, StageRows(writer, rows_of), writer.discard)
     if query is not None:
-        note_worker(query, max((row.peak for row in staged), default=0))
-    return [one for row in staged if (one := pickle.loads(row.staged)) is not None]
+        note_worker(query, max((row.peak for row in told), default=0))
+    staged = [one for row in told if (one := pickle.loads(row.staged)) is not None]
+    return Told(staged, sum(row.rows for row in told))
 
 
 @dataclass(frozen=True)
@@ -57,10 +74,41 @@ class StageRows:
     """Stages the rows of a task."""
 
     writer: BatchWriter | StreamWriter
+    rows_of: RowsOf | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """What was staged, in one row."""
-        yield _row(self.writer.stage(batches))
+        count = 0
+
+        def counted() -> Iterator[pa.RecordBatch]:
+            nonlocal count
+            for batch in batches if self.rows_of is None else self.rows_of(batches):
+                count += batch.num_rows
+                yield batch
+
+        staged = self.writer.stage(counted())
+        yield _row(staged, count)
+
+
+def blobs_by_bucket(given: DataFrame, writer: StreamWriter, rows_of: RowsOf, buckets: int) -> DataFrame:
+    """The rows of what tasks are given as blobs, a task for each bucket: no row goes through the JVM."""
+    cut = given.mapInArrow(CutRows(writer, rows_of), f"{_BUCKET} INT, {BLOB_COLUMN} BINARY")
+    return cut.repartitionById(buckets, _BUCKET)
+
+
+@dataclass(frozen=True)
+class CutRows:
+    """Gives the rows of a task bucket by bucket."""
+
+    writer: StreamWriter
+    rows_of: RowsOf
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Blobs, each of one bucket."""
+        for bucket, rows in self.writer.cut(self.rows_of(batches)):
+            for blob in to_blobs(rows, {}):
+                columns = [pa.array([bucket], pa.int32()), pa.array([blob], pa.binary())]
+                yield pa.record_batch(columns, names=[_BUCKET, BLOB_COLUMN])
 
 
 def folded_by_tasks(
@@ -150,7 +198,7 @@ class _Telling:
             yield row
 
 
-def _row(staged: StagedFiles | None) -> pa.RecordBatch:
-    """What was staged, and the most memory that this process has taken."""
+def _row(staged: StagedFiles | None, rows: int = 0) -> pa.RecordBatch:
+    """What was staged, the most memory that this process has taken, and how many rows it was given."""
     told = pa.array([pickle.dumps(staged)], pa.binary())
-    return pa.record_batch({"staged": told, "peak": pa.array([peak_bytes()])})
+    return pa.record_batch({"staged": told, "peak": pa.array([peak_bytes()]), "rows": pa.array([rows])})

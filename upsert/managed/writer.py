@@ -19,6 +19,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from upsert.blobs import by_number, gathered
 from upsert.errors import ConfigurationError
 from upsert.managed.options import WriteOptions
 from upsert.materializer.choice import Sink, check_raw
@@ -31,6 +32,8 @@ from upsert.spark.task import QUERY_ID, begin_task, task_property
 from upsert.store.commit.change import check_is_no_view
 from upsert.store.commit.staging import StagedFiles
 from upsert.store.metadata import table_file
+from upsert.store.metadata.definition import Definition
+from upsert.store.rows.conform import conform
 from upsert.store.rows.merge_rules import DEDUPLICATE
 from upsert.store.rows.partitions import Overwrite, check_within, filled, specified
 from upsert.store.table import Table
@@ -104,6 +107,31 @@ class _Writer:
     def stage(self, iterator: Iterator[pa.RecordBatch]) -> StagedFiles | None:
         """Write files of some rows, as Spark gives them; None for no rows."""
         begin_task()
+        if (given := self._given(iterator)) is None:
+            return None
+        table, began, rows = given
+        if self._options.bucketed:
+            staged = table.stage(rows, order="none", definition=began.version)
+        else:
+            staged = table.stage_raw(rows, definition=began.version)
+        check_within(staged.partitions, self._partition, of=self._of)
+        return staged
+
+    def cut(self, iterator: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:
+        """Some rows, as Spark gives them, by the number of their bucket, for the task that stages it."""
+        begin_task()
+        if (given := self._given(iterator)) is None:
+            return
+        table, began, rows = given
+        layout = began.layout
+        for some in gathered(rows):
+            stored, _ = conform(layout, some, self._of)
+            yield from by_number(some, layout.buckets_of(stored), table.options.bucket)
+
+    def _given(
+        self, iterator: Iterator[pa.RecordBatch]
+    ) -> tuple[Table, Definition, pa.RecordBatchReader] | None:
+        """The table, the definition whose columns some rows have, and these; None for no rows."""
         given = from_spark(iterator)
         first = next((batch for batch in given if batch.num_rows), None)
         if first is None:
@@ -114,13 +142,7 @@ class _Writer:
         if began.schema.has_columns_of(table.schema):
             began = table.definition  # which may have other constraints
         batches = pa.RecordBatchReader.from_batches(first.schema, chain([first], given))
-        rows = filled(began.schema, batches, self._partition)
-        if self._options.bucketed:
-            staged = table.stage(rows, order="none", definition=began.version)
-        else:
-            staged = table.stage_raw(rows, definition=began.version)
-        check_within(staged.partitions, self._partition, of=self._of)
-        return staged
+        return table, began, filled(began.schema, batches, self._partition)
 
     def publish(self, staged: Sequence[StagedFiles], writer_id: str | None, transaction: int | None) -> None:
         """Commit what was staged, unless the writer has committed this transaction before."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from deltajoin import DeltaJoinSpec, Side, read_join
 from deltajoin.core import costs
@@ -16,6 +16,7 @@ from deltajoin.spark.source import JoiningReader
 from tests.helpers import multiset
 from upsert.managed import micro_batch
 from upsert.managed.frames import write_changes
+from upsert.managed.stepping import SharedStep
 from upsert.schema import TableSchema
 from upsert.store.table import Table
 
@@ -54,7 +55,7 @@ def test_both_forms_in_turn_give_what_recomputing_gives(
     given: list[bool] = []
     own = JoiningReader.as_batch
 
-    def as_batch(reader: JoiningReader, *step: Any) -> DataFrame | None:
+    def as_batch(reader: JoiningReader, *step: Any) -> SharedStep | None:
         found = own(reader, *step)
         given.append(found is not None)
         return found

@@ -20,7 +20,7 @@ from upsert.managed import micro_batch
 from upsert.managed.frames import read_changes, write_changes
 from upsert.managed.micro_batch import WriteStep
 from upsert.managed.process_memory import worker_peak
-from upsert.schema import TableSchema
+from upsert.schema import Column, Length, TableSchema
 from upsert.store.table import Table
 
 pytestmark = pytest.mark.spark
@@ -44,9 +44,9 @@ def way(monkeypatch: pytest.MonkeyPatch) -> Iterator[Way]:
         taken.append("tasks" if found is None else "driver")
         return found
 
-    def staged(step: WriteStep, rows: DataFrame, buckets: int, query: str) -> Any:
+    def staged(step: WriteStep, planned: Any, rows: DataFrame, buckets: int, query: str) -> Any:
         taken.append("in tasks")
-        found = tasks(step, rows, buckets, query)
+        found = tasks(step, planned, rows, buckets, query)
         assert worker_peak(query) > 50 << 20, "as each Python with these libraries takes"
         return found
 
@@ -104,14 +104,16 @@ def test_both_ways_in_turn_give_what_a_dict_says(spark: SparkSession, tmp_path: 
     assert sink.snapshot().info.writers == {str(query.id): batches[-1]}
 
 
+@pytest.mark.parametrize("name", ["driver", "tasks"])
 def test_what_is_only_chosen_and_renamed_needs_no_plan(
-    spark: SparkSession, tmp_path: Path, way: Way, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path, way: Way, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     def planned(*given: object) -> None:
         raise AssertionError("Spark has computed what is chosen and renamed")
 
     monkeypatch.setattr("upsert.spark.planned_batch.PlannedBatch.computed", planned)
-    way("driver")
+    monkeypatch.setattr(micro_batch, "by_bucket", planned)
+    way(name)
     source = source_of(tmp_path)
     renamed = TableSchema.of({"w": pa.int64(), "k": pa.int64()}, primary_key=["k"])
     sink = Table.create(tmp_path / "sink", renamed)
@@ -120,6 +122,37 @@ def test_what_is_only_chosen_and_renamed_needs_no_plan(
     query = run(changes.selectExpr("x AS w", "again AS k", "_row_kind"), sink, tmp_path)
     assert content(sink) == Counter({(10, 1): 1, (20, 2): 1})
     assert [each["numInputRows"] for each in query.recentProgress] == [2]
+
+
+def test_what_tasks_only_choose_goes_to_the_task_of_its_bucket(
+    spark: SparkSession, tmp_path: Path, way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the stored form of the key, which is padded; no row goes through the JVM."""
+
+    def by_spark(*given: object) -> None:
+        raise AssertionError("the rows went through the JVM")
+
+    monkeypatch.setattr(micro_batch, "by_bucket", by_spark)
+    way("tasks")
+    rng = random.Random(5)
+    texts = TableSchema.of({"k": pa.string(), "v": pa.int64()}, primary_key=["k"])
+    source = Table.create(tmp_path / "source", texts, {"bucket": "3"})
+    key = Column("k", pa.string(), nullable=False, length=Length(4, is_padded=True))
+    padded = TableSchema((key, Column("w", pa.int64())), primary_key=("k",))
+    sink = Table.create(tmp_path / "sink", padded, {"bucket": "7"})
+    rows = dict[str, int]()
+    for _ in range(3):
+        changed = rng.sample([str(number) for number in range(40)], 20)
+        gone = {k for k in changed if k in rows and rng.random() < 0.3}
+        before = len(rows.keys() & changed)
+        rows.update({k: rng.randrange(1 << 40) for k in changed})
+        kinds = ["-D" if k in gone else "+U" for k in changed]
+        source.write(pa.table({"k": changed, "v": [rows[k] for k in changed], "_row_kind": kinds}))
+        rows = {k: v for k, v in rows.items() if k not in gone}
+        query = run(read_changes(spark, source.path).withColumnRenamed("v", "w"), sink, tmp_path)
+        assert content(sink) == Counter((k.ljust(4), v) for k, v in rows.items())
+        assert [each["numInputRows"] for each in query.recentProgress] == [20 - len(gone) + before]
+    assert [found for found in sink.check(deep=True) if not found.is_information] == []
 
 
 def test_functions_in_python_are_called_in_both_ways(spark: SparkSession, tmp_path: Path, way: Way) -> None:
