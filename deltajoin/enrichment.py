@@ -8,6 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Final
 
 import numpy as np
@@ -32,6 +33,7 @@ from upsert.schema import Column, TableSchema
 from upsert.spark.batches import for_spark, from_spark
 from upsert.spark.columns import spark_schema
 from upsert.spark.connect import parallelism
+from upsert.spark.queries import python_functions
 from upsert.store.predicate import Where, parse_where
 from upsert.store.rows.conform import conform
 from upsert.store.rows.fold import fold
@@ -153,8 +155,8 @@ class Enrichment:
     """The lookup of one stream in one table or source; a task calls it with its rows.
 
     ``pairs`` are columns of stream and table that must be equal; ``selected`` ones of the table are added.
-    ``name`` is what metrics call the table, ``counter`` where lookups are counted: see
-    `upsert.managed.task_counts`.
+    ``name`` is what metrics call the table, or Spark's plan this function; ``counter`` is where lookups are
+    counted: see `upsert.managed.task_counts`.
     """
 
     rows: InTable | InSource
@@ -163,6 +165,10 @@ class Enrichment:
     how: str
     name: str = ""
     counter: int | None = None
+
+    @property
+    def __name__(self) -> str:
+        return f"lookup {self.name}"
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows of the batches with their matches."""
@@ -177,7 +183,7 @@ class Enrichment:
 
         def counted(keys: pa.Table) -> tuple[Positions, pa.Table]:
             positions, rows = find(keys)
-            of = f"lookup {self.name}"
+            of = self.__name__
             add(self.counter, {f"{of}_keys": keys.num_rows, f"{of}_rows": len(positions)})
             return positions, rows
 
@@ -212,6 +218,10 @@ class UpsertEnrichment:
 
     enrichment: Enrichment
     schema: TableSchema
+
+    @property
+    def __name__(self) -> str:
+        return self.enrichment.__name__
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """``+U`` with the new row and its match, or ``-D`` with the key alone."""
@@ -364,7 +374,7 @@ def enriched(
     ``tasks`` share the changes of a changelog, as many as the session has cores if None.
     """
     added = spark_schema(schema, row_kind=False)
-    enrichment = replace(enrichment, counter=counter_of(df.sparkSession))
+    enrichment = _named_apart(replace(enrichment, counter=counter_of(df.sparkSession)), df)
     selected = enrichment.selected
     fields = [StructField(name, added[name].dataType, True, added[name].metadata) for name in selected]
     if ROW_KIND_COLUMN in df.columns:
@@ -374,6 +384,15 @@ def enriched(
             f"{what}: upsert_key is for changelogs, got a stream without {ROW_KIND_COLUMN!r}; leave it out"
         )
     return df.mapInArrow(enrichment, StructType([*df.schema.fields, *fields]))
+
+
+def _named_apart(enrichment: Enrichment, df: DataFrame) -> Enrichment:
+    """The lookup by a name that none has which rows of the stream have passed, such as ``users 2``."""
+    taken, numbers = python_functions(df), count(2)
+    given = enrichment
+    while enrichment.__name__ in taken:
+        enrichment = replace(given, name=f"{given.name} {next(numbers)}")
+    return enrichment
 
 
 def pairs_of(on: On) -> tuple[tuple[str, str], ...]:

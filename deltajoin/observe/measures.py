@@ -186,7 +186,8 @@ _OF_TABLE: Final = re.compile(r"(t[0-9]+|lookup .+)_(?:keys|rows)")
 class TableLookups(NamedTuple):
     """What joins have looked up in a table: keys, and their rows.
 
-    The table of an exact join has its number of EXPLAIN, that of ``lookup_join`` its name after ``lookup``.
+    The table of an exact join has its number of EXPLAIN, that of ``lookup_join`` its name after ``lookup``,
+    and a number if an earlier ``lookup_join`` of the stream has the same: ``lookup users 2``.
     """
 
     table: str

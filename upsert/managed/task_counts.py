@@ -2,19 +2,19 @@
 
 Spark takes no metrics from such a source, but its processes send what they add to accumulators, as those of
 any task do, once for each task that succeeds. One accumulator serves all queries of a driver: tasks add their
-figures under the query, its run and the number of the micro-batch, which Spark tells them, and the query's
-progress has all three. So a query that starts again after a failure counts its micro-batch once. What tasks
-do again within a run, they count again. Over Spark Connect there is no accumulator.
+figures under the query and the number of the micro-batch, which the query's progress has too, and Spark's
+number of the execution. A query that starts again after a failure executes its micro-batch again, under a
+higher number, and only the newest execution counts. What tasks do again within one, they count again. Over
+Spark Connect there is no accumulator.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from upsert.spark.connect import is_connect
 
@@ -26,7 +26,17 @@ if TYPE_CHECKING:
 KEPT: Final = 1_000
 """Micro-batches of all queries whose figures a driver remembers: Spark remembers 100 of each query."""
 
-_Figures = dict[str, dict[str, int]]
+
+class _Executed(NamedTuple):
+    """The figures of one execution of a micro-batch; ``execution`` is -1 where Spark does not number it."""
+
+    execution: int
+    figures: dict[str, int]
+
+
+_Figures = dict[tuple[str, int], _Executed]
+"""By query and number of the micro-batch."""
+
 _LOCK: Final = threading.Lock()
 
 
@@ -38,10 +48,13 @@ class _Sums:
 
     def addInPlace(self, value1: _Figures, value2: _Figures) -> _Figures:  # noqa: N802
         with _LOCK:
-            for batch, figures in value2.items():
-                sums = value1.setdefault(batch, {})
-                for name, count in figures.items():
-                    sums[name] = sums.get(name, 0) + count
+            for batch, added in value2.items():
+                known = value1.get(batch)
+                if known is None or known.execution < added.execution:
+                    value1[batch] = known = _Executed(added.execution, {})
+                if known.execution == added.execution:
+                    for name, count in added.figures.items():
+                        known.figures[name] = known.figures.get(name, 0) + count
             while len(value1) > KEPT:
                 del value1[next(iter(value1))]
         return value1
@@ -78,10 +91,12 @@ def add(counter: int | None, figures: Mapping[str, int]) -> None:
     # here: a process that only reads records needs no Spark
     from pyspark.accumulators import _deserialize_accumulator
 
-    from upsert.spark.task import micro_batch_here, run_here
+    from upsert.spark.task import execution_here, micro_batch_here
 
     if (found := micro_batch_here()) is not None:
-        _deserialize_accumulator(counter, {}, _SUMS).add({_named(*found, run_here()): counted})
+        execution = execution_here()
+        executed = _Executed(-1 if execution is None else execution, counted)
+        _deserialize_accumulator(counter, {}, _SUMS).add({found: executed})
 
 
 @contextmanager
@@ -104,17 +119,10 @@ def figures_of(progress: Mapping[str, Any]) -> dict[str, int]:
     """The figures of the micro-batch that an event of Spark's progress, in its JSON form, tells of."""
     if _own is None or not any(map(_has_moved, progress.get("sources") or ())):
         return {}  # an idle query tells the number of the micro-batch that comes next
-    query, batch = progress.get("id"), progress.get("batchId")
-    sums = Counter[str]()
     with _LOCK:
-        for run in (progress.get("runId"), None):
-            sums.update(_own[1].value.get(_named(query, batch, run), {}))
-    return dict(sums)
+        found = _own[1].value.get((str(progress.get("id")), int(progress.get("batchId", -1))))
+        return {} if found is None else dict(found.figures)
 
 
 def _has_moved(source: Mapping[str, Any]) -> bool:
     return bool(source.get("startOffset") != source.get("endOffset"))
-
-
-def _named(query: object, batch: object, run: object) -> str:
-    return f"{query} {batch} {run}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from py4j.protocol import Py4JError
 
 from upsert.spark.connect import is_connect
-from upsert.spark.java import items_of, java_of
+from upsert.spark.java import class_name, items_of, java_of
 from upsert.spark.task import QUERY_ID
 
 if TYPE_CHECKING:
@@ -91,6 +91,26 @@ def attached(spark: SparkSession, id: str, key: str) -> str | None:
     except (Py4JError, OSError):  # the query, or the session, has ended meanwhile
         pass
     return None
+
+
+def python_functions(df: DataFrame) -> set[str]:
+    """Names of the functions of Python that rows of a DataFrame pass, by ``mapInArrow`` and the like.
+
+    None over Connect, where the server has the plan.
+
+    >>> def doubled(batches):
+    ...     yield from batches
+    >>> python_functions(spark.range(3).mapInArrow(doubled, "id BIGINT").where("id > 1"))
+    {'doubled'}
+    """
+    if is_connect(df.sparkSession):
+        return set()
+    found, nodes = set(), [df._jdf.queryExecution().analyzed()]
+    while nodes:
+        node = nodes.pop()
+        found |= {str(one.name()) for one in items_of(node.expressions()) if class_name(one) == "PythonUDF"}
+        nodes += items_of(node.children())
+    return found
 
 
 def checkpoint_of_query(query: StreamingQuery) -> str | None:

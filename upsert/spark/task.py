@@ -10,7 +10,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final
-from uuid import UUID
 
 from pyspark import SparkContext, TaskContext
 from pyspark.errors import AnalysisException
@@ -26,9 +25,9 @@ QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
 """Name of the local property of a stream's jobs that holds the number of the micro-batch."""
 
-JOB_GROUP: Final = "spark.jobGroup.id"
-"""Name of the local property of jobs that holds their group: of a stream's jobs the id of its run, unless a
-function of ``foreachBatch`` has given them another one."""
+ROOT_EXECUTION: Final = "spark.sql.execution.root.id"
+"""Name of the local property of jobs that holds the number of the execution that they belong to. Of all jobs
+of a micro-batch, those of ``foreachBatch`` too, it is that of the micro-batch; a later one is higher."""
 
 
 def task_number() -> int:
@@ -62,20 +61,17 @@ def micro_batch_here() -> tuple[str, int] | None:
     return None if query is None or batch is None else (str(query), int(batch))
 
 
-def run_here() -> str | None:
-    """The id of the query's run for which this task, or this thread of the driver, runs.
+def execution_here() -> int | None:
+    """The number of Spark's execution for which this task, or this thread of the driver, runs.
 
-    It is another one after a restart. None where it is not known.
+    In a micro-batch that is done again it is higher. None where it is not known.
 
-    >>> run_here() is None
+    >>> execution_here() is None
     True
     """
     context = TaskContext.get() or SparkContext._active_spark_context
-    group = None if context is None else context.getLocalProperty(JOB_GROUP)
-    try:
-        return None if group is None else str(UUID(group))
-    except ValueError:
-        return None
+    number = None if context is None else context.getLocalProperty(ROOT_EXECUTION)
+    return None if number is None else int(number)
 
 
 _has_begun = False

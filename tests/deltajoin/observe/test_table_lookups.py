@@ -113,16 +113,41 @@ def test_lookups_of_a_lookup_join_are_counted_by_the_name_of_the_table(
     assert '<tr><td>lookup products</td><td class="n">4</td><td class="n">3</td></tr>' in page
 
 
-def test_a_micro_batch_that_failed_counts_for_its_own_run(
+def test_lookups_in_one_table_are_counted_apart(
     catalog: Catalog, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Its tasks have looked up when the sink fails; the restarted query does it again, and counts it once."""
+    """The second one looks up by another column; the outermost name of a plan is the last one."""
+    folder = tmp_path / "orders"
+    folder.mkdir()
+    (folder / "first.csv").write_text("1,1\n2,2\n9,2\n")
+    rows, products = (
+        spark.readStream.schema("id INT, product INT").csv(str(folder)),
+        catalog.table("products"),
+    )
+    stream = deltajoin.lookup_join(rows, products, on=[("product", "id")]).withColumnRenamed("name", "bought")
+    stream = deltajoin.lookup_join(stream, products, on="id").where("name <> 'beer'")
+    writer = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c"))
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert deltajoin.metrics(query).table_lookups == [("lookup products", 3, 3), ("lookup products 2", 3, 2)]
+
+
+@pytest.mark.parametrize("group", [None, "nightly", "00000000-0000-4000-8000-000000000001"])
+def test_a_micro_batch_that_failed_does_not_count(
+    catalog: Catalog, spark: SparkSession, tmp_path: Path, group: str | None
+) -> None:
+    """Its tasks have looked up when the sink fails; the restarted query does it again, and counts it once.
+
+    So it is where the user's function puts its jobs in a group of its own.
+    """
     folder = tmp_path / "orders"
     folder.mkdir()
     (folder / "first.csv").write_text("1,1\n2,2\n3,9\n")
     failures = iter([RuntimeError("full")])
 
     def write(rows: DataFrame, _: int) -> None:
+        if group is not None:
+            spark.sparkContext.setJobGroup(group, "of the user")
         rows.collect()
         for failure in failures:
             raise failure

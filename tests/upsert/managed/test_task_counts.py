@@ -35,7 +35,7 @@ class Reader:
 
 
 @pytest.mark.parametrize(
-    ("few", "rows", "figures"), [(20, 20, {"q 7 None": {"t0_keys": 3}}), (15, None, None)]
+    ("few", "rows", "figures"), [(20, 20, {("q", 7): (-1, {"t0_keys": 3})}), (15, None, None)]
 )
 def test_what_the_driver_gives_up_is_counted_by_tasks_alone(
     monkeypatch: pytest.MonkeyPatch, few: int, rows: int | None, figures: Any
