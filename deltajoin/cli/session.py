@@ -76,12 +76,15 @@ def check_java(environment: Mapping[str, str]) -> None:
         )
 
 
+_PROGRESS: Final = "spark.ui.showConsoleProgress"
 _SETTINGS: Final = {
+    "spark.master": "local[*]",
     "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
+    _PROGRESS: "false",
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
 }
 """Where neither the user nor Spark's own configuration says otherwise; 200 partitions suit a cluster only."""
+_LOG_LEVEL: Final = "spark.log.level"
 _JOBS: Final = "deltajoin-statement"
 """The group of the jobs of statements, by which they are cancelled."""
 _QUIET_LOG: Final = Path(__file__).with_name("log4j2.properties")
@@ -167,12 +170,15 @@ class Session:
         PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # its workers run this, not sys.executable
         check_java(os.environ)
-        builder = SparkSession.builder.appName("deltajoin").master(self._master or "local[*]")
-        for key, value in (_SETTINGS | self._conf).items():
-            builder = builder.config(key, value)
+        given = {"spark.app.name": "deltajoin"}
+        given |= self._conf if self._master is None else {"spark.master": self._master} | self._conf
+        builder = SparkSession.builder
         with Console(stderr=True).status("starting Spark …"), _quiet_start(self._conf):
+            for key, value in (unsaid(_SETTINGS, given) | given).items():
+                builder = builder.config(key, value)
             session = builder.getOrCreate()
-        session.sparkContext.setLogLevel("OFF" if "spark.log.level" not in self._conf else "WARN")
+        if not session.sparkContext.getConf().contains(_LOG_LEVEL):
+            session.sparkContext.setLogLevel("OFF")
         session = configure(session)
         self._recorder = self.catalog.record_queries(session)
         return session
@@ -379,11 +385,38 @@ class Session:
             self._shown.remove(query)
 
 
+def unsaid(settings: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
+    """Those settings of which neither what is given says anything, nor Spark's own configuration.
+
+    That is in ``spark-defaults.conf`` or in ``PYSPARK_SUBMIT_ARGS``. A JVM that runs has read it; without one
+    this starts it, with what is given.
+    """
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll([*given.items()]))
+    said = {key for key, _ in SparkConf().getAll()} | given.keys()
+    if _PROGRESS not in given and not _is_in_file(_PROGRESS):
+        said.discard(_PROGRESS)  # every JVM of Python's says so
+    return {key: value for key, value in settings.items() if key not in said}
+
+
+def _is_in_file(key: str) -> bool:
+    """Whether ``spark-defaults.conf`` has a setting."""
+    from pyspark.find_spark_home import _find_spark_home
+
+    folder = os.environ.get("SPARK_CONF_DIR") or os.path.join(_find_spark_home(), "conf")
+    try:
+        text = Path(folder, "spark-defaults.conf").read_text("utf-8", "replace")
+    except OSError:
+        return False
+    return re.search(rf"(?m)^[ \t]*{re.escape(key)}[ \t=:]", text) is not None
+
+
 @contextmanager
 def _quiet_start(conf: Mapping[str, str]) -> Iterator[None]:
     """Without the log of a JVM that starts, unless the user or an installed Spark says what is logged."""
     given = os.environ.get(_JVM_OPTIONS)
-    if "spark.log.level" not in conf and not {"SPARK_CONF_DIR", "SPARK_HOME"} & os.environ.keys():
+    if _LOG_LEVEL not in conf and not {"SPARK_CONF_DIR", "SPARK_HOME"} & os.environ.keys():
         os.environ[_JVM_OPTIONS] = f"{given or ''} -Dlog4j2.configurationFile={_QUIET_LOG.as_uri()}"
     try:
         yield

@@ -4,12 +4,14 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from deltajoin.cli.app import app
-from deltajoin.cli.session import check_java
+from deltajoin.cli.session import check_java, unsaid
 from upsert import Catalog
 from upsert.errors import ConfigurationError
+from upsert.java import java_of
 
 
 def java(folder: Path, says: str) -> Path:
@@ -78,3 +80,15 @@ def test_values_of_parameters_come_from_the_command_line(tmp_path: Path) -> None
     assert "parameter :id must have a value, args has none" in told
     code, told = run("SHOW TABLES", "id")
     assert "option --param must read name=value, got 'id'; for example least=3" in told
+
+
+@pytest.mark.spark
+def test_what_sparks_own_configuration_says_counts_more_than_defaults(spark: SparkSession) -> None:
+    """``spark-defaults.conf`` comes as properties of the JVM; what the user gives the command is left out."""
+    name, properties = "spark.deltajoin.test", java_of(spark).java.lang.System
+    defaults = {name: "3", "spark.deltajoin.other": "4", "spark.deltajoin.given": "5"}
+    properties.setProperty(name, "7")
+    try:
+        assert unsaid(defaults, {"spark.deltajoin.given": "6"}) == {"spark.deltajoin.other": "4"}
+    finally:
+        properties.clearProperty(name)
