@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pyarrow as pa
 from sqlglot import exp
@@ -77,10 +77,12 @@ def comparisons(table: exp.Table, select: exp.Select) -> tuple[Comparison, ...]:
     )
 
 
-def pushed(comparisons: Iterable[Comparison], schema: TableSchema, zone: str) -> list[tuple[str, str, Any]]:
+def pushed(
+    comparisons: Iterable[Comparison], schema: TableSchema, zone: str | None
+) -> list[tuple[str, str, Any]]:
     """The comparisons as a ``where`` of the store's: those that it judges as Spark does.
 
-    Times are written in ``zone``, the session's.
+    Times are written in ``zone``, the session's; without one those are passed over that name none.
 
     >>> import sqlglot
     >>> tree = sqlglot.parse_one("SELECT * FROM t WHERE a = 1 AND b > 'x' AND a = 'y'", dialect="spark")
@@ -100,7 +102,7 @@ def pushed(comparisons: Iterable[Comparison], schema: TableSchema, zone: str) ->
 
 
 def alternatives(
-    condition: exp.Expr, schema: TableSchema, zone: str, subject: str
+    condition: exp.Expr, schema: TableSchema, zone: str | None, subject: str
 ) -> list[list[tuple[str, str, Any]]]:
     """A condition as the store's filters take it: one of several lists of comparisons must hold.
 
@@ -112,10 +114,13 @@ def alternatives(
         own = pushed(part, schema, zone)
         if len(own) < len(part):
             unfit = next(c for c in part if not pushed([c], schema, zone))
-            schema.type_of(unfit.column, subject)
+            type_ = schema.type_of(unfit.column, subject)
+            in_zone = (
+                " with a zone, as '2020-10-01 08:00:00Z'" if (type_, zone) == (types.TIMESTAMP, None) else ""
+            )
             raise SchemaError(
                 f"{subject}: the comparison {unfit.operator!r} of column {unfit.column!r} needs literals of "
-                f"its type, {types.sql_name(schema.type_of(unfit.column))}, got "
+                f"its type, {types.sql_name(type_)}{in_zone}, got "
                 f"{', '.join(value.sql('spark') for value in unfit.values)}"
             )
         found.append(own)
@@ -237,7 +242,7 @@ def literal_tree(value: object) -> exp.Expr | None:
 
 
 def _of_column(
-    comparison: Comparison, name: str, schema: TableSchema, zone: str
+    comparison: Comparison, name: str, schema: TableSchema, zone: str | None
 ) -> tuple[str, str, Any] | None:
     """The comparison for the store; None where it may judge otherwise than Spark."""
     type_ = schema.type_of(name)
@@ -252,7 +257,7 @@ def _of_column(
     return name, comparison.operator, values if comparison.operator in ("in", "not in") else values[0]
 
 
-def _value(literal: exp.Expr, type_: pa.DataType, zone: str) -> Any:
+def _value(literal: exp.Expr, type_: pa.DataType, zone: str | None) -> Any:
     """The literal as a value of the column's type; None where Spark would cast one of the two."""
     match literal:
         case exp.Boolean():
@@ -285,7 +290,7 @@ def _number(text: str, type_: pa.DataType) -> int | float | Decimal | None:
     return number if pa.types.is_decimal(type_) and digits_after_point <= type_.scale else None
 
 
-def _time(text: str, kind: Any, type_: pa.DataType, zone: str) -> date | datetime | time | None:
+def _time(text: str, kind: Any, type_: pa.DataType, zone: str | None) -> date | datetime | time | None:
     try:
         if kind is exp.DType.TIME:
             return _time_of_day(text) if pa.types.is_time(type_) else None
@@ -303,17 +308,35 @@ def _time_of_day(text: str) -> time | None:
     return moment
 
 
-def instant(text: str, zone: str) -> datetime:
+def instant(text: str, zone: str | None) -> datetime:
     """The time that a text says, in the session's zone unless it names another one.
 
     Raises:
-        ValueError: the text is no time.
+        ValueError: the text is no time, or names no zone where none is given, or the zone is not known.
 
     >>> instant("2020-10-01 08:00:00", "Europe/Berlin").timestamp()
     1601532000.0
     """
     found = datetime.fromisoformat(text.strip())
-    return found if found.tzinfo is not None else found.replace(tzinfo=ZoneInfo(zone))
+    return found if found.tzinfo is not None else found.replace(tzinfo=_zone(zone))
+
+
+_OFFSET: Final = re.compile(r"(?:UTC|GMT|UT)?([+-])([0-9]{1,2})(?::?([0-9]{1,2}))?(?::?([0-9]{2}))?")
+
+
+def _zone(name: str | None) -> tzinfo:
+    """The zone of a name that a session may have, as ``Europe/Berlin``, ``+02:00`` or ``UTC+2``."""
+    if name is None:
+        raise ValueError("no zone is given")
+    if (offset := _OFFSET.fullmatch(name)) is not None:
+        sign, *parts = offset.groups(default="0")
+        hours, minutes, seconds = map(int, parts)
+        span = timedelta(hours=hours, minutes=minutes, seconds=seconds)
+        return timezone(-span if sign == "-" else span)
+    try:
+        return UTC if name == "Z" else ZoneInfo(name)
+    except (ZoneInfoNotFoundError, OSError) as cause:  # such as Java's PST
+        raise ValueError(f"zone {name!r} is not known") from cause
 
 
 _UNIT_SECONDS: Final = {"DAY": 86_400, "HOUR": 3_600, "MINUTE": 60, "SECOND": 1}

@@ -191,9 +191,11 @@ def _value_set(column: str, type_: pa.DataType, operator: str, values: Any) -> p
     for value in values:
         literal = _literal(column, type_, operator, value)
         try:
-            fitting.append(literal.cast(type_))
+            fits = literal.cast(type_)
         except pa.ArrowInvalid:
             continue  # beyond the range of the column's type, so equal to none of its values
+        if not pa.types.is_floating(type_) or pc.equal(fits, literal).as_py():  # 0.1 is no FLOAT
+            fitting.append(fits)
     return pa.array([scalar.as_py() for scalar in fitting], type_)
 
 

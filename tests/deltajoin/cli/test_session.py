@@ -11,7 +11,7 @@ from deltajoin.cli.app import app
 from deltajoin.cli.session import check_java, unsaid
 from upsert import Catalog
 from upsert.errors import ConfigurationError
-from upsert.java import java_of
+from upsert.spark.java import java_of
 
 
 def java(folder: Path, says: str) -> Path:

@@ -1,11 +1,15 @@
 """Queries over tables of a catalog: which tables they read, what of them, and what Spark gets to see."""
 
+from datetime import datetime
+
 import pytest
 
 from upsert.errors import SchemaError
+from upsert.schema import TableSchema
 from upsert.sql.columns import parse_columns
 from upsert.sql.predicates import alternatives, pushed
 from upsert.sql.query import AsOf, AsOfKind, ChangesBetween, QueryText
+from upsert.types import TIMESTAMP
 
 
 def over(text: str, *views: str | None) -> str:
@@ -312,6 +316,31 @@ def test_condition_of_delete_becomes_alternatives() -> None:
     tree = QueryText.of("SELECT * FROM t WHERE NOT (id = 1 OR name = 'a') OR n IN (1, 2)").tree
     found = alternatives(tree.args["where"].this, SCHEMA, "UTC", "DELETE FROM t")
     assert found == [[("id", "!=", 1), ("name", "!=", "a")], [("n", "in", [1, 2])]]
+
+
+@pytest.mark.parametrize(
+    ("zone", "utc"),
+    [
+        ("Europe/Berlin", "06:30"),
+        ("+02:00", "06:30"),
+        ("-3", "11:30"),
+        ("UTC+5:30", "03:00"),
+        ("GMT-00:00:30", "08:30:30"),
+        ("Z", "08:30"),
+        ("PST", None),  # Java's, and Spark's own matter
+        (None, None),
+    ],
+)
+def test_time_is_one_of_the_sessions_zone_however_that_is_written(zone: str | None, utc: str | None) -> None:
+    schema = TableSchema.of({"at": TIMESTAMP})
+    tree = QueryText.of("SELECT * FROM t WHERE at < TIMESTAMP '2020-10-01 08:30:00'").tree
+    condition = tree.args["where"].this
+    if utc is not None:
+        wanted = datetime.fromisoformat(f"2020-10-01 {utc}+00:00")
+        assert alternatives(condition, schema, zone, "DELETE FROM t") == [[("at", "<", wanted)]]
+        return
+    with pytest.raises(SchemaError, match=r"needs literals of its type, TIMESTAMP.*, got CAST\('2020"):
+        alternatives(condition, schema, zone, "DELETE FROM t")
 
 
 @pytest.mark.parametrize(

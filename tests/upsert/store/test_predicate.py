@@ -134,6 +134,18 @@ def test_values_of_a_column_s_own_kind_compare():
     assert parse_where([("d", "in", [Decimal("1.505")])], SCHEMA).apply(row).num_rows == 0
 
 
+def test_list_holds_a_float_only_if_it_equals_one_of_its_values():
+    """The nearest FLOAT to 0.1 is another number, which `=` does not take for it either."""
+    rows = pa.table({"x": pa.array([0.1, 0.5, -0.0, None], pa.float32())})
+    schema = TableSchema.of({"x": pa.float32()})
+    for predicate, wanted in [
+        (("x", "=", 0.1), []),
+        (("x", "in", [0.1, 0.5, 0.0]), [0.5, -0.0]),
+        (("x", "not in", [0.1, 0.5]), [pa.scalar(0.1, pa.float32()).as_py(), -0.0]),
+    ]:
+        assert parse_where([predicate], schema).apply(rows)["x"].to_pylist() == wanted
+
+
 def test_predicates_read_back_from_json_mean_the_same():
     """JSON has no tuples: the form is told by where the first text lies."""
     assert parse_where([["i", "=", 1]], SCHEMA) == parse_where([("i", "=", 1)], SCHEMA)

@@ -14,6 +14,7 @@ import pytest
 from tests.upsert.store.upkeep.test_damage_sweep import data_files, metadata_files, new_table, rows, said
 from upsert.errors import StorageError
 from upsert.store import Table, paths
+from upsert.store.storage.base import disk_errors_of
 from upsert.store.storage.local import LOCAL
 from upsert.store.upkeep.check import file_is_given
 
@@ -139,6 +140,14 @@ def test_what_arrow_cannot_write_is_told_with_its_file(tmp_path: Path) -> None:
     with pytest.raises(StorageError) as told, LOCAL.new_file(path), pa.OSFile("/dev/full", "wb") as sink:
         sink.write(b"rows")
     assert (told.value.errno, told.value.filename) == (errno.ENOSPC, path)
+
+
+def test_a_disk_that_is_mounted_for_reading_denies_as_rights_do() -> None:
+    """So streams say by which option they hold nothing, and views pass over what they cannot hold."""
+    what = "Read-only file system'; mount the disk for writing"
+    with pytest.raises(PermissionError, match=what) as told, disk_errors_of("/t"):
+        raise OSError(errno.EROFS, "")
+    assert isinstance(told.value, StorageError)
 
 
 @pytest.mark.parametrize("lock", [paths.LIFETIME_LOCK, paths.COMPACTION_LOCK])

@@ -43,7 +43,8 @@ _TRACKING: Final = "change-tracking"
 def delete(context: Context, statement: s.Delete, spark: SparkSession | None) -> Result:
     """``DELETE FROM t WHERE …``: in one commit, which change streams show unless tracking is off.
 
-    Comparisons of columns with literals are looked up in the files; Spark evaluates any other condition.
+    Comparisons of columns with literals are looked up in the files; Spark evaluates any other condition, and
+    says what a time without a zone means.
     """
     subject = f"DELETE FROM {statement.name}"
     table = changeable(context, statement.name, "DELETE")
@@ -51,7 +52,7 @@ def delete(context: Context, statement: s.Delete, spark: SparkSession | None) ->
     where: Where = []
     if statement.condition is not None:
         session = active(spark)
-        own_zone = "UTC" if session is None else zone(session)
+        own_zone = None if session is None else zone(session)
         try:
             where = alternatives(statement.condition, table.schema, own_zone, subject)
         except SchemaError as cause:

@@ -336,8 +336,8 @@ class Scan:
             return {"scan.mode": "from-snapshot", name: as_of.value}
         try:
             time = instant(as_of.value, zone(spark))
-        except ValueError:
-            raise self._refusal(f"expected TIMESTAMP 'date time', found {as_of.value!r}") from None
+        except ValueError as cause:
+            raise self._refusal(f"expected TIMESTAMP 'date time', found {as_of.value!r}: {cause}") from None
         return {"scan.mode": "from-timestamp", "scan.timestamp-millis": str(int(time.timestamp() * 1000))}
 
     def _where(self, spark: SparkSession, schema: TableSchema) -> dict[str, str]:

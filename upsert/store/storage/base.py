@@ -177,7 +177,7 @@ _REMEDY: Final = "check the disk and try again; the file need not be damaged"
 
 
 class DeniedError(StorageError, PermissionError):
-    """The user of this process has no right to a file of this machine."""
+    """The user of this process has no right to a file of this machine, or its disk is for reading only."""
 
 
 class RefusedError(StorageError, ConfigurationError):
@@ -235,7 +235,8 @@ class disk_errors_of:  # noqa: N801 - used as a function; a generator takes five
         kind, reason = StorageError, os.strerror(cause.errno)
         found = f"the cache folder must take copies of files, got {reason!r}; {self._cache_remedy}"
         if self._cache_remedy is None:
-            kind = DeniedError if isinstance(cause, PermissionError) else StorageError
+            is_denied = isinstance(cause, PermissionError) or cause.errno == errno.EROFS
+            kind = DeniedError if is_denied else StorageError
             found = f"the disk must do what is asked, got {reason!r}; {_REMEDIES.get(cause.errno, _REMEDY)}"
         raise kind(cause.errno, found, self._path) from cause
 

@@ -1,5 +1,6 @@
 """DELETE and UPDATE: their queries, rows that Spark finds, and conflicts with others."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from upsert.catalog.catalog import Catalog
 from upsert.catalog.run import row_changes
+from upsert.catalog.run.jobs import SparkNeededError
 from upsert.errors import CommitConflictError, ConfigurationError, SchemaError
 from upsert.managed import frames
 from upsert.sql.parser import parse
@@ -69,6 +71,19 @@ class TestParser:
         with pytest.raises(SchemaError) as error:
             parse(text)
         assert message in str(error.value)
+
+
+def test_without_a_session_a_time_needs_a_zone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session would read it in its own zone, so a guess might delete other rows than the session does."""
+    monkeypatch.setattr(row_changes, "active", lambda _: None)
+    catalog = Catalog(tmp_path)
+    catalog.sql("CREATE TABLE seen (id INT, at TIMESTAMP, PRIMARY KEY (id) NOT ENFORCED)")
+    hours = [datetime(2020, 10, 1, hour, tzinfo=UTC) for hour in (7, 9)]
+    catalog.table("seen").write(pa.table({"id": pa.array([1, 2], pa.int32()), "at": hours}))
+    with pytest.raises(SparkNeededError, match="TIMESTAMP with a zone, as '2020-10-01 08:00:00Z', got "):
+        catalog.sql("DELETE FROM seen WHERE at < TIMESTAMP '2020-10-01 08:00:00'")
+    catalog.sql("DELETE FROM seen WHERE at < TIMESTAMP '2020-10-01 08:00:00Z'")
+    assert catalog.table("seen").snapshot().scan()["id"].to_pylist() == [2]
 
 
 @pytest.mark.spark
