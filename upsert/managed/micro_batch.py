@@ -178,7 +178,9 @@ class WriteStep:
         """What tasks stage of a micro-batch, sharing it in the cheapest way."""
         spark = rows.sparkSession
         if planned is not None:
-            step = self.reader.as_batch(spark, planned.start, planned.end)
+            # what is observed, Spark adds up for the plan of the query itself
+            is_shared = not self.source.is_observed
+            step = self.reader.as_batch(spark, planned.start, planned.end) if is_shared else None
             if self.source.chosen is not None:
                 step = step or self.reader.by_partitions(spark, planned.start, planned.end)
                 return [] if step is None else self._read_and_staged(step, planned, buckets, query)

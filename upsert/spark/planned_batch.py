@@ -19,7 +19,10 @@ from pyspark.sql.types import StructType
 from upsert.spark.batches import arrow_of
 from upsert.spark.java import class_name, items_of, java_of, texts_of
 
-_ROW_BY_ROW: Final = ("Project", "Filter", "SubqueryAlias")
+_OBSERVES: Final = "CollectMetrics"
+"""The node of ``observe``, which adds figures up while rows pass."""
+
+_ROW_BY_ROW: Final = ("Project", "Filter", "SubqueryAlias", _OBSERVES)
 """Nodes of plans of which each row becomes one row or none, whatever the others are."""
 
 _PLANNED_ROW_BY_ROW: Final = (*_ROW_BY_ROW, "ArrowEvalPython", "BatchEvalPython")
@@ -35,12 +38,14 @@ class RowByRow:
         options: of the source, by names in lower case.
         schema: the columns that the source gives.
         chosen: positions of those that the stream has, if it only chooses and renames them; else None.
+        is_observed: whether Spark adds figures of its rows up, for the query's progress.
     """
 
     format: str
     options: Mapping[str, str]
     schema: StructType
     chosen: tuple[int, ...] | None
+    is_observed: bool
 
     @classmethod
     def of(cls, df: DataFrame) -> Self | None:
@@ -57,7 +62,9 @@ class RowByRow:
         given = texts_of(df.sparkSession, plan.extraOptions())
         options = {key.lower(): value for key, value in given.items()}
         source = StructType.fromJson(json.loads(plan.schema().json()))
-        return cls(str(plan.sourceName()), options, source, _chosen(plan, nodes))
+        is_observed = any(class_name(node) == _OBSERVES for node in nodes)
+        chosen = None if is_observed else _chosen(plan, nodes)
+        return cls(str(plan.sourceName()), options, source, chosen, is_observed)
 
 
 def _chosen(leaf: Any, nodes: Sequence[Any]) -> tuple[int, ...] | None:
@@ -107,7 +114,10 @@ class PlannedBatch:
         return cls(execution, leaf) if name == "StreamingDataSourceV2ScanRelation" else None
 
     def computed(self, rows: pa.Table, schema: StructType, spark: SparkSession) -> pa.Table:
-        """What the query makes of rows of its source, at least one, which have this schema."""
+        """What the query makes of rows of its source, at least one, which have this schema.
+
+        What it observes of them is told in its progress.
+        """
         jvm = java_of(spark)
         seq = jvm.org.apache.spark.api.python.PythonUtils.toSeq
         logical = jvm.org.apache.spark.sql.catalyst.plans.logical
@@ -122,7 +132,13 @@ class PlannedBatch:
 
         plan = over(self._execution.optimizedPlan())
         made = jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan)
-        return arrow_of(DataFrame(made, spark))
+        found = arrow_of(DataFrame(made, spark))
+        plans = [each.executedPlan() for each in (self._execution, made.queryExecution())]
+        for own, other in zip(*(_figures(spark, plan) for plan in plans), strict=True):
+            own.merge(other)
+            if class_name(own) == _OF_LAST_ATTEMPTS:
+                own.setValueIfOnDriverSide(own.value())
+        return found
 
     def over(self, frame: DataFrame) -> DataFrame:
         """What the query makes of a batch that has the columns of its source."""
@@ -152,3 +168,15 @@ class PlannedBatch:
             metric = leaf.metrics().get("numOutputRows")
             if metric.isDefined():
                 metric.get().set(rows)
+
+
+_OF_LAST_ATTEMPTS: Final = "LastAttemptAggregatingAccumulator"
+"""An accumulator that tells what tasks have last added, unless the driver has said what it is to tell."""
+
+
+def _figures(spark: SparkSession, plan: Any) -> list[Any]:
+    """The accumulators in which a physical plan adds up what is observed, outermost first."""
+    found = [each for child in items_of(plan.children()) for each in _figures(spark, child)]
+    if class_name(plan) != f"{_OBSERVES}Exec":
+        return found
+    return [java_of(spark).org.apache.spark.util.AccumulatorContext.get(plan.accumulatorId()).get(), *found]

@@ -167,6 +167,35 @@ def test_functions_in_python_are_called_in_both_ways(spark: SparkSession, tmp_pa
     assert content(sink) == Counter({(2, 40): 1, (3, 30): 1})
 
 
+def test_what_is_observed_is_told_in_both_ways(spark: SparkSession, tmp_path: Path, way: Way) -> None:
+    """Also of a micro-batch in which nothing has changed after all."""
+    source, sink = source_of(tmp_path), Table.create(tmp_path / "sink", MULTISET)
+    told = []
+    for name in ("driver", "tasks"):
+        way(name)
+        source.overwrite(lines("+I 1 1", "+I 2 2", "+I 3 3"))
+        read = read_changes(spark, source.path).observe("read", F.count("id").alias("rows"))
+        kept = read.where("v > 1").observe("kept", F.sum("v").alias("sum"), F.max("id").alias("last"))
+        changes = kept.selectExpr("id", "10 * v AS v", "_row_kind")
+        writer = write_changes(changes, sink.path).option("checkpointLocation", str(tmp_path / name))
+        query = writer.start()
+        try:
+            query.processAllAvailable()
+            for change in ("+U 3 5", "+U 3 5"):
+                source.write(lines(change))
+                query.processAllAvailable()
+        finally:
+            query.stop()
+        batches = [each for each in query.recentProgress if "addBatch" in each["durationMs"]]
+        told.append(
+            [{name: row.asDict() for name, row in each["observedMetrics"].items()} for each in batches]
+        )
+    of_driver, of_tasks = told
+    assert of_driver == of_tasks
+    assert of_driver[0] == {"read": {"rows": 3}, "kept": {"sum": 5, "last": 3}}
+    assert of_driver[-1] == {"read": {"rows": 0}, "kept": {"sum": None, "last": None}}
+
+
 @pytest.mark.parametrize("point", micro_batch.POINTS)
 def test_a_replay_may_take_the_other_way(
     spark: SparkSession, tmp_path: Path, way: Way, monkeypatch: pytest.MonkeyPatch, point: str
