@@ -1,8 +1,12 @@
-"""Arrays of Arrow as one piece and as numpy sees them, and the names of their types (pure)."""
+"""Arrays of Arrow as one piece and as numpy sees them, and the names of their types (pure).
+
+Arrow loads pandas, a quarter of a second, when it first makes an array of what Python or numpy has, or the
+other way round. Processes that only plan have no other use for it: they go by `integers` and `indices`.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +34,35 @@ def one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
         return column.chunk(0)
     combined = column.combine_chunks()
     return combined if isinstance(combined, pa.Array) else pa.concat_arrays(combined.chunks)
+
+
+def integers(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[Any]:
+    """The values of a column of whole numbers without NULL; those of one chunk are not copied.
+
+    Raises:
+        pyarrow.ArrowInvalid: it is another column.
+
+    >>> integers(pa.array([7, 8, 9], pa.int32()).slice(1)).tolist()
+    [8, 9]
+    """
+    array = one_array(column)
+    if array.null_count or not pa.types.is_integer(array.type):
+        raise pa.ArrowInvalid(f"must be whole numbers without NULL, got {array.type}")
+    sign = "i" if pa.types.is_signed_integer(array.type) else "u"
+    dtype = np.dtype(f"{sign}{array.type.byte_width}")
+    if not len(array):
+        return np.empty(0, dtype)
+    return np.frombuffer(array.buffers()[1], dtype)[array.offset : array.offset + len(array)]
+
+
+def indices(positions: Positions) -> pa.Array:
+    """Positions as ``take`` wants them.
+
+    >>> pa.array(["a", "b"]).take(indices(np.array([1]))).to_pylist()
+    ['b']
+    """
+    values = np.ascontiguousarray(positions, np.int64)
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
 
 
 def is_null(array: pa.Array) -> npt.NDArray[np.bool_]:

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert import types
-from upsert.arrays import Mask, Positions, one_array
+from upsert.arrays import Mask, Positions, indices, integers, one_array
 from upsert.errors import CorruptTableError
 from upsert.store import paths
 from upsert.store.checksums import checksum_of
@@ -140,19 +140,18 @@ class ManifestRows:
     @property
     def is_added(self) -> Mask:
         """Which rows are additions; the others are removals."""
-        mask: Mask = pc.equal(self.rows.column("action"), _ADD).to_numpy()
-        return mask
+        return _is_added(self.rows)
 
     def names(self, numbers: Positions) -> list[str]:
         """The names of the files of some rows."""
-        names: list[str] = self.rows.column("file").take(pa.array(numbers)).to_pylist()
+        names: list[str] = self.rows.column("file").take(indices(numbers)).to_pylist()
         return names
 
     def entries(self, numbers: Positions) -> list[FileEntry]:
         """The entries of some rows, in this order."""
         with without_garbage_collection():
             is_all = len(numbers) == self.rows.num_rows and bool((np.diff(numbers) == 1).all())
-            return _entries(self.rows if is_all else self.rows.take(pa.array(numbers)), self.sequence)
+            return _entries(self.rows if is_all else self.rows.take(indices(numbers)), self.sequence)
 
     def conformed(self, schema: pa.Schema) -> pa.Table:
         """Its rows with the columns of ``schema_of``, each with a sequence of its own."""
@@ -166,7 +165,7 @@ class ManifestRows:
     def buckets(self) -> BucketRows:
         """Which rows each bucket has."""
         partitions, codes = partitions_of(one_array(self.rows.column("partition")))
-        buckets = self.rows.column("bucket").to_numpy().astype(np.int64)
+        buckets = integers(self.rows.column("bucket")).astype(np.int64)
         both = codes * (int(buckets.max(initial=0)) + 1) + buckets
         order = np.argsort(both, kind="stable")
         begins = np.flatnonzero(np.diff(both[order], prepend=-1))
@@ -251,7 +250,7 @@ def _decoded(content: bytes, sequence: int, count: int | None = None) -> Manifes
     table = _checked(content, count)
     with without_garbage_collection():
         entries = _entries(table, sequence)
-    is_added = [action == _ADD for action in table.column("action").to_pylist()]
+    is_added = _is_added(table).tolist()
     return Manifest(
         tuple(compress(entries, is_added)), tuple(compress(entries, (not added for added in is_added)))
     )
@@ -273,6 +272,14 @@ def _checked(content: bytes, count: int | None) -> pa.Table:
     return table
 
 
+def _is_added(rows: pa.Table) -> Mask:
+    """Which rows of a manifest are additions."""
+    actions = one_array(rows.column("action")).dictionary_encode()
+    names = actions.dictionary.to_pylist()
+    mask: Mask = integers(actions.indices) == (names.index(_ADD) if _ADD in names else len(names))
+    return mask
+
+
 def _impossible(table: pa.Table) -> str | None:
     """What no entry of a manifest can say, if one does; None if all can be."""
     numbers: dict[str, Any] = {}
@@ -281,7 +288,7 @@ def _impossible(table: pa.Table) -> str | None:
         if column.null_count:
             return f"no {name!r} in one of them"
         if pa.types.is_signed_integer(type_):
-            numbers[name] = column.to_numpy()
+            numbers[name] = integers(column)
             if (numbers[name] < 0).any():
                 return f"{name!r} of {numbers[name].min()}"
     if not set(pc.unique(table.column("action")).to_pylist()) <= {_ADD, _DELETE}:
@@ -345,7 +352,7 @@ def _entries(table: pa.Table, sequence: int) -> list[FileEntry]:
     for name, type_ in _PLAIN_FIELDS.items():
         if name not in ("action", "partition"):
             column = table.column(name)
-            columns[name] = column.to_numpy().tolist() if pa.types.is_integer(type_) else column.to_pylist()
+            columns[name] = integers(column).tolist() if pa.types.is_integer(type_) else column.to_pylist()
     columns["sequence"] = [own or sequence for own in columns["sequence"]]
     columns["partition"] = _partitions(one_array(table.column("partition")))
     for name in ("min", "max"):
@@ -377,15 +384,15 @@ def _partitions(pairs: pa.ListArray) -> list[Partition]:
 
 def partitions_of(pairs: pa.ListArray) -> tuple[list[Partition], npt.NDArray[np.int64]]:
     """The different partitions, and which of them each row has."""
-    columns, codes = pairs.value_lengths().to_numpy(), np.zeros(len(pairs), np.int64)
-    starts = pairs.offsets.to_numpy()[:-1]
+    columns, codes = integers(pairs.value_lengths()), np.zeros(len(pairs), np.int64)
+    starts = integers(pairs.offsets)[:-1]
     parts = [codes]
     for field in pairs.values.flatten():
-        encoded = field.dictionary_encode(null_encoding="encode").indices.to_numpy().astype(np.int64)
+        encoded = integers(field.dictionary_encode(null_encoding="encode").indices).astype(np.int64)
         for number in range(int(columns.max(initial=0))):
             part = np.full(len(pairs), -1)
             part[columns > number] = encoded[starts[columns > number] + number]
             parts.append(part)
     _, firsts, codes = np.unique(np.stack(parts), axis=1, return_index=True, return_inverse=True)
-    values = pairs.take(pa.array(firsts)).to_pylist()
+    values = pairs.take(indices(firsts)).to_pylist()
     return [tuple((pair["column"], pair["value"]) for pair in row) for row in values], codes.ravel()

@@ -2,7 +2,8 @@
 
 A timestamp of ORC counts nanoseconds, which end in the year 2262, so timestamps are kept as BIGINT, in
 microseconds since 1970. Times of day and intervals, which ORC lacks, are kept as the numbers that they are.
-The Arrow schema is kept as an attribute of the first column.
+The Arrow schema is kept as an attribute of the first column. ``pyarrow.orc`` is imported where it is used, as
+``pyarrow.parquet`` is.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-from pyarrow import orc
 
 from upsert import types
 from upsert.store.checksums import ChecksummedFile
@@ -60,6 +60,8 @@ class OrcFormat:
 
     def write(self, out: ChecksummedFile, rows: pa.RecordBatch, compression: Compression) -> None:
         """Write the rows; ORC cuts stripes by their size once it is encoded."""
+        from pyarrow import orc
+
         schema = _plain_schema(rows.schema)
         with orc.ORCWriter(
             out,
@@ -82,6 +84,8 @@ class OrcRows:
     is_mapped = False
 
     def __init__(self, content: pa.Buffer) -> None:
+        from pyarrow import orc
+
         file = orc.ORCFile(pa.BufferReader(content))
         self.rows = int(file.nrows)
         columns = file.schema
@@ -103,6 +107,8 @@ class OrcRows:
 
     def read(self, part: int, names: Sequence[str]) -> pa.RecordBatch:
         """Some columns of one stripe."""
+        from pyarrow import orc
+
         # to ORC ``a.b`` is the field of a struct, also where a column has this name
         is_plain = names and all(name and "." not in name for name in names)
         file = orc.ORCFile(pa.BufferReader(self._content))

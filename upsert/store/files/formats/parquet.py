@@ -1,7 +1,8 @@
 """Apache Parquet: row groups of a few megabytes, of which only the wanted columns are read (pure).
 
 pyarrow keeps the Arrow schema in the file, so types and field ids come back as they were. The footer's
-statistics say which row groups a scan can skip.
+statistics say which row groups a scan can skip. ``pyarrow.parquet`` is imported where it is used: it loads
+Arrow's clients of object stores, and most processes meet no such file.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from itertools import accumulate, pairwise
 from typing import Any, Final
 
 import pyarrow as pa
-from pyarrow import parquet
 
 from upsert import types
 from upsert.store.checksums import ChecksummedFile
@@ -47,6 +47,8 @@ class ParquetFormat:
 
     def write(self, out: ChecksummedFile, rows: pa.RecordBatch, compression: Compression) -> None:
         """Write the rows, a row group a part."""
+        from pyarrow import parquet
+
         columns = [_without_null_in_null(column) for column in rows.columns]
         rows = pa.RecordBatch.from_arrays(columns, schema=rows.schema)
         with parquet.ParquetWriter(
@@ -66,6 +68,8 @@ class ParquetRows:
     is_mapped = False
 
     def __init__(self, content: pa.Buffer) -> None:
+        from pyarrow import parquet
+
         footer = parquet.read_metadata(pa.BufferReader(content))
         groups = (footer.row_group(number).num_rows for number in range(footer.num_row_groups))
         self.rows = int(footer.num_rows)
@@ -98,6 +102,8 @@ class ParquetRows:
 
     def read(self, part: int, names: Sequence[str]) -> pa.RecordBatch:
         """Some columns of one row group."""
+        from pyarrow import parquet
+
         file = parquet.ParquetFile(pa.BufferReader(self._content), metadata=self._footer)
         # to Parquet ``a.b`` is a column of this name as well as the field of a struct: there may be more
         found = file.read_row_group(part, columns=list(names), use_threads=False)
