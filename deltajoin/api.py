@@ -19,12 +19,13 @@ from deltajoin.errors import CheckpointMismatchError
 from deltajoin.settings import FIRST_LOADS, PHYSICAL
 from deltajoin.spark.offsets import JoinIdentity, JoinOffset, Versions
 from deltajoin.spark.shuffled import shuffled, stateful
-from deltajoin.spark.source import FORMAT, SourceOptions, register
+from deltajoin.spark.source import DeltaJoinSource, SourceOptions, register
 from deltajoin.spark.tables import JoinedTables
 from deltajoin.spec import DeltaJoinSpec
 from upsert.errors import ConfigurationError
 from upsert.managed.task_counts import counter_of
 from upsert.managed.task_memory import DEFAULT_TASK_MEMORY
+from upsert.spark.reads import load_stream
 from upsert.store.retention.consumers import DEFAULT_LEASE_S
 from upsert.store.version import Version
 
@@ -87,7 +88,7 @@ def read_join(
     by_cost = physical == "auto"
     counter = counter_of(spark)
     options = SourceOptions(tables.located, is_fused, first_load, start, *hold, task_memory, by_cost, counter)
-    source = spark.readStream.format(FORMAT).options(**options.to_options()).load()
+    source = load_stream(spark, DeltaJoinSource, options.to_options(), reader_lasts=True)
     if is_fused:
         return source
     return shuffled(source, tables) if physical == "shuffled" else stateful(source, tables)

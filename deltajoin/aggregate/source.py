@@ -37,6 +37,7 @@ from upsert.schema import TableSchema
 from upsert.spark.batches import arrow_schema, as_asked
 from upsert.spark.columns import spark_schema
 from upsert.spark.formats import make_known
+from upsert.spark.reads import load_stream
 from upsert.spark.task import begin_task
 from upsert.store.read.pinned_columns import unaltered
 from upsert.store.read.steps import touched_rows
@@ -81,9 +82,10 @@ def read_aggregate(
             f"the group columns ({names}), there is none; declare INDEX ({names}) in its CREATE TABLE"
         )
     located = replace(spec, path=table.path, began=_side(table, spec).columns)
-    reader = spark.readStream.format(FORMAT).option("spec", located.to_json())
-    reader = reader.option("consumer.lease", str(lease_ms)).option(TASK_MEMORY.key, str(task_memory))
-    return (reader if consumer_id is None else reader.option("consumer-id", consumer_id)).load()
+    options = {"spec": located.to_json(), "consumer.lease": str(lease_ms), TASK_MEMORY.key: str(task_memory)}
+    if consumer_id is not None:
+        options["consumer-id"] = consumer_id
+    return load_stream(spark, DeltaAggregateSource, options, reader_lasts=True)
 
 
 class DeltaAggregateSource(DataSource):

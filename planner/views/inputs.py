@@ -32,6 +32,7 @@ from upsert.managed.datasource import TableStepSource, UpsertTableSource
 from upsert.managed.stepping import STEP, SUFFIX, StepReader
 from upsert.spark.batches import arrow_schema
 from upsert.spark.formats import FORMAT
+from upsert.spark.reads import load_batch
 from upsert.store.metadata.stands_for import Costs
 from upsert.store.table import Table
 from upsert.views.hidden_tables import HIDDEN_TABLES, consumer_of, uuids_of
@@ -144,8 +145,7 @@ class Source:
 
     def frame(self, move: Move) -> DataFrame:
         """Its rows, read by Spark."""
-        reader = self._session.read.format(self._format).schema(self.schema)
-        return reader.options(**self._at(move)).load()
+        return load_batch(self._session, _SOURCES[self._format], self._at(move), self.schema)
 
     def _is_few(self, move: Move) -> bool:
         if self._is_step:

@@ -17,10 +17,11 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
 from upsert.errors import ConfigurationError
+from upsert.managed.datasource import TableStepSource, UpsertTableSource
 from upsert.managed.micro_batch import FOLDED_BUCKETS, step_writer
 from upsert.managed.options import METADATA_COLUMNS, READ_OPTIONS, WriteOptions
 from upsert.managed.reader import RowMetadata
-from upsert.managed.stepping import STEP, SUFFIX, Step
+from upsert.managed.stepping import STEP, Step
 from upsert.managed.tasks import folded_by_tasks, staged_by_tasks
 from upsert.managed.writer import BatchWriter, hidden_table, sink_of
 from upsert.materializer.choice import Changes, choose
@@ -31,6 +32,7 @@ from upsert.spark.columns import bucket_expression, check_fits, merge_schema, sp
 from upsert.spark.connect import is_connect
 from upsert.spark.formats import FORMAT
 from upsert.spark.query_writer import query_writer
+from upsert.spark.reads import load_batch, load_stream
 from upsert.store.metadata import table_file
 from upsert.store.metadata.looks import looks
 from upsert.store.metadata.stands_for import StandsFor
@@ -65,10 +67,10 @@ def read_changes(spark: SparkSession, path: str, **options: object) -> DataFrame
         **options: those of the format, as keywords: ``scan_mode="latest"``, ``max_rows_per_trigger=10_000``.
     """
     register(spark)
-    reader = spark.readStream.format(FORMAT)
-    for keyword, value in options.items():
-        reader = reader.option(_KEYWORDS.get(keyword, keyword), str(value))
-    return reader.load(Table.open(path).path)
+    table = Table.open(path)
+    given = {_KEYWORDS.get(keyword, keyword): str(value) for keyword, value in options.items()}
+    given["path"] = table.path
+    return load_stream(spark, UpsertTableSource, given, reader_lasts=not table.options.log.is_kafka)
 
 
 def changes_between(
@@ -80,8 +82,8 @@ def changes_between(
     """
     register(spark)
     table = Table.open(path)
-    reader = spark.read.format(FORMAT + SUFFIX).options(**options).option("scan.source", "files")
-    return reader.option(STEP.key, Step({table.uuid: (start, end)}).to_option()).load(table.path)
+    step = {STEP.key: Step({table.uuid: (start, end)}).to_option()}
+    return load_batch(spark, TableStepSource, {**options, **step, "scan.source": "files", "path": table.path})
 
 
 def read(
@@ -102,17 +104,18 @@ def read(
     """
     register(spark)
     table = Table.open(path)
-    reader = spark.read.format(FORMAT).option("row-kind", "false").options(**options)
+    given = {"row-kind": "false", **options, "path": table.path}
     if snapshot is not None:
-        reader = reader.option("scan.mode", "from-snapshot").option("scan.snapshot-id", str(snapshot))
+        given |= {"scan.mode": "from-snapshot", "scan.snapshot-id": str(snapshot)}
     elif _STATES.isdisjoint(map(str.lower, options)):
-        reader = reader.option("scan.pinned", f"{table.snapshot().id}@{table.uuid}")
-    if columns is not None:
-        own = spark_schema(table.schema, row_kind=False)
-        keys = metadata_option(options[METADATA_COLUMNS]) if METADATA_COLUMNS in options else {}
-        added = RowMetadata.asked(keys, table.schema, None, f"table {table.name!r}")
-        reader = reader.schema(added.added_to(StructType([own[name] for name in columns])))
-    return reader.load(table.path)
+        given["scan.pinned"] = f"{table.snapshot().id}@{table.uuid}"
+    if columns is None:
+        return load_batch(spark, UpsertTableSource, given)
+    own = spark_schema(table.schema, row_kind=False)
+    keys = metadata_option(options[METADATA_COLUMNS]) if METADATA_COLUMNS in options else {}
+    added = RowMetadata.asked(keys, table.schema, None, f"table {table.name!r}")
+    asked = added.added_to(StructType([own[name] for name in columns]))
+    return load_batch(spark, UpsertTableSource, given, asked)
 
 
 def write(df: DataFrame, path: str, options: Mapping[str, str] = {}, *, overwrite: bool = False) -> None:

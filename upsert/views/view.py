@@ -28,6 +28,7 @@ from upsert.schema import TableSchema
 from upsert.show import html
 from upsert.spark.connect import needs_classic
 from upsert.spark.query_writer import QueryWriter
+from upsert.spark.reads import load_stream
 from upsert.store.alterations import SetOptions
 from upsert.store.metadata.looks import looking_once
 from upsert.store.metadata.stands_for import Refresh
@@ -342,7 +343,7 @@ class View:
         options = {"tables": json.dumps(dict(self.bases.values())), "begin": json.dumps(begin)}
         names = {path: base for base, (path, _) in self.bases.items()}
         options |= {"names": json.dumps(names), "view": self.table.path, "name": self.name}
-        df = observed(refresher.spark.readStream.format(steps.FORMAT).options(**options).load())
+        df = observed(load_stream(refresher.spark, steps.TableStepsSource, options, reader_lasts=True))
         writer = QueryWriter(df).queryName(f"view {self.name}").option("checkpointLocation", self.checkpoint)
 
         def keep(told: DataFrame, batch: int) -> None:  # noqa: ARG001 - the view itself knows what is done

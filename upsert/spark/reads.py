@@ -1,0 +1,113 @@
+"""Reads of this project's formats, whose sources the driver makes itself: docs/decisions/0099.
+
+Spark asks a process for an instance of a format's class and for its columns, and for a stream another one for
+the function that tasks read with. Each loads Arrow and these packages first, while the query waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.serializers import CPickleSerializer
+from pyspark.sql.datasource import CaseInsensitiveDict, DataSource, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from upsert.spark.connect import is_connect
+from upsert.spark.java import java_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+_PICKLE: Final[Any] = CPickleSerializer()
+"""Spark's own, as its processes have it."""
+
+
+def load_stream(
+    spark: SparkSession,
+    format_: type[DataSource],
+    options: Mapping[str, str],
+    schema: StructType | None = None,
+    *,
+    reader_lasts: bool = False,
+) -> DataFrame:
+    """A stream of a format.
+
+    Args:
+        spark: a session that knows the format.
+        format_: the format.
+        options: of the read.
+        schema: the columns to read; if None, those of the source.
+        reader_lasts: whether a reader that is made now reads as one does that is made when the query starts;
+            for other sources Spark asks a process for the function of tasks then.
+    """
+    reader = spark.readStream.format(format_.name()).options(**options)
+    if is_connect(spark):
+        return (reader if schema is None else reader.schema(schema)).load()
+    source = _source(format_, options)
+    df = reader.schema(source.schema() if schema is None else schema).load()
+    _hand_over(df, source, source.streamReader(df.schema) if reader_lasts else None)
+    return df
+
+
+def load_batch(
+    spark: SparkSession,
+    format_: type[DataSource],
+    options: Mapping[str, str],
+    schema: StructType | None = None,
+) -> DataFrame:
+    """A batch of a format, with the same arguments; Spark asks a process for its partitions when it runs."""
+    reader = spark.read.format(format_.name()).options(**options)
+    if is_connect(spark):
+        return (reader if schema is None else reader.schema(schema)).load()
+    source = _source(format_, options)
+    df = reader.schema(source.schema() if schema is None else schema).load()
+    _hand_over(df, source)
+    return df
+
+
+@dataclass(frozen=True)
+class ReadInTask:
+    """What a task of a stream runs: it reads the partition that comes as its only row."""
+
+    reader: DataSourceStreamReader
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:
+        """The rows of the partition."""
+        for batch in batches:
+            for partition in batch.column(0).to_pylist():
+                yield from self.reader.read(_PICKLE.loads(partition))
+
+
+def _source(format_: type[DataSource], options: Mapping[str, str]) -> DataSource:
+    """The source of some options, which has them as Spark's process gives them to it."""
+    return format_(cast("dict[str, str]", CaseInsensitiveDict(options)))
+
+
+def _hand_over(df: DataFrame, source: DataSource, reader: DataSourceStreamReader | None = None) -> None:
+    """Give the plan of a read its source and reader; where it has no place for them, Spark asks processes."""
+    jvm = java_of(df.sparkSession)
+    python = jvm.org.apache.spark.sql.execution.datasources.v2.python
+    try:
+        table = df._jdf.queryExecution().analyzed().table()
+        provider = _field(table, "ds").get(table)
+        provider.source()  # Spark looks for the format in the session that is active now
+        made = python.PythonDataSourceCreationResult(_PICKLE.dumps(source), df._jdf.schema())
+        _field(provider, "dataSourceInPython").set(provider, made)
+        if reader is not None:
+            read = _PICKLE.dumps((ReadInTask(reader), df.schema))
+            none = jvm.org.apache.spark.api.python.PythonUtils.toSeq([])
+            provider.setReadInfo(python.PythonDataSourceReadInfo(read, none))
+    except Py4JError:
+        return
+
+
+def _field(owner: Any, name: str) -> Any:
+    """A private field of the class of an object of Java's."""
+    found = owner.getClass().getDeclaredField(name)
+    found.setAccessible(True)
+    return found
