@@ -11,6 +11,7 @@ declares for the rows of a key the highest is last, and NULL is lowest.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import isqrt
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -73,8 +74,7 @@ def order_by(columns: Sequence[Column]) -> KeyOrder:
     if len(columns) == 1 and is_text(columns[0].type):
         return _text_order(columns[0])
     codes = [code for column in columns for code in _codes(column)]
-    # lexsort takes the most significant key last; a single stable argsort is faster on runs that are sorted
-    rows = np.argsort(codes[0], kind="stable") if len(codes) == 1 else np.lexsort(codes[::-1])
+    rows = _in_order(codes)
     is_first = np.ones(len(rows), dtype=np.bool_)
     if len(rows):
         is_first[1:] = False
@@ -82,6 +82,49 @@ def order_by(columns: Sequence[Column]) -> KeyOrder:
             ordered = code[rows]
             is_first[1:] |= ordered[1:] != ordered[:-1]
     return KeyOrder(rows, is_first)
+
+
+_FEW_ROWS: Final = 1024
+_LENGTH_OF_RUNS: Final = 64
+"""Of sorted runs that are longer a stable sort makes one faster than a plain sort."""
+
+_REPEATED: Final = 4
+"""Of eight times as many rows as the root of their number, so many repeats show that one in ten repeats."""
+
+
+def _in_order(codes: Sequence[npt.NDArray[Any]]) -> Positions:
+    """The rows in ascending order of some codes, the first of them most significant; equal rows as they come.
+
+    Often the first of several codes alone tells nearly all rows apart. Then they are sorted by that, and
+    those that have the same one by the others: in half of the time that it takes to sort all rows by all
+    codes, or in an eighth, if they come in sorted runs.
+    """
+    first, *others = codes
+    if not others:
+        return np.argsort(first, kind="stable")
+    count = len(first)
+    is_in_runs = np.count_nonzero(first[1:] < first[:-1]) * _LENGTH_OF_RUNS < count
+    if count < _FEW_ROWS or _repeats(first, is_in_runs=is_in_runs):
+        return np.lexsort(codes[::-1])  # which takes the most significant code last
+    rows = np.argsort(first, kind="stable" if is_in_runs else None)
+    ordered = first[rows]
+    is_as_before = ordered[1:] == ordered[:-1]
+    if is_as_before.any():
+        is_tied = np.append(False, is_as_before)
+        is_tied[:-1] |= is_as_before
+        at = np.flatnonzero(is_tied)
+        some = rows[at]
+        rows[at] = some[np.lexsort([some, *(code[some] for code in others[::-1]), ordered[at]])]
+    return rows
+
+
+def _repeats(code: npt.NDArray[Any], *, is_in_runs: bool) -> bool:
+    """Whether many rows seem to have the code of another one."""
+    count = len(code)
+    if is_in_runs and 10 * np.count_nonzero(code[1:] == code[:-1]) > count:
+        return True
+    some = np.sort(code[:: max(1, isqrt(count) // 8)])
+    return np.count_nonzero(some[1:] == some[:-1]) > _REPEATED
 
 
 def grouped_by(columns: Sequence[Column]) -> KeyOrder:

@@ -1,5 +1,6 @@
 """Order and equality of keys."""
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,19 @@ def test_order_of_sixteen_byte_hashes_is_that_of_their_bytes():
     values = [bytes([a, *([0] * 14), b]) for a in (255, 0, 128) for b in (1, 0, 255)]
     order = order_by([pa.array(values, pa.binary(16))])
     assert [values[i] for i in order.rows] == sorted(values)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_numbers_are_ordered_as_sorting_by_all_of_them_says(seed: int) -> None:
+    """Few and many rows of one first number, in sorted runs and in no order; equal rows stay in theirs."""
+    random = np.random.default_rng(seed)
+    for values, runs in product((1, 7, 900, 30_000, 1 << 40), (None, 1, 3)):
+        columns = [random.integers(-values, values + 1, 2000) for _ in range(3)]
+        if runs is not None:
+            columns[0] = np.concatenate([np.sort(part) for part in np.array_split(columns[0], runs)])
+        for some in (columns[:1], columns[:2], [*columns, columns[0]]):
+            order = order_by([pa.array(column) for column in some])
+            assert order.rows.tolist() == np.lexsort(some[::-1]).tolist(), (values, runs, len(some))
 
 
 @pytest.mark.parametrize("type_", [pa.string(), pa.binary()], ids=str)
