@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -18,6 +18,9 @@ from upsert.store.retention.consumers import Consumer
 from upsert.store.table import Table
 from upsert.store.version import Version
 from upsert.views.refresh import FEW_BYTES, FEW_ROWS, trial_begins
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 SHALLOW_ROWS: Final = 5_000
 """A stage of so few groups is read as a whole; the results of a larger one are a table."""
@@ -47,14 +50,15 @@ class Move:
         refresh: which way, and why.
         step: from where, if that is known and the changes are worth it.
         is_small: whether the step has few changes.
-        partitions: what tells those partitions apart of which rows have changed; None for all of them.
+        partitions: what tells those partitions apart of which rows have changed, as a DataFrame if they are
+            many; None for all of them.
     """
 
     versions: Versions
     refresh: Refresh
     step: Step | None = None
     is_small: bool = False
-    partitions: pa.Table | None = None
+    partitions: pa.Table | DataFrame | None = None
 
 
 def bases_of(tables: Tables) -> Bases:

@@ -8,12 +8,13 @@ if that has one, else a hidden table of them, with a hash of what tells partitio
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
@@ -49,11 +50,18 @@ from upsert.store.metadata.stands_for import Costs
 from upsert.store.predicate import where_to_json
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.table import Table
+from upsert.store.version import Version
 from upsert.views.difference import difference, signed_rows
 from upsert.views.refresh import FEW_BYTES, FEW_ROWS, Computed, are_few
 
 PARTITION: Final = "partition"
 """The column with the hash by which the rows of a partition are found; others may have the same."""
+
+MOST_TOLD: Final = 100_000
+"""So many touched partitions are found by the driver, and told to Spark; more are found by Spark's tasks."""
+
+READ_ROWS: Final = 200_000
+"""So many changed rows are read at a time to find them, and no more than `FEW_BYTES`."""
 
 _KEY: Final = "key_"
 
@@ -117,6 +125,15 @@ class OwnRows:
         """The columns that are read."""
         return [column.name for column in self.columns]
 
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """The columns of which a change touches a partition, and those by which that is found.
+
+        In a table without a primary key rows come and go, and do not change.
+        """
+        is_counted = Table.open(self.path).layout.is_counted
+        return self.by if is_counted else tuple(dict.fromkeys((*self.by, *self.names)))
+
     def opened(self) -> Table:
         """The table."""
         return Table.open(self.path)
@@ -171,18 +188,19 @@ class TouchedRows:
 def few(
     snapshot: Snapshot,
     by: Sequence[str],
-    keys: pa.Table | None,
+    keys: pa.Table | DataFrame | None,
     names: Sequence[str],
     where: Filters | None = None,
 ) -> pa.Table | None:
     """The rows of some keys, or of all; None if they are many."""
     if keys is None:
         return snapshot.scan(names, where) if are_few(snapshot) else None
+    if isinstance(keys, DataFrame):
+        return None
     rows = keys.num_rows * max(1.0, snapshot.rows_per_key(by))
     if rows > FEW_ROWS or rows * snapshot.bytes_in_memory > FEW_BYTES * max(1, snapshot.row_count):
         return None
-    _, found = snapshot.match(by, keys.rename_columns(list(by)), select=names, where=where)
-    return found if found.num_rows <= FEW_ROWS else None
+    return snapshot.match_few(by, keys.rename_columns(list(by)), FEW_ROWS, select=names, where=where)
 
 
 def many(
@@ -190,7 +208,7 @@ def many(
     path: str,
     version: int,
     by: Sequence[str],
-    keys: pa.Table | None,
+    keys: pa.Table | DataFrame | None,
     where: Filters | None = None,
 ) -> DataFrame:
     """The same, read by Spark."""
@@ -198,8 +216,43 @@ def many(
     rows = frames.read(catalyst.session, path, version, options=options)
     if keys is None:
         return rows
-    wanted = catalyst.session.createDataFrame(table_for_spark(keys.rename_columns(list(by))))
-    return rows.join(wanted, list(by), "left_semi")
+    if isinstance(keys, pa.Table):
+        keys = catalyst.session.createDataFrame(table_for_spark(keys))
+    return rows.join(keys.toDF(*by), list(by), "left_semi")
+
+
+def touched_by(
+    source: OwnRows | RowsTable, since: int, until: int, session: SparkSession, *, is_small: bool = False
+) -> pa.Table | DataFrame:
+    """What tells those partitions apart of which rows have changed between two snapshots of their rows.
+
+    In Arrow if they are few; more are left to Spark's tasks. Only the changes of a step that ``is_small`` are
+    all in memory at once.
+    """
+    by = list(source.by)
+    found: pa.Table | None = None
+    for changed in _changes(source, since, until, is_small=is_small):
+        keys = changed.group_by(by).aggregate([])
+        found = keys if found is None else pa.concat_tables([found, keys]).group_by(by).aggregate([])
+        if found.num_rows > MOST_TOLD:
+            options = {} if source.where is None else {"scan.where": where_to_json(source.where)}
+            rows = frames.changes_between(session, source.path, since, until, options, source.compared)
+            return rows.select(*by).distinct()
+    if found is None:
+        found = pa.schema([source.schema.arrow.field(name) for name in by]).empty_table()
+    return found
+
+
+def _changes(source: OwnRows | RowsTable, since: int, until: int, *, is_small: bool) -> Iterator[pa.Table]:
+    """By what the partitions of changed rows are told apart, some changes at a time."""
+    table, end = source.opened(), Version.complete(until)
+    reached = Version.complete(since) if since == until else Version(since, until, (0, 0))
+    rows, size = (None, None) if is_small else (READ_ROWS, FEW_BYTES)
+    while reached != end:
+        start = reached
+        reached = table.advance(start, max_rows=rows, max_bytes=size, until=until, where=source.where)
+        changed = table.changes_between(start, reached, columns=source.compared, where=source.where)
+        yield changed.select(list(source.by))
 
 
 class PartitionTable:
@@ -324,29 +377,31 @@ class PartitionTable:
             move = self._planning.move({source.uuid: source.path}, begin, {source.uuid: to}, costs, consumer)
             if move.step is None or since is None:
                 return Computed(self._planning.computed(self._template, move), move.refresh, are_all=True)
-            by = self._source.by
-            changed = source.changes(since, to).select(by)  # also those of other columns
-            keys = changed.group_by(list(by)).aggregate([])
-            touched = replace(move, partitions=keys.rename_columns(self._by))
+            session = self._planning.catalyst.session
+            keys = touched_by(self._source, since, to, session, is_small=move.is_small)
+            if isinstance(keys, DataFrame):  # to be joined with the rows of now and of before
+                done.callback(keys.persist().unpersist)
+            touched = replace(move, partitions=keys)
             return Computed(self._differing(own, touched), move.refresh, are_all=False)
 
-        _, found = brought(own, target, rows)
+        with ExitStack() as done:
+            _, found = brought(own, target, rows)
         return found
 
     def _differing(self, own: Table, move: Move) -> DataFrame | pa.Table:
         """What makes the rows of some partitions those of a version, with kinds."""
-        assert move.partitions is not None
+        keys = move.partitions
         head, names = own.snapshot(), own.schema.names
-        if not move.partitions.num_rows:
+        if isinstance(keys, pa.Table) and not keys.num_rows:
             return pa.table({})  # to be said all the same: the rows are those of other versions now
         new = self._planning.computed(self._template, move)
         if isinstance(new, pa.Table):
-            old = few(head, self._by, move.partitions, names)
+            old = few(head, self._by, keys, names)
             if old is not None:
                 return signed_rows(own.layout, old, collected(new), f"stage {own.path!r}")
             new = self._planning.catalyst.session.createDataFrame(new.combine_chunks())
         version = head.info.data_version
-        before = many(self._planning.catalyst, self._path, version, self._by, move.partitions)
+        before = many(self._planning.catalyst, self._path, version, self._by, keys)
         return difference(before.select(*names), new, ())
 
     def opened(self) -> Table:

@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Final, Protocol
 
 from pyspark.sql import DataFrame
 
@@ -79,7 +79,10 @@ class RowsTable:
         by: the columns of its first index; () for none.
         bases: the tables that its rows are of.
         schema: its columns, under the names that the DataFrame gives.
+        where: which of its rows are read: all.
     """
+
+    where: Final = None
 
     def __init__(
         self,
@@ -140,6 +143,11 @@ class RowsTable:
     def uuid(self) -> str:
         """The table's, once it is there."""
         return Table.open(self.path).uuid
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """The columns of its first index: its rows come and go, and do not change."""
+        return self.by
 
     @property
     def part(self) -> Part:

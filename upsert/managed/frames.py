@@ -27,6 +27,7 @@ from upsert.managed.writer import BatchWriter, hidden_table, sink_of
 from upsert.materializer.choice import Changes, choose
 from upsert.materializer.micro_batch import Materialize, WriteBatch, by_bucket, micro_batch_writer
 from upsert.registration import register
+from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.spark.batches import collected
 from upsert.spark.columns import bucket_expression, check_fits, merge_schema, spark_schema
 from upsert.spark.connect import is_connect
@@ -74,16 +75,32 @@ def read_changes(spark: SparkSession, path: str, **options: object) -> DataFrame
 
 
 def changes_between(
-    spark: SparkSession, path: str, start: int, end: int, options: Mapping[str, str] = {}
+    spark: SparkSession,
+    path: str,
+    start: int,
+    end: int,
+    options: Mapping[str, str] = {},
+    columns: Sequence[str] | None = None,
 ) -> DataFrame:
     """The net changes of a table between two data versions as a batch DataFrame, ``_row_kind`` last.
 
-    ``start`` is 0 for the empty table; ``options`` are more of the format's.
+    Args:
+        spark: the session; the format is registered in it.
+        path: the table's folder.
+        start: 0 for the empty table.
+        end: a later one, or the same.
+        options: more of the format's.
+        columns: those to compare and to give; all if None.
     """
     register(spark)
     table = Table.open(path)
     step = {STEP.key: Step({table.uuid: (start, end)}).to_option()}
-    return load_batch(spark, TableStepSource, {**options, **step, "scan.source": "files", "path": table.path})
+    asked = None
+    if columns is not None:
+        own = spark_schema(table.schema, row_kind=True)
+        asked = StructType([own[name] for name in (*columns, ROW_KIND_COLUMN)])
+    given = {**options, **step, "scan.source": "files", "path": table.path}
+    return load_batch(spark, TableStepSource, given, asked)
 
 
 def read(

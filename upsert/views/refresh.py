@@ -30,7 +30,7 @@ from upsert.errors import (
 )
 from upsert.failpoints import reach
 from upsert.managed import frames
-from upsert.spark.batches import arrow_of, collected, table_for_spark
+from upsert.spark.batches import collected, table_for_spark
 from upsert.spark.connect import is_connect, needs_classic
 from upsert.spark.formats import active
 from upsert.store.metadata.looks import looking_once
@@ -38,6 +38,7 @@ from upsert.store.metadata.stands_for import Costs, Refresh, StandsFor
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.table import Table
 from upsert.views import hidden_tables
+from upsert.views.collected import collected_up_to
 from upsert.views.difference import SAME_KEY, check_keys, difference, signed_rows
 from upsert.views.session import settings_of
 
@@ -136,8 +137,8 @@ def collected_if_few(rows: DataFrame, before: Snapshot) -> DataFrame | pa.Table:
     # how wide they are is not known before: so not many times as much as there was, in rows and in bytes
     width = before.bytes_in_memory / max(1, before.row_count)
     most = max(FEWEST_ROWS, min(2 * before.row_count, int(FEW_BYTES / max(1, width))))
-    found = arrow_of(rows.limit(most + 1))
-    return rows if found.num_rows > most or found.nbytes > FEW_BYTES else found
+    found = collected_up_to(rows.limit(most + 1), FEW_BYTES)
+    return rows if found is None or found.num_rows > most or found.nbytes > FEW_BYTES else found
 
 
 class PlanOutgrownError(Exception):

@@ -11,12 +11,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import planner
 from deltajoin.cli.command import reason_of
 from planner.views.inputs import Planning
 from planner.views.keep import FROM_HIDDEN
+from planner.views.partition_table import touched_by
 from tests.planner.views.conftest import SetWay
 from tests.upsert.views.shops import QUERIES, change, counted, expected, int32, made, rows_of
 from upsert import Catalog, Table
@@ -573,11 +574,37 @@ def test_subqueries_see_the_row_beside_them(
     refresh_and_compare(catalog, views, LATERAL, range(2))
 
 
-@pytest.mark.usefixtures("where")
-def test_a_partition_is_looked_up_in_the_query_s_table_if_that_has_an_index(
+def test_many_touched_partitions_are_found_by_tasks(
     catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("planner.views.keep.WHOLE_ROWS", 0)
+    monkeypatch.setattr("planner.views.partition_table.MOST_TOLD", 1)
+    found: list[bool] = []
+
+    def finding(*of: Any, is_small: bool) -> Any:
+        touched = touched_by(*of, is_small=is_small)
+        found.append(isinstance(touched, DataFrame))
+        return touched
+
+    monkeypatch.setattr("planner.views.partition_table.touched_by", finding)
+    queries = {"newest": PARTED["newest"]}
+    views = {
+        name: catalog.create_view(f"v{n}", query, spark=spark)
+        for n, (name, query) in enumerate(queries.items())
+    }
+    refresh_and_compare(catalog, views, queries, range(1, 3))
+    assert_only_appended(views, "-partitions")
+    assert any(found)
+    assert not spark._jsc.getPersistentRDDs()
+
+
+@pytest.mark.parametrize("told", [100_000, pytest.param(0, marks=pytest.mark.long)])
+@pytest.mark.usefixtures("where")
+def test_a_partition_is_looked_up_in_the_query_s_table_if_that_has_an_index(
+    catalog: Catalog, spark: SparkSession, told: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("planner.views.keep.WHOLE_ROWS", 0)
+    monkeypatch.setattr("planner.views.partition_table.MOST_TOLD", told)
     catalog.sql("CREATE TABLE t (a INT, b INT, v INT, PRIMARY KEY (a, b) NOT ENFORCED)")
     catalog.sql("INSERT INTO t VALUES (1, 1, 10), (1, 2, 30), (2, 1, 5), (3, 1, 7)", spark)
     query = "SELECT a, max(v) AS high, min(b) AS low FROM t WHERE v > 6 GROUP BY a"

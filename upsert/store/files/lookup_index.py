@@ -357,6 +357,25 @@ def search(index: HashIndex, probes: Hashes) -> Hits:
     Where the index has halves of hashes, a row may be found by one that has the same upper half; where it has
     16 bits of them, by one that lies at the same place of the same slot, or of the next one.
     """
+    found, low, repeats = _stretches(index, probes)
+    if repeats is None:
+        return Hits(found, index.rows_at(low))
+    # the offsets within each probe's stretch: a running count that restarts at every probe
+    within = np.arange(int(repeats.sum())) - np.repeat(np.cumsum(repeats) - repeats, repeats)
+    return Hits(np.repeat(found, repeats), index.rows_at(np.repeat(low, repeats) + within))
+
+
+def hits_of(index: HashIndex, probes: Hashes) -> int:
+    """How many rows `search` finds."""
+    found, _, repeats = _stretches(index, probes)
+    return len(found) if repeats is None else int(repeats.sum())
+
+
+def _stretches(index: HashIndex, probes: Hashes) -> tuple[Positions, Positions, Positions | None]:
+    """Of each probe that is found: its number, the first place with its hash, and how many follow there.
+
+    The latter is None if there is one for each.
+    """
     eighths = _eighths(probes, len(index.filled))
     asked = _in_filled(index, eighths)
     slots, wanted = eighths[asked] >> 3, index.as_here(probes[asked])
@@ -367,13 +386,11 @@ def search(index: HashIndex, probes: Hashes) -> Hits:
     following = np.minimum(low + 1, len(index.hashes) - 1)
     more = np.flatnonzero((index.hashes[following] == wanted) & (following > low))
     if not len(more):
-        return Hits(found, index.rows_at(low))
+        return found, low, None
     repeats = np.ones(len(found), dtype=np.int64)
     ends = index.end_of(slots[there[more]])
     repeats[more] = _bound(index.hashes, wanted[more], low[more] + 2, ends, is_after=True) - low[more]
-    # the offsets within each probe's stretch: a running count that restarts at every probe
-    within = np.arange(int(repeats.sum())) - np.repeat(np.cumsum(repeats) - repeats, repeats)
-    return Hits(np.repeat(found, repeats), index.rows_at(np.repeat(low, repeats) + within))
+    return found, low, repeats
 
 
 def _first_not_below(index: HashIndex, wanted: StoredHashes, slots: Positions) -> Positions:

@@ -16,6 +16,7 @@ import pyarrow as pa
 from upsert.arrays import Positions, one_array
 from upsert.errors import CorruptTableError, SchemaError
 from upsert.store.files.data_file import DataFile, FileRange, damage_named
+from upsert.store.files.lookup_index import hits_of
 from upsert.store.metadata.file_entry import FileEntry, Run
 from upsert.store.metadata.file_set import FileSet
 from upsert.store.metadata.history import History
@@ -80,6 +81,8 @@ class Snapshot:
     >>> positions, rows = snapshot.match(["id"], pa.table({"id": [3, 9, 3]}), select=["hub"])
     >>> positions.tolist(), rows.num_rows
     ([0, 2], 2)
+    >>> snapshot.match_few(["hub"], pa.table({"hub": ["JFK"]}), most=1) is None
+    True
     """
 
     def __init__(
@@ -275,6 +278,29 @@ class Snapshot:
         with damage_named(self._root, lambda: self.files.entries):
             return self._match(index, probe, selected, wanted)
 
+    def match_few(
+        self,
+        columns: Sequence[str],
+        keys: pa.Table,
+        most: int,
+        *,
+        select: Sequence[str] | None = None,
+        where: Where | None = None,
+    ) -> pa.Table | None:
+        """The rows that ``match`` gives; None if more than ``most`` are there, or stored.
+
+        The stored ones are counted by the index, older versions of rows too: where there are many, none of
+        them is read.
+        """
+        index = self._index(columns)
+        probe = prepare(self.layout, columns, keys)
+        selected, wanted = self._selected(select), parse_where(where, self.layout.schema)
+        try:
+            with damage_named(self._root, lambda: self.files.entries):
+                return self._match(index, probe, selected, wanted, most)[1]
+        except _MoreRowsError:
+            return None
+
     def places(self, keys: pa.Table) -> list[Place]:
         """Where the rows of some primary keys lie; of a table with a primary key."""
         index = self._index(self.layout.key)
@@ -371,7 +397,12 @@ class Snapshot:
             raise self._history.expired(self.id, self._history.latest()) from cause
 
     def _match(
-        self, index: LookupIndex, probe: Probe, selected: tuple[str, ...], wanted: Filter
+        self,
+        index: LookupIndex,
+        probe: Probe,
+        selected: tuple[str, ...],
+        wanted: Filter,
+        most: int = sys.maxsize,
     ) -> tuple[npt.NDArray[np.int64], pa.Table]:
         probe = in_search_order(self.layout, index, probe)
         own = self.layout.key if self.layout.is_counted else ()
@@ -381,7 +412,11 @@ class Snapshot:
             files = files.within(self.bucket_filters(wanted))
         positions: list[Positions] = [np.empty(0, np.int64)]
         batches: list[pa.RecordBatch] = []
+        stored = 0
         for runs, part in buckets_for(self.layout, files, probe):
+            if most < sys.maxsize:
+                stored += self._most_stored(index, runs, part)
+                _check_few(stored, most)
             for matches in self._search(index, runs, part, needed):
                 positions.append(part.origin[matches.probes])
                 batches.append(matches.rows)
@@ -390,7 +425,7 @@ class Snapshot:
             return found, self._assembled([], selected)
         rows = pa.Table.from_batches(batches)
         if self.layout.is_counted:
-            found, rows = self._counted(found, rows)
+            found, rows = self._counted(found, rows, most)
         if wanted.alternatives:
             mask = wanted.mask(rows)
             found, rows = found[mask.to_numpy()], rows.filter(mask)
@@ -410,12 +445,20 @@ class Snapshot:
             found = matches_by_index(self.layout, index, files, probe, read)
         return [Matches(matches.probes, matches.rows.select(needed)) for matches in found]
 
-    def _counted(self, positions: Positions, rows: pa.Table) -> tuple[Positions, pa.Table]:
+    def _most_stored(self, index: LookupIndex, runs: Sequence[Run], probe: Probe) -> int:
+        """At most how many rows of a bucket have a key, in all files; none of them is read."""
+        if index.label == PRIMARY_KEY and not self.layout.is_counted:
+            return len(probe)
+        hashes = probe.hashes(index.columns)
+        return sum(hits_of(self.open(entry).index(index.name), hashes) for run in runs for entry in run)
+
+    def _counted(self, positions: Positions, rows: pa.Table, most: int) -> tuple[Positions, pa.Table]:
         """Counts of equal rows of all runs added up for each key, and each row repeated that often."""
         order = order_by([pa.array(positions), rows.column(ROW_HASH_COLUMN)])
         counts = one_array(rows.column(COUNT_COLUMN)).to_numpy()
         sums = np.add.reduceat(counts[order.rows], order.starts)
         check_counts(rows.take(pa.array(order.firsts)), sums)
+        _check_few(int(sums.sum()), most)
         repeated = np.repeat(order.firsts, sums)
         return positions[repeated], rows.take(pa.array(repeated))
 
@@ -426,6 +469,15 @@ class Snapshot:
         if not pieces:
             return schema.empty_table()
         return pa.Table.from_arrays(pa.concat_tables(pieces).columns, schema=schema)
+
+
+class _MoreRowsError(Exception):
+    """There are more rows than are wanted at most."""
+
+
+def _check_few(rows: int, most: int) -> None:
+    if rows > most:
+        raise _MoreRowsError
 
 
 @dataclass(frozen=True)
