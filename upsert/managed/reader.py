@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Self
 
 import pyarrow as pa
@@ -44,6 +45,7 @@ from upsert.store.read.row_metadata import (
 )
 from upsert.store.read.snapshot import PinnedTable, Snapshot
 from upsert.store.read.splits import Split, tasks
+from upsert.store.read.steps import step_size
 from upsert.store.table import Table
 from upsert.store.version import Version, step_between
 
@@ -350,19 +352,44 @@ class ChangesReader(SteppingReader[Table]):
         """The bucket's consolidated changes, one per key, ``-U`` just before ``+U``."""
         begin_task()
         table = Table.open(self._options.path, partition.table)
+        for start, end in self._parts(table, partition):
+            changes = partial(self._changes, table, partition, start, end)
+            yield from to_spark(self._columns.read(table, changes), self._asked)
 
-        def changes(names: tuple[str, ...]) -> pa.Table:
-            rows = table.changes_between(
-                partition.start,
-                partition.end,
-                columns=names,
-                buckets=[partition.bucket],
-                where=self._where.now(table.schema),
-                skip_untracked=self._options.skips_untracked,
-            )
-            return self._metadata.with_values(rows, partition.commit, partition.bucket)
+    def _changes(
+        self, table: Table, partition: ChangesPartition, start: Version, end: Version, names: tuple[str, ...]
+    ) -> pa.Table:
+        rows = table.changes_between(
+            start,
+            end,
+            columns=names,
+            buckets=[partition.bucket],
+            where=self._where.now(table.schema),
+            skip_untracked=self._options.skips_untracked,
+        )
+        return self._metadata.with_values(rows, partition.commit, partition.bucket)
 
-        return to_spark(self._columns.read(table, changes), self._asked)
+    def _parts(self, table: Table, partition: ChangesPartition) -> Iterator[tuple[Version, Version]]:
+        """The ranges of keys of a bucket that fit into a task's memory; a micro-batch is one of them.
+
+        A step of a batch is what lies between two states, however much that is.
+        """
+        step, bucket = step_between(partition.start, partition.end), partition.bucket
+        hashes = step.hashes_of(bucket)
+        assert hashes is not None  # there is no partition of another bucket
+        stop = (bucket + 1, 0) if step.high is None else min(step.high, (bucket + 1, 0))
+        reached, end = (Version(step.base, step.target, at) for at in ((bucket, hashes[0]), stop))
+        most = self.readable_bytes
+        if self._options.skips_untracked or step_size(table.pinned(), reached, end).bytes <= most:
+            yield partition.start, partition.end
+            return
+        while reached != end:
+            start = reached
+            where = self._where.now(table.schema)
+            reached = table.advance(start, max_bytes_of_bucket=most, where=where)
+            if reached.cursor is None or reached.cursor > stop:
+                reached = end
+            yield start, reached
 
 
 def version_of(offset: Mapping[str, Any], table: Table) -> Version | None:
