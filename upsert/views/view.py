@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -23,8 +23,9 @@ from upsert.errors import (
     UpsertError,
     own_errors_first,
 )
+from upsert.nested import Form
 from upsert.registration import register
-from upsert.schema import TableSchema
+from upsert.schema import FieldId, TableSchema
 from upsert.show import html
 from upsert.spark.connect import needs_classic
 from upsert.spark.query_writer import QueryWriter
@@ -60,6 +61,7 @@ class Base(Jsonable):
         columns: those that it had when the view was created, computed ones too; the query sees no others.
             () of views that an earlier release has created.
         origins: what tells each of these columns from others that have its name later; see `origin_of`.
+        fields: the fields of their structs, with what tells them apart; see `fields_of`.
     """
 
     name: str
@@ -67,20 +69,27 @@ class Base(Jsonable):
     uuid: str
     columns: tuple[str, ...] = field(default=(), metadata=written_with("columns"))
     origins: tuple[str, ...] = field(default=(), metadata=written_with("origins"))
+    fields: tuple[FieldId, ...] = field(default=(), metadata=written_with("fields"))
 
     def check(self, schema: TableSchema, subject: str) -> None:
-        """Check that the columns are still those that the table had when the view was created.
+        """Check that columns and fields are still those that the table had when the view was created.
 
         Raises:
-            SchemaError: another column has the name of one of them now.
+            SchemaError: another one has the name of one of them now.
         """
         present = {*schema.names, *(computed.name for computed in schema.computed)}
-        for name, origin in zip(self.columns, self.origins, strict=False):
-            if name in present and origin_of(schema, name) != origin:
-                raise SchemaError(
-                    f"{subject}: column {name!r} of table {self.name!r} must be the one that the view was "
-                    "created with, got another one that has its name now; CREATE OR REPLACE the view"
-                )
+        others = [
+            f"column {name!r}"
+            for name, origin in zip(self.columns, self.origins, strict=False)
+            if name in present and origin_of(schema, name) != origin
+        ]
+        fields = {one.path: one for one in fields_of(schema)} if self.fields else {}
+        others += [f"field {'.'.join(one.path)!r}" for one in self.fields if fields.get(one.path, one) != one]
+        if others:
+            raise SchemaError(
+                f"{subject}: {others[0]} of table {self.name!r} must be the one that the view was created "
+                "with, got another one that has its name now; CREATE OR REPLACE the view"
+            )
 
 
 def origin_of(schema: TableSchema, name: str) -> str:
@@ -95,6 +104,27 @@ def origin_of(schema: TableSchema, name: str) -> str:
         if computed.name == name:
             return computed.expression
     return str(schema.column(name).id)
+
+
+def fields_of(schema: TableSchema) -> tuple[FieldId, ...]:
+    """The fields of the structs of a table, whatever they lie in, with their paths from the table.
+
+    >>> from upsert.sql.parser import parse
+    >>> fields_of(parse("CREATE TABLE t (at ARRAY<STRUCT<x: INT>>)").schema)
+    (FieldId(path=('at', 'element', 'x'), name='x', number=0),)
+    """
+    return tuple(
+        FieldId((column.name, *part.path), *part.id)
+        for column in schema.columns
+        for part in _fields_within(column.form)
+    )
+
+
+def _fields_within(form: Form) -> Iterator[Form]:
+    for part in form.parts:
+        if form.is_struct:
+            yield part
+        yield from _fields_within(part)
 
 
 @dataclass(frozen=True)
@@ -279,8 +309,23 @@ class View:
 
     @property
     def is_current(self) -> bool:
-        """Whether no base table has changed since."""
-        return newest_versions(self.name, self.bases) == self.base_versions
+        """Whether no base table has changed since, in its rows or in what the names of its columns mean."""
+        try:
+            return self._newest_versions() == self.base_versions
+        except SchemaError:
+            return False
+
+    def _newest_versions(self) -> Versions:
+        """The newest snapshot of each base table, of which the query's names still mean the same columns.
+
+        Raises:
+            SchemaError: another column or field has the name of one.
+            TableNotFoundError: a base table was dropped, or made again.
+        """
+        found = newest_versions(self.name, self.bases)
+        for base in self.definition.bases:
+            base.check(Table.open(*self.bases[base.table]).schema, f"view {self.name!r}")
+        return found
 
     @property
     def query(self) -> StreamingQuery | None:
@@ -294,12 +339,13 @@ class View:
         Raises:
             ConfigurationError: the view is suspended, or a session is missing.
             TableNotFoundError: a base table was dropped, or made again.
+            SchemaError: the query no longer has the columns and fields that it was created with.
             ChangelogError: the query gives two rows of one key.
             CommitConflictError: another process has refreshed the view meanwhile.
         """
         self._check_may_run()
         with own_errors_first(), looking_once():
-            return self.refresher().refresh(newest_versions(self.name, self.bases))
+            return self.refresher().refresh(self._newest_versions())
 
     def explain(self) -> str:
         """What a refresh reads and computes, line by line; nothing is computed.
@@ -349,7 +395,7 @@ class View:
         def keep(told: DataFrame, batch: int) -> None:  # noqa: ARG001 - the view itself knows what is done
             with looking_once():
                 self._check_may_run()
-                refresher.refresh(newest_versions(self.name, self.bases))
+                refresher.refresh(self._newest_versions())
             told.collect()  # for Spark's progress, once what it tells of has been done
 
         query = (writer.trigger(**trigger) if trigger else writer).foreachBatch(keep).start()

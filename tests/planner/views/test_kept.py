@@ -402,8 +402,35 @@ def test_a_column_that_has_the_name_of_another_is_not_taken_for_it(
     view = catalog.create_view("v", "SELECT id, item FROM sales", spark=spark)
     for statement in ("DROP COLUMN item", "ADD COLUMN item STRING"):
         catalog.sql(f"ALTER TABLE sales {statement}")
-    catalog.sql("DELETE FROM sales WHERE id = 3", spark)
-    with pytest.raises(SchemaError, match="column 'item' of table 'sales' must be the one that the view"):
+    for statement in ("REFRESH MATERIALIZED VIEW v", "DELETE FROM sales WHERE id = 3"):
+        assert not view.is_current
+        with pytest.raises(SchemaError, match="column 'item' of table 'sales' must be the one that the view"):
+            view.refresh()
+        with suppress(SchemaError):
+            catalog.sql(statement, spark)
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "read", "inner"),
+    [
+        ("STRUCT<x: INT, y: INT>", "named_struct('x', 3, 'y', 4)", "at.x", "at"),
+        ("ARRAY<STRUCT<x: INT, y: INT>>", "array(named_struct('x', 3, 'y', 4))", "at[0].x", "at.element"),
+    ],
+)
+def test_a_field_that_has_the_name_of_another_is_not_taken_for_it(
+    catalog: Catalog, spark: SparkSession, type_: str, value: str, read: str, inner: str
+) -> None:
+    catalog.sql(f"CREATE TABLE t (id INT, at {type_}, PRIMARY KEY (id) NOT ENFORCED)")
+    catalog.sql(f"INSERT INTO t VALUES (1, {value})", spark)
+    view = catalog.create_view("v", f"SELECT id, {read} AS part FROM t", spark=spark)
+    catalog.sql(f"ALTER TABLE t ADD COLUMN {inner}.z INT")
+    catalog.sql(f"ALTER TABLE t RENAME COLUMN {inner}.y TO w")
+    catalog.sql("INSERT INTO t SELECT 2, at FROM t", spark)
+    assert view.refresh()  # other fields than those that it reads come and go
+    assert view.table.snapshot().scan()["part"].to_pylist() == [3, 3]
+    for statement in (f"DROP COLUMN {inner}.x", f"RENAME COLUMN {inner}.w TO x"):
+        catalog.sql(f"ALTER TABLE t {statement}")
+    with pytest.raises(SchemaError, match=rf"field '{inner}\.x' of table 't' must be the one that the view"):
         view.refresh()
 
 

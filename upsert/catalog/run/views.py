@@ -66,6 +66,7 @@ from upsert.views.view import (
     check_can_keep,
     checkpoint_in,
     definition_of,
+    fields_of,
     newest_versions,
     origin_of,
 )
@@ -299,7 +300,8 @@ def _bases(
         table = Table.open(path)
         columns = tuple(declared_names(table.schema))
         origins = tuple(origin_of(table.schema, name) for name in columns)
-        found[reference.name] = Base(reference.name, qualified, table.uuid, columns, origins)
+        fields = fields_of(table.schema)
+        found[reference.name] = Base(reference.name, qualified, table.uuid, columns, origins, fields)
     return found, plain
 
 
