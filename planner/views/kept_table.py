@@ -110,11 +110,26 @@ def snapshot_of(table: Table, versions: Versions) -> int | None:
 
 
 def meaning_of(catalyst: Catalyst, plan: Plan, text: str, tables: Tables, *more: str) -> str:
-    """A name for a plan over tables that is shown as this text, and for nothing that means something else."""
+    """A name for a plan over tables that is shown as this text, and for nothing that means something else.
+
+    It is the same whatever columns and indexes the tables get that the plan does not read.
+    """
     bases = [Table.open(read.path) for read, _ in tables]
-    schemas = (json.dumps(base.schema.to_json(), sort_keys=True) for base in bases)
-    parts = text, *_in_sql(catalyst, plan), *(base.uuid for base in bases), *schemas, *more
+    columns = (_columns_read(plan, base) for base in bases)
+    parts = text, *_in_sql(catalyst, plan), *(base.uuid for base in bases), *columns, *more
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def _columns_read(plan: Plan, base: Table) -> str:
+    """What the columns of a table are that a plan reads, as far as their values follow from it."""
+    names = {
+        column.name
+        for leaf in walk(plan)
+        if isinstance(leaf, Relation) and leaf.rows is not None and leaf.rows.table.path == base.path
+        for column in leaf.columns
+    }
+    read = (column for column in base.schema.columns if column.name in names)
+    return json.dumps([replace(one, comment=None, default=None).to_json() for one in read], sort_keys=True)
 
 
 def relation(catalyst: Catalyst, columns: Sequence[Column], made: JavaObject, name: str) -> Relation:

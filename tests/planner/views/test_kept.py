@@ -434,6 +434,33 @@ def test_a_field_that_has_the_name_of_another_is_not_taken_for_it(
         view.refresh()
 
 
+def test_hidden_tables_go_on_when_a_table_gets_a_column_or_an_index(
+    catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for rows in ("SHALLOW_ROWS", "WHOLE_ROWS", "ORDERED_ROWS"):
+        monkeypatch.setattr(f"planner.views.keep.{rows}", 0)
+    queries = {
+        "v0": PARTED["newest"],
+        "v1": DEEP["an aggregate of aggregates"],
+        "v2": "SELECT id, n FROM sales ORDER BY id DESC LIMIT 3",
+        "v3": "SELECT s.id, c.shop FROM sales s LEFT JOIN closed c ON s.n = c.since",
+        "v4": "SELECT shop, count(*) AS c FROM (SELECT * FROM sales) q GROUP BY shop",
+    }
+    for name, query in queries.items():
+        catalog.create_view(name, query, spark=spark)
+    before = {name: {table.uuid for table in stages(catalog.table(name))} for name in queries}
+    catalog.sql("ALTER TABLE sales ADD COLUMN more INT AFTER shop")
+    catalog.sql("ALTER TABLE sales ADD INDEX (item)")
+    catalog.sql("ALTER TABLE closed ADD COLUMN more INT")
+    catalog.sql("UPDATE sales SET more = id, n = n + 1 WHERE id < 5", spark)
+    another = Catalog(catalog.warehouse, optimize=planner.optimize)
+    for name, query in queries.items():
+        assert another.view(name, spark).refresh()
+        assert rows_of(catalog, name) == expected(catalog, query), name
+        assert before[name], name
+        assert {table.uuid for table in stages(catalog.table(name))} == before[name], name
+
+
 def test_a_hidden_table_of_which_all_rows_are_computed_gets_what_differs(
     catalog: Catalog, spark: SparkSession, go_by_changes: SetWay, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -178,8 +178,9 @@ class _Reading:
             if (view := self._view(reference)) is not None:
                 tables[name] = partial(self._of_view, reference, view, query.subject, inside)
             elif _is_in_catalog(context, spark, reference, query.subject):
-                scan = Scan(self._pinned(reference), self.is_streaming, query.subject)
-                tables[name] = partial(self._seen, reference, partial(scan.rows, context, spark))
+                seen = self._seen(reference)
+                scan = Scan(self._pinned(reference), self.is_streaming, query.subject, seen)
+                tables[name] = partial(self._rows_of, scan)
             names.append(name if name in tables else None)
         text, frames = query.over(names), {name: scan() for name, scan in tables.items()}
         by_text = bool(frames) and (self.is_streaming or any(map(self._looks_up, references)))
@@ -222,13 +223,16 @@ class _Reading:
         state = {"scan.mode": "from-snapshot", "scan.snapshot-id": str(snapshot)}
         return replace(reference, options={**reference.options, **state})
 
-    def _seen(self, reference: Reference, rows: Callable[[], DataFrame]) -> DataFrame:
-        """A table's rows with the columns that the query may see: those that came later are left out."""
-        df = rows()
+    def _seen(self, reference: Reference) -> tuple[str, ...] | None:
+        """The columns of a table that the query may see: those that came later are left out; None: all."""
         if not self.columns or split(reference.name)[1] is not None:
-            return df
-        known = self.columns.get(self.context.databases.resolve(reference.name).path, ())
-        found = [column for column in known if column in df.columns]
+            return None
+        return self.columns.get(self.context.databases.resolve(reference.name).path)
+
+    def _rows_of(self, scan: Scan) -> DataFrame:
+        """A table's rows with the columns that the query may see, in their order of then."""
+        df = scan.rows(self.context, self.spark)
+        found = [column for column in scan.only or () if column in df.columns]
         return df if not found or found == df.columns else df.select(*map(quoted, found))
 
     def _view(self, reference: Reference) -> _View | None:

@@ -144,11 +144,19 @@ def _looks_up_latest(spark: SparkSession) -> bool:
 
 @dataclass(frozen=True)
 class Scan:
-    """One table of a query, and how the query reads it; ``subject`` begins every refusal."""
+    """One table of a query, and how the query reads it.
+
+    Attributes:
+        reference: where the query names the table.
+        is_streaming: whether it reads changes.
+        subject: begins every refusal.
+        only: the columns that the query may see; None for all.
+    """
 
     reference: Reference
     is_streaming: bool
     subject: str
+    only: tuple[str, ...] | None = None
 
     @property
     def _reads_changes(self) -> bool:
@@ -348,12 +356,21 @@ class Scan:
 
     def _columns(self, schema: TableSchema) -> tuple[str, ...] | None:
         """The columns that the query may need, at least one of them; None: all."""
-        mentioned = self.reference.columns
-        return None if mentioned is None else columns_for(schema, lambda name: name.lower() in mentioned)
+        return None if self._may_need_all else columns_for(schema, self._may_need)
 
     def _computed(self, schema: TableSchema) -> list[str] | None:
+        if self._may_need_all:
+            return None
+        return [column.name for column in schema.computed if self._may_need(column.name)]
+
+    @property
+    def _may_need_all(self) -> bool:
+        return self.reference.columns is None and self.only is None
+
+    def _may_need(self, name: str) -> bool:
         mentioned = self.reference.columns
-        return None if mentioned is None else [c.name for c in schema.computed if c.name.lower() in mentioned]
+        is_mentioned = mentioned is None or name.lower() in mentioned
+        return is_mentioned and (self.only is None or name in self.only)
 
     def _refusal(self, why: str) -> SchemaError:
         return SchemaError(
