@@ -505,6 +505,10 @@ class Catalyst:
     def _null_as(self, expr: JavaObject) -> JavaObject:
         return self._made.Literal.create(None, expr.dataType())
 
+    def collation_key(self, expr: JavaObject) -> JavaObject:
+        """Bytes that are equal where a text's collation calls two texts equal."""
+        return self._made.CollationKey(expr)
+
     def conjunction(self, left: JavaObject, right: JavaObject) -> JavaObject:
         """Both conditions."""
         return self._made.And(left, right)

@@ -66,7 +66,13 @@ READ_ROWS: Final = 200_000
 _KEY: Final = "key_"
 
 _NO_HASH: Final = ("collate", "map<", "variant")
-"""Parts of the names of types whose equal values may have other hashes, or have none."""
+"""Parts of the names of types whose equal values may have other hashes, or have none.
+
+Of a text with a collation, which may be equal to others, the key of its collation is hashed instead.
+"""
+
+_COLLATED: Final = -2_060_000_000
+"""Ids for such keys, below those that other parts of the planner draw."""
 
 
 @dataclass(frozen=True)
@@ -309,7 +315,7 @@ class PartitionTable:
             names = [f"{COLUMN}{number}" for number in range(len(part.needed))]
             touched = TouchedRows(catalyst, source, names)
             leaf = relation(catalyst, part.needed, touched.leaf, "partitions")
-            made = _hashed(_named(planning.built(part.over(leaf)), part))
+            made = _hashed(catalyst, _named(planning.built(part.over(leaf)), part))
         if not can_keep(made.schema, _looked_up(indexes)):
             return None
         return cls(planning, part, source, touched, made, indexes)
@@ -422,9 +428,9 @@ def _hidden_rows(
     names = [f"{COLUMN}{number}" for number in range(len(part.needed))]
     keys = [f"{_KEY}{number}" for number in range(len(part.keys))]
     rows = planning.built(part.rows).toDF(*names, *keys)
-    if any(word in rows.schema[key].dataType.simpleString() for key in keys for word in _NO_HASH):
+    if not all(_can_be_hashed(rows.schema[key].dataType) for key in keys):
         return None
-    hashed = _hashed(rows)
+    hashed = _hashed(planning.catalyst, rows)
     if not can_keep(hashed.schema, [[PARTITION]]):
         return None
     return RowsTable(planning, part.rows, part.tables, hashed, keep(hashed), [[PARTITION]], part.needed)
@@ -435,8 +441,22 @@ def _named(made: DataFrame, part: Partitions) -> DataFrame:
     return made.toDF(*columns, *(f"{_KEY}{number}" for number in range(len(part.keys))))
 
 
-def _hashed(rows: DataFrame) -> DataFrame:
+def _can_be_hashed(type_: t.DataType) -> bool:
+    """Whether values that tell partitions apart are found by a hash."""
+    is_text = isinstance(type_, t.StringType)
+    return is_text or not any(word in type_.simpleString() for word in _NO_HASH)
+
+
+def _hashed(catalyst: Catalyst, rows: DataFrame) -> DataFrame:
     """The rows with a hash in place of the columns that tell partitions apart."""
     keys = [name for name in rows.columns if name.startswith(_KEY)]
     others = [name for name in rows.columns if not name.startswith(_KEY)]
+    collated = [name for name in keys if "collate" in rows.schema[name].dataType.simpleString()]
+    if collated:
+        made = catalyst.analyzed(rows)
+        outputs = dict(zip(rows.columns, catalyst.output(made), strict=True))
+        for number, name in enumerate(collated):
+            key = catalyst.collation_key(outputs[name])
+            outputs[name] = catalyst.alias(key, name, _COLLATED - number)
+        rows = catalyst.dataframe(catalyst.project([*outputs.values()], made))
     return rows.select(*others, F.xxhash64(*keys).alias(PARTITION))

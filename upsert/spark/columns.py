@@ -5,11 +5,12 @@ Spark checks no schema when a Python source is written, so it is checked here.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 import pyarrow as pa
-from pyspark.sql.types import DataType, NullType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StringType, StructField, StructType
 
 from upsert import nested, types
 from upsert.errors import CorruptTableError, SchemaError
@@ -214,13 +215,36 @@ def stored_text(value: str, column: Column) -> str:
 
 def stored_type(field: StructField, of: str) -> pa.DataType:
     """The type in which a table stores a column of Spark's; a ``SchemaError`` where no table can have it."""
+    got = field.dataType.simpleString().upper()
+    refusal = f"{of}: column {field.name!r} must be of a type that a table can have, got {got}"
+    if _has_collation(field.dataType):
+        raise SchemaError(
+            f"{refusal}: its texts are compared by their bytes; write CAST({field.name} AS "
+            f"{_without_collation(field.dataType)}) in the query"
+        )
     try:
         return types.from_json(field.dataType.jsonValue())
     except CorruptTableError:
-        raise SchemaError(
-            f"{of}: column {field.name!r} must be of a type that a table can have, got "
-            f"{field.dataType.simpleString().upper()}; cast it"
-        ) from None
+        raise SchemaError(f"{refusal}; cast it") from None
+
+
+def _without_collation(type_: DataType) -> str:
+    """A type with texts that have no collation, as SQL names it."""
+    return "STRING" if isinstance(type_, StringType) else re.sub(r" collate \w+", "", type_.simpleString())
+
+
+def _has_collation(type_: DataType) -> bool:
+    """Whether a type is, or contains, that of texts with a collation."""
+    match type_:
+        case StringType():
+            return not type_.isUTF8BinaryCollation()
+        case ArrayType():
+            return _has_collation(type_.elementType)
+        case MapType():
+            return _has_collation(type_.keyType) or _has_collation(type_.valueType)
+        case StructType():
+            return any(_has_collation(field.dataType) for field in type_.fields)
+    return False
 
 
 def column_of(field: StructField, of: str) -> Column:

@@ -696,6 +696,62 @@ def test_equal_keys_of_partitions_are_one_and_null_is_a_key(
         assert sorted((row["low"], row["high"]) for row in got) == sorted(found), change_
 
 
+COLLATED = {
+    "groups": """SELECT lower(CAST(c AS STRING)) AS c, high, n FROM (SELECT item COLLATE UTF8_LCASE AS c,
+        max(n) AS high, count(*) AS n FROM sales GROUP BY item COLLATE UTF8_LCASE)""",
+    "sums": "SELECT sum(n) AS n, count(*) AS c FROM sales GROUP BY item COLLATE UTF8_LCASE, shop",
+    "windows": """SELECT id, row_number() OVER (PARTITION BY item COLLATE UNICODE_CI ORDER BY id) AS p
+        FROM sales""",
+    "joins": """SELECT s.id, c.shop FROM sales s JOIN sales t ON s.item COLLATE UTF8_LCASE = t.item
+        LEFT JOIN closed c ON c.since = t.n""",
+}
+
+
+@pytest.mark.parametrize(
+    "names", [["groups"], pytest.param(["sums", "windows", "joins"], marks=pytest.mark.long)]
+)
+def test_texts_that_a_collation_calls_equal_are_one_group_and_one_key(
+    catalog: Catalog, spark: SparkSession, names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("planner.views.keep.WHOLE_ROWS", 0)
+    views = {name: catalog.create_view(f"v{n}", COLLATED[name], spark=spark) for n, name in enumerate(names)}
+    for name in {"groups", "sums"}.intersection(names):
+        assert "those with changed rows are computed again, all others stay" in views[name].explain(), name
+    for change_ in (
+        "UPDATE sales SET item = CASE WHEN id % 2 = 0 THEN 'PEAR' ELSE 'É' END WHERE id % 3 = 0",
+        "INSERT INTO sales (id, shop, item, n) VALUES (3, 1, 'FIG', 99), (91, 1, 'é', 7)",
+    ):
+        catalog.sql(change_, spark)
+        for name, view in views.items():
+            assert view.refresh()
+            found = catalog.sql(COLLATED[name], spark)
+            assert isinstance(found, Frame)
+            assert rows_of(catalog, view.name) == counted(found.df.toArrow()), (name, change_)
+
+
+@pytest.mark.parametrize(
+    ("column", "type_"),
+    [
+        ("item COLLATE UTF8_LCASE", "STRING"),
+        ("named_struct('i', item COLLATE UNICODE_CI)", "struct<i:string>"),
+        ("array(item COLLATE UTF8_LCASE)", "array<string>"),
+    ],
+)
+def test_a_view_that_shows_a_text_with_a_collation_is_refused_with_the_remedy(
+    catalog: Catalog, spark: SparkSession, column: str, type_: str
+) -> None:
+    remedy = re.escape(f"; write CAST(i AS {type_}) in the query")
+    with pytest.raises(
+        SchemaError, match=f"column 'i' must be of a type .* COLLATE U.* by their bytes{remedy}"
+    ):
+        catalog.create_view("v", f"SELECT id, {column} AS i FROM sales", spark=spark)
+    query = f"SELECT id, CAST(i AS {type_}) AS i FROM (SELECT id, {column} AS i FROM sales)"
+    catalog.create_view("v", query, spark=spark)
+    found = catalog.sql(query, spark)
+    assert isinstance(found, Frame)
+    assert rows_of(catalog, "v") == counted(found.df.toArrow())
+
+
 @pytest.mark.parametrize(("by", "is_kept"), [(", g", True), ("", False)])
 def test_rows_join_sessions_and_part_them(
     catalog: Catalog, spark: SparkSession, by: str, is_kept: bool, monkeypatch: pytest.MonkeyPatch
