@@ -29,11 +29,13 @@ class Settings(JoinSettings):
     """The options of one call, converted, and what belongs to one query and is no option of the session.
 
     `sink_key` is the primary key of the table that the result goes to, () for a table without one, None if it
-    is not known. `start_from` is the checkpoint of the query that the joins continue, None for none.
+    is not known. `start_from` is the checkpoint of the query that the joins continue, None for none. `small`
+    are the folders of tables that an earlier plan of a view has taken for small, see `planner.views.stages`.
     """
 
     sink_key: tuple[str, ...] | None = None
     start_from: str | None = None
+    small: frozenset[str] = frozenset()
 
     @classmethod
     def of_query(

@@ -41,6 +41,7 @@ from planner.views.stages import (
     meant,
     needs_all_rows,
     shown,
+    small_sides,
     stages_of,
     why_not,
 )
@@ -100,7 +101,10 @@ class KeptView:
         is_lasting: whether it holds for other versions than those of the query that it was made of.
         is_unique: whether the view's key is proven, so that changes need not be compared with its rows.
         part: how its rows are computed, and from which hidden tables.
+        small: uuids of the small tables that its query joins without equality.
     """
+
+    small: frozenset[str] = frozenset()
 
     def __init__(
         self,
@@ -170,9 +174,11 @@ class DeepView:
         is_lasting: as of a `KeptView`.
         is_unique: as of a `KeptView`.
         part: as of a `KeptView`.
+        small: as of a `KeptView`.
     """
 
     is_incremental: Final = True
+    small: frozenset[str] = frozenset()
 
     def __init__(self, results: Sequence[KeptTable], rest: KeptView | DeepView) -> None:
         """Of a query's aggregates, and of the query over these."""
@@ -212,11 +218,15 @@ def kept(df: DataFrame, view: ViewShape, settings: Settings) -> KeptView | DeepV
         ConfigurationError: the view must be refreshed by what has changed, and cannot.
     """
     catalyst = Catalyst(df)
-    planning = Planning(catalyst, OneTask(small_session(df.sparkSession)), settings, view)
     joined = unnested(catalyst, catalyst.analyzed(df))
+    plan = read_plan(catalyst, catalyst.dataframe(joined))
+    leaves = (leaf.rows for leaf in walk(plan) if isinstance(leaf, Relation))
+    uuids = {rows.table.path: Table.open(rows.table.path).uuid for rows in leaves if rows is not None}
+    settings = replace(settings, small=frozenset(path for path in uuids if uuids[path] in view.small))
+    planning = Planning(catalyst, OneTask(small_session(df.sparkSession)), settings, view)
     found = _kept(planning, catalyst.dataframe(joined), not catalyst.has_subqueries(joined))
+    found.small = frozenset(uuids[path] for path in small_sides(plan, settings))
     if view.must_be_incremental and not found.is_incremental:
-        plan = read_plan(catalyst, catalyst.dataframe(joined))
         raise ConfigurationError(
             f"view {os.path.basename(view.folder)!r}: option 'refresh' = 'incremental' must be possible, got "
             f"a query of which {why_not(plan, settings)}; or leave the option out"

@@ -56,6 +56,10 @@ _ROW_BY_ROW = (Changelog, DeltaJoin, Filter, Generate, Project, SlidingWindows, 
 SMALL_SIDE_ROWS: Final = 5_000
 """Tables of so few rows may be joined without equality, each changed row of the others with all of them."""
 
+_STAY_SMALL: Final = 2
+"""Those that an earlier plan of the view has joined so stay so up to so many times the rows: of a table whose
+size goes up and down a little, the view would be kept in another way by each process."""
+
 Tables = tuple[tuple[ManagedTable, int], ...]
 """Tables that a query reads, each once, and the data version of each that it reads."""
 
@@ -131,7 +135,7 @@ def changes_of(plan: Plan, settings: Settings) -> Changes | None:
     """The query over changes, if it is delta joins and what works row by row; None for any other."""
     if isinstance(plan, Opaque) and plan.name == "Sort":
         plan = plan.inputs[0]  # a table has no order
-    over_changes, tables, still = _over_changes(plan, _ids())
+    over_changes, tables, still = _over_changes(plan, settings, _ids())
     if not tables:
         return None
     key = [column for column in over_changes.columns if column.name in (settings.sink_key or ())]
@@ -196,7 +200,7 @@ def _used_outside(whole: Plan, part: Plan) -> set[int]:
 
 def why_not(plan: Plan, settings: Settings) -> str:
     """Why neither a query nor an aggregate of it can be computed from changes."""
-    over_changes, tables, _ = _over_changes(plan, _ids())
+    over_changes, tables, _ = _over_changes(plan, settings, _ids())
     if not tables:
         return "it reads something else than managed tables"
     refusals = optimize_plan(over_changes, replace(settings, sink_key=None)).refusals
@@ -279,7 +283,7 @@ def _found(plan: Plan, settings: Settings, ids: Iterator[int]) -> Iterator[Stage
 
 
 def _stage(node: Aggregate | Distinct, settings: Settings, ids: Iterator[int]) -> Stage | None:
-    over_changes, tables, still = _over_changes(node, ids)
+    over_changes, tables, still = _over_changes(node, settings, ids)
     if not tables:
         return None
     trace = optimize_plan(over_changes, settings)
@@ -305,13 +309,13 @@ def _is_row_by_row(plan: Plan) -> bool:
     return (is_linear or isinstance(plan, _ROW_BY_ROW)) and all(map(_is_row_by_row, children(plan)))
 
 
-def _over_changes(plan: Plan, ids: Iterator[int]) -> tuple[Plan, Tables, Folders]:
+def _over_changes(plan: Plan, settings: Settings, ids: Iterator[int]) -> tuple[Plan, Tables, Folders]:
     """The plan over the changes of its tables, its tables, and those that stand still.
 
     No tables if it reads anything else.
     """
     tables: dict[str, tuple[ManagedTable, int]] = {}
-    still = _still(plan)
+    still = _still(plan, settings)
 
     def changelog(leaf: Plan) -> Plan:
         if not isinstance(leaf, Relation) or leaf.rows is None or leaf.rows.snapshot is None:
@@ -328,24 +332,30 @@ def _over_changes(plan: Plan, ids: Iterator[int]) -> tuple[Plan, Tables, Folders
     return changed, tuple(tables.values()) if all(one in still for one in found) else (), still
 
 
-def _still(plan: Plan) -> Folders:
+def small_sides(plan: Plan, settings: Settings) -> Folders:
+    """Folders of the small tables that a query joins with others, and not by an equality of columns."""
+    return frozenset(_resting(plan, (), settings.small))
+
+
+def _still(plan: Plan, settings: Settings) -> Folders:
     """Folders of the small tables with which a plan joins others, and not by an equality of columns.
 
     Nothing finds the rows that a change there meets, so it is not followed; while they rest all others are.
     """
-    found = set(_resting(plan, ()))
+    found = small_sides(plan, settings)
     folders = [_folder(leaf) for leaf in walk(plan) if isinstance(leaf, Relation)]
     # one that is read elsewhere too changes there; and something must be left that changes
     return frozenset(one for one in found if folders.count(one) == 1) if set(folders) - found else frozenset()
 
 
-def _resting(plan: Plan, above: tuple[Expr, ...]) -> Iterator[str]:
+def _resting(plan: Plan, above: tuple[Expr, ...], known: Folders) -> Iterator[str]:
     """Folders of the sides that rest.
 
     Args:
         plan: a query or a part of it.
         above: the conditions over it that are of the same tree of inner joins: that has no order, so two
             tables without an equality are found by way of a third.
+        known: folders of the tables that an earlier plan of the view has taken for small.
     """
     conditions: tuple[Expr, ...] = ()
     match plan:
@@ -354,12 +364,12 @@ def _resting(plan: Plan, above: tuple[Expr, ...]) -> Iterator[str]:
         case Project():
             conditions = above
     if isinstance(plan, Join) and not any(map(_equates_columns, conjuncts(plan.condition))):
-        yield from _small_side(plan, above)
+        yield from _small_side(plan, above, known)
     for child in children(plan):
-        yield from _resting(child, conditions)
+        yield from _resting(child, conditions, known)
 
 
-def _small_side(join: Join, above: tuple[Expr, ...]) -> Iterator[str]:
+def _small_side(join: Join, above: tuple[Expr, ...], known: Folders) -> Iterator[str]:
     sides: tuple[Plan, ...] = ()
     match join.kind:
         case "inner" | "cross":
@@ -372,7 +382,7 @@ def _small_side(join: Join, above: tuple[Expr, ...]) -> Iterator[str]:
             sides = (join.left,)
         case "left outer" | "left semi" | "left anti":
             sides = (join.right,)
-    if small := [side for side in sides if _is_small(side)]:
+    if small := [side for side in sides if _is_small(side, known)]:
         yield from (_folder(leaf) for leaf in walk(min(small, key=_rows_of)) if isinstance(leaf, Relation))
 
 
@@ -387,12 +397,13 @@ def _equates_columns(part: Expr) -> bool:
     return is_equality and all(isinstance(without_widening(one), Column) for one in part.args)
 
 
-def _is_small(plan: Plan) -> bool:
+def _is_small(plan: Plan, known: Folders) -> bool:
     if not all(isinstance(node, _RESTING) for node in walk(plan)):
         return False
     tables = [leaf.rows for leaf in walk(plan) if isinstance(leaf, Relation)]
     are_pinned = all(rows is not None and rows.snapshot is not None for rows in tables)
-    return are_pinned and _rows_of(plan) <= SMALL_SIDE_ROWS
+    are_known = all(rows is not None and rows.table.path in known for rows in tables)
+    return are_pinned and _rows_of(plan) <= SMALL_SIDE_ROWS * (_STAY_SMALL if are_known else 1)
 
 
 def _rows_of(plan: Plan) -> int:

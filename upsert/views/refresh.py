@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from tempfile import TemporaryDirectory
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 
 import pyarrow as pa
 from cachetools import LRUCache
@@ -93,6 +93,8 @@ class ViewShape:
         must_be_incremental: whether a query that cannot be kept by what has changed is refused.
         scratch: folder for empty tables in the place of hidden ones that are not there, if only the
             explanation is wanted, so that nothing is brought anywhere.
+        small: uuids of the tables that its query joined without equality, as small ones, when its rows were
+            last computed.
     """
 
     folder: str
@@ -100,6 +102,14 @@ class ViewShape:
     key: tuple[str, ...]
     must_be_incremental: bool = False
     scratch: str | None = None
+    small: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, table: Table) -> Self:
+        """That of a view's table."""
+        refresh = table.snapshot().info.refresh
+        small = frozenset(() if refresh is None else refresh.small)
+        return cls(table.root, table.uuid, table.schema.primary_key, small=small)
 
 
 @dataclass(frozen=True)
@@ -206,6 +216,10 @@ class Kept(Protocol):
     @property
     def is_unique(self) -> bool:
         """Whether the view's key is proven to tell the rows of its query apart; without one it is."""
+
+    @property
+    def small(self) -> frozenset[str]:
+        """Uuids of the small tables that its query joins without equality."""
 
     @property
     def explanation(self) -> Explained:
@@ -382,7 +396,9 @@ class Refresher:
             computed = self._computed(prepared, head, versions, costs)
             changes = self._changes(table, head, computed, prepared)
             reach(POINTS[0])
-            stands_for = StandsFor(versions, head.info.data_version, computed.refresh)
+            small = () if prepared.kept is None else tuple(sorted(prepared.kept.small))
+            refresh = replace(computed.refresh, small=small)
+            stands_for = StandsFor(versions, head.info.data_version, refresh)
             frames.commit(changes, self.path, stands_for)
 
         tried(Costs.after(head.info.refresh, head.info.time_ms), run)
@@ -390,7 +406,7 @@ class Refresher:
     def explain(self, versions: Versions) -> Explained:
         """What a refresh to some versions reads and computes."""
         table = Table.open(self.path, self.uuid)
-        shape = ViewShape(table.root, table.uuid, table.schema.primary_key)
+        shape = ViewShape.of(table)
         spark = self.own_session(self.spark)
         with _active(spark):
             return explained(self.plan, shape, table.options.refresh, self.rows_at(spark, versions))
@@ -430,7 +446,7 @@ class Refresher:
             )
         kept = None
         if mode != "full" and self.plan is not None:
-            shape = ViewShape(table.root, table.uuid, table.schema.primary_key, mode == "incremental")
+            shape = replace(ViewShape.of(table), must_be_incremental=mode == "incremental")
             with active(spark):
                 kept = self.plan(self.rows_at(spark, versions), shape)
         prepared = Prepared(holds_for, rows, spark, kept)

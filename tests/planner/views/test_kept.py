@@ -461,6 +461,37 @@ def test_hidden_tables_go_on_when_a_table_gets_a_column_or_an_index(
         assert {table.uuid for table in stages(catalog.table(name))} == before[name], name
 
 
+def test_a_small_side_stays_one_up_to_twice_the_rows(
+    catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined = "FROM sales s JOIN closed c ON s.n < c.since"
+    queries = {
+        "rows": f"SELECT id, c.shop {joined}",
+        "sums": f"SELECT id, count(*) AS c {joined} GROUP BY id",
+    }
+
+    def by_changes(limit: int) -> set[bool]:
+        """By another process, which plans on its own, after a change of the large side."""
+        monkeypatch.setattr("planner.views.stages.SMALL_SIDE_ROWS", limit)
+        catalog.sql("UPDATE sales SET n = n + 1 WHERE id < 4", spark)
+        another = Catalog(catalog.warehouse, optimize=planner.optimize)
+        found = set()
+        for name, query in queries.items():
+            view = another.view(name, spark)
+            explained = view.explain()
+            assert view.refresh()
+            assert rows_of(catalog, name) == expected(catalog, query), name
+            found.add("by changes" in explained)
+        return found
+
+    rows = catalog.table("closed").snapshot().row_count
+    for name, query in queries.items():
+        catalog.create_view(name, query, spark=spark)
+    assert by_changes(rows - 1) == {True}
+    assert by_changes(rows // 2 - 1) == {False}
+    assert by_changes(rows - 1) == {False}
+
+
 def test_a_hidden_table_of_which_all_rows_are_computed_gets_what_differs(
     catalog: Catalog, spark: SparkSession, go_by_changes: SetWay, monkeypatch: pytest.MonkeyPatch
 ) -> None:

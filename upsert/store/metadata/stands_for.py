@@ -283,6 +283,7 @@ class Refresh(Jsonable):
         by_tasks: whether the changes were too many for the driver.
         is_first: whether its process has planned and compiled for it.
         clock: what the clock of its process said when it began, until it has ended.
+        small: uuids of the tables that were joined without equality because they were small.
     """
 
     by_changes: bool
@@ -295,6 +296,7 @@ class Refresh(Jsonable):
     by_tasks: bool = field(default=False, metadata=written_with("by_tasks"))
     is_first: bool = field(default=False, metadata=written_with("is_first"))
     clock: str = field(default="", metadata=written_with("clock"))
+    small: tuple[str, ...] = field(default=(), metadata=written_with("small"))
 
     @classmethod
     def now(
