@@ -1,12 +1,19 @@
-"""Sessions of Spark as benchmarks start them, each for two cores unless it says otherwise."""
+"""Sessions of Spark as benchmarks start them, each for two cores unless it says otherwise.
+
+Also the seconds that the micro-batches of a stream take in one.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import time
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 CORES: Final = 2
 SILENT: Final = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
@@ -48,3 +55,29 @@ def for_sinks(title: str) -> SparkSession:
 def untuned(title: str) -> SparkSession:
     """A session with Spark's settings, as a user would start it on this machine."""
     return started(title, {"spark.driver.memory": "4g", "spark.sql.shuffle.partitions": str(CORES)})
+
+
+def batch_seconds(
+    writer: DataStreamWriter,
+    checkpoint: str,
+    *,
+    rows: int,
+    warm_up: int,
+    batches: int,
+) -> list[float]:
+    """Seconds of each micro-batch of so many rows, without those of the warm-up."""
+    query = writer.option("checkpointLocation", checkpoint).start()
+    try:
+        _await_batches(query, warm_up + batches)
+        progress: list[dict[str, Any]] = [json.loads(each.json) for each in query.recentProgress]
+    finally:
+        query.stop()
+    found = [p["durationMs"]["triggerExecution"] / 1000 for p in progress if p["numInputRows"] == rows]
+    return found[warm_up : warm_up + batches]
+
+
+def _await_batches(query: StreamingQuery, count: int) -> None:
+    while query.isActive and (query.lastProgress is None or query.lastProgress["batchId"] < count):
+        time.sleep(0.2)
+    if failure := query.exception():
+        raise failure

@@ -12,25 +12,20 @@ import json
 import os
 import statistics
 import tempfile
-import time
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from bench import RESULTS
-from bench.session import for_sinks
+from bench.session import batch_seconds, for_sinks
 from upsert.managed.frames import write_changes
 from upsert.schema import TableSchema
 from upsert.store.table import Table
 
 ROWS = 2_000_000
 BATCH = 200_000
-WARM_UP = 3
-BATCHES = 12
+BATCHES = {"rows": BATCH, "warm_up": 3, "batches": 12}
 RESULT = RESULTS / "sink.json"
 
 SCHEMA = TableSchema.of(
@@ -82,40 +77,16 @@ def upserts(spark: SparkSession) -> DataFrame:
     )
 
 
-def batch_seconds(
-    writer: DataStreamWriter,
-    checkpoint: str,
-    *,
-    rows: int = BATCH,
-    warm_up: int = WARM_UP,
-    batches: int = BATCHES,
-) -> list[float]:
-    """Seconds of each micro-batch of so many rows, without those of the warm-up."""
-    query = writer.option("checkpointLocation", checkpoint).start()
-    try:
-        _await_batches(query, warm_up + batches)
-        progress: list[dict[str, Any]] = [json.loads(each.json) for each in query.recentProgress]
-    finally:
-        query.stop()
-    found = [p["durationMs"]["triggerExecution"] / 1000 for p in progress if p["numInputRows"] == rows]
-    return found[warm_up : warm_up + batches]
-
-
-def _await_batches(query: StreamingQuery, count: int) -> None:
-    while query.isActive and (query.lastProgress is None or query.lastProgress["batchId"] < count):
-        time.sleep(0.2)
-    if failure := query.exception():
-        raise failure
-
-
 def main() -> None:
     """Measure, print and keep the figures."""
     spark = for_sinks("sink")
     with tempfile.TemporaryDirectory() as folder:
         table = filled_table(folder)
         rows = upserts(spark)
-        sink = batch_seconds(write_changes(rows, table.path), f"{folder}/checkpoint")
-        noop = batch_seconds(rows.repartition(2, "id").writeStream.format("noop"), f"{folder}/noop")
+        sink = batch_seconds(write_changes(rows, table.path), f"{folder}/checkpoint", **BATCHES)
+        noop = batch_seconds(
+            rows.repartition(2, "id").writeStream.format("noop"), f"{folder}/noop", **BATCHES
+        )
         snapshots = len(table.history())
     figures = {
         "rows_per_batch": BATCH,

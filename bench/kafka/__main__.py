@@ -28,8 +28,7 @@ import planner
 import upsert
 from bench import RESULTS
 from bench.kafka import loops
-from bench.session import for_sinks
-from bench.sink import batch_seconds
+from bench.session import batch_seconds, for_sinks
 from upsert.testing import LocalKafka
 
 PARTITIONS: Final = 2
