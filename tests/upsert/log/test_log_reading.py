@@ -22,7 +22,7 @@ from upsert.errors import (
     SnapshotExpiredError,
     UntrackedChangesError,
 )
-from upsert.log import kafka_log, reading
+from upsert.log import kafka_log, planning, reading
 from upsert.managed import log_reader, stepping
 from upsert.schema import Column, TableSchema
 from upsert.store.alterations import AddColumn, RenameColumn, SetOptions
@@ -211,7 +211,7 @@ def test_hold_on_the_files_goes_on_with_the_reader(
     new_table: NewTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Snapshots are needed to tell what a change replaces, and no longer than that."""
-    monkeypatch.setattr(reading, "MOVE_EVERY_S", 0.0)
+    monkeypatch.setattr(planning, "MOVE_EVERY_S", 0.0)
     monkeypatch.setattr(stepping, "PACE_S", 0.0)
     table = new_table()
     all_kinds = Followed(table, **{"consumer-id": "k"})
