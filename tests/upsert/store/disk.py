@@ -1,5 +1,6 @@
 """What lies on the disk beside what a table's snapshots need, and child processes that may be killed."""
 
+import gc
 import os
 import signal
 import traceback
@@ -40,6 +41,8 @@ def start(action: Callable[[], None], failpoint: str | None = None) -> int:
     child = os.fork()
     if child:
         return child
+    # a client of Kafka that the parent has left over must not be collected here: its threads are not
+    gc.freeze()
     try:
         if failpoint is not None:
             os.environ[failpoints.ENVIRONMENT_VARIABLE] = failpoint
