@@ -344,8 +344,10 @@ def normalize_keyed(images: Keyed, records: Keyed, rules: Rules) -> Normalized:
     columns = images.rows.select(records.rows.column_names), records.rows
     schema = columns[1].schema
     rows = pa.concat_tables([pa.Table.from_arrays(part.columns, schema=schema) for part in columns])
+    rows = rows.combine_chunks()  # once, for all that is taken of them
     line = Line.of(images, records, rules)
-    met = encounters(line, rows, rules.compare)
+    # rows that meet have one key
+    met = encounters(line, rows, [name for name in rules.compare if name not in rules.key])
     changes = _changes(line, met, rows, in_line=bool(rules.order_by))
     if rules.order_by:
         return Normalized(changes, _ordered_images(line, met, rows, records.rows, rules))
