@@ -26,7 +26,7 @@ from deltajoin.cli.jobs import follow, kept, tell_restart
 from deltajoin.cli.session import SHOWN_ROWS, Session
 from upsert.errors import ConfigurationError
 from upsert.sql.parser import parse
-from upsert.sql.statements import DescribeTable
+from upsert.sql.statements import DescribeTable, RefreshView
 
 _AGAIN_S: Final = 0.2
 """Between two attempts to cancel what has not ended: a statement may have several jobs in turn."""
@@ -316,6 +316,7 @@ def _execute(
         session = Session(warehouse, output, conf or (), master)
         with ThreadPoolExecutor(1, "statement") as thread, closing(session):
             for one in statements:
-                if must_be_view and isinstance(one, DescribeTable):  # which says what any table is
+                # DESCRIBE says what any table is; REFRESH starts Spark first, which takes some seconds
+                if isinstance(one, RefreshView) or (must_be_view and isinstance(one, DescribeTable)):
                     session.catalog.view(one.name)
             _run_and_follow(";\n".join(texts), session, thread, output)

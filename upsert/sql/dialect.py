@@ -6,6 +6,7 @@ Only the parser is used. The text that Spark gets is the user's own, with tables
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -173,7 +174,21 @@ def tokens_of(text: str, subject: str) -> list[Token]:
     try:
         return CatalogDialect().tokenize(text)
     except TokenError as cause:
-        raise SchemaError(f"{subject}: the text has an open quote or comment: {cause}") from None
+        raise SchemaError(
+            f"{subject}: the text has an open quote or comment: {_opened(text, cause)}"
+        ) from None
+
+
+_MISSING: Final = re.compile(r"Missing (.+) from [0-9]+:([0-9]+)", re.DOTALL)
+
+
+def _opened(text: str, error: TokenError) -> str:
+    """What a text opens and does not close, and where."""
+    quote = _MISSING.fullmatch(str(error.__cause__))
+    sign, at = (quote[1], int(quote[2])) if quote is not None else ("/*", text.rfind("/*"))
+    if not text.startswith(sign, max(at, 0)):
+        return str(error)
+    return f"what {sign} begins at {position(text, at)} has no end"
 
 
 def refusal(subject: str, why: str, text: str, token: Token | None) -> SchemaError:

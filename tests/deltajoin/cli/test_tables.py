@@ -114,6 +114,8 @@ def test_a_table_is_compacted_and_its_past_given_up(run: Run, fruit: Table) -> N
         (("changes", "fruit", "--follow", "--until", "2"), 1, "--follow has no end"),
         (("head", "fruit", "--snapshot", "9"), 1, "9"),
         (("head",), 2, "Missing argument"),
+        (("view", "refresh", "fruits"), 4, "did you mean 'fruit'?"),
+        (("view", "refresh", "fruit"), 1, "'fruit' is a table, and no materialized view"),
     ],
 )
 def test_a_wrong_command_gives_one_message_and_its_code(

@@ -194,9 +194,18 @@ class TestScript:
         with pytest.raises(SchemaError, match="found 'd' at line 3, column 14"):
             parse(second.text)
 
-    def test_open_quote_is_refused(self) -> None:
-        with pytest.raises(SchemaError, match="script: the text has an open quote or comment"):
-            list(split_statements("SELECT 1; SELECT 'a"))
+    @pytest.mark.parametrize(
+        ("text", "where"),
+        [
+            ("SELECT 1;\nSELECT 'it''s", "' begins at line 2, column 8"),
+            ("DROP TABLE `x; --\n", "` begins at line 1, column 12"),
+            ("SELECT 1; /* */ /* 'a'", "/* begins at line 1, column 17"),
+        ],
+    )
+    def test_open_quote_is_refused_with_its_place(self, text: str, where: str) -> None:
+        with pytest.raises(SchemaError) as error:
+            list(split_statements(text))
+        assert str(error.value) == f"script: the text has an open quote or comment: what {where} has no end"
 
 
 class TestOptions:
