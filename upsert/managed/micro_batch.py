@@ -149,7 +149,7 @@ class WriteStep:
         if not read.num_rows:
             return read
         if self.source.chosen is None:
-            return planned.computed(read, self.source.schema, session)
+            return planned.computed(read, self.source.schema, session, is_observed=self.source.is_observed)
         return read.select(list(self.source.chosen)).rename_columns(self.columns)
 
     def _read(self, planned: PlannedBatch) -> pa.Table | None:

@@ -113,10 +113,12 @@ class PlannedBatch:
             leaf = leaf.child()
         return cls(execution, leaf) if name == "StreamingDataSourceV2ScanRelation" else None
 
-    def computed(self, rows: pa.Table, schema: StructType, spark: SparkSession) -> pa.Table:
+    def computed(
+        self, rows: pa.Table, schema: StructType, spark: SparkSession, *, is_observed: bool
+    ) -> pa.Table:
         """What the query makes of rows of its source, at least one, which have this schema.
 
-        What it observes of them is told in its progress.
+        If it is observed, the figures of these rows are told in its progress.
         """
         jvm = java_of(spark)
         seq = jvm.org.apache.spark.api.python.PythonUtils.toSeq
@@ -133,6 +135,8 @@ class PlannedBatch:
         plan = over(self._execution.optimizedPlan())
         made = jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan)
         found = arrow_of(DataFrame(made, spark))
+        if not is_observed:
+            return found
         plans = [each.executedPlan() for each in (self._execution, made.queryExecution())]
         for own, other in zip(*(_figures(spark, plan) for plan in plans), strict=True):
             own.merge(other)
