@@ -1,4 +1,4 @@
-"""The Spark formats of this package, made known to a session."""
+"""The Spark formats of this package, made known to a session; above `upsert.spark`: it knows their files."""
 
 from __future__ import annotations
 

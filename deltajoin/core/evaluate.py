@@ -52,13 +52,13 @@ from upsert.rowkind import ROW_KIND_COLUMN, every_kind
 class Outgoing:
     """How rows with all columns become those that come out: which rows and columns do.
 
-    ``must_net``: whether different rows may be equal in what comes out of them.
+    ``must_consolidate``: whether different rows may be equal in what comes out of them.
     """
 
     schema: pa.Schema
     keep: Condition | None
     is_all: bool
-    must_net: bool
+    must_consolidate: bool
 
     @classmethod
     def of(cls, spec: DeltaJoinSpec, everything: pa.Schema) -> Self:
@@ -66,13 +66,13 @@ class Outgoing:
         schema = pa.schema([everything.field(name) for name in (*spec.columns, ROW_KIND_COLUMN)])
         known = determined(spec.tree, emitted(spec))
         selected = {Ref(table, name) for table in spec.visible for name in spec.tables[table].select}
-        must_net = spec.is_net and not selected <= known
-        return cls(schema, spec.keep, schema.names == everything.names, must_net)
+        must_consolidate = spec.is_net and not selected <= known
+        return cls(schema, spec.keep, schema.names == everything.names, must_consolidate)
 
     def rows(self, batches: Iterable[pa.RecordBatch], *, can_cancel: bool) -> Iterator[pa.RecordBatch]:
         """What comes out of consolidated rows; ``can_cancel`` is false where all of them have one sign."""
         chosen = (some for batch in batches if (some := self._chosen(batch)).num_rows)
-        if self.must_net and can_cancel:
+        if self.must_consolidate and can_cancel:
             yield from consolidate_batches(list(chosen))
         else:
             yield from chosen

@@ -82,7 +82,7 @@ def changes_between(
     options: Mapping[str, str] = {},
     columns: Sequence[str] | None = None,
 ) -> DataFrame:
-    """The net changes of a table between two data versions as a batch DataFrame, ``_row_kind`` last.
+    """The consolidated changes of a table between two data versions as a batch DataFrame, ``_row_kind`` last.
 
     Args:
         spark: the session; the format is registered in it.

@@ -553,7 +553,9 @@ class Table:
         columns: Sequence[str] | None = None,
         where: Where | None = None,
     ) -> pa.Table:
-        """The net changes between two snapshots, ``_row_kind`` last; see ``upsert.store.read.changes``.
+        """The consolidated changes from one snapshot to another, ``_row_kind`` last.
+
+        What a row did in between does not show: it is as it was at the first, and as it is at the second.
 
         Args:
             since: id of a snapshot; 0 for the empty table.
@@ -605,7 +607,7 @@ class Table:
         skip_untracked: bool = False,
         share: KeyShare | None = None,
     ) -> pa.Table:
-        """The net changes of one step, of all buckets and keys or some. See ``upsert.store.read.changes``.
+        """The consolidated changes of one step, of all buckets and keys or some.
 
         With ``skip_untracked``, commits without tracking are passed over: no state of the table follows.
 

@@ -257,7 +257,7 @@ class Scan:
             raise TableNotFoundError(f"{self.subject}: {cause}, at {self.reference.position}") from None
 
     def _between(self, spark: SparkSession, table: Table, changes: ChangesBetween) -> DataFrame:
-        """The net changes between two states, with the columns of the table: fewer would hide changes."""
+        """The consolidated changes between two states, in all columns of the table: fewer would hide some."""
         if self.is_streaming:
             raise self._refusal(
                 "table_changes is for batches, a stream reads the changes of the table itself; name the "

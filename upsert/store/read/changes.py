@@ -30,7 +30,7 @@ from upsert.store.files.data_file import DataFile
 from upsert.store.paths import Partition
 from upsert.store.predicate import Filter
 from upsert.store.read.change_files import EVERYTHING, ChangeFiles, Scope, change_files
-from upsert.store.read.images import KeptStep, net
+from upsert.store.read.images import KeptStep, changes_since
 from upsert.store.read.shares import (
     PIECE_BYTES,
     KeyShare,
@@ -60,7 +60,7 @@ def changes(
     columns: Sequence[str] | None = None,
     scope: Scope = EVERYTHING,
 ) -> pa.Table:
-    """The net changes between two snapshots; see ``changes_between`` and ``Table.changes``."""
+    """The consolidated changes between two snapshots; see ``changes_between`` and ``Table.changes``."""
     target = table.snapshot(until).info.data_version
     base = 0 if since == 0 else table.snapshot(since).info.data_version
     if until is not None and until < since:
@@ -81,7 +81,7 @@ def changes_between(
     scope: Scope = EVERYTHING,
     share: KeyShare | None = None,
 ) -> pa.Table:
-    """The net changes of one step: at most one per key, ``-U`` just before its ``+U``.
+    """The consolidated changes of one step: at most one per key, ``-U`` just before its ``+U``.
 
     A key whose images are equal in ``columns`` has not changed. In a table without primary key the counts of
     equal rows are consolidated, and a row that exists n times more or less comes n times.
@@ -196,7 +196,7 @@ def _of_runs(
         elif base is None:
             yield with_row_kind(present(layout, merge_runs(layout, within)).select(names), INSERT)
         else:
-            yield net(base, within, names)
+            yield changes_since(base, within, names)
 
 
 def _by_partition(files: Sequence[TouchedFile]) -> Iterable[list[TouchedFile]]:

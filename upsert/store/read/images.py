@@ -104,7 +104,7 @@ class Images:
         return with_row_kind(gather(images, rows), kinds)
 
 
-def net(base: Snapshot, runs: Sequence[SortedRows], names: Sequence[str]) -> pa.Table:
+def changes_since(base: Snapshot, runs: Sequence[SortedRows], names: Sequence[str]) -> pa.Table:
     """The changes of the keys of some runs since a base: of a table with a primary key, oldest run first.
 
     The rows have these columns and the key's.
