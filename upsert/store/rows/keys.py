@@ -103,7 +103,7 @@ def _in_order(codes: Sequence[npt.NDArray[Any]]) -> Positions:
     if not others:
         return np.argsort(first, kind="stable")
     count = len(first)
-    is_in_runs = np.count_nonzero(first[1:] < first[:-1]) * _LENGTH_OF_RUNS < count
+    is_in_runs = bool(np.count_nonzero(first[1:] < first[:-1]) * _LENGTH_OF_RUNS < count)
     if count < _FEW_ROWS or _repeats(first, is_in_runs=is_in_runs):
         return np.lexsort(codes[::-1])  # which takes the most significant code last
     rows = np.argsort(first, kind="stable" if is_in_runs else None)
@@ -124,7 +124,7 @@ def _repeats(code: npt.NDArray[Any], *, is_in_runs: bool) -> bool:
     if is_in_runs and 10 * np.count_nonzero(code[1:] == code[:-1]) > count:
         return True
     some = np.sort(code[:: max(1, isqrt(count) // 8)])
-    return np.count_nonzero(some[1:] == some[:-1]) > _REPEATED
+    return bool(np.count_nonzero(some[1:] == some[:-1]) > _REPEATED)
 
 
 def grouped_by(columns: Sequence[Column]) -> KeyOrder:
