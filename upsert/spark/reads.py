@@ -20,7 +20,8 @@ from upsert.spark.connect import is_connect
 from upsert.spark.java import java_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamReader
 
 
 _PICKLE: Final[Any] = CPickleSerializer()
@@ -45,11 +46,11 @@ def load_stream(
         reader_lasts: whether a reader that is made now reads as one does that is made when the query starts;
             for other sources Spark asks a process for the function of tasks then.
     """
-    reader = spark.readStream.format(format_.name()).options(**options)
+    reader = spark.readStream.format(format_.name())
     if is_connect(spark):
-        return (reader if schema is None else reader.schema(schema)).load()
+        return _loaded_by_server(reader, options, schema)
     source = _source(format_, options)
-    df = reader.schema(source.schema() if schema is None else schema).load()
+    df = reader.options(**options).schema(source.schema() if schema is None else schema).load()
     _hand_over(df, source, source.streamReader(df.schema) if reader_lasts else None)
     return df
 
@@ -61,13 +62,24 @@ def load_batch(
     schema: StructType | None = None,
 ) -> DataFrame:
     """A batch of a format, with the same arguments; Spark asks a process for its partitions when it runs."""
-    reader = spark.read.format(format_.name()).options(**options)
+    reader = spark.read.format(format_.name())
     if is_connect(spark):
-        return (reader if schema is None else reader.schema(schema)).load()
+        return _loaded_by_server(reader, options, schema)
     source = _source(format_, options)
-    df = reader.schema(source.schema() if schema is None else schema).load()
+    df = reader.options(**options).schema(source.schema() if schema is None else schema).load()
     _hand_over(df, source)
     return df
+
+
+def _loaded_by_server(
+    reader: DataFrameReader | DataStreamReader, options: Mapping[str, str], schema: StructType | None
+) -> DataFrame:
+    """A read whose source a server of Spark Connect makes; a path stands in its plan as such."""
+    if schema is not None:
+        reader = reader.schema(schema)
+    given = dict(options)
+    path = given.pop("path", None)
+    return reader.options(**given).load(path)
 
 
 @dataclass(frozen=True)
