@@ -75,7 +75,9 @@ def step_of(kind: str) -> tuple[RowKind, int]:
 
 def local(spark: SparkSession, table: Table, version: Version | None = None) -> DataFrame:
     """The rows of a table as they are or were, read here: no source, no process."""
-    return spark.createDataFrame((table.snapshot() if version is None else table.at(version)).scan())
+    rows = (table.snapshot() if version is None else table.at(version)).scan()
+    # Spark drops all that follows a piece without rows, as a bucket gives whose rows were deleted
+    return spark.createDataFrame(rows.combine_chunks())
 
 
 def by_session(df: DataFrame, **options: Any) -> DataFrame:
