@@ -414,7 +414,15 @@ def test_a_column_that_has_the_name_of_another_is_not_taken_for_it(
     ("type_", "value", "read", "inner"),
     [
         ("STRUCT<x: INT, y: INT>", "named_struct('x', 3, 'y', 4)", "at.x", "at"),
-        ("ARRAY<STRUCT<x: INT, y: INT>>", "array(named_struct('x', 3, 'y', 4))", "at[0].x", "at.element"),
+        pytest.param(
+            *(
+                "ARRAY<STRUCT<x: INT, y: INT>>",
+                "array(named_struct('x', 3, 'y', 4))",
+                "at[0].x",
+                "at.element",
+            ),
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_a_field_that_has_the_name_of_another_is_not_taken_for_it(
@@ -466,7 +474,6 @@ def test_a_small_side_stays_one_up_to_twice_the_rows(
 ) -> None:
     joined = "FROM sales s JOIN closed c ON s.n < c.since"
     queries = {
-        "rows": f"SELECT id, c.shop {joined}",
         "sums": f"SELECT id, count(*) AS c {joined} GROUP BY id",
     }
 

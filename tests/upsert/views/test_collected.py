@@ -17,7 +17,7 @@ TEXT = "CASE WHEN id > 5 THEN repeat('x', 50000) END"
     [
         TEXT,
         f"map('key', array(NULL, named_struct('text', CAST({TEXT} AS BINARY))))",
-        "CASE WHEN id > 5 THEN array_repeat(id, 6250) END",
+        pytest.param("CASE WHEN id > 5 THEN array_repeat(id, 6250) END", marks=pytest.mark.long),
     ],
 )
 def test_rows_that_are_wide_are_not_all_collected(
