@@ -274,6 +274,7 @@ class ChangesReader(SteppingReader[Table]):
         super().__init__(options.consumer_id, options.lease_ms, options.task_memory)
         self._options = options
         self._asked = asked
+        self._table = Table.open(options.path).uuid
         self._metadata, self._columns, self._where = _wanted(options, asked)
         if options.pinned is not None:
             raise ConfigurationError(
@@ -352,6 +353,9 @@ class ChangesReader(SteppingReader[Table]):
         """The bucket's consolidated changes, one per key, ``-U`` just before ``+U``."""
         begin_task()
         table = Table.open(self._options.path, partition.table)
+        if table.uuid != self._table:  # which was replaced before the query began: by columns of other ids
+            yield from ChangesReader(self._options, self._asked).read(partition)
+            return
         for start, end in self._parts(table, partition):
             changes = partial(self._changes, table, partition, start, end)
             yield from to_spark(self._columns.read(table, changes), self._asked)

@@ -139,7 +139,8 @@ class PlannedBatch:
             return found
         plans = [each.executedPlan() for each in (self._execution, made.queryExecution())]
         for own, other in zip(*(_figures(spark, plan) for plan in plans), strict=True):
-            own.merge(other)
+            own.reset()
+            own.setState(other)  # to merge it, it would have to come from a task
             if class_name(own) == _OF_LAST_ATTEMPTS:
                 own.setValueIfOnDriverSide(own.value())
         return found
@@ -168,7 +169,7 @@ class PlannedBatch:
 
     def note_rows(self, rows: int) -> None:
         """Tell how many rows its source gave, for the query's progress."""
-        for leaf in items_of(self._execution.executedPlan().collectLeaves()):
+        for leaf in _leaves(self._execution.executedPlan()):
             metric = leaf.metrics().get("numOutputRows")
             if metric.isDefined():
                 metric.get().set(rows)
@@ -180,7 +181,25 @@ _OF_LAST_ATTEMPTS: Final = "LastAttemptAggregatingAccumulator"
 
 def _figures(spark: SparkSession, plan: Any) -> list[Any]:
     """The accumulators in which a physical plan adds up what is observed, outermost first."""
-    found = [each for child in items_of(plan.children()) for each in _figures(spark, child)]
+    below = items_of(plan.children()) or _inside(plan)
+    found = [each for child in below for each in _figures(spark, child)]
     if class_name(plan) != f"{_OBSERVES}Exec":
         return found
     return [java_of(spark).org.apache.spark.util.AccumulatorContext.get(plan.accumulatorId()).get(), *found]
+
+
+def _leaves(plan: Any) -> list[Any]:
+    """Where the rows of a physical plan come from."""
+    found = []
+    for leaf in items_of(plan.collectLeaves()):
+        within = _inside(leaf)
+        found += [each for one in within for each in _leaves(one)] if within else [leaf]
+    return found
+
+
+def _inside(leaf: Any) -> list[Any]:
+    """The plan that a leaf stands for, where Spark may change it while it runs."""
+    name = class_name(leaf)
+    if name == "AdaptiveSparkPlanExec":
+        return [leaf.executedPlan()]
+    return [leaf.plan()] if name.endswith("QueryStageExec") else []

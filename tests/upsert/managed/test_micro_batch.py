@@ -175,7 +175,9 @@ def test_what_is_observed_is_told_in_both_ways(spark: SparkSession, tmp_path: Pa
         way(name)
         source.overwrite(lines("+I 1 1", "+I 2 2", "+I 3 3"))
         read = read_changes(spark, source.path).observe("read", F.count("id").alias("rows"))
-        kept = read.where("v > 1").observe("kept", F.sum("v").alias("sum"), F.max("id").alias("last"))
+        kept = read.where("v > 1").observe(
+            "kept", F.sum("v").alias("sum"), F.max("id").alias("last"), F.collect_set("id").alias("ids")
+        )
         changes = kept.selectExpr("id", "10 * v AS v", "_row_kind")
         writer = write_changes(changes, sink.path).option("checkpointLocation", str(tmp_path / name))
         query = writer.start()
@@ -192,8 +194,29 @@ def test_what_is_observed_is_told_in_both_ways(spark: SparkSession, tmp_path: Pa
         )
     of_driver, of_tasks = told
     assert of_driver == of_tasks
-    assert of_driver[0] == {"read": {"rows": 3}, "kept": {"sum": 5, "last": 3}}
-    assert of_driver[-1] == {"read": {"rows": 0}, "kept": {"sum": None, "last": None}}
+    assert of_driver[0] == {"read": {"rows": 3}, "kept": {"sum": 5, "last": 3, "ids": [2, 3]}}
+    assert of_driver[-1] == {"read": {"rows": 0}, "kept": {"sum": None, "last": None, "ids": []}}
+
+
+def test_plans_that_spark_changes_while_they_run_tell_the_same(
+    spark: SparkSession, tmp_path: Path, way: Way
+) -> None:
+    source, sink = source_of(tmp_path), Table.create(tmp_path / "sink", MULTISET)
+    settings = {"spark.sql.adaptive.enabled": "true", "spark.sql.adaptive.forceApply": "true"}
+    before = {key: spark.conf.get(key, None) for key in settings}
+    for key, value in settings.items():
+        spark.conf.set(key, value)
+    try:
+        way("driver")
+        source.write(lines("+I 1 1", "+I 2 2"))
+        read = read_changes(spark, source.path).observe("read", F.count("id").alias("rows"))
+        query = run(read.where("v > 1"), sink, tmp_path)
+    finally:
+        for key, value in before.items():
+            spark.conf.unset(key) if value is None else spark.conf.set(key, value)
+    (progress,) = query.recentProgress
+    assert progress["observedMetrics"]["read"].asDict() == {"rows": 2}
+    assert progress["numInputRows"] == 2
 
 
 @pytest.mark.parametrize("point", micro_batch.POINTS)

@@ -1,5 +1,7 @@
 """Reads whose sources the driver makes."""
 
+import pickle
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,10 @@ import deltajoin
 from deltajoin import DeltaJoinSpec, Side
 from upsert.managed import frames
 from upsert.managed.frames import changes_between, read_changes
+from upsert.managed.options import ReadOptions
+from upsert.managed.reader import ChangesReader
 from upsert.schema import TableSchema
+from upsert.spark.columns import spark_schema
 from upsert.store.table import Table
 
 pytestmark = pytest.mark.spark
@@ -47,3 +52,20 @@ def test_the_driver_makes_what_spark_would_ask_processes_for(spark: SparkSession
         "step": (True, False),
         "by Spark": (True, False),
     }
+
+
+def test_a_table_that_is_replaced_before_the_query_starts_is_read_by_its_own_columns(tmp_path: Path) -> None:
+    """The reader of tasks is as old as the DataFrame; that of the query names the table that is there."""
+    columns = {"k": pa.int64(), "v": pa.int64()}
+    replaced = Table.create(tmp_path / "t", TableSchema.of(columns, primary_key=["k"]))
+    options = ReadOptions.parse({"path": replaced.path})
+    asked = spark_schema(replaced.schema, row_kind=True)
+    old = pickle.loads(pickle.dumps(ChangesReader(options, asked)))
+    shutil.rmtree(replaced.root)
+    turned = TableSchema.of(dict(reversed(columns.items())), primary_key=["k"])
+    Table.create(tmp_path / "t", turned).write(pa.table({"k": [1], "v": [100]}))
+    reader = ChangesReader(options, asked)
+    end = reader.latestOffset(start := reader.initialOffset(), reader.getDefaultReadLimit())
+    (partition,) = reader.partitions(start, end)
+    read = [row for batch in old.read(partition) for row in batch.to_pylist()]
+    assert read == [{"k": 1, "v": 100, "_row_kind": "+I"}]
