@@ -114,7 +114,7 @@ def _hand_over(df: DataFrame, source: DataSource, reader: DataSourceStreamReader
             read = _PICKLE.dumps((ReadInTask(reader), df.schema))
             none = jvm.org.apache.spark.api.python.PythonUtils.toSeq([])
             provider.setReadInfo(python.PythonDataSourceReadInfo(read, none))
-    except Py4JError:
+    except (Py4JError, TypeError):  # a class that Spark lacks is a package to py4j, which cannot be called
         return
 
 

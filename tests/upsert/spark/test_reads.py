@@ -3,6 +3,7 @@
 import pickle
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from upsert.managed.frames import changes_between, read_changes
 from upsert.managed.options import ReadOptions
 from upsert.managed.reader import ChangesReader
 from upsert.schema import TableSchema
+from upsert.spark import reads
 from upsert.spark.columns import spark_schema
 from upsert.store.table import Table
 
@@ -52,6 +54,28 @@ def test_the_driver_makes_what_spark_would_ask_processes_for(spark: SparkSession
         "step": (True, False),
         "by Spark": (True, False),
     }
+
+
+@pytest.mark.parametrize("lacks", ["PythonDataSourceCreationResult", "PythonDataSourceReadInfo"])
+def test_spark_starts_its_processes_where_it_lacks_a_class(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacks: str
+) -> None:
+    """As one of a later version may."""
+    jvm = spark._jvm
+    own = jvm.org.apache.spark.sql.execution.datasources.v2.python
+
+    class Lacking:
+        def __getattr__(self, name: str) -> Any:
+            return jvm.org.apache.spark.of.no.version if name == lacks else getattr(own, name)
+
+    python = Lacking()
+    sql = SimpleNamespace(
+        execution=SimpleNamespace(datasources=SimpleNamespace(v2=SimpleNamespace(python=python)))
+    )
+    apache = SimpleNamespace(spark=SimpleNamespace(sql=sql, api=jvm.org.apache.spark.api))
+    monkeypatch.setattr(reads, "java_of", lambda _: SimpleNamespace(org=SimpleNamespace(apache=apache)))
+    table = Table.create(tmp_path / "t", TableSchema.of({"k": pa.int64()}, primary_key=["k"]))
+    assert made_by_the_driver(read_changes(spark, table.path))[1] is False
 
 
 def test_a_table_that_is_replaced_before_the_query_starts_is_read_by_its_own_columns(tmp_path: Path) -> None:
