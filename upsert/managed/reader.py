@@ -200,9 +200,10 @@ class ChangesPartition(InputPartition):
     commit: Commit
 
 
-def _wanted(options: ReadOptions, asked: StructType) -> tuple[RowMetadata, PinnedColumns, PinnedWhere]:
+def _wanted(
+    table: Table, options: ReadOptions, asked: StructType
+) -> tuple[RowMetadata, PinnedColumns, PinnedWhere]:
     """The METADATA columns, the stored ones and the rows of a read; refuses what does not fit the table."""
-    table = Table.open(options.path)
     of = f"table {table.name!r}"
     metadata = RowMetadata.asked(options.metadata, table.schema, asked, of)
     own = StructType([field for field in asked.fields if field.name not in metadata.keys])
@@ -235,7 +236,7 @@ class SnapshotReader(DataSourceReader):
             )
         self._options = options
         self._asked = asked
-        self._metadata, self._columns, self._where = _wanted(options, asked)
+        self._metadata, self._columns, self._where = _wanted(Table.open(options.path), options, asked)
 
     def partitions(self) -> list[SnapshotPartition]:
         """The splits of the snapshot that the scan options name, where the filter may be true."""
@@ -274,8 +275,9 @@ class ChangesReader(SteppingReader[Table]):
         super().__init__(options.consumer_id, options.lease_ms, options.task_memory)
         self._options = options
         self._asked = asked
-        self._table = Table.open(options.path).uuid
-        self._metadata, self._columns, self._where = _wanted(options, asked)
+        table = Table.open(options.path)
+        self._table = table.uuid
+        self._metadata, self._columns, self._where = _wanted(table, options, asked)
         if options.pinned is not None:
             raise ConfigurationError(
                 f"{FORMAT}: option 'scan.pinned' is for a batch, a stream has no such state; leave it out"
