@@ -17,6 +17,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict, DataSource, DataSourceSt
 from pyspark.sql.types import StructType
 
 from upsert.spark.connect import is_connect
+from upsert.spark.formats import active
 from upsert.spark.java import java_of
 
 if TYPE_CHECKING:
@@ -107,7 +108,8 @@ def _hand_over(df: DataFrame, source: DataSource, reader: DataSourceStreamReader
     try:
         table = df._jdf.queryExecution().analyzed().table()
         provider = _field(table, "ds").get(table)
-        provider.source()  # Spark looks for the format in the session that is active now
+        with active(df.sparkSession):  # in which Spark looks for the format, whose session the read is of
+            provider.source()
         made = python.PythonDataSourceCreationResult(_PICKLE.dumps(source), df._jdf.schema())
         _field(provider, "dataSourceInPython").set(provider, made)
         if reader is not None:

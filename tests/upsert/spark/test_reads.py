@@ -19,6 +19,7 @@ from upsert.managed.reader import ChangesReader
 from upsert.schema import TableSchema
 from upsert.spark import reads
 from upsert.spark.columns import spark_schema
+from upsert.spark.formats import active
 from upsert.store.table import Table
 
 pytestmark = pytest.mark.spark
@@ -54,6 +55,14 @@ def test_the_driver_makes_what_spark_would_ask_processes_for(spark: SparkSession
         "step": (True, False),
         "by Spark": (True, False),
     }
+
+
+def test_another_session_may_be_active(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark looks for a format in the session that is active, which need not know this one."""
+    table = Table.create(tmp_path / "t", TableSchema.of({"k": pa.int64()}, primary_key=["k"]).index("k"))
+    spec = DeltaJoinSpec.of("inner", *[Side(table.path, ("k",), ("k",))] * 2)
+    with active(spark.newSession()):
+        assert made_by_the_driver(deltajoin.read_join(spark.newSession(), spec)) == (True, True)
 
 
 @pytest.mark.parametrize("lacks", ["PythonDataSourceCreationResult", "PythonDataSourceReadInfo"])
