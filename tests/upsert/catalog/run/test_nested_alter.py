@@ -98,16 +98,16 @@ def test_view_goes_on_where_its_query_still_means_something(catalog: Catalog, sp
     )
     catalog.sql("ALTER TABLE stops RENAME COLUMN at.lon TO east")
     catalog.sql("ALTER TABLE stops DROP COLUMN tags.element.n")
-    catalog.sql("ALTER TABLE stops ADD COLUMN at.height INT")
+    catalog.sql("ALTER TABLE stops ADD COLUMN at.up INT")
     insert(
         catalog,
         spark,
-        f"2L, {at('lat', 10, 'east', 2, 'height', 3)}, {tags('k', 'a')}, {props('v', 5)}",
+        f"2L, {at('lat', 10, 'east', 2, 'up', 3)}, {tags('k', 'a')}, {props('v', 5)}",
     )
     catalog.sql("REFRESH MATERIALIZED VIEW norths", spark)
     assert queried(catalog, spark, "SELECT lat, n FROM norths") == [(10, 2)]
     catalog.sql("ALTER TABLE stops RENAME COLUMN at.lat TO north")
-    insert(catalog, spark, f"3L, {at('north', 10, 'east', 2, 'height', 3)}, {tags('k', 'a')}, {props('v', 5)}")
+    insert(catalog, spark, f"3L, {at('north', 10, 'east', 2, 'up', 3)}, {tags('k', 'a')}, {props('v', 5)}")
     with pytest.raises(Exception, match="lat"):
         catalog.sql("REFRESH MATERIALIZED VIEW norths", spark)
     assert queried(catalog, spark, "SELECT lat, n FROM norths") == [(10, 2)]
