@@ -23,16 +23,18 @@ from planner.settings import Settings, unused
 from planner.spark.build import build_plan
 from planner.spark.catalyst import Catalyst
 from planner.spark.read import read_plan
+from planner.spark.row_by_row import rows_in_arrow
 from planner.spark.state import with_state_of_one_shape
 from planner.spark.unnest import unnested_over
 from planner.views.keep import kept
-from upsert.catalog.context import Explained, OfText, Refreshed, Request, Unnested
+from upsert.catalog.context import Explained, OfText, Refreshed, Request, RowsInArrow, Unnested
 from upsert.catalog.query_records import DECISIONS_MARK
 from upsert.errors import ConfigurationError
 from upsert.options import parse as parse_options
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.spark.connect import is_connect, needs_classic, parallelism
 from upsert.spark.java import conf_of
+from upsert.store.rows.computed import InArrow
 from upsert.store.table_options import SINK_MATERIALIZE
 from upsert.stream_keys import KEYS_MARK, UPSERTS_MARK, UniqueKeys, UpsertKey
 from upsert.views.refresh import Kept
@@ -59,6 +61,10 @@ def optimize(
 ) -> Explanation: ...
 
 
+@overload
+def optimize(df: DataFrame, *, request: RowsInArrow, **options: Any) -> InArrow | None: ...
+
+
 def optimize(
     df: DataFrame,
     *,
@@ -66,7 +72,7 @@ def optimize(
     start_from: str | None = None,
     request: Request | None = None,
     **options: Any,
-) -> DataFrame | Kept | Explanation:
+) -> DataFrame | Kept | Explanation | InArrow | None:
     """The DataFrame with its joins of changelogs of managed tables as delta joins (FLIP-486).
 
     Joins that lie right below each other become one delta join, of up to eight tables: INNER, LEFT, RIGHT,
@@ -128,6 +134,8 @@ def optimize(
             return unnested_over(Catalyst(df), df, streams)
         case Refreshed(view):
             return kept(df, view, Settings.of_query(options, conf_of(df.sparkSession), view.key))
+        case RowsInArrow(plan, source):
+            return rows_in_arrow(df, plan, source)
         case None:
             pass
         case _:

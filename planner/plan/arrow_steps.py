@@ -1,11 +1,14 @@
-"""What Arrow does for the nodes of a plan over few rows (pure); `planner.plan.in_arrow` reads plans."""
+"""What Arrow does for the nodes of a plan that are of more than one row (pure).
+
+`planner.plan.in_arrow` reads plans; `upsert.store.rows.computed` has what is of each row by itself.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -15,10 +18,10 @@ from deltajoin.aggregate.evaluate import computed, orderable, result_type
 from deltajoin.aggregate.spec import Measure
 from deltajoin.core.codes import codes_of_keys, equal_pairs, first_of_each
 from deltajoin.expressions import Condition
-from upsert.arrays import Positions, is_null, one_array
-from upsert.conditions.evaluate import as_mask, value
+from upsert.arrays import Positions, is_null
+from upsert.conditions.evaluate import as_mask
 from upsert.errors import SchemaError
-from upsert.store.rows.hashing import hash_columns
+from upsert.store.rows.computed import Hash, NotInArrowError, Rows, Step
 from upsert.store.rows.keys import as_key
 
 _MOST_PAIRS: Final = 1_000_000
@@ -26,90 +29,6 @@ _MOST_PAIRS: Final = 1_000_000
 
 _MOST_BYTES: Final = 64 << 20
 """So many bytes these take at most, as far as their mean tells."""
-
-
-class NotInArrowError(ValueError):
-    """Spark has to compute it; the text says what."""
-
-
-@dataclass(frozen=True)
-class Hash:
-    """Spark's ``xxhash64`` of some expressions."""
-
-    args: tuple[Condition, ...]
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Columns of some rows, by the names that they have here; ``known`` are values of expressions."""
-
-    columns: Mapping[str, pa.Array]
-    count: int
-    known: dict[int, pa.Array] = field(default_factory=dict)
-
-    def value(self, condition: Condition | Hash) -> pa.Array:
-        """An expression's value for each row."""
-        if isinstance(condition, Hash):
-            hashes = hash_columns([self.value(arg) for arg in condition.args], self.count)
-            return pa.array(hashes.view(np.int64))
-        return value(condition, lambda ref: self.columns[ref.column], self.count, self.known)
-
-    def take(self, at: Positions, names: Sequence[str]) -> Rows:
-        """Some of the rows, with these columns."""
-        taken = pa.array(at)
-        return Rows({name: self.columns[name].take(taken) for name in names}, len(at))
-
-
-class Step(Protocol):
-    """A node of a plan."""
-
-    def rows(self, inputs: Sequence[pa.Table]) -> Rows:
-        """The rows of some inputs."""
-
-
-@dataclass(frozen=True)
-class Input:
-    """The columns that are needed of an input: their names here and there, and their types."""
-
-    number: int
-    columns: tuple[tuple[str, str, pa.DataType], ...]
-
-    def rows(self, inputs: Sequence[pa.Table]) -> Rows:
-        """Those of some inputs."""
-        given = inputs[self.number]
-        found = {}
-        for name, own, type_ in self.columns:
-            column = one_array(given.column(own))
-            found[name] = column if column.type == type_ else column.cast(type_)
-        return Rows(found, given.num_rows)
-
-
-@dataclass(frozen=True)
-class Filtered:
-    """The rows for which a condition is true, with the columns that are needed above."""
-
-    child: Step
-    condition: Condition
-    names: tuple[str, ...]
-
-    def rows(self, inputs: Sequence[pa.Table]) -> Rows:
-        """Those of some inputs."""
-        rows = self.child.rows(inputs)
-        kept = as_mask(rows.value(self.condition))
-        return rows if kept.all() else rows.take(np.flatnonzero(kept), self.names)
-
-
-@dataclass(frozen=True)
-class Projected:
-    """Columns computed of each row."""
-
-    child: Step
-    outputs: tuple[tuple[str, Condition | Hash], ...]
-
-    def rows(self, inputs: Sequence[pa.Table]) -> Rows:
-        """Those of some inputs."""
-        rows = self.child.rows(inputs)
-        return Rows({name: rows.value(condition) for name, condition in self.outputs}, rows.count)
 
 
 @dataclass(frozen=True)

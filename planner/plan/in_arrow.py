@@ -21,18 +21,7 @@ from deltajoin import expressions as inside
 from deltajoin.aggregate.evaluate import result_type
 from deltajoin.aggregate.spec import Measure
 from deltajoin.expressions import Condition, Field, Ref
-from planner.plan.arrow_steps import (
-    Appended,
-    Filtered,
-    First,
-    Grouped,
-    Hash,
-    Input,
-    Joined,
-    NotInArrowError,
-    Projected,
-    Step,
-)
+from planner.plan.arrow_steps import Appended, First, Grouped, Joined
 from planner.plan.expressions import (
     Aggregation,
     Call,
@@ -57,9 +46,24 @@ from planner.plan.nodes import (
     Union,
     Wrapper,
 )
-from planner.plan.translate import GIVEN, NotTranslatableError, arrow_type, translated
+from planner.plan.translate import (
+    GIVEN,
+    OF_COMPUTED_ROWS,
+    NotTranslatableError,
+    arrow_type,
+    translated,
+)
 from upsert.conditions.evaluate import MOST_NEGATED_DIGITS, type_of
 from upsert.errors import ConfigurationError, SchemaError
+from upsert.store.rows.computed import (
+    Filtered,
+    Hash,
+    InArrow,
+    Input,
+    NotInArrowError,
+    Projected,
+    Step,
+)
 
 _FUNCTIONS: Final[Mapping[str, str]] = {
     "Average": "avg",
@@ -104,48 +108,18 @@ class Asked(Protocol):
         """How many rows a limit lets through; None if that is computed."""
 
 
-@dataclass(frozen=True)
-class InArrow:
-    """A plan that Arrow computes.
+def in_arrow(plan: Plan, given: Mapping[int, Given], asked: Asked, schema: pa.Schema) -> InArrow:
+    """Read a plan; its leaves are given by their ``ref``, and what its nodes do not say is asked for.
 
-    Attributes:
-        step: what gives its rows.
-        names: their columns, by the names that these have here.
-        schema: of the rows that come out.
+    Raises:
+        NotInArrowError: Spark has to compute it.
     """
-
-    step: Step
-    names: tuple[str, ...]
-    schema: pa.Schema
-
-    @classmethod
-    def of(cls, plan: Plan, given: Mapping[int, Given], asked: Asked, schema: pa.Schema) -> InArrow:
-        """Read a plan; its leaves are given by their ``ref``, and what its nodes do not say is asked for.
-
-        Raises:
-            NotInArrowError: Spark has to compute it.
-        """
-        reading = _Reading(given, asked)
-        try:
-            step, _ = reading.step(plan, frozenset(column.id for column in plan.columns))
-        except (NotTranslatableError, ConfigurationError, SchemaError) as cause:
-            raise NotInArrowError(str(cause)) from cause
-        return cls(step, tuple(_name(column.id) for column in plan.columns), schema)
-
-    def rows(self, inputs: Sequence[pa.Table]) -> pa.Table:
-        """What it gives of some rows, for each input.
-
-        Raises:
-            NotInArrowError: Spark has to compute it, and may say that it cannot be computed.
-        """
-        try:
-            found = self.step.rows(inputs)
-            columns = [found.columns[name] for name in self.names]
-            if [column.type for column in columns] != self.schema.types:  # a table would cast them
-                raise NotInArrowError("columns of other types than Spark's")
-            return pa.Table.from_arrays(columns, schema=self.schema)
-        except (SchemaError, pa.ArrowException, MemoryError) as cause:  # also of types that a kernel lacks
-            raise NotInArrowError(str(cause)) from cause
+    reading = _Reading(given, asked)
+    try:
+        step, _ = reading.step(plan, frozenset(column.id for column in plan.columns))
+    except (NotTranslatableError, ConfigurationError, SchemaError) as cause:
+        raise NotInArrowError(str(cause)) from cause
+    return InArrow(step, tuple(_name(column.id) for column in plan.columns), schema)
 
 
 def _name(id: int) -> str:
@@ -353,7 +327,7 @@ class _Reading:
     def _condition(self, expr: Expr, types: _Types) -> Condition:
         """An expression as a condition, which its type is known of."""
         refs = {int(name): Ref(0, name) for name in types}
-        found = self._with_casts(translated(_with_errors(expr), refs), types)
+        found = self._with_casts(translated(_with_errors(expr), refs, OF_COMPUTED_ROWS), types)
         self._type(found, types)
         return self._shared(self._exact(found, types))
 

@@ -79,6 +79,10 @@ OF_DECIMALS: Final[Mapping[str, str]] = {
 Where Spark gives NULL without its ANSI mode, for an overflow or a division by zero, they are an error too.
 """
 
+OF_COMPUTED_ROWS: Final[Mapping[str, str]] = {**_OPERATORS, "Divide": "/"}
+"""The same for rows that Spark would compute else. What a join does not know of stays above it, in its query:
+a checkpoint continues with the conditions of its join."""
+
 _WORDS: Final = {"tinyint": "byte", "smallint": "short", "int": "integer", "bigint": "long"}
 
 
@@ -86,7 +90,7 @@ class NotTranslatableError(ValueError):
     """An expression that a delta join cannot evaluate, which is the text; it becomes a refusal."""
 
 
-def translated(expr: Expr, refs: Mapping[int, Ref]) -> Condition:
+def translated(expr: Expr, refs: Mapping[int, Ref], operators: Mapping[str, str] = _OPERATORS) -> Condition:
     """The condition that means what a deterministic expression over columns of tables does.
 
     A call `Missing(value)` stands for the value where a row is there, else NULL, which no condition can tell.
@@ -104,12 +108,13 @@ def translated(expr: Expr, refs: Mapping[int, Ref]) -> Condition:
         case Literal(value, name):
             return inside.Const(value, _type_of(expr, name))
         case Cast(value, name):
-            return inside.Cast(translated(value, refs), _type_of(expr, name))
+            return inside.Cast(translated(value, refs, operators), _type_of(expr, name))
         case Call(name, (one, other, Literal(None, type_name))) if name in OF_DECIMALS:
             nothing = inside.Const(None, _type_of(expr, type_name))
-            return inside.Call(OF_DECIMALS[name], (translated(one, refs), translated(other, refs), nothing))
-        case Call(name, args) if name in _OPERATORS:
-            return inside.Call(_OPERATORS[name], tuple(translated(arg, refs) for arg in args))
+            both = (translated(each, refs, operators) for each in (one, other))
+            return inside.Call(OF_DECIMALS[name], (*both, nothing))
+        case Call(name, args) if name in operators:
+            return inside.Call(operators[name], tuple(translated(arg, refs, operators) for arg in args))
         case Call("Missing", (value,)):
             raise NotTranslatableError(
                 f"{without_ids(value)} where a row may be missing, for no column of its table is never NULL"

@@ -10,8 +10,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from planner.plan.arrow_steps import NotInArrowError
-from planner.plan.in_arrow import Given, InArrow
+from planner.plan.in_arrow import Given, in_arrow
 from planner.plan.nodes import Relation
 from planner.plan.trees import walk
 from planner.spark.catalyst import Catalyst, JavaObject
@@ -20,6 +19,7 @@ from planner.spark.read import OperatorReader
 from planner.spark.template import Template
 from upsert.spark.batches import arrow_schema
 from upsert.spark.formats import active
+from upsert.store.rows.computed import InArrow, NotInArrowError
 
 
 class SmallPlan:
@@ -82,4 +82,4 @@ class SmallPlan:
             if isinstance(leaf, Relation) and leaf.name == "LogicalRDD" and leaf.ref is not None:
                 number = numbers[int(reading.catalyst.kept(leaf.ref).rdd().id())]
                 given[leaf.ref] = Given(number, arrow_schema(self._leaves[number][1]))
-        return InArrow.of(read, given, reading, arrow_schema(df.schema))
+        return in_arrow(read, given, reading, arrow_schema(df.schema))

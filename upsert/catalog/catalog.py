@@ -341,7 +341,7 @@ class Catalog:
             return connected.write_changes(self.context.optimized(df, name, connected.sink, start_from))
         table = self.context.managed(name)
         changes = self.context.optimized(df, name, sink_of(table, mode), start_from)
-        return frames.write_changes(changes, table.path, given)
+        return frames.write_changes(changes, table.path, given, self.context.in_arrow)
 
     def write_upsert(self, df: DataFrame, name: str) -> DataStreamWriter:
         """A writer of a streaming DataFrame in update mode, such as an aggregate, into an upsert topic.
@@ -607,6 +607,6 @@ class Catalog:
             StreamSettings(os.fspath(checkpoint or ""), trigger or {}, query_name, drop_on_cancel),
             hook or JobStatusHook(),
         )
-        query = statement.execute(table_ref.tables, df, self.context.optimized)
+        query = statement.execute(table_ref.tables, df, self.context.optimized, self.context.in_arrow)
         self._follow()
         return query

@@ -27,8 +27,10 @@ from upsert.views.refresh import PreparedViews
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.types import StructType
 
     from upsert.catalog.query_recorder import QueryRecorder
+    from upsert.spark.planned_batch import ReadForArrow
     from upsert.sql.query import QueryText, Reference
     from upsert.views.refresh import Plan, ViewShape
 
@@ -80,7 +82,20 @@ class Explained:
     sink_materialize: str
 
 
-Request = Refreshed | Unnested | OfText | Explained
+@dataclass(frozen=True)
+class RowsInArrow:
+    """Asks ``optimize`` what Arrow computes for a plan over one leaf; of the stream whose micro-batch it is.
+
+    Attributes:
+        plan: as Spark has optimized it.
+        source: the columns of its leaf.
+    """
+
+    plan: Any
+    source: StructType
+
+
+Request = Refreshed | Unnested | OfText | Explained | RowsInArrow
 """What a catalog asks of ``optimize``, by its argument ``request``, beside a stream that can be written."""
 
 Planned = Callable[["QueryText", Sequence["Reference"], Sequence["DataFrame | None"]], "DataFrame"]
@@ -260,6 +275,14 @@ class Context:
         return lambda query, references, tables: optimize(
             next(filter(None, tables)), request=OfText(query, references, tables)
         )
+
+    @property
+    def in_arrow(self) -> ReadForArrow | None:
+        """What finds out which expressions of a stream Arrow computes, where ``optimize`` takes requests."""
+        optimize = self._optimize_with("request")
+        if optimize is None:
+            return None
+        return lambda df, plan, source: optimize(df, request=RowsInArrow(plan, source))
 
     def explained(self, df: DataFrame, sink: Sink | None) -> Any:
         """How a streaming query is executed: its ``str`` is for people, ``to_json()`` the same as values."""

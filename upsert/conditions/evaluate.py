@@ -147,6 +147,9 @@ def _type_of_call(call: Call, args: list[pa.DataType]) -> pa.DataType:
             return args[0]
         case "given":
             return args[0]
+        case "/" if len(args) == 2:
+            need(pa.types.is_floating(args[0]) and args[0] == args[1], "values must be FLOAT or DOUBLE")
+            return args[0]
         case "/" | "rounded +" | "rounded -" | "rounded *":
             need(all(map(pa.types.is_decimal, args)), "values must be decimals")
             need(call.args[2] == Const(None, args[2]), "the result's type must be that of a NULL")
@@ -298,8 +301,8 @@ class _Rows:
         except pa.ArrowInvalid as cause:
             type_ = types.sql_name(values[0].type)
             raise SchemaError(
-                f"condition {Call(op, tuple(args))}: results must fit into {type_}, one overflows; "
-                "correct the rows, or cast to a wider type in the query"
+                f"condition {Call(op, tuple(args))}: results must fit into {type_}, one overflows or is "
+                "divided by zero; correct the rows, or cast to a wider type in the query"
             ) from cause
 
     def connected(self, op: str, args: Sequence[Condition]) -> pa.Array:
@@ -561,7 +564,7 @@ _FUNCTIONS: Final[dict[str, Callable[..., pa.Array]]] = {
     "+": pc.add_checked,
     "-": pc.subtract_checked,
     "*": pc.multiply_checked,
-    "/": _divided,
+    "/": lambda one, other, *nothing: (_divided if nothing else pc.divide_checked)(one, other, *nothing),
     "rounded +": partial(_rounded_to, pc.add),
     "rounded -": partial(_rounded_to, pc.subtract),
     "rounded *": partial(_rounded_to, pc.multiply),

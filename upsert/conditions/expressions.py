@@ -113,14 +113,16 @@ OPERATORS: Final[Mapping[str, tuple[int, int | None]]] = {
     **dict.fromkeys(_OF_TWO, (2, 2)),
     **dict.fromkeys(_OF_ONE, (1, 1)),
     **dict.fromkeys(("and", "or", "in", "case", "concat"), (2, None)),
-    **dict.fromkeys(("if", "substring", "/", "rounded +", "rounded -", "rounded *"), (3, 3)),
+    **dict.fromkeys(("if", "substring", "rounded +", "rounded -", "rounded *"), (3, 3)),
+    "/": (2, 3),
     "coalesce": (1, None),
 }
 """Name of each operator -> least and most number of arguments (None: any).
 
 ``case`` is (condition, value)… and perhaps a last value without condition; ``in`` is a value and constants.
-``/`` and what is ``rounded`` are of two decimals, and of a NULL of the result's type. ``given`` is its
-argument, an error where NULL.
+``/`` is of two floating-point numbers, an error where the second is zero. ``/`` of decimals and what is
+``rounded`` are of two of these and of a NULL of the result's type. ``given`` is its argument, an error where
+NULL.
 ``wrapping`` is arithmetic of integers as Java does it, and Spark without its ANSI mode: what overflows begins
 again at the other end.
 """

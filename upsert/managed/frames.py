@@ -32,6 +32,7 @@ from upsert.spark.batches import collected
 from upsert.spark.columns import bucket_expression, check_fits, merge_schema, spark_schema
 from upsert.spark.connect import is_connect
 from upsert.spark.formats import FORMAT
+from upsert.spark.planned_batch import ReadForArrow
 from upsert.spark.query_writer import query_writer
 from upsert.spark.reads import load_batch, load_stream
 from upsert.store.metadata import table_file
@@ -191,12 +192,18 @@ def commit(rows: DataFrame | pa.Table, path: str, stands_for: StandsFor, *, over
     table_file.show_stream(path)
 
 
-def write_changes(df: DataFrame, path: str, options: Mapping[str, str] = {}) -> DataStreamWriter:
+def write_changes(
+    df: DataFrame,
+    path: str,
+    options: Mapping[str, str] = {},
+    in_arrow: ReadForArrow | None = None,
+) -> DataStreamWriter:
     """A writer of a streaming DataFrame's rows, a changelog or not, into a table.
 
     The upserts of an aggregate are written in output mode update, as often as a group changes. Changes that
     the table's key does not tell apart go through a hidden table, see ``upsert.materializer``. The caller
-    adds at least ``option("checkpointLocation", …)`` and starts it.
+    adds at least ``option("checkpointLocation", …)`` and starts it. ``in_arrow`` finds out what Arrow can
+    compute of a micro-batch in place of Spark.
 
     Raises:
         ConfigurationError: the DataFrame is no stream, or an aggregate by another key than the table's; or
@@ -234,7 +241,9 @@ def write_changes(df: DataFrame, path: str, options: Mapping[str, str] = {}) -> 
     sink = {**others, "path": table.path, "definition": str(began), "sink.materialize": "none"}
     if expression is not None:
         sink["bucketed"] = "true"
-    if not is_connect(df) and (writer := step_writer(df, table, sink, expression)) is not None:
-        return writer
+    if not is_connect(df):
+        writer = step_writer(df, table, sink, expression, in_arrow)
+        if writer is not None:
+            return writer
     grouped = by_bucket(df, table.options.bucket, expression)
     return query_writer(grouped).format(FORMAT).options(**sink)

@@ -10,7 +10,8 @@ other after a restart, or for a replay; see docs/decisions/0055.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Final
@@ -18,20 +19,20 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from upsert.blobs import rows_of_blobs
 from upsert.failpoints import reach
 from upsert.managed.log_reader import LogReader
 from upsert.managed.options import WriteOptions
-from upsert.managed.stepping import SUFFIX, RowsOf, SharedStep, SteppingReader, StepSource
+from upsert.managed.stepping import SUFFIX, SharedStep, SteppingReader, StepSource
 from upsert.managed.task_counts import counted_at_end
-from upsert.managed.tasks import blobs_by_bucket, folded_by_tasks, staged_by_tasks
+from upsert.managed.tasks import MadeRows, blobs_by_bucket, folded_by_tasks, rows_of_cut, staged_by_tasks
 from upsert.managed.writer import StreamWriter
 from upsert.materializer.micro_batch import by_bucket
 from upsert.spark.formats import FORMAT, known_format
-from upsert.spark.planned_batch import PlannedBatch, RowByRow
+from upsert.spark.planned_batch import PlannedBatch, QueryInArrow, ReadForArrow, RowByRow
 from upsert.spark.query_writer import QueryWriter
 from upsert.spark.task import query_of_micro_batch
 from upsert.store.commit.staging import StagedFiles
+from upsert.store.rows.computed import Chosen, InArrow, NotInArrowError
 from upsert.store.storage.local import synced_together
 from upsert.store.table import Table
 
@@ -52,12 +53,17 @@ POINTS: Final = ("step.after-stage", "step.after-publish")
 
 
 def step_writer(
-    df: DataFrame, table: Table, options: Mapping[str, str], bucket: str | None
+    df: DataFrame,
+    table: Table,
+    options: Mapping[str, str],
+    bucket: str | None,
+    in_arrow: ReadForArrow | None,
 ) -> QueryWriter | None:
     """A writer of a stream into a table by `WriteStep`; None if the driver cannot read the stream.
 
     Options that the writer is given until it starts are added to ``options``. ``bucket`` is Spark SQL for the
-    bucket of a row, if tasks are to have one bucket each.
+    bucket of a row, if tasks are to have one bucket each. ``in_arrow`` finds out what Arrow can compute;
+    without it Spark evaluates all expressions.
     """
     source = RowByRow.of(df)
     reader = None if source is None else _reader(source)
@@ -72,7 +78,9 @@ def step_writer(
             for has_bucket in (False, True)
         )
         of = table.path, table.uuid
-        return WriteStep(df.sparkSession, source, reader, raw, own, tuple(df.columns), of, bucket)
+        columns = tuple(df.columns)
+        query = None if in_arrow is None else QueryInArrow(in_arrow, source.schema)
+        return WriteStep(df.sparkSession, source, reader, raw, own, columns, of, bucket, query)
 
     return _StepWriter(df, step)
 
@@ -103,6 +111,7 @@ class WriteStep:
         columns: names of the columns of the stream.
         table: folder and uuid of the table.
         bucket: Spark SQL for the bucket of a row, if tasks are to have one bucket each.
+        in_arrow: what Arrow computes for the query; None if Spark evaluates all of its expressions.
     """
 
     spark: SparkSession
@@ -113,6 +122,7 @@ class WriteStep:
     columns: tuple[str, ...]
     table: tuple[str, str]
     bucket: str | None
+    in_arrow: QueryInArrow | None
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
         """Write the rows of a micro-batch, unless an earlier call has."""
@@ -134,28 +144,39 @@ class WriteStep:
         self, planned: PlannedBatch | None, rows: DataFrame, buckets: int, query: str
     ) -> list[StagedFiles]:
         """The rows of a micro-batch as files: by the driver if they are few, else by tasks."""
-        few = None if planned is None else self._few(planned, rows.sparkSession)
+        if planned is None:
+            return self._staged_by_spark(rows, buckets, query)
+        made = self._made(planned, rows)
+        few = self._few(planned, made, rows.sparkSession)
         if few is None:
-            return self._staged_by_tasks(planned, rows, buckets, query)
+            return self._staged_by_tasks(planned, made, rows, buckets, query)
         own = self.own.stage(iter(few.to_batches()))
         return [] if own is None else [own]
 
-    def _few(self, planned: PlannedBatch, session: SparkSession) -> pa.Table | None:
+    def _made(self, planned: PlannedBatch, rows: DataFrame) -> Chosen | InArrow | None:
+        """What makes the rows of a micro-batch of those of its source; None if Spark has to."""
+        if self.source.chosen is not None:
+            return Chosen(self.source.chosen, self.columns)
+        return None if self.in_arrow is None else self.in_arrow.computes(planned, rows)
+
+    def _few(
+        self, planned: PlannedBatch, made: Chosen | InArrow | None, session: SparkSession
+    ) -> pa.Table | None:
         """The rows of a micro-batch, computed here; None if they are many."""
-        read = self._read(planned)
+        read = self._read(planned, FEW_ROWS if made is not None else min(FEW_ROWS, FEW_EVALUATED_ROWS))
         if read is None:
             return None
         planned.note_rows(read.num_rows)
         if not read.num_rows:
             return read
-        if self.source.chosen is None:
-            return planned.computed(read, self.source.schema, session, is_observed=self.source.is_observed)
-        return read.select(list(self.source.chosen)).rename_columns(self.columns)
+        if made is not None:
+            with suppress(NotInArrowError):  # Spark says what is wrong
+                return made.rows([read])
+        return planned.computed(read, self.source.schema, session, is_observed=self.source.is_observed)
 
-    def _read(self, planned: PlannedBatch) -> pa.Table | None:
-        """What the stream's source gives between the offsets of a micro-batch; None if it is much."""
+    def _read(self, planned: PlannedBatch, few: int) -> pa.Table | None:
+        """What the stream's source gives between the offsets of a micro-batch; None if it is not few rows."""
         reader, start, end = self.reader, planned.start, planned.end
-        few = min(FEW_ROWS, FEW_EVALUATED_ROWS) if self.source.chosen is None else FEW_ROWS
         few_bytes = min(FEW_BYTES, reader.readable_bytes)
         rows, size = reader.size(start, end)
         if rows > few or size > few_bytes:
@@ -173,51 +194,49 @@ class WriteStep:
         return pa.Table.from_batches(batches, batches[0].schema if batches else pa.schema([]))
 
     def _staged_by_tasks(
-        self, planned: PlannedBatch | None, rows: DataFrame, buckets: int, query: str
+        self,
+        planned: PlannedBatch,
+        made: Chosen | InArrow | None,
+        rows: DataFrame,
+        buckets: int,
+        query: str,
     ) -> list[StagedFiles]:
         """What tasks stage of a micro-batch, sharing it in the cheapest way."""
-        spark = rows.sparkSession
-        if planned is not None:
-            # what is observed, Spark adds up for the plan of the query itself
-            is_shared = not self.source.is_observed
-            step = self.reader.as_batch(spark, planned.start, planned.end) if is_shared else None
-            if self.source.chosen is not None:
-                step = step or self.reader.by_partitions(spark, planned.start, planned.end)
-                return [] if step is None else self._read_and_staged(step, planned, buckets, query)
-            if step is not None:
-                planned.note_rows(self.reader.size(planned.start, planned.end).rows)
-                read = step.given.mapInArrow(step.rows_of, self.source.schema)
-                rows = planned.over(read).toDF(*self.columns)
+        spark, start, end = rows.sparkSession, planned.start, planned.end
+        # what is observed, Spark adds up for the plan of the query itself
+        step = None if self.source.is_observed else self.reader.as_batch(spark, start, end)
+        if made is not None:
+            own = step or self.reader.by_partitions(spark, start, end)
+            if own is None:
+                return []
+            with suppress(NotInArrowError):  # Spark does all of it, and says what is wrong
+                return self._read_and_staged(own, made, planned, buckets, query)
+        if step is not None:
+            planned.note_rows(self.reader.size(start, end).rows)
+            rows = planned.over(step.given.mapInArrow(step.rows_of, self.source.schema)).toDF(*self.columns)
+        return self._staged_by_spark(rows, buckets, query)
+
+    def _staged_by_spark(self, rows: DataFrame, buckets: int, query: str) -> list[StagedFiles]:
+        """What tasks stage of rows that Spark gives them."""
         writer = self.raw if self.bucket is None else self.own
         return staged_by_tasks(by_bucket(rows, buckets, self.bucket), writer, query).staged
 
     def _read_and_staged(
-        self, step: SharedStep, planned: PlannedBatch, buckets: int, query: str
+        self, step: SharedStep, made: Chosen | InArrow, planned: PlannedBatch, buckets: int, query: str
     ) -> list[StagedFiles]:
-        """What tasks stage of the rows that they read: none of these goes through the JVM."""
-        assert self.source.chosen is not None
-        given, rows_of = step.given, Chosen(step.rows_of, self.source.chosen, self.columns)
+        """What tasks stage of the rows that they read: none of these goes through the JVM.
+
+        Raises:
+            NotInArrowError: Spark has to compute the rows; nothing of them is staged.
+        """
+        given, rows_of = step.given, MadeRows(step.rows_of, made)
         if self.bucket is None or buckets <= FOLDED_BUCKETS:
             told = staged_by_tasks(given, self.raw, query, rows_of)
         else:
             blobs = blobs_by_bucket(given, self.own, rows_of, buckets)
-            told = staged_by_tasks(blobs, self.own, query, rows_of_blobs)
+            told = staged_by_tasks(blobs, self.own, query, rows_of_cut)
         planned.note_rows(told.rows)
         return told.staged
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """Of the rows that another function makes some columns, by their positions, with other names."""
-
-    rows_of: RowsOf
-    positions: tuple[int, ...]
-    names: tuple[str, ...]
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows of what a task is given."""
-        for rows in self.rows_of(batches):
-            yield rows.select(list(self.positions)).rename_columns(list(self.names))
 
 
 def _reader(source: RowByRow) -> SteppingReader[Any] | None:

@@ -26,27 +26,54 @@ from pyspark import SparkContext
 from pyspark.accumulators import Accumulator
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from upsert.blobs import BLOB_COLUMN, to_blobs
+from upsert.blobs import BLOB_COLUMN, rows_of_blobs, to_blobs
 from upsert.managed.process_memory import note_worker, peak_bytes
 from upsert.managed.stepping import RowsOf
 from upsert.managed.writer import BatchWriter, StreamWriter
 from upsert.store.commit.staging import StagedFiles, of_each_bucket
+from upsert.store.rows.computed import Chosen, InArrow, NotInArrowError
 from upsert.store.table import Table
 
 FOLDED_BY_DRIVER: Final = 200_000
 """Rows that the committing process folds by itself, in less than a tenth of a second."""
 
 _TASKS_A_CORE: Final = 4
-_STAGED: Final = "staged BINARY, peak BIGINT, rows BIGINT"
+_STAGED: Final = "staged BINARY, peak BIGINT, rows BIGINT, why_not STRING"
 _BUCKET: Final = "bucket"
+_READ: Final = "read"
 _NOTHING: Final = pickle.dumps(None)
 _LOCK: Final = threading.Lock()
 
 _ByJob = dict[str, list[bytes]]
 
 
+@dataclass
+class Count:
+    """How many rows were read."""
+
+    rows: int = 0
+
+
+CountedRowsOf = Callable[[Iterator[pa.RecordBatch], Count], Iterator[pa.RecordBatch]]
+"""Makes rows of what a task is given, and counts those that it reads."""
+
+
+@dataclass(frozen=True)
+class MadeRows:
+    """Makes rows of those that another function reads, a batch at a time."""
+
+    rows_of: RowsOf
+    made: Chosen | InArrow
+
+    def __call__(self, batches: Iterator[pa.RecordBatch], count: Count) -> Iterator[pa.RecordBatch]:
+        """The rows of what a task is given."""
+        for read in self.rows_of(batches):
+            count.rows += read.num_rows
+            yield from self.made.rows([pa.Table.from_batches([read])]).to_batches()
+
+
 class Told(NamedTuple):
-    """What tasks tell: the files that they have staged, and how many rows they had."""
+    """What tasks tell: the files that they have staged, and how many rows they have read."""
 
     staged: list[StagedFiles]
     rows: int
@@ -56,16 +83,23 @@ def staged_by_tasks(
     given: DataFrame,
     writer: BatchWriter | StreamWriter,
     query: str | None = None,
-    rows_of: RowsOf | None = None,
+    rows_of: CountedRowsOf | None = None,
 ) -> Told:
     """What the tasks of a DataFrame stage of its rows, or of the ``rows_of`` these; nothing is published.
 
     What their processes take of memory is noted for the ``query``, if it is given.
+
+    Raises:
+        NotInArrowError: Arrow does not compute the ``rows_of`` what a task is given; all files are deleted.
     """
     told = _collected(given, StageRows(writer, rows_of), writer.discard)
     if query is not None:
         note_worker(query, max((row.peak for row in told), default=0))
     staged = [one for row in told if (one := pickle.loads(row.staged)) is not None]
+    for row in told:
+        if row.why_not is not None:
+            writer.discard(staged)
+            raise NotInArrowError(row.why_not)
     return Told(staged, sum(row.rows for row in told))
 
 
@@ -74,25 +108,25 @@ class StageRows:
     """Stages the rows of a task."""
 
     writer: BatchWriter | StreamWriter
-    rows_of: RowsOf | None = None
+    rows_of: CountedRowsOf | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """What was staged, in one row."""
-        count = 0
-
-        def counted() -> Iterator[pa.RecordBatch]:
-            nonlocal count
-            for batch in batches if self.rows_of is None else self.rows_of(batches):
-                count += batch.num_rows
-                yield batch
-
-        staged = self.writer.stage(counted())
-        yield _row(staged, count)
+        count = Count()
+        rows = batches if self.rows_of is None else self.rows_of(batches, count)
+        try:
+            staged = self.writer.stage(rows)
+        except NotInArrowError as cause:  # an answer: a task that fails is tried again
+            yield _row(None, why_not=str(cause))
+            return
+        yield _row(staged, count.rows)
 
 
-def blobs_by_bucket(given: DataFrame, writer: StreamWriter, rows_of: RowsOf, buckets: int) -> DataFrame:
+def blobs_by_bucket(
+    given: DataFrame, writer: StreamWriter, rows_of: CountedRowsOf, buckets: int
+) -> DataFrame:
     """The rows of what tasks are given as blobs, a task for each bucket: no row goes through the JVM."""
-    cut = given.mapInArrow(CutRows(writer, rows_of), f"{_BUCKET} INT, {BLOB_COLUMN} BINARY")
+    cut = given.mapInArrow(CutRows(writer, rows_of), f"{_BUCKET} INT, {BLOB_COLUMN} BINARY, {_READ} BIGINT")
     return cut.repartitionById(buckets, _BUCKET)
 
 
@@ -101,14 +135,42 @@ class CutRows:
     """Gives the rows of a task bucket by bucket."""
 
     writer: StreamWriter
-    rows_of: RowsOf
+    rows_of: CountedRowsOf
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Blobs, each of one bucket."""
-        for bucket, rows in self.writer.cut(self.rows_of(batches)):
-            for blob in to_blobs(rows, {}):
-                columns = [pa.array([bucket], pa.int32()), pa.array([blob], pa.binary())]
-                yield pa.record_batch(columns, names=[_BUCKET, BLOB_COLUMN])
+        """Blobs, each of one bucket, with the number of rows that were read since the last one.
+
+        That is NULL where Arrow does not compute the rows.
+        """
+        count, told = Count(), 0
+        try:
+            for bucket, rows in self.writer.cut(self.rows_of(batches, count)):
+                for blob in to_blobs(rows, {}):
+                    yield _blob(bucket, blob, count.rows - told)
+                    told = count.rows
+        except NotInArrowError:
+            yield _blob(0, None, None)
+        else:
+            yield _blob(0, None, count.rows - told)
+
+
+def _blob(bucket: int, blob: bytes | None, read: int | None) -> pa.RecordBatch:
+    columns = [pa.array([bucket], pa.int32()), pa.array([blob], pa.binary()), pa.array([read], pa.int64())]
+    return pa.record_batch(columns, names=[_BUCKET, BLOB_COLUMN, _READ])
+
+
+def rows_of_cut(batches: Iterator[pa.RecordBatch], count: Count) -> Iterator[pa.RecordBatch]:
+    """The rows of blobs that `CutRows` gives, in the task of their bucket.
+
+    Raises:
+        NotInArrowError: one of its tasks has not computed its rows.
+    """
+    for batch in batches:
+        for read in batch.column(_READ).to_pylist():
+            if read is None:
+                raise NotInArrowError("rows that another task has read")
+            count.rows += read
+        yield from rows_of_blobs([batch])
 
 
 def folded_by_tasks(
@@ -198,7 +260,11 @@ class _Telling:
             yield row
 
 
-def _row(staged: StagedFiles | None, rows: int = 0) -> pa.RecordBatch:
-    """What was staged, the most memory that this process has taken, and how many rows it was given."""
+def _row(staged: StagedFiles | None, rows: int = 0, why_not: str | None = None) -> pa.RecordBatch:
+    """What was staged, the most memory that this process has taken, and how many rows it has read.
+
+    Nothing is staged where Arrow does not compute the rows; then it is said why.
+    """
     told = pa.array([pickle.dumps(staged)], pa.binary())
-    return pa.record_batch({"staged": told, "peak": pa.array([peak_bytes()]), "rows": pa.array([rows])})
+    columns = {"peak": pa.array([peak_bytes()]), "rows": pa.array([rows])}
+    return pa.record_batch({"staged": told, **columns, "why_not": pa.array([why_not], pa.string())})

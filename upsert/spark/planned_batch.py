@@ -8,7 +8,7 @@ here only its leaf is replaced by rows.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -18,11 +18,12 @@ from pyspark.sql.types import StructType
 
 from upsert.spark.batches import arrow_of
 from upsert.spark.java import class_name, items_of, java_of, texts_of
+from upsert.store.rows.computed import InArrow
 
 _OBSERVES: Final = "CollectMetrics"
 """The node of ``observe``, which adds figures up while rows pass."""
 
-_ROW_BY_ROW: Final = ("Project", "Filter", "SubqueryAlias", _OBSERVES)
+_ROW_BY_ROW: Final = ("Project", "Filter", "SubqueryAlias", "View", _OBSERVES)
 """Nodes of plans of which each row becomes one row or none, whatever the others are."""
 
 _PLANNED_ROW_BY_ROW: Final = (*_ROW_BY_ROW, "ArrowEvalPython", "BatchEvalPython")
@@ -87,6 +88,42 @@ def _chosen(leaf: Any, nodes: Sequence[Any]) -> tuple[int, ...] | None:
     return tuple(where[number] for number in columns)
 
 
+ReadForArrow = Callable[[DataFrame, Any, StructType], InArrow | None]
+"""Reads what a plan that Spark has optimized for a DataFrame makes of the rows of its leaf, of this schema.
+
+None if Spark has to compute it. The planner has such a function.
+"""
+
+
+class QueryInArrow:
+    """What Arrow computes for a query.
+
+    It is read again where Spark has planned a micro-batch with other expressions: literals of its time.
+    """
+
+    def __init__(self, read: ReadForArrow, source: StructType) -> None:
+        """Of a query over one source with these columns."""
+        self._read = read
+        self._source = source
+        self._of: list[tuple[str, Any]] = []
+        self._known: InArrow | None = None
+
+    def computes(self, planned: PlannedBatch, rows: DataFrame) -> InArrow | None:
+        """What computes a micro-batch, which Spark gives as this DataFrame; None if Spark has to."""
+        expressions = planned.expressions
+        if not _are_equal(self._of, expressions):
+            self._known = self._read(rows, planned.plan, self._source)
+            self._of = expressions
+        return self._known
+
+
+def _are_equal(some: Sequence[tuple[str, Any]], others: Sequence[tuple[str, Any]]) -> bool:
+    """Whether nodes have the same names and, to Java, the same expressions."""
+    if [name for name, _ in some] != [name for name, _ in others]:
+        return False
+    return all(one.equals(other) for (_, one), (_, other) in zip(some, others, strict=True))
+
+
 class PlannedBatch:
     """A micro-batch of a `RowByRow` query, as Spark has planned it; for as long as it is under way.
 
@@ -95,9 +132,10 @@ class PlannedBatch:
         end: offset to which it reads.
     """
 
-    def __init__(self, execution: Any, leaf: Any) -> None:
-        """Of Spark's execution of it, and the leaf of the optimized plan."""
+    def __init__(self, execution: Any, nodes: Sequence[Any], leaf: Any) -> None:
+        """Of Spark's execution of it, and the nodes of the optimized plan from the top to its leaf."""
         self._execution = execution
+        self._nodes, self._leaf = nodes, leaf
         self.start: dict[str, Any] = json.loads(leaf.startOffset().get().json())
         self.end: dict[str, Any] = json.loads(leaf.endOffset().get().json())
 
@@ -108,10 +146,22 @@ class PlannedBatch:
         execution = None if running is None else running._jsq.streamingQuery().lastExecution()
         if execution is None or execution.currentBatchId() != batch:
             return None
-        leaf = execution.optimizedPlan()
+        leaf, nodes = execution.optimizedPlan(), []
         while (name := class_name(leaf)) in _PLANNED_ROW_BY_ROW:
+            nodes.append(leaf)
             leaf = leaf.child()
-        return cls(execution, leaf) if name == "StreamingDataSourceV2ScanRelation" else None
+        return cls(execution, nodes, leaf) if name == "StreamingDataSourceV2ScanRelation" else None
+
+    @property
+    def plan(self) -> Any:
+        """The plan, as Spark has optimized it."""
+        return self._execution.optimizedPlan()
+
+    @property
+    def expressions(self) -> list[tuple[str, Any]]:
+        """What its nodes do, by the name of each: with the same the query makes the same of the same rows."""
+        nodes = [(class_name(node), node.expressions()) for node in self._nodes]
+        return [*nodes, (class_name(self._leaf), self._leaf.output())]
 
     def computed(
         self, rows: pa.Table, schema: StructType, spark: SparkSession, *, is_observed: bool

@@ -13,12 +13,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from deltajoin.expressions import Call, Condition, Field, Ref
-from planner.plan.arrow_steps import Input, Joined, NotInArrowError, Rows, Step
-from planner.plan.in_arrow import InArrow
+from planner.plan.arrow_steps import Joined
 from planner.spark.catalyst import Catalyst, JavaObject
 from planner.spark.few_rows import OneTask
 from planner.spark.small_plan import SmallPlan
 from planner.spark.template import Template
+from upsert.store.rows.computed import InArrow, Input, NotInArrowError, Rows, Step
 from upsert.views.session import small_session
 
 pytestmark = pytest.mark.spark

@@ -39,14 +39,14 @@ def way(monkeypatch: pytest.MonkeyPatch) -> Iterator[Way]:
     wanted: list[str] = []
     own, tasks = WriteStep._read, WriteStep._staged_by_tasks
 
-    def read(step: WriteStep, planned: Any) -> pa.Table | None:
-        found = own(step, planned)
+    def read(step: WriteStep, *given: Any) -> pa.Table | None:
+        found = own(step, *given)
         taken.append("tasks" if found is None else "driver")
         return found
 
-    def staged(step: WriteStep, planned: Any, rows: DataFrame, buckets: int, query: str) -> Any:
+    def staged(step: WriteStep, *given: Any) -> Any:
         taken.append("in tasks")
-        found = tasks(step, planned, rows, buckets, query)
+        found, query = tasks(step, *given), given[-1]
         assert worker_peak(query) > 50 << 20, "as each Python with these libraries takes"
         return found
 

@@ -8,7 +8,6 @@ import pyarrow as pa
 import pytest
 from pyspark.accumulators import _accumulatorRegistry
 
-from upsert.managed import micro_batch
 from upsert.managed.micro_batch import WriteStep
 from upsert.managed.task_counts import add
 from upsert.spark import task
@@ -41,12 +40,11 @@ def test_what_the_driver_gives_up_is_counted_by_tasks_alone(
     monkeypatch: pytest.MonkeyPatch, few: int, rows: int | None, figures: Any
 ) -> None:
     """The first part has been read, and counted, when the second one shows that the rows are not few."""
-    monkeypatch.setattr(micro_batch, "FEW_ROWS", few)
     monkeypatch.setattr(task, "micro_batch_here", lambda: ("q", 7))
     parts: dict[str, Any] = dict.fromkeys(WriteStep.__dataclass_fields__)
-    step = WriteStep(**parts | {"source": SimpleNamespace(chosen=(0,)), "reader": Reader()})
+    step = WriteStep(**parts | {"reader": Reader()})
     batch: Any = SimpleNamespace(start={}, end={})
-    found = step._read(batch)
+    found = step._read(batch, few)
     sums = _accumulatorRegistry.pop(COUNTER, None)
     assert (None if found is None else found.num_rows) == rows
     assert (None if sums is None else sums._value) == figures

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from upsert.spark.planned_batch import ReadForArrow
+
 Stage = LocalStage | ObjectStoreStage
 Stages = LocalStages | ObjectStoreStages
 
@@ -148,10 +150,10 @@ class NewTable:
         else:
             connected.fill(rows)
 
-    def write(self, folder: str, changes: DataFrame) -> DataStreamWriter:
-        """A writer of a stream."""
+    def write(self, folder: str, changes: DataFrame, in_arrow: ReadForArrow | None) -> DataStreamWriter:
+        """A writer of a stream; ``in_arrow`` as for ``frames.write_changes``."""
         if (connected := self._connected(folder)) is None:
-            return frames.write_changes(changes, folder)
+            return frames.write_changes(changes, folder, {}, in_arrow)
         return connected.write_changes(changes)
 
 
@@ -295,7 +297,12 @@ def replace_table(tables: Stages, target: NewTable, rows: DataFrame, hook: JobSt
 
 
 def _stream_into_table(
-    tables: Stages, target: NewTable, changes: DataFrame, settings: StreamSettings, hook: JobStatusHook
+    tables: Stages,
+    target: NewTable,
+    changes: DataFrame,
+    settings: StreamSettings,
+    hook: JobStatusHook,
+    in_arrow: ReadForArrow | None,
 ) -> StreamingQuery:
     """Create a table that a streaming query fills, or continue one that this statement began.
 
@@ -312,7 +319,7 @@ def _stream_into_table(
         if is_new:
             target.check_unused(stage.folder, changes.sparkSession)
         _make_outside(stage, target)
-        writer = settings.applied(target.write(stage.folder, changes))
+        writer = settings.applied(target.write(stage.folder, changes, in_arrow))
         watcher = QueryWatcher(changes.sparkSession, tables, stage, target.name, settings, hook)
         return watcher.watch(writer)
     except BaseException:
@@ -367,8 +374,13 @@ class TableFromQuery:
     stream: StreamSettings = field(default_factory=StreamSettings)
     hook: JobStatusHook = field(default_factory=JobStatusHook)
 
-    def execute(self, tables: Warehouse, df: DataFrame, optimized: Optimized) -> StreamingQuery | None:
-        """Create the table; returns the running query of a streaming DataFrame, None for a batch."""
+    def execute(
+        self, tables: Warehouse, df: DataFrame, optimized: Optimized, in_arrow: ReadForArrow | None
+    ) -> StreamingQuery | None:
+        """Create the table; returns the running query of a streaming DataFrame, None for a batch.
+
+        ``in_arrow`` as for ``frames.write_changes``.
+        """
         self._check(df)
         staged = stages_of(tables)
         exists = self.name in tables.names()
@@ -378,7 +390,7 @@ class TableFromQuery:
                 return None
         target, rows = self._target(df, optimized)
         if df.isStreaming:
-            return _stream_into_table(staged, target, rows, self.stream, self.hook)
+            return _stream_into_table(staged, target, rows, self.stream, self.hook, in_arrow)
         if exists and self.or_replace:
             if definition_in(tables.existing(self.name)) is not None:  # what it holds lies elsewhere
                 raise ConfigurationError(

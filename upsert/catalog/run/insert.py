@@ -352,7 +352,7 @@ class Target:
         start_from = None if job.has_begun else start_from
         changes = context.optimized(rows, self.name, self.sink, start_from)
         if isinstance(table, Table):
-            writer = frames.write_changes(changes, table.path, self.options)
+            writer = frames.write_changes(changes, table.path, self.options, context.in_arrow)
         elif replaces and table.sink_key and ROW_KIND_COLUMN not in changes.columns:
             writer = table.write_upsert(changes).outputMode("update")
         else:

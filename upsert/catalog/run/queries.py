@@ -96,14 +96,15 @@ def create_table_as(context: Context, statement: s.CreateTableAs, spark: SparkSe
     )
     if not df.isStreaming:
         was_there = statement.if_not_exists and table_ref.exists
-        table.execute(table_ref.tables, df, context.optimized)
+        table.execute(table_ref.tables, df, context.optimized, context.in_arrow)
         return Done(what, "was there already" if was_there else "created")
     check_stable(context, statement.query, statement.primary_key, what)
     job = jobs.Job.of(context, statement.name, what)
     job.refuse_left_checkpoint(context)
     drop_on_cancel = context.options.value(DROP_ON_CANCEL)
     stream = replace(job.settings(context.options), drop_on_cancel=drop_on_cancel)
-    query = replace(table, stream=stream).execute(table_ref.tables, df, context.optimized)
+    table = replace(table, stream=stream)
+    query = table.execute(table_ref.tables, df, context.optimized, context.in_arrow)
     if query is None:
         return Done(what, "was there already")
     return Running(what, query, job.checkpoint)
