@@ -24,7 +24,14 @@ from upsert.managed.log_reader import LogReader
 from upsert.managed.options import WriteOptions
 from upsert.managed.stepping import SUFFIX, SharedStep, SteppingReader, StepSource
 from upsert.managed.task_counts import counted_at_end
-from upsert.managed.tasks import MadeRows, blobs_by_bucket, folded_by_tasks, rows_of_cut, staged_by_tasks
+from upsert.managed.tasks import (
+    MadeRows,
+    blobs_by_bucket,
+    folded_by_tasks,
+    rows_of_cut,
+    staged_by_tasks,
+    tasks_for_buckets,
+)
 from upsert.managed.writer import StreamWriter
 from upsert.materializer.micro_batch import by_bucket
 from upsert.spark.formats import FORMAT, known_format
@@ -62,7 +69,7 @@ def step_writer(
     """A writer of a stream into a table by `WriteStep`; None if the driver cannot read the stream.
 
     Options that the writer is given until it starts are added to ``options``. ``bucket`` is Spark SQL for the
-    bucket of a row, if tasks are to have one bucket each. ``in_arrow`` finds out what Arrow can compute;
+    bucket of a row, if tasks are to have whole buckets. ``in_arrow`` finds out what Arrow can compute;
     without it Spark evaluates all expressions.
     """
     source = RowByRow.of(df)
@@ -110,7 +117,7 @@ class WriteStep:
         own: stages all rows of a bucket, as a task or the driver has them, so that they are folded at once.
         columns: names of the columns of the stream.
         table: folder and uuid of the table.
-        bucket: Spark SQL for the bucket of a row, if tasks are to have one bucket each.
+        bucket: Spark SQL for the bucket of a row, if tasks are to have whole buckets.
         in_arrow: what Arrow computes for the query; None if Spark evaluates all of its expressions.
     """
 
@@ -214,12 +221,17 @@ class WriteStep:
         if step is not None:
             planned.note_rows(self.reader.size(start, end).rows)
             rows = planned.over(step.given.mapInArrow(step.rows_of, self.source.schema)).toDF(*self.columns)
-        return self._staged_by_spark(rows, buckets, query)
+        return self._staged_by_spark(rows, self._tasks(spark, planned, buckets), query)
 
-    def _staged_by_spark(self, rows: DataFrame, buckets: int, query: str) -> list[StagedFiles]:
+    def _tasks(self, spark: SparkSession, planned: PlannedBatch, buckets: int) -> int:
+        """How many tasks share the buckets of the table."""
+        size = self.reader.size(planned.start, planned.end)
+        return tasks_for_buckets(buckets, spark.sparkContext.defaultParallelism, size)
+
+    def _staged_by_spark(self, rows: DataFrame, tasks: int, query: str) -> list[StagedFiles]:
         """What tasks stage of rows that Spark gives them."""
         writer = self.raw if self.bucket is None else self.own
-        return staged_by_tasks(by_bucket(rows, buckets, self.bucket), writer, query).staged
+        return staged_by_tasks(by_bucket(rows, tasks, self.bucket), writer, query).staged
 
     def _read_and_staged(
         self, step: SharedStep, made: Chosen | InArrow, planned: PlannedBatch, buckets: int, query: str
@@ -233,7 +245,8 @@ class WriteStep:
         if self.bucket is None or buckets <= FOLDED_BUCKETS:
             told = staged_by_tasks(given, self.raw, query, rows_of)
         else:
-            blobs = blobs_by_bucket(given, self.own, rows_of, buckets)
+            tasks = self._tasks(given.sparkSession, planned, buckets)
+            blobs = blobs_by_bucket(given, self.own, rows_of, tasks)
             told = staged_by_tasks(blobs, self.own, query, rows_of_cut)
         planned.note_rows(told.rows)
         return told.staged

@@ -31,11 +31,16 @@ from upsert.managed.process_memory import note_worker, peak_bytes
 from upsert.managed.stepping import RowsOf
 from upsert.managed.writer import BatchWriter, StreamWriter
 from upsert.store.commit.staging import StagedFiles, of_each_bucket
+from upsert.store.read.steps import StepSize
 from upsert.store.rows.computed import Chosen, InArrow, NotInArrowError
 from upsert.store.table import Table
 
 FOLDED_BY_DRIVER: Final = 200_000
 """Rows that the committing process folds by itself, in less than a tenth of a second."""
+
+ROWS_OF_A_TASK: Final = 100_000
+BYTES_OF_A_TASK: Final = 64 << 20
+"""What of a step's changes a task that has whole buckets should get at least, where there are many."""
 
 _TASKS_A_CORE: Final = 4
 _STAGED: Final = "staged BINARY, peak BIGINT, rows BIGINT, why_not STRING"
@@ -122,12 +127,22 @@ class StageRows:
         yield _row(staged, count.rows)
 
 
-def blobs_by_bucket(
-    given: DataFrame, writer: StreamWriter, rows_of: CountedRowsOf, buckets: int
-) -> DataFrame:
-    """The rows of what tasks are given as blobs, a task for each bucket: no row goes through the JVM."""
+def tasks_for_buckets(buckets: int, cores: int, size: StepSize) -> int:
+    """How many tasks share the buckets of a step's rows: no more than the cores and the rows ask for.
+
+    >>> [tasks_for_buckets(buckets, 2, StepSize(500_000, 1 << 20)) for buckets in (6, 64)]
+    [6, 8]
+    >>> [tasks_for_buckets(64, 2, StepSize(rows, 1 << 20)) for rows in (2_000_000, 20_000_000)]
+    [20, 64]
+    """
+    by_size = max(size.rows // ROWS_OF_A_TASK, size.bytes // BYTES_OF_A_TASK)
+    return min(buckets, max(_TASKS_A_CORE * cores, by_size))
+
+
+def blobs_by_bucket(given: DataFrame, writer: StreamWriter, rows_of: CountedRowsOf, tasks: int) -> DataFrame:
+    """The rows of what tasks are given as blobs, all of a bucket in one task: no row goes through the JVM."""
     cut = given.mapInArrow(CutRows(writer, rows_of), f"{_BUCKET} INT, {BLOB_COLUMN} BINARY, {_READ} BIGINT")
-    return cut.repartitionById(buckets, _BUCKET)
+    return cut.repartitionById(tasks, _BUCKET)
 
 
 @dataclass(frozen=True)

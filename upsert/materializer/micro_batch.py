@@ -76,13 +76,13 @@ class WriteBatch:
         writer.mode("append").save()
 
 
-def by_bucket(rows: DataFrame, buckets: int, bucket: str | None) -> DataFrame:
-    """The rows with those of a bucket in one task, where Spark can compute the bucket."""
+def by_bucket(rows: DataFrame, tasks: int, bucket: str | None) -> DataFrame:
+    """The rows in some tasks, with those of a bucket in one of them, where Spark can compute the bucket."""
     if bucket is None:
         return rows
     from pyspark.sql.functions import expr
 
-    return rows.repartitionById(buckets, expr(bucket).cast("int"))
+    return rows.repartitionById(tasks, expr(bucket).cast("int"))
 
 
 def micro_batch_writer(df: DataFrame, write: Callable[[DataFrame, int], None]) -> DataStreamWriter:

@@ -30,6 +30,10 @@ _PLANNED_ROW_BY_ROW: Final = (*_ROW_BY_ROW, "ArrowEvalPython", "BatchEvalPython"
 """The same of optimized plans, where functions in Python have nodes of their own."""
 
 
+_OF_LAST_ATTEMPTS: Final = "LastAttemptAggregatingAccumulator"
+"""An accumulator that tells what tasks have last added, unless the driver has said what it is to tell."""
+
+
 @dataclass(frozen=True)
 class RowByRow:
     """What a stream reads that has one source, and nothing above it but projections and filters.
@@ -223,10 +227,6 @@ class PlannedBatch:
             metric = leaf.metrics().get("numOutputRows")
             if metric.isDefined():
                 metric.get().set(rows)
-
-
-_OF_LAST_ATTEMPTS: Final = "LastAttemptAggregatingAccumulator"
-"""An accumulator that tells what tasks have last added, unless the driver has said what it is to tell."""
 
 
 def _figures(spark: SparkSession, plan: Any) -> list[Any]:
