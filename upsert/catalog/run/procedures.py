@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from upsert.catalog.results import Rows
 from upsert.catalog.run.definitions import managed, refuse_view
-from upsert.catalog.run.jobs import active
+from upsert.catalog.run.jobs import SparkNeededError, active
 from upsert.catalog.run.scans import zone
 from upsert.catalog.run.shows import matching
 from upsert.errors import ConfigurationError
@@ -30,10 +30,19 @@ _Row = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Environment:
-    """What values of arguments depend on: the zone of times without one, and the time in s since 1970."""
+    """What values of arguments depend on.
 
-    zone: str
+    Attributes:
+        zone: of times without one; None: each must name its own.
+        now_s: the present time, in s since 1970.
+    """
+
+    zone: str | None
     now_s: float
+
+
+class _NoZoneError(ValueError):
+    """A time names no zone, and there is no session whose zone it could be of."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +96,7 @@ def call(context: Context, statement: s.Call, spark: SparkSession | None) -> Row
         hint = suggestion(statement.procedure, PROCEDURES, "there are")
         raise ConfigurationError(f"CALL: unknown procedure {statement.procedure!r}; {hint}")
     session = active(spark)
-    environment = Environment("UTC" if session is None else zone(session), time.time())
+    environment = Environment(None if session is None else zone(session), time.time())
     name, values = bound(procedure, statement.arguments, what, environment)
     table = managed(context, name, what)
     if not procedure.takes_views:
@@ -105,6 +114,7 @@ def bound(
 
     Raises:
         ConfigurationError: an argument is unknown, missing, given twice, or is not what it must be.
+        SparkNeededError: an argument depends on a session's zone.
     """
     parameters = {one.name: one for one in (_TABLE, *procedure.parameters)}
     given: dict[str, Any] = {}
@@ -129,6 +139,11 @@ def bound(
             )
         try:
             found[name] = one.default if value is None else one.convert(value, environment)
+        except _NoZoneError:
+            raise SparkNeededError(
+                f"{what}: argument {name!r} must name its zone where there is no Spark session, as TIMESTAMP "
+                f"'2020-10-01 08:00:00Z', got {value!r}; or give a session, of whose zone it is then"
+            ) from None
         except ValueError:
             message = f"{what}: argument {name!r} must be {one.must_be}, got {value!r}"
             raise ConfigurationError(message) from None
@@ -171,7 +186,14 @@ def _flag(value: Any, _: Environment) -> bool:
 
 def _age(value: Any, environment: Environment) -> float:
     """Seconds since a time, which must not lie ahead."""
-    age = environment.now_s - instant(str(value), environment.zone).timestamp()
+    try:
+        at = instant(str(value), environment.zone)
+    except ValueError:
+        if environment.zone is not None:
+            raise
+        instant(str(value), "UTC")  # refuses what is no time in any zone
+        raise _NoZoneError from None
+    age = environment.now_s - at.timestamp()
     if age < 0:
         raise ValueError
     return age

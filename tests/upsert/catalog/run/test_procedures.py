@@ -10,6 +10,7 @@ import pytest
 
 from upsert import Catalog, Table, Version
 from upsert.catalog.results import Rows
+from upsert.catalog.run.jobs import SparkNeededError
 from upsert.catalog.run.procedures import PROCEDURES, Environment, bound
 from upsert.errors import ConfigurationError, SchemaError, TableNotFoundError, UpsertError
 from upsert.sql.parser import parse
@@ -62,6 +63,22 @@ def test_arguments_are_given_by_place_and_by_name() -> None:
     assert parse("call SYSTEM.Compact( )") == Call("compact")
 
 
+def test_without_a_session_a_time_names_its_zone() -> None:
+    """So that it is the same time in both; where there is a session, it is of that one's zone."""
+    nine = datetime(2020, 10, 1, 9, tzinfo=UTC).timestamp()
+    procedure, environment = PROCEDURES["remove_orphan_files"], Environment(None, nine + 60)
+
+    def age_of(time: str) -> object:
+        given = [Argument(None, "t"), Argument(None, time)]
+        return bound(procedure, given, "CALL remove_orphan_files", environment)[1]["older_than"]
+
+    assert age_of("2020-10-01 09:00:00Z") == age_of("2020-10-01 11:00:00+02:00") == 60.0
+    with pytest.raises(SparkNeededError, match="must name its zone where there is no Spark session"):
+        age_of("2020-10-01 09:00:00")
+    with pytest.raises(ConfigurationError, match="must be a time that has been"):
+        age_of("soon")
+
+
 def test_values_are_converted_and_missing_ones_have_their_default() -> None:
     hour_ago = datetime(2020, 10, 1, 7, tzinfo=UTC)
     environment = Environment("Europe/Berlin", (hour_ago + timedelta(hours=1)).timestamp())
@@ -103,10 +120,10 @@ def test_rows_of_an_older_snapshot_come_back_by_a_statement(catalog: Catalog, ta
 
 def test_snapshots_expire_by_number_and_by_time(catalog: Catalog, table: Table) -> None:
     count = "expired_snapshots_count"
-    old = "older_than => TIMESTAMP '2020-01-01 00:00:00'"
+    old = "older_than => TIMESTAMP '2020-01-01 00:00:00Z'"
     assert called(catalog, f"expire_snapshots(shop.stock, 2, {old})") == [{count: 0}]
     time.sleep(0.002)  # times are milliseconds
-    now = datetime.now(UTC).replace(tzinfo=None)
+    now = datetime.now(UTC)
     assert called(
         catalog, f"expire_snapshots(shop.stock, retain_last => 2, older_than => TIMESTAMP '{now}')"
     ) == [{count: 2}]
@@ -123,7 +140,7 @@ def test_files_are_merged_and_orphans_deleted(catalog: Catalog, table: Table) ->
     table.stage(row(9, 9), order="rows")
     assert called(catalog, "remove_orphan_files('shop.stock')") == [{"deleted_file_count": 0}]
     time.sleep(0.01)
-    now = datetime.now(UTC).replace(tzinfo=None)
+    now = datetime.now(UTC)
     (found,) = called(catalog, f"remove_orphan_files('shop.stock', TIMESTAMP '{now}')")
     assert found["deleted_file_count"] > 0
 
@@ -196,9 +213,9 @@ def test_consumer_is_deleted_and_damage_is_found(catalog: Catalog, table: Table)
         ("rollback_to(shop.stock, 9)", ConfigurationError, "between 0 and the latest, 4, got 9"),
         ("expire_snapshots(shop.stock, TRUE)", ConfigurationError, "must be a number of states, got True"),
         (
-            "remove_orphan_files(shop.stock, TIMESTAMP '2999-01-01')",
+            "remove_orphan_files(shop.stock, TIMESTAMP '2999-01-01 00:00Z')",
             ConfigurationError,
-            "'older_than' must be a time that has been, as TIMESTAMP 'date time', got '2999-01-01'",
+            "'older_than' must be a time that has been, as TIMESTAMP 'date time', got '2999-01-01 00:00Z'",
         ),
         ("remove_orphan_files(shop.stock, 'soon')", ConfigurationError, "must be a time that has been"),
         ("compact(shop.stok)", TableNotFoundError, "did you mean 'stock'?"),
