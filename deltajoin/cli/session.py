@@ -76,11 +76,13 @@ def check_java(environment: Mapping[str, str]) -> None:
         )
 
 
-_PROGRESS: Final = "spark.ui.showConsoleProgress"
+_NAME: Final = "spark.app.name"
+_NO_NAME: Final = "pyspark-shell"
+"""What Spark calls an application of Python's that has no name."""
 _SETTINGS: Final = {
     "spark.master": "local[*]",
+    _NAME: "deltajoin",
     "spark.ui.enabled": "false",
-    _PROGRESS: "false",
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
 }
 """Where neither the user nor Spark's own configuration says otherwise; 200 partitions suit a cluster only."""
@@ -89,6 +91,8 @@ _JOBS: Final = "deltajoin-statement"
 """The group of the jobs of statements, by which they are cancelled."""
 _QUIET_LOG: Final = Path(__file__).with_name("log4j2.properties")
 _JVM_OPTIONS: Final = "SPARK_SUBMIT_OPTS"
+_NO_PROGRESS: Final = "-Dspark.ui.showConsoleProgress=false"
+"""As a property of the JVM it counts less than what users say, but more than what Spark says for Python."""
 SHOWN_ROWS: Final = 1_000
 """Rows of a batch that a table shows; with --json all are printed."""
 _REFRESH_S: Final = 0.5
@@ -170,8 +174,7 @@ class Session:
         PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # its workers run this, not sys.executable
         check_java(os.environ)
-        given = {"spark.app.name": "deltajoin"}
-        given |= self._conf if self._master is None else {"spark.master": self._master} | self._conf
+        given = self._conf if self._master is None else {"spark.master": self._master} | self._conf
         builder = SparkSession.builder
         with Console(stderr=True).status("starting Spark …"), _quiet_start(self._conf):
             for key, value in (unsaid(_SETTINGS, given) | given).items():
@@ -394,30 +397,21 @@ def unsaid(settings: Mapping[str, str], given: Mapping[str, str]) -> dict[str, s
     from pyspark import SparkConf, SparkContext
 
     SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll([*given.items()]))
-    said = {key for key, _ in SparkConf().getAll()} | given.keys()
-    if _PROGRESS not in given and not _is_in_file(_PROGRESS):
-        said.discard(_PROGRESS)  # every JVM of Python's says so
+    said = {key for key, value in SparkConf().getAll() if (key, value) != (_NAME, _NO_NAME)} | given.keys()
     return {key: value for key, value in settings.items() if key not in said}
-
-
-def _is_in_file(key: str) -> bool:
-    """Whether ``spark-defaults.conf`` has a setting."""
-    from pyspark.find_spark_home import _find_spark_home
-
-    folder = os.environ.get("SPARK_CONF_DIR") or os.path.join(_find_spark_home(), "conf")
-    try:
-        text = Path(folder, "spark-defaults.conf").read_text("utf-8", "replace")
-    except OSError:
-        return False
-    return re.search(rf"(?m)^[ \t]*{re.escape(key)}[ \t=:]", text) is not None
 
 
 @contextmanager
 def _quiet_start(conf: Mapping[str, str]) -> Iterator[None]:
-    """Without the log of a JVM that starts, unless the user or an installed Spark says what is logged."""
+    """Without bars of progress, and without the log of a JVM that starts; what the user says counts more.
+
+    An installed Spark has a configuration of its log.
+    """
     given = os.environ.get(_JVM_OPTIONS)
+    own = [_NO_PROGRESS]
     if _LOG_LEVEL not in conf and not {"SPARK_CONF_DIR", "SPARK_HOME"} & os.environ.keys():
-        os.environ[_JVM_OPTIONS] = f"{given or ''} -Dlog4j2.configurationFile={_QUIET_LOG.as_uri()}"
+        own.append(f"-Dlog4j2.configurationFile={_QUIET_LOG.as_uri()}")
+    os.environ[_JVM_OPTIONS] = " ".join([*own, *([] if given is None else [given])])
     try:
         yield
     finally:

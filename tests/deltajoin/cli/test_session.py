@@ -1,5 +1,8 @@
 """The session of a command: Java that Spark does not run on is named before Spark starts; --param."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,6 +12,7 @@ from typer.testing import CliRunner
 
 from deltajoin.cli.app import app
 from deltajoin.cli.session import check_java, unsaid
+from tests.helpers import use_this_python
 from upsert import Catalog
 from upsert.errors import ConfigurationError
 from upsert.spark.java import java_of
@@ -86,9 +90,50 @@ def test_values_of_parameters_come_from_the_command_line(tmp_path: Path) -> None
 def test_what_sparks_own_configuration_says_counts_more_than_defaults(spark: SparkSession) -> None:
     """``spark-defaults.conf`` comes as properties of the JVM; what the user gives the command is left out."""
     name, properties = "spark.deltajoin.test", java_of(spark).java.lang.System
-    defaults = {name: "3", "spark.deltajoin.other": "4", "spark.deltajoin.given": "5"}
+    defaults = {name: "3", "spark.deltajoin.other": "4", "spark.deltajoin.given": "5", "spark.app.name": "d"}
     properties.setProperty(name, "7")
+    before = properties.getProperty("spark.app.name")
+    properties.setProperty("spark.app.name", "pyspark-shell")  # as Spark does where there is no name
     try:
-        assert unsaid(defaults, {"spark.deltajoin.given": "6"}) == {"spark.deltajoin.other": "4"}
+        left = {"spark.deltajoin.other": "4", "spark.app.name": "d"}
+        assert unsaid(defaults, {"spark.deltajoin.given": "6"}) == left
     finally:
         properties.clearProperty(name)
+        properties.setProperty("spark.app.name", before)
+
+
+TELL = """
+import sys
+from deltajoin.cli.command import Output
+from deltajoin.cli.session import Session
+
+session = Session(sys.argv[1], Output(), ["spark.sql.shuffle.partitions=7"])
+conf = session.spark.sparkContext.getConf()
+keys = ("app.name", "ui.showConsoleProgress", "sql.shuffle.partitions", "ui.enabled", "ui.retainedJobs")
+print([conf.get(f"spark.{key}") for key in keys])
+session.close()
+"""
+
+
+@pytest.mark.spark
+def test_settings_come_from_the_command_line_then_from_sparks_files_then_from_the_command(
+    tmp_path: Path,
+) -> None:
+    own = "spark.app.name ours\nspark.ui.showConsoleProgress false\nspark.sql.shuffle.partitions 5\n"
+    (tmp_path / "spark-defaults.conf").write_text(own)
+    given = "--conf spark.ui.showConsoleProgress=true --conf spark.ui.retainedJobs=9 pyspark-shell"
+    environment = {**os.environ, "SPARK_CONF_DIR": str(tmp_path), "PYSPARK_SUBMIT_ARGS": given}
+    use_this_python(environment)
+    command = [sys.executable, "-c", TELL, str(tmp_path / "warehouse")]
+    told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert told.stdout.splitlines()[-1] == "['ours', 'true', '7', 'false', '9']"
+
+
+@pytest.mark.spark
+@pytest.mark.long
+def test_without_any_settings_the_command_names_itself_and_shows_no_bars(tmp_path: Path) -> None:
+    environment = {key: value for key, value in os.environ.items() if key != "PYSPARK_SUBMIT_ARGS"}
+    use_this_python(environment)
+    command = [sys.executable, "-c", TELL, str(tmp_path / "warehouse")]
+    told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert told.stdout.splitlines()[-1] == "['deltajoin', 'false', '7', 'false', None]"
