@@ -126,7 +126,8 @@ class Source:
         if name != FORMAT or not named:
             return None
         is_plain = all(catalyst.class_name(one) == "AttributeReference" for one in named)
-        return cls(catalyst, node, relation) if is_plain else None
+        is_once = len({one.exprId().id() for one in named}) == len(named)  # no read gives a column twice
+        return cls(catalyst, node, relation) if is_plain and is_once else None
 
     def rows(self, move: Move) -> pa.Table | None:
         """Its rows, read in this process; None if they are many."""

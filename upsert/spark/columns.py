@@ -106,7 +106,7 @@ def check_fits(given: StructType, schema: TableSchema, *, of: str, known: Collec
         )
     for field in given.fields:
         wanted = expected.get(field.name, pa.string())
-        if not _fits(field.dataType, wanted):
+        if not fits(field.dataType, wanted):
             name = types.sql_name(wanted)
             raise SchemaError(
                 f"{of}: column {field.name!r} must be {name}, got {field.dataType.simpleString().upper()}; "
@@ -174,7 +174,8 @@ def _merging_parts(path: tuple[str, ...], present: pa.DataType, given: pa.DataTy
             yield from _merging_parts((*path, name), old, new)
 
 
-def _fits(given: DataType, wanted: pa.DataType) -> bool:
+def fits(given: DataType, wanted: pa.DataType) -> bool:
+    """Whether values of a type of Spark's can be stored in a column, whose type may differ in width only."""
     if isinstance(given, NullType):
         return True
     try:

@@ -31,6 +31,7 @@ from upsert.sql.dialect import (
 )
 from upsert.sql.flink_words import check_no_sessions_of_a_table, spark_words
 from upsert.sql.predicates import Comparison, comparisons, literal_tree
+from upsert.sql.reads import Reads, reads_of
 from upsert.sql.tokens import Cursor, Hint, blanked, hints_in
 from upsert.types import quoted
 
@@ -145,6 +146,11 @@ class QueryText:
                 f"{position(self.statement, unused.start)}"
             )
         return found
+
+    @cached_property
+    def reads(self) -> tuple[Reads | None, ...]:
+        """What the query may read of each of its references, in their order; None: all."""
+        return tuple(reads_of(table, self.tree) for table in self._tables)
 
     @cached_property
     def processing_times(self) -> frozenset[str]:

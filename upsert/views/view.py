@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from upsert.codec import MAY_BE_MISSING, Jsonable, written_with
@@ -30,6 +31,8 @@ from upsert.show import html
 from upsert.spark.connect import needs_classic
 from upsert.spark.query_writer import QueryWriter
 from upsert.spark.reads import load_stream
+from upsert.sql.query import QueryText, Reference
+from upsert.sql.reads import Path, Reads
 from upsert.store.alterations import SetOptions
 from upsert.store.metadata.looks import looking_once
 from upsert.store.metadata.stands_for import Refresh
@@ -48,6 +51,9 @@ if TYPE_CHECKING:
 
 OPTION: Final = MATERIALIZED_VIEW.key
 """The option of the view's table; no statement may set it."""
+
+REMEDY: Final = "CREATE OR REPLACE MATERIALIZED VIEW takes the present ones"
+"""What to do where a table has not what it had when the view was created."""
 
 
 @dataclass(frozen=True)
@@ -71,25 +77,31 @@ class Base(Jsonable):
     origins: tuple[str, ...] = field(default=(), metadata=written_with("origins"))
     fields: tuple[FieldId, ...] = field(default=(), metadata=written_with("fields"))
 
-    def check(self, schema: TableSchema, subject: str) -> None:
-        """Check that columns and fields are still those that the table had when the view was created.
-
-        Raises:
-            SchemaError: another one has the name of one of them now.
-        """
+    def changed(self, schema: TableSchema) -> dict[Path, str]:
+        """The columns and fields that are gone or are others now, by what is found in their place."""
         present = {*schema.names, *(computed.name for computed in schema.computed)}
-        others = [
-            f"column {name!r}"
-            for name, origin in zip(self.columns, self.origins, strict=False)
-            if name in present and origin_of(schema, name) != origin
-        ]
+        found: dict[Path, str] = {}
+        for name, origin in zip_longest(self.columns, self.origins):
+            if name not in present:
+                found[(name,)] = _GONE
+            elif origin is not None and origin_of(schema, name) != origin:
+                found[(name,)] = _ANOTHER
         fields = {one.path: one for one in fields_of(schema)} if self.fields else {}
-        others += [f"field {'.'.join(one.path)!r}" for one in self.fields if fields.get(one.path, one) != one]
-        if others:
-            raise SchemaError(
-                f"{subject}: {others[0]} of table {self.name!r} must be the one that the view was created "
-                "with, got another one that has its name now; CREATE OR REPLACE the view"
-            )
+        for one in self.fields:
+            if (present_one := fields.get(one.path)) != one and one.path[:1] not in found:
+                found[one.path] = _GONE if present_one is None else _ANOTHER
+        return found
+
+    def seen(self, schema: TableSchema) -> tuple[str, ...]:
+        """The columns that the query sees: those that it saw when the view was created, if they are there."""
+        changed = self.changed(schema)
+        return tuple(name for name in self.columns if (name,) not in changed)
+
+
+_GONE: Final = "none"
+_ANOTHER: Final = "another one that has its name now"
+_INSIDE: Final = ("element", "key", "value")
+"""Parts of the path of a field in an array or a map; a text reads such a field by the name before them."""
 
 
 def origin_of(schema: TableSchema, name: str) -> str:
@@ -146,6 +158,16 @@ class ViewText(Jsonable):
     columns: tuple[str, ...]
 
 
+def within(view: ViewText, catalog: str, query: QueryText) -> list[Reference]:
+    """The tables that the query of a view reads, by names with catalog and database."""
+    before = {1: f"{catalog}.{view.database}.", 2: f"{catalog}."}
+    # the METADATA of changes is checked for the query itself alone
+    return [
+        replace(one, name=before.get(one.name.count(".") + 1, "") + one.name, is_alone=False)
+        for one in query.references
+    ]
+
+
 @dataclass(frozen=True)
 class ViewDefinition(Jsonable):
     """What CREATE MATERIALIZED VIEW says, beside what any table has.
@@ -178,6 +200,35 @@ class ViewDefinition(Jsonable):
     def tables(self) -> Mapping[str, str]:
         """Uuid of each table that the query reads, by the table's database and name."""
         return {base.table: base.uuid for base in self.bases}
+
+    def check(self, base: Base, schema: TableSchema, view: str, shown: Sequence[str]) -> None:
+        """Check that a table still has what the query reads of it; ``shown`` are the view's columns.
+
+        Raises:
+            SchemaError: a column or field that it may read is gone, or another one has its name.
+        """
+        changed = base.changed(schema)
+        reads = self._reads(base.name) if changed else []
+        for path, found in changed.items():
+            inside = [number for number, part in enumerate(path) if number and part in _INSIDE]
+            named = path[: min(inside, default=len(path))]
+            if any(one is None or one.may_have(named, shown) for one in reads):
+                what = f"{'column' if len(path) == 1 else 'field'} {'.'.join(path)!r} of table {base.name!r}"
+                raise SchemaError(
+                    f"view {view!r}: {what} must be the one that the view was created with, got {found}; "
+                    f"{REMEDY}"
+                )
+
+    def _reads(self, name: str) -> list[Reads | None]:
+        """What the query, and those of plain views, may read of a table, wherever they name it; None: all."""
+        query = QueryText.of(self.query)
+        found = [one for at, one in zip(query.references, query.reads, strict=True) if at.name == name]
+        for view in self.views:
+            query = QueryText.of(view.query)
+            references = within(view, self.catalog, query)
+            own = (one for at, one in zip(references, query.reads, strict=True) if at.name == name)
+            found += (None if one is None or one.has_star else one for one in own)
+        return found
 
     def to_option(self) -> str:
         """The value of the table's option."""
@@ -311,20 +362,21 @@ class View:
     def is_current(self) -> bool:
         """Whether no base table has changed since, in its rows or in what the names of its columns mean."""
         try:
-            return self._newest_versions() == self.base_versions
+            return self.newest_versions() == self.base_versions
         except SchemaError:
             return False
 
-    def _newest_versions(self) -> Versions:
-        """The newest snapshot of each base table, of which the query's names still mean the same columns.
+    def newest_versions(self) -> Versions:
+        """The newest snapshot of each base table, by its database and name, which a refresh brings it to.
 
         Raises:
-            SchemaError: another column or field has the name of one.
+            SchemaError: a column or field that the query reads is gone, or another one has its name.
             TableNotFoundError: a base table was dropped, or made again.
         """
         found = newest_versions(self.name, self.bases)
-        for base in self.definition.bases:
-            base.check(Table.open(*self.bases[base.table]).schema, f"view {self.name!r}")
+        definition, shown = self.definition, self.table.schema.names
+        for base in definition.bases:
+            definition.check(base, Table.open(*self.bases[base.table]).schema, self.name, shown)
         return found
 
     @property
@@ -345,7 +397,7 @@ class View:
         """
         self._check_may_run()
         with own_errors_first(), looking_once():
-            return self.refresher().refresh(self._newest_versions())
+            return self.refresher().refresh(self.newest_versions())
 
     def explain(self) -> str:
         """What a refresh reads and computes, line by line; nothing is computed.
@@ -395,7 +447,7 @@ class View:
         def keep(told: DataFrame, batch: int) -> None:  # noqa: ARG001 - the view itself knows what is done
             with looking_once():
                 self._check_may_run()
-                refresher.refresh(self._newest_versions())
+                refresher.refresh(self.newest_versions())
             told.collect()  # for Spark's progress, once what it tells of has been done
 
         query = (writer.trigger(**trigger) if trigger else writer).foreachBatch(keep).start()

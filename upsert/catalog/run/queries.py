@@ -41,13 +41,12 @@ from upsert.sql.dialect import Revision, position
 from upsert.sql.flink_words import is_processing_time
 from upsert.sql.query import AsOfKind, QueryText, Reference
 from upsert.types import quoted
-from upsert.views.view import ViewText
+from upsert.views.view import ViewText, within
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from upsert.catalog.context import Context
-    from upsert.views.view import ViewText
 
 
 _VIEW: Final = "_pyspark_connect_temp_view_"
@@ -277,16 +276,6 @@ class _Reading:
             )
         named = zip(text.given, text.columns, strict=True)
         return df.select(*(F.col(quoted(given)).alias(column) for given, column in named), *kinds)
-
-
-def within(view: ViewText, catalog: str, query: QueryText) -> list[Reference]:
-    """The tables that the query of a view reads, by names with catalog and database."""
-    before = {1: f"{catalog}.{view.database}.", 2: f"{catalog}."}
-    # the METADATA of changes is checked for the query itself alone
-    return [
-        replace(one, name=before.get(one.name.count(".") + 1, "") + one.name, is_alone=False)
-        for one in query.references
-    ]
 
 
 def query_position(query: QueryText, offset: int) -> str:

@@ -27,7 +27,7 @@ from upsert.catalog.namespace import TableRef
 from upsert.catalog.results import Done, PlanText, Result, Rows, Running
 from upsert.catalog.run import jobs
 from upsert.catalog.run.definitions import drop_existing
-from upsert.catalog.run.queries import frame, query_position, temporary_name, within
+from upsert.catalog.run.queries import frame, query_position, temporary_name
 from upsert.catalog.run.shows import matching
 from upsert.catalog.session import CHECKPOINT, TRIGGER
 from upsert.catalog.system_tables import split
@@ -38,7 +38,8 @@ from upsert.errors import (
     TableExistsError,
     TableNotFoundError,
 )
-from upsert.schema import Index
+from upsert.schema import Index, TableSchema
+from upsert.spark.columns import fits
 from upsert.spark.connect import is_connect
 from upsert.spark.formats import active
 from upsert.sql import statements as s
@@ -59,6 +60,7 @@ from upsert.views.session import (
 )
 from upsert.views.view import (
     OPTION,
+    REMEDY,
     Base,
     View,
     ViewDefinition,
@@ -69,6 +71,7 @@ from upsert.views.view import (
     fields_of,
     newest_versions,
     origin_of,
+    within,
 )
 
 if TYPE_CHECKING:
@@ -219,9 +222,9 @@ def _state(view: View) -> str:
     if view.definition.is_suspended:
         return "suspended"
     try:
-        is_current = view.is_current
-    except TableNotFoundError as gone:
-        return f"cannot be refreshed: {gone}"
+        is_current = view.newest_versions() == view.base_versions
+    except (TableNotFoundError, SchemaError) as refusal:
+        return f"cannot be refreshed: {refusal}"
     return "running" if view.query is not None else "up to date" if is_current else "behind"
 
 
@@ -238,7 +241,7 @@ def opened(context: Context, name: str, spark: SparkSession | None) -> View:
         )
     shown, query = table_ref.shown, _Query(table_ref.shown, table_ref.warehouse, definition)
     location = context.options.value(CHECKPOINT) or table_ref.warehouse
-    bases, rows_at = query.bases, partial(query.rows, names=table.schema.names)
+    bases, rows_at = query.bases, partial(query.rows, view=table.schema)
     own = partial(own_session, zone=definition.zone, is_ansi=definition.is_ansi)
 
     def refresher() -> Refresher:
@@ -309,7 +312,7 @@ def _bases(
 class _Query:
     """The query of a view."""
 
-    view: str
+    name: str
     warehouse: str
     definition: ViewDefinition
 
@@ -326,24 +329,37 @@ class _Query:
         databases = self.context.databases
         return {b.table: (databases.resolve(b.table).path, b.uuid) for b in self.definition.bases}
 
-    def rows(self, session: SparkSession, versions: Versions, names: tuple[str, ...] = ()) -> DataFrame:
-        """Its rows at some versions of its tables, under the names of the view's columns."""
+    def rows(self, session: SparkSession, versions: Versions, view: TableSchema | None = None) -> DataFrame:
+        """Its rows at some versions of its tables; refuses those that a ``view`` cannot hold."""
         pinned = {base.name: versions[base.table] for base in self.definition.bases}
-        query = QueryText.of(self.definition.query, subject=f"view {self.view!r}")
+        query = QueryText.of(self.definition.query, subject=f"view {self.name!r}")
         context = self.context
         catalog = self.definition.catalog
+        columns = {}
         for base in self.definition.bases:
-            table = Table.open(context.databases.resolve(base.table).path, base.uuid)
-            base.check(table.schema, f"view {self.view!r}")
+            schema = Table.open(context.databases.resolve(base.table).path, base.uuid).schema
+            if view is not None:
+                self.definition.check(base, schema, self.name, view.names)
+            if seen := base.seen(schema):
+                columns[base.name] = seen
         views = {f"{catalog}.{text.name}": text for text in self.definition.views}
-        columns = {base.name: base.columns for base in self.definition.bases if base.columns}
         df = frame(context, session, query, is_streaming=False, pinned=pinned, columns=columns, views=views)
-        if not names or tuple(df.columns) == names:
-            return df
-        raise SchemaError(
-            f"view {self.view!r}: its query must give the columns {', '.join(names)}, got "
-            f"{', '.join(df.columns)}: a table that it reads has been altered; CREATE OR REPLACE it"
-        )
+        if view is not None:
+            self._check(df, view)
+        return df
+
+    def _check(self, df: DataFrame, view: TableSchema) -> None:
+        """Refuse rows that the view cannot hold."""
+        if tuple(df.columns) != view.names:
+            wanted, found = ", ".join(view.names), ", ".join(df.columns)
+            raise SchemaError(self._altered(f"its query must give the columns {wanted}, got {found}"))
+        for given, column in zip(df.schema, view.columns, strict=True):
+            if not fits(given.dataType, column.type):
+                wanted, found = types.sql_name(column.type), given.dataType.simpleString().upper()
+                raise SchemaError(self._altered(f"column {column.name!r} must be {wanted}, got {found}"))
+
+    def _altered(self, what: str) -> str:
+        return f"view {self.name!r}: {what}, as a table that it reads has been altered; {REMEDY}"
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,109 @@
+"""Views whose tables were altered: they go on, or are refused at once with what to do."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import planner
+from upsert import Catalog
+from upsert.errors import SchemaError
+
+pytestmark = pytest.mark.spark
+
+REMEDY = "CREATE OR REPLACE MATERIALIZED VIEW takes the present ones"
+
+Run = Callable[[str], object]
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    return Catalog(tmp_path / "warehouse", optimize=planner.optimize)
+
+
+@pytest.fixture
+def run(catalog: Catalog, spark: SparkSession) -> Run:
+    def run(text: str) -> object:
+        return catalog.sql(text, spark)
+
+    key = "PRIMARY KEY (id) NOT ENFORCED"
+    run(f"CREATE TABLE t (id INT, a INT, b INT, f FLOAT, s STRUCT<x: INT, y: INT>, {key})")
+    run(f"CREATE TABLE u (id INT, b INT, {key})")
+    run("INSERT INTO t VALUES (1, 10, 100, 1.5, named_struct('x', 1, 'y', 2))")
+    run("INSERT INTO u VALUES (1, 7)")
+    return run
+
+
+def rows(catalog: Catalog, spark: SparkSession, text: str) -> list[tuple[object, ...]]:
+    return sorted((tuple(row) for row in catalog.sql(text, spark).df.collect()), key=repr)
+
+
+def refreshed(run: Run, view: str) -> str:
+    return repr(run(f"REFRESH MATERIALIZED VIEW {view}"))
+
+
+def test_what_a_view_reads_and_is_gone_refuses_it_before_any_row_has_changed(
+    catalog: Catalog, run: Run
+) -> None:
+    found = {
+        "SELECT id, a FROM t": "column 'a'",
+        "SELECT * FROM t": "column 'a'",
+        "SELECT count(*) AS n FROM (SELECT DISTINCT id, t.* FROM t)": "column 'a'",
+        "SELECT id FROM t WHERE s.x > 0": "field 's.x'",
+        "SELECT id, s FROM t": "field 's.x'",
+    }
+    for number, query in enumerate(found):
+        run(f"CREATE MATERIALIZED VIEW v{number} AS {query}")
+    run("ALTER TABLE t RENAME COLUMN a TO c")
+    run("ALTER TABLE t DROP COLUMN s.x")
+    for number, what in enumerate(found.values()):
+        refusal = f"view 'v{number}': {what} of table 't' must be .*, got none; {REMEDY}"
+        with pytest.raises(SchemaError, match=f"^{refusal}$"):
+            refreshed(run, f"v{number}")
+    states = catalog.sql("SHOW MATERIALIZED VIEWS").rows["state"].to_pylist()
+    assert all(state.startswith("cannot be refreshed: view") and state.endswith(REMEDY) for state in states)
+
+
+def test_a_view_goes_on_where_it_does_not_read_what_was_replaced(
+    catalog: Catalog, spark: SparkSession, run: Run
+) -> None:
+    queries = [
+        "SELECT id, a FROM t",
+        "SELECT s.y AS y, count(*) AS n FROM t GROUP BY s.y",
+        "SELECT t.id, u.b, t.s.y AS y FROM t JOIN u USING (id)",
+        "WITH q AS (SELECT *, -a AS c FROM t) SELECT id, c FROM q",
+    ]
+    for number, query in enumerate(queries):
+        run(f"CREATE MATERIALIZED VIEW v{number} AS {query}")
+    for alter in ("DROP COLUMN b", "ADD COLUMN b STRING", "DROP COLUMN s.x", "ADD COLUMN s.x INT"):
+        run(f"ALTER TABLE t {alter}")
+    assert refreshed(run, "v0").endswith("up to date>")
+    run("INSERT INTO t (id, b, s) VALUES (2, 'b', named_struct('y', 5, 'x', 6))")
+    run("INSERT INTO u VALUES (2, 8)")
+    for number, query in enumerate(queries):
+        assert refreshed(run, f"v{number}").endswith("refreshed>"), query
+        assert rows(catalog, spark, f"SELECT * FROM v{number}") == rows(catalog, spark, query)
+    later = "SELECT s.x AS x, count(*) AS n FROM t GROUP BY s.x"
+    run(f"CREATE OR REPLACE MATERIALIZED VIEW v1 AS {later}")
+    assert rows(catalog, spark, "SELECT * FROM v1") == [(6, 1), (None, 1)] == rows(catalog, spark, later)
+
+
+def test_a_type_that_the_view_cannot_hold_is_told_with_the_remedy(
+    catalog: Catalog, spark: SparkSession, run: Run
+) -> None:
+    queries = {
+        "SELECT id, s FROM t": r"column 's' must be STRUCT<x: INT,y: INT>, got STRUCT<X:INT,Y:INT,Z:INT>",
+        "SELECT f, id FROM t": "column 'f' must be FLOAT, got DOUBLE",
+    }
+    for number, query in enumerate(queries):
+        run(f"CREATE MATERIALIZED VIEW v{number} AS {query}")
+    run("ALTER TABLE t ADD COLUMN s.z INT")
+    run("ALTER TABLE t ALTER COLUMN f TYPE DOUBLE")
+    run("INSERT INTO t (id) VALUES (2)")
+    for number, (query, found) in enumerate(queries.items()):
+        refusal = f"view 'v{number}': {found}, as a table that it reads has been altered; {REMEDY}"
+        with pytest.raises(SchemaError, match=f"^{refusal}$"):
+            refreshed(run, f"v{number}")
+        run(f"CREATE OR REPLACE MATERIALIZED VIEW v{number} AS {query}")
+        assert rows(catalog, spark, f"SELECT id FROM v{number}") == [(1,), (2,)]
