@@ -19,6 +19,7 @@ import pyarrow as pa
 from upsert.errors import (
     CommitConflictError,
     ConfigurationError,
+    CorruptTableError,
     LogNotPublishedError,
     SnapshotExpiredError,
     UnknownOutcomeError,
@@ -197,10 +198,11 @@ def commit_staged(committer: Committer, staged: Iterable[StagedFiles], terms: Te
     if is_recorded(head, transaction):
         _remove_left(history, (), (*given.raw, *given.folded))
         return Committed(head)
-    _check_raw_is_fresh(committer, given, head)
+    _check_raw_is_fresh(committer, given.raw, head)
     if overwrite is not None:
         check_within(given.partitions, overwrite.spec, of=f"table {paths.name_of(history.root)!r}")
-    rows = _Rows(history, given, head)
+    with _stale_if_cleaned(committer, given):
+        rows = _Rows(history, given, head)
     since, stands_for = terms.unchanged_since, terms.stands_for
     conflicts = None if since is None else KeyConflicts(history, rows.files, since)
 
@@ -221,10 +223,11 @@ def commit_staged(committer: Committer, staged: Iterable[StagedFiles], terms: Te
         kind: Kind = "overwrite" if overwrite else "append"
         return Change(kind, files, removed, transaction, terms.tracked, stands_for=stands_for)
 
-    with discarded_if_failed(committer, lambda: [StagedFiles(history.uuid, rows.written)]):
-        if conflicts is not None:
-            conflicts.check(head)
+    written = discarded_if_failed(committer, lambda: [StagedFiles(history.uuid, rows.written)])
+    with written, _stale_if_cleaned(committer, given):
         if terms.announce is not None:
+            if conflicts is not None:
+                conflicts.check(head)
             terms.announce(rows.at(head, history.files(head)))
             reach("commit.after-announcement")
         done = committer.commit(propose, has_just_looked=True)
@@ -304,13 +307,28 @@ def _replaced(
     return replaced.entries, live.without(replaced.groups)
 
 
-def _check_raw_is_fresh(committer: Committer, staged: StagedFiles, head: SnapshotInfo) -> None:
+def _check_raw_is_fresh(committer: Committer, raw: Collection[RawFile], head: SnapshotInfo) -> None:
     """Raw changes are no data files, so the commit itself does not see what they were based on."""
-    base = min((raw.base for raw in staged.raw), default=head.fence)
+    _check_bases(committer, (each.base for each in raw if each.file), head)
+    for version in sorted({each.definition for each in raw} - {head.definition}):
+        committer.rules.check_definition(version, head.definition)
+
+
+def _check_bases(committer: Committer, bases: Iterable[int], head: SnapshotInfo) -> None:
+    base = min(bases, default=head.fence)
     if base < head.fence:
         raise committer.rules.stale(base, head)
-    for version in sorted({raw.definition for raw in staged.raw} - {head.definition}):
-        committer.rules.check_definition(version, head.definition)
+
+
+@contextmanager
+def _stale_if_cleaned(committer: Committer, given: StagedFiles) -> Iterator[None]:
+    """Say of a staged file that cannot be read that a clean-up took it, if one may have."""
+    try:
+        yield
+    except CorruptTableError:
+        bases = [entry.base for entry in given.files] + [raw.base for raw in given.raw if raw.file]
+        _check_bases(committer, bases, committer.history.latest())
+        raise
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from uuid import uuid4
 from upsert.errors import (
     CommitConflictError,
     ConfigurationError,
+    CorruptTableError,
     SnapshotExpiredError,
     StaleWriterError,
     UnknownOutcomeError,
@@ -158,8 +159,9 @@ class Committer:
                     self.rules.check(change, head)
                     delta = self._delta(change, head, delta)
                     info = self._successor(head, change, delta.ref, lost_races)
-                except (SnapshotExpiredError, FileNotFoundError):
-                    # an expiry took away what belongs to ``head`` alone, so there must be a newer one
+                except (SnapshotExpiredError, FileNotFoundError, CorruptTableError):
+                    # an expiry took away what belongs to ``head`` alone, so there must be a newer one; where
+                    # that was a data file, it is told as missing
                     if self.history.latest().id == head.id:
                         raise
                     continue

@@ -16,7 +16,7 @@ from upsert.errors import CommitConflictError, SchemaError
 from upsert.failpoints import reach
 from upsert.schema import TableSchema
 from upsert.store.commit import append, staging
-from upsert.store.commit.change import Change
+from upsert.store.commit.change import Change, file_below_fence
 from upsert.store.commit.committer import Committed, Committer
 from upsert.store.commit.staging import StagedFiles
 from upsert.store.files.data_file import DataFile
@@ -104,9 +104,10 @@ class _Deletion:
         left = snapshot.bucket_filters(self._where)
         whole = {bucket_id for bucket_id, where in left.items() if where == EVERY_ROW}
         added = self._added_until(latest)
-        for bucket_id in list(self._files):
+        for bucket_id, files in list(self._files.items()):
             news = None if added is None else added.get(bucket_id, ())
-            if bucket_id not in left or bucket_id in whole or news is None:
+            is_cleaned = file_below_fence(latest.fence, files) is not None
+            if bucket_id not in left or bucket_id in whole or news is None or is_cleaned:
                 self._put(bucket_id, None)
             elif news:
                 self._put(bucket_id, self._amended(snapshot, bucket_id, left[bucket_id], news))

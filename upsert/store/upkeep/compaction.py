@@ -26,10 +26,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Final
 
-from upsert.errors import CommitConflictError, StaleWriterError, UnknownOutcomeError
+from upsert.errors import CommitConflictError, CorruptTableError, StaleWriterError, UnknownOutcomeError
 from upsert.failpoints import reach
 from upsert.schema import TableSchema
 from upsert.store.commit import append
@@ -331,11 +331,19 @@ def execute(
     history = committer.history
     base = (history.seen_just_now() if has_just_looked else history.latest()).id
     root, layout = history.root, history.layout
+    written: list[list[FileEntry]] = []
     with synced_together():
-        written = [
-            [entry for group in merge.groups for entry in write(root, layout, base, merge, group)]
-            for merge in jobs
-        ]
+        try:
+            for merge in jobs:
+                written.append([])
+                for group in merge.groups:
+                    written[-1] += write(root, layout, base, merge, group)
+        except CorruptTableError:
+            append.discard(committer, [StagedFiles(history.uuid, tuple(chain.from_iterable(written)))])
+            live = history.live(history.latest())
+            if all(entry.file in live for merge in jobs for entry in merge.inputs):
+                raise
+            return None  # an overwrite has replaced inputs, and they have expired
         reach("compact.after-write")
         return publish(committer, jobs, written, has_just_looked=has_just_looked)
 

@@ -15,7 +15,10 @@ from upsert.store import Table
 from upsert.store.commit import committer
 from upsert.store.commit.change import Change
 from upsert.store.commit.committer import Committer, Environment
+from upsert.store.files.data_file import DataFile, forget_open_files
+from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.metadata.snapshot import SnapshotInfo
+from upsert.store.rows.layout import Layout
 from upsert.store.storage import put_if_absent
 
 SCHEMA = TableSchema.of({"id": pa.int64(), "value": pa.int64()}, primary_key=["id"])
@@ -275,6 +278,92 @@ def test_a_clean_up_between_check_and_link_is_noticed(table: Table) -> None:
     with pytest.raises(StaleWriterError):
         writer.write(rows(1))
     assert table.snapshot().scan().num_rows == 0
+    assert_nothing_is_left_over(table)
+
+
+def before_a_file_is_opened(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Another process does something when this one has looked which files are live, and opens the first."""
+    acts, opened = [act], DataFile.open
+
+    def open_(root: str | Path, layout: Layout, entry: FileEntry) -> DataFile:
+        if acts:
+            acts.pop()()
+            forget_open_files()
+        return opened(root, layout, entry)
+
+    monkeypatch.setattr(DataFile, "open", open_)
+
+
+def give_up_older_files(path: str) -> None:
+    table = Table.open(path)
+    table.compact()
+    table.expire(keep=1)
+
+
+@pytest.fixture
+def ordered(tmp_path: Path) -> Table:
+    """A table of which commits look the stored rows up, with a row in two files."""
+    table = Table.create(tmp_path / "ordered", SCHEMA, {"write-only": "true", "sequence.field": "value"})
+    table.write(rows(1, value=1))
+    table.write(rows(1, value=3))
+    return table
+
+
+def test_a_commit_looks_again_where_the_files_that_it_checks_have_expired(
+    ordered: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before_a_file_is_opened(monkeypatch, partial(give_up_older_files, ordered.path))
+    ordered.write(rows(1, 2, value=2))
+    assert ordered.snapshot().scan().to_pylist() == [{"id": 1, "value": 3}, {"id": 2, "value": 2}]
+    assert ordered.check(deep=True) == ()
+
+
+def test_raw_changes_that_a_clean_up_takes_from_a_commit_are_told_as_such(
+    ordered: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staged = ordered.stage_raw(rows(2))
+    before_a_file_is_opened(monkeypatch, partial(ordered.clean, older_than_s=0))
+    with pytest.raises(StaleWriterError, match="write the rows again"):
+        ordered.commit([staged])
+    assert ids_of(ordered) == [1]
+    assert_nothing_is_left_over(ordered)
+
+
+def test_rows_in_memory_outlive_a_clean_up(ordered: Table) -> None:
+    ordered.stage_raw(rows(7))  # which is never committed
+    in_memory = ordered.stage(rows(2), order="rows", is_committed_here=True)
+    assert ordered.clean(older_than_s=0) == 1
+    ordered.commit([in_memory])
+    assert ids_of(ordered) == [1, 2]
+    assert_nothing_is_left_over(ordered)
+
+
+def test_a_deletion_is_computed_again_after_a_clean_up(table: Table) -> None:
+    table.write(rows(1, 2))
+    rival = Rival(lambda: (table.write(rows(3)), table.clean(older_than_s=0)))
+    writer = in_environment(table, Environment(put_if_absent=rival.put_if_absent))
+    writer.delete([("id", "!=", 2)])
+    assert ids_of(table) == [2]
+    assert_nothing_is_left_over(table)
+
+
+def test_a_compaction_goes_on_where_its_files_were_replaced_and_have_expired(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        table.write(rows(number))
+
+    def replace_all() -> None:
+        other = Table.open(table.path)
+        other.overwrite(rows(7))
+        other.write(rows(8))
+        other.expire(keep=1)
+
+    before_a_file_is_opened(monkeypatch, replace_all)
+    table.compact()
+    assert ids_of(table) == [7, 8]
+    assert [info.kind for info in table.history()][-1] == "compact"
+    table.expire(keep=1)
     assert_nothing_is_left_over(table)
 
 
