@@ -8,17 +8,18 @@ behind its end, or when Kafka says that the partition ends there.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
-from operator import methodcaller
+from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
+from upsert.arrays import integers
 from upsert.errors import RecordsExpiredError, UpsertError
-from upsert.kafka.client.connection import LOGGER, ClientCache, Connection, client_properties, library
+from upsert.kafka.client.connection import ClientCache, Connection, client_properties, library
 from upsert.kafka.client.failures import Reports, is_lasting, is_passing, made, tell, translated, unavailable
-from upsert.kafka.client.records import HEADERS, TIMESTAMP_TYPES, TopicPartition, record_schema
+from upsert.kafka.client.librdkafka import Consumer
+from upsert.kafka.client.records import TopicPartition, record_schema
 
 MAX_ROWS: Final = 100_000
 MAX_BYTES: Final = 64 << 20
@@ -89,8 +90,7 @@ def read_range(
     reader = _readers.take(key) or PartitionReader(connection, partition)
     is_sound = False
     try:
-        for messages in reader.read(start, end, max_rows):
-            yield as_table(messages, record_schema(wanted))
+        yield from reader.read(start, end, record_schema(wanted), max_rows)
         is_sound = True
     except GeneratorExit:
         is_sound = True  # the caller wants no more; what it has not taken is still in the reader
@@ -110,81 +110,79 @@ class PartitionReader:
         self._partition = partition
         self._subject = f"reading {partition}"
         self._reports = Reports()
-        properties = client_properties(connection, _DEFAULTS, {**_FIXED, "error_cb": self._reports.on_error})
-        self._client = made(connection, self._subject, lambda: library().Consumer(properties, logger=LOGGER))
-        self._kafka = library()
-        self._end_of_partition = self._kafka.KafkaError._PARTITION_EOF
+        properties = client_properties(connection, _DEFAULTS, _FIXED)
+        self._client = made(connection, self._subject, lambda: Consumer(properties, self._reports.on_error))
+        self._end_of_partition = library().KafkaError._PARTITION_EOF
         # Records below `_given` have been handed out, those below `_fetched` have come; between: `_pending`.
         self._given = self._fetched = -1
-        self._pending: list[Any] = []
+        self._pending = record_schema().empty_table()
 
     def close(self) -> None:
         """End the client."""
         self._client.close()
 
-    def read(self, start: int, end: int, max_rows: int) -> Iterator[list[Any]]:
-        """Messages with ``start <= offset < end`` in lists of bounded size, none of them empty."""
-        self._go_to(start)
+    def read(self, start: int, end: int, schema: pa.Schema, max_rows: int) -> Iterator[pa.Table]:
+        """Records with ``start <= offset < end`` in tables of bounded size, none of them empty."""
+        self._go_to(start, schema)
         last_progress = time.monotonic()
-        chunk: list[Any] = []
-        size = 0
+        chunk: list[pa.Table] = []
+        rows = size = 0
         while self._given < end:
-            messages = self._take(end, max_rows - len(chunk))
-            if messages:
-                chunk += messages
-                size += sum(len(message) + len(message.key() or b"") for message in messages)
+            records = self._take(end, max_rows - rows)
+            if records.num_rows:
+                chunk.append(records)
+                rows, size = rows + records.num_rows, size + records.nbytes
                 last_progress = time.monotonic()
             elif self._given < end:
                 self._check_patience(last_progress, end)
-            if chunk and (len(chunk) >= max_rows or size >= MAX_BYTES or self._given >= end):
-                yield chunk
-                chunk, size = [], 0
+            if chunk and (rows >= max_rows or size >= MAX_BYTES or self._given >= end):
+                yield pa.concat_tables(chunk).combine_chunks()
+                chunk, rows, size = [], 0, 0
 
-    def _go_to(self, start: int) -> None:
+    def _go_to(self, start: int, schema: pa.Schema) -> None:
         """Make ``start`` the next offset to hand out; near the end of the last range without a request."""
-        if 0 <= self._given <= start <= self._fetched + _NEAR:
-            self._pending = [message for message in self._pending if message.offset() >= start]
+        has_columns = self._pending.schema == schema or not self._pending.num_rows
+        if has_columns and 0 <= self._given <= start <= self._fetched + _NEAR:
+            self._pending = _from(self._pending, start) if self._pending.num_rows else schema.empty_table()
             self._fetched = max(self._fetched, start)
         else:
-            self._client.assign([self._kafka.TopicPartition(*self._partition, start)])
-            self._pending = []
+            self._client.assign(self._partition, start)
+            self._pending = schema.empty_table()
             self._fetched = start
         self._given = start
 
-    def _take(self, end: int, limit: int) -> list[Any]:
-        """The next messages before ``end`` that have come, or come at once; moves `_given` on."""
-        if not self._pending and self._fetched < end:
+    def _take(self, end: int, limit: int) -> pa.Table:
+        """The next records before ``end`` that have come, or come at once; moves `_given` on."""
+        if not self._pending.num_rows and self._fetched < end:
             self._fetch(min(limit, end - self._fetched, _AT_ONCE))
-        taken = [message for message in self._pending[:limit] if message.offset() < end]
-        self._pending = self._pending[len(taken) :]
-        self._given = min(end, self._pending[0].offset() if self._pending else self._fetched)
+        taken = self._pending.slice(0, min(limit, _rows_before(self._pending, end)))
+        self._pending = self._pending.slice(taken.num_rows)
+        following = self._pending.column("offset")[0].as_py() if self._pending.num_rows else self._fetched
+        self._given = min(end, following)
         return taken
 
     def _fetch(self, limit: int) -> None:
         """Move what the client has to `_pending`; waits a little when it has nothing."""
-        messages = self._client.consume(limit, 0) or self._client.consume(1, _WAIT_SECONDS)
-        if not messages:
-            return
-        if any(message.error() is not None for message in messages):
-            messages = [message for message in messages if self._is_record(message)]
-        if messages:
-            self._fetched = max(self._fetched, messages[-1].offset() + 1)
+        schema = self._pending.schema
+        taken = self._client.take(limit, 0, schema)
+        if not taken.records.num_rows and not taken.errors:
+            taken = self._client.take(1, _WAIT_SECONDS, schema)
+        for error, offset in taken.errors:
+            self._note(error, offset)
+        if taken.records.num_rows:
+            self._fetched = max(self._fetched, taken.records.column("offset")[-1].as_py() + 1)
             # where a range began a little behind the one before, what lies in between comes too
-            self._pending += [message for message in messages if message.offset() >= self._given]
+            self._pending = _from(taken.records, self._given)
 
-    def _is_record(self, message: Any) -> bool:
-        """Whether this is a record; takes note of the end of the partition, raises what is an error."""
-        error = message.error()
-        if error is None:
-            return True
+    def _note(self, error: Any, offset: int) -> None:
+        """Take note of the end of the partition; raise what is an error that does not pass."""
         if error.code() == self._end_of_partition:
-            self._fetched = max(self._fetched, message.offset())
+            self._fetched = max(self._fetched, offset)
             self._reports.broker_failure = None
         elif is_passing(error):
             self._reports.on_error(error)
         else:
             raise self._failed(error)
-        return False
 
     def _failed(self, error: Any) -> UpsertError:
         return translated(self._connection, f"{self._subject} from offset {self._fetched}", error)
@@ -206,40 +204,14 @@ class PartitionReader:
         )
 
 
+def _rows_before(records: pa.Table, offset: int) -> int:
+    return int(np.searchsorted(integers(records.column("offset")), offset))
+
+
+def _from(records: pa.Table, offset: int) -> pa.Table:
+    """The records from an offset on."""
+    return records.slice(_rows_before(records, offset))
+
+
 _readers: ClientCache[PartitionReader] = ClientCache(8, close=PartitionReader.close)
 """Up to 8 partitions a process, each with up to 32 MB fetched ahead."""
-
-
-def as_table(messages: Sequence[Any], schema: pa.Schema) -> pa.Table:
-    """Messages of the client library as rows of a schema made of columns of `RECORD_SCHEMA`."""
-    return pa.table([_column(field, messages) for field in schema], schema=schema)
-
-
-def _column(field: pa.Field, messages: Sequence[Any]) -> pa.Array:
-    match field.name:
-        case "key" | "value" | "topic" | "partition" | "offset" as name:
-            return pa.array(list(map(methodcaller(name), messages)), field.type)
-        case "timestamp":
-            pairs = [message.timestamp() for message in messages]
-            return pa.array([ms if kind else None for kind, ms in pairs], pa.int64())
-        case "timestamp-type":
-            kinds = pa.array([message.timestamp()[0] for message in messages], pa.int8())
-            return pa.array(TIMESTAMP_TYPES).take(kinds)
-        case "leader-epoch":
-            epochs = [message.leader_epoch() for message in messages]
-            known = [None if epoch is None or epoch < 0 else epoch for epoch in epochs]
-            return pa.array(known, pa.int32())
-        case "headers":
-            return _headers(messages)
-    raise AssertionError(field)
-
-
-def _headers(messages: Sequence[Any]) -> pa.Array:
-    headers = [message.headers() or () for message in messages]
-    if not any(headers):
-        return pa.repeat(pa.scalar([], HEADERS), len(headers))
-    offsets = pa.array(np.cumsum([0, *map(len, headers)], dtype=np.int32))
-    names = pa.array([name for found in headers for name, _ in found], pa.string())
-    columns = [names, pa.array([value for found in headers for _, value in found], pa.binary())]
-    entries = pa.StructArray.from_arrays(columns, fields=list(HEADERS.value_type))
-    return pa.ListArray.from_arrays(offsets, entries, HEADERS)

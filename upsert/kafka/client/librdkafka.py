@@ -1,0 +1,357 @@
+"""librdkafka's own functions for reading: messages become columns, with no object of Python for each.
+
+``confluent_kafka`` makes an object of each message, with its topic, key and value, and each is asked for its
+parts: four fifths of the time that it takes to read records. librdkafka says in its public header how a
+message lies in memory, and keeps the records of a batch one after the other. So the fields of all messages
+that have come are gathered at once, and of keys and values whole stretches are copied. What is left for each
+message is the call that frees it. See docs/decisions/0108.
+
+The functions are those of the library that ``confluent_kafka`` brings, found through its own module.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from upsert.arrays import Ints, Mask
+from upsert.errors import ConfigurationError
+from upsert.kafka.client.connection import LOGGER, library
+from upsert.kafka.client.records import HEADERS, TIMESTAMP_TYPES, TopicPartition
+
+_CONSUMER: Final = 1
+_TEXT_BYTES: Final = 512
+
+_LEVELS: Final = (50, 50, 50, 40, 30, 20, 20, 10)
+"""Levels of Python's log for those of syslog, which librdkafka has."""
+
+Addresses = npt.NDArray[np.int64]
+
+
+class _Message(ctypes.Structure):
+    """``rd_kafka_message_t`` of rdkafka.h."""
+
+    _fields_ = (
+        ("err", ctypes.c_int32),
+        ("rkt", ctypes.c_void_p),
+        ("partition", ctypes.c_int32),
+        ("payload", ctypes.c_void_p),
+        ("len", ctypes.c_size_t),
+        ("key", ctypes.c_void_p),
+        ("key_len", ctypes.c_size_t),
+        ("offset", ctypes.c_int64),
+        ("_private", ctypes.c_void_p),
+    )
+
+
+_pointer, _text, _int, _size = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_size_t
+_partition, _offset = ctypes.c_int32, ctypes.c_int64
+
+_ON_ERROR: Final = ctypes.CFUNCTYPE(None, _pointer, _int, _text, _pointer)
+_ON_LOG: Final = ctypes.CFUNCTYPE(None, _pointer, _int, _text, _text)
+
+_CALLS: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
+    "conf_new": (_pointer, ()),
+    "conf_set": (_int, (_pointer, _text, _text, _pointer, _size)),
+    "conf_set_error_cb": (None, (_pointer, _ON_ERROR)),
+    "conf_set_log_cb": (None, (_pointer, _ON_LOG)),
+    "conf_destroy": (None, (_pointer,)),
+    "new": (_pointer, (_int, _pointer, _pointer, _size)),
+    "name": (_text, (_pointer,)),
+    "set_log_queue": (_int, (_pointer, _pointer)),
+    "poll_set_consumer": (_int, (_pointer,)),
+    "queue_get_consumer": (_pointer, (_pointer,)),
+    "queue_destroy": (None, (_pointer,)),
+    "topic_partition_list_new": (_pointer, (_int,)),
+    "topic_partition_list_add": (_pointer, (_pointer, _text, _partition)),
+    "topic_partition_list_set_offset": (_int, (_pointer, _text, _partition, _offset)),
+    "topic_partition_list_destroy": (None, (_pointer,)),
+    "assign": (_int, (_pointer, _pointer)),
+    "consume_batch_queue": (ctypes.c_ssize_t, (_pointer, _int, _pointer, _size)),
+    "last_error": (_int, ()),
+    "err2str": (_text, (_int,)),
+    "consumer_close": (_int, (_pointer,)),
+    "destroy": (None, (_pointer,)),
+}
+"""Result and arguments of ``rd_kafka_…``; other threads of Python go on meanwhile."""
+
+_QUICK_CALLS: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
+    "message_destroy": (None, (_pointer,)),
+    "message_errstr": (_text, (_pointer,)),
+    "message_timestamp": (_offset, (_pointer, _pointer)),
+    "message_leader_epoch": (ctypes.c_int32, (_pointer,)),
+    "message_headers": (_int, (_pointer, _pointer)),
+    "header_get_all": (_int, (_pointer, _size, _pointer, _pointer, _pointer)),
+}
+"""The same of calls that are made for each message, and wait for nothing."""
+
+
+@cache
+def _functions() -> dict[str, Any]:
+    """``rd_kafka_…`` by name."""
+    path = library().cimpl.__file__
+    found = {}
+    for load, calls in ((ctypes.CDLL, _CALLS), (ctypes.PyDLL, _QUICK_CALLS)):
+        loaded = load(path)
+        for name, (result, arguments) in calls.items():
+            try:
+                function = getattr(loaded, f"rd_kafka_{name}")
+            except AttributeError:
+                raise ConfigurationError(
+                    f"the package confluent-kafka must bring librdkafka as a library whose functions can be "
+                    f"called, and {path!r} has no 'rd_kafka_{name}'; install the package from a wheel of PyPI"
+                ) from None
+            function.restype, function.argtypes = result, arguments
+            found[name] = function
+    return found
+
+
+class Taken(NamedTuple):
+    """What a client had: records, and errors with the offset of each, such as the end of the partition."""
+
+    records: pa.Table
+    errors: list[tuple[Any, int]]
+
+
+class Consumer:
+    """A client of librdkafka that reads one partition.
+
+    ``on_error`` gets what it meets while it goes on trying. A client that is left without ``close`` ends with
+    the process.
+
+    Raises:
+        confluent_kafka.KafkaException: a property is refused.
+    """
+
+    def __init__(self, properties: Mapping[str, Any], on_error: Callable[[Any], None]) -> None:
+        self._calls = calls = _functions()
+        # librdkafka calls these within `take`, as long as the client lives
+        self._on_error = _ON_ERROR(lambda _, code, reason, __: on_error(_error(code, reason)))
+        self._on_log = _ON_LOG(self._log)
+        text = ctypes.create_string_buffer(_TEXT_BYTES)
+        settings = calls["conf_new"]()
+        for name, value in {**properties, "log.queue": True}.items():
+            given = str(value).lower() if isinstance(value, bool) else str(value)
+            if calls["conf_set"](settings, name.encode(), given.encode(), text, _TEXT_BYTES):
+                calls["conf_destroy"](settings)
+                raise _refusal("_INVALID_ARG", text.value)
+        calls["conf_set_error_cb"](settings, self._on_error)
+        calls["conf_set_log_cb"](settings, self._on_log)
+        self._client = calls["new"](_CONSUMER, settings, text, _TEXT_BYTES)
+        if not self._client:
+            calls["conf_destroy"](settings)
+            raise _refusal("_INVALID_ARG", text.value)
+        calls["set_log_queue"](self._client, None)
+        calls["poll_set_consumer"](self._client)
+        self._queue = calls["queue_get_consumer"](self._client)
+        self._partition = TopicPartition("", 0)
+
+    def close(self) -> None:
+        """End the client."""
+        self._calls["queue_destroy"](self._queue)
+        self._calls["consumer_close"](self._client)
+        self._calls["destroy"](self._client)
+
+    def assign(self, partition: TopicPartition, offset: int) -> None:
+        """Read a partition from an offset on; what has been fetched before is given up."""
+        calls, topic = self._calls, partition.topic.encode()
+        one = calls["topic_partition_list_new"](1)
+        calls["topic_partition_list_add"](one, topic, partition.partition)
+        calls["topic_partition_list_set_offset"](one, topic, partition.partition, offset)
+        code = calls["assign"](self._client, one)
+        calls["topic_partition_list_destroy"](one)
+        self._check(code)
+        self._partition = partition
+
+    def take(self, limit: int, wait_s: float, schema: pa.Schema) -> Taken:
+        """What has come, as columns of `RECORD_SCHEMA`; waits so long while there is less than the limit."""
+        found = np.empty(limit, np.int64)
+        count = self._calls["consume_batch_queue"](self._queue, int(1000 * wait_s), found.ctypes.data, limit)
+        if count < 0:
+            self._check(self._calls["last_error"]())
+        addresses = found[: max(0, count)]
+        try:
+            messages = Messages.at(addresses)
+            is_error = messages.codes != 0
+            errors = [self._error_of(messages, row) for row in np.flatnonzero(is_error).tolist()]
+            good = messages.chosen(~is_error) if errors else messages
+            return Taken(good.table(schema, self._partition), errors)
+        finally:
+            deque(map(self._calls["message_destroy"], addresses.tolist()), maxlen=0)
+
+    def _error_of(self, messages: Messages, row: int) -> tuple[Any, int]:
+        text = self._calls["message_errstr"](int(messages.addresses[row]))
+        return _error(int(messages.codes[row]), text), int(messages.offsets[row])
+
+    def _check(self, code: int) -> None:
+        if code:
+            raise library().KafkaException(_error(code, self._calls["err2str"](code)))
+
+    def _log(self, client: int, level: int, facility: bytes, text: bytes) -> None:
+        name = self._calls["name"](client)
+        parts = (part.decode(errors="replace") for part in (facility, name, text))
+        LOGGER.log(_LEVELS[level], "%s [%s] %s", *parts)
+
+
+def _error(code: int, reason: bytes | None) -> Any:
+    """A ``KafkaError`` as ``confluent_kafka`` makes it."""
+    kinds = library().KafkaError
+    text = None if reason is None else reason.decode(errors="replace")
+    return kinds(code, text, code == kinds._FATAL)
+
+
+def _refusal(kind: str, reason: bytes) -> Exception:
+    refused: Exception = library().KafkaException(_error(getattr(library().KafkaError, kind), reason))
+    return refused
+
+
+_WORD: Final = 8
+"""Bytes of an address; the parts of a message that are read begin at multiples of it."""
+
+_NONE: Final = np.empty(0, np.int64)
+
+
+class Messages(NamedTuple):
+    """The fields of some messages that librdkafka has handed over, and that are not yet freed."""
+
+    addresses: Addresses
+    codes: npt.NDArray[np.int32]
+    offsets: Ints
+    keys: Addresses
+    key_lengths: Ints
+    values: Addresses
+    value_lengths: Ints
+
+    @classmethod
+    def at(cls, addresses: Addresses) -> Messages:
+        """The messages at these addresses."""
+        if not len(addresses):
+            return cls(_NONE, _NONE.astype(np.int32), *[_NONE] * 5)
+        first = int(addresses.min())
+        # of what lies from the first message to the last one only the messages are touched
+        memory = pa.foreign_buffer(first, int(addresses.max()) - first + ctypes.sizeof(_Message))
+        words = np.frombuffer(memory, np.int64)
+        places = (addresses - first) // _WORD
+        codes = np.frombuffer(memory, np.int32)[(addresses - first) // 4]
+        parts = (_Message.offset, _Message.key, _Message.key_len, _Message.payload, _Message.len)
+        return cls(addresses, codes, *(words[places + part.offset // _WORD] for part in parts))
+
+    def chosen(self, which: Mask) -> Messages:
+        """Some of the messages."""
+        return Messages(
+            self.addresses[which],
+            self.codes[which],
+            self.offsets[which],
+            self.keys[which],
+            self.key_lengths[which],
+            self.values[which],
+            self.value_lengths[which],
+        )
+
+    def table(self, schema: pa.Schema, partition: TopicPartition) -> pa.Table:
+        """Records of a partition, copied, as columns of `RECORD_SCHEMA`."""
+        if not len(self.addresses):
+            return schema.empty_table()
+        columns = [self._column(field, partition) for field in schema]
+        return pa.Table.from_arrays(columns, schema=schema)
+
+    def _column(self, field: pa.Field, partition: TopicPartition) -> pa.Array:
+        calls = _functions()
+        match field.name:
+            case "key":
+                return texts(self.keys, self.key_lengths)
+            case "value":
+                return texts(self.values, self.value_lengths)
+            case "offset":
+                return pa.array(self.offsets)
+            case "topic":
+                return pa.repeat(partition.topic, len(self.addresses))
+            case "partition":
+                return pa.repeat(pa.scalar(partition.partition, pa.int32()), len(self.addresses))
+            case "timestamp":
+                kinds, milliseconds = self._timestamps()
+                return pa.array(milliseconds, mask=kinds == 0)
+            case "timestamp-type":
+                return pa.array(TIMESTAMP_TYPES).take(pa.array(self._timestamps()[0]))
+            case "leader-epoch":
+                epochs = map(calls["message_leader_epoch"], self.addresses.tolist())
+                found = np.fromiter(epochs, np.int32, len(self.addresses))
+                return pa.array(found, mask=found < 0)
+            case "headers":
+                return _headers(self.addresses.tolist())
+        raise AssertionError(field)
+
+    def _timestamps(self) -> tuple[npt.NDArray[np.int32], Ints]:
+        """Of each message the kind of its timestamp, and the timestamp in milliseconds."""
+        kinds = np.zeros(len(self.addresses), np.int32)
+        begin = kinds.ctypes.data
+        places = range(begin, begin + kinds.nbytes, kinds.itemsize)
+        times = map(_functions()["message_timestamp"], self.addresses.tolist(), places)
+        return kinds, np.fromiter(times, np.int64, len(kinds))
+
+
+_NEAR: Final = 4096
+"""Bytes between two texts that are copied along. No page without memory can lie in fewer."""
+
+
+def texts(addresses: Addresses, lengths: Ints) -> pa.Array:
+    """Copies of the bytes at some addresses; NULL for the address 0.
+
+    >>> import numpy as np
+    >>> memory = np.frombuffer(b"one two", np.uint8)
+    >>> at = memory.ctypes.data
+    >>> texts(np.array([at, 0, at + 4]), np.array([3, 0, 3])).to_pylist()
+    [b'one', None, b'two']
+    """
+    is_missing = addresses == 0
+    if is_missing.any():
+        known = texts(addresses[~is_missing], lengths[~is_missing])
+        places = np.cumsum(~is_missing) - 1
+        return known.take(pa.array(places, mask=is_missing))
+    if not len(addresses):
+        return pa.array([], pa.binary())
+    # texts that follow each other closely are one stretch, from which the bytes between them are left out
+    ends = addresses + lengths
+    gaps = addresses[1:] - ends[:-1]
+    first = np.flatnonzero(np.append(True, (gaps < 0) | (gaps >= _NEAR)))
+    stop = np.append(first[1:], len(addresses))
+    starts, sizes = addresses[first], ends[stop - 1] - addresses[first]
+    stretches = [
+        pa.foreign_buffer(start, size) if size else b""
+        for start, size in zip(starts.tolist(), sizes.tolist(), strict=True)
+    ]
+    copied = b"".join(stretches)
+    moved = np.repeat(np.cumsum(sizes) - sizes - starts, stop - first)
+    bounds = np.empty(2 * len(addresses) + 1, np.int64)
+    bounds[:-1:2], bounds[1::2], bounds[-1] = addresses + moved, ends + moved, len(copied)
+    buffers = [None, pa.py_buffer(bounds), pa.py_buffer(copied)]
+    alternating = pa.Array.from_buffers(pa.large_binary(), 2 * len(addresses), buffers)
+    return alternating.take(pa.array(np.arange(0, 2 * len(addresses), 2))).cast(pa.binary())
+
+
+def _headers(addresses: list[int]) -> pa.Array:
+    """The headers of each message."""
+    calls = _functions()
+    message_headers, header_get_all = calls["message_headers"], calls["header_get_all"]
+    headers, name, value, size = _pointer(), _text(), _pointer(), _size()
+    outs = ctypes.byref(name), ctypes.byref(value), ctypes.byref(size)
+    lengths, names, values = [], [], []
+    for address in addresses:
+        count = 0
+        if not message_headers(address, ctypes.byref(headers)):
+            while not header_get_all(headers, count, *outs):
+                names.append(name.value)
+                values.append(None if value.value is None else ctypes.string_at(value.value, size.value))
+                count += 1
+        lengths.append(count)
+    offsets = pa.array(np.cumsum([0, *lengths], dtype=np.int32))
+    columns = [pa.array(names, pa.string()), pa.array(values, pa.binary())]
+    entries = pa.StructArray.from_arrays(columns, fields=list(HEADERS.value_type))
+    return pa.ListArray.from_arrays(offsets, entries, HEADERS)
