@@ -24,6 +24,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
@@ -43,12 +44,14 @@ _ODD_DECIMAL: Final = rf'[:,\["]{_SPACE}*[-+]?[0-9]*\.?[0-9]*[eE][-+]?[0-9]{{3}}
 def _candidates(messages: pa.Array, *, has_decimal: bool) -> Positions:
     """Positions, ascending, of the messages whose rows that reader surely finds, if it can read them."""
     is_candidate = _is_text(messages) & _is_object(messages)
+    text = flat_bytes(messages)[0]
+    # an object ends with a brace; where there are no others nothing stands behind one
+    if np.count_nonzero(text == ord("}")) != np.count_nonzero(is_candidate):
+        is_candidate &= ~_matches(messages, _MORE_AFTER_A_BRACE)
     if has_decimal:
         is_candidate &= ~_matches(messages, _ODD_DECIMAL)
-    is_candidate &= ~_matches(messages, _MORE_AFTER_A_BRACE)
-    text = flat_bytes(messages)[0].tobytes()
     for word in _NO_JSON:
-        if word in text:
+        if _occurs(word, text):
             is_candidate &= ~_matches(messages, re.escape(word.decode()))
     # Each level takes a bracket that opens and one that closes.
     long = np.flatnonzero(_mask(pc.greater(pc.binary_length(messages), 2 * MAX_DEPTH)))
@@ -57,6 +60,17 @@ def _candidates(messages: pa.Array, *, has_decimal: bool) -> Positions:
         opened = pc.add(pc.count_substring(texts, "{"), pc.count_substring(texts, "["))
         is_candidate[long] &= _mask(pc.less_equal(opened, MAX_DEPTH))
     return np.flatnonzero(is_candidate)
+
+
+def _occurs(word: bytes, text: npt.NDArray[np.uint8]) -> bool:
+    """Whether a word of some bytes is anywhere in a text."""
+    count = len(text) - len(word) + 1
+    found = text[: max(0, count)] == word[0]
+    for place in range(1, len(word)):
+        if not found.any():
+            return False
+        found &= text[place : place + count] == word[place]
+    return bool(found.any())
 
 
 def _is_text(messages: pa.Array) -> Mask:
@@ -289,7 +303,7 @@ def _quoted_paths(type_: pa.DataType, values: list[Any], path: Path) -> Iterator
             yield path
 
 
-_MESSAGES_AT_ONCE: Final = 8192
+_MESSAGES_AT_ONCE: Final = 32_768
 _BYTES_AT_ONCE: Final = 16 << 20
 
 
