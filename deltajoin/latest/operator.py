@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Any, Final, NamedTuple
@@ -175,6 +176,9 @@ _MEASURES: Final = tuple((f"{side}_{name}", name) for side in SIDES for name in 
 
 _RETRY_MS: Final = 10_000
 _JOB_GROUP: Final = "spark.jobGroup.id"
+_JOB_TAGS: Final = "spark.job.tags"
+_OWN_SESSION: Final = re.compile(r"(?:^|,)spark-session-([0-9a-f-]+)-execution-root-id-")
+"""The session in which the micro-batch itself is executed, whatever its ``foreachBatch`` executes."""
 
 
 def join_streams(left: DataFrame, right: DataFrame, join: LatestJoin, shards: int) -> DataFrame:
@@ -343,11 +347,19 @@ class JoinShard:
 def _run() -> str:
     """What tells this run of this query from all others in the process, fit for a file's name.
 
-    Spark's id of the run is the group of its jobs. A ``foreachBatch`` may set another group, and that of
-    another query too: so the query's own id is part of it.
+    Each run has a copy of the session, which the tags of its jobs name. The group of the jobs is Spark's id
+    of the run, but a ``foreachBatch`` may set another one, for all runs the same or for each micro-batch
+    another.
     """
     context = TaskContext.get()
-    ids = [] if context is None else [context.getLocalProperty(name) for name in (QUERY_ID, _JOB_GROUP)]
+    if context is None:
+        return _named([])
+    query, group, tags = map(context.getLocalProperty, (QUERY_ID, _JOB_GROUP, _JOB_TAGS))
+    session = _OWN_SESSION.search(tags or "")
+    return _named([query, group if session is None else session[1]])
+
+
+def _named(ids: Sequence[str | None]) -> str:
     return hashlib.sha256(repr(ids).encode()).hexdigest()[:32]
 
 

@@ -141,15 +141,23 @@ def test_a_failure_fails_the_batch_and_names_the_reason(tmp_path: Path) -> None:
 def test_queries_that_set_the_same_job_group_share_neither_clients_nor_caches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A foreachBatch may set it, and Spark's id of the run is gone then."""
+    """A foreachBatch may set it, and Spark's id of the run is gone then; nor do the runs of one query."""
 
-    def run_of(query: str, group: str) -> str:
-        properties = {"sql.streaming.queryId": query, "spark.jobGroup.id": group}
+    def run_of(query: str, group: str, session: str = "") -> str:
+        own = f"spark-session-{session}-execution-root-id-8"
+        tags = f"x,{own},spark-session-1234" if session else None
+        properties = {
+            "sql.streaming.queryId": query,
+            "spark.jobGroup.id": group,
+            "spark.job.tags": tags,
+        }
         monkeypatch.setattr(TaskContext, "get", lambda: SimpleNamespace(getLocalProperty=properties.get))
         return run_of_task()
 
     runs = {run_of("q1", "nightly"), run_of("q2", "nightly"), run_of("q1", "../../etc")}
-    assert len(runs) == 3
+    runs |= {run_of("q1", "nightly", "a1"), run_of("q1", "nightly", "a2"), run_of("q2", "nightly", "a1")}
+    assert len(runs) == 6
+    assert run_of("q1", "a group for each micro-batch", "a1") in runs
     assert all(run.isalnum() for run in runs)
 
 

@@ -1,7 +1,7 @@
 """The operator through Spark: batches, restarts, rows that wait, metrics."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 import deltajoin
+from deltajoin.latest import operator
 from tests.deltajoin.latest.driver import Row, as_rows
 from tests.deltajoin.latest.files import FileLookup
 from tests.helpers import changelog
@@ -213,3 +214,26 @@ def test_a_cache_goes_along_with_its_shard_from_one_worker_to_the_next(
     query = pipeline.run(pipeline.join(shards=1))
     total = lookups(query).total
     assert (total.right.keys, total.right.misses, total.right.hits, total.right.drops) == (2, 2, 8, 1)
+
+
+def test_a_run_has_a_name_of_its_own_whatever_group_its_jobs_get(spark: SparkSession, tmp_path: Path) -> None:
+    """By it tasks find their caches: the same in all micro-batches of a run, and another one in the next."""
+    names: list[set[str]] = []
+
+    def named(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield pa.record_batch({"name": [operator._run()]})
+
+    def tell(rows: DataFrame, batch: int) -> None:
+        spark.sparkContext.setJobGroup("nightly", f"micro-batch {batch}")
+        names[-1].add(rows.mapInArrow(named, "name STRING").collect()[0][0])
+
+    for run in range(2):
+        names.append(set())
+        for batch in range(2):
+            pq.write_table(pa.table({"id": [batch]}), tmp_path / f"{run}{batch}.parquet")
+        stream = spark.readStream.schema("id BIGINT").option("maxFilesPerTrigger", 1).parquet(str(tmp_path))
+        writer = stream.writeStream.foreachBatch(tell).trigger(availableNow=True)
+        writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+    assert [len(of_run) for of_run in names] == [1, 1]
+    assert names[0] != names[1]

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark import inheritable_thread_target
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -130,6 +132,28 @@ def test_lookups_in_one_table_are_counted_apart(
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
     assert deltajoin.metrics(query).table_lookups == [("lookup products", 3, 3), ("lookup products 2", 3, 2)]
+
+
+def test_a_thread_of_foreach_batch_counts_if_it_inherits_the_micro_batch(
+    catalog: Catalog, spark: SparkSession, tmp_path: Path
+) -> None:
+    folder = tmp_path / "orders"
+    folder.mkdir()
+    for number, text in enumerate(("1,1\n2,2\n3,9\n", "4,2\n")):
+        (folder / f"{number}.csv").write_text(text)
+
+    def write(rows: DataFrame, batch: int) -> None:
+        inherits = inheritable_thread_target(rows.sparkSession)
+        thread = Thread(target=inherits(rows.collect) if batch else rows.collect)
+        thread.start()
+        thread.join()
+
+    rows = spark.readStream.schema("id INT, product INT").option("maxFilesPerTrigger", 1).csv(str(folder))
+    stream = deltajoin.lookup_join(rows, catalog.table("products"), on=[("product", "id")])
+    writer = stream.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / "c"))
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert in_batches(query) == [None, {"lookup products_keys": 1, "lookup products_rows": 1}]
 
 
 @pytest.mark.parametrize("group", [None, "nightly", "00000000-0000-4000-8000-000000000001"])
