@@ -40,6 +40,7 @@ from planner.plan.nodes import (
     Filter,
     Join,
     Opaque,
+    Output,
     Plan,
     Project,
     Relation,
@@ -56,11 +57,14 @@ from planner.plan.translate import (
 from upsert.conditions.evaluate import MOST_NEGATED_DIGITS, type_of
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.store.rows.computed import (
+    Figure,
     Filtered,
     Hash,
     InArrow,
     Input,
     NotInArrowError,
+    Observation,
+    Observed,
     Projected,
     Step,
 )
@@ -99,13 +103,16 @@ class Order:
 
 
 class Asked(Protocol):
-    """What orders and limits are of, whose nodes do not say it."""
+    """What orders, limits and observations are of, whose nodes do not say it."""
 
     def orders(self, node: Opaque) -> Sequence[Order]:
         """By what a Sort orders rows."""
 
     def limit(self, node: Opaque) -> int | None:
         """How many rows a limit lets through; None if that is computed."""
+
+    def observed(self, node: Wrapper) -> Sequence[Output]:
+        """What is told of observed rows."""
 
 
 def in_arrow(plan: Plan, given: Mapping[int, Given], asked: Asked, schema: pa.Schema) -> InArrow:
@@ -119,7 +126,8 @@ def in_arrow(plan: Plan, given: Mapping[int, Given], asked: Asked, schema: pa.Sc
         step, _ = reading.step(plan, frozenset(column.id for column in plan.columns))
     except (NotTranslatableError, ConfigurationError, SchemaError) as cause:
         raise NotInArrowError(str(cause)) from cause
-    return InArrow(step, tuple(_name(column.id) for column in plan.columns), schema)
+    names = tuple(_name(column.id) for column in plan.columns)
+    return InArrow(step, names, schema, tuple(reading.observations))
 
 
 def _name(id: int) -> str:
@@ -135,15 +143,19 @@ class _Reading:
 
     def __init__(self, given: Mapping[int, Given], asked: Asked) -> None:
         self._given = given
-        self._orders, self._limit = asked.orders, asked.limit
+        self._orders, self._limit, self._observed = asked.orders, asked.limit, asked.observed
+        self.observations: list[Observation] = []
         self._conditions: dict[tuple[object, ...], Condition] = {}
+        self._figures = 0
 
     def step(self, plan: Plan, needed: frozenset[int]) -> tuple[Step, _Types]:
         """A node with those of its columns that are needed, and what of them expressions may use."""
         match plan:
             case Relation(ref=int(ref)) if ref in self._given:
                 return self._input(plan, self._given[ref], needed)
-            case Wrapper(child, name) if name != OBSERVATION:
+            case Wrapper(child, name) if name == OBSERVATION:
+                return self._observation(plan, child, needed)
+            case Wrapper(child):
                 return self.step(child, needed)
             case Filter(child, condition):
                 below, types = self.step(child, needed | columns_of(condition))
@@ -281,6 +293,44 @@ class _Reading:
         over = [(output.column, _replaced(output.value, known)) for output in outputs]
         made, of = self._outputs(over, of_groups)
         return Grouped(below, tuple(keys), tuple(values.items()), tuple(measures), made), of
+
+    def _observation(self, plan: Wrapper, child: Plan, needed: frozenset[int]) -> tuple[Step, _Types]:
+        outputs = self._observed(plan)
+        parts = (part for output in outputs for part in walk_expression(output.value))
+        functions = list(dict.fromkeys(part for part in parts if isinstance(part, Aggregation)))
+        number = len(self.observations)
+        self.observations.append(Observation((), (), pa.schema([])))  # those below follow it
+        below, types = self.step(child, needed | columns_of(*functions))
+        known: dict[Expr, Column] = {}
+        figures, of = [], dict[str, pa.DataType]()
+        for function in functions:
+            column = known[function] = Column(-1 - self._figures, "figure", "")
+            self._figures += 1
+            figure, of[_name(column.id)] = self._figure(function, types)
+            figures.append((_name(column.id), figure))
+            if figure.function == "sum":
+                figures.append((f"{_name(column.id)} at most", replace(figure, function="sum at most")))
+        made, _ = self._outputs([(one.column, _replaced(one.value, known)) for one in outputs], of)
+        fields = [pa.field(one.column.name, arrow_type(one.column.type)) for one in outputs]
+        self.observations[number] = Observation(tuple(figures), made, pa.schema(fields))
+        return Observed(below, tuple(figures)), types
+
+    def _figure(self, function: Aggregation, types: _Types) -> tuple[Figure, pa.DataType]:
+        """A function as a figure that is the same for rows in any order, and its type."""
+        measure, given = self._measure(function, types)
+        values = tuple(given[name] for name in measure.columns)
+        of_values = tuple(self._type(value, types) for value in values)
+        is_whole = len(of_values) == 1 and pa.types.is_integer(of_values[0])
+        is_exact = {
+            "count": True,
+            "sum": is_whole,
+            "min": not any(map(pa.types.is_floating, of_values)),
+            "max": not any(map(pa.types.is_floating, of_values)),
+        }
+        is_of_all = not measure.is_distinct and measure.where is None
+        if not is_of_all or not is_exact.get(measure.function, False):
+            raise NotInArrowError(f"{function} of observed rows")
+        return Figure(measure.function, values), result_type(measure, of_values)
 
     def _measure(self, function: Aggregation, types: _Types) -> tuple[Measure, dict[str, Condition]]:
         """A function over values that are computed first."""

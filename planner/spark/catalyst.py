@@ -299,6 +299,10 @@ class Catalyst:
         """The named expressions that an Aggregate puts out."""
         return items_of(node.aggregateExpressions())
 
+    def observed(self, node: JavaObject) -> list[JavaObject]:
+        """The named expressions that are told of observed rows."""
+        return items_of(node.metrics())
+
     def aggregation(self, expr: JavaObject) -> tuple[JavaObject, JavaObject | None, bool]:
         """Function of an AggregateExpression, the condition of its FILTER, and whether it is DISTINCT."""
         return expr.aggregateFunction(), _given(expr.filter()), bool(expr.isDistinct())

@@ -502,6 +502,11 @@ class OperatorReader:
         orders = self.catalyst.orders(self.catalyst.kept(node.ref))
         return [Order(self._reader.expr(one.key), one.is_ascending, one.are_nulls_first) for one in orders]
 
+    def observed(self, node: Wrapper) -> list[Output]:
+        """What is told of observed rows."""
+        assert node.ref is not None
+        return [self._reader.named(one) for one in self.catalyst.observed(self.catalyst.kept(node.ref))]
+
     def limit(self, node: Opaque) -> int | None:
         """How many rows a limit lets through; None if that is computed."""
         assert node.ref is not None

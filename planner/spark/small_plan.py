@@ -82,4 +82,7 @@ class SmallPlan:
             if isinstance(leaf, Relation) and leaf.name == "LogicalRDD" and leaf.ref is not None:
                 number = numbers[int(reading.catalyst.kept(leaf.ref).rdd().id())]
                 given[leaf.ref] = Given(number, arrow_schema(self._leaves[number][1]))
-        return in_arrow(read, given, reading, arrow_schema(df.schema))
+        found = in_arrow(read, given, reading, arrow_schema(df.schema))
+        if found.observations:
+            raise NotInArrowError("what is observed is told by Spark")
+        return found

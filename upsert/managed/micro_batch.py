@@ -26,9 +26,9 @@ from upsert.managed.stepping import SUFFIX, SharedStep, SteppingReader, StepSour
 from upsert.managed.task_counts import counted_at_end
 from upsert.managed.tasks import (
     MadeRows,
+    RowsOfCut,
     blobs_by_bucket,
     folded_by_tasks,
-    rows_of_cut,
     staged_by_tasks,
     tasks_for_buckets,
 )
@@ -178,7 +178,9 @@ class WriteStep:
             return read
         if made is not None:
             with suppress(NotInArrowError):  # Spark says what is wrong
-                return made.rows([read])
+                found = made.made([read])
+                planned.tell(session, made.observed(found.told))
+                return found.rows
         return planned.computed(read, self.source.schema, session, is_observed=self.source.is_observed)
 
     def _read(self, planned: PlannedBatch, few: int) -> pa.Table | None:
@@ -210,15 +212,15 @@ class WriteStep:
     ) -> list[StagedFiles]:
         """What tasks stage of a micro-batch, sharing it in the cheapest way."""
         spark, start, end = rows.sparkSession, planned.start, planned.end
-        # what is observed, Spark adds up for the plan of the query itself
-        step = None if self.source.is_observed else self.reader.as_batch(spark, start, end)
+        step = self.reader.as_batch(spark, start, end)
         if made is not None:
             own = step or self.reader.by_partitions(spark, start, end)
             if own is None:
                 return []
             with suppress(NotInArrowError):  # Spark does all of it, and says what is wrong
                 return self._read_and_staged(own, made, planned, buckets, query)
-        if step is not None:
+        # what is observed, Spark adds up for the plan of the query itself
+        if step is not None and not self.source.is_observed:
             planned.note_rows(self.reader.size(start, end).rows)
             rows = planned.over(step.given.mapInArrow(step.rows_of, self.source.schema)).toDF(*self.columns)
         return self._staged_by_spark(rows, self._tasks(spark, planned, buckets), query)
@@ -247,7 +249,13 @@ class WriteStep:
         else:
             tasks = self._tasks(given.sparkSession, planned, buckets)
             blobs = blobs_by_bucket(given, self.own, rows_of, tasks)
-            told = staged_by_tasks(blobs, self.own, query, rows_of_cut)
+            told = staged_by_tasks(blobs, self.own, query, RowsOfCut(made))
+        try:
+            observed = made.observed(made.merged(told.figures))
+        except NotInArrowError:
+            self.raw.discard(told.staged)
+            raise
+        planned.tell(given.sparkSession, observed)
         planned.note_rows(told.rows)
         return told.staged
 

@@ -26,7 +26,7 @@ from pyspark import SparkContext
 from pyspark.accumulators import Accumulator
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from upsert.blobs import BLOB_COLUMN, rows_of_blobs, to_blobs
+from upsert.blobs import BLOB_COLUMN, from_blob, rows_of_blobs, to_blobs
 from upsert.managed.process_memory import note_worker, peak_bytes
 from upsert.managed.stepping import RowsOf
 from upsert.managed.writer import BatchWriter, StreamWriter
@@ -43,9 +43,11 @@ BYTES_OF_A_TASK: Final = 64 << 20
 """What of a step's changes a task that has whole buckets should get at least, where there are many."""
 
 _TASKS_A_CORE: Final = 4
-_STAGED: Final = "staged BINARY, peak BIGINT, rows BIGINT, why_not STRING"
+_STAGED: Final = "staged BINARY, peak BIGINT, rows BIGINT, figures BINARY, why_not STRING"
 _BUCKET: Final = "bucket"
 _READ: Final = "read"
+_FIGURES: Final = "figures"
+_CUT: Final = f"{_BUCKET} INT, {_READ} BIGINT, {BLOB_COLUMN} BINARY, {_FIGURES} BINARY"
 _NOTHING: Final = pickle.dumps(None)
 _LOCK: Final = threading.Lock()
 
@@ -53,14 +55,15 @@ _ByJob = dict[str, list[bytes]]
 
 
 @dataclass
-class Count:
-    """How many rows were read."""
+class Read:
+    """What was read: how many rows, and figures of them, if they are observed."""
 
     rows: int = 0
+    figures: pa.Table | None = None
 
 
-CountedRowsOf = Callable[[Iterator[pa.RecordBatch], Count], Iterator[pa.RecordBatch]]
-"""Makes rows of what a task is given, and counts those that it reads."""
+CountedRowsOf = Callable[[Iterator[pa.RecordBatch], Read], Iterator[pa.RecordBatch]]
+"""Makes rows of what a task is given, and notes what it has read."""
 
 
 @dataclass(frozen=True)
@@ -70,18 +73,22 @@ class MadeRows:
     rows_of: RowsOf
     made: Chosen | InArrow
 
-    def __call__(self, batches: Iterator[pa.RecordBatch], count: Count) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: Iterator[pa.RecordBatch], read: Read) -> Iterator[pa.RecordBatch]:
         """The rows of what a task is given."""
-        for read in self.rows_of(batches):
-            count.rows += read.num_rows
-            yield from self.made.rows([pa.Table.from_batches([read])]).to_batches()
+        for batch in self.rows_of(batches):
+            read.rows += batch.num_rows
+            rows, told = self.made.made([pa.Table.from_batches([batch])])
+            if told is not None:
+                read.figures = told if read.figures is None else self.made.merged([read.figures, told])
+            yield from rows.to_batches()
 
 
 class Told(NamedTuple):
-    """What tasks tell: the files that they have staged, and how many rows they have read."""
+    """What tasks tell: the files that they have staged, how many rows they have read, and their figures."""
 
     staged: list[StagedFiles]
     rows: int
+    figures: list[pa.Table]
 
 
 def staged_by_tasks(
@@ -105,7 +112,8 @@ def staged_by_tasks(
         if row.why_not is not None:
             writer.discard(staged)
             raise NotInArrowError(row.why_not)
-    return Told(staged, sum(row.rows for row in told))
+    figures = [from_blob(row.figures)[0] for row in told if row.figures is not None]
+    return Told(staged, sum(row.rows for row in told), figures)
 
 
 @dataclass(frozen=True)
@@ -117,14 +125,14 @@ class StageRows:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """What was staged, in one row."""
-        count = Count()
-        rows = batches if self.rows_of is None else self.rows_of(batches, count)
+        read = Read()
+        rows = batches if self.rows_of is None else self.rows_of(batches, read)
         try:
             staged = self.writer.stage(rows)
         except NotInArrowError as cause:  # an answer: a task that fails is tried again
-            yield _row(None, why_not=str(cause))
+            yield _row(None, Read(), why_not=str(cause))
             return
-        yield _row(staged, count.rows)
+        yield _row(staged, read)
 
 
 def tasks_for_buckets(buckets: int, cores: int, size: StepSize) -> int:
@@ -141,7 +149,7 @@ def tasks_for_buckets(buckets: int, cores: int, size: StepSize) -> int:
 
 def blobs_by_bucket(given: DataFrame, writer: StreamWriter, rows_of: CountedRowsOf, tasks: int) -> DataFrame:
     """The rows of what tasks are given as blobs, all of a bucket in one task: no row goes through the JVM."""
-    cut = given.mapInArrow(CutRows(writer, rows_of), f"{_BUCKET} INT, {BLOB_COLUMN} BINARY, {_READ} BIGINT")
+    cut = given.mapInArrow(CutRows(writer, rows_of), _CUT)
     return cut.repartitionById(tasks, _BUCKET)
 
 
@@ -153,39 +161,53 @@ class CutRows:
     rows_of: CountedRowsOf
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Blobs, each of one bucket, with the number of rows that were read since the last one.
+        """Blobs, each of one bucket; the last one has no rows, but tells what was read.
 
-        That is NULL where Arrow does not compute the rows.
+        It tells nothing where Arrow does not compute the rows.
         """
-        count, told = Count(), 0
+        read = Read()
         try:
-            for bucket, rows in self.writer.cut(self.rows_of(batches, count)):
+            for bucket, rows in self.writer.cut(self.rows_of(batches, read)):
                 for blob in to_blobs(rows, {}):
-                    yield _blob(bucket, blob, count.rows - told)
-                    told = count.rows
+                    yield _blob(bucket, blob, 0)
         except NotInArrowError:
             yield _blob(0, None, None)
         else:
-            yield _blob(0, None, count.rows - told)
+            yield _blob(0, None, read.rows, _blob_of(read.figures))
 
 
-def _blob(bucket: int, blob: bytes | None, read: int | None) -> pa.RecordBatch:
-    columns = [pa.array([bucket], pa.int32()), pa.array([blob], pa.binary()), pa.array([read], pa.int64())]
-    return pa.record_batch(columns, names=[_BUCKET, BLOB_COLUMN, _READ])
+def _blob(bucket: int, blob: bytes | None, read: int | None, figures: bytes | None = None) -> pa.RecordBatch:
+    blobs = {BLOB_COLUMN: pa.array([blob], pa.binary()), _FIGURES: pa.array([figures], pa.binary())}
+    return pa.record_batch(
+        {_BUCKET: pa.array([bucket], pa.int32()), _READ: pa.array([read], pa.int64()), **blobs}
+    )
 
 
-def rows_of_cut(batches: Iterator[pa.RecordBatch], count: Count) -> Iterator[pa.RecordBatch]:
+@dataclass(frozen=True)
+class RowsOfCut:
     """The rows of blobs that `CutRows` gives, in the task of their bucket.
 
-    Raises:
-        NotInArrowError: one of its tasks has not computed its rows.
+    Attributes:
+        made: what they were made by.
     """
-    for batch in batches:
-        for read in batch.column(_READ).to_pylist():
-            if read is None:
-                raise NotInArrowError("rows that another task has read")
-            count.rows += read
-        yield from rows_of_blobs([batch])
+
+    made: Chosen | InArrow
+
+    def __call__(self, batches: Iterator[pa.RecordBatch], read: Read) -> Iterator[pa.RecordBatch]:
+        """The rows of what a task is given.
+
+        Raises:
+            NotInArrowError: one of the tasks that read has not computed its rows.
+        """
+        for batch in batches:
+            for count in batch.column(_READ).to_pylist():
+                if count is None:
+                    raise NotInArrowError("rows that another task has read")
+                read.rows += count
+            told = [from_blob(blob.as_buffer())[0] for blob in batch.column(_FIGURES).drop_null()]
+            if told:
+                read.figures = self.made.merged(told if read.figures is None else [read.figures, *told])
+            yield from rows_of_blobs([batch])
 
 
 def folded_by_tasks(
@@ -218,7 +240,7 @@ class FoldBuckets:
         table = Table.open(self.path, self.uuid)
         for batch in batches:
             for number in batch.column("id").to_pylist():
-                yield _row(table.folded(self.buckets[number]))
+                yield _row(table.folded(self.buckets[number]), Read())
 
 
 class _Told:
@@ -275,11 +297,16 @@ class _Telling:
             yield row
 
 
-def _row(staged: StagedFiles | None, rows: int = 0, why_not: str | None = None) -> pa.RecordBatch:
-    """What was staged, the most memory that this process has taken, and how many rows it has read.
+def _row(staged: StagedFiles | None, read: Read, why_not: str | None = None) -> pa.RecordBatch:
+    """What was staged, the most memory that this process has taken, and what it has read.
 
     Nothing is staged where Arrow does not compute the rows; then it is said why.
     """
     told = pa.array([pickle.dumps(staged)], pa.binary())
-    columns = {"peak": pa.array([peak_bytes()]), "rows": pa.array([rows])}
-    return pa.record_batch({"staged": told, **columns, "why_not": pa.array([why_not], pa.string())})
+    columns = {"staged": told, "peak": pa.array([peak_bytes()]), "rows": pa.array([read.rows])}
+    figures, why = pa.array([_blob_of(read.figures)], pa.binary()), pa.array([why_not], pa.string())
+    return pa.record_batch({**columns, "figures": figures, "why_not": why})
+
+
+def _blob_of(figures: pa.Table | None) -> bytes | None:
+    return None if figures is None else next(to_blobs(figures, {}))

@@ -109,23 +109,19 @@ class QueryInArrow:
         """Of a query over one source with these columns."""
         self._read = read
         self._source = source
-        self._of: list[tuple[str, Any]] = []
+        self._outline: Any = None
         self._known: InArrow | None = None
 
     def computes(self, planned: PlannedBatch, rows: DataFrame) -> InArrow | None:
         """What computes a micro-batch, which Spark gives as this DataFrame; None if Spark has to."""
-        expressions = planned.expressions
-        if not _are_equal(self._of, expressions):
+        outline = planned.outline(rows.sparkSession)
+        if self._outline is None or not outline.sameResult(self._outline):
             self._known = self._read(rows, planned.plan, self._source)
-            self._of = expressions
-        return self._known
-
-
-def _are_equal(some: Sequence[tuple[str, Any]], others: Sequence[tuple[str, Any]]) -> bool:
-    """Whether nodes have the same names and, to Java, the same expressions."""
-    if [name for name, _ in some] != [name for name, _ in others]:
-        return False
-    return all(one.equals(other) for (_, one), (_, other) in zip(some, others, strict=True))
+            self._outline = outline
+        found = self._known
+        if found is None or (found.observations and not planned.can_be_told(rows.sparkSession)):
+            return None
+        return found
 
 
 class PlannedBatch:
@@ -161,11 +157,15 @@ class PlannedBatch:
         """The plan, as Spark has optimized it."""
         return self._execution.optimizedPlan()
 
-    @property
-    def expressions(self) -> list[tuple[str, Any]]:
-        """What its nodes do, by the name of each: with the same the query makes the same of the same rows."""
-        nodes = [(class_name(node), node.expressions()) for node in self._nodes]
-        return [*nodes, (class_name(self._leaf), self._leaf.output())]
+    def outline(self, spark: SparkSession) -> Any:
+        """The plan over a leaf without rows, for comparisons: the offsets of each micro-batch are others."""
+        jvm = java_of(spark)
+        seq = jvm.org.apache.spark.api.python.PythonUtils.toSeq
+        local = jvm.org.apache.spark.sql.catalyst.plans.logical.LocalRelation
+        plan = local(self._leaf.output(), seq([]), False, jvm.scala.Option.empty())
+        for node in reversed(self._nodes):
+            plan = node.withNewChildren(seq([plan]))
+        return plan
 
     def computed(
         self, rows: pa.Table, schema: StructType, spark: SparkSession, *, is_observed: bool
@@ -198,6 +198,19 @@ class PlannedBatch:
             if class_name(own) == _OF_LAST_ATTEMPTS:
                 own.setValueIfOnDriverSide(own.value())
         return found
+
+    def can_be_told(self, spark: SparkSession) -> bool:
+        """Whether the driver can say what was observed, where Spark has not computed it."""
+        names = (class_name(one) for one in _figures(spark, self._execution.executedPlan()))
+        return all(name == _OF_LAST_ATTEMPTS for name in names)
+
+    def tell(self, spark: SparkSession, observed: Sequence[pa.Table]) -> None:
+        """Say in the query's progress what was observed: a row for each observation, the outermost first."""
+        if observed:
+            figures = _figures(spark, self._execution.executedPlan())
+            for own, row in zip(figures, observed, strict=True):
+                given = spark.createDataFrame(row)._jdf.queryExecution().analyzed().data()
+                own.setValueIfOnDriverSide(given.head())
 
     def over(self, frame: DataFrame) -> DataFrame:
         """What the query makes of a batch that has the columns of its source."""

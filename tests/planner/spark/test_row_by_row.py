@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import expr
 from pyspark.sql.streaming.query import StreamingQuery
 
 import planner
@@ -272,6 +273,75 @@ def test_the_time_is_that_of_the_micro_batch(
 def fail(point: str) -> None:
     if point == micro_batch.POINTS[0]:
         raise RuntimeError("failed on purpose")
+
+
+OBSERVED = (
+    *("count(1)", "count_if(_row_kind LIKE '-%')", "count(s)", "count(s, i)", "sum(i)", "min(i)", "max(j)"),
+    *("max(p)", "min(e)", "max(w)", "min(s)", "max(s)", "min(day)", "max(at)", "min(b)"),
+    *(
+        "coalesce(sum(length(s)) * 2, 0) + count(s)",
+        "concat(min(s), max(q))",
+        "max(length(s))",
+        "min(at) IS NULL",
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "buckets"),
+    [("driver", "2"), ("tasks", "6"), pytest.param("tasks", "2", marks=pytest.mark.long)],
+)
+def test_what_is_observed_is_what_spark_tells(
+    spark: SparkSession, tmp_path: Path, way: Way, by_spark: list[str], name: str, buckets: str
+) -> None:
+    """Below a filter and above it, of micro-batches with many rows, with few and with none."""
+    random_ = Random(12)
+    schema = TableSchema.of({"id": pa.int64(), **dict(COLUMNS["t"])}, primary_key=["id"])
+    source = Table.create(tmp_path / "source", schema, {"bucket": "3"})
+    chosen = random_.sample(OBSERVED, 12)
+    below, above = ([expr(one).alias(f"m{n}") for n, one in enumerate(some)] for some in (chosen, OBSERVED))
+    read = read_changes(spark, source.path).observe("below", *below).where("i > 0 OR s = 'a'")
+    changes = read.observe("above", *above).selectExpr("id", "concat(s, 'x') AS s", "j AS v", "_row_kind")
+    told = []
+    versions = [random_rows(random_, count)["t"] for count in (50, 3, 3)]
+    for in_arrow in (rows_in_arrow, None):
+        source.overwrite(pa.table(versions[0]).append_column("id", pa.array(range(50), pa.int64())))
+        way(name)
+        sink = Table.create(tmp_path / f"sink-{len(told)}", NUMBERS, {"bucket": buckets})
+        writer = write_changes(changes, sink.path, {}, in_arrow)
+        query = writer.option("checkpointLocation", str(tmp_path / f"checkpoint-{len(told)}")).start()
+        try:
+            query.processAllAvailable()
+            for rows in (versions[1], versions[1].slice(0, 0), versions[2]):
+                source.write(rows.append_column("id", pa.array(range(len(rows)), pa.int64())))
+                query.processAllAvailable()
+        finally:
+            query.stop()
+        batches = [each for each in query.recentProgress if "addBatch" in each["durationMs"]]
+        told.append([(each["numInputRows"], repr(each["observedMetrics"])) for each in batches])
+        assert by_spark == ([] if in_arrow else [name] * len(batches))
+    assert told[0] == told[1]
+    assert len(told[0]) > 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sum(f)",
+        *(pytest.param(one, marks=pytest.mark.long) for one in ("min(f)", "avg(i)", "collect_set(i)")),
+    ],
+)
+def test_what_depends_on_the_order_of_rows_is_observed_by_spark(
+    spark: SparkSession, tmp_path: Path, by_spark: list[str], text: str
+) -> None:
+    schema = TableSchema.of({"id": pa.int64(), **dict(COLUMNS["t"])}, primary_key=["id"])
+    source, sink = Table.create(tmp_path / "source", schema), Table.create(tmp_path / "sink", NUMBERS)
+    rows = random_rows(Random(2), 9)["t"]
+    source.write(rows.append_column("id", pa.array(range(9), pa.int64())))
+    read = read_changes(spark, source.path).observe("o", expr(text).alias("m"))
+    query = run(read.selectExpr("id", "j AS v", "s", "_row_kind"), sink, tmp_path / "checkpoint")
+    assert by_spark == ["driver"]
+    assert query.recentProgress[0]["observedMetrics"]["o"]["m"] is not None
 
 
 @pytest.mark.parametrize("text", ["upper(s) AS s", "rand() > 0.5 AS b", "array(v) AS a", "uuid() AS s"])

@@ -7,14 +7,16 @@ reads plans and makes these values; who has them needs no planner and no Spark. 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from upsert.arrays import Positions, one_array
+from upsert.arrays import Positions, is_null, one_array
 from upsert.conditions.evaluate import as_mask, value
 from upsert.conditions.expressions import Condition
 from upsert.errors import SchemaError
@@ -23,6 +25,15 @@ from upsert.store.rows.hashing import hash_columns
 
 class NotInArrowError(ValueError):
     """Spark has to compute it; the text says what."""
+
+
+@contextmanager
+def _computing() -> Iterator[None]:
+    """A block of which an error is no answer, also one of types that a kernel of Arrow's lacks."""
+    try:
+        yield
+    except (SchemaError, pa.ArrowException, MemoryError) as cause:
+        raise NotInArrowError(str(cause)) from cause
 
 
 @dataclass(frozen=True)
@@ -34,11 +45,15 @@ class Hash:
 
 @dataclass(frozen=True)
 class Rows:
-    """Columns of some rows, by the names that they have here; ``known`` are values of expressions."""
+    """Columns of some rows, by the names that they have here; ``known`` are values of expressions.
+
+    ``told`` are figures of these rows, or of those that they come from, by their names.
+    """
 
     columns: Mapping[str, pa.Array]
     count: int
     known: dict[int, pa.Array] = field(default_factory=dict)
+    told: Mapping[str, pa.Array] = field(default_factory=dict)
 
     def value(self, condition: Condition | Hash) -> pa.Array:
         """An expression's value for each row."""
@@ -50,7 +65,7 @@ class Rows:
     def take(self, at: Positions, names: Sequence[str]) -> Rows:
         """Some of the rows, with these columns."""
         taken = pa.array(at)
-        return Rows({name: self.columns[name].take(taken) for name in names}, len(at))
+        return Rows({name: self.columns[name].take(taken) for name in names}, len(at), told=self.told)
 
 
 class Step(Protocol):
@@ -102,7 +117,84 @@ class Projected:
     def rows(self, inputs: Sequence[pa.Table]) -> Rows:
         """Those of some inputs."""
         rows = self.child.rows(inputs)
-        return Rows({name: rows.value(condition) for name, condition in self.outputs}, rows.count)
+        columns = {name: rows.value(condition) for name, condition in self.outputs}
+        return Rows(columns, rows.count, told=rows.told)
+
+
+_MOST: Final = (1 << 63) - 1
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of some rows, the same in whichever order Spark comes to them.
+
+    Attributes:
+        function: "count", of rows whose values are all known, or "sum", "min" or "max" of one value; "sum at
+            most" is what a sum may come to on the way.
+    """
+
+    function: str
+    values: tuple[Condition, ...]
+
+    def of(self, rows: Rows) -> pa.Array:
+        """The figure, NULL for none."""
+        values = [rows.value(one) for one in self.values]
+        if self.function == "count":
+            known = [~is_null(one) for one in values if one.null_count]
+            count = int(np.logical_and.reduce(known).sum()) if known else rows.count
+            return pa.array([count], pa.int64())
+        (column,) = values
+        if self.function == "sum at most":
+            ends = pc.min_max(column).as_py().values()
+            most = max((abs(end) for end in ends if end is not None), default=0)
+            return self.merged(pa.array([min(most * len(column), _MOST)]))
+        return self.merged(column)
+
+    def merged(self, parts: pa.Array) -> pa.Array:
+        """The figure of all rows from the figures of parts of them.
+
+        Raises:
+            NotInArrowError: a sum may overflow on the way, by the order in which Spark comes to the rows.
+        """
+        if self.function in ("min", "max"):
+            return pa.repeat(pc.min_max(parts)[self.function], 1)
+        if self.function == "sum at most" and sum(parts.to_pylist()) >= _MOST:
+            raise NotInArrowError("a sum that may overflow on the way")
+        return pa.repeat(pc.sum(parts.cast(pa.int64())), 1)
+
+
+@dataclass(frozen=True)
+class Observed:
+    """The rows of another step; their figures are told by name."""
+
+    child: Step
+    figures: tuple[tuple[str, Figure], ...]
+
+    def rows(self, inputs: Sequence[pa.Table]) -> Rows:
+        """Those of some inputs."""
+        rows = self.child.rows(inputs)
+        return replace(rows, told={**rows.told, **{name: figure.of(rows) for name, figure in self.figures}})
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What Spark tells of rows that are observed, computed of figures."""
+
+    figures: tuple[tuple[str, Figure], ...]
+    outputs: tuple[tuple[str, Condition | Hash], ...]
+    schema: pa.Schema
+
+    def row(self, told: pa.Table) -> pa.Table:
+        """The one row of it."""
+        rows = Rows({name: one_array(told.column(name)) for name, _ in self.figures}, 1)
+        return pa.Table.from_arrays([rows.value(one) for _, one in self.outputs], schema=self.schema)
+
+
+class Made(NamedTuple):
+    """Rows, and figures of the rows that they are made of; None where nothing is observed."""
+
+    rows: pa.Table
+    told: pa.Table | None = None
 
 
 @dataclass(frozen=True)
@@ -112,10 +204,17 @@ class Chosen:
     positions: tuple[int, ...]
     names: tuple[str, ...]
 
-    def rows(self, inputs: Sequence[pa.Table]) -> pa.Table:
+    def made(self, inputs: Sequence[pa.Table]) -> Made:
         """Those of some rows."""
         (given,) = inputs
-        return given.select(list(self.positions)).rename_columns(list(self.names))
+        return Made(given.select(list(self.positions)).rename_columns(list(self.names)))
+
+    def merged(self, told: Sequence[pa.Table]) -> None:
+        """No figures, for nothing is observed."""
+
+    def observed(self, told: pa.Table | None) -> list[pa.Table]:  # noqa: ARG002
+        """Nothing."""
+        return []
 
 
 @dataclass(frozen=True)
@@ -126,11 +225,13 @@ class InArrow:
         step: what gives its rows.
         names: their columns, by the names that these have here.
         schema: of the rows that come out.
+        observations: of rows on the way, the outermost first.
     """
 
     step: Step
     names: tuple[str, ...]
     schema: pa.Schema
+    observations: tuple[Observation, ...] = ()
 
     def rows(self, inputs: Sequence[pa.Table]) -> pa.Table:
         """What it gives of some rows, for each input.
@@ -138,11 +239,36 @@ class InArrow:
         Raises:
             NotInArrowError: Spark has to compute it, and may say that it cannot be computed.
         """
-        try:
+        return self.made(inputs).rows
+
+    def made(self, inputs: Sequence[pa.Table]) -> Made:
+        """The same, with the figures of what is observed, in one row."""
+        with _computing():
             found = self.step.rows(inputs)
             columns = [found.columns[name] for name in self.names]
             if [column.type for column in columns] != self.schema.types:  # a table would cast them
                 raise NotInArrowError("columns of other types than Spark's")
-            return pa.Table.from_arrays(columns, schema=self.schema)
-        except (SchemaError, pa.ArrowException, MemoryError) as cause:  # also of types that a kernel lacks
-            raise NotInArrowError(str(cause)) from cause
+            told = pa.table(dict(found.told)) if self.observations else None
+            return Made(pa.Table.from_arrays(columns, schema=self.schema), told)
+
+    def merged(self, told: Sequence[pa.Table]) -> pa.Table | None:
+        """The figures of all rows from those of parts of them; None for no parts.
+
+        Raises:
+            NotInArrowError: a sum may overflow on the way.
+        """
+        if len(told) < 2:
+            return told[0] if told else None
+        parts = pa.concat_tables(told)
+        figures = [pair for one in self.observations for pair in one.figures]
+        with _computing():
+            return pa.table({name: figure.merged(one_array(parts.column(name))) for name, figure in figures})
+
+    def observed(self, told: pa.Table | None) -> list[pa.Table]:
+        """What is told of each observation, a row each; nothing for no rows.
+
+        Raises:
+            NotInArrowError: Spark has to compute it.
+        """
+        with _computing():
+            return [] if told is None else [one.row(told) for one in self.observations]
