@@ -169,6 +169,9 @@ _OTHER_COLUMNS: Final = re.compile(r"\[(?:DELTA_SCHEMA_CHANGED?|DELTA_STREAMING_
 _NO_TIME: Final = re.compile(r"\[UNSUPPORTED_TIME_TYPE\]")
 """How Spark calls a column of TIME where the session has no such type, which is its default."""
 
+_OF_PYTHON: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)")
+"""A Python traceback, and what its last line says."""
+
 _RAISED: Final = re.compile(r"^\s*(?:upsert|deltajoin|planner)(?:\.\w+)*\.(\w+): (\S.*)$", re.MULTILINE)
 """The last line of a Python traceback, for an error of this project."""
 
@@ -217,6 +220,16 @@ def own_error(error: BaseException) -> UpsertError | None:
             )
         cause = cause.__cause__
     return None
+
+
+def raised_in_python(text: str) -> str | None:
+    r"""What Python raised, if a text of Spark's tells of it with a traceback.
+
+    >>> raised_in_python("Message: Traceback (most recent call last):\n  File …\nValueError: no\n\tat …")
+    'ValueError: no'
+    """
+    found = _OF_PYTHON.findall(text)
+    return str(found[-1]) if found else None
 
 
 @contextmanager

@@ -15,6 +15,17 @@ from deltajoin.cli import sql, tables
 from deltajoin.cli.command import HERE, Warehouse, errors_printed
 from upsert.errors import ConfigurationError
 
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        import pyspark
+
+        from deltajoin import __version__
+
+        print(f"deltajoin {__version__}, PySpark {pyspark.__version__}")
+        raise typer.Exit
+
+
 app = typer.Typer(
     name="deltajoin",
     no_args_is_help=True,
@@ -24,6 +35,16 @@ app = typer.Typer(
 for group in (sql, tables):
     app.registered_commands += group.app.registered_commands
 app.add_typer(sql.view_app, name="view")
+
+
+@app.callback()
+def of_all(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version, and end."),
+    ] = False,
+) -> None:
+    """What is said before a command."""
 
 
 @app.command(

@@ -28,6 +28,7 @@ from upsert.errors import (
     TableNotFoundError,
     UpsertError,
     own_error,
+    raised_in_python,
 )
 from upsert.show.terminal import RowGrid, plain
 
@@ -160,11 +161,12 @@ def print_error(error: BaseException, *, as_json: bool = False, trace: bool = Fa
 
 
 def reason_of(error: BaseException) -> str:
-    """What an error says: the sentence of this project's that it is about, or the first line of Spark's."""
+    """What an error says: this project's sentence that it is about, else Python's line, or Spark's first."""
     if (own := own_error(error)) is not None:
         return str(own).strip()
     if isinstance(error, PySparkException):
         message = (error.getMessage() or str(error)).strip()
+        message = raised_in_python(message) or message
         notes = getattr(error, "__notes__", ())  # which view, and which of its hidden tables
         return "; ".join([_NOISE.sub("", message.partition("\n")[0]), *notes])
     if isinstance(error, OSError) and error.filename is not None:

@@ -165,8 +165,7 @@ def run(
 ) -> None:
     """Run the streaming statements of a file until they are stopped, and tell their progress.
 
-    All statements are checked before the first query starts. SIGINT and SIGTERM stop the queries in good
-    order; run again, they go on from their checkpoints.
+    All statements are checked first. Ctrl-C and SIGTERM stop the queries; run again, they go on from there.
     """
     with (
         errors_printed(as_json=as_json, trace=trace) as output,

@@ -125,9 +125,9 @@ def graph_of(overview: Overview, href: Href, only: QueryInfo | None = None) -> G
 
     def table(name: str) -> str:
         found = tables.get(name)
-        rows = "" if found is None or found.rows is None else f"{number(found.rows)} rows"
+        count = "" if found is None or found.rows is None else rows(found.rows)
         kind = "table" if found is None or found.view is None else "view"
-        boxes.setdefault(f"t {name}", (kind, name, rows, "", href("table", name)))
+        boxes.setdefault(f"t {name}", (kind, name, count, "", href("table", name)))
         return f"t {name}"
 
     for query in overview.queries if only is None else (only,):
@@ -168,7 +168,7 @@ def _arrows_of_view(
     names = {one.uuid: one.name for one in overview.tables if one.uuid}
     stages = {stage.uuid: f"h {stage.uuid}" for stage in view.view.stages}
     for stage in view.view.stages:
-        note = f"stage, {number(stage.rows)} rows"
+        note = f"stage, {rows(stage.rows)}"
         boxes[stages[stage.uuid]] = ("stage", stage.name, note, "", "")
         for uuid in stage.reads:
             if uuid in stages:
@@ -243,6 +243,15 @@ def layers(nodes: Sequence[str], arrows: Sequence[tuple[str, str]]) -> dict[str,
 def number(value: float | None) -> str:
     """A count with its thousands apart; "–" where it is not known."""
     return "–" if value is None else f"{value:,.0f}".replace(",", " ")
+
+
+def rows(count: int) -> str:
+    """A number of rows.
+
+    >>> rows(1), rows(2000)
+    ('1 row', '2 000 rows')
+    """
+    return f"{number(count)} row{'s' * (count != 1)}"
 
 
 def size(value: int) -> str:
@@ -395,6 +404,7 @@ _ENVIRONMENT.filters |= {
     "ago": ago,
     "cell": cell,
     "growth_points": growth_points,
+    "rows": rows,
     "lookups": lookups,
     "table_lookups": table_lookups,
     "milliseconds": milliseconds,

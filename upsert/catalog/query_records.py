@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal, NamedTuple, Self
 
 from upsert.codec import MAY_BE_MISSING, Jsonable, written_with
-from upsert.errors import ConfigurationError, own_error
+from upsert.errors import ConfigurationError, own_error, raised_in_python
 from upsert.managed.task_counts import figures_of
 from upsert.options import masked_text
 from upsert.store.storage import storage_of
@@ -347,7 +347,7 @@ class QueryRecord(Jsonable):
 
 
 def reason(exception: str) -> str:
-    r"""The sentence that tells why a query failed: one of this project's, else Spark's first line.
+    r"""The sentence that tells why a query failed: this project's, what Python raised, or Spark's first line.
 
     >>> reason("STREAM_FAILED …\n  File …\nupsert.errors.SchemaError: column 'a' is gone; add it")
     "column 'a' is gone; add it"
@@ -355,7 +355,7 @@ def reason(exception: str) -> str:
     'java.io.IOException: cannot connect with password=***'
     """
     own = own_error(RuntimeError(exception))
-    text = exception.strip().partition("\n")[0] if own is None else str(own)
+    text = raised_in_python(exception) or exception.strip().partition("\n")[0] if own is None else str(own)
     return masked_text(text.strip())[:_LONGEST_TEXT]
 
 

@@ -60,7 +60,9 @@ def table_folder(path: str | os.PathLike[str]) -> str:
     """
     text = os.fspath(path)
     if not text:
-        raise ConfigurationError("table path must name a folder, got ''")
+        raise ConfigurationError(
+            "a path must name a folder, got ''; write '.' for the present one"
+        )
     if not (scheme := _SCHEME.match(text)):
         return os.path.abspath(text)
     if (kind := scheme[1].lower()) != "file":

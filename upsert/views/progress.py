@@ -46,8 +46,8 @@ class Lag:
         seconds: since the first of them; 0.0 if there is none.
         is_least: whether it may be more, for the first of these commits have expired.
 
-    >>> print(Lag(0, 0, 0.0), Lag(2, 1500, 3.21), Lag(7, 80, 9000.0, is_least=True), sep="; ")
-    up to date; 2 versions, 1,500 rows, 3.2 s; at least 7 versions, 80 rows, 9,000.0 s
+    >>> print(Lag(0, 0, 0.0), Lag(2, 1500, 3.21), Lag(1, 1, 9000.0, is_least=True), sep="; ")
+    up to date; 2 versions, 1,500 rows, 3.2 s; at least 1 version, 1 row, 9,000.0 s
     """
 
     versions: int
@@ -58,8 +58,9 @@ class Lag:
     def __str__(self) -> str:
         if not self.versions:
             return "up to date"
-        least, many = "at least " * self.is_least, "s" * (self.versions > 1)
-        return f"{least}{self.versions:,} version{many}, {self.rows:,} rows, {self.seconds:,.1f} s"
+        versions, rows = f"version{'s' * (self.versions > 1)}", f"row{'s' * (self.rows != 1)}"
+        least = "at least " * self.is_least
+        return f"{least}{self.versions:,} {versions}, {self.rows:,} {rows}, {self.seconds:,.1f} s"
 
 
 def lag_behind(table: Table, known: int, now_s: float | None = None) -> Lag:

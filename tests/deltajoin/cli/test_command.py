@@ -7,10 +7,15 @@ import errno
 import json
 from datetime import UTC, datetime
 
+import pyspark
 import pytest
 import typer
+from pyspark.errors import PySparkException
 from rich.console import Console
+from typer.testing import CliRunner
 
+from deltajoin import __version__
+from deltajoin.cli.app import app
 from deltajoin.cli.command import Exit, Output, errors_printed
 from upsert.show.terminal import RowGrid
 
@@ -31,6 +36,20 @@ def test_it_is_json_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
         "error": "ConnectionResetError",
         "message": "the server hung up",
     }
+
+
+def test_what_a_function_in_python_has_raised_is_told_and_not_that_there_is_a_traceback(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = "Return Message: Traceback (most recent call last):\n  File …\nValueError: no\n\n\tat py4j…"
+    with pytest.raises(typer.Exit), errors_printed():
+        raise PySparkException(text)
+    assert capsys.readouterr().err == "error: ValueError: no\n"
+
+
+def test_the_version_is_told() -> None:
+    told = CliRunner().invoke(app, ["--version"])
+    assert (told.exit_code, told.output) == (0, f"deltajoin {__version__}, PySpark {pyspark.__version__}\n")
 
 
 def test_a_reader_of_a_pipe_that_has_gone_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
