@@ -37,8 +37,10 @@ from upsert.spark.query_writer import query_writer
 from upsert.spark.reads import load_batch, load_stream
 from upsert.store.metadata import table_file
 from upsert.store.metadata.looks import looks
+from upsert.store.metadata.snapshot import refs_of
 from upsert.store.metadata.stands_for import StandsFor
 from upsert.store.read.row_metadata import metadata_option
+from upsert.store.read.snapshot import Snapshot
 from upsert.store.rows.merge_rules import DEDUPLICATE
 from upsert.store.rows.partitions import Overwrite
 from upsert.store.storage.local import synced_together
@@ -55,6 +57,9 @@ _KEYWORDS: Final = {
 
 _STATES: Final = frozenset({"scan.mode", "log.scan", "scan.pinned"})
 """Options by which a read says itself which state it is of."""
+
+_PLANNED_NOW: Final = 10_000
+"""Entries of manifests that are looked through in some ten milliseconds."""
 
 _FOLDED_TASKS: Final = 8
 """An aggregate or a join with state has as many tasks as a shuffle: each would start to write in Python."""
@@ -126,14 +131,24 @@ def read(
     if snapshot is not None:
         given |= {"scan.mode": "from-snapshot", "scan.snapshot-id": str(snapshot)}
     elif _STATES.isdisjoint(map(str.lower, options)):
-        given["scan.pinned"] = f"{table.snapshot().id}@{table.uuid}"
-    if columns is None:
-        return load_batch(spark, UpsertTableSource, given)
+        snapshot = table.snapshot().id
+        given["scan.pinned"] = f"{snapshot}@{table.uuid}"
+    asked = None if columns is None else _asked(table, columns, options)
+    is_planned_now = snapshot is not None and _has_few_files(table.snapshot(snapshot))
+    return load_batch(spark, UpsertTableSource, given, asked, is_planned_now=is_planned_now)
+
+
+def _asked(table: Table, columns: Sequence[str], options: Mapping[str, str]) -> StructType:
+    """Some columns of a table, and those that ``metadata.columns`` adds."""
     own = spark_schema(table.schema, row_kind=False)
     keys = metadata_option(options[METADATA_COLUMNS]) if METADATA_COLUMNS in options else {}
     added = RowMetadata.asked(keys, table.schema, None, f"table {table.name!r}")
-    asked = added.added_to(StructType([own[name] for name in columns]))
-    return load_batch(spark, UpsertTableSource, given, asked)
+    return added.added_to(StructType([own[name] for name in columns]))
+
+
+def _has_few_files(snapshot: Snapshot) -> bool:
+    """Whether it is soon known which files a read needs, also where the read never runs."""
+    return sum(ref.entries for ref in refs_of(snapshot.info)) <= _PLANNED_NOW
 
 
 def write(df: DataFrame, path: str, options: Mapping[str, str] = {}, *, overwrite: bool = False) -> None:

@@ -1,19 +1,26 @@
 """Reads of this project's formats, whose sources the driver makes itself: docs/decisions/0099.
 
-Spark asks a process for an instance of a format's class and for its columns, and for a stream another one for
-the function that tasks read with. Each loads Arrow and these packages first, while the query waits.
+Spark asks a process for an instance of a format's class and for its columns, and another one for the function
+that tasks read with and the partitions of a batch. Each loads Arrow and these packages first, while the query
+waits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.serializers import CPickleSerializer
-from pyspark.sql.datasource import CaseInsensitiveDict, DataSource, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    CaseInsensitiveDict,
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 
 from upsert.spark.connect import is_connect
@@ -61,14 +68,24 @@ def load_batch(
     format_: type[DataSource],
     options: Mapping[str, str],
     schema: StructType | None = None,
+    *,
+    is_planned_now: bool = True,
 ) -> DataFrame:
-    """A batch of a format, with the same arguments; Spark asks a process for its partitions when it runs."""
+    """A batch of a format, with the same arguments.
+
+    If ``is_planned_now`` its partitions are those of now, which suits a read of one state. For others Spark
+    asks a process for them when the batch runs.
+    """
     reader = spark.read.format(format_.name())
     if is_connect(spark):
         return _loaded_by_server(reader, options, schema)
     source = _source(format_, options)
     df = reader.options(**options).schema(source.schema() if schema is None else schema).load()
-    _hand_over(df, source)
+    if not is_planned_now:
+        _hand_over(df, source)
+        return df
+    planned = source.reader(df.schema)
+    _hand_over(df, source, planned, planned.partitions())
     return df
 
 
@@ -85,9 +102,9 @@ def _loaded_by_server(
 
 @dataclass(frozen=True)
 class ReadInTask:
-    """What a task of a stream runs: it reads the partition that comes as its only row."""
+    """What a task runs: it reads the partition that comes as its only row."""
 
-    reader: DataSourceStreamReader
+    reader: DataSourceReader | DataSourceStreamReader
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:
         """The rows of the partition."""
@@ -101,8 +118,16 @@ def _source(format_: type[DataSource], options: Mapping[str, str]) -> DataSource
     return format_(cast("dict[str, str]", CaseInsensitiveDict(options)))
 
 
-def _hand_over(df: DataFrame, source: DataSource, reader: DataSourceStreamReader | None = None) -> None:
-    """Give the plan of a read its source and reader; where it has no place for them, Spark asks processes."""
+def _hand_over(
+    df: DataFrame,
+    source: DataSource,
+    reader: DataSourceReader | DataSourceStreamReader | None = None,
+    partitions: Sequence[InputPartition] = (),
+) -> None:
+    """Give the plan of a read its source and reader; where it has no place for them, Spark asks processes.
+
+    The partitions are those of a batch; a stream's are asked for with each micro-batch.
+    """
     jvm = java_of(df.sparkSession)
     python = jvm.org.apache.spark.sql.execution.datasources.v2.python
     try:
@@ -114,8 +139,8 @@ def _hand_over(df: DataFrame, source: DataSource, reader: DataSourceStreamReader
         _field(provider, "dataSourceInPython").set(provider, made)
         if reader is not None:
             read = _PICKLE.dumps((ReadInTask(reader), df.schema))
-            none = jvm.org.apache.spark.api.python.PythonUtils.toSeq([])
-            provider.setReadInfo(python.PythonDataSourceReadInfo(read, none))
+            parts = jvm.org.apache.spark.api.python.PythonUtils.toSeq([*map(_PICKLE.dumps, partitions)])
+            provider.setReadInfo(python.PythonDataSourceReadInfo(read, parts))
     except (Py4JError, TypeError):  # a class that Spark lacks is a package to py4j, which cannot be called
         return
 

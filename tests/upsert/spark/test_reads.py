@@ -38,21 +38,25 @@ def made_by_the_driver(read: DataFrame) -> tuple[bool, bool]:
 
 
 def test_the_driver_makes_what_spark_would_ask_processes_for(spark: SparkSession, tmp_path: Path) -> None:
-    """What reads something else when the query starts is asked for then: a log's reader, and partitions."""
+    """What reads something else when the query starts is asked for then, as the latest state is."""
     table = Table.create(tmp_path / "t", TableSchema.of({"k": pa.int64()}, primary_key=["k"]).index("k"))
     spec = DeltaJoinSpec.of("inner", *[Side(table.path, ("k",), ("k",))] * 2)
     read = {
         "changes": read_changes(spark, table.path),
         "join": deltajoin.read_join(spark, spec),
         "rows": frames.read(spark, table.path, columns=["k"]),
+        "a snapshot": frames.read(spark, table.path, 0),
+        "the latest one then": frames.read(spark, table.path, options={"scan.mode": "latest"}),
         "step": changes_between(spark, table.path, 0, 1),
         "by Spark": spark.readStream.format("upsert-table").load(table.path),
     }
     assert {name: made_by_the_driver(each) for name, each in read.items()} == {
         "changes": (True, True),
         "join": (True, True),
-        "rows": (True, False),
-        "step": (True, False),
+        "rows": (True, True),
+        "a snapshot": (True, True),
+        "the latest one then": (True, False),
+        "step": (True, True),
         "by Spark": (True, False),
     }
 
