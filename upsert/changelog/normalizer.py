@@ -358,7 +358,10 @@ def _changes(line: Line, met: Encounters, rows: pa.Table, *, in_line: bool) -> p
     """What the changing positions emit; in the order of the line, or of the records."""
     positions = np.flatnonzero(met.is_change)
     if not in_line:
-        positions = positions[np.argsort(line.rows[positions])]
+        # in the order of their rows, without a sort: where each row is in the line
+        place = np.full(len(rows), -1, np.int64)
+        place[line.rows[positions]] = positions
+        positions = place[place >= 0]
     arriving, before = line.rows[positions], met.before[positions]
     case = 2 * (before >= 0) + line.is_value[positions]
     lengths = _LENGTHS[case]

@@ -117,7 +117,12 @@ def _sum_counts(rows: pa.Table, firsts: Positions, starts: Positions, order: Pos
 
 
 def gather(rows: pa.Table, positions: Positions) -> pa.Table:
-    """``rows.take(positions)``, also where a text column is larger than one Arrow array may be."""
+    """``rows.take(positions)``, also where a text column is larger than one Arrow array may be.
+
+    Nothing is copied where these are all rows as they stand: sorted rows, for instance.
+    """
+    if len(positions) == rows.num_rows and (positions == np.arange(len(positions))).all():
+        return rows
     if rows.nbytes < _MAX_BYTES:
         return rows.combine_chunks().take(pa.array(positions))
     batches = rows.to_batches()
