@@ -38,8 +38,8 @@ if __name__ == "__main__":
 
 # Output:
 # clicks: refused
-#     add INDEX (page) to clicks
+#     ALTER TABLE clicks ADD INDEX (page)
 # indexed: fused
 #     its rows are found by INDEX_page
-# no index of 'clicks' lies within its join columns (page); add INDEX (page) to clicks
+# no index of 'clicks' lies within its join columns (page); ALTER TABLE clicks ADD INDEX (page)
 # a materialized view can hold it: True

@@ -179,7 +179,7 @@ def explain(
     >>> clicks = catalog.read_changes(spark, "clicks")
     >>> (join,) = explain(clicks.alias("a").join(clicks.alias("b"), "page")).joins
     >>> join.form, join.remedy
-    ('regular', 'add INDEX (page) to clicks')
+    ('regular', 'ALTER TABLE clicks ADD INDEX (page)')
     """
     mode = parse_options("explain", [SINK_MATERIALIZE], {SINK_MATERIALIZE.key: sink_materialize})
     found = mode[SINK_MATERIALIZE.key]

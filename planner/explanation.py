@@ -86,10 +86,21 @@ def aggregate_reports(trace: Trace) -> Iterator[AggregateReport]:
                 after = "gives every kind of change and keeps no state, so anything may follow"
                 yield AggregateReport(name, "lookups", notes=(how, after))
             case _:
-                yield AggregateReport(name, "signed sums", notes=tuple(_notes(node, groups)))
+                yield AggregateReport(name, "signed sums", notes=tuple(_notes(node)))
 
 
-def _notes(node: Aggregate, groups: str) -> Iterator[str]:
+def _key_columns(node: Aggregate) -> Iterator[str]:
+    """What the result calls its groups; a window of time, which no table can have as key, by its two ends."""
+    for group in node.groups:
+        if group.window is not None:
+            yield from ("window.start", "window.end")
+        else:
+            named = (output.column.name for output in node.outputs if output.value == group.value)
+            yield next(named, without_ids(group.value))
+
+
+def _notes(node: Aggregate) -> Iterator[str]:
+    groups = ", ".join(_key_columns(node))
     key = f"the PRIMARY KEY ({groups})" if node.groups else "a PRIMARY KEY of a constant column"
     yield f"written with catalog.write_changes into a table with {key}, in output mode update"
     if node.groups:

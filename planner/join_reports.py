@@ -42,7 +42,7 @@ from planner.plan.trees import (
 from planner.refusals import Refused
 from planner.rules.joins import fall_back_to_regular_join, replace_join
 from planner.rules.lookup_joins import replace_lookup_join
-from planner.rules.static_joins import enrich_stream
+from planner.rules.static_joins import enrich_stream, refuse_static_join
 from planner.rules.temporal_joins import join_versions, look_up
 from planner.settings import Settings
 from upsert.managed.options import ALL_ROWS
@@ -284,11 +284,19 @@ def join_reports(trace: Trace, settings: Settings, *, is_materialized: bool = Fa
                     yield JoinReport(name, "regular", refusals=(why,), state=_EVERY_CHANGE, grows=True)
                 case Changelog(origin=LookupJoined() as joined):
                     yield _lookup_join(name, joined, _whole(joined, trace.after))
+    static_joins = (step for step in trace.steps if step.rule == refuse_static_join.__name__)
+    refused = {
+        join_in_words(step.node): (step.result,)
+        for step in static_joins
+        if isinstance(step.node, Join) and isinstance(step.result, Refused)
+    }
     for node in walk(trace.after):
-        if not isinstance(node, Join) or join_in_words(node) in handled:
+        if not isinstance(node, Join) or (name := join_in_words(node)) in handled:
             continue
-        if static_input(node) is not None:
-            yield JoinReport(join_in_words(node), "static", hints=(_ASSUMED,))
+        if name in refused:
+            yield JoinReport(name, "refused", refusals=refused[name])
+        elif static_input(node) is not None:
+            yield JoinReport(name, "static", hints=(_ASSUMED,))
         elif not reads_changes(node):
             yield _left_to_spark(node)
 

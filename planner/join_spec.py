@@ -13,7 +13,7 @@ from deltajoin.spec import DeltaJoinSpec, JoinedTable
 from deltajoin.tree import Node, flattened
 from planner.plan.nodes import DeltaJoin
 from planner.plan.sources import ManagedTable, index_within
-from planner.refusals import Refused
+from planner.refusals import Refused, adding_index
 
 
 @dataclass(frozen=True)
@@ -117,5 +117,5 @@ def _lacking(lookup: UnreachableLookup) -> Refused:
         )
     return Refused(
         f"no index of {lookup.name!r} lies within its join columns ({columns})",
-        f"add INDEX ({columns}) to {lookup.name}",
+        adding_index(lookup.name, lookup.by),
     )

@@ -431,6 +431,12 @@ class JoinTree:
             match condition:
                 case Call("EqualTo", (a, b)) if columns_of(a) and columns_of(b):
                     return self._computed_keys(condition, a, b)
+                case Call("Or", (Call("EqualTo") as equal, Call("IsNull", (Call("EqualTo") as same,)))):
+                    if same == equal:
+                        return Refused(
+                            f"NOT IN takes no row where {equal} is NULL, so a NULL would match all rows",
+                            "write NOT EXISTS with that equality, to which a NULL is equal to nothing",
+                        )
         if any(isinstance(part, Call) and part.name == "EqualNullSafe" for part in conditions):
             return Refused("no equality between columns of both tables; <=> also matches NULL", "join on =")
         return Refused(
@@ -450,7 +456,7 @@ class JoinTree:
             )
         return Refused(
             f"no equality between plain columns of both tables, {condition} compares computed values",
-            "add the computed value as a column of the table, with an INDEX",
+            "store the computed value in a column of the table, with an INDEX",
         )
 
     def _names(self, numbers: frozenset[int]) -> str:

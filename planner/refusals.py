@@ -7,6 +7,7 @@ way must do what each option says, or it is refused by the option's name: an opt
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from typing import Final, TypeVar
@@ -15,6 +16,7 @@ from deltajoin.errors import Refused as Refused  # which rules give, and joins b
 from planner.plan.nodes import Opaque, Plan
 from planner.plan.sources import KafkaTopic, ManagedTable
 from upsert.errors import UpsertError
+from upsert.types import quoted
 
 Checked = TypeVar("Checked")
 
@@ -29,6 +31,16 @@ FOR_A_VIEW: Final = (
     "CREATE MATERIALIZED VIEW … AS SELECT …, or catalog.create_view"
 )
 """The remedy for what one streaming query cannot hold."""
+
+
+def adding_index(table: str, columns: Iterable[str]) -> str:
+    """The remedy for an index that lacks: a statement.
+
+    >>> adding_index("visits", ["guest", "at night"])
+    'ALTER TABLE visits ADD INDEX (guest, `at night`)'
+    """
+    names = (name if re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) else quoted(name) for name in columns)
+    return f"ALTER TABLE {table} ADD INDEX ({', '.join(names)})"
 
 
 class PlanError(UpsertError):

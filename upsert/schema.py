@@ -498,6 +498,11 @@ class TableSchema(Jsonable):
             return self._types[name]
         except KeyError:
             known = ", ".join(self.names)
+            if any(column.name == name for column in self.computed):
+                raise SchemaError(
+                    f"{what}: column {name!r} must be a stored one, got one that is computed when it "
+                    f"is read; stored columns are {known}"
+                ) from None
             raise SchemaError(f"{what}: unknown column {name!r}; columns are {known}") from None
 
     @classmethod

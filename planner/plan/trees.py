@@ -28,16 +28,20 @@ from planner.plan.nodes import (
     Aggregate,
     Changelog,
     DeltaJoin,
+    Distinct,
     Filter,
     GroupBy,
     Join,
     LookupAggregate,
+    LookupRows,
     Normalized,
     Opaque,
     Output,
     Plan,
     Project,
     Relation,
+    SignedAggregate,
+    TableRows,
     Unary,
     Watermark,
     Wrapper,
@@ -306,10 +310,15 @@ def join_in_words(join: Join) -> str:
 
 def _name_of(plan: Plan) -> str:
     match leaf := chain_of(plan).leaf:
+        case Relation(rows=TableRows(table)) | Relation(lookups=LookupRows(table)):
+            return table.name
         case Changelog(name) | Relation(name) | Opaque(name):
             return name
         case Join():
-            names = (part.name for part in walk(leaf) if isinstance(part, Changelog | Relation))
-            return " and ".join(names)
+            return " and ".join(
+                _name_of(part) for part in walk(leaf) if isinstance(part, Changelog | Relation)
+            )
+        case Aggregate() | SignedAggregate() | LookupAggregate() | Distinct():
+            return "an aggregate"
         case _:
             return "a join"

@@ -65,7 +65,7 @@ from planner.plan.trees import (
     transform_up,
     walk,
 )
-from planner.refusals import Refused, Rewrite, first_refusal, not_held, read_apart
+from planner.refusals import Refused, Rewrite, adding_index, first_refusal, not_held, read_apart
 from planner.rules.row_kinds import carry_row_kind
 from planner.settings import Settings
 from planner.signed_sums import SIGNED, is_summable
@@ -404,7 +404,7 @@ def lookup_aggregate(node: Aggregate, because: str) -> LookupAggregate | Refused
         if index is None:
             names = ", ".join(key.name for key in keys)
             reason = f"{what}, and no PRIMARY KEY prefix or INDEX of {table.name!r} lies within ({names})"
-            return Refused(reason, f"add INDEX ({names}) to {table.name}")
+            return Refused(reason, adding_index(table.name, (key.name for key in keys)))
         return _made(node, table, leaf, keys, index)
     except _NotComputableError as fault:
         return Refused(f"{what}; but {fault}", fault.remedy)

@@ -166,9 +166,9 @@ def static_side_does_not_change(join: Join) -> Refused | None:
             return Refused(
                 f"the static side of the join with the changes of {sources(join)} is the managed table "
                 f"{name!r}, whose rows may change",
-                f"join its changes, catalog.read_changes(spark, {name!r}), or one snapshot of it, "
-                f"catalog.read(spark, {name!r}, snapshot=…); deltajoin.lookup_join with upsert_key takes "
-                "what it holds at the time",
+                f"join its changes, catalog.read_changes(spark, {name!r}), in SQL without FOR SYSTEM_TIME AS "
+                f"OF, or one snapshot of it, catalog.read(spark, {name!r}, snapshot=…); "
+                "deltajoin.lookup_join with upsert_key takes what it holds at the time",
             )
     return None
 

@@ -140,6 +140,26 @@ def test_all_reasons_of_a_refused_join_are_told_with_their_remedies() -> None:
     ]
 
 
+def test_a_join_with_rows_that_may_change_is_refused_by_the_name_of_their_table() -> None:
+    text = "Join inner ON (product_id#2 = id#64)\n  <orders>\n  <member rows>\n"
+    (join,) = explained(parse_plan(text)).joins
+    lines = str(join).splitlines()
+    assert lines[:2] == [
+        "inner join of orders with members on (product_id#2 = id#64)",
+        "  form: refused",
+    ]
+    assert "'members', whose rows may change" in lines[2]
+    assert len(lines) == 4
+
+
+def test_an_aggregate_is_written_by_the_names_that_its_groups_have_in_the_result() -> None:
+    text = "Aggregate by (note#4) [note#4 AS remark#90, Count(1) AS n#91]\n  <orders>\n"
+    (aggregate,) = explained(parse_plan(text)).aggregates
+    assert aggregate.notes[0] == (
+        "written with catalog.write_changes into a table with the PRIMARY KEY (remark), in output mode update"
+    )
+
+
 def test_a_lookup_in_all_buckets_is_a_hint() -> None:
     def cut(node: Plan) -> Plan:
         match node:

@@ -60,9 +60,7 @@ def table_folder(path: str | os.PathLike[str]) -> str:
     """
     text = os.fspath(path)
     if not text:
-        raise ConfigurationError(
-            "a path must name a folder, got ''; write '.' for the present one"
-        )
+        raise ConfigurationError("a path must name a folder, got ''; write '.' for the present one")
     if not (scheme := _SCHEME.match(text)):
         return os.path.abspath(text)
     if (kind := scheme[1].lower()) != "file":

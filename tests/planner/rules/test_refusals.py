@@ -182,7 +182,7 @@ REFUSED: dict[str, tuple[Query, str]] = {
     ),
     "left join without index": (
         lambda _, t: t["orders"].join(t["products"], F.expr("note = name"), "left"),
-        "no index of 'orders' lies within its join columns (note); add INDEX (note) to orders",
+        "no index of 'orders' lies within its join columns (note); ALTER TABLE orders ADD INDEX (note)",
     ),
     "a condition that only Spark knows": (
         lambda _, t: t["orders"].join(
@@ -243,7 +243,7 @@ FORCED: dict[str, tuple[Query, str]] = {
     ),
     "join without index": (
         lambda _, t: t["orders"].join(t["products"], F.expr("note = name")),
-        "no index of 'orders' lies within its join columns (note); add INDEX (note) to orders",
+        "no index of 'orders' lies within its join columns (note); ALTER TABLE orders ADD INDEX (note)",
     ),
     "a stream of rows": (
         lambda spark, t: t["orders"].join(_rows(spark), "product_id"),
@@ -258,7 +258,10 @@ FORCED: dict[str, tuple[Query, str]] = {
             "SELECT * FROM orders o JOIN products p ON o.product_id = p.product_id JOIN shelves s "
             "ON s.product = p.product_id"
         ),
-        "no index of 'shelves' lies within its join columns (product); add INDEX (product) to shelves",
+        (
+            "no index of 'shelves' lies within its join columns (product); "
+            "ALTER TABLE shelves ADD INDEX (product)"
+        ),
     ),
 }
 """Queries that Spark's own join may run: refused where a delta join is a must."""
