@@ -88,6 +88,7 @@ _QUICK_CALLS: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
     "message_timestamp": (_offset, (_pointer, _pointer)),
     "message_leader_epoch": (ctypes.c_int32, (_pointer,)),
     "message_headers": (_int, (_pointer, _pointer)),
+    "header_cnt": (_size, (_pointer,)),
     "header_get_all": (_int, (_pointer, _size, _pointer, _pointer, _pointer)),
 }
 """The same of calls that are made for each message, and wait for nothing."""
@@ -285,15 +286,13 @@ class Messages(NamedTuple):
                 found = np.fromiter(epochs, np.int32, len(self.addresses))
                 return pa.array(found, mask=found < 0)
             case "headers":
-                return _headers(self.addresses.tolist())
+                return _headers(self.addresses)
         raise AssertionError(field)
 
     def _timestamps(self) -> tuple[npt.NDArray[np.int32], Ints]:
         """Of each message the kind of its timestamp, and the timestamp in milliseconds."""
         kinds = np.zeros(len(self.addresses), np.int32)
-        begin = kinds.ctypes.data
-        places = range(begin, begin + kinds.nbytes, kinds.itemsize)
-        times = map(_functions()["message_timestamp"], self.addresses.tolist(), places)
+        times = map(_functions()["message_timestamp"], self.addresses.tolist(), _places(kinds))
         return kinds, np.fromiter(times, np.int64, len(kinds))
 
 
@@ -336,22 +335,35 @@ def texts(addresses: Addresses, lengths: Ints) -> pa.Array:
     return alternating.take(pa.array(np.arange(0, 2 * len(addresses), 2))).cast(pa.binary())
 
 
-def _headers(addresses: list[int]) -> pa.Array:
-    """The headers of each message."""
+def _headers(addresses: Addresses) -> pa.Array:
+    """The headers of each message: a call for each message and two for each header, all results together."""
     calls = _functions()
-    message_headers, header_get_all = calls["message_headers"], calls["header_get_all"]
-    headers, name, value, size = _pointer(), _text(), _pointer(), _size()
-    outs = ctypes.byref(name), ctypes.byref(value), ctypes.byref(size)
-    lengths, names, values = [], [], []
-    for address in addresses:
-        count = 0
-        if not message_headers(address, ctypes.byref(headers)):
-            while not header_get_all(headers, count, *outs):
-                names.append(name.value)
-                values.append(None if value.value is None else ctypes.string_at(value.value, size.value))
-                count += 1
-        lengths.append(count)
-    offsets = pa.array(np.cumsum([0, *lengths], dtype=np.int32))
-    columns = [pa.array(names, pa.string()), pa.array(values, pa.binary())]
+    lists = np.zeros(len(addresses), np.int64)
+    codes = map(calls["message_headers"], addresses.tolist(), _places(lists))
+    is_there = np.fromiter(codes, np.int32, len(lists)) == 0
+    counts = np.zeros(len(lists), np.int64)
+    counts[is_there] = list(map(calls["header_cnt"], lists[is_there].tolist()))
+    ends = np.cumsum(counts)
+    total = int(counts.sum())
+    names, values, sizes = (np.zeros(total, np.int64) for _ in range(3))
+    numbers = np.arange(total) - np.repeat(ends - counts, counts)
+    asked = np.repeat(lists, counts).tolist(), numbers.tolist(), *map(_places, (names, values, sizes))
+    deque(map(calls["header_get_all"], *asked), maxlen=0)
+    lengths = np.fromiter(map(_text_length(), names.tolist()), np.int64, total)
+    columns = [texts(names, lengths).cast(pa.string()), texts(values, sizes)]
     entries = pa.StructArray.from_arrays(columns, fields=list(HEADERS.value_type))
-    return pa.ListArray.from_arrays(offsets, entries, HEADERS)
+    return pa.ListArray.from_arrays(pa.array(np.append(0, ends), pa.int32()), entries, HEADERS)
+
+
+def _places(results: npt.NDArray[Any]) -> range:
+    """The address of each number of an array, for calls that write their results there."""
+    first = results.ctypes.data
+    return range(first, first + results.nbytes, results.itemsize)
+
+
+@cache
+def _text_length() -> Any:
+    """C's ``strlen``."""
+    found = ctypes.PyDLL(None).strlen
+    found.restype, found.argtypes = _size, (_pointer,)
+    return found
