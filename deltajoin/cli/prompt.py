@@ -13,7 +13,7 @@ from prompt_toolkit.completion import WordCompleter
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 
 from upsert.catalog.run.procedures import PROCEDURES
-from upsert.catalog.script import ends_in_set
+from upsert.catalog.script import is_ended
 from upsert.catalog.system_tables import SYSTEM_TABLES
 from upsert.options import is_secret
 from upsert.sql.syntax import words
@@ -31,11 +31,16 @@ WORDS: Final = tuple(dict.fromkeys((*words(), *_OF_QUERIES)))
 _LAST_WORD: Final = re.compile(r"\w*\$|\w+")
 """What is typed of a word, read backwards: letters, and a ``$`` before them."""
 
-_LEAVE: Final = ("exit", "quit")
+_LEAVE: Final = ("exit", "quit", "\\q")
+_ASK: Final = ("help", "?")
+_HELP: Final = """\
+A semicolon ends a statement, which may have several lines. Tab completes it. Ctrl-C throws away
+what was typed, or cancels what runs. SHOW TABLES, SHOW PROCEDURES and DESCRIBE t tell what there
+is; docs/sql.md has all statements. Ctrl-D, exit and quit leave."""
 
 
 def statements(names: Callable[[], Sequence[str]]) -> Iterator[str]:
-    """Statements as the user ends them with a semicolon, until Ctrl-D, ``exit`` or ``quit``.
+    """Statements as the user ends them with a semicolon, until Ctrl-D, ``exit`` or ``quit``; ``help`` helps.
 
     Ctrl-C throws away what has been typed of a statement. ``names`` are those of the tables, for completion.
     """
@@ -47,9 +52,11 @@ def statements(names: Callable[[], Sequence[str]]) -> Iterator[str]:
             continue
         except EOFError:
             return
-        if text.strip().rstrip(";").strip().lower() in _LEAVE:
+        if _word(text) in _LEAVE:
             return
-        if text.strip():
+        if _word(text) in _ASK:
+            print(_HELP)
+        elif text.strip():
             yield text
 
 
@@ -67,13 +74,17 @@ def _statement(session: PromptSession[str], completer: WordCompleter) -> str:
 
 
 def is_whole(text: str) -> bool:
-    """Whether what was typed can be executed; a semicolon within a statement set is no end.
+    """Whether what was typed can be executed; a semicolon in a quote, a comment or a set is no end.
 
-    >>> is_whole("SELECT 1"), is_whole("SELECT 1;"), is_whole("exit"), is_whole(" ")
+    >>> is_whole("SELECT 1"), is_whole("SELECT 1; -- one"), is_whole("exit"), is_whole(" ")
     (False, True, True, True)
     """
-    typed = text.strip()
-    return not typed or (typed.endswith(";") and not ends_in_set(typed)) or typed.lower() in _LEAVE
+    return not text.strip() or is_ended(text) or _word(text) in {*_LEAVE, *_ASK}
+
+
+def _word(text: str) -> str:
+    """What was typed, if it is one of the prompt's own words."""
+    return text.strip().rstrip(";").strip().lower()
 
 
 class DiscreetHistory(FileHistory):

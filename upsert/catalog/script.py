@@ -44,18 +44,22 @@ def split_statements(text: str) -> Iterator[ScriptStatement]:
         yield ScriptStatement("\n" * lines + " " * column + text[start : tokens[last].end + 1], lines + 1)
 
 
-def ends_in_set(text: str) -> bool:
-    """Whether a text ends within a statement set, so that a semicolon is not its end.
+def is_ended(text: str) -> bool:
+    """Whether a semicolon ends the last statement; one in a quote, a comment or a statement set does not.
 
-    >>> ends_in_set("BEGIN STATEMENT SET; INSERT INTO t SELECT 1;"), ends_in_set("SELECT 1;")
-    (True, False)
+    >>> is_ended("SELECT 1; -- one"), is_ended("SELECT ';"), is_ended("-- SELECT 1;")
+    (True, False, False)
+    >>> is_ended("BEGIN STATEMENT SET; INSERT INTO t SELECT 1;")
+    False
     """
     try:
         tokens = tokens_of(text, "script")
     except SchemaError:
-        return False  # what is wrong with it is told when it is executed
+        return False  # a quote or a comment is open, which the next line may close
+    if not tokens or tokens[-1].token_type is not TokenType.SEMICOLON:
+        return False
     *_, (first, last) = [(0, 0), *_statements(tokens)]
-    return bool(tokens) and head_of_set(tokens[first:]) > 0 and not _is_whole_set(tokens, last)
+    return head_of_set(tokens[first:]) == 0 or _is_whole_set(tokens, last)
 
 
 def _statements(tokens: Sequence[Token]) -> Iterator[tuple[int, int]]:

@@ -183,7 +183,7 @@ def test_statements(catalog: Catalog, spark: SparkSession) -> None:
             r"depends on chance \(at line 2, column 33\)",
         ),
         ("SELECT 1 AS one", "reads no table"),
-        ("SELECT nme FROM shops", "column 'nme' is in no table of the query"),
+        ("SELECT citty FROM shops", "column 'citty' is in no table of the query; did you mean 'city'"),
         ("SELECT * FROM nowhere", r"table 'nowhere' at line 1, column \d+ must be a table of the catalog"),
         ("SELECT * FROM sales FOR SYSTEM_VERSION AS OF 1", "leave out FOR SYSTEM_"),
         ("SELECT * FROM sales /*+ OPTIONS('scan.where' = '[]') */", "leave out .* OPTIONS"),

@@ -6,7 +6,7 @@ import logging
 import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -194,9 +194,17 @@ class _Reading:
         except (AnalysisException, ParseException) as cause:
             is_subquery = cause.getCondition() == _STREAM_IN_SUBQUERY
             if not is_subquery or (joined := context.joined_subqueries) is None:
-                raise SchemaError(f"{query.subject}: {_described(cause, text, query.args)}") from cause
+                told = _described(cause, text, query.args, [*self._columns(references)])
+                raise SchemaError(f"{query.subject}: {told}") from cause
         stand_ins = {name: spark.createDataFrame([], df.schema) for name, df in frames.items()}
         return joined(_over(spark, text, stand_ins, args), tables)
+
+    def _columns(self, references: Sequence[Reference]) -> Iterator[Sequence[str]]:
+        """All columns of each table of the catalog: the query's own view of it has those that it names."""
+        for reference in references:
+            with suppress(UpsertError, ValueError):  # a view, or a table of Spark's
+                schema = self.context.schema(reference.name)
+                yield *schema.names, *(computed.name for computed in schema.computed)
 
     def _with_lookups(self, df: DataFrame, references: Sequence[Reference]) -> DataFrame:
         """A batch, in which tables that are only looked up are joined by lookups."""
@@ -407,22 +415,37 @@ def _with_times_of_rows(
     ]
 
 
-def _unknown_column(first: str, error: PySparkException) -> str:
-    """A name that no column has, with those that are near it; Spark lists up to five, however far."""
+_LISTED: Final = 5
+
+
+def _unknown_column(first: str, error: PySparkException, columns: Sequence[Sequence[str]]) -> str:
+    """A name that no column has, with those that are near it; Spark lists up to five, however far.
+
+    ``columns`` are those of each table of the query.
+    """
     parameters = error.getMessageParameters() or {}
     wanted = parameters.get("objectName", "").replace("`", "")
     if not wanted:
         return first
     near = re.findall(r"((?:`[^`]+`\.?)+)", parameters.get("proposal", ""))
+    before = "".join(wanted.rpartition(".")[:2])
     known = dict.fromkeys(path.replace("`", "") for path in near)
+    if not before or len(columns) == 1:  # else it is not known which table is meant
+        known |= dict.fromkeys(f"{before}{name}" for names in columns for name in names)
     last = known if "." in wanted else dict.fromkeys(path.rpartition(".")[2] for path in known)
     close = get_close_matches(wanted, list(last), n=2)
     hint = " or ".join(map(repr, close))
-    choice = f"; did you mean {hint}?" if close else f"; there are {', '.join(map(repr, known))}, …"
+    listed = ", ".join([*map(repr, [*known][:_LISTED]), "…"])
+    choice = f"; did you mean {hint}?" if close else f"; there are {listed}"
     return f"column {wanted!r} is in no table of the query{choice if known else ''}"
 
 
-def _described(error: AnalysisException | ParseException, text: Revision, args: Mapping[str, Any]) -> str:
+def _described(
+    error: AnalysisException | ParseException,
+    text: Revision,
+    args: Mapping[str, Any],
+    columns: Sequence[Sequence[str]],
+) -> str:
     """What Spark says of a query, with the position in the statement that the user wrote.
 
     Spark counts columns, and lines if these have any, with the values of ``args`` in place of their marks.
@@ -432,7 +455,7 @@ def _described(error: AnalysisException | ParseException, text: Revision, args: 
     first = re.sub(rf"`{_VIEW}[0-9a-f]{{32}}`\.?", "", first)
     condition = error.getCondition()
     if condition == "UNRESOLVED_COLUMN.WITH_SUGGESTION":
-        first = _unknown_column(first, error)
+        first = _unknown_column(first, error, columns)
     elif condition == _STREAM_IN_SUBQUERY:
         first = (
             "a subquery would have to read a stream, which Spark cannot; make the catalog as "
