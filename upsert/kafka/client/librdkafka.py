@@ -12,9 +12,11 @@ The functions are those of the library that ``confluent_kafka`` brings, found th
 from __future__ import annotations
 
 import ctypes
+from array import array
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -31,6 +33,9 @@ _TEXT_BYTES: Final = 512
 
 _LEVELS: Final = (50, 50, 50, 40, 30, 20, 20, 10)
 """Levels of Python's log for those of syslog, which librdkafka has."""
+
+_BYTES_AT_ONCE: Final = 64 << 20
+"""Bytes of keys and values that become columns at a time: a few MB of a topic can be far more in memory."""
 
 Addresses = npt.NDArray[np.int64]
 
@@ -66,7 +71,7 @@ _CALLS: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
     "new": (_pointer, (_int, _pointer, _pointer, _size)),
     "name": (_text, (_pointer,)),
     "set_log_queue": (_int, (_pointer, _pointer)),
-    "poll_set_consumer": (_int, (_pointer,)),
+    "poll": (_int, (_pointer, _int)),
     "queue_get_consumer": (_pointer, (_pointer,)),
     "queue_destroy": (None, (_pointer,)),
     "topic_partition_list_new": (_pointer, (_int,)),
@@ -133,7 +138,7 @@ class Consumer:
 
     def __init__(self, properties: Mapping[str, Any], on_error: Callable[[Any], None]) -> None:
         self._calls = calls = _functions()
-        # librdkafka calls these within `take`, as long as the client lives
+        # librdkafka calls these within `poll`, as long as the client lives
         self._on_error = _ON_ERROR(lambda _, code, reason, __: on_error(_error(code, reason)))
         self._on_log = _ON_LOG(self._log)
         text = ctypes.create_string_buffer(_TEXT_BYTES)
@@ -150,18 +155,22 @@ class Consumer:
             calls["conf_destroy"](settings)
             raise _refusal("_INVALID_ARG", text.value)
         calls["set_log_queue"](self._client, None)
-        calls["poll_set_consumer"](self._client)
         self._queue = calls["queue_get_consumer"](self._client)
         self._partition = TopicPartition("", 0)
+        self._waiting = Messages.at(_NONE)
+        self._unfreed: Iterator[int] = iter(())
 
     def close(self) -> None:
         """End the client."""
+        self._free()
         self._calls["queue_destroy"](self._queue)
         self._calls["consumer_close"](self._client)
         self._calls["destroy"](self._client)
 
     def assign(self, partition: TopicPartition, offset: int) -> None:
         """Read a partition from an offset on; what has been fetched before is given up."""
+        self._waiting = Messages.at(_NONE)
+        self._free()
         calls, topic = self._calls, partition.topic.encode()
         one = calls["topic_partition_list_new"](1)
         calls["topic_partition_list_add"](one, topic, partition.partition)
@@ -172,20 +181,37 @@ class Consumer:
         self._partition = partition
 
     def take(self, limit: int, wait_s: float, schema: pa.Schema) -> Taken:
-        """What has come, as columns of `RECORD_SCHEMA`; waits so long while there is less than the limit."""
-        found = np.empty(limit, np.int64)
-        count = self._calls["consume_batch_queue"](self._queue, int(1000 * wait_s), found.ctypes.data, limit)
-        if count < 0:
-            self._check(self._calls["last_error"]())
-        addresses = found[: max(0, count)]
+        """What has come, as columns of `RECORD_SCHEMA`, about 64 MB at most; waits while there is nothing."""
+        if not len(self._waiting.addresses):
+            self._waiting = self._come(limit, wait_s)
+        count = min(limit, self._waiting.within(_BYTES_AT_ONCE))
+        messages, self._waiting = self._waiting.chosen(slice(count)), self._waiting.chosen(slice(count, None))
         try:
-            messages = Messages.at(addresses)
             is_error = messages.codes != 0
             errors = [self._error_of(messages, row) for row in np.flatnonzero(is_error).tolist()]
             good = messages.chosen(~is_error) if errors else messages
             return Taken(good.table(schema, self._partition), errors)
         finally:
-            deque(map(self._calls["message_destroy"], addresses.tolist()), maxlen=0)
+            self._free(count)
+
+    def _come(self, limit: int, wait_s: float) -> Messages:
+        """The messages that the client has; waits while there are none."""
+        # errors and the log come in here, not while waiting: what Ctrl-C raises in a callback is lost
+        self._calls["poll"](self._client, 0)
+        self._free()
+        found = array("q", bytes(limit * _WORD))
+        # told before there are any: Ctrl-C may be raised next, and `close` waits for messages not freed
+        self._unfreed = filter(None, found)
+        milliseconds, place = int(1000 * wait_s), found.buffer_info()[0]
+        count = self._calls["consume_batch_queue"](self._queue, milliseconds, place, limit)
+        del found[max(0, count) :]
+        if count < 0:
+            self._check(self._calls["last_error"]())
+        return Messages.at(np.frombuffer(found, np.int64) if found else _NONE)
+
+    def _free(self, count: int | None = None) -> None:
+        """Free the next messages, or all."""
+        deque(map(self._calls["message_destroy"], islice(self._unfreed, count)), maxlen=0)
 
     def _error_of(self, messages: Messages, row: int) -> tuple[Any, int]:
         text = self._calls["message_errstr"](int(messages.addresses[row]))
@@ -244,7 +270,11 @@ class Messages(NamedTuple):
         parts = (_Message.offset, _Message.key, _Message.key_len, _Message.payload, _Message.len)
         return cls(addresses, codes, *(words[places + part.offset // _WORD] for part in parts))
 
-    def chosen(self, which: Mask) -> Messages:
+    def within(self, size: int) -> int:
+        """How many messages, from the first on, have so many bytes; the one that exceeds it is the last."""
+        return 1 + int(np.searchsorted(np.cumsum(self.key_lengths + self.value_lengths), size))
+
+    def chosen(self, which: Mask | slice) -> Messages:
         """Some of the messages."""
         return Messages(
             self.addresses[which],

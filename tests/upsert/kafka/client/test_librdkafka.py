@@ -1,17 +1,21 @@
 """Messages as columns, beside the objects that ``confluent_kafka`` makes of them."""
 
 import random
+import threading
 from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from upsert.kafka.client import consumer, librdkafka
 from upsert.kafka.client.connection import Connection, client_properties, library
 from upsert.kafka.client.consumer import read_range
 from upsert.kafka.client.librdkafka import texts
 from upsert.kafka.client.producer import produce
-from upsert.kafka.client.records import HEADERS, RECORD_SCHEMA, TopicPartition
+from upsert.kafka.client.records import HEADERS, RECORD_SCHEMA, TopicPartition, record_schema
 
 NewTopic = Callable[..., str]
 
@@ -74,3 +78,82 @@ def test_records_are_those_that_the_library_gives_one_by_one(
     assert found.column("leader-epoch").to_pylist() == [message.leader_epoch() for message in messages]
     pairs = [[tuple(one.values()) for one in each] for each in found.column("headers").to_pylist()]
     assert pairs == [message.headers() or [] for message in messages]
+
+
+def some_values(count: int, size: int) -> pa.Table:
+    texts = [b"%03d" % number + bytes(size) for number in range(count)]
+    return pa.table({"key": pa.array([None] * count, pa.binary()), "value": pa.array(texts)})
+
+
+@pytest.mark.kafka
+def test_messages_that_are_large_in_memory_come_in_tables_of_bounded_size(
+    connection: Connection, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few MB of a topic can be gigabytes in memory, which librdkafka has at once."""
+    monkeypatch.setattr(librdkafka, "_BYTES_AT_ONCE", 5000)
+    monkeypatch.setattr(consumer, "MAX_BYTES", 5000)
+    topic = new_topic()
+    written = some_values(100, 400)
+    produce(connection, topic, [written])
+    place = TopicPartition(topic, 0)
+    chunks = list(read_range(connection, place, 0, 70))
+    assert max(chunk.nbytes for chunk in chunks) < 12_000
+    chunks += read_range(connection, place, 70, 90)
+    chunks += read_range(connection, place, 90, 100, {"leader-epoch"})  # which reads them again
+    again = list(read_range(connection, place, 0, 3))
+    found = [value for chunk in chunks for value in chunk.column("value").to_pylist()]
+    assert found == written.column("value").to_pylist()
+    assert pa.concat_tables(again).column("value").to_pylist() == found[:3]
+
+
+@pytest.mark.kafka
+def test_a_reader_that_is_interrupted_as_messages_come_can_be_closed(
+    connection: Connection, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """librdkafka ends a client when all of its messages are free."""
+    topic = new_topic()
+    produce(connection, topic, [some_values(100, 10)])
+    calls = librdkafka._functions()
+    consume, ended = calls["consume_batch_queue"], threading.Event()
+
+    def interrupted(*given: Any) -> int:
+        if count := consume(*given):
+            raise KeyboardInterrupt  # as Python does when it comes back to the thread that Ctrl-C is for
+        return int(count)
+
+    def read() -> None:
+        try:
+            list(read_range(connection, TopicPartition(topic, 0), 0, 100))
+        except KeyboardInterrupt:
+            ended.set()
+
+    monkeypatch.setitem(calls, "consume_batch_queue", interrupted)
+    threading.Thread(target=read, daemon=True).start()
+    assert ended.wait(20)
+
+
+def test_errors_and_the_log_are_not_handed_over_while_a_client_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while waiting would be raised within them, and lost."""
+    met: list[str] = []
+    calls = dict(librdkafka._functions())
+    consume = calls["consume_batch_queue"]
+
+    def waiting(*given: Any) -> int:
+        met.append("waits")
+        count = int(consume(*given))
+        met.append("has waited")
+        return count
+
+    calls["consume_batch_queue"] = waiting
+    monkeypatch.setattr(librdkafka, "_functions", lambda: calls)
+    properties = {"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "reconnect.backoff.max.ms": 100}
+    monkeypatch.setattr(librdkafka.Consumer, "_log", lambda *_: met.append("log"))
+    client = librdkafka.Consumer(properties, lambda _: met.append("error"))
+    for _ in range(100):
+        client.take(1, 0.1, record_schema())
+        if {"error", "log"} <= set(met):
+            break
+    client.close()
+    assert {"error", "log"} <= set(met)
+    after = [later for earlier, later in pairwise(met) if earlier == "waits"]
+    assert set(after) == {"has waited"}
