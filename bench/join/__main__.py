@@ -1,8 +1,9 @@
 """The delta join beside Spark's own stream-stream join while both sides grow: `python -m bench.join`.
 
 Prints a table, keeps the figures in `bench/results/join.json` and a plot in `bench/results/join.png`. Each
-system runs in processes of its own, one after the other, on the same rows; see `bench.join.systems`. First
-loads and backlogs are measured there too, latency in `bench.join.latency`. It takes 8 minutes.
+system runs in processes of its own, one after the other, on the same rows; see `bench.join.systems`, which
+also says how the first micro-batches of a session differ from those of a warm one. First loads and backlogs
+are measured there too, latency in `bench.join.latency`. It takes 15 minutes.
 
 From CSV files to joined rows, all in, it is measured beside Pathway, if that is there. Pathway wants packages
 of its own: `python -m venv pathway && pathway/bin/pip install pathway`, then `--pathway pathway/bin/python`.
@@ -63,13 +64,16 @@ def main(
 def run(name: str, rows: int, steps: int) -> dict[str, Any]:
     """One system from an empty folder to its restart; of the fused join also what it does with a backlog."""
     result: dict[str, Any] = {"title": SYSTEMS[name].title, "steps": []}
-    phases = ("steps", "restart", "loads") if name == "fused" else ("steps", "restart")
+    phases = ("steps", "restart", *(["loads"] if name == "fused" else []), "warm")
     with tempfile.TemporaryDirectory(prefix=f"bench-join-{name}-") as folder:
         for what in phases:
             for values in lines("bench.join.systems", what, name, folder, str(rows), str(steps)):
                 if "step" in values:
                     result["steps"].append(values)
                     tell(result["title"], f"{values['rows']:>9,} rows a side", values["seconds"])
+                elif "warm_step" in values:
+                    result.setdefault("warm_steps", []).append(values)
+                    tell(result["title"], f"{values['rows']:>9,} rows a side, warm", values["seconds"])
                 elif "load" in values:
                     result.setdefault("loads", {})[values["load"]] = values
                     tell(result["title"], values["load"].replace("_", " "), values["seconds"])
@@ -162,13 +166,22 @@ def about(rows: int, steps: int) -> dict[str, Any]:
 
 
 def summary(measured: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """First and last micro-batch of each system, and how the last one compares with the fused join's."""
+    """First, last and warm micro-batches of each system, and how they compare with the fused join's."""
     found: dict[str, Any] = {}
     for name, result in measured.items():
         first, last = (result["steps"][i]["seconds"] for i in (0, -1))
-        found[name] = {"first_seconds": first, "last_seconds": last, "growth": last / first}
-        if name != "fused" and "fused" in measured:
-            found[name]["times_fused_at_last"] = last / measured["fused"]["steps"][-1]["seconds"]
+        warm = float(np.median([step["seconds"] for step in result["warm_steps"]]))
+        found[name] = {
+            "first_seconds": first,
+            "last_seconds": last,
+            "growth": last / first,
+            "warm_seconds": warm,
+        }
+    for name, values in found.items():
+        if name != "fused" and "fused" in found:
+            for when in ("last", "warm"):
+                key = f"{when}_seconds"
+                values[f"times_fused_at_{when}"] = values[key] / found["fused"][key]
     return found
 
 
@@ -179,7 +192,10 @@ def findings(report: dict[str, Any]) -> Iterator[str]:
         yield f"The delta join's last micro-batch took {found['fused']['growth']:.2f} times its first."
     for name, values in found.items():
         if "times_fused_at_last" in values:
-            yield f"{SYSTEMS[name].title}: {values['times_fused_at_last']:.1f} times as long at the last one."
+            yield (
+                f"{SYSTEMS[name].title}: {values['times_fused_at_last']:.1f} times as long at the last one, "
+                f"{values['times_fused_at_warm']:.1f} times in a warm session."
+            )
     for values in report["systems"].get("fused", {}).get("loads", {}).values():
         yield (
             f"{values['load'].replace('_', ' ').capitalize()} of {values['rows']:,} rows a side: "
@@ -203,6 +219,8 @@ def grid(measured: dict[str, dict[str, Any]]) -> Grid:
     table = Grid("", *(result["title"] for result in measured.values()))
     for steps in zip(*(result["steps"] for result in measured.values()), strict=True):
         table.add_row(f"s at {steps[0]['rows']:,} rows a side", *(f"{step['seconds']:.2f}" for step in steps))
+    warm = summary(measured).values()
+    table.add_row("s in a warm session, median", *(f"{values['warm_seconds']:.2f}" for values in warm))
     for title, key, unit in (
         ("checkpoint with state, MB", "checkpoint_bytes", 1e6),
         ("  in files", "checkpoint_files", 1),

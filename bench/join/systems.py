@@ -5,7 +5,13 @@ All systems get the same rows in the same steps, those of `bench.orders_and_even
 The delta join reads them from two managed tables. Spark's own join gets them as Parquet files, its fastest
 source, two files a step and side, and has as many state partitions as there are cores. Both sides of a step
 are written between two triggers, so many seconds apart that each step is one micro-batch for every
-system; writing and waiting for the trigger are not timed, nor is the warm-up step.
+system; writing and waiting for the trigger are not timed, nor is the warm-up step. All of them put their rows
+into Spark's sink that drops them, and count them by ``observe``.
+
+These are the first micro-batches of a session. Java compiles what they run, beside them and on the same
+cores, which is a third of all processor time that they take of the delta join. A query that runs for hours
+pays for it once. So each system goes on from its checkpoint in another session, by many small steps and some
+large ones that are not timed, and then by some that are.
 
 A third way begins at CSV files, for a system that has no tables: `write_csv` writes the same rows, which the
 delta join then reads, commits and joins; see `bench.join.pathway`. Two more measurements use the tables that
@@ -37,7 +43,15 @@ from deltajoin import read_join
 
 WARM_UP_ROWS: Final = 1_000
 FILES_A_STEP: Final = CORES
+SMALL_STEPS: Final = 30
+LARGE_STEPS: Final = 3
+WARM_STEPS: Final = 5
+"""Steps of a session until it is warm, and those that are timed in it then."""
+
 _POLL_S: Final = 0.05
+_RARE_POLL_S: Final = 0.5
+"""Where Spark says itself how long a micro-batch took, it is not asked while that needs the cores."""
+
 _STATE: Final = "spark.sql.streaming.stateStore"
 _PROVIDERS: Final = "org.apache.spark.sql.execution.streaming.state"
 
@@ -124,8 +138,9 @@ def start(system: System, spark: SparkSession, folder: Path, pace_s: int = 0) ->
 class NewBatches:
     """The micro-batches of a query that have not been looked at yet."""
 
-    def __init__(self, query: StreamingQuery) -> None:
+    def __init__(self, query: StreamingQuery, poll_s: float = _POLL_S) -> None:
         self._query = query
+        self._poll_s = poll_s
         self._seen = -1
 
     def finished(self, pairs: int) -> dict[str, Any]:
@@ -134,7 +149,7 @@ class NewBatches:
         while sum(p.observedMetrics["emitted"].rows for p in new) < pairs:
             if not self._query.isActive:
                 raise RuntimeError("the query has ended") from self._query.exception()
-            time.sleep(_POLL_S)
+            time.sleep(self._poll_s)
             # all of them are much to convert while the micro-batch has the cores
             last = self._query.lastProgress
             if last is not None and last.batchId > self._seen:
@@ -155,7 +170,7 @@ def measure(system: System, folder: Path, rows: int, steps: int) -> None:
     spark = session(system)
     system.write(folder, *step_rows(0, WARM_UP_ROWS))
     query = start(system, spark, folder, system.pace_s)
-    batches = NewBatches(query)
+    batches = NewBatches(query, _RARE_POLL_S)
     batches.finished(WARM_UP_ROWS)
     for step in range(steps):
         began = time.perf_counter()
@@ -224,6 +239,28 @@ def measure_restart(system: System, folder: Path, rows: int, steps: int) -> None
     query.stop()
 
 
+def measure_warm(system: System, folder: Path, rows: int, steps: int) -> None:
+    """Goes on after the restart until the session is warm; then prints one line of JSON for each step."""
+    spark = session(system)
+    before = WARM_UP_ROWS + steps * rows + WARM_UP_ROWS
+    query = start(system, spark, folder)
+    batches = NewBatches(query)
+    for _ in range(SMALL_STEPS):
+        system.write(folder, *step_rows(before, WARM_UP_ROWS))
+        batches.finished(WARM_UP_ROWS)
+        before += WARM_UP_ROWS
+    query.stop()
+    query = start(system, spark, folder, system.pace_s)
+    batches = NewBatches(query, _RARE_POLL_S)
+    for step in range(-LARGE_STEPS, WARM_STEPS):
+        system.write(folder, *step_rows(before, rows))
+        before += rows
+        finished = batches.finished(rows)
+        if step >= 0:
+            report({"warm_step": step, "rows": before, **finished})
+    query.stop()
+
+
 def measure_loads(system: System, folder: Path, rows: int, steps: int) -> None:
     """The first load of the tables, and all but their first step as a backlog: in one go and in several."""
     spark = session(system)
@@ -267,6 +304,12 @@ def files(folder: Path) -> int:
 
 if __name__ == "__main__":
     what, name, folder, rows, steps = sys.argv[1:]
-    run = {"steps": measure, "restart": measure_restart, "loads": measure_loads, "csv": measure_csv}[what]
+    run = {
+        "steps": measure,
+        "restart": measure_restart,
+        "loads": measure_loads,
+        "warm": measure_warm,
+        "csv": measure_csv,
+    }[what]
     run(SYSTEMS[name], Path(folder), int(rows), int(steps))
     report({"done": True})
