@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 from planner.spark.versions import constructors
 from upsert.spark.connect import needs_classic
 from upsert.spark.java import class_name, is_a, items_of, java_of, texts_of
+from upsert.spark.reads import is_read, read_of
 
 JavaObject = Any
 """A Catalyst plan node, expression or attribute. Only this file, `state.py` and `few_rows.py` look inside."""
@@ -182,9 +183,12 @@ class Catalyst:
         return str(node.sourceName()), texts_of(self.session, node.extraOptions())
 
     def batch_source(self, node: JavaObject) -> tuple[str, dict[str, str]]:
-        """Format and options of a relation that is read at once."""
-        options = texts_of(self.session, node.options().asCaseSensitiveMap())
-        return str(node.table().name()), {key.lower(): value for key, value in options.items()}
+        """Format and options of what is read at once."""
+        return read_of(self.session, node)
+
+    def is_batch(self, node: JavaObject) -> bool:
+        """Whether a node reads something at once."""
+        return is_read(node)
 
     def label(self, node: JavaObject) -> str | None:
         """The name that the user gave a streaming relation with `readStream.name(…)`."""

@@ -142,12 +142,12 @@ class _Reader:
         name, ref = self.catalyst.class_name(node), self.catalyst.keep(node)
         if name == "Project" and self.asks_marks and (marked := self.marked(node, ref)) is not None:
             return marked
+        if self.catalyst.is_batch(node):
+            return self.relation(node, ref)
         inputs = tuple(self.node(child) for child in self.catalyst.children(node))
         match name, inputs:
             case "StreamingRelationV2", ():
                 return self.stream(node, ref)
-            case "DataSourceV2Relation", ():
-                return self.relation(node, ref)
             case _, ():
                 return Relation(name, self.output(node), self.catalyst.is_streaming(node), ref=ref)
             case "Project", (child,):

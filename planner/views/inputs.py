@@ -77,8 +77,6 @@ class HiddenTable(Protocol):
         """Its snapshot that stands for some versions of the base tables: brought there."""
 
 
-_RELATIONS: Final = ("StreamingRelationV2", "DataSourceV2Relation")
-
 _FEWER_COLUMNS: Final = (
     "optimizer.ColumnPruning",
     "optimizer.CollapseProject",
@@ -112,13 +110,12 @@ class Source:
     @classmethod
     def of(cls, catalyst: Catalyst, node: JavaObject) -> Source | None:
         """What a node reads: a relation, or columns of a table; None for another one, and for VALUES."""
-        kind = catalyst.class_name(node)
-        if kind in _RELATIONS:
+        if _is_relation(catalyst, node):
             return cls(catalyst, node, node)
-        if kind != "Project":
+        if catalyst.class_name(node) != "Project":
             return None
         (relation,) = catalyst.children(node)
-        if catalyst.class_name(relation) not in _RELATIONS:
+        if not _is_relation(catalyst, relation):
             return None
         is_step = catalyst.is_streaming(relation)
         name, _ = catalyst.source(relation) if is_step else catalyst.batch_source(relation)
@@ -158,6 +155,10 @@ class Source:
             return {**self._options, _SNAPSHOT: str(move.versions[self._uuid])}
         assert move.step is not None
         return {**self._options, STEP.key: move.step.to_option()}
+
+
+def _is_relation(catalyst: Catalyst, node: JavaObject) -> bool:
+    return catalyst.class_name(node) == "StreamingRelationV2" or catalyst.is_batch(node)
 
 
 @dataclass(frozen=True)
@@ -265,7 +266,7 @@ class Planning:
         by_id = {catalyst.first_id(one.leaf): one for one in stages}
 
         def input_of(node: JavaObject) -> Input | None:
-            is_leaf = not catalyst.children(node)
+            is_leaf = catalyst.is_batch(node) or not catalyst.children(node)
             return (by_id.get(catalyst.first_id(node)) if is_leaf else None) or Source.of(catalyst, node)
 
         plan = catalyst.rewritten(catalyst.analyzed(df), *_FEWER_COLUMNS)

@@ -41,6 +41,7 @@ from upsert import options
 from upsert.errors import ConfigurationError, SnapshotExpiredError
 from upsert.managed.task_memory import DEFAULT_TASK_MEMORY, readable_bytes
 from upsert.options import Option
+from upsert.spark.reads import ReadParts
 from upsert.store.read.steps import StepSize, step_size
 from upsert.store.retention.consumers import needed
 from upsert.store.storage import storage_of
@@ -229,22 +230,6 @@ class SharedStep(NamedTuple):
 
     given: DataFrame
     rows_of: RowsOf
-
-
-@dataclass(frozen=True)
-class ReadParts:
-    """Reads the partitions of a step whose numbers a task is given."""
-
-    reader: DataSourceStreamReader
-    parts: tuple[InputPartition, ...]
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Their rows."""
-        for numbers in batches:
-            for number in numbers.column("id").to_pylist():
-                for batch in self.reader.read(self.parts[number]):
-                    assert isinstance(batch, pa.RecordBatch)  # our readers give Arrow
-                    yield batch
 
 
 Offset = dict[str, Any]

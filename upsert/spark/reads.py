@@ -7,13 +7,15 @@ waits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.serializers import CPickleSerializer
+from pyspark.sql import DataFrame
 from pyspark.sql.datasource import (
     CaseInsensitiveDict,
     DataSource,
@@ -25,10 +27,10 @@ from pyspark.sql.types import StructType
 
 from upsert.spark.connect import is_connect
 from upsert.spark.formats import active
-from upsert.spark.java import java_of
+from upsert.spark.java import class_name, items_of, java_of, texts_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql import DataFrameReader, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamReader
 
 
@@ -73,19 +75,23 @@ def load_batch(
 ) -> DataFrame:
     """A batch of a format, with the same arguments.
 
-    If ``is_planned_now`` its partitions are those of now, which suits a read of one state. For others Spark
-    asks a process for them when the batch runs.
+    If ``is_planned_now`` its partitions are those of now, which suits a read of one state: then it is a
+    function of their numbers, not a source, for Spark takes less to make rows of what a function gives. Such
+    a read is known by `is_read`. For others Spark asks a process for the partitions when the batch runs.
     """
     reader = spark.read.format(format_.name())
     if is_connect(spark):
         return _loaded_by_server(reader, options, schema)
     source = _source(format_, options)
-    df = reader.options(**options).schema(source.schema() if schema is None else schema).load()
-    if not is_planned_now:
-        _hand_over(df, source)
-        return df
-    planned = source.reader(df.schema)
-    _hand_over(df, source, planned, planned.partitions())
+    asked = source.schema() if schema is None else schema
+    if is_planned_now and isinstance(asked, StructType):
+        planned = source.reader(asked)
+        parts = tuple(planned.partitions())
+        return _numbers(spark, len(parts)).mapInArrow(
+            ReadBatch(planned, parts, format_.name(), options), asked
+        )
+    df = reader.options(**options).schema(asked).load()
+    _hand_over(df, source)
     return df
 
 
@@ -102,9 +108,9 @@ def _loaded_by_server(
 
 @dataclass(frozen=True)
 class ReadInTask:
-    """What a task runs: it reads the partition that comes as its only row."""
+    """What a task of a stream runs: it reads the partition that comes as its only row."""
 
-    reader: DataSourceReader | DataSourceStreamReader
+    reader: DataSourceStreamReader
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:
         """The rows of the partition."""
@@ -113,21 +119,80 @@ class ReadInTask:
                 yield from self.reader.read(_PICKLE.loads(partition))
 
 
+@dataclass(frozen=True)
+class ReadParts:
+    """Reads the partitions whose numbers a task is given."""
+
+    reader: DataSourceReader | DataSourceStreamReader
+    parts: tuple[InputPartition, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Their rows."""
+        for numbers in batches:
+            for number in numbers.column("id").to_pylist():
+                for batch in self.reader.read(self.parts[number]):
+                    assert isinstance(batch, pa.RecordBatch)  # our readers give Arrow
+                    yield batch
+
+
+class ReadBatch(ReadParts):
+    """Reads the partitions of a batch; its name, which Spark shows in plans, tells what is read."""
+
+    def __init__(
+        self,
+        reader: DataSourceReader,
+        parts: tuple[InputPartition, ...],
+        format_: str,
+        options: Mapping[str, str],
+    ) -> None:
+        """Of a read of a format with some options."""
+        super().__init__(reader, parts)
+        object.__setattr__(self, "__name__", f"{_READ}{format_} {json.dumps(dict(options))}")
+
+
+_READ: Final = "read "
+"""Begins the names of such functions."""
+
+
+def is_read(node: Any) -> bool:
+    """Whether a node of a plan reads a batch: a source, or a function that `load_batch` has made."""
+    name = class_name(node)
+    return name == "DataSourceV2Relation" or (name == "MapInArrow" and _function(node).startswith(_READ))
+
+
+def read_of(spark: SparkSession, node: Any) -> tuple[str, dict[str, str]]:
+    """The format and the options, by names in lower case, of what such a node reads."""
+    if class_name(node) == "MapInArrow":
+        format_, _, said = _function(node).removeprefix(_READ).partition(" ")
+        options = json.loads(said)
+    else:
+        format_ = str(node.table().name())
+        options = texts_of(spark, node.options().asCaseSensitiveMap())
+    return format_, {key.lower(): value for key, value in options.items()}
+
+
+def _function(node: Any) -> str:
+    """The name of the function that a node of ``mapInArrow`` calls."""
+    return str(items_of(node.expressions())[0].name())
+
+
+def _numbers(spark: SparkSession, count: int) -> DataFrame:
+    """The numbers up to ``count``, one a task, in a form of which Spark does not know how few rows it has.
+
+    Else it would take what is made of them for small, and send it to all tasks of a join.
+    """
+    numbers: Any = spark.range(0, count, 1, count)._jdf
+    rows, session = numbers.queryExecution().toRdd(), spark._jsparkSession
+    return DataFrame(session.internalCreateDataFrame(rows, numbers.schema(), False), spark)
+
+
 def _source(format_: type[DataSource], options: Mapping[str, str]) -> DataSource:
     """The source of some options, which has them as Spark's process gives them to it."""
     return format_(cast("dict[str, str]", CaseInsensitiveDict(options)))
 
 
-def _hand_over(
-    df: DataFrame,
-    source: DataSource,
-    reader: DataSourceReader | DataSourceStreamReader | None = None,
-    partitions: Sequence[InputPartition] = (),
-) -> None:
-    """Give the plan of a read its source and reader; where it has no place for them, Spark asks processes.
-
-    The partitions are those of a batch; a stream's are asked for with each micro-batch.
-    """
+def _hand_over(df: DataFrame, source: DataSource, reader: DataSourceStreamReader | None = None) -> None:
+    """Give the plan of a read its source and reader; where it has no place for them, Spark asks processes."""
     jvm = java_of(df.sparkSession)
     python = jvm.org.apache.spark.sql.execution.datasources.v2.python
     try:
@@ -139,8 +204,8 @@ def _hand_over(
         _field(provider, "dataSourceInPython").set(provider, made)
         if reader is not None:
             read = _PICKLE.dumps((ReadInTask(reader), df.schema))
-            parts = jvm.org.apache.spark.api.python.PythonUtils.toSeq([*map(_PICKLE.dumps, partitions)])
-            provider.setReadInfo(python.PythonDataSourceReadInfo(read, parts))
+            none = jvm.org.apache.spark.api.python.PythonUtils.toSeq([])
+            provider.setReadInfo(python.PythonDataSourceReadInfo(read, none))
     except (Py4JError, TypeError):  # a class that Spark lacks is a package to py4j, which cannot be called
         return
 

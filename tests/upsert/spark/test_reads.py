@@ -1,7 +1,9 @@
 """Reads whose sources the driver makes."""
 
+import json
 import pickle
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -44,21 +46,52 @@ def test_the_driver_makes_what_spark_would_ask_processes_for(spark: SparkSession
     read = {
         "changes": read_changes(spark, table.path),
         "join": deltajoin.read_join(spark, spec),
-        "rows": frames.read(spark, table.path, columns=["k"]),
-        "a snapshot": frames.read(spark, table.path, 0),
         "the latest one then": frames.read(spark, table.path, options={"scan.mode": "latest"}),
-        "step": changes_between(spark, table.path, 0, 1),
         "by Spark": spark.readStream.format("upsert-table").load(table.path),
     }
     assert {name: made_by_the_driver(each) for name, each in read.items()} == {
         "changes": (True, True),
         "join": (True, True),
-        "rows": (True, True),
-        "a snapshot": (True, True),
         "the latest one then": (True, False),
-        "step": (True, True),
         "by Spark": (True, False),
     }
+
+
+def test_a_batch_of_one_state_is_a_function_in_the_plan(spark: SparkSession, tmp_path: Path) -> None:
+    """Its plan tells what it reads, as that of a source does, and not that it may be small."""
+    table = Table.create(tmp_path / "t", TableSchema.of({"k": pa.int64()}, primary_key=["k"]))
+    table.write(pa.table({"k": [1, 2, 3]}))
+    given = {"row-kind": "false", "path": table.path}
+    read = {
+        "rows": frames.read(spark, table.path, columns=["k"]),
+        "a snapshot": frames.read(spark, table.path, 1),
+        "step": changes_between(spark, table.path, 0, 1),
+        "a source": frames.read(spark, table.path, options={"scan.mode": "latest"}),
+    }
+    plans = {name: each._jdf.queryExecution().analyzed() for name, each in read.items()}
+    assert [reads.is_read(plan) for plan in plans.values()] == [True] * 4
+    assert not reads.is_read(read["rows"].where("k > 1")._jdf.queryExecution().analyzed())
+    assert {name: reads.read_of(spark, plan) for name, plan in plans.items()} == {
+        "rows": ("upsert-table", {**given, "scan.pinned": f"1@{table.uuid}"}),
+        "a snapshot": ("upsert-table", {**given, "scan.mode": "from-snapshot", "scan.snapshot-id": "1"}),
+        "step": (
+            "upsert-table-step",
+            {"step": json.dumps({table.uuid: [0, 1]}), "scan.source": "files", "path": table.path},
+        ),
+        "a source": ("upsert-table", {**given, "scan.mode": "latest"}),
+    }
+    classes = [plan.getClass().getSimpleName() for plan in plans.values()]
+    assert classes == ["MapInArrow"] * 3 + ["DataSourceV2Relation"]
+    sizes = [each._jdf.queryExecution().optimizedPlan().stats().sizeInBytes() for each in read.values()]
+    assert len(set(map(str, sizes))) == 1
+    assert sorted(row.k for row in read["rows"].collect()) == [1, 2, 3]
+
+
+def test_a_function_of_the_user_s_is_no_read(spark: SparkSession) -> None:
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+
+    assert not reads.is_read(spark.range(1).mapInArrow(read, "id BIGINT")._jdf.queryExecution().analyzed())
 
 
 def test_another_session_may_be_active(spark: SparkSession, tmp_path: Path) -> None:
