@@ -12,6 +12,7 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyspark
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -29,6 +30,7 @@ from upsert.managed.micro_batch import WriteStep
 from upsert.schema import TableSchema
 from upsert.spark.batches import arrow_schema
 from upsert.spark.planned_batch import PlannedBatch
+from upsert.spark.version import supported
 from upsert.store.rows.computed import InArrow, NotInArrowError
 from upsert.store.table import Table
 
@@ -319,7 +321,9 @@ def test_what_is_observed_is_what_spark_tells(
             query.stop()
         batches = [each for each in query.recentProgress if "addBatch" in each["durationMs"]]
         told.append([(each["numInputRows"], repr(each["observedMetrics"])) for each in batches])
-        assert by_spark == ([] if in_arrow else [name] * len(batches))
+        is_told = in_arrow is not None and supported(pyspark.__version__) != "4.2"
+        assert by_spark == ([] if is_told else [name] * len(batches))
+        by_spark.clear()
     assert told[0] == told[1]
     assert len(told[0]) > 2
 

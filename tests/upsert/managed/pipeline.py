@@ -3,8 +3,8 @@
     python pipeline.py SOURCE SINK CHECKPOINT [POINT BATCH]
 
 It is written through Spark's interface for sinks, or, if the environment says so, by `write_changes` in the
-driver or in tasks. At the given point of the given micro-batch the driver, its JVM and the Python worker get
-a SIGKILL.
+driver or in tasks, perhaps after expressions that are computed in Arrow. At the given point of the given
+micro-batch the driver, its JVM and the Python worker get a SIGKILL.
 """
 
 import os
@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from planner.spark.row_by_row import rows_in_arrow
 from upsert.managed import micro_batch
 from upsert.managed.datasource import UpsertTableSource
 from upsert.managed.frames import read_changes, write_changes
@@ -24,7 +25,7 @@ from upsert.managed.options import WriteOptions
 from upsert.managed.writer import StreamWriter, TaskResult
 
 WAY = "TEST_WAY"
-"""``driver`` or ``tasks``; the sink if it is not there."""
+"""``driver`` or ``tasks``, or ``computed driver`` or ``computed tasks``; the sink if it is not there."""
 
 POINT, BATCH, GROUP = "TEST_KILL_POINT", "TEST_KILL_BATCH", "TEST_DRIVER_GROUP"
 
@@ -66,8 +67,10 @@ def main(source: str, sink: str, checkpoint: str, point: str = "", batch: str = 
     spark.sparkContext.setLogLevel("ERROR")
     changes = read_changes(spark, source, max_rows_per_trigger=40)
     if way := os.environ.get(WAY):
-        micro_batch.FEW_ROWS = 20_000 if way == "driver" else -1  # type: ignore[misc]
-        writer = write_changes(changes, sink)
+        micro_batch.FEW_ROWS = 20_000 if "driver" in way else -1  # type: ignore[misc]
+        if way.startswith("computed"):
+            changes = changes.selectExpr("id", "(v + 1) * 2 - v - 2 AS v", "_row_kind").where("v >= 0")
+        writer = write_changes(changes, sink, {}, rows_in_arrow)
     else:
         writer = changes.writeStream.format("upsert-table").option("path", sink)
     if point:

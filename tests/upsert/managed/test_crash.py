@@ -60,17 +60,20 @@ def test_killed_between_any_two_steps_of_a_micro_batch(source: Table, sink: Tabl
 
 
 @pytest.mark.long
-def test_a_killed_driver_comes_back_the_other_way(source: Table, sink: Table, tmp_path: Path) -> None:
+@pytest.mark.parametrize("prefix", ["", "computed "])
+def test_a_killed_driver_comes_back_the_other_way(
+    source: Table, sink: Table, tmp_path: Path, prefix: str
+) -> None:
     """Killed between staging and publication, within it and after it; the driver and tasks take turns."""
     points = ("step.after-stage", "step.after-publish:2", "publish.after-link", "commit.after-manifest:2")
     arguments = source.path, sink.path, tmp_path / "checkpoint"
     for number, point in enumerate(points):
         change(source, number)
-        way = ("driver", "tasks")[number % 2]
+        way = prefix + ("driver", "tasks")[number % 2]
         killed = spark_script(SCRIPT, *arguments, environment={"UPSERT_STORE_FAILPOINT": point, WAY: way})
         output = output_of(killed)
         assert killed.returncode == -9, output
-    finished = spark_script(SCRIPT, *arguments, environment={WAY: "driver"})
+    finished = spark_script(SCRIPT, *arguments, environment={WAY: f"{prefix}driver"})
     output = output_of(finished)
     assert finished.returncode == 0, output
     assert multiset(sink.snapshot().scan()) == multiset(source.snapshot().scan())
