@@ -50,6 +50,7 @@ from planner.plan.nodes import (
 from planner.plan.translate import (
     GIVEN,
     OF_COMPUTED_ROWS,
+    TEXT,
     NotTranslatableError,
     arrow_type,
     translated,
@@ -469,10 +470,12 @@ def _replaced(expr: Expr, known: Mapping[Expr, Column]) -> Expr:
 
 
 def _with_errors(expr: Expr) -> Expr:
-    """The expression with errors that it raises as such."""
+    """The expression with errors that it raises as such, and casts to texts as calls."""
     match expr:
         case Cast(Call("RaiseError"), type_):
             return Call(GIVEN, (Literal(None, type_),))
+        case Cast(inner, "string"):
+            return Call(TEXT, (_with_errors(inner),))
         case Call("DecimalDivideWithOverflowCheck", (total, count, Literal(None, type_))):
             # without a sum it is an error: of an average without values it is not asked
             return Call(

@@ -79,7 +79,23 @@ OF_DECIMALS: Final[Mapping[str, str]] = {
 Where Spark gives NULL without its ANSI mode, for an overflow or a division by zero, they are an error too.
 """
 
-OF_COMPUTED_ROWS: Final[Mapping[str, str]] = {**_OPERATORS, "Divide": "/"}
+TEXT: Final = "Text"
+"""Name of a call that is its argument as a text."""
+
+OF_COMPUTED_ROWS: Final[Mapping[str, str]] = {
+    **_OPERATORS,
+    **{name: name.lower() for name in ("Greatest", "Least", "Lower", "Pmod", TEXT, "Upper")},
+    "DateAdd": "date +",
+    "DateDiff": "days",
+    "DateSub": "date -",
+    "Divide": "/",
+    "LEGACYDivide": "/",
+    "LEGACYRemainder": "%",
+    "Remainder": "%",
+    "StringTrim": "trim",
+    "StringTrimLeft": "ltrim",
+    "StringTrimRight": "rtrim",
+}
 """The same for rows that Spark would compute else. What a join does not know of stays above it, in its query:
 a checkpoint continues with the conditions of its join."""
 

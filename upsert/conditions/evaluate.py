@@ -172,9 +172,33 @@ def _type_of_call(call: Call, args: list[pa.DataType]) -> pa.DataType:
             is_text = pa.types.is_string(args[0]) or pa.types.is_binary(args[0])
             need(is_text, "the value must be STRING or BINARY")
             return pa.int32()
-        case "concat":
+        case "concat" | "upper" | "lower" | "trim" | "ltrim" | "rtrim":
             need(all(map(pa.types.is_string, args)), "values must be STRING")
             return pa.string()
+        case "text":
+            has_letters = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_date)
+            need(
+                any(is_one(args[0]) for is_one in has_letters),
+                "the value must be an integer, BOOLEAN or DATE",
+            )
+            return pa.string()
+        case "%" | "pmod":
+            need(args[0] == args[1] and args[0] in (pa.int32(), pa.int64()), "values must be INT or BIGINT")
+            return args[0]
+        case "greatest" | "least":
+            compared = (pa.types.is_integer, pa.types.is_decimal, pa.types.is_string, pa.types.is_date)
+            need(len(set(args)) == 1, "all values must have one type")
+            need(
+                any(is_one(args[0]) for is_one in compared),
+                "values must be integers, decimals, STRING or DATE",
+            )
+            return args[0]
+        case "date +" | "date -":
+            need(pa.types.is_date(args[0]) and args[1] == pa.int32(), "values must be a DATE and an INT")
+            return args[0]
+        case "days":
+            need(all(map(pa.types.is_date, args)), "values must be DATE")
+            return pa.int32()
         case op if op in TEXT_WITH_CONSTANTS:
             return _text_with_constants(call, args)
     return pa.bool_()
@@ -231,6 +255,7 @@ def _need(call: Call, args: Sequence[pa.DataType], is_met: bool, rule: str) -> N
 
 CAN_FAIL: Final = frozenset(
     {"+", "-", "*", "neg", "abs", "/", "rounded +", "rounded -", "rounded *", "given"}
+    | {"%", "pmod", "date +", "date -", "days", "upper", "lower", "text"}
 )
 """Operators that overflow, or of which a value of an argument is an error."""
 
@@ -427,6 +452,58 @@ def _year(days: pa.Array) -> pa.Array:
     return pa.array(years, pa.int32(), mask=is_null(days))
 
 
+def _remainder(one: pa.Array, other: pa.Array) -> pa.Array:
+    """What a division of integers leaves, as Java has it."""
+    return _left(np.fmod, one, other)
+
+
+def _positive_remainder(one: pa.Array, other: pa.Array) -> pa.Array:
+    """The same, not negative where it is divided by more than 0."""
+
+    def left(a: Ints, b: Ints) -> Ints:
+        found: Ints = np.fmod(a, b)
+        return np.where(found < 0, np.fmod(found + b, b), found)
+
+    return _left(left, one, other)
+
+
+def _left(calculate: Callable[[Any, Any], Any], one: pa.Array, other: pa.Array) -> pa.Array:
+    is_missing = is_null(one) | is_null(other)
+    a, b = (each.fill_null(1).to_numpy() for each in (one, other))
+    if (b[~is_missing] == 0).any():
+        raise pa.ArrowInvalid("divided by zero")
+    return pa.array(calculate(a, np.where(is_missing, 1, b).astype(b.dtype)), one.type, mask=is_missing)
+
+
+def _moved(calculate: Callable[[pa.Array, pa.Array], pa.Array], days: pa.Array, by: pa.Array) -> pa.Array:
+    return calculate(days.cast(pa.int32()), by).cast(pa.date32())
+
+
+def _days(last: pa.Array, first: pa.Array) -> pa.Array:
+    return pc.subtract_checked(last.cast(pa.int32()), first.cast(pa.int32()))
+
+
+def _in_other_case(calculate: Callable[[pa.Array], pa.Array], texts: pa.Array) -> pa.Array:
+    """Texts of ASCII: of other letters each library has its own table."""
+    if len(texts) > texts.null_count and not pc.all(pc.string_is_ascii(texts)).as_py():
+        raise SchemaError("text: must be ASCII where its case is changed here, got other letters")
+    return calculate(texts)
+
+
+_SHOWN_DAYS: Final = pa.scalar(-719_162, pa.int32()), pa.scalar(2_932_896, pa.int32())
+"""The first day of the year 1 and the last one of 9999: of others the year has a sign."""
+
+
+def _text(values: pa.Array) -> pa.Array:
+    if pa.types.is_date(values.type) and len(values) > values.null_count:
+        days, (first, last) = values.cast(pa.int32()), _SHOWN_DAYS
+        if not pc.all(pc.and_(pc.greater_equal(days, first), pc.less_equal(days, last))).as_py():
+            raise SchemaError(
+                "date: must be of the years 1 to 9999 where it becomes a text here, got another"
+            )
+    return values.cast(pa.string())
+
+
 def _given(values: pa.Array) -> pa.Array:
     if values.null_count:
         raise pa.ArrowInvalid("NULL")
@@ -576,6 +653,19 @@ _FUNCTIONS: Final[dict[str, Callable[..., pa.Array]]] = {
     "wrapping *": pc.multiply,
     "wrapping neg": partial(_turned, pc.negate),
     "wrapping abs": partial(_turned, pc.abs),
+    "%": _remainder,
+    "pmod": _positive_remainder,
+    "date +": partial(_moved, pc.add_checked),
+    "date -": partial(_moved, pc.subtract_checked),
+    "days": _days,
+    "greatest": pc.max_element_wise,
+    "least": pc.min_element_wise,
+    "upper": partial(_in_other_case, pc.ascii_upper),
+    "lower": partial(_in_other_case, pc.ascii_lower),
+    "trim": lambda texts: pc.utf8_trim(_valid(texts), " "),
+    "ltrim": lambda texts: pc.utf8_ltrim(_valid(texts), " "),
+    "rtrim": lambda texts: pc.utf8_rtrim(_valid(texts), " "),
+    "text": _text,
     "length": _length,
     "concat": lambda *texts: pc.binary_join_element_wise(*texts, "", null_handling="emit_null"),
     "year": _year,

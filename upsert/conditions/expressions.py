@@ -104,15 +104,17 @@ Condition = Field | Const | Cast | Call
 _OF_TWO: Final = (
     *("=", "<=>", "!=", "<", "<=", ">", ">=", "+", "-", "*", "wrapping +", "wrapping -", "wrapping *"),
     *("like", "startswith", "endswith", "contains"),
+    *("%", "pmod", "date +", "date -", "days"),
 )
 _OF_ONE: Final = (
     *("not", "isnull", "isnotnull", "isnan", "neg", "abs", "wrapping neg", "wrapping abs"),
     *("length", "year", "month", "day", "given"),
+    *("upper", "lower", "trim", "ltrim", "rtrim", "text"),
 )
 OPERATORS: Final[Mapping[str, tuple[int, int | None]]] = {
     **dict.fromkeys(_OF_TWO, (2, 2)),
     **dict.fromkeys(_OF_ONE, (1, 1)),
-    **dict.fromkeys(("and", "or", "in", "case", "concat"), (2, None)),
+    **dict.fromkeys(("and", "or", "in", "case", "concat", "greatest", "least"), (2, None)),
     **dict.fromkeys(("if", "substring", "rounded +", "rounded -", "rounded *"), (3, 3)),
     "/": (2, 3),
     "coalesce": (1, None),
@@ -123,6 +125,9 @@ OPERATORS: Final[Mapping[str, tuple[int, int | None]]] = {
 ``/`` is of two floating-point numbers, an error where the second is zero. ``/`` of decimals and what is
 ``rounded`` are of two of these and of a NULL of the result's type. ``given`` is its argument, an error where
 NULL.
+``%`` has the sign of the first integer, ``pmod`` is not negative where the second one is positive. ``date +``
+and ``date -`` are of a date and days, ``days`` those from the second date to the first one. ``upper`` and
+``lower`` are of ASCII letters, an error for others; ``text`` is an integer, a truth value or a date as text.
 ``wrapping`` is arithmetic of integers as Java does it, and Spark without its ANSI mode: what overflows begins
 again at the other end.
 """

@@ -109,7 +109,20 @@ def number(random_: Random, deep: int) -> str:
 def whole(random_: Random, deep: int) -> str:
     """An expression of an integer."""
     if deep == 0 or random_.random() < 0.3:
-        return random_.choice(("i", "j", "1", "0L", "year(day)", "length(s)", "month(day)"))
+        return random_.choice(
+            (
+                "i",
+                "j",
+                "1",
+                "0L",
+                "year(day)",
+                "length(s)",
+                "month(day)",
+                "i % 7",
+                "pmod(j, 3)",
+                "datediff(day, day)",
+            )
+        )
     one, other = (whole(random_, deep - 1) for _ in range(2))
     match random_.randrange(4):
         case 0:
@@ -122,7 +135,8 @@ def whole(random_: Random, deep: int) -> str:
 
 
 def text(random_: Random) -> str:
-    return random_.choice(("s", "q", "concat(s, q)", "substring(s, 1, 2)", "coalesce(s, 'none')", "kind"))
+    plain = ("s", "q", "kind", "concat(s, q)", "substring(s, 1, 2)", "coalesce(s, 'none')", "least(s, q)")
+    return random_.choice((*plain, "trim(s)", "lower(kind)", "cast(i AS STRING)", "cast(day AS STRING)"))
 
 
 def condition(random_: Random, deep: int) -> str:
@@ -312,6 +326,35 @@ BORDERS = {
         ("SELECT -w AS v FROM t WHERE i = 2", "", ""),
         ("SELECT sum(j) AS v FROM t WHERE i > 1", "", ""),
         ("SELECT kind, avg(w) AS v FROM t WHERE i = 2 GROUP BY kind", "", ""),
+        ("SELECT i % 2 AS a, -j % 3 AS b, pmod(-i, 4) AS c, pmod(j, -7) AS d, 5 % -i AS e FROM t", "", ""),
+        ("SELECT upper(kind || 'é' || 'x') AS a FROM t WHERE i = 0", "", ""),
+        ("SELECT upper(kind || 'x') AS a, lower(kind || 'X') AS b FROM t", "", ""),
+        (
+            "SELECT trim(v) AS a, ltrim(v) AS b, rtrim(v) AS c FROM (SELECT ' ' || kind || 'é\n ' v FROM t)",
+            "",
+            "",
+        ),
+        (
+            "SELECT cast(j AS STRING) AS a, cast(i > 1 AS STRING) AS b, cast(f > 0 AS STRING) AS c FROM t",
+            "",
+            "",
+        ),
+        ("SELECT cast(date_add(DATE'9999-12-20', 5 * i) AS STRING) AS a FROM t WHERE i < 3", "", ""),
+        ("SELECT date_sub(DATE'2024-03-01', i) AS a, datediff(date_add(day, i), day) AS b FROM t", "", ""),
+        (
+            "SELECT greatest(i, 2, NULL) AS a, least(w, z, 0.5BD) AS b, greatest(kind, 'a') AS c FROM t",
+            "",
+            "",
+        ),
+        ("SELECT f / 2.5D AS a, 1.0D / (f + 1.0D) AS b, i / 3 AS c FROM t", "", ""),
+        ("SELECT 1.0D / f AS v FROM t", "", "divided by zero"),
+        ("SELECT i % (i - 2) AS v FROM t", "", "divided by zero"),
+        ("SELECT upper(kind || 'é') AS v FROM t", "", "must be ASCII"),
+        ("SELECT trim(s) AS v FROM t", "", "valid UTF-8"),
+        ("SELECT cast(day AS STRING) AS v FROM t", "", "years 1 to 9999"),
+        ("SELECT date_add(day, 2147483647) AS v FROM t", "", "must fit"),
+        ("SELECT greatest(f, 1.0D) AS v FROM t", "integers, decimals", ""),
+        ("SELECT cast(w AS STRING) AS v FROM t", "an integer, BOOLEAN or DATE", ""),
         ("SELECT -w AS v FROM t", "", "must fit"),
         ("SELECT abs(w) AS v FROM t", "", "must fit"),
         ("SELECT min(f) AS v FROM t", "0.0 and -0.0", ""),
