@@ -20,6 +20,7 @@ from pyspark.sql.functions import expr
 from pyspark.sql.streaming.query import StreamingQuery
 
 import planner
+from deltajoin.expressions import Call, Const, Field, Ref
 from planner.spark.row_by_row import rows_in_arrow
 from tests.helpers import multiset
 from tests.planner.spark.test_small_plan import COLUMNS, columns, condition, counted, random_rows, small_plan
@@ -31,7 +32,15 @@ from upsert.schema import TableSchema
 from upsert.spark.batches import arrow_schema
 from upsert.spark.planned_batch import PlannedBatch
 from upsert.spark.version import supported
-from upsert.store.rows.computed import InArrow, NotInArrowError
+from upsert.store.rows.computed import (
+    Figure,
+    Filtered,
+    InArrow,
+    Input,
+    NotInArrowError,
+    Observation,
+    Observed,
+)
 from upsert.store.table import Table
 
 pytestmark = pytest.mark.spark
@@ -355,10 +364,40 @@ def test_what_is_not_surely_exact_is_left_to_spark(spark: SparkSession, text: st
     assert plan.why_spark
 
 
+def test_figures_of_parts_make_those_of_all_rows() -> None:
+    """A task makes them a batch at a time; sums of parts may overflow where they are put together."""
+    i, type_ = Field(Ref(0, "1")), pa.int64()
+    of_sum = (("-3", Figure("sum", (i,))), ("-3 at most", Figure("sum at most", (i,))))
+    below, above = (("-2", Figure("count", ())), *of_sum), (("-1", Figure("min", (i,))),)
+    some = Filtered(Observed(Input(0, (("1", "i", type_),)), below), Call(">", (i, Const(0, type_))), ("1",))
+    told = {"count": "-2", "sum": "-3"}
+    observations = (
+        Observation(above, (("m", Field(Ref(0, "-1"))),), pa.schema({"m": type_})),
+        Observation(
+            below,
+            tuple((n, Field(Ref(0, ref))) for n, ref in told.items()),
+            pa.schema(dict.fromkeys(told, type_)),
+        ),
+    )
+    made = InArrow(Observed(some, above), ("1",), pa.schema({"i": type_}), observations)
+    rows = pa.table({"i": pa.array([5, None, -1, 3, 8, -7, None], type_)})
+    parts = [made.made([rows.slice(at, 2)]).told for at in range(0, 8, 2)]
+    assert made.observed(made.merged(parts[::-1])) == made.observed(made.made([rows]).told)
+    assert [one.to_pylist() for one in made.observed(made.merged(parts))] == [
+        [{"m": 3}],
+        [{"count": 7, "sum": 8}],
+    ]
+    large = made.made([pa.table({"i": pa.array([1 << 62], type_)})]).told
+    assert made.observed(made.merged([large, parts[0]]))
+    with pytest.raises(NotInArrowError, match="overflow on the way"):
+        made.merged([large, large])
+
+
 def test_what_tasks_compute_can_be_pickled(spark: SparkSession) -> None:
     rows = random_rows(Random(5), 20)
     plan, _ = small_plan(spark, "SELECT d * 2 AS c, d * 2 + 1 AS e, xxhash64(s) AS h FROM t WHERE b", rows)
     assert isinstance(plan.in_arrow, InArrow)
     again = pickle.loads(pickle.dumps(plan.in_arrow))
     assert again == plan.in_arrow
+    assert again.made([rows["t"]]).told is None
     assert again.rows([rows["t"]]) == plan.in_arrow.rows([rows["t"]])

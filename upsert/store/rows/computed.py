@@ -248,8 +248,14 @@ class InArrow:
             columns = [found.columns[name] for name in self.names]
             if [column.type for column in columns] != self.schema.types:  # a table would cast them
                 raise NotInArrowError("columns of other types than Spark's")
-            told = pa.table(dict(found.told)) if self.observations else None
+            told = (
+                pa.table({name: found.told[name] for name, _ in self._figures}) if self.observations else None
+            )
             return Made(pa.Table.from_arrays(columns, schema=self.schema), told)
+
+    @property
+    def _figures(self) -> list[tuple[str, Figure]]:
+        return [pair for one in self.observations for pair in one.figures]
 
     def merged(self, told: Sequence[pa.Table]) -> pa.Table | None:
         """The figures of all rows from those of parts of them; None for no parts.
@@ -259,10 +265,10 @@ class InArrow:
         """
         if len(told) < 2:
             return told[0] if told else None
-        parts = pa.concat_tables(told)
-        figures = [pair for one in self.observations for pair in one.figures]
         with _computing():
-            return pa.table({name: figure.merged(one_array(parts.column(name))) for name, figure in figures})
+            parts = pa.concat_tables(told)
+            merged = {name: figure.merged(one_array(parts.column(name))) for name, figure in self._figures}
+            return pa.table(merged)
 
     def observed(self, told: pa.Table | None) -> list[pa.Table]:
         """What is told of each observation, a row each; nothing for no rows.
