@@ -490,14 +490,14 @@ def _in_other_case(calculate: Callable[[pa.Array], pa.Array], texts: pa.Array) -
     return calculate(texts)
 
 
-_SHOWN_DAYS: Final = pa.scalar(-719_162, pa.int32()), pa.scalar(2_932_896, pa.int32())
+_SHOWN_DAYS: Final = -719_162, 2_932_896
 """The first day of the year 1 and the last one of 9999: of others the year has a sign."""
 
 
 def _text(values: pa.Array) -> pa.Array:
     if pa.types.is_date(values.type) and len(values) > values.null_count:
-        days, (first, last) = values.cast(pa.int32()), _SHOWN_DAYS
-        if not pc.all(pc.and_(pc.greater_equal(days, first), pc.less_equal(days, last))).as_py():
+        first, last = pc.min_max(values.cast(pa.int32())).as_py().values()
+        if first < _SHOWN_DAYS[0] or last > _SHOWN_DAYS[1]:
             raise SchemaError(
                 "date: must be of the years 1 to 9999 where it becomes a text here, got another"
             )
