@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from upsert.errors import ConfigurationError
 from upsert.kafka.client import consumer, librdkafka
 from upsert.kafka.client.connection import Connection, client_properties, library
 from upsert.kafka.client.consumer import read_range
@@ -39,6 +40,12 @@ def test_texts_are_those_at_their_addresses() -> None:
         ]
         addresses = np.where(is_missing, 0, np.array(at, np.int64) + memory.ctypes.data)
         assert texts(addresses, np.array(lengths, np.int64)).to_pylist() == expected
+
+
+def test_a_client_library_without_a_function_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(librdkafka, "_CALLS", {"of_another_release": (None, ())})
+    with pytest.raises(ConfigurationError, match="has no 'rd_kafka_of_another_release'; install"):
+        librdkafka._functions.__wrapped__()
 
 
 def some_bytes(draw: random.Random) -> bytes | None:
