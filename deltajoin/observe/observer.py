@@ -82,7 +82,13 @@ class Observer:
         tables = tuple(self._with_view(info, opened, now_ms) for info in infos)
         records = read_all(self.warehouse)
         queries = tuple(_query(record, tables, opened, now_ms) for record in records.queries)
-        return Overview(self.warehouse, now_ms, tables, queries, records.unreadable)
+        missing = () if self._is_there else (f"{self.warehouse!r} is no folder; name the warehouse with -w",)
+        return Overview(self.warehouse, now_ms, tables, queries, (*missing, *records.unreadable))
+
+    @property
+    def _is_there(self) -> bool:
+        """Whether the folder exists; of one in an object store that is not known without a table."""
+        return "://" in self.warehouse or os.path.isdir(self.warehouse)
 
     def look_at(self, record: QueryRecord) -> QueryInfo:
         """One query among the tables as they are now, whether or not it was recorded here."""

@@ -195,6 +195,14 @@ def test_json_says_what_pages_show(overview: Overview) -> None:
     json.loads(pages.as_json(hostile()))
 
 
+def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+    missing = str(tmp_path / "elsewhere")
+    assert f"&#39;{missing}&#39; is no folder; name the warehouse with -w" in pages.snapshot_file(
+        Observer(missing).look(0)
+    )
+    assert Observer(tmp_path).look(0).problems == ()
+
+
 def test_secrets_are_not_shown(tmp_path: Path) -> None:
     catalog = Catalog(tmp_path)
     catalog.sql(
