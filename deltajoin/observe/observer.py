@@ -33,7 +33,7 @@ from deltajoin.observe.overview import (
 from upsert.catalog.connectors.definition import VIEW, PlainView, definition_in
 from upsert.catalog.context import Context
 from upsert.catalog.query_records import QueryRecord, read_all
-from upsert.errors import SnapshotExpiredError, TableNotFoundError, UpsertError
+from upsert.errors import SchemaError, SnapshotExpiredError, TableNotFoundError, UpsertError
 from upsert.options import masked_text
 from upsert.schema import TableSchema
 from upsert.sql.show_create import create_text, masked, plain_view_text, view_text
@@ -48,7 +48,7 @@ from upsert.store.upkeep import compaction
 from upsert.store.version import Version
 from upsert.views.hidden_tables import hidden_tables
 from upsert.views.progress import refreshes_of
-from upsert.views.view import CHECKPOINTS, definition_of
+from upsert.views.view import CHECKPOINTS, ViewDefinition, definition_of
 
 SHOWN_SNAPSHOTS: Final = 200
 SHOWN_FILES: Final = 200
@@ -226,8 +226,20 @@ class Observer:
             stages = _stages(found.table)
         except UpsertError as error:  # a refresh replaces hidden tables while this looks at them
             return replace(info, error=str(error))
+        refusal = _refusal(info.name, view, found, opened)
         query = masked_text(view.query)
-        return replace(info, view=ViewInfo(query, view.is_suspended, lags, stages, refreshes))
+        return replace(info, view=ViewInfo(query, view.is_suspended, lags, stages, refreshes, refusal))
+
+
+def _refusal(name: str, view: ViewDefinition, own: _Opened, opened: Mapping[str, _Opened]) -> str | None:
+    """Why the refreshes of a view are refused; None if they are not. A table that is gone has no lag."""
+    try:
+        for base in view.bases:
+            if (table := opened.get(base.uuid)) is not None:
+                view.check(base, table.table.schema, name, own.table.schema.names)
+    except SchemaError as refusal:
+        return str(refusal)
+    return None
 
 
 def _shown_options(given: Mapping[str, str]) -> dict[str, str]:

@@ -113,13 +113,17 @@ class Stage:
 
 @dataclass(frozen=True)
 class ViewInfo:
-    """What a materialized view is, beside a table; secrets in its query are masked."""
+    """What a materialized view is, beside a table; secrets in its query are masked.
+
+    ``refusal`` is why its refreshes are refused: a table has not what the query reads of it.
+    """
 
     query: str
     is_suspended: bool
     lags: tuple[Lag, ...]
     stages: tuple[Stage, ...]
     refreshes: Mapping[str, str]
+    refusal: str | None = None
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,10 @@ from upsert.catalog.connectors.definition import PlainView, define
 from upsert.catalog.query_records import Decision, Input, MicroBatch, QueryRecord, Totals
 from upsert.schema import TableSchema
 from upsert.store import Table
+from upsert.store.alterations import DropColumn
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.version import Version
-from upsert.views.view import ViewDefinition, ViewText
+from upsert.views.view import Base, ViewDefinition, ViewText
 
 VOID = {"meta", "br", "img", "link", "input"}
 HOSTILE = "\"'><script>alert(1)</script><b onload=x>&amp;{{7*7}}${7}\u202e\x00</title></style>"
@@ -193,6 +194,22 @@ def test_json_says_what_pages_show(overview: Overview) -> None:
     assert found["queries"][1]["record"]["error"].endswith("add it")
     assert found["tables"][0]["snapshots"][-1]["rows"] == 30
     json.loads(pages.as_json(hostile()))
+
+
+def test_a_view_that_cannot_be_refreshed_says_why_and_what_to_do(tmp_path: Path) -> None:
+    schema = TableSchema.of({"id": pa.int64(), "a": pa.int64()}, ["id"])
+    table = Table.create(tmp_path / "t", schema)
+    base = Base("t", "default.t", table.uuid, ("id", "a"), ("1", "2"))
+    view = ViewDefinition("SELECT id, a FROM t", "main", "default", "UTC", True, (base,))
+    Table.create(tmp_path / "v", schema, {"materialized-view": view.to_option()})
+    assert "Cannot be refreshed" not in pages.snapshot_file(Observer(tmp_path).look(0))
+    table.alter(DropColumn("a"))
+    page = pages.snapshot_file(Observer(tmp_path).look(0))
+    assert (
+        "column &#39;a&#39; of table &#39;t&#39; must be the one that the view was created with, got none</p>"
+        in page
+    )
+    assert "<b>What to do:</b> CREATE OR REPLACE MATERIALIZED VIEW takes the present ones" in page
 
 
 def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
