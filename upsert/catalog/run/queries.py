@@ -55,7 +55,7 @@ _STREAM_IN_SUBQUERY: Final = "INVALID_SUBQUERY_EXPRESSION.STREAMING_QUERY"
 _SPARKS_LOGS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 _IS_LOGGED: Final = ContextVar("_IS_LOGGED", default=True)
 _POSITION: Final = re.compile(r"\(?line (\d+),? pos (\d+)\)?")
-_NOISE: Final = re.compile(r"(?<!\s)\s*+(SQLSTATE: \w++)?\.?\s*+(;\s*+line \d++ pos \d++;?\s*+)?$")
+_NOISE: Final = re.compile(r"\.?(?<!\s)\s*+(SQLSTATE: \w++)?\.?\s*+(;\s*+line \d++ pos \d++;?\s*+)?$")
 
 
 def select(context: Context, statement: s.Select, spark: SparkSession | None) -> Result:

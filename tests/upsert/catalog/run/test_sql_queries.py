@@ -210,6 +210,11 @@ class TestBatch:
                 SchemaError,
                 r"column 'o\.ixd' is in no table of the query; did you mean 'o\.id'\? at line 2, column 3$",
             ),
+            (
+                "SELECT id, amount.x FROM orders",
+                SchemaError,
+                r'got "(BIGINT|INT|DOUBLE|STRING)" at line 1, column 12$',
+            ),
             ("SELECT id FROM\n ordr", TableNotFoundError, "did you mean 'orders'.*at line 2, column 2"),
             ("SELECT id FROM nope.t", DatabaseNotFoundError, "'nope' does not exist.*at line 1, column 16"),
             (
