@@ -156,6 +156,9 @@ class Consumer:
             raise _refusal("_INVALID_ARG", text.value)
         calls["set_log_queue"](self._client, None)
         self._queue = calls["queue_get_consumer"](self._client)
+        if not self._queue:
+            calls["destroy"](self._client)
+            raise _refusal("_INVALID_ARG", b"group.id must not be empty")
         self._partition = TopicPartition("", 0)
         self._waiting = Messages.at(_NONE)
         self._unfreed: Iterator[int] = iter(())
@@ -380,9 +383,21 @@ def _headers(addresses: Addresses) -> pa.Array:
     asked = np.repeat(lists, counts).tolist(), numbers.tolist(), *map(_places, (names, values, sizes))
     deque(map(calls["header_get_all"], *asked), maxlen=0)
     lengths = np.fromiter(map(_text_length(), names.tolist()), np.int64, total)
-    columns = [texts(names, lengths).cast(pa.string()), texts(values, sizes)]
+    columns = [_as_java(texts(names, lengths)), texts(values, sizes)]
     entries = pa.StructArray.from_arrays(columns, fields=list(HEADERS.value_type))
     return pa.ListArray.from_arrays(pa.array(np.append(0, ends), pa.int32()), entries, HEADERS)
+
+
+def _as_java(names: pa.Array) -> pa.Array:
+    r"""Names as Java's client has them: what is no UTF-8 becomes a sign of its own.
+
+    >>> _as_java(pa.array([b"id", b"\xff"])).to_pylist()
+    ['id', '\ufffd']
+    """
+    try:
+        return names.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([name.decode(errors="replace") for name in names.to_pylist()], pa.string())
 
 
 def _places(results: npt.NDArray[Any]) -> range:

@@ -164,3 +164,10 @@ def test_errors_and_the_log_are_not_handed_over_while_a_client_waits(monkeypatch
     assert {"error", "log"} <= set(met)
     after = [later for earlier, later in pairwise(met) if earlier == "waits"]
     assert set(after) == {"has waited"}
+
+
+def test_a_reader_without_a_group_is_refused() -> None:
+    """The client library would make a client that ends the process when it reads."""
+    connection = Connection({"bootstrap.servers": "127.0.0.1:1", "group.id": ""})
+    with pytest.raises(ConfigurationError, match=r"group\.id must not be empty"):
+        list(read_range(connection, TopicPartition("t", 0), 0, 1))
