@@ -196,6 +196,7 @@ def test_the_quick_start_is_that_of_the_readme_which_runs() -> None:
         ("narrower intervals than `DAY TO SECOND`", "CREATE TABLE t (a ARRAY<INTERVAL DAY>)"),
         ("`INTERVAL YEAR TO MONTH`", "CREATE TABLE t (a INTERVAL YEAR TO MONTH)"),
         ("VARIANT as a key", "CREATE TABLE t (a VARIANT, PRIMARY KEY (a) NOT ENFORCED)"),
+        ("an index, a key, or a delta join by a computed", "CREATE TABLE t (a INT, b AS a + 1, INDEX (b))"),
     ],
 )
 def test_a_statement_that_the_page_says_is_not_there_is_refused(name: str, statement: str) -> None:
