@@ -26,6 +26,8 @@ from upsert.store.storage.base import FileStat, Found, T, disk_errors_of
 TEMPORARY_SUFFIX: Final = ".tmp"
 _NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK)
 
+_TRIES: Final = 10
+
 _NO_NAME: Final = (errno.ENAMETOOLONG, errno.ELOOP)
 """No file can have the name."""
 
@@ -42,13 +44,10 @@ class LocalStorage:
         A crash may leave a ``.tmp`` file beside it, and an ``OSError`` does not say whether it was published.
         """
         with disk_errors_of(path):
-            with _temporary_file(path, content, mode, sync=sync_all) as temporary:
-                reach("publish.before-link")
-                try:
-                    link(temporary, path)
-                except FileExistsError:
-                    return False
-                reach("publish.after-link")
+            try:
+                _name_new_file(path, content, mode, _published, sync=sync_all)
+            except FileExistsError:
+                return False
             sync_folder(os.path.dirname(path))
             reach("publish.after-sync")
         return True
@@ -57,8 +56,7 @@ class LocalStorage:
         """Put other content under a name, whose folder is made if necessary."""
         with disk_errors_of(path):
             make_parent(path)
-            with _temporary_file(path, content, mode) as temporary:
-                os.replace(temporary, path)
+            _name_new_file(path, content, mode, os.replace)
             sync_folder(os.path.dirname(path))
 
     def write(self, path: str, content: bytes) -> None:
@@ -171,6 +169,31 @@ def _unless_missing(error: OSError) -> None:
     """A folder that cannot be listed is an error: what lies in it is not gone."""
     with suppress(FileNotFoundError, NotADirectoryError), disk_errors_of(os.fspath(error.filename)):
         raise error
+
+
+def _name_new_file(
+    path: str,
+    content: bytes,
+    mode: int,
+    give_name: Callable[[str, str], None],
+    sync: Callable[[str, int], None] | None = None,
+) -> None:
+    """Write a durable file and give it its name; again where a clean-up that spares none has taken it."""
+    for left in reversed(range(_TRIES)):
+        with _temporary_file(path, content, mode, sync) as temporary:
+            try:
+                give_name(temporary, path)
+            except FileNotFoundError:
+                if not left or os.path.exists(temporary) or not os.path.isdir(os.path.dirname(path)):
+                    raise
+            else:
+                return
+
+
+def _published(temporary: str, path: str) -> None:
+    reach("publish.before-link")
+    link(temporary, path)
+    reach("publish.after-link")
 
 
 @contextmanager

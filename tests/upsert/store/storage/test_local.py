@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers import files_open_in
+from tests.upsert.store.disk import assert_nothing_is_left_over
 from tests.upsert.store.storage.contract import (
     assert_a_table_lives_there,
     assert_one_of_eight_writers_of_a_name_wins,
@@ -18,6 +19,7 @@ from upsert.store.metadata import tag_file
 from upsert.store.storage import local
 from upsert.store.storage.local import LOCAL, synced_together
 from upsert.store.table import Table
+from upsert.store.version import Version
 
 KEYED = TableSchema.of({"id": pa.int64(), "v": pa.string()}, primary_key=["id"])
 
@@ -30,6 +32,32 @@ def test_a_table_lives_there(tmp_path: Path) -> None:
 def test_of_eight_writers_of_one_name_one_wins(tmp_path: Path) -> None:
     (tmp_path / "table").mkdir()
     assert_one_of_eight_writers_of_a_name_wins(str(tmp_path / "table"), races=3)
+
+
+def test_a_clean_up_of_everything_takes_no_file_that_is_about_to_get_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one whose clock is a day ahead: a consumer's lease and a tag failed with a missing file."""
+    table = Table.create(tmp_path / "t", KEYED)
+    written(table)
+
+    def cleaned_before(give_name: Callable[[str, str], None]) -> None:
+        acts = [lambda: Table.open(table.path).clean(older_than_s=0)]
+
+        def named(temporary: str, path: str) -> None:
+            if acts and path.startswith(table.root):
+                acts.pop()()
+                assert not Path(temporary).exists()
+            give_name(temporary, path)
+
+        monkeypatch.setattr(os, give_name.__name__, named)
+
+    cleaned_before(os.replace)
+    table.hold("reader", Version.complete(1))
+    cleaned_before(os.link)
+    table.tag("kept")
+    assert [one.name for one in (*table.consumers(), *table.tags())] == ["reader", "kept"]
+    assert_nothing_is_left_over(table)
 
 
 @pytest.fixture
