@@ -128,7 +128,7 @@ class FencedError(UpsertError):
 
 
 class MissingStateError(UpsertError):
-    """The state of a streaming query does not belong to its checkpoint: it is gone, too old or further on."""
+    """What a streaming query remembers is gone or damaged, or its state and its checkpoint do not fit."""
 
 
 class BrokenPayloadError(UpsertError):
@@ -169,8 +169,19 @@ _OTHER_COLUMNS: Final = re.compile(r"\[(?:DELTA_SCHEMA_CHANGED?|DELTA_STREAMING_
 _NO_TIME: Final = re.compile(r"\[UNSUPPORTED_TIME_TYPE\]")
 """How Spark calls a column of TIME where the session has no such type, which is its default."""
 
-_OF_PYTHON: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)")
-"""A Python traceback, and what its last line says."""
+_OF_PYTHON: Final = re.compile(
+    r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(?:py4j\.protocol\.Py4JJavaError: .*\n: )?(\S.*)"
+)
+"""A Python traceback, and what its last line says, or the next one, where py4j tells of an error of Java."""
+
+_SPARK_S_CLASS: Final = re.compile(r"^pyspark\.[\w.]+: ")
+"""How an error of Spark begins in a traceback; it has a name of its own."""
+
+_BAD_CHECKPOINT: Final = re.compile(
+    r"terminated with exception: (?:Failed to read log file |Checksum error: |"
+    r"[^\n]*\n at \[Source: REDACTED )"
+)
+"""What is said of a file of a checkpoint that is cut off or damaged, as after a power failure."""
 
 _RAISED: Final = re.compile(r"^\s*(?:upsert|deltajoin|planner)(?:\.\w+)*\.(\w+): (\S.*)$", re.MULTILINE)
 """The last line of a Python traceback, for an error of this project."""
@@ -200,6 +211,8 @@ def own_error(error: BaseException) -> UpsertError | None:
                 "the query was another one, or an older release kept its state in another way (a sum of "
                 "DOUBLE as one number); start it with a new checkpointLocation and an empty sink"
             )
+        if bad := _BAD_CHECKPOINT.search(str(cause)):
+            return bad_checkpoint(str(cause)[bad.start() :].partition(": ")[2])
         if _LOST_VERSIONS.search(str(cause)):
             return SnapshotExpiredError(
                 "the query's Delta table: expected every version since the one that was read last, found "
@@ -229,7 +242,16 @@ def raised_in_python(text: str) -> str | None:
     'ValueError: no'
     """
     found = _OF_PYTHON.findall(text)
-    return str(found[-1]) if found else None
+    return _SPARK_S_CLASS.sub("", found[-1], count=1) if found else None
+
+
+def bad_checkpoint(told: str) -> MissingStateError:
+    """The error about a checkpoint of which Spark cannot read a file, by the first line of what it tells."""
+    first = told.partition("\n")[0].strip()
+    return MissingStateError(
+        f"the query's checkpoint: expected whole files, found one that is cut off or damaged: {first}; "
+        "restore the folder from a copy, or start the query with a new checkpointLocation and an empty sink"
+    )
 
 
 @contextmanager

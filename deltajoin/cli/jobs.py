@@ -50,7 +50,7 @@ def follow(
             log.tell()
             time.sleep(_REFRESH_S)
         log.tell()
-        failed = {_name(query): reason_of(failure) for query in queries if (failure := query.exception())}
+        failed = {_name(query): failure for query in queries if (failure := query.exception())}
         for query in queries:
             query.stop()
         if view is not None:
@@ -58,9 +58,9 @@ def follow(
         log.tell(end="stopped")
     if failed:
         raise JobFailedError(
-            "; ".join(f"query {name} has failed: {reason}" for name, reason in failed.items())
+            "; ".join(f"query {name} has failed: {reason_of(failure)}" for name, failure in failed.items())
             + "; correct the cause and run the job again, it goes on from its checkpoints"
-        )
+        ) from next(iter(failed.values()))
 
 
 def kept(

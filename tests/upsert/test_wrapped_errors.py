@@ -5,10 +5,12 @@ import pytest
 from upsert import own_error
 from upsert.errors import (
     DuplicateKeyError,
+    MissingStateError,
     SchemaError,
     SnapshotExpiredError,
     UpsertError,
     own_errors_first,
+    raised_in_python,
 )
 
 TASK = """An error occurred while calling o61.save.
@@ -64,6 +66,58 @@ def test_lost_versions_of_a_delta_table_are_told_with_what_to_do(said: str) -> N
 
 def test_a_lost_file_of_another_source_stays_it() -> None:
     assert own_error(RuntimeError("[FAILED_READ_FILE.FILE_NOT_EXIST] reading file /orders/part-0")) is None
+
+
+@pytest.mark.parametrize(
+    ("told", "found"),
+    [
+        ("Failed to read log file file:/c/offsets/0. Incomplete log file", "file:/c/offsets/0. Incomplete"),
+        ("Checksum error: file:/c/commits/3 at 0 exp: -21 got: -20", "file:/c/commits/3 at 0"),
+        ("Unexpected end-of-input\n at [Source: REDACTED (`Stream…` disabled); line: 1]", "end-of-input; "),
+    ],
+)
+def test_a_damaged_file_of_a_checkpoint_is_told_with_what_to_do(told: str, found: str) -> None:
+    error = own_error(RuntimeError(f"[STREAM_FAILED] Query q terminated with exception: {told}\n=== Stream"))
+    assert isinstance(error, MissingStateError)
+    assert found in str(error)
+    assert str(error).endswith("with a new checkpointLocation and an empty sink")
+
+
+MICRO_BATCH = """[STREAM_FAILED] Query q terminated: Message: Traceback (most recent call last):
+  File "/venv/py4j/clientserver.py", line 644, in _call_proxy
+    return_value = getattr(self.pool[obj_id], method)(*params)
+{} SQLSTATE: 22012
+== SQL (line 1, position 8) ==
+note: of the text
+=== Streaming Query ===
+Identifier: [id = 4b36bb7c]
+"""
+TASKS = """pyspark.errors.exceptions.captured.PythonException: thrown from the worker, see below.
+Traceback (most recent call last):
+  File "/job.py", line 3, in half
+ZeroDivisionError: division by zero
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        (
+            "pyspark.errors.exceptions.captured.ArithmeticException: [DIVIDE_BY_ZERO] Division",
+            "[DIVIDE_BY_ZER",
+        ),
+        (
+            "py4j.protocol.Py4JJavaError: An error occurred while calling o1.x.\n: java.io.IOException: full",
+            "ja",
+        ),
+        ("json.decoder.JSONDecodeError: Expecting value", "json.decoder.JSONDecodeError: Expecting value"),
+        (TASKS, "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_of_a_failed_micro_batch_what_its_trace_ends_with_is_told(end: str, said: str) -> None:
+    found = raised_in_python(MICRO_BATCH.format(end)) or ""
+    assert found.startswith(said)
+    assert "\n" not in found
 
 
 def test_what_is_another_matter_stays_it() -> None:

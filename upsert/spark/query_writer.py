@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING, Final, Self
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import IllegalArgumentException
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from upsert.errors import StorageError, bad_checkpoint
 from upsert.spark.connect import is_connect
 from upsert.spark.queries import is_being_stopped
 from upsert.spark.settings import CHECKPOINT_FILES, OF_A_LOCAL_DISK, has_setting, is_local
@@ -82,13 +86,43 @@ class QueryWriter(DataStreamWriter):
         spark = self._spark
         with _starting:
             location = self.given.get("checkpointlocation") or spark.conf.get(_CHECKPOINTS, None)
-            if location is None or not is_local(spark, location) or has_setting(spark, CHECKPOINT_FILES):
+            if location is None:
                 return super().start(path, format, outputMode, partitionBy, queryName)
-            spark.conf.set(CHECKPOINT_FILES, OF_A_LOCAL_DISK)
-            try:
-                return super().start(path, format, outputMode, partitionBy, queryName)
-            finally:
-                spark.conf.unset(CHECKPOINT_FILES)
+            with _errors_of_checkpoint(location):
+                if not is_local(spark, location) or has_setting(spark, CHECKPOINT_FILES):
+                    return super().start(path, format, outputMode, partitionBy, queryName)
+                spark.conf.set(CHECKPOINT_FILES, OF_A_LOCAL_DISK)
+                try:
+                    return super().start(path, format, outputMode, partitionBy, queryName)
+                finally:
+                    spark.conf.unset(CHECKPOINT_FILES)
+
+
+_DAMAGED: Final = ("com.fasterxml.jackson.", "org.json4s.", "org.apache.hadoop.fs.ChecksumException")
+_NO_ID: Final = ("Invalid UUID string", "Error at index ")
+_REFUSED: Final = ("java.io.", "java.nio.file.", "org.apache.hadoop.")
+"""How errors begin that a start passes on as they are: a file is no JSON or has no id, or a disk refused."""
+
+
+@contextmanager
+def _errors_of_checkpoint(location: str) -> Iterator[None]:
+    """Tell what Java says of a checkpoint when a query starts, which Spark leaves without a name."""
+    try:
+        yield
+    except IllegalArgumentException as cause:
+        if not (told := str(cause)).startswith(_NO_ID):
+            raise
+        raise bad_checkpoint(f"{location}: {told}") from cause
+    except Py4JJavaError as cause:
+        told = str(cause.java_exception.toString()).partition("\n")[0]
+        if told.startswith(_DAMAGED):
+            raise bad_checkpoint(f"{location}: {told}") from cause
+        if told.startswith(_REFUSED):
+            raise StorageError(
+                f"checkpoint {location!r}: Spark must be able to write and read it, got {told}; see that it "
+                "can be reached, may be used and has room, and start the query again"
+            ) from cause
+        raise
 
 
 _STOPPED: Final = "py4j.protocol.Py4JJavaError: An error occurred while calling a micro-batch: {}"

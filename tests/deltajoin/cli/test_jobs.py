@@ -174,9 +174,11 @@ def test_a_log_has_a_line_a_micro_batch_and_the_trace_comes_on_request(
         "ended",
     ]
     assert ", 3 rows, " in lines[1]
-    failed = run(spark, warehouse, "INSERT INTO sizes SELECT id, length(word) FROM words;", "--trace")
+    wrong = "INSERT INTO sizes SELECT id, CAST(1 / (id - id) AS INT) FROM words;"
+    failed = run(spark, warehouse, wrong, "--trace")
     assert failed.exit_code == 1
     first, *trace = failed.stderr.splitlines()
     assert first.startswith("error: query job: ")
-    assert "UNIQUE INDEX" in first
+    assert " has failed: [DIVIDE_BY_ZERO] Division by zero. " in first, "what Spark says of the micro-batch"
     assert any("JobFailedError" in line for line in trace)
+    assert any("StreamingQueryException" in line for line in trace)

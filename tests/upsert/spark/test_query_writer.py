@@ -3,6 +3,7 @@
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -11,6 +12,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from upsert.errors import MissingStateError, StorageError
 from upsert.spark.java import java_of
 from upsert.spark.query_writer import QueryWriter
 
@@ -70,3 +72,23 @@ def test_what_a_stop_interrupts_is_told_so_that_spark_can_read_it(
         of_stream = getattr(jvm.org.apache.spark.sql.execution.streaming.runtime, "StreamExecution$")
         told = jvm.py4j.Py4JException(text)
         assert getattr(of_stream, "MODULE$").isInterruptionException(told, spark.sparkContext._jsc.sc())
+
+
+def test_a_checkpoint_that_cannot_be_read_is_told_with_its_place(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark raises what Java says, such as "No content to map due to end-of-input", without a place."""
+
+    def start(folder: Path) -> None:
+        rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+        writer = QueryWriter(rows).option("checkpointLocation", str(folder)).foreachBatch(lambda *_: None)
+        writer.start().stop()
+
+    start(tmp_path / "c")
+    metadata = tmp_path / "c" / "metadata"
+    id_ = metadata.read_text()
+    (tmp_path / "c" / ".metadata.crc").unlink()
+    for damaged in ("", id_[:20], "\0" * len(id_), "{}", id_.replace("-", "+"), id_.replace("-4", "-x")):
+        metadata.write_text(damaged)
+        with pytest.raises(MissingStateError, match=f"damaged: {tmp_path}/c: .*; restore the folder"):
+            start(tmp_path / "c")
+    with pytest.raises(StorageError, match=f"checkpoint '{metadata}/c': Spark must be able to write"):
+        start(metadata / "c")
