@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 
-from upsert.errors import ConfigurationError
+from upsert.errors import ConfigurationError, CorruptTableError, SnapshotExpiredError
 from upsert.failpoints import reach
 from upsert.store import paths
 from upsert.store.files.data_file import remove_data_file
@@ -50,7 +51,8 @@ def create(history: History, name: str, id: int | None) -> Tag:
 def delete(history: History, name: str) -> None:
     """Take a tag away, and delete what only its snapshot needs.
 
-    After a crash the tag is there, or it is gone and ``clean`` removes what is left.
+    After a crash the tag is there, or it is gone and ``clean`` removes what is left; the latter also where
+    the snapshot's manifests are missing or damaged.
     """
     path = tag_file.path_of(history.root, name)
     with lifetime_lock(history) as lock:
@@ -64,7 +66,9 @@ def delete(history: History, name: str) -> None:
         storage_of(path).settle(os.path.dirname(path))
         reach("untag.after-unlink")
         if is_expired and lock.is_held:  # or ``clean`` gives it back
-            _give_back(history, tag, others, head)
+            # that its snapshot cannot be read any more is no reason to keep a tag
+            with suppress(CorruptTableError, SnapshotExpiredError):
+                _give_back(history, tag, others, head)
 
 
 def _check_unheld(history: History, tag: Tag, others: list[Tag]) -> None:

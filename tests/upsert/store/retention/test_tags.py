@@ -10,6 +10,8 @@ from tests.upsert.store.disk import assert_nothing_is_left_over
 from upsert.errors import ConfigurationError, CorruptTableError, SnapshotExpiredError, UntrackedChangesError
 from upsert.schema import TableSchema
 from upsert.store import Table, Version
+from upsert.store.metadata import history
+from upsert.store.metadata.snapshot import refs_of
 
 SCHEMA = TableSchema.of({"id": pa.int64(), "value": pa.int64()}, primary_key=["id"]).index("value")
 Values = dict[int, int]
@@ -104,6 +106,22 @@ def test_deleting_a_tag_gives_back_what_only_it_needed(table: Table) -> None:
         table.snapshot(tag.snapshot.id)
     assert_nothing_is_left_over(table)
     assert table.check(deep=True) == ()
+
+
+@pytest.mark.usefixtures("few_manifests")
+def test_a_tag_whose_snapshot_cannot_be_read_can_be_deleted(table: Table) -> None:
+    (tag,) = table.tags()
+    kept = {ref.name for info in table.history() for ref in refs_of(info)}
+    lost = next(ref.name for ref in refs_of(tag.snapshot) if ref.name not in kept)
+    Path(table.root, lost).unlink()
+    history._shared.clear()  # as in another process
+    table = Table.open(table.path)
+    with pytest.raises(CorruptTableError, match=Path(lost).name):
+        values_at(table, "third")
+    table.delete_tag("third")
+    assert table.tags() == ()
+    assert table.clean(older_than_s=0) > 0
+    assert_nothing_is_left_over(table)
 
 
 def test_a_tag_of_a_retained_snapshot_is_only_a_name(table: Table) -> None:
