@@ -211,6 +211,8 @@ class ViewDefinition(Jsonable):
         reads = self._reads(base.name) if changed else []
         for path, found in changed.items():
             inside = [number for number, part in enumerate(path) if number and part in _INSIDE]
+            if inside and found == _GONE:
+                continue  # no text tells which fields of elements it reads; Spark's analysis does
             named = path[: min(inside, default=len(path))]
             if any(one is None or one.may_have(named, shown) for one in reads):
                 what = f"{'column' if len(path) == 1 else 'field'} {'.'.join(path)!r} of table {base.name!r}"

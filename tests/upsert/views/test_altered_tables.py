@@ -29,6 +29,7 @@ def run(catalog: Catalog, spark: SparkSession) -> Run:
 
     key = "PRIMARY KEY (id) NOT ENFORCED"
     run(f"CREATE TABLE t (id INT, a INT, b INT, f FLOAT, s STRUCT<x: INT, y: INT>, {key})")
+    run(f"CREATE TABLE l (id INT, at ARRAY<STRUCT<x: INT, y: INT>>, {key})")
     run(f"CREATE TABLE u (id INT, b INT, {key})")
     run("INSERT INTO t VALUES (1, 10, 100, 1.5, named_struct('x', 1, 'y', 2))")
     run("INSERT INTO u VALUES (1, 7)")
@@ -107,3 +108,17 @@ def test_a_type_that_the_view_cannot_hold_is_told_with_the_remedy(
             refreshed(run, f"v{number}")
         run(f"CREATE OR REPLACE MATERIALIZED VIEW v{number} AS {query}")
         assert rows(catalog, spark, f"SELECT id FROM v{number}") == [(1,), (2,)]
+
+
+def test_a_view_that_reads_fields_of_elements_goes_on_until_one_of_these_is_gone(run: Run) -> None:
+    run("INSERT INTO l VALUES (1, array(named_struct('x', 1, 'y', 2)))")
+    run("CREATE MATERIALIZED VIEW v AS SELECT id, e.x AS x FROM l LATERAL VIEW explode(at) t AS e")
+    run("ALTER TABLE l RENAME COLUMN at.element.y TO w")
+    run("INSERT INTO l VALUES (2, array(named_struct('x', 3, 'w', 4)))")
+    assert refreshed(run, "v").endswith("refreshed>")
+    run("ALTER TABLE l DROP COLUMN at.element.x")
+    run("DELETE FROM l WHERE id = 1")
+    with pytest.raises(
+        SchemaError, match=f"^view 'v': .*; a table that it reads has been altered: {REMEDY}$"
+    ):
+        refreshed(run, "v")

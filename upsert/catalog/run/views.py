@@ -335,15 +335,23 @@ class _Query:
         query = QueryText.of(self.definition.query, subject=f"view {self.name!r}")
         context = self.context
         catalog = self.definition.catalog
-        columns = {}
+        columns, is_altered = {}, False
         for base in self.definition.bases:
             schema = Table.open(context.databases.resolve(base.table).path, base.uuid).schema
+            is_altered |= bool(base.changed(schema))
             if view is not None:
                 self.definition.check(base, schema, self.name, view.names)
             if seen := base.seen(schema):
                 columns[base.name] = seen
         views = {f"{catalog}.{text.name}": text for text in self.definition.views}
-        df = frame(context, session, query, is_streaming=False, pinned=pinned, columns=columns, views=views)
+        try:
+            df = frame(
+                context, session, query, is_streaming=False, pinned=pinned, columns=columns, views=views
+            )
+        except SchemaError as cause:
+            if is_altered:
+                raise SchemaError(f"{cause}; a table that it reads has been altered: {REMEDY}") from cause
+            raise
         if view is not None:
             self._check(df, view)
         return df
