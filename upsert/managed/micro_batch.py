@@ -251,12 +251,11 @@ class WriteStep:
             blobs = blobs_by_bucket(given, self.own, rows_of, tasks)
             told = staged_by_tasks(blobs, self.own, query, RowsOfCut(made))
         try:
-            observed = made.observed(made.merged(told.figures))
-        except NotInArrowError:
+            planned.tell(given.sparkSession, made.observed(made.merged(told.figures)))
+            planned.note_rows(told.rows)
+        except Exception:
             self.raw.discard(told.staged)
             raise
-        planned.tell(given.sparkSession, observed)
-        planned.note_rows(told.rows)
         return told.staged
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from upsert.spark.batches import arrow_of
@@ -209,7 +210,9 @@ class PlannedBatch:
         if observed:
             figures = _figures(spark, self._execution.executedPlan())
             for own, row in zip(figures, observed, strict=True):
-                given = spark.createDataFrame(row)._jdf.queryExecution().analyzed().data()
+                # a time without a zone is none of the session's zone
+                schema = from_arrow_schema(row.schema, prefer_timestamp_ntz=True)
+                given = spark.createDataFrame(row, schema)._jdf.queryExecution().analyzed().data()
                 own.setValueIfOnDriverSide(given.head())
 
     def over(self, frame: DataFrame) -> DataFrame:

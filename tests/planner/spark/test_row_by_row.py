@@ -304,10 +304,18 @@ OBSERVED = (
     [("driver", "2"), ("tasks", "6"), pytest.param("tasks", "2", marks=pytest.mark.long)],
 )
 def test_what_is_observed_is_what_spark_tells(
-    spark: SparkSession, tmp_path: Path, way: Way, by_spark: list[str], name: str, buckets: str
+    spark: SparkSession,
+    tmp_path: Path,
+    way: Way,
+    by_spark: list[str],
+    request: pytest.FixtureRequest,
+    name: str,
+    buckets: str,
 ) -> None:
     """Below a filter and above it, of micro-batches with many rows, with few and with none."""
     random_ = Random(12)
+    request.addfinalizer(lambda: spark.conf.set("spark.sql.session.timeZone", "UTC"))
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")  # no time without a zone is of it
     schema = TableSchema.of({"id": pa.int64(), **dict(COLUMNS["t"])}, primary_key=["id"])
     source = Table.create(tmp_path / "source", schema, {"bucket": "3"})
     chosen = random_.sample(OBSERVED, 12)
