@@ -149,6 +149,7 @@ class Committer:
 
         def attempt() -> Committed:
             nonlocal delta, has_just_looked, lost_races
+            damage, begun = "", self.environment.monotonic()
             while True:
                 head = self.history.seen_just_now() if has_just_looked else self.history.latest()
                 has_just_looked = False
@@ -159,11 +160,16 @@ class Committer:
                     self.rules.check(change, head)
                     delta = self._delta(change, head, delta)
                     info = self._successor(head, change, delta.ref, lost_races)
-                except (SnapshotExpiredError, FileNotFoundError, CorruptTableError):
+                except (SnapshotExpiredError, FileNotFoundError, CorruptTableError) as cause:
                     # an expiry took away what belongs to ``head`` alone, so there must be a newer one; where
-                    # that was a data file, it is told as missing
-                    if self.history.latest().id == head.id:
+                    # that was a data file, it is told as missing, and no later snapshot has it
+                    is_damage = isinstance(cause, CorruptTableError)
+                    is_late = self.environment.monotonic() > begun + GIVE_UP_AFTER_S
+                    if (
+                        is_damage and (is_late or str(cause) == damage)
+                    ) or self.history.latest().id == head.id:
                         raise
+                    damage = str(cause)
                     continue
                 if self._publish(info, change):
                     return Committed(info, change.added)

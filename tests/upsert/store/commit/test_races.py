@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,7 +10,13 @@ import pytest
 
 from tests.upsert.store.disk import KILLED, assert_nothing_is_left_over, finish, run, start
 from tests.upsert.store.samples import ids_of
-from upsert.errors import CommitConflictError, ConfigurationError, SnapshotExpiredError, StaleWriterError
+from upsert.errors import (
+    CommitConflictError,
+    ConfigurationError,
+    CorruptTableError,
+    SnapshotExpiredError,
+    StaleWriterError,
+)
 from upsert.schema import TableSchema
 from upsert.store import Table
 from upsert.store.commit import committer
@@ -316,6 +323,20 @@ def test_a_commit_looks_again_where_the_files_that_it_checks_have_expired(
     ordered.write(rows(1, 2, value=2))
     assert ordered.snapshot().scan().to_pylist() == [{"id": 1, "value": 3}, {"id": 2, "value": 2}]
     assert ordered.check(deep=True) == ()
+
+
+def test_a_file_that_is_missing_still_is_told_beside_a_busy_writer(table: Table) -> None:
+    looks = count()
+
+    def propose(latest: SnapshotInfo) -> Change:
+        look = next(looks)
+        assert look < 5, latest.id
+        Table.open(table.path).write(rows(look))
+        raise CorruptTableError("file 'a' is missing")
+
+    with pytest.raises(CorruptTableError, match="'a' is missing"):
+        Committer(table.published).commit(propose)
+    assert ids_of(table) == [0, 1]
 
 
 def test_raw_changes_that_a_clean_up_takes_from_a_commit_are_told_as_such(
