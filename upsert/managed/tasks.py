@@ -309,4 +309,5 @@ def _row(staged: StagedFiles | None, read: Read, why_not: str | None = None) -> 
 
 
 def _blob_of(figures: pa.Table | None) -> bytes | None:
-    return None if figures is None else next(to_blobs(figures, {}))
+    """Figures as a blob; None where nothing is added up, as in an observation of constants."""
+    return None if figures is None else next(to_blobs(figures, {}), None)

@@ -1,0 +1,37 @@
+"""Rows that Arrow computes, and the figures of those that are observed, in parts and put together."""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from upsert.conditions.expressions import Call, Const, Field, Ref
+from upsert.managed.tasks import MadeRows, Read
+from upsert.store.rows.computed import Figure, Filtered, InArrow, Input, Observation, Observed
+
+A = Field(Ref(0, "1"))
+BATCHES = [pa.record_batch({"a": pa.array(some, pa.int64())}) for some in ([1, 2, 3], [4], [], [5, -7])]
+
+
+def observed_twice() -> InArrow:
+    """Rows that are observed below a filter, which is the inner observation, and above it."""
+    told = [
+        Observation((figure,), ((figure[0], Field(Ref(0, figure[0]))),), pa.schema([(figure[0], pa.int64())]))
+        for figure in (("above", Figure("count", (A,))), ("below", Figure("min", (A,))))
+    ]
+    given = Input(0, (("1", "a", pa.int64()),))
+    kept = Filtered(Observed(given, told[1].figures), Call(">", (A, Const(2, pa.int64()))), ("1",))
+    return InArrow(Observed(kept, told[0].figures), ("1",), pa.schema([("a", pa.int64())]), tuple(told))
+
+
+def as_they_are(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    return batches
+
+
+def test_figures_of_many_batches_are_put_together() -> None:
+    made, read = observed_twice(), Read()
+    rows = [*MadeRows(as_they_are, made)(iter(BATCHES), read)]
+    assert [value for batch in rows for value in batch.column(0).to_pylist()] == [3, 4, 5]
+    assert read.rows == 6
+    parts = [read.figures, made.made([pa.table({"a": [9]})]).told]
+    found = made.observed(made.merged([part for part in parts if part is not None]))
+    assert [row.to_pylist() for row in found] == [[{"above": 4}], [{"below": -7}]]
