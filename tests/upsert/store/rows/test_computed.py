@@ -1,11 +1,13 @@
 """Rows that Arrow computes, and the figures of those that are observed, in parts and put together."""
 
 from collections.abc import Iterator
+from typing import cast
 
 import pyarrow as pa
 
 from upsert.conditions.expressions import Call, Const, Field, Ref
-from upsert.managed.tasks import MadeRows, Read
+from upsert.managed.tasks import MadeRows, Read, StageRows
+from upsert.managed.writer import StreamWriter
 from upsert.store.rows.computed import Figure, Filtered, InArrow, Input, Observation, Observed
 
 A = Field(Ref(0, "1"))
@@ -35,3 +37,18 @@ def test_figures_of_many_batches_are_put_together() -> None:
     parts = [read.figures, made.made([pa.table({"a": [9]})]).told]
     found = made.observed(made.merged([part for part in parts if part is not None]))
     assert [row.to_pylist() for row in found] == [[{"above": 4}], [{"below": -7}]]
+
+
+class Counts:
+    """A writer that stages nothing."""
+
+    def stage(self, rows: Iterator[pa.RecordBatch]) -> None:
+        assert sum(batch.num_rows for batch in rows) == 6
+
+
+def test_an_observation_of_constants_has_no_figures() -> None:
+    told = Observation((), (("2", Const(5, pa.int32())),), pa.schema([("five", pa.int32())]))
+    made = InArrow(Input(0, (("1", "a", pa.int64()),)), ("1",), pa.schema([("a", pa.int64())]), (told,))
+    stage = StageRows(cast("StreamWriter", Counts()), MadeRows(as_they_are, made))
+    ((row,),) = (batch.to_pylist() for batch in stage(iter(BATCHES)))
+    assert (row["rows"], row["figures"]) == (6, None)
