@@ -308,7 +308,7 @@ class TestMerge:
         plan = catalog.sql(f"EXPLAIN {text}", spark).rows.column(0).to_pylist()
         assert any("FullOuter" in line for line in plan)
         # ON is the key, so there is no look for other rows of it
-        assert sum(re.match(r"\(\d+\) BatchScan", line) is not None for line in plan) == 2
+        assert sum(re.match(r"\(\d+\) MapInArrow", line) is not None for line in plan) == 2
         before = catalog.table("days").snapshot().id
         note = catalog.sql(text, spark).note
         assert note == f"merged, snapshot {before + 1}: 2 rows updated, 1 deleted, 1 inserted"
