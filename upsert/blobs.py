@@ -60,7 +60,9 @@ def from_blob(blob: bytes | pa.Buffer) -> tuple[pa.Table, dict[str, Any]]:
     try:
         with pa.ipc.open_stream(blob) as reader:
             rows = reader.read_all()
-        rows.validate(full=True)
+        rows.validate()
+        # a text may be no valid UTF-8: to Spark it is the bytes that it is
+        pa.Table.from_arrays(list(map(_as_bytes, rows.columns)), names=rows.column_names).validate(full=True)
         about = json.loads((rows.schema.metadata or {})[_ABOUT])
         if not isinstance(about, dict):
             raise ValueError(f"it carries {about!r}")
@@ -70,6 +72,10 @@ def from_blob(blob: bytes | pa.Buffer) -> tuple[pa.Table, dict[str, Any]]:
             f"bytes that are none ({cause}); run the micro-batch again"
         ) from cause
     return rows.replace_schema_metadata(None), about
+
+
+def _as_bytes(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return column.cast(pa.binary()) if pa.types.is_string(column.type) else column
 
 
 def rows_of_blobs(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

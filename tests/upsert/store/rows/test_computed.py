@@ -1,10 +1,11 @@
-"""Rows that Arrow computes, and the figures of those that are observed, in parts and put together."""
+"""Rows that Arrow computes, figures of those that are observed, and texts on their way between tasks."""
 
 from collections.abc import Iterator
 from typing import cast
 
 import pyarrow as pa
 
+from upsert.blobs import from_blob, to_blobs
 from upsert.conditions.expressions import Call, Const, Field, Ref
 from upsert.managed.tasks import MadeRows, Read, StageRows
 from upsert.managed.writer import StreamWriter
@@ -52,3 +53,12 @@ def test_an_observation_of_constants_has_no_figures() -> None:
     stage = StageRows(cast("StreamWriter", Counts()), MadeRows(as_they_are, made))
     ((row,),) = (batch.to_pylist() for batch in stage(iter(BATCHES)))
     assert (row["rows"], row["figures"]) == (6, None)
+
+
+def test_texts_that_are_no_utf_8_go_through_blobs_as_their_bytes() -> None:
+    texts = pa.array([b"a", b"\xff", None, b"\xf0\x9f"], pa.binary())
+    given = pa.table({"t": texts.view(pa.string()), "n": [1, 2, 3, 4]})
+    (blob,) = to_blobs(given, {})
+    found, _ = from_blob(blob)
+    assert found.schema == given.schema
+    assert found.column("t").cast(pa.binary()).combine_chunks() == texts
