@@ -38,7 +38,10 @@ console: Final = Console()
 
 
 def main(
-    rows: Annotated[int, typer.Option(help="rows of a micro-batch; of each table, in the join")] = 200_000,
+    # a join of fewer changed rows has no tasks whose executor could be killed
+    rows: Annotated[
+        int, typer.Option(min=100_000, help="rows of a micro-batch; of each table, in the join")
+    ] = 200_000,
     steps: Annotated[int, typer.Option(help="micro-batches that are timed")] = 6,
     executors: Annotated[str, typer.Option(help="how many, separated by commas")] = "1,2,4",
     pace_s: Annotated[int, typer.Option(help="seconds between two triggers of the join")] = 12,
