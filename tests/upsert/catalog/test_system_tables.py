@@ -201,7 +201,7 @@ def test_queries_read_system_tables_as_any_other(spark: SparkSession, catalog: C
         ),
         ("SELECT * FROM shop.orders$tags FOR SYSTEM_VERSION AS OF 1", ConfigurationError, "are of a state"),
         ("CREATE MATERIALIZED VIEW v AS SELECT key FROM shop.orders$options", SchemaError, "has no versions"),
-        ("SELECT a$files FROM shop.orders", SchemaError, "near '$'. at line 1, column 9"),
+        ("SELECT a$files FROM shop.orders", SchemaError, "near '$' at line 1, column 9"),
     ],
 )
 def test_system_table_that_is_not_there_is_refused(

@@ -198,10 +198,15 @@ def test_a_file_uri_is_a_path(tmp_path: Path) -> None:
     assert Table.open(created.path).uuid == created.uuid
 
 
-@pytest.mark.parametrize("path", ["oss://bucket/t", "s3://bucket", "viewfs://host/t", "file://host/t", ""])
+@pytest.mark.parametrize("path", ["oss://bucket/t", "s3://bucket", "viewfs://host/t", "file://host/t"])
 def test_other_places_are_refused_by_name(path: str) -> None:
     with pytest.raises(ConfigurationError, match="table path must"):
         Table.create(path, SCHEMA)
+
+
+def test_no_path_is_not_the_present_folder() -> None:
+    with pytest.raises(ConfigurationError, match="a path must name a folder, got ''"):
+        Table.create("", SCHEMA)
 
 
 @pytest.mark.parametrize(

@@ -220,7 +220,7 @@ class KeptStep:
         if missing := [name for name in names if name not in columns]:
             before = self.base.rows_at(found.places, missing)
             rows = pa.concat_tables([self._rows(entry, missing) for entry in (*self.old, *self.new)])
-            after = gather(rows, found.newest)
+            after = rows.combine_chunks().take(pa.array(found.newest))  # a copy, also of all rows
             for name in missing:
                 column = _Column(one_array(before.column(name)), one_array(after.column(name)))
                 _KEPT.put((self._known_by, name), column)
