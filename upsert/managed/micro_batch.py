@@ -253,7 +253,7 @@ class WriteStep:
         try:
             planned.tell(given.sparkSession, made.observed(made.merged(told.figures)))
             planned.note_rows(told.rows)
-        except Exception:
+        except Exception:  # also Java's; the caller has no names of these files yet
             self.raw.discard(told.staged)
             raise
         return told.staged
