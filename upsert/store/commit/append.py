@@ -77,8 +77,8 @@ class Resolution:
         if seen.data_version == latest.data_version:
             return True
         try:
-            between = [self._history.info(number, latest) for number in range(seen.id + 1, latest.id + 1)]
-            deltas = [self._history.delta(info) for info in between if info.changes_rows]
+            between = self._history.infos(seen.id + 1, latest.id, latest)
+            deltas = self._history.deltas([info for info in between if info.changes_rows])
         except SnapshotExpiredError:
             return False
         touched = {e.bucket_id for delta in deltas for e in (*delta.added, *delta.removed)}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache, partial
@@ -28,14 +28,14 @@ from upsert.store.metadata.definition import Definition
 from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.metadata.file_set import FileSet
 from upsert.store.metadata.looks import looks
-from upsert.store.metadata.manifest import Manifest, after, apply, read_manifest, read_rows
+from upsert.store.metadata.manifest import Manifest, after, apply, read_manifest, read_manifests, read_rows
 from upsert.store.metadata.shared_mapping import SharedMapping
 from upsert.store.metadata.snapshot import EMPTY, ManifestRef, SnapshotInfo, parsed
 from upsert.store.metadata.stored_files import Manifests, OpenManifest, StoredFiles
 from upsert.store.metadata.table_file import TableFile
 from upsert.store.metadata.tag_file import Tag
 from upsert.store.rows.layout import Layout
-from upsert.store.storage import storage_of
+from upsert.store.storage import read_each, storage_of
 
 _T = TypeVar("_T")
 _K = TypeVar("_K", bound=Hashable)
@@ -258,6 +258,16 @@ class History:
             return self._tagged(id, head)
         return self._info(id)
 
+    def infos(self, first: int, until: int, head: SnapshotInfo) -> list[SnapshotInfo]:
+        """``info`` of each id from ``first`` to ``until``; what is not remembered is read together."""
+        ids = range(max(first, head.oldest), until + 1)
+        unread = [id for id in ids if self._remembered(self._infos, id) is None]
+        with suppress(FileNotFoundError):  # `info` says which one is missing, and why
+            contents = read_each(self._storage, [self._path(id) for id in unread])
+            for id, content in zip(unread, contents, strict=True):
+                self._once(self._infos, id, partial(parsed, content, self._path(id), self.uuid, id))
+        return [self.info(id, head) for id in range(first, until + 1)]
+
     def _tagged(self, id: int, head: SnapshotInfo) -> SnapshotInfo:
         """An expired snapshot that a tag keeps, with the rows of snapshot ``id``."""
         for tag in tag_file.read_all(self.root, self.uuid):
@@ -386,11 +396,30 @@ class History:
         """What a manifest says; ``FileNotFoundError`` as of ``read_manifest``."""
         return self._once(self._manifests, ref, partial(read_manifest, self.root, ref))
 
+    def _manifests_of(self, refs: Sequence[ManifestRef]) -> list[Manifest]:
+        """``manifest`` of each; those that are not remembered are read together."""
+        found = {ref: self._remembered(self._manifests, ref) for ref in refs}
+        unread = [ref for ref, known in found.items() if known is None]
+        read = dict(zip(unread, read_manifests(self.root, unread), strict=True))
+        with self._lock:
+            for ref, manifest in read.items():
+                _keep(self._manifests, ref, manifest)
+        return [found[ref] or read[ref] for ref in refs]
+
     def delta(self, info: SnapshotInfo) -> Manifest:
         """Files that a snapshot's own commit added and removed."""
         if info.delta is None:
             return Manifest((), ())
         return self._reading(info, partial(self.manifest, info.delta))
+
+    def deltas(self, infos: Sequence[SnapshotInfo]) -> list[Manifest]:
+        """``delta`` of each, read together."""
+        refs = [info.delta for info in infos if info.delta is not None]
+        try:
+            found = dict(zip(refs, self._manifests_of(refs), strict=True))
+        except FileNotFoundError:
+            return [self.delta(info) for info in infos]  # says of which snapshot, and why
+        return [Manifest((), ()) if info.delta is None else found[info.delta] for info in infos]
 
     def delta_left(self, info: SnapshotInfo) -> Manifest:
         """``delta`` of a snapshot that may have expired; nothing if its manifest is gone."""
@@ -408,8 +437,8 @@ class History:
             live = parent if info.delta is None else after(parent, self.manifest(info.delta))
         else:
             read: dict[str, FileEntry] = {}
-            for ref in info.manifests:
-                apply(read, self.manifest(ref))
+            for manifest in self._manifests_of(info.manifests):
+                apply(read, manifest)
             live = SharedMapping(read)
         self._check_count(info, len(live))
         return live
@@ -430,8 +459,8 @@ class History:
         needed: set[str] = set()
         if first <= head.id and base < head.oldest:
             needed |= self.live(self._info(first)).keys()
-        for number in range(first, head.id + 1):
-            needed |= {entry.file for entry in self.delta(self._info(number)).added}
+        for delta in self.deltas(self.infos(first, head.id, head)):
+            needed |= {entry.file for entry in delta.added}
         return needed
 
     def files(self, info: SnapshotInfo) -> FileSet:

@@ -7,11 +7,11 @@ A snapshot lists manifests, oldest first. Each commit appends one with its own a
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import compress
-from typing import Any, Final, TypeVar
+from itertools import compress, groupby, islice
+from typing import Any, Final
 from uuid import uuid4
 
 import numpy as np
@@ -30,7 +30,7 @@ from upsert.store.metadata.shared_mapping import SharedMapping
 from upsert.store.metadata.snapshot import ManifestRef
 from upsert.store.paths import BucketId, Partition
 from upsert.store.rows.layout import Layout
-from upsert.store.storage import storage_of
+from upsert.store.storage import read_each, storage_of
 
 
 @contextmanager
@@ -44,8 +44,6 @@ def without_garbage_collection() -> Iterator[None]:
         if was_enabled:
             gc.enable()
 
-
-_T = TypeVar("_T")
 
 _ADD: Final = "add"
 _DELETE: Final = "delete"
@@ -151,7 +149,8 @@ class ManifestRows:
         """The entries of some rows, in this order."""
         with without_garbage_collection():
             is_all = len(numbers) == self.rows.num_rows and bool((np.diff(numbers) == 1).all())
-            return _entries(self.rows if is_all else self.rows.take(indices(numbers)), self.sequence)
+            rows = self.rows if is_all else self.rows.take(indices(numbers))
+            return _entries(rows, [self.sequence] * rows.num_rows)
 
     def conformed(self, schema: pa.Schema) -> pa.Table:
         """Its rows with the columns of ``schema_of``, each with a sequence of its own."""
@@ -200,7 +199,7 @@ class BucketRows:
 
 def read_rows(root: str, ref: ManifestRef) -> ManifestRows:
     """A manifest whose entries are made as they are needed; see ``read_manifest``."""
-    return ManifestRows(_read(root, ref, lambda content: _checked(content, ref.entries))[0], ref.sequence)
+    return ManifestRows(_checked_rows(root, ref, _content_of(root, ref)), ref.sequence)
 
 
 def read_manifest(root: str, ref: ManifestRef) -> Manifest:
@@ -208,56 +207,94 @@ def read_manifest(root: str, ref: ManifestRef) -> Manifest:
 
     One that is not there has expired, or is lost; only the caller can tell which.
     """
-    return _parsed(root, ref)[0]
+    return read_manifests(root, [ref])[0]
+
+
+def read_manifests(root: str, refs: Sequence[ManifestRef]) -> list[Manifest]:
+    """``read_manifest`` of each; the entries of all are checked and made together, in a fifth of the time."""
+    contents = read_each(storage_of(root), [paths.manifest_path(root, ref.name) for ref in refs])
+    read = [(ref, _rows(root, ref, content)) for ref, content in zip(refs, contents, strict=True)]
+    found: list[Manifest] = []
+    for _, alike in groupby(read, lambda one: one[1].schema):
+        found += _manifests(root, [*alike])
+    return found
+
+
+def _manifests(root: str, read: Sequence[tuple[ManifestRef, pa.Table]]) -> Iterator[Manifest]:
+    """What manifests of the same columns say."""
+    rows = pa.concat_tables([table for _, table in read]).combine_chunks()
+    if _impossible(rows) is not None:
+        for ref, table in read:
+            with _naming(root, ref):
+                _check_entries(table)
+    counts = [table.num_rows for _, table in read]
+    with without_garbage_collection():
+        entries = iter(_entries(rows, np.repeat([ref.sequence for ref, _ in read], counts).tolist()))
+    is_added = iter(_is_added(rows).tolist())
+    for count in counts:
+        yield _split([*islice(entries, count)], [*islice(is_added, count)])
 
 
 def checked(root: str, ref: ManifestRef) -> ManifestRef:
     """A manifest of an older release, which has no checksum, with that of its bytes."""
-    return replace(ref, checksum=_parsed(root, ref)[1])
+    content = _content_of(root, ref)
+    _checked_rows(root, ref, content)
+    return replace(ref, checksum=checksum_of(content))
 
 
-def _parsed(root: str, ref: ManifestRef) -> tuple[Manifest, int]:
-    """A manifest and the checksum of its bytes."""
-    return _read(root, ref, lambda content: _decoded(content, ref.sequence, ref.entries))
-
-
-def _read(root: str, ref: ManifestRef, decode: Callable[[bytes], _T]) -> tuple[_T, int]:
-    """What is made of a manifest's bytes; Arrow sees only what has the checksum that is known."""
+def _content_of(root: str, ref: ManifestRef) -> bytes:
     path = paths.manifest_path(root, ref.name)
-    content = storage_of(path).read(path)
-    found = checksum_of(content)
-    if ref.checksum and found != ref.checksum:
+    return storage_of(path).read(path)
+
+
+def _checked_rows(root: str, ref: ManifestRef, content: bytes) -> pa.Table:
+    """The rows of a manifest, of which entries can be made."""
+    rows = _rows(root, ref, content)
+    with _naming(root, ref):
+        _check_entries(rows)
+    return rows
+
+
+def _rows(root: str, ref: ManifestRef, content: bytes) -> pa.Table:
+    """The rows of a manifest, whatever they say; Arrow sees only what has the checksum that is known."""
+    if ref.checksum and (found := checksum_of(content)) != ref.checksum:
         raise CorruptTableError(
-            f"manifest {path!r} must have the checksum {ref.checksum:016x}, got {found:016x}; restore it "
-            "from a copy"
+            f"manifest {paths.manifest_path(root, ref.name)!r} must have the checksum {ref.checksum:016x}, "
+            f"got {found:016x}; restore it from a copy"
         )
+    with _naming(root, ref):
+        return _opened(content, ref.entries)
+
+
+@contextmanager
+def _naming(root: str, ref: ManifestRef) -> Iterator[None]:
+    """A block whose ``ValueError`` says what a manifest must be, and is not."""
     try:
-        return decode(content), found
+        yield
     except ValueError as cause:
+        path = paths.manifest_path(root, ref.name)
         raise CorruptTableError(f"manifest {path!r} {cause}; restore it from a copy") from cause
 
 
 def decode(content: bytes) -> Manifest:
     """The entries in the content of a manifest; each must have a sequence of its own."""
     try:
-        return _decoded(content, 0)
+        rows = _opened(content)
+        _check_entries(rows)
     except ValueError as cause:
         raise CorruptTableError(f"entries of files {cause}") from cause
-
-
-def _decoded(content: bytes, sequence: int, count: int | None = None) -> Manifest:
-    """The entries in the content of a manifest; a ``ValueError`` says what it must be, and is not."""
-    table = _checked(content, count)
     with without_garbage_collection():
-        entries = _entries(table, sequence)
-    is_added = _is_added(table).tolist()
+        return _split(_entries(rows, [0] * rows.num_rows), _is_added(rows).tolist())
+
+
+def _split(entries: Sequence[FileEntry], is_added: Sequence[bool]) -> Manifest:
     return Manifest(
         tuple(compress(entries, is_added)), tuple(compress(entries, (not added for added in is_added)))
     )
 
 
-def _checked(content: bytes, count: int | None) -> pa.Table:
-    """The rows of a manifest, of which entries can be made; else a ``ValueError`` as of ``_decoded``."""
+def _opened(content: bytes, count: int | None = None) -> pa.Table:
+    """The rows in the content of a manifest; a ``ValueError`` says what it must be."""
     try:
         table = pa.ipc.open_file(content).read_all()
         table.validate(full=True)  # else damaged offsets would be followed wherever they lead
@@ -267,9 +304,13 @@ def _checked(content: bytes, count: int | None) -> pa.Table:
         raise ValueError(f"must have the columns of a manifest, got {', '.join(table.column_names)}")
     if count is not None and table.num_rows != count:
         raise ValueError(f"must have {count} entries, got {table.num_rows}")
-    if (wrong := _impossible(table)) is not None:
-        raise ValueError(f"must have entries that can be, got {wrong}")
     return table
+
+
+def _check_entries(rows: pa.Table) -> None:
+    """Refuse rows of which entries cannot be made, by a ``ValueError``."""
+    if (wrong := _impossible(rows)) is not None:
+        raise ValueError(f"must have entries that can be, got {wrong}")
 
 
 def _is_added(rows: pa.Table) -> Mask:
@@ -346,14 +387,17 @@ def _row(action: str, entry: FileEntry) -> dict[str, Any]:
     return {"action": action, **row}
 
 
-def _entries(table: pa.Table, sequence: int) -> list[FileEntry]:
-    """The entries of a manifest, made column by column: there may be a hundred thousand."""
+def _entries(table: pa.Table, sequences: Iterable[int]) -> list[FileEntry]:
+    """The entries of manifests, made column by column: there may be a hundred thousand.
+
+    ``sequences`` are those of the manifests of the rows, for files without one of their own.
+    """
     columns: dict[str, Sequence[Any]] = {}
     for name, type_ in _PLAIN_FIELDS.items():
         if name not in ("action", "partition"):
             column = table.column(name)
             columns[name] = integers(column).tolist() if pa.types.is_integer(type_) else column.to_pylist()
-    columns["sequence"] = [own or sequence for own in columns["sequence"]]
+    columns["sequence"] = [own or of for own, of in zip(columns["sequence"], sequences, strict=True)]
     columns["partition"] = _partitions(one_array(table.column("partition")))
     for name in ("min", "max"):
         columns[name] = bounds_of(one_array(table.column(name)))
@@ -385,6 +429,8 @@ def _partitions(pairs: pa.ListArray) -> list[Partition]:
 def partitions_of(pairs: pa.ListArray) -> tuple[list[Partition], npt.NDArray[np.int64]]:
     """The different partitions, and which of them each row has."""
     columns, codes = integers(pairs.value_lengths()), np.zeros(len(pairs), np.int64)
+    if not columns.any():
+        return [()] if len(pairs) else [], codes
     starts = integers(pairs.offsets)[:-1]
     parts = [codes]
     for field in pairs.values.flatten():

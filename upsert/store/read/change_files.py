@@ -83,7 +83,7 @@ def change_files(table: PinnedTable, base: int, target: int, scope: Scope = EVER
         return _within(table, scope, _oldest_first(after.files), _oldest_first(before.files))
     commits = data_commits(table, base, target)
     hidden = _hidden(table, commits, scope)
-    deltas = [table.published.delta(commit) for commit in commits]
+    deltas = table.published.deltas(commits)
     replaced = dict.fromkeys(entry.bucket_id for delta in deltas for entry in delta.removed)
     new = [entry for delta in deltas for entry in delta.added if entry.bucket_id not in replaced]
     new += _oldest_first(after.files.within(replaced))
@@ -132,8 +132,7 @@ def data_commits(table: PinnedTable, after: int, until: int) -> Sequence[Snapsho
     head = table.published.seen_from(until)
     # ``after`` may be an expired id whose rows a later snapshot has
     first = max(after + 1, head.oldest)
-    infos = (table.published.info(number, head) for number in range(first, until + 1))
-    return [info for info in infos if info.changes_rows]
+    return [info for info in table.published.infos(first, until, head) if info.changes_rows]
 
 
 def has_gap(table: PinnedTable, before: Snapshot, target: int) -> bool:

@@ -5,10 +5,19 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from upsert.errors import ConfigurationError
-from upsert.store.storage.base import FileStat, Found, Storage, SwappingStorage
+from upsert.store.storage.base import FileStat, Found, Storage, SwappingStorage, read_each
 from upsert.store.storage.local import LOCAL
 
-__all__ = ["FileStat", "Found", "Storage", "put_if_absent", "remote_folder", "storage_of", "swapping"]
+__all__ = [
+    "FileStat",
+    "Found",
+    "Storage",
+    "put_if_absent",
+    "read_each",
+    "remote_folder",
+    "storage_of",
+    "swapping",
+]
 
 
 class _Kind(Protocol):

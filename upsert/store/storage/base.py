@@ -9,7 +9,8 @@ from __future__ import annotations
 import errno
 import os
 import random
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Final, NamedTuple, Protocol, TypeVar, runtime_checkable
@@ -130,6 +131,20 @@ class Storage(Protocol):
 
     def delete_folder(self, folder: str) -> None:
         """Delete all files below a folder."""
+
+
+_READ_AT_ONCE: Final = 8
+
+
+def read_each(storage: Storage, paths: Sequence[str]) -> list[bytes]:
+    """The contents of files, in the order of the paths; several are read at once where each is a request.
+
+    ``FileNotFoundError`` is that of the first one that is missing.
+    """
+    if storage.is_local or len(paths) < 2:
+        return [storage.read(path) for path in paths]
+    with ThreadPoolExecutor(min(_READ_AT_ONCE, len(paths)), "read-files") as threads:
+        return list(threads.map(storage.read, paths))
 
 
 @runtime_checkable

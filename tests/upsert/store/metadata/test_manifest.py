@@ -10,12 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.upsert.store.samples import KEY_VALUES
+from upsert.errors import CorruptTableError
 from upsert.schema import TableSchema
 from upsert.store import Table
 from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.metadata.file_set import FileSet
 from upsert.store.metadata.folding import MAX_MANIFESTS, combine, folded_count
-from upsert.store.metadata.manifest import Manifest, apply, read_manifest, write_manifest
+from upsert.store.metadata.manifest import (
+    Manifest,
+    apply,
+    read_manifest,
+    read_manifests,
+    write_manifest,
+)
 from upsert.store.metadata.snapshot import ManifestRef
 from upsert.store.rows.layout import Layout
 
@@ -35,6 +42,32 @@ def test_what_is_written_is_read_and_new_files_get_the_commits_sequence(tmp_path
     ref = write_manifest(str(tmp_path), LAYOUT, 4, [new, merged], [old])
     found = read_manifest(str(tmp_path), ManifestRef(ref.name, ref.entries, 5))
     assert found == Manifest((replace(new, sequence=5), merged), (old,))
+
+
+def test_manifests_that_are_read_together_are_those_that_are_read_one_by_one(tmp_path: Path) -> None:
+    """Of several definitions in turn, with more entries and fewer, and some that are read again."""
+    wider = Layout.of(TableSchema.of({"id": pa.int64(), "v": pa.string()}, primary_key=["id"]))
+    refs = []
+    for number in range(12):
+        layout = wider if number // 3 % 2 else LAYOUT
+        added = [entry(named(letter), number % 2) for letter in "abc"[: 1 + number % 3]]
+        ref = write_manifest(str(tmp_path), layout, 4, added, [entry(named("d"), 1)][: number % 3])
+        refs.append(replace(ref, sequence=number))
+    refs += refs[:2]
+    together = read_manifests(str(tmp_path), refs)
+    assert together == [read_manifest(str(tmp_path), ref) for ref in refs]
+    assert len({*map(len, (one.added for one in together))}) > 1
+    assert read_manifests(str(tmp_path), []) == []
+
+
+def test_of_manifests_that_are_read_together_the_one_that_is_wrong_is_named(tmp_path: Path) -> None:
+    impossible = replace(entry(named("b")), deletes=2)
+    refs = [write_manifest(str(tmp_path), LAYOUT, 4, [one], []) for one in (entry(named("a")), impossible)]
+    with pytest.raises(CorruptTableError, match=f"{refs[1].name}.*more deletions than rows"):
+        read_manifests(str(tmp_path), refs)
+    (tmp_path / refs[0].name).unlink()
+    with pytest.raises(FileNotFoundError, match=refs[0].name):
+        read_manifests(str(tmp_path), refs)
 
 
 def test_statistics_of_every_type_survive(tmp_path: Path) -> None:

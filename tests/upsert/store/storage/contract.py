@@ -11,7 +11,7 @@ from tests.upsert.store.samples import ids_of
 from upsert.errors import TableExistsError, TableNotFoundError
 from upsert.schema import TableSchema
 from upsert.store import Table, paths
-from upsert.store.storage import put_if_absent, storage_of
+from upsert.store.storage import put_if_absent, read_each, storage_of
 
 SCHEMA = TableSchema.of({"id": pa.int64(), "name": pa.string()}, primary_key=["id"])
 WRITERS = 8
@@ -40,6 +40,10 @@ def assert_one_of_eight_writers_of_a_name_wins(uri: str, races: int) -> None:
     read = storage.read
     assert sorted(won) == sorted(f"{race}: {read(f'{folder}/{race}').decode()}" for race in range(races))
     assert len(storage.names(folder)) == races
+    files = [f"{folder}/{race}" for race in reversed(range(races))]
+    assert read_each(storage, files) == [read(file) for file in files]
+    with pytest.raises(FileNotFoundError, match="missing-1"):
+        read_each(storage, [files[0], f"{folder}/missing-1", f"{folder}/missing-2", *files])
 
 
 def assert_a_table_lives_there(new_folder: Callable[[], str]) -> Table:
