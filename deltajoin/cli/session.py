@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +18,7 @@ from rich.live import Live as LiveView
 from rich.text import Text
 
 from deltajoin.cli.command import Output
+from deltajoin.cli.java import checked_java, kept_classes
 from upsert import Catalog
 from upsert.catalog.results import (
     Done,
@@ -48,33 +46,6 @@ if TYPE_CHECKING:
     from upsert.sql.statements import Statement
 
 Found = TypeVar("Found")
-
-OLDEST: Final = 17
-"""The first version of Java that Spark 4 runs on."""
-_VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)([^"]*)"')
-
-
-def check_java(environment: Mapping[str, str]) -> None:
-    """Make sure that Spark will find a Java that it runs on: that of `JAVA_HOME`, else of `PATH`."""
-    home = environment.get("JAVA_HOME")
-    java = os.path.join(home, "bin", "java") if home else shutil.which("java", path=environment.get("PATH"))
-    where = f"JAVA_HOME = {home!r}" if home else "PATH"
-    remedy = f"install Java {OLDEST} or newer and set JAVA_HOME to its folder"
-    if java is None or not os.access(java, os.X_OK):
-        raise ConfigurationError(f"Spark needs Java {OLDEST} or newer, found none by {where}; {remedy}")
-    try:
-        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
-    except (OSError, subprocess.TimeoutExpired) as cause:
-        raise ConfigurationError(f"Java at {java!r} must tell its version, got {cause}; {remedy}") from cause
-    found = _VERSION.search(answer.stderr + answer.stdout)
-    if found is None:
-        said = (answer.stderr + answer.stdout).strip().partition("\n")[0]
-        raise ConfigurationError(f"Java at {java!r} must tell its version, got {said!r}; {remedy}")
-    if int(found[1]) < OLDEST:
-        raise ConfigurationError(
-            f"Spark needs Java {OLDEST} or newer, found Java {found[1]}{found[2]} by {where}; {remedy}"
-        )
-
 
 _NAME: Final = "spark.app.name"
 _NO_NAME: Final = "pyspark-shell"
@@ -173,10 +144,11 @@ class Session:
         # it prints a page of the JVM's stack for each error, which the command tells in one line
         PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # its workers run this, not sys.executable
-        check_java(os.environ)
+        java = checked_java(os.environ)
+        classes = kept_classes(java, os.environ, makes=sys.stdin.isatty())
         given = self._conf if self._master is None else {"spark.master": self._master} | self._conf
         builder = SparkSession.builder
-        with Console(stderr=True).status("starting Spark …"), _quiet_start(self._conf):
+        with Console(stderr=True).status("starting Spark …"), _jvm_options(self._conf, classes):
             for key, value in (unsaid(_SETTINGS, given) | given).items():
                 builder = builder.config(key, value)
             session = builder.getOrCreate()
@@ -402,13 +374,13 @@ def unsaid(settings: Mapping[str, str], given: Mapping[str, str]) -> dict[str, s
 
 
 @contextmanager
-def _quiet_start(conf: Mapping[str, str]) -> Iterator[None]:
+def _jvm_options(conf: Mapping[str, str], classes: Sequence[str]) -> Iterator[None]:
     """Without bars of progress, and without the log of a JVM that starts; what the user says counts more.
 
     An installed Spark has a configuration of its log.
     """
     given = os.environ.get(_JVM_OPTIONS)
-    own = [_NO_PROGRESS]
+    own = [_NO_PROGRESS, *classes]
     if _LOG_LEVEL not in conf and not {"SPARK_CONF_DIR", "SPARK_HOME"} & os.environ.keys():
         own.append(f"-Dlog4j2.configurationFile={_QUIET_LOG.as_uri()}")
     os.environ[_JVM_OPTIONS] = " ".join([*own, *([] if given is None else [given])])

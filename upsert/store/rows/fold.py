@@ -64,8 +64,8 @@ def naming(owner: str) -> Iterator[None]:
         yield
     except ChangelogError as cause:
         raise ChangelogError(
-            f"{owner}: {cause}, or into a table whose PRIMARY KEY tells them apart; a stream of changes may keep "
-            "all rows of each key: 'sink.materialize' = 'force'"
+            f"{owner}: {cause}, or into a table whose PRIMARY KEY tells them apart; a stream of changes may "
+            "keep all rows of each key: 'sink.materialize' = 'force'"
         ) from None
 
 

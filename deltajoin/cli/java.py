@@ -1,0 +1,126 @@
+"""The Java of a command: whether Spark runs on it, and the classes of Spark that it keeps for its next start.
+
+A JVM loads and verifies some 15 000 classes to start Spark and to plan a first query. It can keep them in a
+file (class-data sharing), which the next one maps into its memory: a first query is answered in three
+quarters of the time. The file belongs to one Java and one folder of jars; another JVM sees that, and loads
+its classes as always.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+import subprocess
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Final
+
+from upsert.errors import ConfigurationError
+
+OLDEST: Final = 17
+"""The first version of Java that Spark 4 runs on."""
+_VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)([^"]*)"')
+_SILENT: Final = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
+_USER_SAYS: Final = ("-Xshare", "SharedArchiveFile", "ArchiveClassesAtExit", "AutoCreateSharedArchive")
+_UNUSED_S: Final = 30 * 24 * 3600.0
+
+
+@dataclass(frozen=True)
+class Java:
+    """A program that Spark runs on, and what it says of its version."""
+
+    program: str
+    says: str
+
+
+def checked_java(environment: Mapping[str, str]) -> Java:
+    """The Java that Spark will find: that of `JAVA_HOME`, else of `PATH`; an error if Spark cannot use it."""
+    home = environment.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java", path=environment.get("PATH"))
+    where = f"JAVA_HOME = {home!r}" if home else "PATH"
+    remedy = f"install Java {OLDEST} or newer and set JAVA_HOME to its folder"
+    if java is None or not os.access(java, os.X_OK):
+        raise ConfigurationError(f"Spark needs Java {OLDEST} or newer, found none by {where}; {remedy}")
+    try:
+        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired) as cause:
+        raise ConfigurationError(f"Java at {java!r} must tell its version, got {cause}; {remedy}") from cause
+    says = (answer.stderr + answer.stdout).strip()
+    found = _VERSION.search(says)
+    if found is None:
+        said = says.partition("\n")[0]
+        raise ConfigurationError(f"Java at {java!r} must tell its version, got {said!r}; {remedy}")
+    if int(found[1]) < OLDEST:
+        raise ConfigurationError(
+            f"Spark needs Java {OLDEST} or newer, found Java {found[1]}{found[2]} by {where}; {remedy}"
+        )
+    return Java(os.path.realpath(java), says)
+
+
+def kept_classes(java: Java, environment: Mapping[str, str], *, makes: bool) -> list[str]:
+    """Options with which a JVM starts by the classes that an earlier one has kept; none if there are none.
+
+    If it ``makes`` them, it keeps its own when it ends, where there are none yet. Nothing is done where the
+    user has options of this kind, or where others could write into the folder: a JVM runs what it maps.
+    """
+    if any(option in environment.get("SPARK_SUBMIT_OPTS", "") for option in _USER_SAYS):
+        return []
+    folder = _folder(environment)
+    if folder is None:
+        return []
+    file = folder / f"spark-{blake2b(_identity(java).encode(), digest_size=8).hexdigest()}.jsa"
+    if _is_whole(file):
+        with suppress(OSError):
+            os.utime(file)
+        return [f"-XX:SharedArchiveFile={file}", *_SILENT]
+    if not makes:
+        return []
+    _remove_unused(folder)
+    return [f"-XX:ArchiveClassesAtExit={file}", *_SILENT]
+
+
+def _identity(java: Java) -> str:
+    """What a file of classes is good for."""
+    import pyspark
+
+    home = os.environ.get("SPARK_HOME") or os.path.dirname(pyspark.__file__)
+    jars = os.path.join(home, "jars")
+    changed = os.stat(jars).st_mtime_ns if os.path.isdir(jars) else 0
+    return "\n".join([java.program, java.says, os.path.realpath(jars), str(changed)])
+
+
+def _folder(environment: Mapping[str, str]) -> Path | None:
+    """The folder of this user alone in which such files are; None if there is none and none can be made."""
+    base = environment.get("XDG_CACHE_HOME") or os.path.join(environment.get("HOME", ""), ".cache")
+    folder = Path(base, "deltajoin", "classes")
+    if not folder.is_absolute() or re.search(r"[\s\"']", str(folder)):  # options are parted by spaces
+        return None
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.stat()
+    except OSError:
+        return None
+    is_private = found.st_uid == os.getuid() and not stat.S_IMODE(found.st_mode) & 0o022
+    return folder if is_private else None
+
+
+def _is_whole(file: Path) -> bool:
+    """Whether a JVM has written all of a file: its first bytes come last."""
+    try:
+        with file.open("rb") as content:
+            return any(content.read(4))
+    except OSError:
+        return False
+
+
+def _remove_unused(folder: Path) -> None:
+    for file in folder.glob("spark-*.jsa"):
+        with suppress(OSError):
+            if file.stat().st_mtime < time.time() - _UNUSED_S:
+                file.unlink()
