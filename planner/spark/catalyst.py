@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from planner.spark.versions import constructors
+from upsert.spark.batches import local_rows
 from upsert.spark.connect import needs_classic
 from upsert.spark.java import class_name, is_a, items_of, java_of, texts_of
 from upsert.spark.reads import is_read, read_of
@@ -101,12 +102,7 @@ class Catalyst:
 
     def local(self, rows: pa.Table, leaf: JavaObject, schema: StructType) -> JavaObject:
         """Some rows as a leaf of a plan, with the columns of another one of this schema."""
-        data = None
-        if rows.num_rows:
-            # Spark drops all that follows a record batch without rows
-            made = self.session.createDataFrame(rows.combine_chunks(), schema)
-            data = made._jdf.queryExecution().analyzed().data()
-        return self.local_relation(leaf, data)
+        return self.local_relation(leaf, local_rows(self.session, rows, schema) if rows.num_rows else None)
 
     def local_relation(self, leaf: JavaObject, data: JavaObject | None) -> JavaObject:
         """Rows as Spark has them, or none, as a leaf of a plan with the columns of another one."""

@@ -21,11 +21,13 @@ from upsert.arrays import one_array
 from upsert.blobs import rows_of_blobs
 from upsert.errors import SchemaError
 from upsert.spark.connect import is_connect
+from upsert.spark.java import class_name
+from upsert.spark.settings import copy_of
 from upsert.store.files.formats.base import retyped
 from upsert.store.rows.conform import cast_to
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 T = TypeVar("T", pa.Array, pa.ChunkedArray)
 
@@ -75,6 +77,29 @@ def table_for_spark(rows: pa.Table) -> pa.Table:
     """Rows, all in one batch, as ``createDataFrame`` takes them."""
     columns = [_in_spark(column) for column in rows.columns]
     return pa.table(columns, names=rows.column_names).combine_chunks()
+
+
+_MOST_IN_A_PLAN: Final = "spark.sql.execution.arrow.localRelationThreshold"
+
+
+def local_rows(spark: SparkSession, rows: pa.Table, schema: StructType) -> Any:
+    """Some rows, at least one, as a leaf of a plan has them in the JVM, however many bytes they are.
+
+    A session leaves more than 48 MB of ``createDataFrame``, or what it is told, to tasks.
+
+    >>> from pyspark.sql.types import StructType
+    >>> local_rows(spark, pa.table({"id": [1, 2]}), StructType.fromDDL("id BIGINT")).size()
+    2
+    """
+    given = rows.combine_chunks()  # Spark drops all that follows a record batch without rows
+
+    def leaf(session: SparkSession) -> Any:
+        return session.createDataFrame(given, schema)._jdf.queryExecution().analyzed()
+
+    found = leaf(spark)
+    if class_name(found) != "LocalRelation":
+        found = leaf(copy_of(spark, {_MOST_IN_A_PLAN: str((1 << 63) - 1)}))
+    return found.data()
 
 
 def _in_spark(column: T) -> T:

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from upsert.spark.batches import arrow_of
+from upsert.spark.batches import arrow_of, local_rows
 from upsert.spark.java import class_name, items_of, java_of, texts_of
 from upsert.store.rows.computed import InArrow
 
@@ -182,9 +182,7 @@ class PlannedBatch:
         def over(node: Any) -> Any:
             if class_name(node) in _PLANNED_ROW_BY_ROW:
                 return node.withNewChildren(seq([over(node.child())]))
-            # Spark drops all that follows a record batch without rows
-            given = spark.createDataFrame(rows.combine_chunks(), schema)
-            data = given._jdf.queryExecution().analyzed().data()
+            data = local_rows(spark, rows, schema)
             return logical.LocalRelation(node.output(), data, False, jvm.scala.Option.empty())
 
         plan = over(self._execution.optimizedPlan())
@@ -212,8 +210,7 @@ class PlannedBatch:
             for own, row in zip(figures, observed, strict=True):
                 # a time without a zone is none of the session's zone
                 schema = from_arrow_schema(row.schema, prefer_timestamp_ntz=True)
-                given = spark.createDataFrame(row, schema)._jdf.queryExecution().analyzed().data()
-                own.setValueIfOnDriverSide(given.head())
+                own.setValueIfOnDriverSide(local_rows(spark, row, schema).head())
 
     def over(self, frame: DataFrame) -> DataFrame:
         """What the query makes of a batch that has the columns of its source."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from pyspark.sql import SparkSession
@@ -48,6 +49,18 @@ def configure(spark: SparkSession) -> SparkSession:
         if not has_setting(spark, key):
             spark.conf.set(key, value)
     return spark
+
+
+def copy_of(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
+    """A copy of a classic session, with other settings.
+
+    >>> copy_of(spark, {"spark.sql.ansi.enabled": "false"}).conf.get("spark.sql.ansi.enabled")
+    'false'
+    """
+    own = type(spark)(spark.sparkContext, spark._jsparkSession.cloneSession())
+    for name, value in settings.items():
+        own.conf.set(name, value)
+    return own
 
 
 def has_setting(spark: SparkSession, key: str) -> bool:

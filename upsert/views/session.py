@@ -7,13 +7,14 @@ its own. The only file of this folder that reaches the JVM.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from upsert.registration import register
 from upsert.spark.connect import is_connect
 from upsert.spark.java import is_a, items_of, java_of
+from upsert.spark.settings import copy_of
 from upsert.sql.volatile import functions_in, of_more_than_tables
 
 if TYPE_CHECKING:
@@ -33,19 +34,12 @@ def own_session(spark: SparkSession, *, zone: str, is_ansi: bool) -> SparkSessio
     register(spark)
     wanted = {_ZONE: zone, _ANSI: str(is_ansi).lower()}
     if not is_connect(spark):
-        return _copy(spark, wanted)
+        return copy_of(spark, wanted)
     if settings(spark) == (zone, is_ansi):
         return spark  # its server forgets a copy that rests for an hour
     client: Any = spark
     own: SparkSession = client.cloneSession()
     for name, value in wanted.items():
-        own.conf.set(name, value)
-    return own
-
-
-def _copy(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
-    own = type(spark)(spark.sparkContext, spark._jsparkSession.cloneSession())
-    for name, value in settings.items():
         own.conf.set(name, value)
     return own
 
@@ -63,7 +57,7 @@ _SMALL: Final = {
 
 def small_session(spark: SparkSession) -> SparkSession:
     """A copy of a session for plans over few rows, all of them in the plan: one task computes each."""
-    return _copy(spark, _SMALL)
+    return copy_of(spark, _SMALL)
 
 
 def settings_of(spark: SparkSession) -> str:

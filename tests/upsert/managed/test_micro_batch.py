@@ -3,7 +3,7 @@
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -198,11 +198,18 @@ def test_what_is_observed_is_told_in_both_ways(spark: SparkSession, tmp_path: Pa
     assert of_driver[-1] == {"read": {"rows": 0}, "kept": {"sum": None, "last": None, "ids": []}}
 
 
-def test_plans_that_spark_changes_while_they_run_tell_the_same(
-    spark: SparkSession, tmp_path: Path, way: Way
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"spark.sql.adaptive.enabled": "true", "spark.sql.adaptive.forceApply": "true"},
+        {"spark.sql.execution.arrow.localRelationThreshold": "0b"},
+    ],
+    ids=["plans that Spark changes while they run", "no rows in plans"],
+)
+def test_settings_of_plans_change_nothing(
+    spark: SparkSession, tmp_path: Path, way: Way, settings: Mapping[str, str]
 ) -> None:
     source, sink = source_of(tmp_path), Table.create(tmp_path / "sink", MULTISET)
-    settings = {"spark.sql.adaptive.enabled": "true", "spark.sql.adaptive.forceApply": "true"}
     before = {key: spark.conf.get(key, None) for key in settings}
     for key, value in settings.items():
         spark.conf.set(key, value)
