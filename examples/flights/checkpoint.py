@@ -37,10 +37,16 @@ class Checkpoint:
     def offset(self) -> dict[str, Any] | None:
         """The source's offset at the end of the newest complete micro-batch, None if there is none."""
         committed = self.committed
-        if committed is None:
+        return None if committed is None else self.offset_of(committed)
+
+    def offset_of(self, number: int) -> dict[str, Any] | None:
+        """The source's offset at the end of a micro-batch, None if Spark keeps it no longer."""
+        try:
+            text = (self.path / "offsets" / str(number)).read_text()
+        except FileNotFoundError:
             return None
         # one line each: the log's version, metadata of the batch, the offset of the one source
-        _version, _metadata, offset = (self.path / "offsets" / str(committed)).read_text().splitlines()
+        _version, _metadata, offset = text.splitlines()
         found: dict[str, Any] = json.loads(offset)
         return found
 

@@ -90,7 +90,8 @@ class Progress:
         queries: the queries of the driver, by name.
         elapsed: time of the last update in seconds.
         killed: when and where the driver was killed.
-        joined: changes up to which the join of the tables has committed its result.
+        joined: changes of which the join of the tables has committed the result.
+        largest: the micro-batch that has joined most changes, and how many these are.
         checkpoint_bytes: of all queries.
     """
 
@@ -102,6 +103,7 @@ class Progress:
     written: Written | None = None
     killed: str = ""
     joined: int = 0
+    largest: tuple[QueryBatch, int] | None = None
     checkpoint_bytes: int = 0
     rate_in: Rate = field(default_factory=Rate)
     rate_out: Rate = field(default_factory=Rate)
@@ -135,11 +137,11 @@ class Progress:
                 self.queries[message.query].batches[message.number] = message
                 self.rate_out.add(self.elapsed, sum(query.rows for query in self.queries.values()))
 
-    def joined_up_to(self, flights_snapshot: int, weather_snapshot: int) -> None:
-        """Note the snapshots of flights and weather up to which the join has committed its result."""
+    def changes_until(self, flights_snapshot: int, weather_snapshot: int) -> int:
+        """Changes of flights and weather that are written until a snapshot of each."""
         flights = bisect_right(self._history, flights_snapshot, key=lambda step: step.flights_snapshot)
         weather = bisect_right(self._history, weather_snapshot, key=lambda step: step.weather_snapshot)
-        self.joined = (self._history[flights - 1].flights if flights else 0) + (
+        return (self._history[flights - 1].flights if flights else 0) + (
             self._history[weather - 1].weather if weather else 0
         )
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from deltajoin.spark.offsets import JoinOffset
 from examples.flights import tables, tables_view
 from examples.flights.compare import Comparison, compare, expected_join
+from examples.flights.messages import QueryBatch
 from examples.flights.processes import Child
 from examples.flights.progress import Progress
 from examples.flights.queries import JOIN
@@ -39,17 +41,30 @@ class TablesRun(Run[Comparison]):
     def look(self, progress: Progress) -> None:
         """Note the size of the checkpoint, and the changes that have been joined."""
         progress.checkpoint_bytes = self.checkpoints[JOIN.name].size
-        flights, weather, *_ = (_snapshot(version) for _, version in self._joined_versions())
-        progress.joined_up_to(flights, weather)
+        progress.joined = self._joined(progress, self.checkpoints[JOIN.name].offset)
 
     def have_caught_up(self) -> bool:
         """Whether the join's committed versions of all tables have nothing after them."""
-        return all(table.advance(version) == version for table, version in self._joined_versions())
+        versions = self._versions(self.checkpoints[JOIN.name].offset)
+        return all(table.advance(version) == version for table, version in versions)
 
-    def _joined_versions(self) -> list[tuple[Table, Version]]:
-        """The joined tables, and the versions of them that the newest complete micro-batch has reached."""
-        found = self.checkpoints[JOIN.name].offset
-        reached = {} if found is None else versions_in(found)
+    def _joined(self, progress: Progress, offset: dict[str, Any] | None) -> int:
+        """Changes that are joined at an offset of the join."""
+        flights, weather, *_ = (_snapshot(version) for _, version in self._versions(offset))
+        return progress.changes_until(flights, weather)
+
+    def _largest(self, progress: Progress) -> tuple[QueryBatch, int] | None:
+        """The micro-batch with most changes, and how many, of those whose offsets Spark still keeps."""
+        checkpoint, found = self.checkpoints[JOIN.name], list[tuple[QueryBatch, int]]()
+        for number, batch in progress.queries[JOIN.name].batches.items():
+            before, after = checkpoint.offset_of(number - 1), checkpoint.offset_of(number)
+            if after is not None and (before is not None or not number):
+                found.append((batch, self._joined(progress, after) - self._joined(progress, before)))
+        return max(found, key=lambda one: one[1], default=None)
+
+    def _versions(self, offset: dict[str, Any] | None) -> list[tuple[Table, Version]]:
+        """The joined tables, and the versions of them that an offset says."""
+        reached = {} if offset is None else versions_in(offset)
         joined = (self._catalog.table(name) for name in tables.SOURCES)
         return [(table, reached.get(table.uuid, Version.EMPTY)) for table in joined]
 
@@ -60,6 +75,7 @@ class TablesRun(Run[Comparison]):
 
     def show_end(self, console: Console, progress: Progress, result: Comparison, *, is_kept: bool) -> bool:
         """Print figures, the comparison and some rows."""
+        progress.largest = self._largest(progress)
         tables_view.show_figures(console, progress)
         tables_view.show_comparison(console, result)
         joined = self._catalog.table(tables.JOINED).snapshot().scan()

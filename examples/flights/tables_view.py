@@ -87,10 +87,11 @@ def _figures(progress: Progress) -> Iterable[tuple[str, str]]:
     yield "of these taken back (-U, -D)", f"{join.deletes:,}"
     yield "micro-batches", f"{len(join.batches):,}"
     yield "median time of a micro-batch", f"{join.median_seconds:.2f} s"
-    if join.batches:
-        largest = max(join.batches.values(), key=lambda batch: batch.rows)
-        yield "largest micro-batch", f"{largest.rows:,} rows changed in {largest.seconds:.2f} s"
     yield "changes joined a second of work", f"{progress.changes / max(busy, 1e-9):,.0f}"
+    if progress.largest is not None:
+        batch, changes = progress.largest
+        yield "largest micro-batch", f"{changes:,} changes in {batch.seconds:.2f} s"
+        yield "changes joined a second in it", f"{changes / max(batch.seconds, 1e-9):,.0f}"
     yield "Spark's join state at the end", _state_bytes(join)
     yield "checkpoint at the end", size(progress.checkpoint_bytes)
     yield "whole run", f"{progress.elapsed:.0f} s"

@@ -46,7 +46,8 @@ def test_the_offset_is_that_of_the_newest_complete_batch(checkpoint: Checkpoint)
     for batch in range(9, 11):
         commit(checkpoint, batch)
     assert (checkpoint.planned, checkpoint.committed) == (11, 10)
-    assert checkpoint.offset == {"versions": ["10"]}
+    assert checkpoint.offset == {"versions": ["10"]} == checkpoint.offset_of(10)
+    assert checkpoint.offset_of(8) is None
 
 
 def test_size_is_that_of_all_files(checkpoint: Checkpoint) -> None:

@@ -53,7 +53,7 @@ def test_a_repeated_micro_batch_counts_once(half_way: Progress) -> None:
 def test_joined_changes_are_those_up_to_the_snapshots_that_the_query_has_reached(
     half_way: Progress, flights_snapshot: int, weather_snapshot: int, joined: int
 ) -> None:
-    half_way.joined_up_to(flights_snapshot, weather_snapshot)
+    half_way.joined = half_way.changes_until(flights_snapshot, weather_snapshot)
     assert half_way.joined == joined
 
 
