@@ -114,7 +114,8 @@ class JoinStep:
         for part in reader.partitions(self.start, self.end):
             began = time.process_time()
             for batch in reader.read(part):
-                blobs[batch.column(0)[0].as_py()].append(batch.column(1)[0].as_buffer())
+                for shard, blob in zip(batch.column(0).to_pylist(), batch.column(1), strict=True):
+                    blobs[shard].append(blob.as_buffer())
             reading.append(time.process_time() - began)
         for shard, own in blobs.items():
             began = time.process_time()

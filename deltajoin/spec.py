@@ -318,7 +318,7 @@ class DeltaJoinSpec:
         )
         return (*of_tables, *map(present_name, self.present))
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """A short hash of what the join means and how its offsets are written.
 

@@ -30,25 +30,32 @@ BLOB_COLUMN: Final = "blob"
 _PACK_BYTES: Final = 32 << 20
 _ROWS_PER_BATCH: Final = 100_000
 _ABOUT: Final = b"upsert"
+_END: Final = b"\xff\xff\xff\xff\0\0\0\0"
+"""The end of a stream of Arrow."""
 
 
-def to_blobs(rows: pa.Table, about: Mapping[str, Any], *, blob_bytes: int = BLOB_BYTES) -> Iterator[bytes]:
+def to_blobs(
+    rows: pa.Table, about: Mapping[str, Any] | bytes, *, blob_bytes: int = BLOB_BYTES
+) -> Iterator[bytes]:
     """The rows, if any, as blobs of about ``blob_bytes`` at most, in order; each carries ``about`` as JSON.
 
-    A single row may exceed ``blob_bytes``.
+    A single row may exceed ``blob_bytes``. For many tables of one schema ``about`` may be their ``head``.
 
     >>> (blob,) = to_blobs(pa.table({"k": [1, 2]}), {"side": 1})
     >>> rows, about = from_blob(blob)
     >>> rows.to_pydict(), about
     ({'k': [1, 2]}, {'side': 1})
     """
-    schema = rows.schema.with_metadata({_ABOUT: json.dumps(about).encode()})
+    beginning = about if isinstance(about, bytes) else head(rows.schema, about)
     count = max(1, rows.num_rows * blob_bytes // max(rows.nbytes, 1))
     for batch in rows.combine_chunks().to_batches(max_chunksize=count):
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, schema) as writer:
-            writer.write_batch(batch)
-        yield sink.getvalue().to_pybytes()
+        yield b"".join((beginning, batch.serialize(), _END))
+
+
+def head(schema: pa.Schema, about: Mapping[str, Any]) -> bytes:
+    """What blobs of a schema begin with, which carry something; no column of it has a dictionary."""
+    found: bytes = schema.with_metadata({_ABOUT: json.dumps(about).encode()}).serialize().to_pybytes()
+    return found
 
 
 def from_blob(blob: bytes | pa.Buffer) -> tuple[pa.Table, dict[str, Any]]:
@@ -57,21 +64,35 @@ def from_blob(blob: bytes | pa.Buffer) -> tuple[pa.Table, dict[str, Any]]:
     Raises:
         BrokenPayloadError: the bytes are none.
     """
+    rows, text = rows_and_label(blob)
+    try:
+        about = json.loads(text)
+        if not isinstance(about, dict):
+            raise ValueError(f"it carries {about!r}")
+    except ValueError as cause:
+        raise _broken(blob, cause) from cause
+    return rows, about
+
+
+def rows_and_label(blob: bytes | pa.Buffer) -> tuple[pa.Table, bytes]:
+    """The rows of a blob, and the text of what it carries; errors are those of ``from_blob``."""
     try:
         with pa.ipc.open_stream(blob) as reader:
             rows = reader.read_all()
         rows.validate()
         # a text may be no valid UTF-8: to Spark it is the bytes that it is
         pa.Table.from_arrays(list(map(_as_bytes, rows.columns)), names=rows.column_names).validate(full=True)
-        about = json.loads((rows.schema.metadata or {})[_ABOUT])
-        if not isinstance(about, dict):
-            raise ValueError(f"it carries {about!r}")
+        label = (rows.schema.metadata or {})[_ABOUT]
     except (pa.ArrowException, OSError, ValueError, KeyError) as cause:
-        raise BrokenPayloadError(
-            f"rows on their way must come as Arrow streams from the task that sent them, got {len(blob)} "
-            f"bytes that are none ({cause}); run the micro-batch again"
-        ) from cause
-    return rows.replace_schema_metadata(None), about
+        raise _broken(blob, cause) from cause
+    return rows.replace_schema_metadata(None), label
+
+
+def _broken(blob: bytes | pa.Buffer, cause: Exception) -> BrokenPayloadError:
+    return BrokenPayloadError(
+        f"rows on their way must come as Arrow streams from the task that sent them, got {len(blob)} "
+        f"bytes that are none ({cause}); run the micro-batch again"
+    )
 
 
 def _as_bytes(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -71,6 +71,26 @@ def with_row_kind(rows: pa.Table, kinds: int | npt.NDArray[np.integer[Any]]) -> 
     return rows.append_column(KIND_FIELD, column)
 
 
+def places(kinds: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.int8]:
+    """The place in `every_kind` of each kind in an Arrow string column.
+
+    Raises:
+        ChangelogError: a kind is NULL or none of ``+I``, ``-U``, ``+U``, ``-D``.
+
+    >>> places(pa.array(["+I", "-D"])).tolist()
+    [0, 3]
+    """
+    codes = pc.index_in(kinds, value_set=every_kind())
+    if codes.null_count:
+        unknown = pc.filter(kinds, pc.is_null(codes))[0].as_py()
+        raise ChangelogError(
+            f"{ROW_KIND_COLUMN} must be one of {[kind.value for kind in RowKind]}, got {unknown!r}"
+        )
+    position = codes.combine_chunks() if isinstance(codes, pa.ChunkedArray) else codes
+    found: npt.NDArray[np.int8] = position.to_numpy(zero_copy_only=False).astype(np.int8)
+    return found
+
+
 def signs(kinds: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.int8]:
     """The sign of each kind in an Arrow string column.
 
@@ -80,12 +100,5 @@ def signs(kinds: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.int8]:
     >>> signs(pa.array(["+I", "-D"])).tolist()
     [1, -1]
     """
-    codes = pc.index_in(kinds, value_set=every_kind())
-    if codes.null_count:
-        unknown = pc.filter(kinds, pc.is_null(codes))[0].as_py()
-        raise ChangelogError(
-            f"{ROW_KIND_COLUMN} must be one of {[kind.value for kind in RowKind]}, got {unknown!r}"
-        )
-    position = codes.combine_chunks() if isinstance(codes, pa.ChunkedArray) else codes
-    found: npt.NDArray[np.int8] = SIGNS[position.to_numpy(zero_copy_only=False)]
+    found: npt.NDArray[np.int8] = SIGNS[places(kinds)]
     return found

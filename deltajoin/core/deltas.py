@@ -13,7 +13,6 @@ from typing import Final, assert_never
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from deltajoin.core.codes import Ints, KeyChunks, equal_pairs, have_values, numbers_of_keys
 from deltajoin.core.plans import (
@@ -44,7 +43,7 @@ from deltajoin.expressions import Condition
 from upsert.arrays import Mask
 from upsert.conditions import evaluate as conditions
 from upsert.errors import ChangelogError
-from upsert.rowkind import DELETE, INSERT, every_kind
+from upsert.rowkind import DELETE, INSERT
 
 
 @dataclass(frozen=True)
@@ -127,8 +126,7 @@ class PathVersions:
         match plan:
             case LeafDelta(table):
                 if changes.rows.num_rows:
-                    kinds = pc.index_in(changes.kinds, every_kind()).to_numpy().astype(np.int8)
-                    yield Bundle.of({table: TablePart.all_of(changes.images)}, kinds)
+                    yield Bundle.of({table: TablePart.all_of(changes.images)}, changes.kinds)
             case WhereDelta(child, condition):
                 for rows in self.changes(child, changes):
                     yield rows.where(fulfilled(rows, (), condition))

@@ -20,7 +20,10 @@ from deltajoin.core.codes import Ints, codes_of_keys, common_key_type
 from deltajoin.core.plans import Equal, Source
 from deltajoin.expressions import Ref
 from upsert.arrays import Mask, one_array
-from upsert.rowkind import ROW_KIND_COLUMN, SIGNS, signs
+from upsert.rowkind import ROW_KIND_COLUMN, SIGNS, places
+
+Kinds = npt.NDArray[np.int8]
+"""Positions in ``upsert.rowkind.every_kind()``."""
 
 Signs = npt.NDArray[np.int8]
 
@@ -36,15 +39,15 @@ class Changes:
         """The rows without their kinds."""
         return self.rows.drop_columns([ROW_KIND_COLUMN])
 
-    @property
-    def kinds(self) -> pa.ChunkedArray:
+    @cached_property
+    def kinds(self) -> Kinds:
         """Kind of each row."""
-        return self.rows.column(ROW_KIND_COLUMN)
+        return places(self.rows.column(ROW_KIND_COLUMN))
 
     @cached_property
     def signs(self) -> Signs:
         """Sign of each row."""
-        return signs(self.kinds)
+        return SIGNS[self.kinds]
 
     def take(self, positions: Ints) -> Changes:
         """The rows at these positions."""
@@ -60,9 +63,6 @@ PROBE: Final = -1
 
 PADDED: Final = -1
 """Position of a missing part: the row has NULLs instead."""
-
-Kinds = npt.NDArray[np.int8]
-"""Positions in ``upsert.rowkind.every_kind()``."""
 
 Marks = npt.NDArray[np.uint8]
 

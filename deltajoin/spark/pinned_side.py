@@ -2,27 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 
 from deltajoin.core.codes import Ints
 from deltajoin.core.deltas import Match
 from upsert import types
 from upsert.schema import Column, TableSchema
-from upsert.store.read.pinned_columns import PinnedColumns, PinnedWhere
+from upsert.store.read.pinned_columns import PinnedColumns, PinnedWhere, unaltered
 from upsert.store.read.shares import KeyShare
 from upsert.store.read.snapshot import AtVersion
 from upsert.store.table import Table
 from upsert.store.version import Version
 
-_POSITION: Final = "\0position"
 _UNUSED: Final = "\0"
 """Begins the name of a column that the query does not use: no column of a table can have such a name."""
+
+
+class ColumnsNow(NamedTuple):
+    """Some columns of the query as one definition of their table has them.
+
+    Attributes:
+        pinned: as they were when the query began.
+        names: what they are called by now.
+        are_same: whether they have the names and types of then.
+    """
+
+    pinned: PinnedColumns
+    names: tuple[str, ...]
+    are_same: bool
+
+    def restored(self, rows: pa.Table, schema: TableSchema) -> pa.Table:
+        """Rows of the columns as the definition with this schema has them, in the form that they had then."""
+        return rows if self.are_same else self.pinned.restored(rows, schema)
 
 
 @dataclass(frozen=True)
@@ -38,8 +54,8 @@ class PinnedSide:
         return TableSchema(self.columns)
 
     @cached_property
-    def _named(self) -> dict[tuple[int, tuple[str, ...]], tuple[str, ...]]:
-        """What columns are called, by the version of the table's definition."""
+    def _known(self) -> dict[tuple[int, tuple[str, ...]], ColumnsNow]:
+        """What was found of columns, by the version of the table's definition."""
         return {}
 
     @property
@@ -59,11 +75,25 @@ class PinnedSide:
 
     def names_now(self, columns: Sequence[str]) -> tuple[str, ...]:
         """What some columns of the query are called by now."""
+        return self._now(columns).names
+
+    def _now(self, columns: Sequence[str]) -> ColumnsNow:
         definition = self.table.definition
         known_by = definition.version, tuple(columns)
-        if (found := self._named.get(known_by)) is None:
-            found = self._named[known_by] = self._pinned(columns).names_in(definition.schema)
+        if (found := self._known.get(known_by)) is None:
+            pinned = PinnedColumns.named(self.schema, columns, f"table {self.table.name!r}")
+            names, are_same = pinned.names_in(definition.schema), pinned.are_in(definition.schema)
+            found = self._known[known_by] = ColumnsNow(pinned, names, are_same)
         return found
+
+    def _read(self, columns: Sequence[str], read: Callable[[tuple[str, ...]], pa.Table]) -> pa.Table:
+        """What ``read`` gives for the columns' present names, under the names and types of old."""
+
+        def restored(schema: TableSchema) -> pa.Table:
+            now = self._now(columns)
+            return now.restored(read(now.names), schema)
+
+        return unaltered(self.table, restored)
 
     def where_now(self, where: Any) -> Any:
         """Filters with the present names of their columns."""
@@ -97,8 +127,8 @@ class PinnedSide:
 
         Those of other keys than the ``share``'s may be among them.
         """
-        return self._pinned(columns).read(
-            self.table,
+        return self._read(
+            columns,
             lambda names: self.table.changes_between(
                 start,
                 end,
@@ -118,10 +148,7 @@ class PinnedSide:
 
     def scan(self, version: Version, columns: Sequence[str], where: Any = None) -> pa.Table:
         """The rows at a version, as ``AtVersion.scan`` gives them."""
-        pinned = self._pinned(columns)
-        return pinned.read(
-            self.table, lambda names: self.table.at(version).scan(names, self.where_now(where))
-        )
+        return self._read(columns, lambda names: self.table.at(version).scan(names, self.where_now(where)))
 
     def match(self, version: Version, where: Any, images: pa.Schema) -> Match:
         """Lookups at a version, among the rows for which ``where`` is true, with the types of ``images``."""
@@ -135,30 +162,38 @@ class PinnedSide:
             return found
 
         def match(by: Sequence[str], keys: pa.Table, select: Sequence[str]) -> tuple[Ints, pa.Table]:
-            def read(names: tuple[str, ...]) -> pa.Table:
+            def read(schema: TableSchema) -> tuple[Ints, pa.Table]:
+                now = self._now(select or by)
                 positions, rows = at_version().match(
-                    self.names_now(by), self._keys_now(by, keys), select=names, where=self.where_now(where)
+                    self.names_now(by),
+                    self._keys_now(by, keys),
+                    select=now.names,
+                    where=self.where_now(where),
                 )
-                return rows.append_column(_POSITION, pa.array(positions, pa.int64()))
+                return positions, now.restored(rows, schema)
 
-            rows = self._pinned(select or by).read(self.table, read)
-            positions = rows.column(_POSITION).to_numpy().astype(np.int64, copy=False)
-            return positions, rows.select(list(select)).cast(pa.schema([images.field(n) for n in select]))
+            positions, rows = unaltered(self.table, read)
+            chosen = rows.columns[: len(select)]
+            return positions, pa.Table.from_arrays(chosen, schema=_some(images, select))
 
         return match
 
-    def _pinned(self, columns: Sequence[str]) -> PinnedColumns:
-        return PinnedColumns.named(self.schema, columns, f"table {self.table.name!r}")
-
     def _keys_now(self, by: Sequence[str], keys: pa.Table) -> pa.Table:
         """Keys under the present names of their columns; those of a column that has become wider are cast."""
+        now = self._now(by)
+        if now.are_same:
+            return keys
         arrays = []
-        for name, now in zip(by, self.names_now(by), strict=True):
-            type_, values = self.table.schema.type_of(now), keys.column(name)
+        for name, name_now in zip(by, now.names, strict=True):
+            type_, values = self.table.schema.type_of(name_now), keys.column(name)
             is_cast = values.type != type_ and types.widens(values.type, type_)
             arrays.append(values.cast(type_) if is_cast else values)
-        return pa.table(arrays, names=list(self.names_now(by)))
+        return pa.table(arrays, names=list(now.names))
 
     def _name_then(self, now: str) -> str:
         number = self.table.schema.column(now).id
         return next((c.name for c in self.columns if c.id == number), f"{_UNUSED}{number}")
+
+
+def _some(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
+    return schema if schema.names == list(names) else pa.schema([schema.field(name) for name in names])

@@ -15,9 +15,11 @@ stateful operators that wrote it: for a change from or to this form see ``deltaj
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -28,7 +30,7 @@ from deltajoin.core.rows import Changes
 from deltajoin.spark.offsets import JoinStep
 from deltajoin.spark.tables import JoinedTables, output_type
 from deltajoin.spec import DeltaJoinSpec
-from upsert.blobs import BLOB_COLUMN, from_blob, to_blobs
+from upsert.blobs import BLOB_COLUMN, rows_and_label, to_blobs
 from upsert.codec import MAY_BE_MISSING, Jsonable
 from upsert.errors import BrokenPayloadError, ConfigurationError
 from upsert.managed.task_counts import add
@@ -58,8 +60,16 @@ class Payload(NamedTuple):
 
 def decode(blob: bytes | pa.Buffer) -> Payload:
     """The changes in a blob, which must be one of a delta join."""
-    rows, about = from_blob(blob)
+    rows, text = rows_and_label(blob)
+    return Payload(_label(text), rows)
+
+
+@lru_cache(maxsize=256)
+def _label(text: bytes) -> BlobLabel:
+    """What the text of a label says; all blobs of a table have the same one."""
+    about: Any = text
     try:
+        about = json.loads(text)
         label = BlobLabel.from_json(about)
         if not 0 <= label.table < len(label.step.old):
             raise ValueError(f"there is no table {label.table!r}")
@@ -68,7 +78,7 @@ def decode(blob: bytes | pa.Buffer) -> Payload:
             "delta join: a shard must get changes from the join's own source, got rows labelled "
             f"{about!r} ({cause}); run the micro-batch again"
         ) from cause
-    return Payload(label, rows)
+    return label
 
 
 def join_blobs(
@@ -87,7 +97,8 @@ def join_blobs(
 
 
 def _one_step(payloads: list[Payload], spec: DeltaJoinSpec) -> JoinStep:
-    steps = {(payload.label.fingerprint, payload.label.step) for payload in payloads}
+    labels = {id(payload.label): payload.label for payload in payloads}.values()
+    steps = {(label.fingerprint, label.step) for label in labels}
     fingerprint, step = payloads[0].label.fingerprint, payloads[0].label.step
     if len(steps) != 1 or fingerprint != spec.fingerprint or len(step.old) != len(spec.tables):
         raise BrokenPayloadError(

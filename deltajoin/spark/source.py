@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, Self
@@ -36,7 +36,7 @@ from deltajoin.spark.offsets import JoinOffset, JoinStep, Versions
 from deltajoin.spark.shuffled import BLOBS, SHARD_COLUMN, BlobLabel, JoinShard, sharded
 from deltajoin.spark.tables import JoinedTables, output_type
 from deltajoin.spec import DeltaJoinSpec
-from upsert.blobs import BLOB_COLUMN, to_blobs
+from upsert.blobs import BLOB_BYTES, BLOB_COLUMN, head, to_blobs
 from upsert.errors import ConfigurationError
 from upsert.managed.options import DEFAULT_LEASE_MS
 from upsert.managed.stepping import CONSUMER, Offset, SharedStep, SteppingReader, StepSource, size_of
@@ -307,17 +307,40 @@ class ChangesReader(_JoinStepReader):
         ]
 
     def read(self, partition: BucketChanges) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
-        """The bucket's changes as blobs, one row each: ones of several megabytes are enough for a batch."""
+        """The bucket's changes as blobs, a row each."""
         begin_task()
         tables, table = JoinedTables.open(self._spec, partition.step.tables), partition.table
         changes = tables.consolidated(
             table, [tables.bucket_changes(partition.step, table, [partition.bucket])]
         )
         label = BlobLabel(self._spec.fingerprint, partition.step, table, self._options.counter).to_json()
-        for shard, part in tables.by_shard(table, changes.rows):
-            for blob in to_blobs(part, label):
-                columns = [pa.array([shard], pa.int32()), pa.array([blob], pa.binary())]
-                yield pa.record_batch(columns, schema=_BLOB_ROWS)
+        beginning = head(changes.rows.schema, label)
+        blobs = (
+            (shard, blob)
+            for shard, part in tables.by_shard(table, changes.rows)
+            for blob in to_blobs(part, beginning)
+        )
+        yield from _batches(blobs)
+
+
+def _batches(blobs: Iterable[tuple[int, bytes]]) -> Iterator[pa.RecordBatch]:
+    """Shards and their blobs, in batches of about as many bytes as one blob may have."""
+    waiting: list[tuple[int, bytes]] = []
+    size = 0
+    for shard, blob in blobs:
+        if waiting and size + len(blob) > BLOB_BYTES:
+            yield _batch(waiting)
+            waiting, size = [], 0
+        waiting.append((shard, blob))
+        size += len(blob)
+    if waiting:
+        yield _batch(waiting)
+
+
+def _batch(blobs: Sequence[tuple[int, bytes]]) -> pa.RecordBatch:
+    shards, content = zip(*blobs, strict=True)
+    columns = [pa.array(shards, pa.int32()), pa.array(content, pa.binary())]
+    return pa.record_batch(columns, schema=_BLOB_ROWS)
 
 
 SLICE_ROWS: Final = 500_000

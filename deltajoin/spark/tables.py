@@ -207,12 +207,23 @@ class JoinedTables:
 
     def images(self, table: int) -> pa.Schema:
         """Arrow schema of a table's rows as the join carries them: the selected columns, all nullable."""
-        schema = self.sides[table].schema
-        return pa.schema([pa.field(name, schema.type_of(name)) for name in self.spec.tables[table].select])
+        return self._images[table]
+
+    @cached_property
+    def _images(self) -> tuple[pa.Schema, ...]:
+        parts = zip(self.sides, self.spec.tables, strict=True)
+        return tuple(
+            pa.schema([pa.field(name, side.schema.type_of(name)) for name in part.select])
+            for side, part in parts
+        )
 
     def changes(self, table: int) -> pa.Schema:
         """Arrow schema of a table's changes: its images, then ``_row_kind``."""
-        return self.images(table).append(pa.field(ROW_KIND_COLUMN, pa.string()))
+        return self._changes[table]
+
+    @cached_property
+    def _changes(self) -> tuple[pa.Schema, ...]:
+        return tuple(images.append(pa.field(ROW_KIND_COLUMN, pa.string())) for images in self._images)
 
     def match(self, table: int, version: Version) -> Match:
         """Lookups in one of the tables at a version."""
@@ -281,7 +292,7 @@ class JoinedTables:
         # Each signed row by itself: an update may leave, enter or stay within the filter.
         passed = parse_where(part.where, side.schema).apply(changed)
         schema = self.changes(table)
-        rows = passed.select(schema.names).combine_chunks().cast(schema)
+        rows = pa.Table.from_arrays(passed.select(schema.names).columns, schema=schema)
         usable = have_values(rows, needed_keys(self.spec.tree, table))
         return rows if usable.all() else rows.filter(pa.array(usable))
 
@@ -357,7 +368,7 @@ class JoinedTables:
     def consolidated(self, table: int, parts: Sequence[pa.Table]) -> Changes:
         """Changes of a table that were read bucket by bucket, without rows that cancel."""
         part, side = self.spec.tables[table], self.sides[table]
-        rows = pa.concat_tables([self.changes(table).empty_table(), *parts]).combine_chunks()
+        rows = pa.concat_tables(parts or [self.changes(table).empty_table()]).combine_chunks()
         # Images that hold the whole primary key are consolidated already: each key is in one bucket, once.
         key = set(side.primary_key)
         is_consolidated = bool(key) and key <= set(part.select) and part.columns == part.select

@@ -83,8 +83,9 @@ class Steps:
 
     def _joined_above(self, form: str, blobs: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         shards: dict[int, list[pa.RecordBatch]] = {}
-        for blob in blobs:
-            shards.setdefault(blob.column(0)[0].as_py(), []).append(blob)
+        for batch in blobs:
+            for row, shard in enumerate(batch.column(0).to_pylist()):
+                shards.setdefault(shard, []).append(batch.slice(row, 1))
         assert set(shards) <= set(range(self.spec.shards))
         for shard, batches in shards.items():
             if form == "shuffled":

@@ -216,12 +216,13 @@ class DataFile:
     @classmethod
     def open(cls, root: str | Path, layout: Layout, entry: FileEntry) -> DataFile:
         """The file of a manifest entry, from the process-wide cache if it is open."""
-        path = resolve(os.fspath(root), entry.file)
-        path = path if "://" in path else os.path.abspath(path)
-        if (file := _OPEN.get((path, layout.version))) is None:
+        known_by = os.fspath(root), entry.file, layout.version
+        if (file := _OPEN.get(known_by)) is None:
+            path = resolve(*known_by[:2])
+            path = path if "://" in path else os.path.abspath(path)
             # two threads may map the same file at once: harmless, and no reader waits for another's disk
             file = cls._map(path, layout, entry)
-            _OPEN.put((path, layout.version), file)
+            _OPEN.put(known_by, file)
         return file
 
     @classmethod
@@ -408,8 +409,8 @@ class DataFile:
         return self._layout.key_hashes(self.take(self._layout.key, rows)), rows
 
 
-_OPEN = Kept[tuple[str, int], DataFile](LRUCache(MAX_OPEN_FILES), is_inherited=True)
-"""By absolute path and version of the definition that they are read as; no name is used twice."""
+_OPEN = Kept[tuple[str, str, int], DataFile](LRUCache(MAX_OPEN_FILES), is_inherited=True)
+"""By the table's folder, name, and version of the definition that they are read as; no name is used twice."""
 
 
 def forget_open_files() -> None:

@@ -68,7 +68,7 @@ class HashIndex(NamedTuple):
     def of(cls, hashes: StoredHashes, rows: npt.NDArray[np.uint32]) -> Self:
         """The index of hashes that are in order."""
         count = len(hashes)
-        eighths = _eighths(hashes, count)
+        eighths = _eighths(_scaled(hashes, count))
         in_slot = np.bincount(eighths >> 3, minlength=count)
         starts = np.cumsum(in_slot) - in_slot - np.arange(count)
         is_near = count == 0 or int(np.abs(starts).max()) <= _NEAR
@@ -80,20 +80,20 @@ class HashIndex(NamedTuple):
             return self._replace(hashes=upper_halves(self.hashes), rows=self.rows.astype(np.uint16))
         high = self.rows >> np.uint32(16)
         return self._replace(
-            hashes=_rests(self.hashes, len(self.hashes)),
+            hashes=_rests(_scaled(self.hashes, len(self.hashes))),
             rows=self.rows.astype(np.uint16),
             high=high.astype(np.uint8 if int(high.max()) < 1 << 8 else np.uint16),
         )
 
-    def as_here(self, hashes: StoredHashes) -> StoredHashes:
-        """Hashes in the form that the index has."""
+    def as_here(self, hashes: StoredHashes, scaled: Hashes | None = None) -> StoredHashes:
+        """Hashes in the form that the index has; ``scaled`` is what `_scaled` gives of them, if known."""
         match self.hashes.dtype.itemsize:
             case 8:
                 return hashes
             case 4:
                 return upper_halves(hashes)
             case _:
-                return _rests(hashes, len(self.filled))
+                return _rests(_scaled(hashes, len(self.filled)) if scaled is None else scaled)
 
     def rows_at(self, places: Positions | slice) -> Positions:
         """The row numbers at some places."""
@@ -118,7 +118,7 @@ class HashIndex(NamedTuple):
 
     def after(self, hash_: StoredHashes) -> int:
         """How many rows have no larger hash than this one, the only one of an array."""
-        slot = int(_slots(hash_, len(self.filled))[0])
+        slot = int(_slots(_scaled(hash_, len(self.filled)))[0])
         begin = self._first_in(slot)
         end = self._first_in(slot + 1) if slot + 1 < len(self.filled) else len(self.filled)
         return begin + int(np.searchsorted(self.hashes[begin:end], self.as_here(hash_), side="right")[0])
@@ -303,7 +303,7 @@ class KeyIndex(NamedTuple):
         """The index of rows whose keys have these hashes."""
         part = (hashes >> np.uint64(_PART_SHIFT)).astype(np.uint8)
         starts = np.cumsum([0, *np.bincount(part, minlength=1 << _PART_BITS)])
-        filled = _filled(_eighths(hashes, len(hashes)), len(hashes))
+        filled = _filled(_eighths(_scaled(hashes, len(hashes))), len(hashes))
         return cls(_gaps(np.argsort(part, kind="stable"), starts), filled, tuple(starts.tolist()))
 
     def in_parts(self, starts: Sequence[int]) -> Self:
@@ -348,7 +348,7 @@ def read_key_index(sidecar: pa.RecordBatch) -> KeyIndex | None:
 
 def may_hold(index: HashIndex | KeyIndex, probes: Hashes) -> Positions:
     """Positions, ascending, of all probes that the file has rows of, and of few others: about one in nine."""
-    return _in_filled(index, _eighths(probes, len(index.filled)))
+    return _in_filled(index, _scaled(probes, len(index.filled)))
 
 
 def search(index: HashIndex, probes: Hashes) -> Hits:
@@ -376,9 +376,10 @@ def _stretches(index: HashIndex, probes: Hashes) -> tuple[Positions, Positions, 
 
     The latter is None if there is one for each.
     """
-    eighths = _eighths(probes, len(index.filled))
-    asked = _in_filled(index, eighths)
-    slots, wanted = eighths[asked] >> 3, index.as_here(probes[asked])
+    scaled = _scaled(probes, len(index.filled))
+    asked = _in_filled(index, scaled)
+    scaled = scaled[asked]
+    slots, wanted = _slots(scaled), index.as_here(probes[asked], scaled)
     low = _first_not_below(index, wanted, slots)
     there = np.flatnonzero(index.hashes[low] == wanted)
     found, low, wanted = asked[there], low[there], wanted[there]
@@ -432,24 +433,23 @@ def _scaled(hashes: StoredHashes, slots: int) -> Hashes:
     return scaled
 
 
-def _slots(hashes: StoredHashes, slots: int) -> Positions:
-    return (_scaled(hashes, slots) >> np.uint64(32)).view(np.int64)
+def _slots(scaled: Hashes) -> Positions:
+    return (scaled >> np.uint64(32)).view(np.int64)
 
 
-def _rests(hashes: StoredHashes, slots: int) -> npt.NDArray[np.uint16]:
+def _rests(scaled: Hashes) -> npt.NDArray[np.uint16]:
     """The upper 16 bits of where each hash lies in its slot."""
-    return (_scaled(hashes, slots) >> np.uint64(16)).astype(np.uint16)
+    return (scaled >> np.uint64(16)).astype(np.uint16)
 
 
-def _eighths(hashes: StoredHashes, slots: int) -> Positions:
+def _eighths(scaled: Hashes) -> Positions:
     """Number of the eighth of a slot in which each hash lies, of eight times so many: it ascends with it."""
-    scaled = _scaled(hashes, slots)
-    scaled >>= np.uint64(29)
-    return scaled.view(np.int64)
+    return (scaled >> np.uint64(29)).view(np.int64)
 
 
-def _in_filled(index: HashIndex | KeyIndex, eighths: Positions) -> Positions:
-    """Positions of the eighths that have rows."""
+def _in_filled(index: HashIndex | KeyIndex, scaled: Hashes) -> Positions:
+    """Positions of the hashes in eighths that have rows."""
+    eighths = _eighths(scaled)
     bits = index.filled.take(eighths >> 3)
     bits >>= eighths.astype(np.uint8) & np.uint8(7)
     bits &= np.uint8(1)

@@ -35,6 +35,7 @@ from upsert.store.read.shares import (
     PIECE_BYTES,
     KeyShare,
     Limits,
+    TouchedBucket,
     TouchedFile,
     rows_within,
     shared_rows,
@@ -105,11 +106,10 @@ def changes_between(
         for some in [within] if share is not None and within else [[one] for one in within]:
             found = _bucket_changes(table, source, step, Wanted(tuple(some), share), read)
             parts += [halves_where(part, scope.where).select([*names, ROW_KIND_COLUMN]) for part in found]
-    declared = table.layout.schema.arrow
-    schema = pa.schema([*(declared.field(name) for name in names), KIND_FIELD])
+    schema = table.layout.declared(names).append(KIND_FIELD)
     # files keep every column nullable, for deletions; signed rows are whole rows again
     whole = [pa.Table.from_arrays(part.columns, schema=schema) for part in parts]
-    return pa.concat_tables([schema.empty_table(), *whole])
+    return pa.concat_tables(whole or [schema.empty_table()])
 
 
 _OPPOSITES: Final = {"+I": "-D", "-U": "+U", "+U": "-U", "-D": "+I"}
@@ -223,17 +223,14 @@ def _shared_runs(
 
     A key is in one bucket, so what is said of the rows of a key may be said of several buckets together.
     """
+    touched = [TouchedBucket(tuple(source.within(bucket)), limits) for bucket, limits in buckets]
+    shared = shared_rows(table, base, touched, share)
     runs: dict[Partition, list[SortedRows]] = defaultdict(list)
-    are_new = True
-    for bucket, limits in buckets:
-        if not (files := source.within(bucket)):
-            continue
-        shared = shared_rows(table, base, files, limits, share)
-        are_new = are_new and shared.are_new
-        for file, chosen in zip(files, shared.of_files, strict=True):
-            if len(chosen):
-                runs[file.entry.partition].append(_run(table, file, chosen, limits, stored))
-    return [(of_partition, are_new) for of_partition in runs.values()]
+    files = ((file, limits) for files, limits in touched for file in files)
+    for (file, limits), chosen in zip(files, shared.of_files, strict=True):
+        if len(chosen):
+            runs[file.entry.partition].append(_run(table, file, chosen, limits, stored))
+    return [(of_partition, shared.are_new) for of_partition in runs.values()]
 
 
 def _run(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import takewhile
 from typing import Any, NamedTuple, Self
 
@@ -19,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert import types
-from upsert.arrays import Kinds, Mask, Positions, one_array
+from upsert.arrays import Kinds, Mask, Positions, is_null, one_array
 from upsert.errors import SchemaError
 from upsert.store.files.data_file import DataFile
 from upsert.store.files.lookup_index import Hits, search
@@ -84,31 +85,30 @@ def prepare(layout: Layout, columns: Sequence[str], keys: pa.Table) -> Probe:
     if not names or len(set(names)) < len(names):
         raise SchemaError(f"lookup: columns must be at least one and each once, got {list(names)!r}")
     arrays = [_values(layout, name, keys) for name in names]
-    usable = pc.is_valid(arrays[0])
-    for array in arrays[1:]:
-        usable = pc.and_(usable, pc.is_valid(array))
-    origin = np.flatnonzero(usable.to_numpy(zero_copy_only=False))
-    if len(origin) < keys.num_rows:
+    origin = np.arange(keys.num_rows)
+    if any(array.null_count for array in arrays):
+        origin = np.flatnonzero(reduce(np.logical_and, (~is_null(array) for array in arrays)))
         arrays = [array.take(pa.array(origin)) for array in arrays]
     values = (pa.array(normalised_floats(a)) if pa.types.is_floating(a.type) else a for a in arrays)
     return Probe(names, tuple(values), origin)
 
 
 def _values(layout: Layout, name: str, keys: pa.Table) -> pa.Array:
-    stored = layout.stored
-    if name not in stored.names:
+    if name not in layout.fields:
         raise SchemaError(f"lookup: unknown column {name!r}; columns are {', '.join(layout.schema.names)}")
-    type_ = stored.field(name).type
+    type_ = layout.fields[name].type
     if name not in keys.column_names:
         raise SchemaError(f"lookup: keys must have column {name!r}, got {', '.join(keys.column_names)}")
     given = one_array(keys.column(name))
+    if given.type == type_:
+        return given
     are_floats = pa.types.is_floating(given.type) and pa.types.is_floating(type_)
     if not is_same_but_for_width(given.type, type_) and not are_floats:
         raise SchemaError(
             f"lookup: keys of column {name!r} must be {types.sql_name(type_)}, got Arrow type {given.type}; "
             "cast them"
         )
-    return given if given.type == type_ else _cast(given, type_)
+    return _cast(given, type_)
 
 
 def _cast(given: pa.Array, type_: pa.DataType) -> pa.Array:
@@ -158,6 +158,9 @@ def buckets_for(layout: Layout, files: FileSet, probe: Probe) -> Iterator[tuple[
     for bucket_id in buckets:
         partition, bucket = bucket_id
         if numbers is not None and not counts[bucket]:
+            continue
+        if numbers is None and not by_partition:
+            asked[bucket_id] = probe
             continue
         wanted = [(codes, of_partition[partition]) for codes, of_partition in by_partition]
         if any(code < 0 for _, code in wanted):

@@ -102,6 +102,12 @@ class PinnedColumns:
         fields += list(rows.schema)[own:]
         return pa.Table.from_arrays([*columns, *rows.columns[own:]], schema=pa.schema(fields))
 
+    def are_in(self, schema: TableSchema) -> bool:
+        """Whether a schema has the columns as they were: by name, type, NOT NULL and the fields in them."""
+        present = {column.id: column for column in schema.columns}
+        pairs = ((column, present.get(column.id)) for column in self.columns)
+        return all(now == then and now.form == then.form for then, now in pairs if now is not None)
+
     def names_in(self, schema: TableSchema) -> tuple[str, ...]:
         """The columns' names by now; a `SchemaError` if one is gone."""
         names = {column.id: column.name for column in schema.columns}

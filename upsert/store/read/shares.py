@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -75,8 +76,15 @@ def rows_within(file: DataFile, limits: Limits) -> Positions | None:
     return None if limits == (0, MAX_HASH) else file.rows_of_hashes(*limits)
 
 
+class TouchedBucket(NamedTuple):
+    """A bucket's files with touched keys, oldest first, and in which range of hashes a reader wants them."""
+
+    files: tuple[TouchedFile, ...]
+    limits: Limits
+
+
 class SharedRows(NamedTuple):
-    """The rows of a bucket that a reader needs: for each file, oldest first, their numbers, ascending.
+    """The rows of some buckets that a reader needs: for each file its numbers of them, ascending.
 
     ``are_new`` says that none of them is known to replace anything.
     """
@@ -86,26 +94,45 @@ class SharedRows(NamedTuple):
 
 
 def shared_rows(
-    table: PinnedTable, base: Snapshot | None, files: Sequence[TouchedFile], limits: Limits, share: KeyShare
+    table: PinnedTable, base: Snapshot | None, buckets: Sequence[TouchedBucket], share: KeyShare
 ) -> SharedRows:
-    """The rows that a reader needs.
+    """The rows that a reader needs, of the files of some buckets in their order.
 
     ``base`` has what the rows replace; None for nothing. Of a key that is not only in one file, all rows are
     given or the newest one.
     """
-    names = tuple((file.entry.file, file.is_old) for file in files)
     known_by = (
         table.published.uuid,
         table.layout.version,
         None if base is None else base.id,
-        names,
-        limits,
+        tuple((limits, *((file.entry.file, file.is_old) for file in files)) for files, limits in buckets),
         (share.columns, share.count, share.numbers, share.is_of_key),
     )
-    if (cut := _CUTS.get(known_by)) is None:
-        cut = _Cut.of(_places(table, base, files, limits, share), share.count)
-        _CUTS.put(known_by, cut)
-    return SharedRows(cut.rows_of(share.number, len(files)), cut.are_new)
+    count = sum(len(bucket.files) for bucket in buckets)
+    if (known := _CUTS.get(known_by)) is not None:
+        return _rows_of([cut.own(share.number) for cut in known], count, all(cut.are_new for cut in known))
+    # the reader's own rows of each bucket, and all of each only as long as they can be kept
+    own, cuts, are_new, first = [], [], True, 0
+    for bucket in buckets:
+        cut = _Cut.of(_places(table, base, bucket, first, share), share.count)
+        own.append(cut.own(share.number).copy())
+        cuts.append(cut)
+        are_new, first = are_new and cut.are_new, first + len(bucket.files)
+        if sum(each.size for each in cuts) > KEPT_BYTES:
+            cuts.clear()
+    if len(cuts) == len(buckets):
+        _CUTS.put(known_by, tuple(cuts))
+    return _rows_of(own, count, are_new)
+
+
+def _rows_of(places: Sequence[npt.NDArray[np.int64]], files: int, are_new: bool) -> SharedRows:
+    """The rows at some places in each of so many files."""
+    if not files:
+        return SharedRows([], are_new)
+    own = np.sort(np.concatenate(places))
+    ends = np.searchsorted(own, np.arange(1, files) << _ROW_BITS).tolist()
+    rows = own & _ROW
+    return SharedRows([rows[low:high] for low, high in pairwise((0, *ends, len(rows)))], are_new)
 
 
 class _Touched(NamedTuple):
@@ -140,11 +167,9 @@ class _Cut(NamedTuple):
         starts = np.cumsum([0, *np.bincount(numbers, minlength=count)])
         return cls(places, starts, all(part.are_new for part in parts))
 
-    def rows_of(self, number: int, files: int) -> list[Positions]:
-        """The rows of a number in each of so many files, ascending."""
-        own = np.sort(self.places[self.starts[number] : self.starts[number + 1]])
-        ends = np.searchsorted(own, np.arange(1, files) << _ROW_BITS)
-        return np.split(own & _ROW, ends)
+    def own(self, number: int) -> npt.NDArray[np.int64]:
+        """The places of the rows of a number."""
+        return self.places[self.starts[number] : self.starts[number + 1]]
 
     @property
     def size(self) -> int:
@@ -155,8 +180,13 @@ class _Cut(NamedTuple):
 _ROW_BITS: Final = 32
 _ROW: Final = (1 << _ROW_BITS) - 1
 
-_CUTS: Final = KeptArrays[tuple[Any, ...], _Cut](32 << 20, lambda cut: cut.size)
-"""By all that they follow from."""
+KEPT_BYTES: Final = 32 << 20
+"""What a process keeps of all shares."""
+
+_CUTS: Final = KeptArrays[tuple[Any, ...], tuple[_Cut, ...]](
+    KEPT_BYTES, lambda cuts: sum(cut.size for cut in cuts)
+)
+"""Those of the buckets of a step by all that they follow from."""
 
 
 def forget_shares() -> None:
@@ -165,15 +195,18 @@ def forget_shares() -> None:
 
 
 def _places(
-    table: PinnedTable, base: Snapshot | None, files: Sequence[TouchedFile], limits: Limits, share: KeyShare
+    table: PinnedTable, base: Snapshot | None, bucket: TouchedBucket, first: int, share: KeyShare
 ) -> Iterator[_Touched]:
-    """All touched rows of a bucket with their numbers; a row that an update moves has two of them."""
+    """All touched rows of a bucket with their numbers; a row that an update moves has two of them.
+
+    ``first`` is the position of its first file among those of all buckets.
+    """
     layout, root = table.layout, table.published.root
     names = list(dict.fromkeys([*(() if share.is_of_key else layout.key), *share.columns]))
     runs: dict[Partition, list[SortedRows]] = defaultdict(list)
-    for position, (entry, is_old) in enumerate(files):
+    for position, (entry, is_old) in enumerate(bucket.files, first):
         file = DataFile.open(root, layout, entry)
-        chosen = rows_within(file, limits)
+        chosen = rows_within(file, bucket.limits)
         keys = pa.Table.from_batches([file.select(names) if chosen is None else file.take(names, chosen)])
         rows = np.arange(file.rows) if chosen is None else chosen
         places = rows + (position << _ROW_BITS)

@@ -464,8 +464,7 @@ class Snapshot:
 
     def _assembled(self, pieces: Sequence[pa.Table], selected: Sequence[str]) -> pa.Table:
         """The pieces as one table, with the schema that the table declares."""
-        by_name = {field.name: field for field in (*self.layout.stored, *self.layout.schema.arrow)}
-        schema = pa.schema([by_name[name] for name in selected])
+        schema = self.layout.declared(selected)
         if not pieces:
             return schema.empty_table()
         return pa.Table.from_arrays(pa.concat_tables(pieces).columns, schema=schema)

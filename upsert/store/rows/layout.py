@@ -7,7 +7,7 @@ it stores each distinct row once, with the 128-bit hash of the whole row as its 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, Self
@@ -124,6 +124,15 @@ class Layout:
     def is_searched_by_key(self) -> bool:
         """Whether files are sorted by one integer-like column, so that it can be searched itself."""
         return len(self.key) == 1 and is_integer_like(self.stored.field(self.key[0]).type)
+
+    @cached_property
+    def fields(self) -> Mapping[str, pa.Field]:
+        """What the table declares of each column that files have, by name."""
+        return {field.name: field for field in (*self.stored, *self.schema.arrow)}
+
+    def declared(self, names: Iterable[str]) -> pa.Schema:
+        """The schema of some columns, as the table declares them."""
+        return pa.schema([self.fields[name] for name in names])
 
     def key_hashes(self, rows: pa.Table | pa.RecordBatch) -> Hashes:
         """Hash of the key of each stored row: what the sidecar's ``pk`` index is sorted by."""

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from upsert.arrays import integers
 from upsert.store.files.formats.base import retyped, schema_of, schema_text
 
 NOTES: Final = b"narrow"
@@ -164,11 +165,15 @@ def _widening(note: Note, narrow: pa.DataType, type_: pa.DataType) -> Callable[[
         return lambda column: values.take(column)
     if "float" in note:
         return lambda column: column.cast(type_)
-    signed = _SIGNED[type_.bit_width]
-    base = pa.scalar(int(note["base"]), signed)
+    signed, number = _SIGNED[type_.bit_width], int(note["base"])
+    base, dtype = pa.scalar(number, signed), np.dtype(f"i{type_.bit_width // 8}")
 
     def widen(column: pa.Array) -> pa.Array:
-        numbers = column.cast(signed)
-        return retyped(pc.add(numbers, base) if note["base"] else numbers, type_)
+        if column.null_count:
+            numbers = column.cast(signed)
+            return retyped(pc.add(numbers, base) if number else numbers, type_)
+        values = integers(column).astype(dtype)
+        values += dtype.type(number)
+        return pa.Array.from_buffers(type_, len(values), [None, pa.py_buffer(values)])
 
     return widen
