@@ -439,17 +439,17 @@ def _turned(calculate: Callable[[pa.Array], pa.Array], values: pa.Array) -> pa.A
 
 
 _DAYS_OF_ARROW: Final = 11_000_000
-"""Days from 1970 for which Arrow knows the year: its own years end at 32767."""
+"""Days from 1970 of which Arrow knows year, month and day: its own years end at 32767."""
 
 
-def _year(days: pa.Array) -> pa.Array:
+def _part_of_date(
+    of_arrow: Callable[[pa.Array], pa.Array], of_numpy: Callable[[Any], Ints], days: pa.Array
+) -> pa.Array:
     ends = pc.min_max(days.cast(pa.int32())).as_py()
     if all(end is None or abs(end) < _DAYS_OF_ARROW for end in ends.values()):
-        return pc.year(days).cast(pa.int32())
-    years = (
-        days.cast(pa.int32()).fill_null(0).to_numpy().astype("M8[D]").astype("M8[Y]").astype(np.int32) + 1970
-    )
-    return pa.array(years, pa.int32(), mask=is_null(days))
+        return of_arrow(days).cast(pa.int32())
+    parts = of_numpy(days.cast(pa.int32()).fill_null(0).to_numpy().astype("M8[D]"))
+    return pa.array(parts, pa.int32(), mask=is_null(days))
 
 
 def _remainder(one: pa.Array, other: pa.Array) -> pa.Array:
@@ -668,7 +668,7 @@ _FUNCTIONS: Final[dict[str, Callable[..., pa.Array]]] = {
     "text": _text,
     "length": _length,
     "concat": lambda *texts: pc.binary_join_element_wise(*texts, "", null_handling="emit_null"),
-    "year": _year,
-    "month": lambda days: pc.month(days).cast(pa.int32()),
-    "day": lambda days: pc.day(days).cast(pa.int32()),
+    "year": partial(_part_of_date, pc.year, lambda days: days.astype("M8[Y]").astype(np.int64) + 1970),
+    "month": partial(_part_of_date, pc.month, lambda days: days.astype("M8[M]").astype(np.int64) % 12 + 1),
+    "day": partial(_part_of_date, pc.day, lambda days: (days - days.astype("M8[M]")).astype(np.int64) + 1),
 }
