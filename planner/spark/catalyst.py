@@ -367,6 +367,8 @@ class Catalyst:
             return None
         if type_name.startswith("decimal"):
             return Decimal(str(value))
+        if type_name == "string" and not value.isValid():
+            raise ValueError("no constant: text that is no UTF-8, which Java shows with other signs")
         try:
             return _LITERALS[type_name](value if isinstance(value, int | float) else str(value))
         except (KeyError, OverflowError) as cause:

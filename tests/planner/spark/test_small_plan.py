@@ -365,6 +365,8 @@ BORDERS = {
         ("SELECT length(s) AS v FROM t", "", "valid UTF-8"),
         ("SELECT w * w AS v FROM t", "at most 76", ""),
         ("SELECT w + z AS v FROM t", "at most 76", ""),
+        ("SELECT i, cast(X'C380' AS STRING) AS v, s < cast(X'C3A9' AS STRING) AS b FROM t", "", ""),
+        ("SELECT kind || cast(X'80' AS STRING) AS v FROM t", "\ufffd", ""),
     ],
 )
 def test_what_is_not_surely_exact_is_left_to_spark(
