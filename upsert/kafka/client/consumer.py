@@ -18,7 +18,7 @@ from upsert.arrays import integers
 from upsert.errors import RecordsExpiredError, UpsertError
 from upsert.kafka.client.connection import ClientCache, Connection, client_properties, library
 from upsert.kafka.client.failures import Reports, is_lasting, is_passing, made, tell, translated, unavailable
-from upsert.kafka.client.librdkafka import Consumer
+from upsert.kafka.client.message_consumer import Consumer
 from upsert.kafka.client.records import TopicPartition, record_schema
 
 MAX_ROWS: Final = 100_000

@@ -122,14 +122,14 @@ class Reports:
     """What a client reports from within its calls; apart from it, so that neither keeps the other alive."""
 
     def __init__(self) -> None:
-        self.failure: tuple[Any, Any] | None = None
+        self.failure: tuple[Any, str] | None = None
         self.broker_failure: Any = None
         self.fatal: Any = None
 
-    def on_delivery(self, error: Any, message: Any) -> None:
-        """Keep the first record that was not delivered."""
-        if error is not None and self.failure is None:
-            self.failure = (error, message)
+    def on_failure(self, error: Any, place: str) -> None:
+        """Keep the first record that was not delivered, and where it should have gone."""
+        if self.failure is None:
+            self.failure = (error, place)
 
     def on_error(self, error: Any) -> None:
         """Keep what the client last met while it goes on trying, and what ended it for good."""

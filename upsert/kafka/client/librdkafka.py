@@ -1,46 +1,41 @@
-"""librdkafka's own functions for reading: messages become columns, with no object of Python for each.
+"""librdkafka's own functions, for many messages at a time: no object of Python is made for each.
 
-``confluent_kafka`` makes an object of each message, with its topic, key and value, and each is asked for its
-parts: four fifths of the time that it takes to read records. librdkafka says in its public header how a
-message lies in memory, and keeps the records of a batch one after the other. So the fields of all messages
-that have come are gathered at once, and of keys and values whole stretches are copied. What is left for each
-message is the call that frees it. See docs/decisions/0108.
+``confluent_kafka`` takes and gives one message at a time, with its topic, key and value as objects, and that
+is most of the time that reading and writing take. librdkafka says in its public header how messages lie in
+memory, so `message_consumer` and `message_producer` go from there to columns and back. This is what they
+share: the functions, a client with its properties, and what it tells of itself. See docs/decisions/0107 and
+0108.
 
 The functions are those of the library that ``confluent_kafka`` brings, found through its own module.
+
+What Ctrl-C raises in a function of Python that librdkafka calls is lost. So errors, lines of the log and
+reports are asked for as events, between other calls. Errors of a partition alone have no such event: they lie
+among its messages.
 """
 
 from __future__ import annotations
 
 import ctypes
-from array import array
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
-from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal
 
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-
-from upsert.arrays import Ints, Mask
 from upsert.errors import ConfigurationError
 from upsert.kafka.client.connection import LOGGER, library
-from upsert.kafka.client.records import HEADERS, TIMESTAMP_TYPES, TopicPartition
 
-_CONSUMER: Final = 1
+PRODUCER: Final = 0
+CONSUMER: Final = 1
 _TEXT_BYTES: Final = 512
 
 _LEVELS: Final = (50, 50, 50, 40, 30, 20, 20, 10)
 """Levels of Python's log for those of syslog, which librdkafka has."""
 
-_BYTES_AT_ONCE: Final = 64 << 20
-"""Bytes of keys and values that become columns at a time: a few MB of a topic can be far more in memory."""
+REPORTS: Final = 1
+_LOG: Final = 4
+_ERROR: Final = 8
 
-Addresses = npt.NDArray[np.int64]
 
-
-class _Message(ctypes.Structure):
+class Message(ctypes.Structure):
     """``rd_kafka_message_t`` of rdkafka.h."""
 
     _fields_ = (
@@ -60,19 +55,20 @@ _pointer, _text, _int, _size = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, c
 _partition, _offset = ctypes.c_int32, ctypes.c_int64
 
 _ON_ERROR: Final = ctypes.CFUNCTYPE(None, _pointer, _int, _text, _pointer)
-_ON_LOG: Final = ctypes.CFUNCTYPE(None, _pointer, _int, _text, _text)
 
 _CALLS: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
     "conf_new": (_pointer, ()),
     "conf_set": (_int, (_pointer, _text, _text, _pointer, _size)),
+    "conf_set_events": (None, (_pointer, _int)),
     "conf_set_error_cb": (None, (_pointer, _ON_ERROR)),
-    "conf_set_log_cb": (None, (_pointer, _ON_LOG)),
+    "conf_enable_sasl_queue": (None, (_pointer, _int)),
     "conf_destroy": (None, (_pointer,)),
     "new": (_pointer, (_int, _pointer, _pointer, _size)),
-    "name": (_text, (_pointer,)),
     "set_log_queue": (_int, (_pointer, _pointer)),
-    "poll": (_int, (_pointer, _int)),
+    "sasl_background_callbacks_enable": (_pointer, (_pointer,)),
+    "queue_get_main": (_pointer, (_pointer,)),
     "queue_get_consumer": (_pointer, (_pointer,)),
+    "queue_poll": (_pointer, (_pointer, _int)),
     "queue_destroy": (None, (_pointer,)),
     "topic_partition_list_new": (_pointer, (_int,)),
     "topic_partition_list_add": (_pointer, (_pointer, _text, _partition)),
@@ -80,14 +76,42 @@ _CALLS: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
     "topic_partition_list_destroy": (None, (_pointer,)),
     "assign": (_int, (_pointer, _pointer)),
     "consume_batch_queue": (ctypes.c_ssize_t, (_pointer, _int, _pointer, _size)),
-    "last_error": (_int, ()),
-    "err2str": (_text, (_int,)),
     "consumer_close": (_int, (_pointer,)),
+    "topic_new": (_pointer, (_pointer, _text, _pointer)),
+    "topic_destroy": (None, (_pointer,)),
+    "produce_batch": (_int, (_pointer, _partition, _int, _pointer, _int)),
+    "flush": (_int, (_pointer, _int)),
+    "purge": (_int, (_pointer, _int)),
+    "outq_len": (_int, (_pointer,)),
+    "init_transactions": (_pointer, (_pointer, _int)),
+    "begin_transaction": (_pointer, (_pointer,)),
+    "consumer_group_metadata_new": (_pointer, (_text,)),
+    "consumer_group_metadata_destroy": (None, (_pointer,)),
+    "send_offsets_to_transaction": (_pointer, (_pointer, _pointer, _pointer, _int)),
+    "commit_transaction": (_pointer, (_pointer, _int)),
+    "abort_transaction": (_pointer, (_pointer, _int)),
     "destroy": (None, (_pointer,)),
 }
 """Result and arguments of ``rd_kafka_…``; other threads of Python go on meanwhile."""
 
 _QUICK_CALLS: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
+    "name": (_text, (_pointer,)),
+    "last_error": (_int, ()),
+    "err2str": (_text, (_int,)),
+    "error_code": (_int, (_pointer,)),
+    "error_string": (_text, (_pointer,)),
+    "error_is_fatal": (_int, (_pointer,)),
+    "error_is_retriable": (_int, (_pointer,)),
+    "error_txn_requires_abort": (_int, (_pointer,)),
+    "error_destroy": (None, (_pointer,)),
+    "event_type": (_int, (_pointer,)),
+    "event_log": (_int, (_pointer, _pointer, _pointer, _pointer)),
+    "event_error": (_int, (_pointer,)),
+    "event_error_string": (_text, (_pointer,)),
+    "event_error_is_fatal": (_int, (_pointer,)),
+    "event_message_next": (ctypes.POINTER(Message), (_pointer,)),
+    "event_destroy": (None, (_pointer,)),
+    "topic_name": (_text, (_pointer,)),
     "message_destroy": (None, (_pointer,)),
     "message_errstr": (_text, (_pointer,)),
     "message_timestamp": (_offset, (_pointer, _pointer)),
@@ -95,12 +119,13 @@ _QUICK_CALLS: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
     "message_headers": (_int, (_pointer, _pointer)),
     "header_cnt": (_size, (_pointer,)),
     "header_get_all": (_int, (_pointer, _size, _pointer, _pointer, _pointer)),
+    "produceva": (_pointer, (_pointer, _pointer, _size)),
 }
-"""The same of calls that are made for each message, and wait for nothing."""
+"""The same of calls that are made for each message or event, and wait for nothing."""
 
 
 @cache
-def _functions() -> dict[str, Any]:
+def functions() -> dict[str, Any]:
     """``rd_kafka_…`` by name."""
     path = library().cimpl.__file__
     found = {}
@@ -119,296 +144,114 @@ def _functions() -> dict[str, Any]:
     return found
 
 
-class Taken(NamedTuple):
-    """What a client had: records, and errors with the offset of each, such as the end of the partition."""
+class Client:
+    """A client of librdkafka; one that is left without ``close`` ends with the process.
 
-    records: pa.Table
-    errors: list[tuple[Any, int]]
-
-
-class Consumer:
-    """A client of librdkafka that reads one partition.
-
-    ``on_error`` gets what it meets while it goes on trying. A client that is left without ``close`` ends with
-    the process.
+    ``on_error`` gets what it meets while it goes on trying.
 
     Raises:
         confluent_kafka.KafkaException: a property is refused.
     """
 
-    def __init__(self, properties: Mapping[str, Any], on_error: Callable[[Any], None]) -> None:
-        self._calls = calls = _functions()
-        # librdkafka calls these within `poll`, as long as the client lives
-        self._on_error = _ON_ERROR(lambda _, code, reason, __: on_error(_error(code, reason)))
-        self._on_log = _ON_LOG(self._log)
+    def __init__(
+        self, kind: Literal[0, 1], properties: Mapping[str, Any], on_error: Callable[[Any], None]
+    ) -> None:
+        self.calls = calls = functions()
+        self._on_error = on_error
         text = ctypes.create_string_buffer(_TEXT_BYTES)
         settings = calls["conf_new"]()
-        for name, value in {**properties, "log.queue": True}.items():
+        for name, value in {**_software(), **properties, "log.queue": True}.items():
             given = str(value).lower() if isinstance(value, bool) else str(value)
             if calls["conf_set"](settings, name.encode(), given.encode(), text, _TEXT_BYTES):
                 calls["conf_destroy"](settings)
-                raise _refusal("_INVALID_ARG", text.value)
-        calls["conf_set_error_cb"](settings, self._on_error)
-        calls["conf_set_log_cb"](settings, self._on_log)
-        self._client = calls["new"](_CONSUMER, settings, text, _TEXT_BYTES)
-        if not self._client:
+                raise refusal("_INVALID_ARG", text.value)
+        calls["conf_set_events"](settings, REPORTS | _LOG | _ERROR)
+        # as long as the client lives it is called for errors that come where messages are asked for
+        self._on_error_there = _ON_ERROR(lambda _, code, reason, __: on_error(error_of(code, reason)))
+        calls["conf_set_error_cb"](settings, self._on_error_there)
+        calls["conf_enable_sasl_queue"](settings, 1)
+        self.handle = calls["new"](kind, settings, text, _TEXT_BYTES)
+        if not self.handle:
             calls["conf_destroy"](settings)
-            raise _refusal("_INVALID_ARG", text.value)
-        calls["set_log_queue"](self._client, None)
-        self._queue = calls["queue_get_consumer"](self._client)
-        if not self._queue:
-            calls["destroy"](self._client)
-            raise _refusal("_INVALID_ARG", b"group.id must not be empty")
-        self._partition = TopicPartition("", 0)
-        self._waiting = Messages.at(_NONE)
-        self._unfreed: Iterator[int] = iter(())
+            raise refusal("_INVALID_ARG", text.value)
+        calls["set_log_queue"](self.handle, None)
+        # a thread of librdkafka renews tokens where it has some; elsewhere there is no such queue
+        calls["error_destroy"](calls["sasl_background_callbacks_enable"](self.handle))
+        self._events = calls["queue_get_main"](self.handle)
 
     def close(self) -> None:
         """End the client."""
-        self._free()
-        self._calls["queue_destroy"](self._queue)
-        self._calls["consumer_close"](self._client)
-        self._calls["destroy"](self._client)
+        self.calls["queue_destroy"](self._events)
+        self.calls["destroy"](self.handle)
+        self.calls = {}  # what is called later would work on memory that is free
 
-    def assign(self, partition: TopicPartition, offset: int) -> None:
-        """Read a partition from an offset on; what has been fetched before is given up."""
-        self._waiting = Messages.at(_NONE)
-        self._free()
-        calls, topic = self._calls, partition.topic.encode()
-        one = calls["topic_partition_list_new"](1)
-        calls["topic_partition_list_add"](one, topic, partition.partition)
-        calls["topic_partition_list_set_offset"](one, topic, partition.partition, offset)
-        code = calls["assign"](self._client, one)
-        calls["topic_partition_list_destroy"](one)
-        self._check(code)
-        self._partition = partition
+    def poll(self, seconds: float) -> None:
+        """Hand on what the client has to tell; waits while it has nothing."""
+        milliseconds = int(1000 * seconds)
+        while event := self.calls["queue_poll"](self._events, milliseconds):
+            milliseconds = 0
+            try:
+                self.hand_on(event, self.calls["event_type"](event))
+            finally:
+                self.calls["event_destroy"](event)
 
-    def take(self, limit: int, wait_s: float, schema: pa.Schema) -> Taken:
-        """What has come, as columns of `RECORD_SCHEMA`, about 64 MB at most; waits while there is nothing."""
-        if not len(self._waiting.addresses):
-            self._waiting = self._come(limit, wait_s)
-        count = min(limit, self._waiting.within(_BYTES_AT_ONCE))
-        messages, self._waiting = self._waiting.chosen(slice(count)), self._waiting.chosen(slice(count, None))
-        try:
-            is_error = messages.codes != 0
-            errors = [self._error_of(messages, row) for row in np.flatnonzero(is_error).tolist()]
-            good = messages.chosen(~is_error) if errors else messages
-            return Taken(good.table(schema, self._partition), errors)
-        finally:
-            self._free(count)
+    def hand_on(self, event: int, kind: int) -> None:
+        """Tell an error to who asked for it, and a line of the log to Python's."""
+        if kind == _ERROR:
+            code, text = self.calls["event_error"](event), self.calls["event_error_string"](event)
+            self._on_error(error_of(code, text, fatal=bool(self.calls["event_error_is_fatal"](event))))
+        elif kind == _LOG:
+            facility, text, level = ctypes.c_char_p(), ctypes.c_char_p(), ctypes.c_int()
+            self.calls["event_log"](event, *map(ctypes.byref, (facility, text, level)))
+            self.log(level.value, facility.value or b"", text.value or b"")
 
-    def _come(self, limit: int, wait_s: float) -> Messages:
-        """The messages that the client has; waits while there are none."""
-        # errors and the log come in here, not while waiting: what Ctrl-C raises in a callback is lost
-        self._calls["poll"](self._client, 0)
-        self._free()
-        found = array("q", bytes(limit * _WORD))
-        # told before there are any: Ctrl-C may be raised next, and `close` waits for messages not freed
-        self._unfreed = filter(None, found)
-        milliseconds, place = int(1000 * wait_s), found.buffer_info()[0]
-        count = self._calls["consume_batch_queue"](self._queue, milliseconds, place, limit)
-        del found[max(0, count) :]
-        if count < 0:
-            self._check(self._calls["last_error"]())
-        return Messages.at(np.frombuffer(found, np.int64) if found else _NONE)
-
-    def _free(self, count: int | None = None) -> None:
-        """Free the next messages, or all."""
-        deque(map(self._calls["message_destroy"], islice(self._unfreed, count)), maxlen=0)
-
-    def _error_of(self, messages: Messages, row: int) -> tuple[Any, int]:
-        text = self._calls["message_errstr"](int(messages.addresses[row]))
-        return _error(int(messages.codes[row]), text), int(messages.offsets[row])
-
-    def _check(self, code: int) -> None:
-        if code:
-            raise library().KafkaException(_error(code, self._calls["err2str"](code)))
-
-    def _log(self, client: int, level: int, facility: bytes, text: bytes) -> None:
-        name = self._calls["name"](client)
+    def log(self, level: int, facility: bytes, text: bytes) -> None:
+        """Write a line into the log."""
+        name = self.calls["name"](self.handle)
         parts = (part.decode(errors="replace") for part in (facility, name, text))
         LOGGER.log(_LEVELS[level], "%s [%s] %s", *parts)
 
+    def check(self, code: int) -> None:
+        """Raise what a code says."""
+        if code:
+            raise library().KafkaException(error_of(code))
 
-def _error(code: int, reason: bytes | None) -> Any:
-    """A ``KafkaError`` as ``confluent_kafka`` makes it."""
-    kinds = library().KafkaError
-    text = None if reason is None else reason.decode(errors="replace")
-    return kinds(code, text, code == kinds._FATAL)
+    def check_error(self, error: int | None) -> None:
+        """Raise an ``rd_kafka_error_t``, which is destroyed."""
+        if error is None:
+            return
+        calls = self.calls
+        try:
+            raise library().KafkaException(
+                error_of(
+                    calls["error_code"](error),
+                    calls["error_string"](error),
+                    fatal=bool(calls["error_is_fatal"](error)),
+                    retriable=bool(calls["error_is_retriable"](error)),
+                    txn_requires_abort=bool(calls["error_txn_requires_abort"](error)),
+                )
+            )
+        finally:
+            calls["error_destroy"](error)
 
 
-def _refusal(kind: str, reason: bytes) -> Exception:
-    refused: Exception = library().KafkaException(_error(getattr(library().KafkaError, kind), reason))
+def _software() -> dict[str, str]:
+    """What brokers are told of the library, as ``confluent_kafka`` tells it."""
+    versions = library().__version__, library().libversion()[0]
+    return {
+        "client.software.name": "confluent-kafka-python",
+        "client.software.version": "-rdkafka-".join(versions),
+    }
+
+
+def error_of(code: int, reason: bytes | None = None, **kinds: bool) -> Any:
+    """A ``KafkaError`` as ``confluent_kafka`` makes it; without a reason it has the code's."""
+    text = functions()["err2str"](code) if reason is None else reason
+    return library().KafkaError(code, text.decode(errors="replace"), **kinds)
+
+
+def refusal(kind: str, reason: bytes | None = None) -> Exception:
+    """A ``KafkaException`` with the error of that name."""
+    code = getattr(library().KafkaError, kind)
+    refused: Exception = library().KafkaException(error_of(code, reason))
     return refused
-
-
-_WORD: Final = 8
-"""Bytes of an address; the parts of a message that are read begin at multiples of it."""
-
-_NONE: Final = np.empty(0, np.int64)
-
-
-class Messages(NamedTuple):
-    """The fields of some messages that librdkafka has handed over, and that are not yet freed."""
-
-    addresses: Addresses
-    codes: npt.NDArray[np.int32]
-    offsets: Ints
-    keys: Addresses
-    key_lengths: Ints
-    values: Addresses
-    value_lengths: Ints
-
-    @classmethod
-    def at(cls, addresses: Addresses) -> Messages:
-        """The messages at these addresses."""
-        if not len(addresses):
-            return cls(_NONE, _NONE.astype(np.int32), *[_NONE] * 5)
-        first = int(addresses.min())
-        # of what lies from the first message to the last one only the messages are touched
-        memory = pa.foreign_buffer(first, int(addresses.max()) - first + ctypes.sizeof(_Message))
-        words = np.frombuffer(memory, np.int64)
-        places = (addresses - first) // _WORD
-        codes = np.frombuffer(memory, np.int32)[(addresses - first) // 4]
-        parts = (_Message.offset, _Message.key, _Message.key_len, _Message.payload, _Message.len)
-        return cls(addresses, codes, *(words[places + part.offset // _WORD] for part in parts))
-
-    def within(self, size: int) -> int:
-        """How many messages, from the first on, have so many bytes; the one that exceeds it is the last."""
-        return 1 + int(np.searchsorted(np.cumsum(self.key_lengths + self.value_lengths), size))
-
-    def chosen(self, which: Mask | slice) -> Messages:
-        """Some of the messages."""
-        return Messages(
-            self.addresses[which],
-            self.codes[which],
-            self.offsets[which],
-            self.keys[which],
-            self.key_lengths[which],
-            self.values[which],
-            self.value_lengths[which],
-        )
-
-    def table(self, schema: pa.Schema, partition: TopicPartition) -> pa.Table:
-        """Records of a partition, copied, as columns of `RECORD_SCHEMA`."""
-        if not len(self.addresses):
-            return schema.empty_table()
-        columns = [self._column(field, partition) for field in schema]
-        return pa.Table.from_arrays(columns, schema=schema)
-
-    def _column(self, field: pa.Field, partition: TopicPartition) -> pa.Array:
-        calls = _functions()
-        match field.name:
-            case "key":
-                return texts(self.keys, self.key_lengths)
-            case "value":
-                return texts(self.values, self.value_lengths)
-            case "offset":
-                return pa.array(self.offsets)
-            case "topic":
-                return pa.repeat(partition.topic, len(self.addresses))
-            case "partition":
-                return pa.repeat(pa.scalar(partition.partition, pa.int32()), len(self.addresses))
-            case "timestamp":
-                kinds, milliseconds = self._timestamps()
-                return pa.array(milliseconds, mask=kinds == 0)
-            case "timestamp-type":
-                return pa.array(TIMESTAMP_TYPES).take(pa.array(self._timestamps()[0]))
-            case "leader-epoch":
-                epochs = map(calls["message_leader_epoch"], self.addresses.tolist())
-                found = np.fromiter(epochs, np.int32, len(self.addresses))
-                return pa.array(found, mask=found < 0)
-            case "headers":
-                return _headers(self.addresses)
-        raise AssertionError(field)
-
-    def _timestamps(self) -> tuple[npt.NDArray[np.int32], Ints]:
-        """Of each message the kind of its timestamp, and the timestamp in milliseconds."""
-        kinds = np.zeros(len(self.addresses), np.int32)
-        times = map(_functions()["message_timestamp"], self.addresses.tolist(), _places(kinds))
-        return kinds, np.fromiter(times, np.int64, len(kinds))
-
-
-_NEAR: Final = 4096
-"""Bytes between two texts that are copied along. No page without memory can lie in fewer."""
-
-
-def texts(addresses: Addresses, lengths: Ints) -> pa.Array:
-    """Copies of the bytes at some addresses; NULL for the address 0.
-
-    >>> import numpy as np
-    >>> memory = np.frombuffer(b"one two", np.uint8)
-    >>> at = memory.ctypes.data
-    >>> texts(np.array([at, 0, at + 4]), np.array([3, 0, 3])).to_pylist()
-    [b'one', None, b'two']
-    """
-    is_missing = addresses == 0
-    if is_missing.any():
-        known = texts(addresses[~is_missing], lengths[~is_missing])
-        places = np.cumsum(~is_missing) - 1
-        return known.take(pa.array(places, mask=is_missing))
-    if not len(addresses):
-        return pa.array([], pa.binary())
-    # texts that follow each other closely are one stretch, from which the bytes between them are left out
-    ends = addresses + lengths
-    gaps = addresses[1:] - ends[:-1]
-    first = np.flatnonzero(np.append(True, (gaps < 0) | (gaps >= _NEAR)))
-    stop = np.append(first[1:], len(addresses))
-    starts, sizes = addresses[first], ends[stop - 1] - addresses[first]
-    stretches = [
-        pa.foreign_buffer(start, size) if size else b""
-        for start, size in zip(starts.tolist(), sizes.tolist(), strict=True)
-    ]
-    copied = b"".join(stretches)
-    moved = np.repeat(np.cumsum(sizes) - sizes - starts, stop - first)
-    bounds = np.empty(2 * len(addresses) + 1, np.int64)
-    bounds[:-1:2], bounds[1::2], bounds[-1] = addresses + moved, ends + moved, len(copied)
-    buffers = [None, pa.py_buffer(bounds), pa.py_buffer(copied)]
-    alternating = pa.Array.from_buffers(pa.large_binary(), 2 * len(addresses), buffers)
-    return alternating.take(pa.array(np.arange(0, 2 * len(addresses), 2))).cast(pa.binary())
-
-
-def _headers(addresses: Addresses) -> pa.Array:
-    """The headers of each message: a call for each message and two for each header, all results together."""
-    calls = _functions()
-    lists = np.zeros(len(addresses), np.int64)
-    codes = map(calls["message_headers"], addresses.tolist(), _places(lists))
-    is_there = np.fromiter(codes, np.int32, len(lists)) == 0
-    counts = np.zeros(len(lists), np.int64)
-    counts[is_there] = list(map(calls["header_cnt"], lists[is_there].tolist()))
-    ends = np.cumsum(counts)
-    total = int(counts.sum())
-    names, values, sizes = (np.zeros(total, np.int64) for _ in range(3))
-    numbers = np.arange(total) - np.repeat(ends - counts, counts)
-    asked = np.repeat(lists, counts).tolist(), numbers.tolist(), *map(_places, (names, values, sizes))
-    deque(map(calls["header_get_all"], *asked), maxlen=0)
-    lengths = np.fromiter(map(_text_length(), names.tolist()), np.int64, total)
-    columns = [_as_java(texts(names, lengths)), texts(values, sizes)]
-    entries = pa.StructArray.from_arrays(columns, fields=list(HEADERS.value_type))
-    return pa.ListArray.from_arrays(pa.array(np.append(0, ends), pa.int32()), entries, HEADERS)
-
-
-def _as_java(names: pa.Array) -> pa.Array:
-    r"""Names as Java's client has them: what is no UTF-8 becomes a sign of its own.
-
-    >>> _as_java(pa.array([b"id", b"\xff"])).to_pylist()
-    ['id', '\ufffd']
-    """
-    try:
-        return names.cast(pa.string())
-    except pa.ArrowInvalid:
-        return pa.array([name.decode(errors="replace") for name in names.to_pylist()], pa.string())
-
-
-def _places(results: npt.NDArray[Any]) -> range:
-    """The address of each number of an array, for calls that write their results there."""
-    first = results.ctypes.data
-    return range(first, first + results.nbytes, results.itemsize)
-
-
-@cache
-def _text_length() -> Any:
-    """C's ``strlen``."""
-    found = ctypes.PyDLL(None).strlen
-    found.restype, found.argtypes = _size, (_pointer,)
-    return found

@@ -9,17 +9,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from itertools import pairwise, repeat
 from typing import Any, Final, Literal
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert.errors import ConfigurationError, DeliveryError, FencedError, KafkaUnavailableError
-from upsert.kafka.client.connection import LOGGER, ClientCache, Connection, client_properties, library
+from upsert.kafka.client.connection import ClientCache, Connection, client_properties, library
 from upsert.kafka.client.failures import Reports, is_lasting, made, tell, translated, unavailable
-from upsert.kafka.client.records import HEADERS, PRODUCED, RECORD_SCHEMA
+from upsert.kafka.client.message_producer import Producer
+from upsert.kafka.client.records import PRODUCED, RECORD_SCHEMA
 
 FLUSH_GRACE_SECONDS: Final = 10.0
 """How much longer than its patience a producer is waited for: it reports every record itself before."""
@@ -29,10 +28,12 @@ _POLL_EVERY: Final = 10_000
 _CAUSE_SECONDS: Final = 5.0
 """How long a client that has ended may take to say why."""
 
-_FLUSH_POLL_SECONDS: Final = 0.005
-_ROOM_POLL_SECONDS: Final = 0.05
-_ANY_PARTITION: Final = -1
-_NOW: Final = 0
+_FLUSH_SECONDS: Final = 0.05
+"""How long all records are waited for until it is asked what has gone wrong."""
+
+_ROOM_SECONDS: Final = 0.005
+"""How long a full queue is waited for: it has room again long before it is empty."""
+
 _DEFAULTS: Final = {
     "partitioner": "murmur2_random",
     "linger.ms": 5,
@@ -58,9 +59,9 @@ class Sender:
         own = {"message.timeout.ms": int(connection.patience_s * 1000), **_DEFAULTS}
         if "delivery.timeout.ms" in connection.properties:
             del own["message.timeout.ms"]  # the same by its other name
-        callbacks = {"on_delivery": self._reports.on_delivery, "error_cb": self._reports.on_error}
-        settings = client_properties(connection, own, {**_FIXED, **callbacks, **properties})
-        self.client: Any = made(connection, subject, lambda: library().Producer(settings, logger=LOGGER))
+        settings = client_properties(connection, own, {**_FIXED, **properties})
+        listeners = self._reports.on_error, self._reports.on_failure
+        self.client = made(connection, subject, lambda: Producer(settings, *listeners))
 
     def send(self, topic: str, table: pa.Table) -> int:
         """Hand the rows of a table to the client, in order, and give their number."""
@@ -70,11 +71,12 @@ class Sender:
                 f"{', '.join(map(repr, sorted(unknown)))}"
             )
         for batch in table.to_batches(max_chunksize=_POLL_EVERY):
+            self._check_times(batch)
+            columns = {name: _column(batch, name) for name in batch.schema.names}
             with self.refusals():
-                if set(batch.schema.names) <= {"key", "value"}:
-                    self._send_plain(topic, batch)
-                else:
-                    self._send_full(topic, batch)
+                for _ in self.client.send(topic, pa.record_batch(columns)):
+                    self.client.flush(_ROOM_SECONDS)
+                    self._poll(0)  # records that wait too long are told then
             self._poll(0)
         return int(table.num_rows)
 
@@ -107,62 +109,23 @@ class Sender:
                 return cause.args[0] if cause.args[0].fatal() else error
         return self._reports.fatal or error
 
-    def _send_plain(self, topic: str, batch: pa.RecordBatch) -> None:
-        produce = self.client.produce
-        for key, value in zip(_column(batch, "key"), _column(batch, "value"), strict=True):
-            try:
-                produce(topic, value, key)
-            except BufferError:
-                self._when_room(topic, value, key)
-
-    def _send_full(self, topic: str, batch: pa.RecordBatch) -> None:
-        self._check_times(batch)
-        columns = {name: _column(batch, name) for name in ("topic", "value", "key", "partition")}
-        for own_topic, value, key, partition, timestamp, header_list in zip(
-            *columns.values(), _column(batch, "timestamp"), _header_lists(batch), strict=True
-        ):
-            record = {
-                "value": value,
-                "key": key,
-                "partition": _ANY_PARTITION if partition is None else partition,
-                "timestamp": _NOW if timestamp is None else timestamp,
-                "headers": header_list,
-            }
-            try:
-                self.client.produce(own_topic or topic, **record)
-            except BufferError:
-                self._when_room(own_topic or topic, **record)
-
     def _check_times(self, batch: pa.RecordBatch) -> None:
         if "timestamp" not in batch.schema.names:
             return
         first = pc.min(batch.column("timestamp")).as_py()
-        if first is not None and first <= _NOW:
+        if first is not None and first <= 0:
             raise ConfigurationError(
                 f"{self.subject}: a record's timestamp should be after 1970-01-01, which Kafka's client "
                 f"library takes for 'now'; found {first} ms; leave it NULL where there is none"
             )
 
-    def _when_room(self, *to: Any, **record: Any) -> None:
-        """Hand a record over when the client's queue has room; later rows wait, so the order stays."""
-        while True:
-            self._poll(_ROOM_POLL_SECONDS)
-            try:
-                self.client.produce(*to, **record)
-                return
-            except BufferError:
-                continue  # still full; records that wait too long end up in check()
-
     def flush(self) -> None:
-        """Wait until Kafka has confirmed all records, or raise for the first that it has not.
-
-        The client's own flush() goes on calling back after a fatal error has raised an exception, which
-        Python does not survive; poll() stops there.
-        """
+        """Wait until Kafka has confirmed all records, or raise for the first that it has not."""
         begun = time.monotonic()
         deadline = begun + self._connection.patience_s + FLUSH_GRACE_SECONDS
-        while len(self.client):
-            self._poll(_FLUSH_POLL_SECONDS)
+        while self.client.waiting:
+            self.client.flush(_FLUSH_SECONDS)
+            self._poll(0)
             if (failure := self._reports.broker_failure) is not None:
                 if is_lasting(failure):
                     raise translated(self._connection, self.subject, failure)
@@ -180,9 +143,7 @@ class Sender:
         """Raise for the first record that Kafka did not take."""
         if self._reports.failure is None:
             return
-        error, message = self._reports.failure
-        topic, partition = message.topic(), message.partition()
-        target = topic if partition is None or partition < 0 else f"{topic}-{partition}"
+        error, target = self._reports.failure
         if error.code() == library().KafkaError._MSG_TIMED_OUT:
             raise self._unavailable(f"writing to {target}")
         raise translated(self._connection, f"writing to {target}", error, DeliveryError)
@@ -193,36 +154,21 @@ class Sender:
 
     def discard(self) -> None:
         """End the client without sending what it still has."""
-        self.client.purge()
-        self.client = None  # its end; close() would raise what has gone wrong before
+        self.client.close()
 
     def close(self) -> None:
         """End the client; records that were not waited for get some seconds to be sent."""
-        self.client.flush(FLUSH_GRACE_SECONDS)
-        self.client = None
+        deadline = time.monotonic() + FLUSH_GRACE_SECONDS
+        while self.client.waiting and time.monotonic() < deadline:
+            self.client.flush(_FLUSH_SECONDS)
+            with suppress(library().KafkaException):
+                self.client.poll(0)
+        self.client.close()
 
 
-def _column(batch: pa.RecordBatch, name: str) -> list[Any]:
-    """A column as Python values; NULLs where the records do not have it."""
-    if name not in batch.schema.names:
-        return [None] * batch.num_rows
-    values: list[Any] = _as(batch, name, RECORD_SCHEMA.field(name).type).to_pylist()
-    return values
-
-
-def _header_lists(batch: pa.RecordBatch) -> Iterable[list[tuple[str, bytes | None]]]:
-    """The headers of each record, by way of one flat list: as many small dicts take four times as long."""
-    if "headers" not in batch.schema.names:
-        return repeat([], batch.num_rows)
-    lists = _as(batch, "headers", HEADERS)
-    entries = lists.flatten()
-    names, values = (pc.struct_field(entries, part).to_pylist() for part in ("key", "value"))
-    flat = list(zip(names, values, strict=True))
-    ends = np.cumsum(pc.list_value_length(lists).fill_null(0).to_numpy()).tolist()
-    return [flat[start:end] for start, end in pairwise([0, *ends])]
-
-
-def _as(batch: pa.RecordBatch, name: str, type_: pa.DataType) -> pa.Array:
+def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
+    """A column in its type of `RECORD_SCHEMA`."""
+    type_ = RECORD_SCHEMA.field(name).type
     try:
         return batch.column(name).cast(type_)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as misfit:

@@ -20,16 +20,17 @@ import uuid
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
 from upsert.codec import Jsonable
 from upsert.errors import ConfigurationError, DeliveryError, KafkaUnavailableError
 from upsert.failpoints import reach
-from upsert.kafka.client.admin import group_consumer, group_markers
+from upsert.kafka.client.admin import group_markers
 from upsert.kafka.client.connection import ClientCache, Connection, library
 from upsert.kafka.client.failures import DidNotReturnError, bounded, is_passing, translated, unavailable
+from upsert.kafka.client.message_producer import Producer
 from upsert.kafka.client.producer import Sender
 from upsert.kafka.client.records import TopicPartition
 
@@ -133,7 +134,7 @@ class TransactionalWriter:
     def __init__(self, connection: Connection, topic: str, transactional_id: str) -> None:
         self.name = uuid.uuid4().hex
         self.is_sound = True
-        self._is_stuck = False
+        self._is_busy = False
         self._connection = connection
         self._topic = topic
         self._id = transactional_id
@@ -149,12 +150,6 @@ class TransactionalWriter:
             patience = connection.patience_s
             self._call(lambda client: client.init_transactions(patience), patience)
             reach("transaction.after-open")
-            # the name of the marker's consumer group, in the form that a transaction wants it
-            consumer = group_consumer(connection, transactional_id, self._subject)
-            try:
-                self._group = consumer.consumer_group_metadata()
-            finally:
-                consumer.close()
         except BaseException:
             self.discard()
             raise
@@ -173,11 +168,10 @@ class TransactionalWriter:
         self._sender.flush()
         reach("transaction.after-flush")
         marker = Marker(batch, rows, fingerprint_text(fingerprint), self.name)
-        offset = library().TopicPartition(
-            self._topic, 0, batch + 1, metadata=json.dumps(marker.to_json(), sort_keys=True)
-        )
         seconds = min(self._connection.patience_s, MARKER_SECONDS)
-        self._call(lambda client: client.send_offsets_to_transaction([offset], self._group, seconds), seconds)
+        text = json.dumps(marker.to_json(), sort_keys=True)
+        offset = TopicPartition(self._topic, 0), batch + 1, text, self._id
+        self._call(lambda client: client.send_offset(*offset, seconds), seconds)
         reach("transaction.after-marker")
         self._commit(marker)
         reach("transaction.after-commit")
@@ -185,16 +179,16 @@ class TransactionalWriter:
 
     def _commit(self, marker: Marker) -> None:
         """Commit, and where the answer is lost find out whether it happened."""
-        client, patience = self._sender.client, self._connection.patience_s
+        patience = self._connection.patience_s
         try:
-            bounded(lambda: client.commit_transaction(patience), patience)
+            self._bounded(lambda client: client.commit_transaction(patience), patience)
             return
         except library().KafkaException as refused:
             error = refused.args[0]
             failure = translated(self._connection, self._subject, error, DeliveryError)
             is_unknown = error.retriable() or is_passing(error)
         except DidNotReturnError:
-            self._is_stuck = is_unknown = True
+            is_unknown = True
             failure = unavailable(self._connection, self._subject, None)
         self.is_sound = False
         if not is_unknown:
@@ -206,25 +200,36 @@ class TransactionalWriter:
     def discard(self) -> None:
         """End the producer and give up its open transaction, if there is one.
 
-        One that is stuck in a call is left to it: opening the next one takes its transaction away.
+        One that is at work in a call is left to it: opening the next one takes its transaction away.
         """
-        if self._is_stuck:
+        if self._is_busy:
             return
-        client = self._sender.client
         with suppress(library().KafkaException, DidNotReturnError):
             # Without an answer the broker gives the transaction up itself, at the latest when it times out.
-            client.poll(0)  # raises when there is nothing left that could be given up
-            bounded(lambda: client.abort_transaction(_ABORT_SECONDS), _ABORT_SECONDS)
-        self._sender.discard()
+            self._sender.client.poll(0)  # raises when there is nothing left that could be given up
+            self._bounded(lambda client: client.abort_transaction(_ABORT_SECONDS), _ABORT_SECONDS)
+        if not self._is_busy:
+            self._sender.discard()
 
-    def _call(self, call: Callable[[Any], object], seconds: float) -> None:
-        client = self._sender.client
+    def _call(self, call: Callable[[Producer], object], seconds: float) -> None:
         try:
             with self._sender.refusals():
-                bounded(lambda: call(client), seconds)
+                self._bounded(call, seconds)
         except DidNotReturnError:
-            self._is_stuck = True
             raise unavailable(self._connection, self._subject, None) from None
+
+    def _bounded(self, call: Callable[[Producer], object], seconds: float) -> None:
+        """As `bounded`; the client is busy until the call has returned, whatever ends the wait for it."""
+        client = self._sender.client
+
+        def made() -> None:
+            try:
+                call(client)
+            finally:
+                self._is_busy = False
+
+        self._is_busy = True
+        bounded(made, seconds)
 
 
 @dataclass(frozen=True)

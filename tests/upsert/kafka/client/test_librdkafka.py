@@ -1,173 +1,104 @@
-"""Messages as columns, beside the objects that ``confluent_kafka`` makes of them."""
+"""What clients of librdkafka have in common: they say what they meet, and Ctrl-C always gets through."""
 
-import random
-import threading
-from collections.abc import Callable
-from itertools import pairwise
-from typing import Any
+import logging
+import signal
+import socket
+import time
+from collections.abc import Callable, Mapping
 
-import numpy as np
-import pyarrow as pa
 import pytest
 
 from upsert.errors import ConfigurationError
-from upsert.kafka.client import consumer, librdkafka
-from upsert.kafka.client.connection import Connection, client_properties, library
-from upsert.kafka.client.consumer import read_range
-from upsert.kafka.client.librdkafka import texts
-from upsert.kafka.client.producer import produce
-from upsert.kafka.client.records import HEADERS, RECORD_SCHEMA, TopicPartition, record_schema
+from upsert.kafka.client import librdkafka
+from upsert.kafka.client.connection import LOGGER
+from upsert.kafka.client.librdkafka import Client
+from upsert.kafka.client.message_consumer import Consumer
+from upsert.kafka.client.message_producer import Producer
 
-NewTopic = Callable[..., str]
+Properties = Mapping[str, object]
 
 
-def test_texts_are_those_at_their_addresses() -> None:
-    seed = random.randrange(10**6)
-    print(f"seed {seed}")
-    draw = random.Random(seed)
-    memory = np.frombuffer(draw.randbytes(200_000), np.uint8)
-    for _ in range(50):
-        count = draw.choice([0, 1, 2, 30])
-        near = draw.random() < 0.5
-        at = sorted(draw.randrange(5000 if near else 199_000) for _ in range(count))
-        if draw.random() < 0.3:
-            draw.shuffle(at)
-        lengths = [draw.choice([0, 1, 7, 900]) for _ in at]
-        is_missing = [draw.random() < 0.2 for _ in at]
-        places = zip(at, lengths, is_missing, strict=True)
-        expected = [
-            None if missing else memory[begin : begin + length].tobytes() for begin, length, missing in places
-        ]
-        addresses = np.where(is_missing, 0, np.array(at, np.int64) + memory.ctypes.data)
-        assert texts(addresses, np.array(lengths, np.int64)).to_pylist() == expected
+def consumer(properties: Properties, on_error: Callable[[object], None]) -> Client:
+    return Consumer({"group.id": "g", **properties}, on_error)
+
+
+def producer(properties: Properties, on_error: Callable[[object], None]) -> Client:
+    return Producer(properties, on_error, lambda *_: None)
+
+
+CLIENTS = pytest.mark.parametrize("made", [consumer, producer])
+NOBODY: Properties = {"bootstrap.servers": "127.0.0.1:1", "reconnect.backoff.max.ms": 100}
 
 
 def test_a_client_library_without_a_function_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(librdkafka, "_CALLS", {"of_another_release": (None, ())})
     with pytest.raises(ConfigurationError, match="has no 'rd_kafka_of_another_release'; install"):
-        librdkafka._functions.__wrapped__()
+        librdkafka.functions.__wrapped__()
 
 
-def some_bytes(draw: random.Random) -> bytes | None:
-    return draw.choice([None, b"", draw.randbytes(draw.choice([1, 20, 300, 9000]))])
-
-
-@pytest.mark.kafka
-def test_records_are_those_that_the_library_gives_one_by_one(
-    connection: Connection, new_topic: NewTopic
+@CLIENTS
+def test_errors_and_lines_of_the_log_are_handed_on(
+    made: Callable[..., Client], caplog: pytest.LogCaptureFixture
 ) -> None:
-    seed = random.randrange(10**6)
-    print(f"seed {seed}")
-    draw = random.Random(seed)
-    topic = new_topic()
-    for codec in ("none", "lz4", "gzip", "snappy", "zstd"):
-        own = Connection({**connection.properties, "compression.type": codec})
-        for rows in (1, 40):
-            headers = [[{"key": draw.choice("ab"), "value": some_bytes(draw)}] * draw.randrange(3)] * rows
-            columns = {
-                "key": pa.array([some_bytes(draw) for _ in range(rows)], pa.binary()),
-                "value": pa.array([some_bytes(draw) for _ in range(rows)], pa.binary()),
-                "timestamp": pa.array([draw.randrange(1, 2**40) for _ in range(rows)], pa.int64()),
-                "headers": pa.array(headers, HEADERS),
-            }
-            produce(own, topic, [pa.table(columns)])
-    chunks = read_range(connection, TopicPartition(topic, 0), 0, 205, RECORD_SCHEMA.names, max_rows=50)
-    found = pa.concat_tables(chunks)
-    fixed = {"group.id": "one-by-one", "enable.auto.commit": False}
-    client = library().Consumer(client_properties(connection, fixed=fixed))
-    client.assign([library().TopicPartition(topic, 0, 0)])
-    messages = [client.poll(30) for _ in range(205)]
+    met: list[object] = []
+    client = made({**NOBODY, "debug": "broker"}, met.append)
+    deadline = time.monotonic() + 20
+    with caplog.at_level(logging.DEBUG, LOGGER.name):
+        while not (met and caplog.records) and time.monotonic() < deadline:
+            client.poll(0.1)
     client.close()
-    assert found.column("key").to_pylist() == [message.key() for message in messages]
-    assert found.column("value").to_pylist() == [message.value() for message in messages]
-    assert found.column("offset").to_pylist() == [message.offset() for message in messages]
-    assert found.column("timestamp").to_pylist() == [message.timestamp()[1] for message in messages]
-    assert found.column("leader-epoch").to_pylist() == [message.leader_epoch() for message in messages]
-    pairs = [[tuple(one.values()) for one in each] for each in found.column("headers").to_pylist()]
-    assert pairs == [message.headers() or [] for message in messages]
+    assert "_TRANSPORT" in repr(met)
+    assert f"[deltajoin#{made.__name__}-" in caplog.text or f"[rdkafka#{made.__name__}-" in caplog.text
 
 
-def some_values(count: int, size: int) -> pa.Table:
-    texts = [b"%03d" % number + bytes(size) for number in range(count)]
-    return pa.table({"key": pa.array([None] * count, pa.binary()), "value": pa.array(texts)})
+@CLIENTS
+def test_ctrl_c_while_a_client_hands_on_what_it_met_is_raised(made: Callable[..., Client]) -> None:
+    """A function of Python that a C library calls would lose it."""
+    client = made(NOBODY, lambda _: signal.raise_signal(signal.SIGINT))
+    deadline = time.monotonic() + 20
 
+    def poll() -> None:
+        while time.monotonic() < deadline:
+            client.poll(0.1)
 
-@pytest.mark.kafka
-def test_messages_that_are_large_in_memory_come_in_tables_of_bounded_size(
-    connection: Connection, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A few MB of a topic can be gigabytes in memory, which librdkafka has at once."""
-    monkeypatch.setattr(librdkafka, "_BYTES_AT_ONCE", 5000)
-    monkeypatch.setattr(consumer, "MAX_BYTES", 5000)
-    topic = new_topic()
-    written = some_values(100, 400)
-    produce(connection, topic, [written])
-    place = TopicPartition(topic, 0)
-    chunks = list(read_range(connection, place, 0, 70))
-    assert max(chunk.nbytes for chunk in chunks) < 12_000
-    chunks += read_range(connection, place, 70, 90)
-    chunks += read_range(connection, place, 90, 100, {"leader-epoch"})  # which reads them again
-    again = list(read_range(connection, place, 0, 3))
-    found = [value for chunk in chunks for value in chunk.column("value").to_pylist()]
-    assert found == written.column("value").to_pylist()
-    assert pa.concat_tables(again).column("value").to_pylist() == found[:3]
-
-
-@pytest.mark.kafka
-def test_a_reader_that_is_interrupted_as_messages_come_can_be_closed(
-    connection: Connection, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """librdkafka ends a client when all of its messages are free."""
-    topic = new_topic()
-    produce(connection, topic, [some_values(100, 10)])
-    calls = librdkafka._functions()
-    consume, ended = calls["consume_batch_queue"], threading.Event()
-
-    def interrupted(*given: Any) -> int:
-        if count := consume(*given):
-            raise KeyboardInterrupt  # as Python does when it comes back to the thread that Ctrl-C is for
-        return int(count)
-
-    def read() -> None:
-        try:
-            list(read_range(connection, TopicPartition(topic, 0), 0, 100))
-        except KeyboardInterrupt:
-            ended.set()
-
-    monkeypatch.setitem(calls, "consume_batch_queue", interrupted)
-    threading.Thread(target=read, daemon=True).start()
-    assert ended.wait(20)
-
-
-def test_errors_and_the_log_are_not_handed_over_while_a_client_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C while waiting would be raised within them, and lost."""
-    met: list[str] = []
-    calls = dict(librdkafka._functions())
-    consume = calls["consume_batch_queue"]
-
-    def waiting(*given: Any) -> int:
-        met.append("waits")
-        count = int(consume(*given))
-        met.append("has waited")
-        return count
-
-    calls["consume_batch_queue"] = waiting
-    monkeypatch.setattr(librdkafka, "_functions", lambda: calls)
-    properties = {"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "reconnect.backoff.max.ms": 100}
-    monkeypatch.setattr(librdkafka.Consumer, "_log", lambda *_: met.append("log"))
-    client = librdkafka.Consumer(properties, lambda _: met.append("error"))
-    for _ in range(100):
-        client.take(1, 0.1, record_schema())
-        if {"error", "log"} <= set(met):
-            break
+    with pytest.raises(KeyboardInterrupt):
+        poll()
     client.close()
-    assert {"error", "log"} <= set(met)
-    after = [later for earlier, later in pairwise(met) if earlier == "waits"]
-    assert set(after) == {"has waited"}
 
 
-def test_a_reader_without_a_group_is_refused() -> None:
-    """The client library would make a client that ends the process when it reads."""
-    connection = Connection({"bootstrap.servers": "127.0.0.1:1", "group.id": ""})
-    with pytest.raises(ConfigurationError, match=r"group\.id must not be empty"):
-        list(read_range(connection, TopicPartition("t", 0), 0, 1))
+@CLIENTS
+def test_brokers_are_told_what_software_asks(made: Callable[..., Client]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = made({"bootstrap.servers": f"127.0.0.1:{server.getsockname()[1]}"}, lambda _: None)
+        told, _ = server.accept()
+        with told:
+            request = told.recv(1000)
+    client.close()
+    assert b"confluent-kafka-python" in request
+    assert b"-rdkafka-" in request
+
+
+def test_tokens_are_renewed(caplog: pytest.LogCaptureFixture) -> None:
+    """librdkafka does it by itself: a token that it would ask for as an event is nobody's."""
+    login = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "OAUTHBEARER",
+        "enable.sasl.oauthbearer.unsecure.jwt": True,
+        "sasl.oauthbearer.config": "principal=p lifeSeconds=1",
+        "debug": "security",
+    }
+    client = producer({**NOBODY, **login}, lambda _: None)
+    deadline = time.monotonic() + 20
+    with caplog.at_level(logging.DEBUG, LOGGER.name):
+        while caplog.text.count("Creating unsecured token") < 2 and time.monotonic() < deadline:
+            client.poll(0.1)
+    client.close()
+    assert caplog.text.count("Creating unsecured token") >= 2
+
+
+def test_a_client_that_was_ended_has_no_functions() -> None:
+    """In the library they would work on memory that is free."""
+    client = producer(NOBODY, lambda _: None)
+    client.close()
+    with pytest.raises(KeyError):
+        client.poll(0)

@@ -189,9 +189,6 @@ class LosesAnswers:
         self._client = client
         self._commits = commits
 
-    def __len__(self) -> int:
-        return len(self._client)
-
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
 
