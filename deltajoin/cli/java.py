@@ -27,6 +27,8 @@ OLDEST: Final = 17
 """The first version of Java that Spark 4 runs on."""
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)([^"]*)"')
 _SILENT: Final = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
+_IF_WHOLE: Final = "-XX:+VerifySharedSpaces"
+"""For 50 ms: a JVM that does not look crashes on a file that a disk has damaged."""
 _USER_SAYS: Final = ("-Xshare", "SharedArchiveFile", "ArchiveClassesAtExit", "AutoCreateSharedArchive")
 _UNUSED_S: Final = 30 * 24 * 3600.0
 
@@ -78,7 +80,7 @@ def kept_classes(java: Java, environment: Mapping[str, str], *, makes: bool) -> 
     if _is_whole(file):
         with suppress(OSError):
             os.utime(file)
-        return [f"-XX:SharedArchiveFile={file}", *_SILENT]
+        return [f"-XX:SharedArchiveFile={file}", _IF_WHOLE, *_SILENT]
     if not makes:
         return []
     _remove_unused(folder)

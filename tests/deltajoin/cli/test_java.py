@@ -124,4 +124,9 @@ def test_a_session_in_a_terminal_keeps_the_classes_that_the_next_command_starts_
     said = subprocess.check_output(statement, shell=True, env=environment, timeout=300)
     assert b"b" in said
     loaded = [line for line in log.read_text().splitlines() if " org.apache.spark.SparkContext " in line]
-    assert [line.endswith("shared objects file (top)") for line in loaded] == [True], (loaded, kept)
+    assert [line.endswith("shared objects file (top)") for line in loaded] == [True]
+    kept.chmod(0o600)
+    with kept.open("r+b") as damaged:
+        damaged.seek(kept.stat().st_size // 4)
+        damaged.write(bytes(kept.stat().st_size // 2))
+    assert b"b" in subprocess.check_output(statement, shell=True, env=environment, timeout=300)
