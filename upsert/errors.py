@@ -249,7 +249,7 @@ def bad_checkpoint(told: str) -> MissingStateError:
     """The error about a checkpoint of which Spark cannot read a file, by the first line of what it tells."""
     first = told.partition("\n")[0].strip()
     return MissingStateError(
-        f"the query's checkpoint: expected whole files, found one that is cut off or damaged: {first}; "
+        f"the query's checkpoint: expected whole files, found one missing, cut off or damaged: {first}; "
         "restore the folder from a copy, or start the query with a new checkpointLocation and an empty sink"
     )
 

@@ -13,9 +13,11 @@ from pyspark.errors import IllegalArgumentException
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from upsert.errors import StorageError, bad_checkpoint
+from upsert.spark.checkpoint_files import damage_in, local_folder
 from upsert.spark.connect import is_connect
 from upsert.spark.queries import is_being_stopped
 from upsert.spark.settings import CHECKPOINT_FILES, OF_A_LOCAL_DISK, has_setting, is_local
+from upsert.spark.task import micro_batch_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -58,7 +60,8 @@ class QueryWriter(DataStreamWriter):
 
         def written(rows: DataFrame, batch: int) -> None:
             try:
-                func(rows, batch)
+                with micro_batch_of(self.given.get("checkpointlocation")):
+                    func(rows, batch)
             except Exception as error:  # the store wraps what the JVM raises
                 interruption = _interruption(error)
                 if interruption is None or not is_being_stopped(rows):
@@ -89,7 +92,11 @@ class QueryWriter(DataStreamWriter):
             if location is None:
                 return super().start(path, format, outputMode, partitionBy, queryName)
             with _errors_of_checkpoint(location):
-                if not is_local(spark, location) or has_setting(spark, CHECKPOINT_FILES):
+                is_on_disk = is_local(spark, location)
+                folder = local_folder(location) if is_on_disk else None
+                if folder is not None and (found := damage_in(folder)) is not None:
+                    raise bad_checkpoint(found)
+                if not is_on_disk or has_setting(spark, CHECKPOINT_FILES):
                     return super().start(path, format, outputMode, partitionBy, queryName)
                 spark.conf.set(CHECKPOINT_FILES, OF_A_LOCAL_DISK)
                 try:

@@ -6,8 +6,8 @@ import ctypes
 import gc
 import json
 import os
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final
 
@@ -175,6 +175,28 @@ def query_of_checkpoint(spark: SparkSession, checkpoint: str) -> str:
             f"checkpoint {checkpoint!r}: a file 'metadata' must say of which query it is, got {cause}; start "
             "the query with a folder that it can write"
         ) from cause
+
+
+_CHECKPOINT: Final[ContextVar[str | None]] = ContextVar("checkpoint of a micro-batch", default=None)
+
+
+@contextmanager
+def micro_batch_of(checkpoint: str | None) -> Iterator[None]:
+    """Let this thread know for a while which checkpoint the query of a micro-batch was started with."""
+    token = _CHECKPOINT.set(checkpoint)
+    try:
+        yield
+    finally:
+        _CHECKPOINT.reset(token)
+
+
+def checkpoint_of_micro_batch() -> str | None:
+    """The ``checkpointLocation`` of the query whose micro-batch this thread writes; None if it is not known.
+
+    >>> checkpoint_of_micro_batch() is None
+    True
+    """
+    return _CHECKPOINT.get()
 
 
 def query_of_micro_batch(rows: DataFrame, subject: str) -> str:

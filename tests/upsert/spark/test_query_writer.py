@@ -1,5 +1,7 @@
 """What a query that a `QueryWriter` started tells of a failure or a stop."""
 
+import re
+import shutil
 import time
 import traceback
 from collections.abc import Callable
@@ -12,6 +14,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from tests.helpers import wait_until
 from upsert.errors import MissingStateError, StorageError
 from upsert.spark.java import java_of
 from upsert.spark.query_writer import QueryWriter
@@ -92,3 +95,40 @@ def test_a_checkpoint_that_cannot_be_read_is_told_with_its_place(spark: SparkSes
             start(tmp_path / "c")
     with pytest.raises(StorageError, match=f"checkpoint '{metadata}/c': Spark must be able to write"):
         start(metadata / "c")
+
+
+def test_a_damaged_log_of_a_checkpoint_is_told_with_its_file(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark tells of an assertion, of a parser of JSON, or of a micro-batch that does not exist."""
+    checkpoint = tmp_path / "c"
+
+    def run() -> None:
+        rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+        writer = QueryWriter(rows).option("checkpointLocation", str(checkpoint)).foreachBatch(lambda *_: None)
+        query = writer.start()
+        wait_until(lambda: query.exception() or (checkpoint / "commits" / "2").exists())
+        query.stop()
+
+    run()
+    for damage, file, found in (
+        (Path.unlink, "offsets/{before}", "it is missing"),
+        (Path.unlink, "offsets/{newest}", "it is missing"),
+        (lambda path: path.write_text(""), "offsets/{newest}", "it is empty"),
+        (lambda path: path.write_text(path.read_text()[:-3]), "offsets/{newest}", "line 3 is no whole JSON"),
+        (lambda path: path.write_text("v1\n{}"), "offsets/{newest}", "it must have 3 lines, it has 2"),
+        (lambda path: path.write_bytes(b"\0" * 9), "offsets/{before}", "line 1 must be a version"),
+        (lambda path: path.write_bytes(b"\xff\xfe"), "commits/{newest}", "it is no text"),
+        (lambda path: path.write_text("v1\n{"), "commits/{newest}", "line 2 is no whole JSON"),
+    ):
+        whole = tmp_path / "whole"
+        shutil.copytree(checkpoint, whole)
+        newest = max(int(one.name) for one in (checkpoint / "commits").iterdir() if one.name.isdecimal())
+        for planned in (checkpoint / "offsets").iterdir():  # one that was not done is not needed here
+            if planned.name.isdecimal() and int(planned.name) > newest:
+                planned.unlink()
+        path = checkpoint / file.format(newest=newest, before=newest - 1)
+        damage(path)
+        with pytest.raises(MissingStateError, match=re.escape(f"damaged: {path}: {found}")):
+            run()
+        shutil.rmtree(checkpoint)
+        shutil.move(whole, checkpoint)
+    run()

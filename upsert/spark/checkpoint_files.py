@@ -1,0 +1,92 @@
+"""What is wrong with the files of a checkpoint that Spark reads when a query starts.
+
+Spark goes on from the newest file of ``offsets`` and the one before it, and from the newest of ``commits``.
+Of one that is missing or damaged it tells, if anything, what its parser did not like, and not which it is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from contextlib import suppress
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+_FIRST_LINE: Final = re.compile(r"v[1-9][0-9]*")
+
+
+def damage_in(checkpoint: str) -> str | None:
+    r"""The file of a checkpoint on the local disk that is missing or damaged, and how; None if none is.
+
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> damage_in(folder)
+    >>> os.mkdir(f"{folder}/offsets")
+    >>> with open(f"{folder}/offsets/0", "w") as file:
+    ...     _ = file.write('v1\n{"batchWatermarkMs":0}\n{"lo')
+    >>> damage_in(folder).removeprefix(folder)
+    '/offsets/0: line 3 is no whole JSON'
+    """
+    # in this order: a query that is just ending plans a micro-batch before it is done
+    done, planned = (_numbers(os.path.join(checkpoint, log)) for log in ("commits", "offsets"))
+    if not planned and not done:
+        return None
+    newest, committed = max(planned, default=-1), max(done, default=-1)
+    for number in (newest - 1, newest, committed):
+        path = os.path.join(checkpoint, "offsets", str(number))
+        if number < max(0, newest - 1):
+            continue
+        if number not in planned:
+            return f"{path}: it is missing"
+        if (found := _wrong_with(path, 3)) is not None:
+            return f"{path}: {found}"
+    path = os.path.join(checkpoint, "commits", str(committed))
+    if committed >= 0 and (found := _wrong_with(path, 2)) is not None:
+        return f"{path}: {found}"
+    return None
+
+
+def local_folder(location: str) -> str | None:
+    """The folder that a checkpoint's location names, if that may be on the local disk.
+
+    >>> local_folder("file:///data/my%20query"), local_folder("/data/c"), local_folder("s3a://bucket/c")
+    ('/data/my query', '/data/c', None)
+    """
+    parts = urlsplit(location)
+    if not parts.scheme:
+        return location
+    return unquote(parts.path) if parts.scheme == "file" and parts.netloc in ("", "localhost") else None
+
+
+def _numbers(folder: str) -> set[int]:
+    with suppress(OSError):
+        return {int(name) for name in os.listdir(folder) if name.isdecimal()}
+    return set()
+
+
+def _wrong_with(path: str, lines: int) -> str | None:
+    """What is wrong with a file of a log that must have so many lines."""
+    try:
+        with open(path, "rb") as file:
+            text = file.read().decode()
+    except OSError:  # Spark says so, with the path
+        return None
+    except UnicodeDecodeError:
+        return "it is no text"
+    found = text.splitlines()
+    if not found:
+        return "it is empty"
+    if not _FIRST_LINE.fullmatch(found[0]):
+        return f"line 1 must be a version as 'v1', got {found[0][:20]!r}"
+    if found[0] != "v1":
+        return None  # of another release of Spark
+    if len(found) < lines:
+        return f"it must have {lines} lines, it has {len(found)}"
+    for number, line in enumerate(found[1:], 2):
+        if line.startswith("{"):
+            try:
+                json.loads(line)
+            except ValueError:
+                return f"line {number} is no whole JSON"
+    return None
