@@ -39,7 +39,15 @@ from deltajoin.spec import DeltaJoinSpec
 from upsert.blobs import BLOB_BYTES, BLOB_COLUMN, head, to_blobs
 from upsert.errors import ConfigurationError
 from upsert.managed.options import DEFAULT_LEASE_MS
-from upsert.managed.stepping import CONSUMER, Offset, SharedStep, SteppingReader, StepSource, size_of
+from upsert.managed.stepping import (
+    CONSUMER,
+    Offset,
+    SharedStep,
+    SteppingReader,
+    StepSource,
+    check_same_histories,
+    size_of,
+)
 from upsert.managed.task_counts import add
 from upsert.managed.task_memory import DEFAULT_TASK_MEMORY, TASK_MEMORY
 from upsert.options import Option, boolean, duration_ms, integer, one_of, parse, text
@@ -277,6 +285,7 @@ class _JoinStepReader(SteppingReader[JoinedTables]):
     def step(self, tables: JoinedTables, start: Offset, end: Offset) -> JoinStep:
         """What lies between two offsets of this join; a replay finds it held."""
         old, new = (self.versions_of(tables, offset) for offset in (start, end))
+        check_same_histories(tables.tables, old, new)
         self._holding.keep(self._holding.consumer_of(end), tables.tables, old, new)
         return JoinStep(old, new, tables.identity.tables)
 

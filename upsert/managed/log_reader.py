@@ -25,7 +25,7 @@ from upsert.log.publisher import LogTopic
 from upsert.log.reading import LogRead, Output, output_of
 from upsert.managed.options import ALL_ROWS, DEFAULT_MAX_ROWS, ReadOptions
 from upsert.managed.reader import ChangesPartition, ChangesReader, version_of
-from upsert.managed.stepping import Offset
+from upsert.managed.stepping import Offset, check_same_histories
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.spark.batches import to_spark
 from upsert.spark.formats import FORMAT
@@ -122,6 +122,7 @@ class LogReader(ChangesReader):
         if LOG not in start:
             return self._before_log(table, start, limit)
         begun = self._position(start, table)
+        check_same_histories([table], [begun.version])
         self._keep(start, table, begun)
         max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         end = self._planning.next(table, begun, max_rows, moves=self._needs_snapshots)

@@ -20,6 +20,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from upsert.failpoints import reach
+from upsert.managed.checkpoint_mark import CheckpointMark
 from upsert.managed.log_reader import LogReader
 from upsert.managed.options import WriteOptions
 from upsert.managed.stepping import SUFFIX, SharedStep, SteppingReader, StepSource
@@ -135,7 +136,8 @@ class WriteStep:
         """Write the rows of a micro-batch, unless an earlier call has."""
         query = query_of_micro_batch(rows, f"{FORMAT}: micro-batches of write_changes")
         table = Table.open(*self.table)
-        if table.published.latest().writers.get(query, -1) >= batch:
+        table.published.latest()
+        if CheckpointMark.of(self.own.checkpoint, query).has_rows(table, batch):
             return
         planned = PlannedBatch.of(self.spark, query, batch)
         with synced_together():

@@ -250,7 +250,8 @@ def _check_goes_with_mode(values: Mapping[str, Any], keys: tuple[str, ...], need
         )
 
 
-_SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
+_CHECKPOINT: Final = "checkpointlocation"
+_SPARKS_OWN: Final = frozenset({_CHECKPOINT, "queryname"})
 
 
 def _stands_for(value: str) -> StandsFor:
@@ -329,7 +330,7 @@ _write: Final = partial(options.held, WRITE_OPTIONS)
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """What a writer was asked for; ``path`` is absolute."""
+    """What a writer was asked for; ``path`` is absolute, ``checkpoint`` the query's, if it is told."""
 
     path: str
     bucketed: bool = _write("bucketed")
@@ -342,6 +343,7 @@ class WriteOptions:
     stands_for: StandsFor | None = _write("stands-for")  # noqa: RUF009 - a frozen field
     materialize: str | None = _write(SINK_MATERIALIZE.key)
     merge_schema: bool = _write("merge-schema")
+    checkpoint: str | None = None
 
     def check_for_a_stream(self) -> None:
         """Refuse what only a batch may ask for: columns to add, and an overwrite mode."""
@@ -365,4 +367,6 @@ class WriteOptions:
         """The options that ``given`` says; those of Spark's own writer are ignored."""
         own = {key: value for key, value in given.items() if key.lower() not in _SPARKS_OWN}
         values = options.parse(FORMAT, WRITE_OPTIONS, own)
-        return cls(table_folder(values["path"]), **options.values_held(cls, values))
+        held = options.values_held(cls, values)
+        checkpoint = next((text for key, text in given.items() if key.lower() == _CHECKPOINT), None)
+        return cls(table_folder(values["path"]), **held, checkpoint=checkpoint)

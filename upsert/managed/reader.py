@@ -2,7 +2,8 @@
 
 Offsets of a stream are ``{"consumer": id, "table": uuid, "version": …}``: small JSON with sorted names, for
 Spark compares offsets as text. The version says all that a replay needs, so a micro-batch is the same however
-often it runs. Every call opens the table again: a reader that outlived its table would serve another's files.
+often it runs; an offset of an older release, without the uuids of snapshots, is given back as it is. Every
+call opens the table again: a reader that outlived its table would serve another's files.
 """
 
 from __future__ import annotations

@@ -42,6 +42,7 @@ from upsert.errors import ConfigurationError, SnapshotExpiredError
 from upsert.managed.task_memory import DEFAULT_TASK_MEMORY, readable_bytes
 from upsert.options import Option
 from upsert.spark.reads import ReadParts
+from upsert.store.metadata.identity import check_is_same, identified
 from upsert.store.read.steps import StepSize, step_size
 from upsert.store.retention.consumers import needed
 from upsert.store.storage import storage_of
@@ -292,6 +293,7 @@ class SteppingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generi
         max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         opened, holding = self.opened(), self._holding
         tables, versions = self.tables_of(opened), self.versions_of(opened, start)
+        check_same_histories(tables, versions)
         seen = {table: table.published.seen.id for table in tables}
         reached = _reached(versions)
         known = holding.consumer_of(start)
@@ -309,7 +311,8 @@ class SteppingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generi
             self._newest = start
             return start
         self._newest = self.offset_at(opened, tuple(map(Version.complete, self.versions_seen(opened))))
-        return self.offset_at(opened, ends, consumer)
+        named = (identified(table.published, end) for table, end in zip(tables, ends, strict=True))
+        return self.offset_at(opened, tuple(named), consumer)
 
     def commit(self, end: Offset) -> None:
         """Nothing before ``end`` is read again."""
@@ -351,11 +354,24 @@ class SteppingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generi
     def keep(self, opened: Opened, start: Offset, end: Offset) -> None:
         """Hold what a replay of this step reads; for one that was planned before a restart."""
         first, last = (_reached(self.versions_of(opened, offset)) for offset in (start, end))
+        check_same_histories(self.tables_of(opened), first, last)
         self._holding.keep(self._holding.consumer_of(end), self.tables_of(opened), first, last)
 
     def versions_seen(self, opened: Opened) -> tuple[int, ...]:
         """The newest data version of each table, as of when it was opened."""
         return tuple(table.published.seen.data_version for table in self.tables_of(opened))
+
+
+def check_same_histories(tables: Sequence[Table], *offsets: Sequence[Version | None]) -> None:
+    """Refuse tables that were replaced by older copies since some offsets were written.
+
+    Raises:
+        MissingStateError: one has another snapshot of a number, or has not come so far.
+    """
+    for versions in offsets:
+        for table, version in zip(tables, versions, strict=True):
+            if version is not None:
+                check_is_same(table.published, version)
 
 
 def size_of(tables: Sequence[Table], start: Sequence[Version], end: Sequence[Version]) -> StepSize:

@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 
 from upsert.blobs import by_number, gathered
 from upsert.errors import ConfigurationError
+from upsert.managed.checkpoint_mark import CheckpointMark
 from upsert.managed.options import WriteOptions
 from upsert.materializer.choice import Sink, check_raw
 from upsert.materializer.hidden_table import FOLDER, HiddenTable, KeptRows
@@ -100,6 +101,11 @@ class _Writer:
         elif not overwrite:
             options.check_adds_rows()
 
+    @property
+    def checkpoint(self) -> str | None:
+        """Where the query has its checkpoint, if the writer was told."""
+        return self._options.checkpoint
+
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         """Stage one task's rows; publishes nothing. An attempt that fails leaves nothing that counts."""
         return TaskResult(task_property(QUERY_ID), self.stage(iterator))
@@ -149,7 +155,12 @@ class _Writer:
         options = self._options
         # a batch without rows is no commit: replaying it writes nothing either
         if staged or self._overwrite or options.stands_for:
-            self._table().commit(
+            table = self._table()
+            mark = None
+            if writer_id is not None and transaction is not None:
+                mark = CheckpointMark.of(options.checkpoint, writer_id)
+                mark.has_rows(table, transaction)
+            table.commit(
                 staged,
                 writer_id=writer_id,
                 transaction=transaction,
@@ -158,6 +169,8 @@ class _Writer:
                 unchanged_since=options.unchanged_since,
                 stands_for=options.stands_for,
             )
+            if mark is not None and transaction is not None:
+                mark.note(table, transaction)
             table_file.show_stream(self._path)
 
     def discard(self, staged: Iterable[StagedFiles]) -> None:

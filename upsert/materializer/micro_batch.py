@@ -29,7 +29,7 @@ from upsert.spark.columns import bucket_expression, spark_schema, stored_text
 from upsert.spark.connect import is_connect
 from upsert.spark.formats import FORMAT
 from upsert.spark.query_writer import QueryWriter
-from upsert.spark.task import query_of_micro_batch
+from upsert.spark.task import checkpoint_of_micro_batch, query_of_micro_batch
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.rows.keys import equal_rows, order_by
 from upsert.store.rows.merge import gather
@@ -73,6 +73,8 @@ class WriteBatch:
             writer = writer.option("definition", str(self.definition))
         if self.bucket is not None:
             writer = writer.option("bucketed", "true")
+        if (checkpoint := checkpoint_of_micro_batch()) is not None:
+            writer = writer.option("checkpointLocation", checkpoint)
         writer.mode("append").save()
 
 

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from upsert import types
-from upsert.errors import ConfigurationError, SchemaError
+from upsert.errors import ConfigurationError, MissingStateError, SchemaError
 from upsert.failpoints import reach
 from upsert.materializer.choice import Sink
 from upsert.materializer.keyed_sink import KeyedSink, as_declared, folded
@@ -270,7 +270,13 @@ class _Transaction:
         query, batch = self._micro_batch
         await connection.execute(_LOCK, query)
         last = await connection.fetchval(f"SELECT batch FROM {progress} WHERE query = $1", query)
-        return last is not None and last >= batch
+        if last is not None and last > batch:
+            raise MissingStateError(
+                f"{self._table.shown} and query {query}: micro-batch {batch} must follow the last one that "
+                f"the table has, that is {last}: the checkpoint is older than the table; restore both as of "
+                "one time, or start the query with a new checkpoint and an empty table"
+            )
+        return bool(last == batch)
 
     async def _copy(self, connection: Connection) -> None:
         columns = ", ".join(self._names)

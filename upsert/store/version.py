@@ -8,13 +8,15 @@ the middle of a step, is an exact state of the table: some keys as of one snapsh
 another. A row's own key decides, hence a lookup at a version knows which snapshot to believe.
 
 Only snapshots that changed rows count: the ids in a version are *data versions*, which compaction
-and expiry do not move.
+and expiry do not move. An id alone does not tell a snapshot from one of the same number in another history,
+as when the table was restored from an older copy and written again; so a version that is kept also has their
+uuids, which ``upsert.store.metadata.identity`` compares.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -33,7 +35,8 @@ class Version:
     """The state of a table for one reader: keys below ``cursor`` at ``target``, others at ``base``.
 
     A version without cursor is *complete*: ``base == target``. ``Version.EMPTY`` is the table before
-    its first commit.
+    its first commit. ``uuids`` are those of its snapshots by their ids, as far as they are known: versions
+    with and without them are equal.
 
     Raises:
         ConfigurationError: the three parts do not fit together.
@@ -45,6 +48,7 @@ class Version:
     base: int
     target: int
     cursor: Cursor | None = None
+    uuids: Mapping[int, str] = field(default_factory=dict, compare=False, repr=False)
 
     EMPTY: ClassVar[Version]
 
@@ -77,9 +81,13 @@ class Version:
 
         >>> Version(0, 5, (1, 2**63)).to_json()
         {'base': 0, 'cursor': [1, '9223372036854775808'], 'target': 5}
+        >>> Version(5, 5, uuids={5: "3f0c"}).to_json()
+        {'base': 5, 'cursor': None, 'target': 5, 'uuids': {'5': '3f0c'}}
         """
         cursor = None if self.cursor is None else [self.cursor[0], str(self.cursor[1])]
-        return {"base": self.base, "cursor": cursor, "target": self.target}
+        uuids = {str(id): self.uuids[id] for id in sorted(self.uuids)}
+        own = {"base": self.base, "cursor": cursor, "target": self.target}
+        return {**own, "uuids": uuids} if uuids else own
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
@@ -87,8 +95,9 @@ class Version:
         try:
             cursor = value["cursor"]
             at = None if cursor is None else (int(cursor[0]), int(cursor[1]))
-            return cls(int(value["base"]), int(value["target"]), at)
-        except (KeyError, TypeError, IndexError, ValueError) as cause:
+            uuids = {int(id): str(uuid) for id, uuid in value.get("uuids", {}).items()}
+            return cls(int(value["base"]), int(value["target"]), at, uuids)
+        except (KeyError, TypeError, IndexError, ValueError, AttributeError) as cause:
             raise ConfigurationError(
                 f"a version must have 'base', 'target' and 'cursor', got {value!r}; "
                 "is the checkpoint another source's?"

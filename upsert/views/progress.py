@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from upsert.store.metadata.stands_for import Refresh
 from upsert.store.table import Table
+from upsert.views.base_versions import known_versions
 from upsert.views.hidden_tables import hidden_tables
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def report(name: str, table: Table, bases: Mapping[str, tuple[str, str]]) -> dic
         table: its rows.
         bases: folder and uuid of each table that its query reads, by the table's database and name.
     """
-    known = table.snapshot().info.base_versions or {}
+    known = known_versions(table.snapshot().info, bases)
     lags = {base: lag_behind(Table.open(*at), known.get(base, 0)) for base, at in bases.items()}
     refreshes = refreshes_of(name, table, {base: uuid for base, (_, uuid) in bases.items()})
     return {

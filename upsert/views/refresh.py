@@ -38,6 +38,7 @@ from upsert.store.metadata.stands_for import Costs, Refresh, StandsFor
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.table import Table
 from upsert.views import hidden_tables
+from upsert.views.base_versions import Bases, Versions, known_versions, uuids_of
 from upsert.views.collected import collected_up_to
 from upsert.views.difference import SAME_KEY, check_keys, difference, signed_rows
 from upsert.views.session import settings_of
@@ -73,13 +74,6 @@ T = TypeVar("T")
 
 _OUTGROWN: Final = 2
 """A plan holds for tables of up to so many times the rows, and of as many times less."""
-
-
-Versions = Mapping[str, int]
-"""A snapshot of each base table, by the table's database and name, or by its uuid."""
-
-Bases = Mapping[str, tuple[str, str]]
-"""Folder and uuid of each base table, by the table's database and name."""
 
 
 @dataclass(frozen=True)
@@ -364,7 +358,9 @@ class Refresher:
     def _refreshed(self, table: Table, versions: Versions) -> Prepared | None:
         """What a refresh has run, which is committed; None if there was nothing to do."""
         head = table.snapshot()
-        known = head.info.base_versions or {}
+        known = known_versions(head.info, self.bases)
+        if known.keys() < (head.info.base_versions or {}).keys():
+            self._drop_hidden(table)
         # another process may have been faster with one of them: no table goes back
         versions = {base: max(id, known.get(base, 0)) for base, id in versions.items()}
         if versions == known:
@@ -398,10 +394,20 @@ class Refresher:
             reach(POINTS[0])
             small = () if prepared.kept is None else tuple(sorted(prepared.kept.small))
             refresh = replace(computed.refresh, small=small)
-            stands_for = StandsFor(versions, head.info.data_version, refresh)
+            stands_for = StandsFor(versions, head.info.data_version, refresh, uuids_of(versions, self.bases))
             frames.commit(changes, self.path, stands_for)
 
         tried(Costs.after(head.info.refresh, head.info.time_ms), run)
+
+    def _drop_hidden(self, table: Table) -> None:
+        """Drop all hidden tables: a table was replaced by an older copy, and they have what it was."""
+        if not hidden_tables.drop_unused(
+            table.root, table.uuid, frozenset(), (path for path, _ in self.bases.values())
+        ):
+            raise CommitConflictError(
+                f"view {self.name!r}: a table that it reads was replaced by an older copy, so one refresh "
+                "alone must compute all of its rows again, another one runs; refresh it again"
+            )
 
     def explain(self, versions: Versions) -> Explained:
         """What a refresh to some versions reads and computes."""
@@ -456,7 +462,7 @@ class Refresher:
 
     def _computed(self, prepared: Prepared, head: Snapshot, versions: Versions, costs: Costs) -> Computed:
         if prepared.kept is not None:
-            known = self._by_uuid(head.info.base_versions or {})
+            known = self._by_uuid(known_versions(head.info, self.bases))
             return prepared.kept.at(known, self._by_uuid(versions), costs)
         reason = NOT_PLANNED if self.plan is None else AS_OPTION_SAYS
         if is_connect(self.spark) and self.plan is not None:

@@ -20,6 +20,7 @@ from upsert.errors import ConfigurationError
 from upsert.managed.stepping import Offset, SteppingReader
 from upsert.options import Option
 from upsert.spark.batches import arrow_schema
+from upsert.store.metadata.identity import has_all
 from upsert.store.table import Table
 from upsert.store.version import Version
 from upsert.views.progress import SCHEMA, report
@@ -91,7 +92,7 @@ class StepsReader(SteppingReader[tuple[Table, ...]]):
         """Each of them."""
         return opened
 
-    def versions_of(self, opened: tuple[Table, ...], offset: Offset) -> tuple[Version, ...]:  # noqa: ARG002
+    def versions_of(self, opened: tuple[Table, ...], offset: Offset) -> tuple[Version, ...]:
         """Their versions; an offset of other tables is refused."""
         known = offset.get("versions")
         if not isinstance(known, dict) or set(known) != set(self._uuids.values()):
@@ -99,7 +100,12 @@ class StepsReader(SteppingReader[tuple[Table, ...]]):
                 f"{FORMAT}: the checkpoint must be of the tables {', '.join(self._uuids)}, got {offset!r}; "
                 "delete it, and the view continues from its own versions"
             )
-        return tuple(Version.from_json(known[uuid]) for uuid in self._uuids.values())
+        versions = (Version.from_json(known[uuid]) for uuid in self._uuids.values())
+        # a table that was replaced by an older copy has moved, whatever its newest number is
+        return tuple(
+            version if has_all(table.published, version) else Version.EMPTY
+            for table, version in zip(opened, versions, strict=True)
+        )
 
     def offset_at(
         self,

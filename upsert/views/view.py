@@ -42,8 +42,9 @@ from upsert.store.read.watch import Shown, watch
 from upsert.store.table import Table
 from upsert.store.table_options import MATERIALIZED_VIEW
 from upsert.views import steps
+from upsert.views.base_versions import Bases, Versions, known_versions
 from upsert.views.progress import Lag, lag_behind, observed, refreshes_of
-from upsert.views.refresh import Bases, Explained, Refresher, Versions
+from upsert.views.refresh import Explained, Refresher
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -338,8 +339,11 @@ class View:
 
     @property
     def base_versions(self) -> Versions:
-        """The snapshot of each base table that the view stands for, by the table's database and name."""
-        return dict(self.table.snapshot().info.base_versions or {})
+        """The snapshot of each base table that the view stands for, by the table's database and name.
+
+        A table that was replaced by an older copy is left out, until the next refresh.
+        """
+        return dict(known_versions(self.table.snapshot().info, self.bases))
 
     @property
     def refreshes(self) -> dict[str, Refresh]:
@@ -356,8 +360,8 @@ class View:
         Raises:
             TableNotFoundError: a base table was dropped, or made again.
         """
-        known = self.base_versions
         newest_versions(self.name, self.bases)  # which refuses with the remedy
+        known = self.base_versions
         return {base: lag_behind(Table.open(*at), known.get(base, 0)) for base, at in self.bases.items()}
 
     @property
@@ -439,7 +443,8 @@ class View:
         refresher = self.refresher()
         check_can_keep(self.name, refresher.spark)
         register(refresher.spark)
-        begin = {self.bases[base][0]: id for base, id in self.base_versions.items()}
+        versions = self.base_versions
+        begin = {path: versions.get(base, 0) for base, (path, _) in self.bases.items()}
         options = {"tables": json.dumps(dict(self.bases.values())), "begin": json.dumps(begin)}
         names = {path: base for base, (path, _) in self.bases.items()}
         options |= {"names": json.dumps(names), "view": self.table.path, "name": self.name}

@@ -48,8 +48,8 @@ def test_bad_read_options_are_refused(given: dict[str, str], message: str) -> No
 
 
 def test_sparks_own_options_are_no_options_of_a_writer() -> None:
-    assert WriteOptions.parse({"path": "/t", "checkpointlocation": "/c"}) == WriteOptions(
-        "/t", bucketed=False
-    )
+    """Of the checkpoint it is known where it is."""
+    given = {"path": "/t", "checkpointlocation": "/c", "queryname": "q"}
+    assert WriteOptions.parse(given) == WriteOptions("/t", bucketed=False, checkpoint="/c")
     with pytest.raises(ConfigurationError, match="unknown option 'checkpoint'"):
         WriteOptions.parse({"path": "/t", "checkpoint": "/c"})

@@ -27,7 +27,8 @@ from upsert.schema import TableSchema
 from upsert.store.metadata.looks import looking_once
 from upsert.store.metadata.stands_for import StandsFor
 from upsert.store.table import Table
-from upsert.views.refresh import Refresher, Versions, collected_if_few
+from upsert.views.base_versions import Versions
+from upsert.views.refresh import Refresher, collected_if_few
 from upsert.views.view import View
 
 pytestmark = pytest.mark.spark

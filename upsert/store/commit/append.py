@@ -212,7 +212,8 @@ def commit_staged(committer: Committer, staged: Iterable[StagedFiles], terms: Te
         if conflicts is not None:
             conflicts.check(latest)
         if stands_for is not None:
-            if latest.base_versions == stands_for.versions:
+            is_there = latest.base_uuids is None or latest.base_uuids == stands_for.uuids
+            if latest.base_versions == stands_for.versions and is_there:
                 return None  # an earlier attempt was published after all
             _check_state(history, stands_for, latest)
         live, names = history.files(latest), history.layout.schema.partitioned_by

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NoReturn
 from uuid import uuid4
 
 from upsert.errors import (
@@ -248,6 +248,8 @@ class Committer:
             base_versions=stands_for.versions if stands_for else head.base_versions,
             refresh=refresh if stands_for else head.refresh and head.refresh.ended(head.time_ms),
             conflicts=head.conflicts + lost_races,
+            base_uuids=stands_for.uuids if stands_for else head.base_uuids,
+            data_uuid="" if change.changes_rows else head.identity,
         )
 
     def _watermark(self, head: SnapshotInfo, change: Change) -> int | None:
@@ -309,25 +311,23 @@ class Committer:
         If the id had been used before and had expired, newer snapshots exist that do not descend from ours.
         They are found whatever expiry is doing: it deletes in ascending order. So if the snapshot that ours
         follows is there yet, no other one has had our id; and if ours is legitimate and still there, so is
-        its successor, if it has one.
+        its successor, if it has one. If ours is the newest, only an expiry in it can have taken the one
+        before: otherwise the folder was set back to an older state while this process knew a newer one.
         """
         before = self.history.content(info.id - 1) if info.parent else None
         if before is not None and before.uuid == info.parent:
             return
         newest = self.history.latest()
         if newest.id <= info.id:
+            if info.parent and info.oldest < info.id:
+                self._take_back(path, f"its folder no longer has snapshot {info.id - 1}")
             return
         successor = self.history.content(info.id + 1)
         own = self.history.content(info.id)
         if successor is not None and successor.parent == info.uuid:
             return
         if own is not None and own.uuid == info.uuid:
-            self._storage.delete(path)
-            self.history.forget(info.id)
-            raise StaleWriterError(
-                f"table {self.root!r}: a writer must commit before the snapshot that it builds on expires; "
-                f"snapshot {info.id - 1} has expired, the latest is {newest.id}; write the rows again"
-            )
+            self._take_back(path, f"snapshot {info.id - 1} has expired, the latest is {newest.id}")
         # expired between the link and this look, or taken away as a leftover: only the writers' map can tell
         if transaction is None or newest.writers.get(transaction[0], -1) < transaction[1]:
             raise StaleWriterError(
@@ -335,3 +335,12 @@ class Committer:
                 "be told whether it was part of the history; compare the rows with snapshot "
                 f"{newest.id} and write what is missing"
             )
+
+    def _take_back(self, path: str, found: str) -> NoReturn:
+        """Delete a snapshot of this process that turned out to be no part of the history."""
+        self._storage.delete(path)
+        self.history.forget()
+        raise StaleWriterError(
+            f"table {self.root!r}: a writer must commit while the snapshot that it builds on is there; "
+            f"{found}; write the rows again"
+        )

@@ -4,7 +4,8 @@ Neither a snapshot nor a manifest ever changes, so what was read once is remembe
 process; only "which is the latest" is asked of the disk each time. The name of the latest snapshot is found
 by stepping on from the last known one. That is right as long as the known one still exists, for expiry
 removes snapshot files in ascending order: so if it is there, none after it has gone. Otherwise the folder
-is listed.
+is listed. If it shows that the known one is another now, or that it was to come yet, then the folder was
+replaced by an older copy of the table: ids are given again there, and all that was remembered is forgotten.
 """
 
 from __future__ import annotations
@@ -70,9 +71,10 @@ class History:
         self._known: tuple[int, bytes] | None = None
         self._seen: SnapshotInfo | None = None
         self._infos: LRUCache[int, SnapshotInfo] = LRUCache(_MAX_INFOS)
-        self._live: LRUCache[int, SharedMapping[str, FileEntry]] = LRUCache(_MAX_FILE_SETS)
-        self._files: LRUCache[int, FileSet] = LRUCache(_MAX_FILE_SETS)
-        self._row_counts: LRUCache[int, int] = LRUCache(_MAX_INFOS)
+        # by the uuids of snapshots, whose ids may come again
+        self._live: LRUCache[str | None, SharedMapping[str, FileEntry]] = LRUCache(_MAX_FILE_SETS)
+        self._files: LRUCache[str | None, FileSet] = LRUCache(_MAX_FILE_SETS)
+        self._row_counts: LRUCache[str, int] = LRUCache(_MAX_INFOS)
         self._manifests: LRUCache[ManifestRef, Manifest] = LRUCache(_MAX_ENTRIES, _weight)
         # manifests of which file sets have columns: those of several snapshots share them
         self._opened: WeakValueDictionary[ManifestRef, OpenManifest] = WeakValueDictionary()
@@ -205,14 +207,31 @@ class History:
     def _newest(self) -> tuple[int, bytes | None]:
         """Id of the latest snapshot, 0 for none, and its content if that was read just now."""
         known = self._known
-        if known is not None:
-            newest, content = known
-            while newest < known[0] + _MAX_STEPS and (following := self._content(newest + 1)) is not None:
-                newest, content = newest + 1, following
-            # compared after the steps, and by content: a stalled writer may have put its own file there
-            if newest < known[0] + _MAX_STEPS and self._content(known[0]) == known[1]:
-                return newest, content
-        return max(self.listed_ids(), default=0), None
+        if known is None:
+            return max(self.listed_ids(), default=0), None
+        newest, content = known
+        while newest < known[0] + _MAX_STEPS and (following := self._content(newest + 1)) is not None:
+            newest, content = newest + 1, following
+        # compared after the steps, and by content: a stalled writer may have put its own file there
+        now = self._content(known[0])
+        if newest < known[0] + _MAX_STEPS and now == known[1]:
+            return newest, content
+        newest = max(self.listed_ids(), default=0)
+        if newest < known[0] or now not in (None, known[1]):
+            self.forget()
+        return newest, None
+
+    def forget(self) -> None:
+        """Remember nothing of what ids and definitions meant: they mean something else now.
+
+        The folder was replaced by an older copy, or a snapshot of this process turned out not to be one.
+        """
+        file = table_file.read(self.folder)
+        with self._lock:
+            self._infos.clear()
+            self._definitions = {file.definition.version: file.definition}
+            self.definition = file.definition
+            self._known = self._seen = None
 
     @property
     def is_there(self) -> bool:
@@ -317,6 +336,21 @@ class History:
             found = following
         return found
 
+    def identity_of(self, data_version: int) -> str | None:
+        """The ``identity`` of a data version; empty if it is not known, None if the table has none such.
+
+        The snapshots that are looked at are those that a reader of its rows looks at.
+        """
+        head = self.seen_from(data_version)
+        if data_version > head.data_version:
+            return None
+        if data_version == head.data_version:
+            return head.identity
+        if data_version >= head.oldest:
+            return self._info(data_version).identity
+        oldest = self._info(head.oldest)
+        return oldest.identity if oldest.data_version == data_version else ""
+
     def _check_id(self, id: int, head: SnapshotInfo) -> None:
         if not 0 < id <= head.id:
             raise ConfigurationError(
@@ -356,13 +390,6 @@ class History:
                 f"table {self.root!r}: the newest snapshot, {newest}, must be among what is kept, got "
                 f"{head.oldest} to {head.id}; nothing was deleted, restore the files"
             )
-
-    def forget(self, id: int) -> None:
-        """Drop what is remembered of a snapshot that turned out not to be one."""
-        with self._lock:
-            for cache in (self._infos, self._live, self._files, self._row_counts):
-                cache.pop(id, None)
-            self._known = self._seen = None
 
     def content(self, id: int) -> SnapshotInfo | None:
         """The snapshot in the file of this id as it is on disk now, whether it may be read or not."""
@@ -430,10 +457,10 @@ class History:
 
     def live(self, info: SnapshotInfo) -> Mapping[str, FileEntry]:
         """Live files of a snapshot by name."""
-        return self._once(self._live, info.id, lambda: self._reading(info, partial(self._load_live, info)))
+        return self._once(self._live, info.uuid, lambda: self._reading(info, partial(self._load_live, info)))
 
     def _load_live(self, info: SnapshotInfo) -> SharedMapping[str, FileEntry]:
-        if (parent := self._remembered(self._live, info.id - 1)) is not None:
+        if (parent := self._remembered(self._live, info.parent)) is not None:
             live = parent if info.delta is None else after(parent, self.manifest(info.delta))
         else:
             read: dict[str, FileEntry] = {}
@@ -465,14 +492,14 @@ class History:
 
     def files(self, info: SnapshotInfo) -> FileSet:
         """Live files of a snapshot by bucket and run."""
-        return self._once(self._files, info.id, partial(self._load_files, info))
+        return self._once(self._files, info.uuid, partial(self._load_files, info))
 
-    def row_count(self, id: int, count: Callable[[], int]) -> int:
-        """How many rows snapshot ``id`` has; counted once, for that looks into all of its buckets."""
-        return self._once(self._row_counts, id, count)
+    def row_count(self, info: SnapshotInfo, count: Callable[[], int]) -> int:
+        """How many rows a snapshot has; counted once, for that looks into all of its buckets."""
+        return self._once(self._row_counts, info.uuid, count)
 
     def _load_files(self, info: SnapshotInfo) -> FileSet:
-        before = self._remembered(self._files, info.id - 1)
+        before = self._remembered(self._files, info.parent)
         if before is not None and isinstance(before.groups, StoredFiles):
             delta = self.delta(info)
             try:
@@ -485,7 +512,7 @@ class History:
             return FileSet(StoredFiles(self._stored(info)))
         if before is None:
             return FileSet.of(self.live(info).values())
-        if self._remembered(self._live, info.id - 1) is not None:
+        if self._remembered(self._live, info.parent) is not None:
             self.live(info)  # checks the number of files
         delta = self.delta(info)
         return before.after(delta.added, delta.removed)

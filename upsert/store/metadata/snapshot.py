@@ -100,6 +100,9 @@ class SnapshotInfo(Jsonable):
     snapshots of other tables that a materialized view stands for, by database and name; None of a table.
     ``refresh`` is how the newest rows of such a view were computed. ``conflicts`` counts the attempts
     that lost the race for an id to another writer and were made again, of all commits up to this one.
+    ``base_uuids`` are the identities of the ``base_versions``, by the same names.
+    ``data_uuid`` is the ``uuid`` of the snapshot that ``data_version`` names, where that is another one;
+    empty where an older release has written the snapshots since then.
     """
 
     id: int
@@ -127,11 +130,18 @@ class SnapshotInfo(Jsonable):
     base_versions: Mapping[str, int] | None = field(default=None, metadata=written_with("base_versions"))
     refresh: Refresh | None = field(default=None, metadata=written_with("refresh"))
     conflicts: int = field(default=0, metadata=written_with("conflicts"))
+    data_uuid: str = field(default="", metadata=written_with("data_uuid"))
+    base_uuids: Mapping[str, str] | None = field(default=None, metadata=written_with("base_uuids"))
 
     @property
     def changes_rows(self) -> bool:
         """Whether this snapshot holds other rows than its parent."""
         return self.data_version == self.id and self.id > 0
+
+    @property
+    def identity(self) -> str:
+        """What tells its rows from those of the same number in another history; empty if not known."""
+        return self.uuid if self.changes_rows else self.data_uuid
 
     @property
     def is_shown(self) -> bool:

@@ -340,8 +340,10 @@ class StandsFor(Jsonable):
     """What a view's rows are after a commit: ``versions`` are the snapshots of its base tables.
 
     ``state`` is the data version of the view from which the changes were computed: there may be no other one.
+    ``uuids`` tell the snapshots from others of these numbers, as far as they are known.
     """
 
     versions: Mapping[str, int]
     state: int
     refresh: Refresh | None = field(default=None, metadata=written_with("refresh"))
+    uuids: Mapping[str, str] | None = field(default=None, metadata=written_with("uuids"))

@@ -338,7 +338,7 @@ class Snapshot:
         def count() -> int:
             return round(statistics.row_count(self.layout, self.files, self.open))
 
-        return count() if self._history is None else self._history.row_count(self.id, count)
+        return count() if self._history is None else self._history.row_count(self.info, count)
 
     @property
     def bytes_in_memory(self) -> int:

@@ -1,0 +1,307 @@
+"""Folders that come back older than a checkpoint, or than what a process knows: right, or refused.
+
+Each test copies real folders, and puts the copies back.
+"""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from deltajoin import DeltaJoinSpec, Side
+from deltajoin.spark.source import ChangesReader as JoinReader
+from deltajoin.spark.source import SourceOptions
+from upsert.errors import MissingStateError, StaleWriterError, own_error
+from upsert.managed import checkpoint_mark
+from upsert.managed.frames import read_changes, write_changes
+from upsert.managed.options import ReadOptions
+from upsert.managed.reader import ChangesReader
+from upsert.schema import TableSchema
+from upsert.spark.columns import spark_schema
+from upsert.store import Table
+from upsert.store.commit.append import Terms
+from upsert.store.commit.append import write as write_rows
+from upsert.store.metadata.history import _shared
+
+SCHEMA = TableSchema.of({"id": pa.int64(), "v": pa.int64()}, primary_key=["id"])
+ALL = ReadAllAvailable()
+
+Restore = Callable[[], None]
+
+
+def write(table: Table, *ids: int, v: int = 0) -> int:
+    return table.write(pa.table({"id": ids, "v": [v] * len(ids)})).id
+
+
+def kept_copy(folder: Path) -> Restore:
+    """A copy of a folder, as a backup is one; what is given puts it back in the folder's place."""
+    copy = folder.with_name(f"{folder.name}-copy")
+    shutil.copytree(folder, copy)
+
+    def restore() -> None:
+        shutil.rmtree(folder)
+        shutil.copytree(copy, folder)
+
+    return restore
+
+
+def forget_all() -> None:
+    """Let this process know as little as one that has just begun."""
+    _shared.clear()
+
+
+def reader_of(table: Table) -> ChangesReader:
+    parsed = ReadOptions.parse({"path": table.path})
+    return ChangesReader(parsed, spark_schema(table.schema, row_kind=True))
+
+
+def reached(reader: Any, start: Any = None) -> Any:
+    """The end of the next micro-batch."""
+    return reader.latestOffset(reader.initialOffset() if start is None else start, ALL)
+
+
+def changed(reader: Any, start: Any, end: Any) -> set[int]:
+    parts = reader.partitions(start, end)
+    return {row["id"] for part in parts for batch in reader.read(part) for row in batch.to_pylist()}
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    """Five commits, with the ids 1 to 5."""
+    table = Table.create(tmp_path / "t", SCHEMA, {"write-only": "true"})
+    for id in range(1, 6):
+        write(table, id)
+    return table
+
+
+@pytest.mark.parametrize("commits", [0, 3, 4])
+@pytest.mark.parametrize("is_new_process", [True, False])
+def test_a_stream_of_a_table_that_came_back_older_is_refused(
+    table: Table, commits: int, is_new_process: bool
+) -> None:
+    """Also when the ids have come so far again: 8 is another snapshot then, and rows would be lost."""
+    restore = kept_copy(Path(table.path))
+    for id in (6, 7, 8):
+        write(table, id)
+    offset = reached(reader_of(table))
+    assert offset["version"]["base"] == 8
+    restore()
+    if is_new_process:
+        forget_all()
+    for id in range(100, 100 + commits):
+        write(Table.open(table.path), id)
+    found = "the newest here is" if commits < 3 else "which is another one here"
+    with pytest.raises(
+        MissingStateError, match=rf"table 't': the snapshots .* snapshot 8, {found}.*older copy"
+    ):
+        reached(reader_of(table), offset)
+
+
+def test_a_micro_batch_that_was_planned_before_is_refused(table: Table) -> None:
+    start = reached(reader_of(table))
+    restore = kept_copy(Path(table.path))
+    write(table, 6)
+    end = reached(reader_of(table), start)
+    restore()
+    write(Table.open(table.path), 7)
+    with pytest.raises(MissingStateError, match=r"snapshot 6, which is another one here"):
+        reader_of(table).partitions(start, end)
+
+
+def test_a_table_that_came_back_as_it_was_goes_on(table: Table) -> None:
+    offset = reached(reader_of(table))
+    restore = kept_copy(Path(table.path))
+    restore()
+    forget_all()
+    write(Table.open(table.path), 9)
+    reader = reader_of(table)
+    assert changed(reader, offset, reached(reader, offset)) == {9}
+
+
+def test_a_copy_of_both_goes_on_wherever_the_table_went_meanwhile(table: Table) -> None:
+    """A table and a checkpoint of one time; what the table had later is nothing to the stream."""
+    offset = reached(reader_of(table))
+    restore = kept_copy(Path(table.path))
+    write(table, 6, 7)
+    restore()
+    write(Table.open(table.path), 8)
+    reader = reader_of(table)
+    assert changed(reader, offset, reached(reader, offset)) == {8}
+
+
+def test_offsets_of_older_releases_go_on(table: Table) -> None:
+    """What they name is not known by more than its number; the text that nothing has changed is theirs."""
+    old = reached(reader_of(table))
+    assert old["version"].pop("uuids").keys() == {"5"}
+    assert json.dumps(reached(reader_of(table), old)) == json.dumps(old)
+    write(table, 6)
+    reader = reader_of(table)
+    end = reached(reader, old)
+    assert changed(reader, old, end) == {6}
+    assert end["version"]["uuids"] == {"6": table.snapshot(6).info.uuid}
+
+
+def test_compaction_and_expiry_leave_a_stream_where_it_is(table: Table) -> None:
+    """The snapshot that the offset names is gone, and another one with its rows is known by its uuid."""
+    offset = reached(reader_of(table))
+    table.compact()
+    table.expire(keep=1)
+    assert table.snapshot().info.oldest > 5
+    assert reached(reader_of(table), offset) == offset
+    restore = kept_copy(Path(table.path))
+    write(table, 6)
+    later = reached(reader_of(table), offset)
+    restore()
+    other = Table.open(table.path)
+    write(other, 7)
+    other.compact()
+    other.expire(keep=1)
+    forget_all()
+    with pytest.raises(MissingStateError, match=r"which is another one here"):
+        reached(reader_of(table), later)
+
+
+def test_a_join_is_refused_if_one_of_its_tables_came_back_older(table: Table, tmp_path: Path) -> None:
+    other = Table.create(tmp_path / "u", SCHEMA)
+    write(other, 1)
+    restore = kept_copy(Path(other.path))
+    write(other, 2)
+    spec = DeltaJoinSpec.of(
+        "inner", Side(table.path, ("id", "v"), ("id",)), Side(other.path, ("id", "v"), ("id",))
+    )
+    start = reached(JoinReader(SourceOptions(spec)))
+    write(table, 1, v=1)
+    end = reached(JoinReader(SourceOptions(spec)), start)
+    restore()
+    write(Table.open(other.path), 3)
+    with pytest.raises(MissingStateError, match=r"table 'u': .* snapshot 2, which is another one here"):
+        reached(JoinReader(SourceOptions(spec)), end)
+    with pytest.raises(MissingStateError, match=r"table 'u': .* snapshot 2, which is another one here"):
+        JoinReader(SourceOptions(spec)).partitions(start, end)
+
+
+@pytest.mark.parametrize("commits", [0, 3, 5])
+def test_a_process_that_knew_a_newer_state_reads_and_writes_the_one_that_is_there(
+    table: Table, commits: int
+) -> None:
+    """What it remembers by ids is another's by now."""
+    restore = kept_copy(Path(table.path))
+    for id in (6, 7, 8):
+        write(table, id)
+    assert [info.id for info in table.history()] == [*range(1, 9)]
+    assert table.snapshot(7).row_count == 7
+    restore()
+    ids = [100 + number for number in range(commits)]
+    for id in ids:
+        _in_another_process(table, id)
+    there = [1, 2, 3, 4, 5, *ids]
+    assert sorted(table.snapshot().scan()["id"].to_pylist()) == there
+    write(table, 200)
+    assert table.history()[-1].id == 6 + commits
+    for number in range(1, 7 + commits):
+        snapshot = table.snapshot(number)
+        assert sorted(snapshot.scan()["id"].to_pylist()) == [*there, 200][:number]
+        assert snapshot.row_count == number
+    assert not table.check(deep=True)
+
+
+def _in_another_process(table: Table, id: int) -> None:
+    """A commit of which the table that is given remembers nothing."""
+    forget_all()
+    write(Table.open(table.path), id)
+    forget_all()
+
+
+def test_a_writer_that_knows_a_newer_state_takes_its_commit_back(table: Table) -> None:
+    """One in an object store does not look before each attempt: its snapshot would follow none."""
+    restore = kept_copy(Path(table.path))
+    write(table, 6)
+    restore()
+    table.published.seen_just_now = lambda: table.published.seen  # type: ignore[method-assign]
+    rows = pa.table({"id": [7], "v": [0]})
+    with pytest.raises(StaleWriterError, match=r"no longer has snapshot 6; write the rows again"):
+        write_rows(table._committer, rows, Terms())
+    write(table, 7)
+    assert table.snapshot().id == 6
+    assert [one.rule for one in table.check(deep=True)] == ["file_is_needed"]  # of the commit taken back
+
+
+@pytest.fixture
+def run(spark: SparkSession, tmp_path: Path) -> Callable[..., None]:
+    def run(table: Table, sink: Table, *, raw: bool = False) -> None:
+        df = read_changes(spark, table.path)
+        writer = write_changes(df, sink.path)
+        if raw:
+            writer = df.writeStream.format("upsert-table").option("path", sink.path)
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query = writer.trigger(availableNow=True).start()
+        try:
+            query.awaitTermination()
+        except Exception as error:
+            own = own_error(error)
+            raise own or error from error
+
+    return run
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("raw", [False, True])
+def test_a_sink_that_came_back_older_than_the_checkpoint_is_refused(
+    table: Table, tmp_path: Path, run: Callable[..., None], raw: bool
+) -> None:
+    sink = Table.create(tmp_path / "sink", SCHEMA)
+    run(table, sink, raw=raw)
+    restore = kept_copy(Path(sink.path))
+    write(table, 6)
+    run(table, sink, raw=raw)
+    restore()
+    forget_all()
+    write(table, 7)
+    with pytest.raises(MissingStateError, match=r"table 'sink' and query .* up to 1, .* has up to 0 only"):
+        run(table, sink, raw=raw)
+    assert sorted(Table.open(sink.path).snapshot().scan()["id"].to_pylist()) == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("raw", "newer"), [(False, 1), (False, 2), (True, 2)])
+def test_a_checkpoint_that_came_back_older_than_the_sink_is_refused(
+    table: Table,
+    tmp_path: Path,
+    run: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    raw: bool,
+    newer: int,
+) -> None:
+    """Its next micro-batch has the number of one that the sink has, and other rows."""
+    monkeypatch.setattr(checkpoint_mark, "_CLOCK_MS", 0)
+    sink = Table.create(tmp_path / "sink", SCHEMA)
+    run(table, sink, raw=raw)
+    restore = kept_copy(tmp_path / "checkpoint")
+    for id in range(6, 6 + newer):
+        write(table, id)
+        run(table, sink, raw=raw)
+    restore()
+    write(table, 9)
+    with pytest.raises(MissingStateError, match=r"the checkpoint is older than the table; restore table and"):
+        run(table, sink, raw=raw)
+
+
+@pytest.mark.spark
+def test_a_sink_without_the_rows_of_some_micro_batches_goes_on(
+    table: Table, tmp_path: Path, spark: SparkSession
+) -> None:
+    """Micro-batches without rows are no commits, and no sign of an older copy."""
+    sink = Table.create(tmp_path / "sink", SCHEMA)
+    for id in (6, 7, 8, 100):
+        df = read_changes(spark, table.path).where("id < 6 OR id > 99")
+        writer = write_changes(df, sink.path).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+        write(table, id)
+    writer.trigger(availableNow=True).start().awaitTermination()
+    assert sorted(sink.snapshot().scan()["id"].to_pylist()) == [1, 2, 3, 4, 5, 100]

@@ -1,0 +1,69 @@
+"""Views of tables that came back older than the view: all rows again, and nothing of what the table was."""
+
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import planner
+from upsert import Catalog
+
+pytestmark = pytest.mark.spark
+
+QUERY = "SELECT item, count(*) AS c, sum(n) AS n FROM sales GROUP BY item"
+
+
+def sell(catalog: Catalog, *ids: int, n: int) -> None:
+    ones = pa.array([n] * len(ids), pa.int32())
+    rows = pa.table({"id": pa.array(ids, pa.int32()), "item": ["fig"] * len(ids), "n": ones})
+    catalog.table("sales").write(rows)
+
+
+@pytest.mark.parametrize(("is_planned", "commits"), [(True, 0), (True, 2), (False, 2), (True, 3)])
+def test_a_view_is_right_after_one_of_its_tables_came_back_older(
+    tmp_path: Path, spark: SparkSession, is_planned: bool, commits: int
+) -> None:
+    catalog = Catalog(tmp_path / "warehouse", optimize=planner.optimize if is_planned else None)
+    catalog.sql("CREATE TABLE sales (id INT, item STRING, n INT, PRIMARY KEY (id) NOT ENFORCED)")
+    sell(catalog, 1, 2, n=1)
+    path = Path(catalog.table("sales").path)
+    shutil.copytree(path, tmp_path / "copy")
+    view = catalog.create_view("v", QUERY, spark=spark)
+    for id in (3, 4):
+        sell(catalog, id, n=10)
+        view.refresh()
+    assert view.is_current
+    shutil.rmtree(path)
+    shutil.copytree(tmp_path / "copy", path)
+    for id in range(commits):
+        sell(catalog, 100 + id, n=100)
+    assert not view.is_current
+    view.refresh()
+    assert view.is_current
+    wanted = [{"item": "fig", "c": 2 + commits, "n": 2 + 100 * commits}]
+    assert catalog.table("v").snapshot().scan().to_pylist() == wanted
+    sell(catalog, 200, n=1000)
+    view.refresh()
+    wanted = [{"item": "fig", "c": 3 + commits, "n": 1002 + 100 * commits}]
+    assert catalog.table("v").snapshot().scan().to_pylist() == wanted
+
+
+def test_the_query_of_a_view_goes_on_after_a_table_came_back_older(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    """Also where the newest snapshot has the number that it had."""
+    catalog = Catalog(tmp_path / "warehouse", optimize=planner.optimize)
+    catalog.sql("CREATE TABLE sales (id INT, item STRING, n INT, PRIMARY KEY (id) NOT ENFORCED)")
+    sell(catalog, 1, n=1)
+    path = Path(catalog.table("sales").path)
+    shutil.copytree(path, tmp_path / "copy")
+    view = catalog.create_view("v", QUERY, spark=spark)
+    sell(catalog, 2, n=10)
+    view.start({"availableNow": True}).awaitTermination()
+    shutil.rmtree(path)
+    shutil.copytree(tmp_path / "copy", path)
+    sell(catalog, 3, n=100)
+    view.start({"availableNow": True}).awaitTermination()
+    assert catalog.table("v").snapshot().scan().to_pylist() == [{"item": "fig", "c": 2, "n": 101}]

@@ -1,0 +1,146 @@
+"""Whether a table that a stream writes into and the checkpoint of the stream are of one time.
+
+The table tells the last micro-batch of each query of which it has rows, the checkpoint which ones are done.
+It does not follow that the table is older: a micro-batch without rows is no commit. So a mark is left in the
+checkpoint, of the last micro-batch that was committed: a small file beside Spark's, written after the commit.
+That costs a local disk little; an object store would be asked once more for each micro-batch, so there the
+mark is left out. See docs/decisions/0106.
+
+That the checkpoint is older shows without a mark. Spark does the last planned micro-batch again, and none
+before it; and it has planned that before the table had it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, Final, Self
+from uuid import uuid4
+
+from upsert.errors import MissingStateError, SnapshotExpiredError
+from upsert.spark.checkpoint_files import local_folder
+from upsert.store.metadata.history import History
+from upsert.store.table import Table
+
+MARK: Final = "deltajoin-tables.json"
+"""File in a checkpoint: the last micro-batch of which each table has rows, by the table's uuid."""
+
+_CLOCK_MS: Final = 60_000
+"""So far a clock may be set back between the planning of a micro-batch and its commit."""
+
+_REMEDY: Final = (
+    "restore table and checkpoint as of one time, or start the query with a new checkpoint and an empty table"
+)
+
+
+class CheckpointMark:
+    """What the checkpoint of one query says of the tables that it has written into."""
+
+    def __init__(self, folder: str | None, query: str) -> None:
+        """Of the checkpoint in a folder of the local disk; None: it lies elsewhere, and says nothing."""
+        self._folder = folder
+        self._query = query
+
+    @classmethod
+    def of(cls, location: str | None, query: str) -> Self:
+        """That of a query's ``checkpointLocation``, as far as it is known."""
+        folder = None if location is None else local_folder(location)
+        is_own = folder is not None and _json_in(folder, "metadata").get("id") == query
+        return cls(folder if is_own else None, query)
+
+    def has_rows(self, table: Table, batch: int) -> bool:
+        """Whether a table has the rows of a micro-batch; the table has just been looked at.
+
+        Raises:
+            MissingStateError: table and checkpoint are not of one time: what the query would write next does
+                not follow what the table has.
+        """
+        last = table.published.seen.writers.get(self._query, -1)
+        if last > batch:
+            raise self._differ(
+                table,
+                f"micro-batch {batch} must follow the last one that the table has, that is {last}: the "
+                "checkpoint is older than the table",
+            )
+        if last == batch:
+            self._check_is_replay(table, batch)
+            return True
+        marked = self._marks().get(table.uuid, -1)
+        if last < marked:
+            found = f"up to {last} only" if last >= 0 else "none of them"
+            raise self._differ(
+                table,
+                f"it must have the micro-batches up to {marked}, which the checkpoint says were written, it "
+                f"has {found}: the table is older than the checkpoint",
+            )
+        return False
+
+    def note(self, table: Table, batch: int) -> None:
+        """Say that a table has the rows of a micro-batch."""
+        if self._folder is None:
+            return
+        path = os.path.join(self._folder, MARK)
+        staged = f"{path}.{uuid4().hex}"
+        with suppress(OSError):  # it is read to find mistakes, and is none itself
+            with open(staged, "w", encoding="utf-8") as file:
+                json.dump({**self._marks(), table.uuid: batch}, file)
+            os.replace(staged, path)
+
+    def _marks(self) -> dict[str, int]:
+        found = {} if self._folder is None else _json_in(self._folder, MARK)
+        return {uuid: batch for uuid, batch in found.items() if isinstance(batch, int)}
+
+    def _check_is_replay(self, table: Table, batch: int) -> None:
+        """Refuse a micro-batch that was planned when the table had one of this number already."""
+        planned_ms = self._planned_ms(batch)
+        committed_ms = None if planned_ms is None else _committed_ms(table.published, self._query, batch)
+        if planned_ms is None or committed_ms is None:
+            return
+        if planned_ms > committed_ms + _CLOCK_MS:
+            planned, committed = (
+                datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
+                for ms in (planned_ms, committed_ms)
+            )
+            raise self._differ(
+                table,
+                f"micro-batch {batch}, planned at {planned}, must not be there yet, the table has one of "
+                f"this number since {committed}: the checkpoint is older than the table",
+            )
+
+    def _planned_ms(self, batch: int) -> int | None:
+        """When Spark planned a micro-batch, as the checkpoint says."""
+        if self._folder is None:
+            return None
+        with suppress(OSError, ValueError, IndexError):
+            with open(os.path.join(self._folder, "offsets", str(batch)), encoding="utf-8") as file:
+                found = json.loads(file.read().splitlines()[1])
+            at = found.get("batchTimestampMs") if isinstance(found, dict) else None
+            return at if isinstance(at, int) else None
+        return None
+
+    def _differ(self, table: Table, found: str) -> MissingStateError:
+        return MissingStateError(f"table {table.name!r} and query {self._query}: {found}; {_REMEDY}")
+
+
+def _committed_ms(history: History, query: str, batch: int) -> int | None:
+    """When a table got the last micro-batch of a query; None if that has expired."""
+    found = None
+    with suppress(SnapshotExpiredError):
+        for info in history.backwards(history.seen):
+            if info.writers.get(query, -1) < batch:
+                return found
+            found = info.time_ms
+        return found if history.seen.oldest <= 1 else None
+    return None
+
+
+def _json_in(folder: str, name: str) -> Mapping[str, Any]:
+    """What a small file says; nothing if it is not there, or no JSON object."""
+    with suppress(OSError, ValueError):
+        with open(os.path.join(folder, name), encoding="utf-8") as file:
+            found = json.load(file)
+        return found if isinstance(found, dict) else {}
+    return {}
