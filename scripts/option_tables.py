@@ -13,9 +13,20 @@ from upsert.delta import table as delta
 from upsert.formats.base import FORMATS, format_named
 from upsert.kafka.options import OPTIONS
 from upsert.lookups import http
+from upsert.lookups.options import LOOKUP_OPTIONS
 from upsert.managed.options import READ_OPTIONS, WRITE_OPTIONS
 from upsert.managed.task_memory import task_memory
-from upsert.options import Option, byte_size, duration_ms, positive_duration_ms
+from upsert.options import (
+    Integer,
+    OneOf,
+    Option,
+    boolean,
+    byte_size,
+    duration_ms,
+    json_object,
+    names,
+    positive_duration_ms,
+)
 from upsert.postgres import table as postgres
 from upsert.store import table_options
 from upsert.store.log_options import LOG_OPTIONS
@@ -74,15 +85,20 @@ SECTIONS = (
     Section(
         "Tables of PostgreSQL",
         "`CREATE TABLE … WITH ('connector' = 'postgres', …)`: [the page](postgres.md) says what is "
-        "written when; options `lookup.…` are for joins that look rows up, as in those of web services.",
-        postgres.OPTIONS,
+        "written when. For joins that look rows up there are those of [lookups](#lookups) too.",
+        [option for option in postgres.OPTIONS if option not in LOOKUP_OPTIONS],
     ),
     Section(
         "Tables of web services",
-        "`CREATE TABLE … WITH ('connector' = 'http', …)`: the page on "
-        "[lookup sources](lookup-sources.md#in-sql) says what is looked up when. `header.<name>` is sent "
-        "with each request.",
-        http.OPTIONS,
+        "`CREATE TABLE … WITH ('connector' = 'http', …)`, and those of [lookups](#lookups). "
+        "`header.<name>` is sent with each request.",
+        [option for option in http.OPTIONS if option not in LOOKUP_OPTIONS],
+    ),
+    Section(
+        "Lookups",
+        "Of tables of PostgreSQL and of web services: the page on [lookup sources](lookup-sources.md#in-sql) "
+        "says what is looked up when.",
+        LOOKUP_OPTIONS,
     ),
     Section(
         "Tables of Delta Lake",
@@ -98,7 +114,9 @@ Written by `python scripts/option_tables.py` from the declarations in the code. 
 of the log of a managed table and of record formats are on [a page of their own](kafka-options.md).
 An unknown option is refused, and the nearest known one is named.
 
-Durations: `250 ms`, `10 s`, `5 min`; sizes: `64 mb`.
+The type is a list of the values that are allowed, or: boolean (`true`, `false`), integer,
+duration (`250 ms`, `10 s`, `5 min`, `3 d`), size (`64 kb`, `128 mb`, `1 gb`), columns (names with commas
+between them), JSON, text.
 """
 HEAD = """# Options of Kafka tables
 
@@ -109,7 +127,8 @@ Written by `python scripts/option_tables.py` from `upsert/kafka/options.py`, `up
 libraries, runs commands or sends files: the environment variable `UPSERT_KAFKA_ALLOWED_PROPERTIES` of driver
 and executors, a list of names separated by commas, allows these (decision
 [0032](decisions/0032-what-a-table-may-tell-the-kafka-client.md)). Properties of Java's client are
-[translated or refused](kafka.md#declare). Durations: `250 ms`, `10 s`, `5 min`.
+[translated or refused](kafka.md#properties-of-javas-client). The types are those of
+[the other options](options.md).
 """
 LOG_HEAD = """## Log of a managed table
 
@@ -118,7 +137,8 @@ Options of a table without `connector`, see [kafka-log.md](kafka-log.md); in a s
 """
 FORMATS_HEAD = """## Formats
 
-Prefixed with `key.<format>.` or `value.<format>.`; without `value.` they mean the value.
+Prefixed with `key.<format>.` or `value.<format>.`; without `value.` they mean the value, as
+`'json.ignore-parse-errors' = 'true'`. A format has the options of each heading that names it.
 """
 
 
@@ -130,29 +150,72 @@ def options_page() -> str:
 
 def kafka_page() -> str:
     """The page of the options of Kafka tables, logs and formats."""
+    formats = {name: format_named(name, "docs").options for name in FORMATS}
     parts = [HEAD]
-    for connector, declared in OPTIONS.items():
-        parts.append(f"## Connector `{connector}`\n\n{table(declared)}")
+    parts += [f"## {title}\n\n{table(found)}" for title, found in shared(OPTIONS, "Connector")]
     parts.append(f"{LOG_HEAD}\n{table(LOG_OPTIONS)}")
     parts.append(FORMATS_HEAD)
-    for name in FORMATS:
-        options = format_named(name, "docs").options
-        parts.append(f"### `{name}`\n\n{table(options) if options else 'No options.' + chr(10)}")
+    parts += [f"### {title}\n\n{table(found)}" for title, found in shared(formats, "")]
     return "\n".join(parts)
 
 
-def table(declared: Iterable[Option]) -> str:
-    """Options as a Markdown table."""
-    rows = [
-        f"| {names(option)} | {default(option)} | {option.doc.replace('|', chr(92) + '|')} |"
-        for option in declared
+def shared(owners: Mapping[str, Iterable[Option]], word: str) -> list[tuple[str, list[Option]]]:
+    """The options of connectors or formats, each once: those that the same ones have, below their names."""
+    found: dict[tuple[str, ...], list[Option]] = {}
+    for option in dict.fromkeys(option for declared in owners.values() for option in declared):
+        having = tuple(name for name, declared in owners.items() if option in declared)
+        found.setdefault(having, []).append(option)
+    ordered = sorted(found.items(), key=lambda one: (-len(one[0]), one[0]))
+    return [
+        (f"{word}{'s' * (word != '' and len(having) > 1)} {listed(*having)}".strip(), options)
+        for having, options in ordered
     ]
-    return "\n".join(["| option | default | meaning |", "|---|---|---|", *rows, ""])
 
 
-def names(option: Option) -> str:
-    """The key and its aliases."""
-    return ", ".join(f"`{name}`" for name in (option.key, *option.aliases))
+def table(declared: Iterable[Option]) -> str:
+    """Options as a Markdown table; those that no user sets are named below it."""
+    declared = list(declared)
+    rows = [
+        f"| {listed(option.key, *option.aliases)} | {type_of(option)} | {default(option)} | "
+        f"{option.doc.replace('|', chr(92) + '|')} |"
+        for option in declared
+        if not is_internal(option)
+    ]
+    internal = listed(*(option.key for option in declared if is_internal(option)))
+    note = [f"Set by other calls, not by you: {internal}.", ""] if internal else []
+    return "\n".join(["| option | type | default | meaning |", "|---|---|---|---|", *rows, "", *note])
+
+
+def is_internal(option: Option) -> bool:
+    """Whether a statement or a function sets the option, and no user."""
+    return "set by " in option.doc
+
+
+def listed(*names: str) -> str:
+    """Names as code."""
+    return ", ".join(f"`{name}`" for name in names)
+
+
+TYPES = {
+    boolean: "boolean",
+    duration_ms: "duration",
+    positive_duration_ms: "duration",
+    byte_size: "size",
+    task_memory: "size",
+    names: "columns",
+    json_object: "JSON",
+}
+
+
+def type_of(option: Option) -> str:
+    """What a value is: one of some words, or a type."""
+    match option.convert:
+        case OneOf(choices):
+            return listed(*choices)
+        case Integer():
+            return "integer"
+        case convert:
+            return TYPES.get(convert, "text")
 
 
 def default(option: Option) -> str:

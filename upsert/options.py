@@ -106,29 +106,46 @@ def boolean(value: str) -> bool:
     return value.lower() == "true"
 
 
-def integer(at_least: int) -> Callable[[str], int]:
+@dataclass(frozen=True)
+class Integer:
     """A converter for whole numbers from ``at_least`` on."""
 
-    def convert(value: str) -> int:
-        if not value.isascii() or not value.isdigit() or int(value) < at_least:
-            raise ValueError("a positive integer" if at_least == 1 else f"an integer of at least {at_least}")
+    at_least: int
+
+    def __call__(self, value: str) -> int:
+        """The number of a text."""
+        if not value.isascii() or not value.isdigit() or int(value) < self.at_least:
+            expected = (
+                "a positive integer" if self.at_least == 1 else f"an integer of at least {self.at_least}"
+            )
+            raise ValueError(expected)
         return int(value)
 
-    return convert
+
+def integer(at_least: int) -> Integer:
+    """A converter for whole numbers from ``at_least`` on."""
+    return Integer(at_least)
 
 
 positive_int: Final = integer(1)
 
 
-def one_of(*choices: str) -> Callable[[str], str]:
-    """A converter for one of the given lower-case words, in any case."""
+@dataclass(frozen=True)
+class OneOf:
+    """A converter for one of some lower-case words, in any case."""
 
-    def convert(value: str) -> str:
-        if value.lower() not in choices:
-            raise ValueError(f"one of {', '.join(choices)}")
+    choices: tuple[str, ...]
+
+    def __call__(self, value: str) -> str:
+        """The word of a text."""
+        if value.lower() not in self.choices:
+            raise ValueError(f"one of {', '.join(self.choices)}")
         return value.lower()
 
-    return convert
+
+def one_of(*choices: str) -> OneOf:
+    """A converter for one of the given lower-case words, in any case."""
+    return OneOf(choices)
 
 
 def _measured(value: str, units: Mapping[str, int]) -> int | None:

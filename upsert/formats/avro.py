@@ -383,7 +383,7 @@ SHARED_OPTIONS: Final = (
         "whether times are timestamp-millis, as Flink writes TIMESTAMP(3) by default",
         False,
     ),
-    Option("encoding", options.one_of("binary"), "of Avro's encodings the binary one", "binary"),
+    Option("encoding", options.one_of("binary"), "Avro's encoding of a record; there is one", "binary"),
 )
 """Options of ``avro`` and ``avro-confluent``."""
 

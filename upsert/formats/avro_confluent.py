@@ -64,7 +64,11 @@ REGISTRY_OPTIONS: Final = (
         "user_info: the option basic-auth.user-info has them; url: the url has, as https://user:password@host",
     ),
     _option("basic-auth.user-info", secret, "user:password"),
-    _option("bearer-auth.credentials-source", options.one_of("static_token"), "the option bearer-auth.token"),
+    _option(
+        "bearer-auth.credentials-source",
+        options.one_of("static_token"),
+        "where the token is: in the option bearer-auth.token",
+    ),
     _option("bearer-auth.token", secret, "token of bearer authentication"),
     _option("ssl.truststore.location", options.text, "PEM file of trusted certificates"),
     _option("ssl.truststore.password", secret, "refused: a PEM file of certificates has no password"),

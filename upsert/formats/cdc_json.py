@@ -466,9 +466,12 @@ CANAL: Final = cdc.cdc_format(
         name="canal-json",
         options=(
             Option(
-                "database.include", _regular_expression, "which databases are read, all of the name", None
+                "database.include",
+                _regular_expression,
+                "regular expression that the whole name of a database must match to be read",
+                None,
             ),
-            Option("table.include", _regular_expression, "which tables are read, all of the name", None),
+            Option("table.include", _regular_expression, "the same of tables", None),
             *SHARED_OPTIONS,
         ),
         metadata=_metadata_of(_CanalReader.members),

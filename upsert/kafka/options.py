@@ -111,7 +111,8 @@ _SHARED: Final = (
     Option(
         "bad-records",
         options.one_of("fail", "skip", "dead-letter"),
-        "what happens to a record that cannot be decoded: stop, leave out and count, or copy to a topic",
+        "of a record that cannot be decoded: fail: it stops the query; skip: it is left out and counted; "
+        "dead-letter: it is left out, and copied to the topic bad-records.topic",
         "fail",
     ),
     Option("bad-records.topic", topic_names, "the topic of bad-records = dead-letter", None),
@@ -133,7 +134,7 @@ _SOURCE: Final = (
     Option(
         "scan.bounded.specific-offsets",
         specific_offsets,
-        "ends by partition; a partition that is not listed is not read",
+        "ends by partition, as partition:0,offset:42;partition:1,offset:300; others are not read",
         None,
     ),
     Option("scan.bounded.timestamp-millis", options.integer(0), "end as milliseconds since 1970", None),
@@ -158,16 +159,28 @@ _SOURCE: Final = (
         aliases=("failondataloss",),
     ),
     Option("row-kind", options.boolean, "whether rows have the column _row_kind; a stream must", True),
-    Option("state.path", options.text, "folder of the newest images, for the changes that need them", None),
-    Option("state.ttl", options.duration_ms, "forget images after this time by record timestamps", None),
-    Option("state.version", options.integer(0), "of the columns of these images (set by ALTER TABLE)", 0),
+    Option(
+        "state.path",
+        options.text,
+        "folder in which the newest row of each key is remembered, for the changes that need it; driver and "
+        "executors share it; default in a catalog: beside the table's definition",
+        None,
+    ),
+    Option(
+        "state.ttl",
+        options.duration_ms,
+        "forget a key when it has had no record for this time, by the timestamps of records; default: never",
+        None,
+    ),
+    Option("state.version", options.integer(0), "of the columns of these rows (set by ALTER TABLE)", 0),
 )
 
 _SINK: Final = (
     Option(
         "sink.delivery-guarantee",
         options.one_of("none", "at-least-once", "exactly-once"),
-        "what a failure may do to the records of a micro-batch",
+        "what a failure may do to records: none: lose them; at-least-once: write them twice; exactly-once: "
+        "neither, for readers with isolation.level=read_committed",
         "at-least-once",
         aliases=("sink.semantic",),
     ),
@@ -180,10 +193,16 @@ _SINK: Final = (
     Option(
         "sink.transaction-naming-strategy",
         options.one_of("pooling"),
-        "pooling: transactional ids are used again by the next micro-batch",
+        "transactional ids are used again by the next micro-batch",
         "pooling",
     ),
-    Option("sink.parallelism", options.positive_int, "tasks that write a micro-batch", None),
+    Option(
+        "sink.parallelism",
+        options.positive_int,
+        "tasks that write a micro-batch; default: one for each partition of an upsert-kafka topic, else the "
+        "tasks that have the rows",
+        None,
+    ),
     Option("topic.partitions", options.positive_int, "create a missing topic with so many partitions", None),
     Option(
         "topic.replication-factor",
@@ -231,7 +250,12 @@ _UPSERT_ONLY: Final = (
         "whether each record is given, not the newest of a key alone (set by joins as of a row's time)",
         False,
     ),
-    Option("sequence.field", options.text, "of several values for a key in a batch the highest wins", None),
+    Option(
+        "sequence.field",
+        options.text,
+        "column; of several rows of a key in a micro-batch the one with its highest value is written",
+        None,
+    ),
     SINK_MATERIALIZE,
     Option(
         "changelog",
@@ -261,7 +285,12 @@ _PLAIN_ONLY: Final = (
         "where a query starts that has no checkpoint yet; group-offsets: those of properties.group.id",
         "earliest-offset",
     ),
-    Option("scan.startup.specific-offsets", specific_offsets, "starts by partition", None),
+    Option(
+        "scan.startup.specific-offsets",
+        specific_offsets,
+        "starts by partition, as partition:0,offset:42;partition:1,offset:300",
+        None,
+    ),
     Option("scan.startup.timestamp-millis", options.integer(0), "start as milliseconds since 1970", None),
     Option("scan.filter.partitions", partition_numbers, "read these partitions only", None),
     Option("scan.filter.offset-from", options.integer(0), "read from this offset of each partition on", None),
