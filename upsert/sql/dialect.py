@@ -32,6 +32,15 @@ def position(text: str, offset: int) -> str:
     return f"line {before.count(chr(10)) + 1}, column {offset - before.rfind(chr(10))}"
 
 
+def placed(sentence: str, where: str) -> str:
+    """A message with the position that it is about.
+
+    >>> placed("did you mean 't'?", "line 1, column 15")
+    "did you mean 't'? at line 1, column 15"
+    """
+    return f"{sentence}{'' if sentence.endswith('?') else ','} at {where}"
+
+
 @dataclass(frozen=True)
 class Edit:
     """A part of a text that is exchanged: from ``start`` to before ``end``."""

@@ -125,6 +125,12 @@ def _delete(cursor: Cursor) -> s.Delete:
     return s.Delete(name, tree, hints, _query_of_rows(cursor, [head], start))
 
 
+def _truncate(cursor: Cursor) -> s.TruncateTable:
+    name = table_name(cursor)
+    cursor.subject = f"TRUNCATE TABLE {name}"
+    return s.TruncateTable(name, partition(cursor) if cursor.skip("PARTITION") else None)
+
+
 def _update(cursor: Cursor) -> s.Update:
     hints, name, table = _target(cursor, "UPDATE")
     named = cursor.offset
@@ -227,9 +233,17 @@ def _at(cursor: Cursor) -> Statement:
     head = cursor.head(_HEAD_WORDS)
     if not head.replace(" ", "").isalpha():
         raise cursor.refusal(f"expected a statement, one of {_NAMES}")
-    close = get_close_matches(head.partition(" ")[0], {words[0] for words in _STATEMENTS}, n=1, cutoff=0.7)
-    hint = f"; did you mean {close[0]}?" if close and not head.startswith(close[0]) else ""
-    raise SchemaError(f"{head} is not supported: statements are {_NAMES}{hint}")
+    if (instead := _INSTEAD.get(head)) is not None:
+        raise SchemaError(f"{head} is not supported; write {instead}")
+    first, *more = head.split()
+    if first in (begins := {words[0] for words in _STATEMENTS}):
+        written = head if more else f"{head} {cursor.word(1)}"
+        close = get_close_matches(written, {" ".join(words[:2]) for words in _STATEMENTS}, n=1, cutoff=0.8)
+    else:
+        written, close = first, get_close_matches(first, begins, n=1, cutoff=0.7)
+    if close:
+        raise SchemaError(f"{written} is no statement; did you mean {close[0]}?")
+    raise SchemaError(f"{head} is not supported: statements are {_NAMES}")
 
 
 def _assignment(text: str) -> Statement | None:
@@ -467,6 +481,7 @@ _STATEMENTS: Final[Mapping[tuple[str, ...], Callable[[Cursor], Statement]]] = {
     ("DESC",): _describe,
     ("INSERT",): _insert,
     ("DELETE", "FROM"): _delete,
+    ("TRUNCATE", "TABLE"): _truncate,
     ("UPDATE",): _update,
     ("MERGE", "INTO"): merge_into,
     **{(word,): _select for word in _QUERY_WORDS},
@@ -477,10 +492,26 @@ _NAMES: Final = (
     "CREATE TABLE, DROP TABLE, ALTER TABLE, CREATE VIEW, DROP VIEW, CREATE MATERIALIZED VIEW, "
     "REFRESH MATERIALIZED VIEW, EXPLAIN, "
     "CREATE CATALOG, DROP CATALOG, CREATE DATABASE, DROP DATABASE, USE, SHOW, DESCRIBE, INSERT, DELETE FROM, "
-    "EXECUTE STATEMENT SET, UPDATE, MERGE INTO, SELECT, STOP JOB, CALL, SET, RESET"
+    "EXECUTE STATEMENT SET, UPDATE, TRUNCATE TABLE, MERGE INTO, SELECT, STOP JOB, CALL, SET, RESET"
 )
 
 _HEAD_WORDS: Final = frozenset(
     {"OR", "REPLACE", "GLOBAL", "TEMPORARY", "TEMP", "EXTERNAL", "MATERIALIZED", "STREAMING", "CURRENT"}
     | {"TABLE", "VIEW", "DATABASE", "SCHEMA", "CATALOG", "CATALOGS", "FUNCTION", "FUNCTIONS", "INDEX", "INTO"}
+    | {"COLUMNS", "TBLPROPERTIES"}
 )
+_REPLACING: Final = "INSERT INTO t: a row replaces the earlier one of its key"
+_INSTEAD: Final = {
+    "CREATE INDEX": "ALTER TABLE t ADD INDEX (column)",
+    "DELETE": "DELETE FROM t",
+    "DROP INDEX": "ALTER TABLE t DROP INDEX name",
+    "OPTIMIZE": "CALL compact('t')",
+    "REPLACE INTO": _REPLACING,
+    "RESTORE TABLE": "CALL rollback_to('t', snapshot)",
+    "SHOW COLUMNS": "DESCRIBE t",
+    "SHOW TBLPROPERTIES": "SHOW CREATE TABLE t",
+    "TRUNCATE": "TRUNCATE TABLE t",
+    "UPSERT INTO": _REPLACING,
+    "VACUUM": "CALL expire_snapshots('t')",
+}
+"""What other systems call statements that are here by another name."""

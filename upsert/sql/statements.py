@@ -289,6 +289,14 @@ class DropPartition:
 
 
 @dataclass(frozen=True)
+class TruncateTable:
+    """``TRUNCATE TABLE t [PARTITION (…)]``: all rows, or those of partitions."""
+
+    name: str
+    partition: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
 class CompactTable:
     """``ALTER TABLE t COMPACT [PARTITION (…)]``: synchronous."""
 
@@ -564,7 +572,7 @@ TableStatement = (
     | RenameTable
     | KeepMirror
 )
-PartitionStatement = TrackPartitions | DropPartition | CompactTable | RollBack | PublishLog
+PartitionStatement = TrackPartitions | DropPartition | TruncateTable | CompactTable | RollBack | PublishLog
 Description = ShowCreateTable | ShowPartitions | DescribeTable | Explain
 ProcedureStatement = Call | ShowProcedures
 JobStatement = ShowJobs | DescribeJob | StopJob

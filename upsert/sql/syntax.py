@@ -122,7 +122,8 @@ SYNTAX: Final[tuple[Syntax, ...]] = (
     Syntax(
         "CREATE TABLE … AS",
         s.CreateTableAs,
-        "CREATE [ OR REPLACE ] TABLE table [ ( key [ , index ] ) ] clauses AS query",
+        "CREATE { [ OR REPLACE ] TABLE table | TABLE [ IF NOT EXISTS ] table } [ ( key [ , index ] ) ]"
+        " clauses AS query",
         "Makes a table of the rows of a query, which appears with all of them or not at all.",
         "CREATE TABLE large (PRIMARY KEY (id) NOT ENFORCED) AS SELECT id, amount FROM orders WHERE"
         " amount > 9",
@@ -294,6 +295,14 @@ SYNTAX: Final[tuple[Syntax, ...]] = (
         "sql.md#update-delete-merge-like-rename",
     ),
     Syntax(
+        "TRUNCATE TABLE",
+        s.TruncateTable,
+        "TRUNCATE TABLE table [ partition ]",
+        "Deletes all rows, or those of the partitions that have these values, in one commit.",
+        "TRUNCATE TABLE orders",
+        "sql.md#update-delete-merge-like-rename",
+    ),
+    Syntax(
         "MERGE INTO",
         s.Merge,
         "MERGE INTO table [ hint ] [ AS name ] USING { table | ( query ) } AS source ON condition"
@@ -337,8 +346,8 @@ SYNTAX: Final[tuple[Syntax, ...]] = (
     Syntax(
         "CREATE MATERIALIZED VIEW",
         s.CreateView,
-        "CREATE [ OR REPLACE ] MATERIALIZED VIEW view [ { ( key [ , index ] )"
-        " | PRIMARY KEY columns } ] clauses AS query",
+        "CREATE { [ OR REPLACE ] MATERIALIZED VIEW view | MATERIALIZED VIEW [ IF NOT EXISTS ] view }"
+        " [ { ( key [ , index ] ) | PRIMARY KEY columns } ] clauses AS query",
         "Makes a table of the rows of a query, which refreshes keep up to date.",
         "CREATE MATERIALIZED VIEW totals PRIMARY KEY (id) AS SELECT id, sum(amount) AS sum FROM orders"
         " GROUP BY id",

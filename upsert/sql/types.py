@@ -17,6 +17,7 @@ types has none. ``VARBINARY(n)`` is ``BINARY``: as in Flink by default, its leng
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import Final
 
 import pyarrow as pa
@@ -89,6 +90,9 @@ def read_type(cursor: Cursor) -> pa.DataType:
         "STRUCT<…>",
         "ROW<…>",
     )
+    words = [name.partition("(")[0].partition("<")[0] for name in (*_SCALAR_NAMES, *nested)]
+    if close := get_close_matches(cursor.word(0), words, n=1, cutoff=0.7):
+        raise cursor.refusal(f"expected a column type, such as {close[0]}")
     raise cursor.refusal(f"expected a column type, one of {', '.join((*_SCALAR_NAMES, *nested))}")
 
 

@@ -190,7 +190,7 @@ def test_queries_read_system_tables_as_any_other(spark: SparkSession, catalog: C
         (
             "SELECT * FROM shop.orders$fils",
             TableNotFoundError,
-            "query: table 'orders' has no system table 'fils'; did you mean 'files'?, at line 1, column 15",
+            "query: table 'orders' has no system table 'fils'; did you mean 'files'? at line 1, column 15",
         ),
         ("SELECT * FROM oders$files", TableNotFoundError, "table 'oders' does not exist"),
         ("SELECT * FROM topic$options", SchemaError, "a table with a connector has no system tables"),

@@ -226,7 +226,9 @@ def test_a_view_is_changed_by_its_query_alone(catalog: Catalog, spark: SparkSess
         "DELETE FROM totals",
         "UPDATE totals SET n = 1",
         "ALTER TABLE totals ADD COLUMN x INT",
+        "TRUNCATE TABLE totals",
         "DROP TABLE totals",
+        "DROP VIEW totals",
     ):
         with pytest.raises(ConfigurationError, match="'totals' is a materialized view"):
             catalog.sql(text, spark)

@@ -190,8 +190,10 @@ def drop_table(context: Context, statement: s.DropTable) -> Result:
     with suppress(CorruptTableError):  # a damaged table can be dropped, whatever it was
         if context.plain_view(statement.name) is not None:
             raise ConfigurationError(f"DROP TABLE: {table_ref.shown!r} is a view; write DROP VIEW")
-        if table_ref.exists and definition_in(table_ref.path) is None:
-            refuse_view(Table.open(table_ref.path), "DROP TABLE")
+        if table_ref.exists and is_materialized_view(table_ref):
+            raise ConfigurationError(
+                f"DROP TABLE: {table_ref.shown!r} is a materialized view; write DROP MATERIALIZED VIEW"
+            )
     dropped = drop_existing(context, table_ref)
     if not dropped and not statement.if_exists:
         raise table_ref.tables.not_found(table_ref.name)
@@ -280,6 +282,13 @@ def changeable(context: Context, name: str, what: str) -> Table:
     table = managed(context, name, what)
     refuse_view(table, what)
     return table
+
+
+def is_materialized_view(table_ref: TableRef) -> bool:
+    """Whether what has this name is a materialized view."""
+    if definition_in(table_ref.path) is not None:
+        return False
+    return definition_of(Table.open(table_ref.path)) is not None
 
 
 def refuse_view(table: Table, what: str) -> None:

@@ -81,6 +81,8 @@ def execute(context: Context, statement: s.Statement, spark: SparkSession | None
             return definitions.track_partition(context, statement)
         case s.DropPartition():
             return row_changes.drop_partition(context, statement)
+        case s.TruncateTable():
+            return row_changes.truncate(context, statement)
         case s.CompactTable():
             return definitions.compact_table(context, statement)
         case s.RollBack():

@@ -15,6 +15,7 @@ from upsert.catalog import warehouse
 from upsert.catalog.connectors.definition import PlainView, define, definition_in, redefine
 from upsert.catalog.create_as.create_as import derived_schema, stages_of
 from upsert.catalog.results import Done, Rows
+from upsert.catalog.run.definitions import is_materialized_view
 from upsert.catalog.run.jobs import needed
 from upsert.catalog.run.queries import frame
 from upsert.catalog.run.shows import matching
@@ -137,8 +138,11 @@ def drop_plain_view(context: Context, statement: s.DropPlainView) -> Done:
         table_ref.tables.drop(table_ref.name)
         return Done(what, "dropped")
     if table_ref.exists:
-        found = "a table or materialized view" if kept is None else "a view of the catalog"
-        raise ConfigurationError(f"{what}: {table_ref.shown!r} is {found}; write DROP for what it is")
+        found, word = "a view of the catalog", "VIEW"
+        if kept is None:
+            is_view = is_materialized_view(table_ref)
+            found, word = ("a materialized view", "MATERIALIZED VIEW") if is_view else ("a table", "TABLE")
+        raise ConfigurationError(f"{what}: {table_ref.shown!r} is {found}; write DROP {word}")
     if statement.if_exists:
         return Done(what, "was not there")
     word = "temporary view" if statement.must_be_temporary else "view"

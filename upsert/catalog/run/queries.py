@@ -37,7 +37,7 @@ from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Index
 from upsert.spark.connect import is_connect
 from upsert.sql import statements as s
-from upsert.sql.dialect import Revision, position
+from upsert.sql.dialect import Revision, placed, position
 from upsert.sql.flink_words import is_processing_time
 from upsert.sql.query import AsOfKind, QueryText, Reference
 from upsert.types import quoted
@@ -377,7 +377,7 @@ def _is_in_catalog(context: Context, spark: SparkSession, reference: Reference, 
                 "are no OPTIONS, no FOR SYSTEM_… and no table_changes; leave them out"
             )
         return False
-    raise type(error)(f"{subject}: {error}, at {reference.position}")
+    raise type(error)(placed(f"{subject}: {error}", reference.position))
 
 
 def _spark_has(spark: SparkSession, name: str) -> bool:

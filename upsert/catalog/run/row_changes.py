@@ -1,4 +1,4 @@
-"""Statements that change existing rows: ``DELETE FROM``, ``UPDATE`` and ``DROP PARTITION``.
+"""Statements that change existing rows: ``DELETE``, ``UPDATE``, ``TRUNCATE`` and ``DROP PARTITION``.
 
 Rows that Spark finds are read at one snapshot, and committed if no other writer has changed them meanwhile.
 """
@@ -6,7 +6,7 @@ Rows that Spark finds are read at one snapshot, and committed if no other writer
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.errors import PySparkException
 
@@ -185,18 +185,29 @@ def tracked(given: Mapping[str, str], subject: str) -> bool | None:
         raise ConfigurationError(f"{subject}: option {_TRACKING!r} must be {cause}, got {text!r}") from None
 
 
+def truncate(context: Context, statement: s.TruncateTable) -> Result:
+    """``TRUNCATE TABLE t [PARTITION (…)]``: all rows, or those of partitions, are deleted."""
+    table, what = changeable(context, statement.name, "TRUNCATE TABLE"), f"TRUNCATE TABLE {statement.name}"
+    if statement.partition is None:
+        return Done(what, f"truncated, snapshot {table.delete([]).id}")
+    _existing(table, statement.partition, what, f"see SHOW PARTITIONS {statement.name}")
+    return Done(what, f"truncated, snapshot {table.drop_partition(statement.partition).id}")
+
+
 def drop_partition(context: Context, statement: s.DropPartition) -> Result:
     """``ALTER TABLE t DROP [IF EXISTS] PARTITION (…)``: its rows are deleted."""
     table = changeable(context, statement.name, "DROP PARTITION")
     what = f"ALTER TABLE {statement.name} DROP PARTITION"
-    found = fitting_partitions(table, statement.partition)
-    if not found and statement.partition:
-        if statement.if_exists:
-            return Done(what, "there was no such partition")
-        name = partition_name(specified(table.schema, statement.partition, f"table {table.name!r}"))
-        raise ConfigurationError(
-            f"{what}: there must be a partition {name}, there is none; see SHOW PARTITIONS {statement.name}, "
-            "or write DROP IF EXISTS PARTITION"
-        )
+    if statement.if_exists and statement.partition and not fitting_partitions(table, statement.partition):
+        return Done(what, "there was no such partition")
+    remedy = f"see SHOW PARTITIONS {statement.name}, or write DROP IF EXISTS PARTITION"
+    _existing(table, statement.partition, what, remedy)
     done = table.drop_partition(statement.partition)
     return Done(what, f"dropped, snapshot {done.id}")
+
+
+def _existing(table: Table, partition: Mapping[str, Any], what: str, remedy: str) -> None:
+    """Refuse values that no partition has."""
+    if not fitting_partitions(table, partition):
+        name = partition_name(specified(table.schema, partition, f"table {table.name!r}"))
+        raise ConfigurationError(f"{what}: there must be a partition {name}, there is none; {remedy}")

@@ -21,6 +21,7 @@ from upsert.managed.reader import state_named_by
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
 from upsert.spark.connect import is_connect
+from upsert.sql.dialect import placed
 from upsert.sql.predicates import instant, pushed
 from upsert.sql.query import AsOf, AsOfKind, ChangesBetween, Reference
 from upsert.sql.show_create import declared_names
@@ -254,7 +255,7 @@ class Scan:
         try:
             return system_frame(spark, table, system, state)
         except TableNotFoundError as cause:
-            raise TableNotFoundError(f"{self.subject}: {cause}, at {self.reference.position}") from None
+            raise TableNotFoundError(placed(f"{self.subject}: {cause}", self.reference.position)) from None
 
     def _between(self, spark: SparkSession, table: Table, changes: ChangesBetween) -> DataFrame:
         """The consolidated changes between two states, in all columns of the table: fewer would hide some."""

@@ -153,7 +153,7 @@ def tell(connection: Connection, subject: str, error: Any, since: float) -> None
         return
     _told[key] = now
     left_s = max(0.0, since + connection.patience_s - now)
-    text = "%s: Kafka at %r cannot be reached: %s; trying again for %g s"
+    text = "%s: Kafka at %r cannot be reached: %s; trying again for %.0f s"
     LOG.warning(text, subject, connection.bootstrap_servers, connection.masked(error.str()), left_s)
 
 

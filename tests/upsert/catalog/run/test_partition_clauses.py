@@ -38,6 +38,7 @@ CLAUSES = (
     "DESCRIBE visits PARTITION {}",
     "ALTER TABLE visits DROP PARTITION {}",
     "ALTER TABLE visits DROP IF EXISTS PARTITION {}",
+    "TRUNCATE TABLE visits PARTITION {}",
     "ALTER TABLE visits COMPACT PARTITION {}",
     "ALTER TABLE visits PARTITION {} COMPACT",
     "ALTER TABLE visits PARTITION {} SET ('change-tracking' = 'false')",
@@ -128,6 +129,23 @@ def test_a_partition_that_is_not_there_is_dropped_only_if_it_exists(catalog: Cat
     done = catalog.sql("ALTER TABLE visits DROP IF EXISTS PARTITION (day = '2020-01-01')")
     assert "dropped" in repr(done)
     assert stored(catalog) == [("02", "a", 1, 3)]
+
+
+def test_truncate_takes_partitions_or_all_rows_and_readers_of_changes_see_each_row_go(
+    catalog: Catalog,
+) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"must be a partition hub=c, there is none; see SHOW PARTITIONS visits$"
+    ):
+        catalog.sql("TRUNCATE TABLE visits PARTITION (hub = 'c')")
+    assert "truncated, snapshot 2" in repr(catalog.sql("TRUNCATE TABLE visits PARTITION (hub = 'a')"))
+    assert stored(catalog) == [("01", "b", 1, 2)]
+    assert "truncated, snapshot 3" in repr(catalog.sql("TRUNCATE TABLE visits"))
+    assert stored(catalog) == []
+    gone = catalog.table("visits").changes(1).sort_by("n").to_pylist()
+    assert [(row["_row_kind"], row["n"]) for row in gone] == [("-D", 1), ("-D", 2), ("-D", 3)]
+    catalog.sql("TRUNCATE TABLE visits")
+    assert catalog.table("visits").snapshot().id == 3, "without rows there is nothing to commit"
 
 
 def test_values_that_are_texts_are_read_as_the_columns_type_in_every_clause(catalog: Catalog) -> None:

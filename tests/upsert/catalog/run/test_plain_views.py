@@ -180,7 +180,7 @@ def test_a_temporary_view_is_of_its_session(session: Session) -> None:
     )
     session("DROP VIEW few")
     assert session.rows("SELECT * FROM few") == []
-    session.refuses("DROP TEMPORARY VIEW few", ConfigurationError, "'few' is a table or materialized view")
+    session.refuses("DROP TEMPORARY VIEW few", ConfigurationError, "'few' is a table; write DROP TABLE")
     session.refuses(
         "CREATE TEMPORARY VIEW few AS SELECT 1 AS a", TableExistsError, "there is a table of this name"
     )
@@ -210,7 +210,7 @@ def test_no_name_is_that_of_two_things_and_no_view_is_changed_as_a_table(session
         ("ALTER TABLE v ADD COLUMN x INT", ConfigurationError, "'v' is a view"),
         ("ALTER TABLE v RENAME TO w", ConfigurationError, "'v' is a view"),
         ("DROP TABLE v", ConfigurationError, "'v' is a view; write DROP VIEW"),
-        ("DROP VIEW items", ConfigurationError, "'items' is a table or materialized view"),
+        ("DROP VIEW items", ConfigurationError, "'items' is a table; write DROP TABLE"),
         ("DROP VIEW nothing", TableNotFoundError, "no view of this name; see SHOW VIEWS"),
         ("DROP TEMPORARY VIEW v", ConfigurationError, "is a view of the catalog"),
         ("SHOW CREATE VIEW items", ConfigurationError, "'items' is no view"),
