@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from html import escape
+from textwrap import indent
 from typing import Any, Final
 
 from planner.join_reports import JoinReport, join_reports
@@ -23,12 +24,14 @@ from planner.plan.nodes import (
     Plan,
     Relation,
     Watermark,
+    Wrapper,
 )
 from planner.plan.sources import KafkaTopic, Mode, RecordRange
 from planner.plan.trees import (
     aggregations,
     reads_changes,
     sources,
+    transform_up,
     tree,
     walk,
 )
@@ -313,11 +316,8 @@ class Explanation:
         yield from self._decisions()
         if self.before is self.after:
             yield "the plan is left as it is", False
-            return
-        for step in self.steps:
-            outcome = "refused" if isinstance(step.result, Refused) else "rewritten"
-            yield f"{step.rule}: {outcome} {step.node}", False
-        yield tree(self.after), False
+        elif not self.refusals:
+            yield f"plan:\n{indent(tree(transform_up(self.after, _without_name)), '  ')}", False
 
     def _other_refusals(self) -> Iterator[str]:
         """Those that do not concern one of the joins or aggregates."""
@@ -326,6 +326,11 @@ class Explanation:
         for refused in self.refusals:
             if refused not in of_joins and refused.reason not in of_aggregates:
                 yield f"refused: {refused.reason}\n  remedy: {refused.remedy}"
+
+
+def _without_name(node: Plan) -> Plan:
+    """What a name of a table, a subquery or a view stands for."""
+    return node.child if isinstance(node, Wrapper) and node.name in ("SubqueryAlias", "View") else node
 
 
 _NO_JOIN: Final = "the query has no join"
