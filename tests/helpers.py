@@ -243,7 +243,7 @@ def built_wheel(folder: Path) -> Path:
     folder.mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"):
         (folder / name).symlink_to(REPOSITORY / name)
-    for name in ("deltajoin", "planner", "upsert", "pyspark_upsert_table.py"):
+    for name in ("deltajoin", "planner", "upsert", "pyspark_upsert_table.py", "deltajoin_command.py"):
         (folder / name).symlink_to(REPOSITORY / name)
     for name in ("tests", "bench", "examples", "scripts"):  # not to be in it
         (folder / name).symlink_to(REPOSITORY / name)

@@ -32,7 +32,8 @@ def test_the_wheel_has_every_module_and_no_other_file(wheel: zipfile.ZipFile) ->
         if path.is_file() and "__pycache__" not in path.parts
     }
     held = {name for name in wheel.namelist() if ".dist-info/" not in name}
-    assert held == {*expected, "pyspark_upsert_table.py"}  # in which Spark finds the format
+    # in the one Spark finds the format, with the other the command begins
+    assert held == {*expected, "pyspark_upsert_table.py", "deltajoin_command.py"}
     assert {f"{package}/py.typed" for package in PACKAGES} <= held
 
 

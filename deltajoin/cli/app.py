@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from runpy import run_module
 from typing import Annotated
 
 import typer
 
 from deltajoin.cli import sql, tables
-from deltajoin.cli.command import HERE, Warehouse, errors_printed
+from deltajoin.cli.command import EXECUTE, HERE, LOOK, Warehouse, errors_printed
 from upsert.errors import ConfigurationError
 
 
@@ -30,11 +30,12 @@ app = typer.Typer(
     name="deltajoin",
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,  # they may hold passwords
-    help="Tables that can be looked up and joined without state: what they hold, their maintenance, and SQL.",
+    help="SQL, streaming jobs and materialized views over tables with primary keys; what the tables hold, "
+    "and their maintenance.",
 )
 for group in (sql, tables):
     app.registered_commands += group.app.registered_commands
-app.add_typer(sql.view_app, name="view")
+app.add_typer(sql.view_app, name="view", rich_help_panel=EXECUTE)
 
 
 @app.callback()
@@ -48,7 +49,9 @@ def of_all(
 
 
 @app.command(
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    add_help_option=False,
+    rich_help_panel="Demo",
 )
 def demo(context: typer.Context) -> None:
     """Join the flights of 2013 while they change, through a crash (in a checkout, with the extra `demo`)."""
@@ -63,12 +66,11 @@ def demo(context: typer.Context) -> None:
                 "demo: runs from a checkout of the repository, which this installation is not; clone it and "
                 "run `make demo`"
             )
-    sys.path.insert(0, str(checkout))
-    sys.argv = ["deltajoin demo", *context.args]
-    run_module("examples.flights", run_name="__main__")
+        sys.path.insert(0, str(checkout))
+        import_module("examples.flights.cli").app(context.args, prog_name="deltajoin demo")
 
 
-@app.command()
+@app.command(rich_help_panel=LOOK)
 def ui(
     warehouse: Warehouse = HERE,
     host: Annotated[str, typer.Option(help="Address to listen at; others can reach 0.0.0.0.")] = "127.0.0.1",

@@ -32,6 +32,11 @@ from upsert.errors import (
 )
 from upsert.show.terminal import RowGrid, plain
 
+EXECUTE: Final = "SQL, streaming jobs, materialized views"
+LOOK: Final = "Look at tables and queries"
+MAINTAIN: Final = "Maintain tables"
+"""Headings of the list of commands."""
+
 Warehouse = Annotated[
     str,
     typer.Option(

@@ -263,9 +263,10 @@ class Session:
         """Refuse a value that no statement of a text has a parameter for."""
         known = {name for statement in statements for name in parameters(statement)}
         if unused := next((name for name in self._params if name not in known), None):
+            listed = ", ".join(f":{name}" for name in sorted(known))
             raise ConfigurationError(
-                f"--param {unused}: a statement must have the parameter :{unused}, none has; parameters are "
-                f"{', '.join(f':{name}' for name in sorted(known)) or 'none'}"
+                f"--param {unused}: a statement must have the parameter :{unused}, none has; "
+                + (f"parameters are {listed}" if known else "write it into one, or leave the option out")
             )
 
     def _go_on(self) -> None:
@@ -366,9 +367,11 @@ def unsaid(settings: Mapping[str, str], given: Mapping[str, str]) -> dict[str, s
     That is in ``spark-defaults.conf`` or in ``PYSPARK_SUBMIT_ARGS``. A JVM that runs has read it; without one
     this starts it, with what is given.
     """
-    from pyspark import SparkConf, SparkContext
+    from pyspark import SparkConf
 
-    SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll([*given.items()]))
+    from upsert.spark.jvm import start_jvm
+
+    start_jvm(SparkConf(loadDefaults=False).setAll([*given.items()]))
     said = {key for key, value in SparkConf().getAll() if (key, value) != (_NAME, _NO_NAME)} | given.keys()
     return {key: value for key, value in settings.items() if key not in said}
 

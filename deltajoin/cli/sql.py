@@ -21,7 +21,16 @@ from typing import Annotated, Final
 
 import typer
 
-from deltajoin.cli.command import EXPECTED_ERRORS, HERE, Json, Output, Warehouse, errors_printed, print_error
+from deltajoin.cli.command import (
+    EXECUTE,
+    EXPECTED_ERRORS,
+    HERE,
+    Json,
+    Output,
+    Warehouse,
+    errors_printed,
+    print_error,
+)
 from deltajoin.cli.jobs import follow, kept, tell_restart
 from deltajoin.cli.session import SHOWN_ROWS, Session
 from upsert.errors import ConfigurationError
@@ -105,7 +114,7 @@ Trace = Annotated[bool, typer.Option("--trace", help="Also print what Python and
 Master = Annotated[str | None, typer.Option(help="Spark's master.", show_default="local[*]")]
 
 
-@app.command()
+@app.command(rich_help_panel=EXECUTE)
 def sql(
     file: Annotated[Path | None, typer.Argument(help="A file of statements.", show_default=False)] = None,
     execute: Annotated[
@@ -143,7 +152,7 @@ def _run_and_follow(text: str, session: Session, thread: ThreadPoolExecutor, out
             follow(session.started, output, stopped)
 
 
-@app.command()
+@app.command(rich_help_panel=EXECUTE)
 def run(
     job: Annotated[Path, typer.Argument(metavar="JOB.sql", help="A file of statements.", show_default=False)],
     warehouse: Warehouse = HERE,

@@ -12,7 +12,18 @@ import pyarrow as pa
 import typer
 from rich.console import Console
 
-from deltajoin.cli.command import HERE, Exit, Json, Name, SnapshotId, Warehouse, errors_printed, table_of
+from deltajoin.cli.command import (
+    HERE,
+    LOOK,
+    MAINTAIN,
+    Exit,
+    Json,
+    Name,
+    SnapshotId,
+    Warehouse,
+    errors_printed,
+    table_of,
+)
 from deltajoin.cli.session import Session
 from upsert import Catalog, Table, Version
 from upsert.errors import ConfigurationError
@@ -23,7 +34,7 @@ _ROWS_A_STEP: Final = 10_000
 app = typer.Typer()
 
 
-@app.command()
+@app.command(rich_help_panel=LOOK)
 def tables(warehouse: Warehouse = HERE, as_json: Json = False) -> None:
     """List the tables of a warehouse."""
     with errors_printed(as_json=as_json) as output:
@@ -33,7 +44,7 @@ def tables(warehouse: Warehouse = HERE, as_json: Json = False) -> None:
         output.rows([{"table": name} for name in names], empty=empty)
 
 
-@app.command()
+@app.command(rich_help_panel=LOOK)
 def describe(
     name: Name,
     warehouse: Warehouse = HERE,
@@ -48,7 +59,7 @@ def describe(
         Session(warehouse, output).run(statement)
 
 
-@app.command()
+@app.command(rich_help_panel=LOOK)
 def head(
     name: Name,
     warehouse: Warehouse = HERE,
@@ -83,7 +94,7 @@ def _first_rows(snapshot: Snapshot, count: int) -> pa.Table:
     return found
 
 
-@app.command()
+@app.command(rich_help_panel=LOOK)
 def changes(
     name: Name,
     warehouse: Warehouse = HERE,
@@ -134,7 +145,7 @@ def _followed(table: Table, since: int, poll_seconds: float) -> Iterator[pa.Tabl
             yield rows
 
 
-@app.command()
+@app.command(rich_help_panel=LOOK)
 def snapshots(name: Name, warehouse: Warehouse = HERE, as_json: Json = False) -> None:
     """List the states of a table that can be read, oldest first; records include deletions."""
     with errors_printed(as_json=as_json) as output:
@@ -153,7 +164,7 @@ def snapshots(name: Name, warehouse: Warehouse = HERE, as_json: Json = False) ->
         output.rows(found, title=f"snapshots of {name}", empty="no commits yet")
 
 
-@app.command()
+@app.command(rich_help_panel=LOOK)
 def files(
     name: Name, warehouse: Warehouse = HERE, snapshot: SnapshotId = None, as_json: Json = False
 ) -> None:
@@ -176,7 +187,7 @@ def files(
         output.rows(found, title=f"files of {name}", empty="no files")
 
 
-@app.command()
+@app.command(rich_help_panel=MAINTAIN)
 def compact(name: Name, warehouse: Warehouse = HERE, as_json: Json = False) -> None:
     """Merge each bucket to one sorted run; readers and writers go on meanwhile."""
     with errors_printed(as_json=as_json) as output:
@@ -194,7 +205,7 @@ def compact(name: Name, warehouse: Warehouse = HERE, as_json: Json = False) -> N
         )
 
 
-@app.command()
+@app.command(rich_help_panel=MAINTAIN)
 def publish_log(
     name: Name,
     warehouse: Warehouse = HERE,
@@ -212,7 +223,7 @@ def publish_log(
         output.rows([{"commits published": sent}])
 
 
-@app.command()
+@app.command(rich_help_panel=MAINTAIN)
 def expire(
     name: Name,
     keep: Annotated[int, typer.Option(min=1, help="Newest states to keep.", show_default=False)],
@@ -225,7 +236,7 @@ def expire(
         output.rows([{"snapshots that can no longer be read": gone}])
 
 
-@app.command()
+@app.command(rich_help_panel=MAINTAIN)
 def clean(
     name: Name,
     older_than_hours: Annotated[
@@ -240,7 +251,7 @@ def clean(
         output.rows([{"files deleted": gone}])
 
 
-@app.command()
+@app.command(rich_help_panel=MAINTAIN)
 def check(
     name: Name,
     warehouse: Warehouse = HERE,

@@ -28,7 +28,7 @@ _FULL_KAFKA_REPLAY_S: Final = 75.0
 
 R = TypeVar("R")
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(add_completion=False, rich_markup_mode="markdown")  # joins the lines of a paragraph
 
 
 @app.command()

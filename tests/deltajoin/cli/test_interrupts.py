@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -72,6 +73,20 @@ def test_the_prompt_is_back_after_a_batch_and_a_stream_were_cancelled(
     assert "Traceback" not in seen
     assert "error" not in seen
     assert "reentrant" not in seen
+    assert "incubator" not in seen, "Java's warning is of no use to the user"
+
+
+def test_ctrl_c_while_the_command_loads_ends_it_without_a_trace(tmp_path: Path) -> None:
+    start = "import deltajoin_command; deltajoin_command.main()"
+    command = [sys.executable, "-X", "importtime", "-c", start, "tables", "-w", str(tmp_path)]
+    process = subprocess.Popen(command, env=environment(forked=False), stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    loaded = iter(process.stderr.readline, "")
+    assert any("deltajoin.aliases" in line for line in loaded), "the first of its modules is loaded"
+    process.send_signal(signal.SIGINT)
+    _, left = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGINT
+    assert "Traceback" not in left
 
 
 def test_a_job_ends_in_good_order_in_its_first_micro_batch(tmp_path: Path, warehouse: Path) -> None:

@@ -133,6 +133,13 @@ def test_a_job_runs_until_it_is_stopped_and_goes_on(tmp_path: Path, spark: Spark
     assert counts() == {"a": 1, "b": 3}
 
 
+def test_a_jvm_that_cannot_start_is_one_line_with_its_reason() -> None:
+    code, out, errors = run("sql", "-e", "SELECT 1", "--conf", "spark.driver.memory=1x")
+    assert (code, out) == (1, "")
+    (told,) = errors.splitlines()
+    assert "Spark's JVM must start, it ended with 'Invalid maximum heap size: -Xmx1x'" in told
+
+
 def test_a_job_without_a_stream_is_refused(tmp_path: Path) -> None:
     job = tmp_path / "job.sql"
     job.write_text("SHOW TABLES")

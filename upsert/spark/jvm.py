@@ -1,0 +1,84 @@
+"""The start of the JVM in which Spark runs, and what it writes to the standard error stream."""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from threading import Thread
+from typing import TYPE_CHECKING, Final
+
+from pyspark import SparkContext
+from pyspark.errors import PySparkRuntimeError
+from pyspark.java_gateway import launch_gateway
+
+from upsert.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pyspark import SparkConf
+
+_OF_EACH_START: Final = b"WARNING: Using incubator modules"
+"""What Java says where Spark has chosen its vector module; it concerns no user."""
+_OF_A_FAILURE: Final = re.compile(rb"Exception in thread|Caused by|\s+at |Error|Invalid |Unrecognized ")
+_CLASS: Final = re.compile(r'Exception in thread "main" [\w.$]+: ')
+
+
+class _Messages:
+    """Passes the lines of a process on; those of a failure wait until it is known whether it has started."""
+
+    def __init__(self) -> None:
+        self._begin, self.end = os.pipe()
+        self._waiting: list[bytes] = []
+        self._has_started = False
+        self._thread = Thread(target=self._read, name="messages of the JVM", daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        with open(self._begin, "rb") as lines:
+            for line in lines:
+                if line.startswith(_OF_EACH_START):
+                    continue
+                if not self._has_started and _OF_A_FAILURE.match(line):
+                    self._waiting.append(line)
+                else:
+                    _write(line)
+
+    def pass_on(self) -> None:
+        self._has_started = True
+        for line in self._waiting:
+            _write(line)
+
+    def failure(self) -> str:
+        """What a process that has ended says first of its failure."""
+        self._thread.join()
+        first = self._waiting[0] if self._waiting else b"no message"
+        return _CLASS.sub("", first.decode(errors="replace").strip())
+
+
+def start_jvm(conf: SparkConf) -> None:
+    """Start the JVM of this process, unless there is one; its messages are passed on, but for that warning.
+
+    Java has no setting for it, and where messages go can be said only where a process is started.
+
+    Raises:
+        ConfigurationError: it ended, mostly because of a setting.
+    """
+    if SparkContext._gateway is not None:
+        return
+    messages = _Messages()
+    try:
+        gateway = launch_gateway(conf, {"stderr": messages.end})  # type: ignore[no-untyped-call]
+    except PySparkRuntimeError as cause:
+        os.close(messages.end)
+        raise ConfigurationError(
+            f"Spark's JVM must start, it ended with {messages.failure()!r}; correct the settings that you "
+            "give, or those of PYSPARK_SUBMIT_ARGS and spark-defaults.conf"
+        ) from cause
+    os.close(messages.end)
+    messages.pass_on()
+    SparkContext._ensure_initialized(gateway=gateway)
+
+
+def _write(line: bytes) -> None:
+    with suppress(OSError):  # no reader is left
+        os.write(2, line)
