@@ -8,7 +8,8 @@ schema: one they were written with otherwise must be given as option ``schema``,
 A message is the plain binary encoding of one record (or of one value, for a table with one column), without
 a header. Bad messages are told apart from good ones whatever bytes they hold. The codec, fastavro, knows no
 logical types: a time is a number, a decimal its bytes, a record a dict of ``f<i>``. What they mean is settled
-here, in Arrow, for a whole column at once. Times without a zone are UTC.
+here, in Arrow, for a whole column at once. Times without a zone are UTC. Messages are written by
+``avro_writer``, in Arrow too.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from io import BytesIO
-from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -31,13 +31,16 @@ from upsert.formats import avro_schema
 from upsert.formats.avro_schema import (
     TEXTS_BY_NAME,
     AvroType,
+    UnfitError,
     codec_schema,
     derived,
     mismatch,
     parse,
     record_mismatch,
     ticks,
+    to_scale,
 )
+from upsert.formats.avro_writer import datums, records
 from upsert.formats.base import BadMessage, Decoded, Format, FormatContext
 from upsert.formats.metadata_columns import MetadataKey
 from upsert.options import Option
@@ -46,10 +49,6 @@ _INTEGERS: Final = ("int", "long")
 _TEXTS: Final = ("string", "enum")
 _TIMES: Final = (types.TIMESTAMP, types.TIMESTAMP_NTZ)
 _MICROS: Final = 1_000_000
-
-
-class UnfitError(ValueError):
-    """A value does not fit its column; the text says which in a few words."""
 
 
 def to_arrow(values: Sequence[Any], avro: AvroType, field: pa.Field) -> pa.Array:
@@ -143,103 +142,12 @@ def _times(numbers: pa.Array, per_second: int) -> pa.Array:
 def _decimals(values: Iterable[bytes | None], avro: AvroType, type_: pa.DataType) -> pa.Array:
     limit = 10**type_.precision
     unscaled = [None if value is None else int.from_bytes(value, "big", signed=True) for value in values]
-    rescaled = [_rescaled(number, type_.scale - avro.scale) for number in unscaled]
+    rescaled = [to_scale(number, type_.scale - avro.scale) for number in unscaled]
     if any(number is not None and abs(number) >= limit for number in rescaled):
         raise UnfitError(f"a decimal has more digits than {types.sql_name(type_)}")
     data = b"".join((number or 0).to_bytes(16, "little", signed=True) for number in rescaled)
     is_valid = pa.array([number is not None for number in rescaled], pa.bool_()).buffers()[1]
     return pa.Array.from_buffers(type_, len(rescaled), [is_valid, pa.py_buffer(data)])
-
-
-def _rescaled(number: int | None, digits: int) -> int | None:
-    """An unscaled number with so many more digits after the point; fewer only where nothing is lost."""
-    if number is None or digits == 0:
-        return number
-    factor: int = 10 ** abs(digits)
-    if digits > 0:
-        return number * factor
-    shortened, rest = divmod(number, factor)
-    if rest:
-        raise UnfitError("a decimal has more digits after the point than its column")
-    return shortened
-
-
-def from_arrow(column: pa.Array, avro: AvroType) -> list[Any]:
-    """A column as values for the codec."""
-    if avro.inner is not None:
-        return _collections(column, avro, avro.inner)
-    if avro.kind == "record":
-        records = records_from_arrow(dict(zip(column.type.names, column.flatten(), strict=True)), avro)
-        valid = column.is_valid().to_pylist()
-        return [record if is_valid else None for record, is_valid in zip(records, valid, strict=True)]
-    if avro.logical == "decimal":
-        return _decimal_bytes(column, avro)
-    if column.type in _TIMES:
-        return _from_times(column.cast(pa.int64()), ticks(avro) or _MICROS)
-    if column.type == pa.date32():
-        column = column.cast(pa.int32())
-    found: list[Any] = column.to_pylist()
-    return found
-
-
-def records_from_arrow(columns: Mapping[str, pa.Array], avro: AvroType) -> list[dict[str, Any]]:
-    """Records of columns, of which there is at least one; a field that has no column is null."""
-    length = len(next(iter(columns.values())))
-    lists = [
-        from_arrow(columns[name], inner) if name in columns else [None] * length
-        for name, inner in avro.fields
-    ]
-    keys = [f"f{i}" for i in range(len(lists))]
-    return [dict(zip(keys, values, strict=True)) for values in zip(*lists, strict=True)]
-
-
-def _collections(column: pa.Array, avro: AvroType, inner: AvroType) -> list[Any]:
-    offsets = column.offsets.to_pylist()
-    start, end = offsets[0], offsets[-1]
-    spans = [(begin - start, stop - start) for begin, stop in pairwise(offsets)]
-    valid = column.is_valid().to_pylist()
-    if avro.kind == "array":
-        items = from_arrow(column.values.slice(start, end - start), inner)
-        return [items[a:b] if ok else None for (a, b), ok in zip(spans, valid, strict=True)]
-    keys = column.keys.slice(start, end - start).to_pylist()
-    items = from_arrow(column.items.slice(start, end - start), inner)
-    return [
-        dict(zip(keys[a:b], items[a:b], strict=True)) if ok else None
-        for (a, b), ok in zip(spans, valid, strict=True)
-    ]
-
-
-def _from_times(micros: pa.Array, per_second: int) -> list[Any]:
-    if per_second <= _MICROS:
-        found: list[Any] = floor_divided(micros, _MICROS // per_second).to_pylist()
-        return found
-    try:
-        found = pc.multiply_checked(micros, pa.scalar(per_second // _MICROS, pa.int64())).to_pylist()
-    except pa.ArrowInvalid as cause:
-        raise SchemaError(f"avro: a time is out of the range of nanoseconds: {cause}") from cause
-    return found
-
-
-def _decimal_bytes(column: pa.Array, avro: AvroType) -> list[bytes | None]:
-    words = column.cast(pa.decimal128(38, column.type.scale))
-    plain = pa.Array.from_buffers(pa.binary(16), len(words), [None, words.buffers()[1]], offset=words.offset)
-    valid = column.is_valid().to_pylist()
-    return [
-        _two_complement(int.from_bytes(word, "little", signed=True), column.type.scale, avro) if ok else None
-        for word, ok in zip(plain.to_pylist(), valid, strict=True)
-    ]
-
-
-def _two_complement(number: int, scale: int, avro: AvroType) -> bytes:
-    """Big-endian bytes, as few as Java's ``BigInteger`` needs, or as many as a fixed has."""
-    try:
-        rescaled = _rescaled(number, avro.scale - scale) or 0
-        if abs(rescaled) >= 10**avro.precision:
-            raise UnfitError(f"a decimal has more than {avro.precision} digits")
-        bits = (rescaled if rescaled >= 0 else ~rescaled).bit_length()
-        return rescaled.to_bytes(avro.size or bits // 8 + 1, "big", signed=True)
-    except (UnfitError, OverflowError) as cause:
-        raise SchemaError(f"avro: a value does not fit the schema: {cause}") from None
 
 
 def fastavro() -> Any:
@@ -327,22 +235,10 @@ class AvroCodec:
     def encode(self, rows: pa.Table, kinds: pa.Array | None = None, *, before: bytes = b"") -> pa.Array:
         """One message for each row, whatever its kind, with the same bytes before each."""
         del kinds
-        write, codec = fastavro().schemaless_writer, self._codec
         columns = {name: one_array(rows.column(name)) for name in rows.column_names}
         if self._is_record:
-            data: list[Any] = records_from_arrow(columns, self._root)
-        else:
-            data = from_arrow(columns[self._fields[0].name], self._root)
-        messages = []
-        for datum in data:
-            stream = BytesIO()
-            stream.write(before)
-            try:
-                write(stream, codec, datum)
-            except (ValueError, TypeError, OverflowError) as cause:
-                raise SchemaError(f"avro: a row does not fit the schema: {cause}") from cause
-            messages.append(stream.getvalue())
-        return pa.array(messages, pa.binary())
+            return records(columns, self._root, rows.num_rows, before)
+        return datums(columns[self._fields[0].name], self._root, before)
 
 
 @lru_cache(maxsize=1_000)

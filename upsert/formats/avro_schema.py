@@ -396,3 +396,20 @@ def _can_write(avro: AvroType, type_: pa.DataType) -> bool:
     if type_ == pa.binary():
         return avro.kind in ("bytes", "fixed")
     return True
+
+
+class UnfitError(ValueError):
+    """A value does not fit its column or its schema; the text says which in a few words."""
+
+
+def to_scale(number: int | None, digits: int) -> int | None:
+    """An unscaled number with so many more digits after the point; fewer only where nothing is lost."""
+    if number is None or digits == 0:
+        return number
+    factor: int = 10 ** abs(digits)
+    if digits > 0:
+        return number * factor
+    shortened, rest = divmod(number, factor)
+    if rest:
+        raise UnfitError("a decimal has more digits after the point than its column")
+    return shortened

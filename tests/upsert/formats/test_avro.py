@@ -130,6 +130,13 @@ def test_slice_of_rows_is_written_as_the_rows_alone(rows: pa.Table, start: int, 
 
 
 @given(random_columns.tables(schemas()))
+def test_bytes_are_those_that_fastavro_writes(rows: pa.Table) -> None:
+    """Row by row, from values of Python and the schema with its logical types."""
+    values = rows.to_pylist(maps_as_pydicts="strict")
+    assert encoded(rows).to_pylist() == [datum(derived(rows.schema), row) for row in values]
+
+
+@given(random_columns.tables(schemas()))
 def test_fastavro_reads_what_is_written(rows: pa.Table) -> None:
     """The whole schema with its logical types, against the codec that sees none of them."""
     schema = fastavro.parse_schema(json.loads(derived(rows.schema)))
@@ -271,6 +278,25 @@ def test_given_schema_is_written_with() -> None:
     }
     with pytest.raises(SchemaError, match="avro: a row does not fit the schema"):
         encoded(pa.table([["GREEN"], [at], [Decimal(1)]], schema=fields), schema=schema)
+
+
+def test_records_in_a_union_are_written_as_such() -> None:
+    schema = json.dumps(["null", json.loads(INT_RECORD)])
+    assert encoded(pa.table([[3]], schema=one(pa.int32())), schema=schema).to_pylist() == [b"\x02\x06"]
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "reason"),
+    [
+        ({"type": "fixed", "name": "f", "size": 4}, b"abc", "'f' has 4 bytes"),
+        ({"type": "enum", "name": "e", "symbols": ["RED"]}, "GREEN", "'GREEN' is no symbol of 'e'"),
+        ("string", None, "a value of type string must not be null"),
+    ],
+)
+def test_value_that_the_schema_does_not_have_is_refused(type_: Any, value: Any, reason: str) -> None:
+    column = pa.array([value], pa.binary() if isinstance(value, bytes) else pa.string())
+    with pytest.raises(SchemaError, match=f"avro: a row does not fit the schema: {reason}"):
+        encoded(pa.table([column], schema=one(column.type)), schema=record(("v", type_)))
 
 
 # refusals

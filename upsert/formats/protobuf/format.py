@@ -25,6 +25,7 @@ from upsert import options
 from upsert.arrays import Positions, is_null
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.formats.base import BadMessage, Decoded, Format, FormatContext
+from upsert.formats.binary_columns import bytes_of
 from upsert.formats.protobuf import descriptors as d
 from upsert.formats.protobuf import wire
 from upsert.formats.protobuf.reader import MessageReader, Trouble
@@ -64,7 +65,7 @@ class ProtobufCodec:
 
     def _decoded(self, messages: pa.Array, start: int) -> tuple[pa.Table, Positions, list[BadMessage]]:
         kept = np.flatnonzero(~is_null(messages))
-        data, offsets = wire.bytes_of(messages)
+        data, offsets = bytes_of(messages)
         spans = Spans(wire.padded(data), offsets[:-1][kept] + start, offsets[1:][kept])
         rows, trouble = self._read(spans)
         odd = np.flatnonzero(trouble.odd)

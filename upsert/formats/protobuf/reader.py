@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from upsert import types
 from upsert.arrays import Mask, Positions, is_null
+from upsert.formats.binary_columns import Words, binaries
 from upsert.formats.protobuf import descriptors as d
 from upsert.formats.protobuf import wire
 from upsert.formats.protobuf.descriptors import SECONDS_AND_NANOS, Kind, wire_of
@@ -253,7 +254,7 @@ class _ValueReader:
         return values.cast(self._type)
 
     def _texts(self, payload: Spans, owner: Positions, trouble: Trouble) -> pa.Array:
-        found = wire.binaries(*wire.gathered(payload))
+        found = binaries(*wire.gathered(payload))
         if self._type == pa.binary() and self._found.type == Kind.BYTES:
             return found
         try:
@@ -287,11 +288,11 @@ _BILLION: Final = 1_000_000_000
 """What a Timestamp may hold."""
 
 
-def _signed_32(words: wire.Words) -> Any:
+def _signed_32(words: Words) -> Any:
     return words.astype(np.uint32).view(np.int32)
 
 
-def _numbers(kind: int, words: wire.Words) -> Any:
+def _numbers(kind: int, words: Words) -> Any:
     """The whole numbers that bits mean, in the type of the field."""
     if kind in d.ZIGZAG:
         is_short = kind in d.SIGNED_32

@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from upsert.arrays import Mask, Positions, floor_divided, is_null
+from upsert.arrays import Mask, floor_divided, is_null
 from upsert.errors import SchemaError
+from upsert.formats.binary_columns import Words, fixed_bytes, joined_by_lists, varint_bytes
 from upsert.formats.protobuf import descriptors as d
 from upsert.formats.protobuf import wire
 from upsert.formats.protobuf.descriptors import SECONDS_AND_NANOS, Kind, wire_of
@@ -103,11 +104,11 @@ class _FieldWriter:
             is_present &= words != 0
         return [self._number(_tag(found.number, wire_of(found.type)), words, is_present)]
 
-    def _number(self, before: bytes, words: wire.Words, is_present: Mask | None = None) -> pa.Array:
+    def _number(self, before: bytes, words: Words, is_present: Mask | None = None) -> pa.Array:
         kind = wire_of(self.found.type)
         if kind == VARINT:
-            return wire.varint_bytes(before, words, is_present)
-        return wire.fixed_bytes(before, words.astype(np.uint32) if kind == FIXED32 else words, is_present)
+            return varint_bytes(before, words, is_present)
+        return fixed_bytes(before, words.astype(np.uint32) if kind == FIXED32 else words, is_present)
 
     def _payloads(self, column: pa.Array) -> pa.Array:
         """The bytes of values with a length; anything for NULL."""
@@ -204,11 +205,11 @@ class _FieldWriter:
             if kind == LENGTH:
                 elements = _joined(_with_length(number, self._payloads(values), None))
             elif self.found.is_packed:
-                packed = _of_lists(self._number(b"", self._words(values)), lengths)
+                packed = joined_by_lists(self._number(b"", self._words(values)), lengths)
                 return _with_length(number, packed, lengths > 0)
             else:
                 elements = self._number(_tag(number, kind), self._words(values))
-        return [_of_lists(elements, lengths)]
+        return [joined_by_lists(elements, lengths)]
 
     def _filled(self, values: pa.Array, where: str) -> pa.Array:
         """The elements without NULL, which Protobuf does not have there."""
@@ -230,16 +231,10 @@ def _joined(chunks: list[pa.Array]) -> pa.Array:
 def _with_length(number: int, payload: pa.Array, is_present: Mask | None) -> list[pa.Array]:
     """Tag and length of payloads, and the payloads; both empty where absent."""
     lengths = pc.binary_length(payload).to_numpy(zero_copy_only=False).astype(np.uint64)
-    head = wire.varint_bytes(_tag(number, LENGTH), lengths, is_present)
+    head = varint_bytes(_tag(number, LENGTH), lengths, is_present)
     if is_present is None or is_present.all():
         return [head, payload]
     return [head, pc.if_else(pa.array(is_present), payload, pa.scalar(b"", pa.binary()))]
-
-
-def _of_lists(elements: pa.Array, lengths: Positions) -> pa.Array:
-    """The bytes of each list's elements, one after the other."""
-    data, offsets = wire.bytes_of(elements)
-    return wire.binaries(data, np.diff(offsets[np.concatenate(([0], np.cumsum(lengths)))]))
 
 
 def _seconds_and_nanos(column: pa.Array) -> list[pa.Array]:
