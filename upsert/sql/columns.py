@@ -146,6 +146,8 @@ class Elements:
             raise cursor.refusal(_CONSTRAINT_REFUSALS[word])
 
     def _table_key(self) -> None:
+        if not self._cursor.ahead("("):
+            raise self._cursor.refusal("expected PRIMARY KEY (column, …) NOT ENFORCED")
         columns = names(self._cursor)
         self._not_enforced(f"PRIMARY KEY ({', '.join(columns)})")
         self._set_key(columns)

@@ -155,7 +155,7 @@ def _valued(query: QueryText, args: Args | None) -> QueryText:
     if missing := next((name for name in names if name not in given), None):
         raise SchemaError(
             f"{subject}: parameter :{missing} must have a value, args has {_listed(list(given)) or 'none'}; "
-            f"give args={{'{missing}': …}}"
+            f"give args={{'{missing}': …}}, on the command line --param {missing}=value"
         )
     unused = [name for name in given if name not in names]
     if unused or (args and not given):

@@ -362,12 +362,12 @@ def _explain(cursor: Cursor) -> s.Explain | s.ExplainView:
     if cursor.skip("MATERIALIZED", "VIEW"):
         return s.ExplainView(table_name(cursor), is_json)
     head = "" if cursor.at_end else cursor.head(_HEAD_WORDS)
-    explained = _at(cursor)
-    match explained:
-        case s.CreateView():
-            return s.ExplainView(explained, is_json)
-        case s.Select() | s.Insert() | s.Merge() | s.CreateTableAs():
-            return s.Explain(explained, is_json)
+    if cursor.at_end or cursor.word(0) in {words[0] for words in _STATEMENTS}:
+        match explained := _at(cursor):
+            case s.CreateView():
+                return s.ExplainView(explained, is_json)
+            case s.Select() | s.Insert() | s.Merge() | s.CreateTableAs():
+                return s.Explain(explained, is_json)
     raise SchemaError(
         "EXPLAIN: the statement must be SELECT, INSERT, MERGE, [CREATE] MATERIALIZED VIEW or "
         f"CREATE TABLE … AS, or a statement set, got {head}; SHOW and DESCRIBE show what tables are"

@@ -97,12 +97,12 @@ def _declared(cursor: Cursor, *, has_key_behind: bool = False) -> Declared:
     """What stands between the parentheses and behind them; of a view also the primary key behind them."""
     _refuse_clauses(cursor)
     elements = Elements(cursor)
-    if cursor.ahead("("):
+    if has_columns := cursor.ahead("("):
         cursor.listed(elements.read)
     if has_key_behind and not elements.primary_key and cursor.skip("PRIMARY", "KEY"):
         elements.primary_key = names(cursor)
         cursor.skip("NOT", "ENFORCED")
-    comment, partitioned_by, with_ = _clauses(cursor)
+    comment, partitioned_by, with_ = _clauses(cursor, "" if has_columns else "( and the table's columns, ")
     return Declared(
         tuple(elements.columns),
         elements.primary_key,
@@ -155,8 +155,11 @@ def create_plain_view(
     return s.CreatePlainView(name, query, columns, comment, is_temporary, if_not_exists, replaces)
 
 
-def _clauses(cursor: Cursor) -> tuple[str | None, tuple[str, ...], dict[str, str]]:
-    """What follows the parentheses, each at most once, in any order: comment, partition columns, options."""
+def _clauses(cursor: Cursor, before: str) -> tuple[str | None, tuple[str, ...], dict[str, str]]:
+    """What follows the parentheses, each at most once, in any order: comment, partition columns, options.
+
+    ``before`` is what else could have stood there.
+    """
     comment: str | None = None
     partitioned_by: tuple[str, ...] | None = None
     with_: dict[str, str] | None = None
@@ -169,7 +172,7 @@ def _clauses(cursor: Cursor) -> tuple[str | None, tuple[str, ...], dict[str, str
             with_ = options(cursor)
         else:
             _refuse_clauses(cursor)
-            raise cursor.refusal("expected COMMENT, PARTITIONED BY or WITH, each at most once")
+            raise cursor.refusal(f"expected {before}COMMENT, PARTITIONED BY or WITH, each at most once")
     return comment, partitioned_by or (), with_ or {}
 
 

@@ -78,7 +78,12 @@ def test_names_of_parameters() -> None:
 @pytest.mark.parametrize(
     ("text", "args", "error", "message"),
     [
-        ("SELECT :a", None, SchemaError, "parameter :a must have a value, args has none; give args={'a': …}"),
+        (
+            "SELECT :a",
+            None,
+            SchemaError,
+            "parameter :a must have a value, args has none; give args={'a': …}, on the command",
+        ),
         ("SELECT :a", {"b": 1}, SchemaError, "parameter :a must have a value, args has :b"),
         ("SELECT :a", {"a": 1, "b": 2}, ConfigurationError, "of a parameter, got :b; parameters are :a"),
         ("SELECT 1", {"b": 1}, ConfigurationError, "got :b; parameters are none"),

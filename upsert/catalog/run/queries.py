@@ -11,11 +11,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.errors import AnalysisException, ParseException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import functions as F
+from sqlglot import exp
 
 from upsert.catalog.create_as.create_as import TableFromQuery
 from upsert.catalog.results import Done, Frame, Live, Materialized, Result, Running
@@ -37,7 +38,7 @@ from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Index
 from upsert.spark.connect import is_connect
 from upsert.sql import statements as s
-from upsert.sql.dialect import Revision, placed, position
+from upsert.sql.dialect import Revision, placed, position, visible_name
 from upsert.sql.flink_words import is_processing_time
 from upsert.sql.query import AsOfKind, QueryText, Reference
 from upsert.types import quoted
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
 _VIEW: Final = "_pyspark_connect_temp_view_"
 """Before the name of a table while Spark reads a query; over Connect PySpark itself names them so."""
 _STREAM_IN_SUBQUERY: Final = "INVALID_SUBQUERY_EXPRESSION.STREAMING_QUERY"
+_NO_FIELD: Final = "INVALID_EXTRACT_BASE_FIELD_TYPE"
+_PATH: Final = re.compile(r"[\w`]+(?:\.[\w`]+)+")
 _SPARKS_LOGS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 _IS_LOGGED: Final = ContextVar("_IS_LOGGED", default=True)
 _POSITION: Final = re.compile(r"\(?line (\d+),? pos (\d+)\)?")
@@ -194,7 +197,7 @@ class _Reading:
         except (AnalysisException, ParseException) as cause:
             is_subquery = cause.getCondition() == _STREAM_IN_SUBQUERY
             if not is_subquery or (joined := context.joined_subqueries) is None:
-                told = _described(cause, text, query.args, [*self._columns(references)])
+                told = _described(cause, text, query, [*self._columns(references)])
                 raise SchemaError(f"{query.subject}: {told}") from cause
         stand_ins = {name: spark.createDataFrame([], df.schema) for name, df in frames.items()}
         return joined(_over(spark, text, stand_ins, args), tables)
@@ -418,16 +421,12 @@ def _with_times_of_rows(
 _LISTED: Final = 5
 
 
-def _unknown_column(first: str, error: PySparkException, columns: Sequence[Sequence[str]]) -> str:
-    """A name that no column has, with those that are near it; Spark lists up to five, however far.
+def _unknown_column(wanted: str, proposal: str, columns: Sequence[Sequence[str]]) -> str:
+    """A name that no column has, with those that are near it; Spark proposes up to five, however far.
 
     ``columns`` are those of each table of the query.
     """
-    parameters = error.getMessageParameters() or {}
-    wanted = parameters.get("objectName", "").replace("`", "")
-    if not wanted:
-        return first
-    near = re.findall(r"((?:`[^`]+`\.?)+)", parameters.get("proposal", ""))
+    near = re.findall(r"((?:`[^`]+`\.?)+)", proposal)
     before = "".join(wanted.rpartition(".")[:2])
     known = dict.fromkeys(path.replace("`", "") for path in near)
     if not before or len(columns) == 1:  # else it is not known which table is meant
@@ -440,22 +439,32 @@ def _unknown_column(first: str, error: PySparkException, columns: Sequence[Seque
     return f"column {wanted!r} is in no table of the query{choice if known else ''}"
 
 
+def _taken_for_a_field(text: Revision, offset: int, query: QueryText) -> str | None:
+    """The name ``t.x`` at an offset, if ``t`` is a table: Spark takes a column that is called so too."""
+    found = _PATH.match(text.text, offset)
+    tables = {visible_name(table).lower() for table in query.tree.find_all(exp.Table)}
+    path = found[0].replace("`", "") if found is not None else ""
+    return path if path.partition(".")[0].lower() in tables else None
+
+
 def _described(
     error: AnalysisException | ParseException,
     text: Revision,
-    args: Mapping[str, Any],
+    query: QueryText,
     columns: Sequence[Sequence[str]],
 ) -> str:
     """What Spark says of a query, with the position in the statement that the user wrote.
 
-    Spark counts columns, and lines if these have any, with the values of ``args`` in place of their marks.
+    Spark counts columns, and lines if these have any, with the values of parameters in place of their marks.
     """
+    args = query.args
     message = str(error.getMessage() or error).strip()
     first = _NOISE.sub("", message.splitlines()[0])
     first = re.sub(rf"`{_VIEW}[0-9a-f]{{32}}`\.?", "", first)
     condition = error.getCondition()
-    if condition == "UNRESOLVED_COLUMN.WITH_SUGGESTION":
-        first = _unknown_column(first, error, columns)
+    parameters = error.getMessageParameters() or {}
+    if condition == "UNRESOLVED_COLUMN.WITH_SUGGESTION" and (wanted := parameters.get("objectName")):
+        first = _unknown_column(wanted.replace("`", ""), parameters.get("proposal", ""), columns)
     elif condition == _STREAM_IN_SUBQUERY:
         first = (
             "a subquery would have to read a stream, which Spark cannot; make the catalog as "
@@ -468,5 +477,7 @@ def _described(
     lines = text.text.split("\n")
     offset = sum(len(line) + 1 for line in lines[: int(where[1]) - 1]) + int(where[2])
     first = _POSITION.sub("", first).strip()
+    if condition == _NO_FIELD and (path := _taken_for_a_field(text, offset, query)) is not None:
+        first = _unknown_column(path, "", columns)
     place = position(text.first, text.original(offset))
     return f"{first} at {place.partition(',')[0] if args else place}"
