@@ -68,9 +68,12 @@ def push_filters(node: Plan, _settings: Settings) -> Plan | None:
 
     Only what `predicates_of` translates, and only of tables that every row has a part of: without a
     row of any other table, an outer join would put out a row of NULLs. The filter itself stays: the table may
-    keep rows that the filter drops, never the other way round.
+    keep rows that the filter drops, never the other way round. What is observed below the filter are rows
+    that it drops, too.
     """
     if not isinstance(node, Filter) or not isinstance(join := chain_of(node).leaf, DeltaJoin):
+        return None
+    if is_observed(node):
         return None
     found = [one for part in conjuncts(node.condition) for one in predicates_of(part, node.child)]
     always_there = visible(join.tree) - null_supplied(join.tree)
@@ -92,8 +95,8 @@ def keep_rows_inside(node: Plan, _settings: Settings) -> Plan | None:
     """Move a filter above a delta join into it, if it is all that uses some column.
 
     So that the column need not come out. An update of it would come out as a row and its opposite, since
-    both its images pass the filter and are equal in all that the query gives. Other filters stay with Spark.
-    `prune_columns` has to come after this.
+    both its images pass the filter and are equal in all that the query gives. Other filters stay with Spark,
+    and those above what is observed. `prune_columns` has to come after this.
     """
     chain = chain_of(node)
     if not isinstance(join := chain.leaf, DeltaJoin):
@@ -102,7 +105,7 @@ def keep_rows_inside(node: Plan, _settings: Settings) -> Plan | None:
     found = {
         (number, part): condition
         for number, below in enumerate(chain.nodes)
-        if isinstance(below, Filter)
+        if isinstance(below, Filter) and not is_observed(below)
         for part in conjuncts(below.condition)
         if (condition := _inside(inlined(part, below.child), join)) is not None
     }
