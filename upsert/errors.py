@@ -178,10 +178,13 @@ _SPARK_S_CLASS: Final = re.compile(r"^pyspark\.[\w.]+: ")
 """How an error of Spark begins in a traceback; it has a name of its own."""
 
 _BAD_CHECKPOINT: Final = re.compile(
-    r"terminated with exception: (?:Failed to read log file |Checksum error: |"
-    r"[^\n]*\n at \[Source: REDACTED )"
+    r"terminated with exception: (?:Failed to read log file |Checksum error: |batch \d+ doesn't exist|"
+    r"assertion failed: There are \[0\] sources in the checkpoint|[^\n]*\n at \[Source: REDACTED )"
 )
-"""What is said of a file of a checkpoint that is cut off or damaged, as after a power failure."""
+"""What is said of a file of a checkpoint that is missing, cut off or damaged, as after a power failure."""
+
+_BAD_OFFSET: Final = re.compile(r"json\.loads\(utf8_deserializer(?s:.*?)JSONDecodeError: (.*)")
+"""What is said where Spark gives a source in Python an offset that is cut off."""
 
 _RAISED: Final = re.compile(r"^\s*(?:upsert|deltajoin|planner)(?:\.\w+)*\.(\w+): (\S.*)$", re.MULTILINE)
 """The last line of a Python traceback, for an error of this project."""
@@ -213,6 +216,8 @@ def own_error(error: BaseException) -> UpsertError | None:
             )
         if bad := _BAD_CHECKPOINT.search(str(cause)):
             return bad_checkpoint(str(cause)[bad.start() :].partition(": ")[2])
+        if bad := _BAD_OFFSET.search(str(cause)):
+            return bad_checkpoint(f"one of the newest two of its folder 'offsets' is no JSON: {bad[1]}")
         if _LOST_VERSIONS.search(str(cause)):
             return SnapshotExpiredError(
                 "the query's Delta table: expected every version since the one that was read last, found "

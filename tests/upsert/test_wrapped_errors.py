@@ -73,6 +73,12 @@ def test_a_lost_file_of_another_source_stays_it() -> None:
     [
         ("Failed to read log file file:/c/offsets/0. Incomplete log file", "file:/c/offsets/0. Incomplete"),
         ("Checksum error: file:/c/commits/3 at 0 exp: -21 got: -20", "file:/c/commits/3 at 0"),
+        ("batch 7 doesn't exist SQLSTATE: XXKST", "damaged: batch 7 doesn't exist"),
+        ("assertion failed: There are [0] sources in the checkpoint offsets and", "There are [0] sources"),
+        (
+            "  a = json.loads(utf8_deserializer.loads(infile))\njson.decoder.JSONDecodeError: Cut off",
+            "'offsets' is no JSON: Cut off",
+        ),
         ("Unexpected end-of-input\n at [Source: REDACTED (`Stream…` disabled); line: 1]", "end-of-input; "),
     ],
 )

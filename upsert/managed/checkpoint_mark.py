@@ -2,9 +2,9 @@
 
 The table tells the last micro-batch of each query of which it has rows, the checkpoint which ones are done.
 It does not follow that the table is older: a micro-batch without rows is no commit. So a mark is left in the
-checkpoint, of the last micro-batch that was committed: a small file beside Spark's, written after the commit.
-That costs a local disk little; an object store would be asked once more for each micro-batch, so there the
-mark is left out. See docs/decisions/0106.
+checkpoint, of the last micro-batch that was committed and of its snapshot: a small file beside Spark's,
+written after the commit. That costs a local disk little; an object store would be asked once more for each
+micro-batch, so there the mark is left out. See docs/decisions/0106.
 
 That the checkpoint is older shows without a mark. Spark does the last planned micro-batch again, and none
 before it; and it has planned that before the table had it.
@@ -16,17 +16,20 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Self
 from uuid import uuid4
 
+from upsert.codec import Jsonable
 from upsert.errors import MissingStateError, SnapshotExpiredError
 from upsert.spark.checkpoint_files import local_folder
 from upsert.store.metadata.history import History
+from upsert.store.metadata.identity import is_same
 from upsert.store.table import Table
 
 MARK: Final = "deltajoin-tables.json"
-"""File in a checkpoint: the last micro-batch of which each table has rows, by the table's uuid."""
+"""File in a checkpoint: a `_Written` for each table, by the table's uuid."""
 
 _CLOCK_MS: Final = 60_000
 """So far a clock may be set back between the planning of a micro-batch and its commit."""
@@ -34,6 +37,15 @@ _CLOCK_MS: Final = 60_000
 _REMEDY: Final = (
     "restore table and checkpoint as of one time, or start the query with a new checkpoint and an empty table"
 )
+
+
+@dataclass(frozen=True)
+class _Written(Jsonable):
+    """The last micro-batch of which a table has rows, and the snapshot that it made."""
+
+    batch: int
+    snapshot: int
+    uuid: str
 
 
 class CheckpointMark:
@@ -65,33 +77,44 @@ class CheckpointMark:
                 f"micro-batch {batch} must follow the last one that the table has, that is {last}: the "
                 "checkpoint is older than the table",
             )
+        if (marked := self._marked(table)) is not None:
+            self._check_has(table, marked, last)
         if last == batch:
             self._check_is_replay(table, batch)
-            return True
-        marked = self._marks().get(table.uuid, -1)
-        if last < marked:
-            found = f"up to {last} only" if last >= 0 else "none of them"
-            raise self._differ(
-                table,
-                f"it must have the micro-batches up to {marked}, which the checkpoint says were written, it "
-                f"has {found}: the table is older than the checkpoint",
-            )
-        return False
+        return last == batch
 
     def note(self, table: Table, batch: int) -> None:
-        """Say that a table has the rows of a micro-batch."""
+        """Say that a table has the rows of a micro-batch, which this process has just committed."""
         if self._folder is None:
             return
+        newest = table.published.seen
+        written = _Written(batch, newest.data_version, newest.identity)
         path = os.path.join(self._folder, MARK)
         staged = f"{path}.{uuid4().hex}"
         with suppress(OSError):  # it is read to find mistakes, and is none itself
             with open(staged, "w", encoding="utf-8") as file:
-                json.dump({**self._marks(), table.uuid: batch}, file)
+                json.dump({**_json_in(self._folder, MARK), table.uuid: written.to_json()}, file)
             os.replace(staged, path)
 
-    def _marks(self) -> dict[str, int]:
-        found = {} if self._folder is None else _json_in(self._folder, MARK)
-        return {uuid: batch for uuid, batch in found.items() if isinstance(batch, int)}
+    def _marked(self, table: Table) -> _Written | None:
+        found = None if self._folder is None else _json_in(self._folder, MARK).get(table.uuid)
+        with suppress(KeyError, TypeError):
+            return None if found is None else _Written.from_json(found)
+        return None
+
+    def _check_has(self, table: Table, marked: _Written, last: int) -> None:
+        """Refuse a table that has not got as far as a checkpoint says, or only with other commits."""
+        if last < marked.batch:
+            found = f"up to {last} only" if last >= 0 else "none of them"
+        elif not is_same(table.published, marked.snapshot, marked.uuid):
+            found = "others of these numbers"
+        else:
+            return
+        raise self._differ(
+            table,
+            f"it must have the micro-batches up to {marked.batch} that the checkpoint says were written, it "
+            f"has {found}: the table is older than the checkpoint, or was written on from an older copy",
+        )
 
     def _check_is_replay(self, table: Table, batch: int) -> None:
         """Refuse a micro-batch that was planned when the table had one of this number already."""

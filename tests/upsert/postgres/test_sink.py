@@ -18,7 +18,13 @@ from pyspark.sql import SparkSession
 import planner
 from tests.local_postgres import PASSWORD, LocalPostgres
 from upsert import Catalog
-from upsert.errors import ChangelogError, ConfigurationError, SchemaError, SinkUnavailableError
+from upsert.errors import (
+    ChangelogError,
+    ConfigurationError,
+    MissingStateError,
+    SchemaError,
+    SinkUnavailableError,
+)
 from upsert.failpoints import ENVIRONMENT_VARIABLE
 from upsert.postgres import sink
 from upsert.postgres.table import PostgresTable
@@ -91,6 +97,18 @@ def test_two_queries_and_batches_without_a_number_do_not_hide_each_other(
     for micro_batch, id_ in ((("a", 0), 1), (("b", 0), 2), (None, 3), (None, 4), (("a", 1), 5)):
         assert sink.write_rows(table, micro_batch, rows_of([("+I", id_, "x", 1.0)])) == 1
     assert sorted(id_ for id_, _ in held(postgres, target)) == [1, 2, 3, 4, 5]
+
+
+def test_a_checkpoint_that_is_older_than_the_table_is_refused(postgres: LocalPostgres, target: str) -> None:
+    """Its micro-batches have the numbers of others that are there, so their rows would be left out."""
+    table = declared(postgres, target)
+    for number in range(3):
+        sink.write_rows(table, ("q", number), rows_of([("+I", number, "x", 1.0)]))
+    with pytest.raises(
+        MissingStateError, match=r"micro-batch 1 must follow .*, that is 2: the checkpoint is older"
+    ):
+        sink.write_rows(table, ("q", 1), rows_of([("+I", 9, "x", 1.0)]))
+    assert len(held(postgres, target)) == 3
 
 
 def test_rows_that_contradict_each_other_are_refused_whole(postgres: LocalPostgres, target: str) -> None:
