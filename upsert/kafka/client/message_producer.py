@@ -53,6 +53,8 @@ class _Offset(ctypes.Structure):
     )
 
 
+_MESSAGE: Final = np.dtype(Message)
+
 _PART: Final = np.dtype([("kind", "i8"), ("first", "i8"), ("second", "i8"), ("third", "i8"), ("", "i8", 5)])
 """``rd_kafka_vu_t`` of rdkafka.h: the kind of a part, and a number, a text, or a header's name and value."""
 
@@ -214,7 +216,7 @@ class Producer(Client):
 
 def _messages(records: pa.RecordBatch) -> npt.NDArray[Any]:
     """Keys and values as an array of ``rd_kafka_message_t``."""
-    messages = np.zeros(records.num_rows, np.dtype(Message))
+    messages = np.zeros(records.num_rows, _MESSAGE)
     for name, place, length in (("key", "key", "key_len"), ("value", "payload", "len")):
         if name in records.schema.names:
             messages[place], messages[length] = _texts(records.column(name))
