@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from upsert.arrays import Ints, integers
 from upsert.kafka.client.connection import library
-from upsert.kafka.client.librdkafka import PRODUCER, REPORTS, Client, Message, error_of
+from upsert.kafka.client.librdkafka import PRODUCER, REPORTS, Client, Message, error_of, refusal
 from upsert.kafka.client.records import TopicPartition
 
 _ANY_PARTITION: Final = -1
@@ -31,6 +31,10 @@ _NOW: Final = 0
 _COPY: Final = 2
 _PURGE_ALL: Final = 7
 """What waits and what is on its way, without waiting for it."""
+
+_LARGER_THAN_QUEUE: Final = (
+    b"Unable to produce message: one record is larger than 'queue.buffering.max.kbytes'; raise that"
+)
 
 _ABORT_MS: Final = 20
 """How long an abort waits for records that it has given up, until their reports are taken."""
@@ -114,8 +118,14 @@ class Producer(Client):
         else:
             hand_over = partial(self._hand_over_parts, _parts(self._topics_of(topic, records), records))
         sent = 0
-        while (sent := sent + hand_over(sent)) < records.num_rows:
-            yield
+        while sent < records.num_rows:
+            is_empty = not self.waiting
+            taken = hand_over(sent)
+            if is_empty and not taken:
+                raise refusal("_QUEUE_FULL", _LARGER_THAN_QUEUE)
+            sent += taken
+            if sent < records.num_rows:
+                yield
 
     def _hand_over_messages(self, topic: int, messages: npt.NDArray[Any], first: int) -> int:
         """Hand messages from one on over, all together; gives for how many there was room."""
@@ -149,6 +159,8 @@ class Producer(Client):
     def _topic(self, name: str) -> int:
         """The client's own topic of that name."""
         if name not in self._topics:
+            if "\0" in name:  # where a text of C ends, so it would be another topic
+                self._check_full(library().KafkaError._INVALID_ARG)
             topic = self.calls["topic_new"](self.handle, name.encode(), None)
             if topic is None:
                 self._check_full(self.calls["last_error"]())

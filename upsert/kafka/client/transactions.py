@@ -16,6 +16,7 @@ read before that waits for nothing: it can only miss what the second look shows.
 from __future__ import annotations
 
 import json
+import threading
 import uuid
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -134,7 +135,8 @@ class TransactionalWriter:
     def __init__(self, connection: Connection, topic: str, transactional_id: str) -> None:
         self.name = uuid.uuid4().hex
         self.is_sound = True
-        self._is_busy = False
+        self._is_busy = self._is_left = False
+        self._lock = threading.Lock()
         self._connection = connection
         self._topic = topic
         self._id = transactional_id
@@ -200,16 +202,24 @@ class TransactionalWriter:
     def discard(self) -> None:
         """End the producer and give up its open transaction, if there is one.
 
-        One that is at work in a call is left to it: opening the next one takes its transaction away.
+        One that is at work in a call is ended by it: opening the next one takes its transaction away.
         """
-        if self._is_busy:
+        if self._is_left_to_a_call():
             return
-        with suppress(library().KafkaException, DidNotReturnError):
-            # Without an answer the broker gives the transaction up itself, at the latest when it times out.
-            self._sender.client.poll(0)  # raises when there is nothing left that could be given up
-            self._bounded(lambda client: client.abort_transaction(_ABORT_SECONDS), _ABORT_SECONDS)
-        if not self._is_busy:
-            self._sender.discard()
+        try:
+            with suppress(library().KafkaException, DidNotReturnError):
+                # Without an answer the broker gives it up itself, at the latest when it times out.
+                self._sender.client.poll(0)  # raises when there is nothing left that could be given up
+                self._bounded(lambda client: client.abort_transaction(_ABORT_SECONDS), _ABORT_SECONDS)
+        finally:
+            if not self._is_left_to_a_call():
+                self._sender.discard()
+
+    def _is_left_to_a_call(self) -> bool:
+        """Whether a call is at work on the client, which it ends when it returns."""
+        with self._lock:
+            self._is_left = self._is_busy
+            return self._is_left
 
     def _call(self, call: Callable[[Producer], object], seconds: float) -> None:
         try:
@@ -226,7 +236,10 @@ class TransactionalWriter:
             try:
                 call(client)
             finally:
-                self._is_busy = False
+                with self._lock:
+                    self._is_busy = False
+                if self._is_left:
+                    self._sender.discard()
 
         self._is_busy = True
         bounded(made, seconds)

@@ -102,6 +102,28 @@ def test_a_record_that_is_too_large_is_refused_with_its_place(
     assert produce(plain, topic, [records(1)]) == 1
 
 
+@pytest.mark.parametrize("extra", [{}, {"timestamp": pa.array([1, 1], pa.int64())}])
+def test_a_record_that_the_queue_never_has_room_for_is_refused(
+    connection: Connection, new_topic: NewTopic, extra: dict[str, pa.Array]
+) -> None:
+    """The one before it is no reason to wait for room."""
+    small = {"queue.buffering.max.kbytes": "1000", "message.max.bytes": "3000000"}
+    rows = pa.table({"key": [b"k", b"k"], "value": [b"v", bytes(2_000_000)], **extra})
+    with pytest.raises(DeliveryError, match=r"one record is larger than 'queue\.buffering\.max\.kbytes'"):
+        produce(Connection({**connection.properties, **small}), new_topic(), [rows])
+
+
+def test_a_topic_that_is_another_one_for_the_library_is_refused(
+    connection: Connection, new_topic: NewTopic
+) -> None:
+    """A text of C ends with its first zero."""
+    topic = new_topic()
+    rows = records(1).append_column("topic", pa.array([f"{topic}\0b"]))
+    with pytest.raises(ConfigurationError, match="Invalid argument"):
+        produce(connection, topic, [rows])
+    assert read_all(connection, topic) == []
+
+
 def test_a_partition_that_is_not_there_is_refused(connection: Connection, new_topic: NewTopic) -> None:
     topic = new_topic(2)
     rows = records(1).append_column("partition", pa.array([5], pa.int32()))

@@ -17,7 +17,7 @@ import pytest
 from tests.helpers import REPOSITORY
 from upsert import failpoints
 from upsert.errors import ConfigurationError, DeliveryError, FencedError, KafkaUnavailableError, UpsertError
-from upsert.kafka.client import transactions
+from upsert.kafka.client import failures, transactions
 from upsert.kafka.client.admin import create_topic, latest_offsets
 from upsert.kafka.client.connection import Connection, library
 from upsert.kafka.client.consumer import read_range
@@ -218,6 +218,35 @@ def test_a_lost_answer_to_a_commit_is_found_out(
                 write(connection, topic, 0)
     assert write(connection, topic, 0) == (SKIPPED if commits else WRITTEN)
     assert visible(connection, topic) == expected(0)
+
+
+def test_a_client_whose_call_returns_late_is_ended_then(
+    connection: Connection, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not before, for the call is at work on it; never, and each try of a task would leave threads behind."""
+    monkeypatch.setattr(failures, "GRACE_SECONDS", 0.01)
+    topic, goes_on = new_topic(), threading.Event()
+    writer = TransactionalWriter(connection, topic, topic)
+    client = writer._sender.client
+    with pytest.raises(KafkaUnavailableError):
+        writer._call(lambda _: goes_on.wait(60), 0)
+    writer.discard()
+    client.poll(0)
+    goes_on.set()
+    deadline = time.monotonic() + 60
+    while client.calls:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_ctrl_c_while_a_producer_is_ended_ends_it(connection: Connection, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    writer = TransactionalWriter(connection, topic, topic)
+    client = writer._sender.client
+    client.poll = lambda _: signal.raise_signal(signal.SIGINT)  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        writer.discard()
+    assert not client.calls
 
 
 def write_until_it_works(connection: Connection, topic: str, batch: int) -> None:
