@@ -17,6 +17,8 @@ from examples.flights.queries import JOIN
 from examples.flights.view import line_of, panel_of, size, sparkline
 
 _BARS: Final = 30
+_NAME: Final = 20
+"""Characters of a name that are shown."""
 _TITLE: Final = "flights ⋈ weather ⋈ airports ⟕ planes"
 
 
@@ -110,25 +112,32 @@ def show_comparison(console: Console, result: Comparison) -> None:
         console.print(f"  {example}", markup=False)
 
 
-def show_next(console: Console, warehouse: Path, is_kept: bool, joined: pa.Table) -> None:
-    """A few rows of the result, and how to see more."""
-    console.print()
-    console.print("The longest delays, and the weather they began in:")
-    grid = Table(box=None, padding=(0, 1), header_style="dim")
-    for heading in ("day", "flight", "from", "to", "plane", "minutes late", "°C", "wind mph"):
-        is_text = heading in ("day", "flight", "from", "to", "plane")
-        grid.add_column(heading, no_wrap=True, justify="left" if is_text else "right")
-    for row in joined.sort_by([("dep_delay", "descending")]).slice(0, 3).to_pylist():
+def _delays(rows: pa.Table) -> Table:
+    """Rows of the result, in 80 columns."""
+    grid = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
+    for name in ("day", "flight", "from", "to", "plane", "late", "°C", "wind"):
+        is_number = name in ("late", "°C", "wind")
+        width = _NAME if name in ("to", "plane") else None
+        grid.add_column(name, no_wrap=True, max_width=width, justify="right" if is_number else "left")
+    for row in rows.to_pylist():
         grid.add_row(
             str(row["day"]),
             f"{row['carrier']} {row['flight']}",
             row["origin"],
             row["dest_name"],
             row["model"] or "?",
-            str(row["dep_delay"]),
-            *("?" if value is None else f"{value:.1f}" for value in (row["celsius"], row["wind_speed"])),
+            f"{row['dep_delay']:,} min",
+            "?" if row["celsius"] is None else f"{row['celsius']:.1f}",
+            "?" if row["wind_speed"] is None else f"{row['wind_speed']:.1f} mph",
         )
-    console.print(grid)
+    return grid
+
+
+def show_next(console: Console, warehouse: Path, is_kept: bool, joined: pa.Table) -> None:
+    """A few rows of the result, and how to see more."""
+    console.print()
+    console.print("The longest delays, and the weather they began in:")
+    console.print(_delays(joined.sort_by([("dep_delay", "descending")]).slice(0, 3)))
     console.print()
     if is_kept:
         console.print("Look around in Python:")

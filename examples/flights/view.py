@@ -100,11 +100,12 @@ def panel_of(progress: Progress, title: str, counters: RenderableType, *notes: s
         border_style=colour,
         padding=(1, 2, 0, 2),
     )
-    story = (
-        Text.assemble((f" {when:6.1f} s  ", "dim"), Text.from_markup(text))
-        for when, text in progress.story[-_STORY_LINES:]
-    )
-    return Group(panel, *story)
+    story = Table.grid(padding=(0, 2, 0, 1))
+    story.add_column(style="dim", justify="right", width=8)
+    story.add_column()
+    for when, text in progress.story[-_STORY_LINES:]:
+        story.add_row(f"{when:.1f} s", Text.from_markup(text))
+    return Group(panel, story)
 
 
 def _headline(progress: Progress, notes: tuple[str, ...]) -> RenderableType:
