@@ -149,6 +149,19 @@ def errors_printed(*, as_json: bool = False, trace: bool = False) -> Iterator[Ou
         raise typer.Exit(Exit.NOT_FOUND if is_missing else Exit.FAILED) from error
     except KeyboardInterrupt:
         raise typer.Exit(Exit.INTERRUPTED) from None
+    except Exception as error:  # py4j's, if it is not a defect
+        if not _is_of_an_ended_jvm(error):
+            raise
+        print_error(error, as_json=as_json, trace=trace)
+        raise typer.Exit(Exit.FAILED) from error
+
+
+def _is_of_an_ended_jvm(error: BaseException) -> bool:
+    if not (isinstance(error, ConnectionError) or type(error).__module__.startswith("py4j.")):
+        return False
+    from upsert.spark.jvm import ends
+
+    return ends()
 
 
 def print_error(error: BaseException, *, as_json: bool = False, trace: bool = False) -> None:
@@ -169,6 +182,11 @@ def reason_of(error: BaseException) -> str:
     """What an error says: this project's sentence that it is about, else Python's line, or Spark's first."""
     if (own := own_error(error)) is not None:
         return str(own).strip()
+    if _is_of_an_ended_jvm(error):
+        return (
+            "Spark's JVM must run while it is needed, it has ended; look why (the system's log tells of one "
+            "that had no memory left), and run this again"
+        )
     if isinstance(error, PySparkException):
         message = (error.getMessage() or str(error)).strip()
         message = raised_in_python(message) or message

@@ -178,11 +178,15 @@ class Session:
     def close(self) -> None:
         """Stop the queries that run, and Spark."""
         if self._has_spark:
-            for query in self.spark.streams.active:
-                query.stop()
+            from upsert.spark.jvm import unless_it_ends
+
+            with unless_it_ends():
+                for query in self.spark.streams.active:
+                    query.stop()
             if self._recorder is not None:
                 self._recorder.close()
-            self.spark.stop()
+            with unless_it_ends():
+                self.spark.stop()
 
     def run_script(self, text: str) -> None:
         """Execute all statements of a text; stops at the first error."""
@@ -276,10 +280,13 @@ class Session:
     def cancel(self) -> None:
         """End what another thread executes: a statement's jobs, the stream that it shows, what follows."""
         self._is_cancelled = True
-        for query in [*self._shown]:
-            query.stop()
         if self._has_spark:
-            self.spark.sparkContext.cancelJobGroup(_JOBS)
+            from upsert.spark.jvm import unless_it_ends
+
+            with unless_it_ends():
+                for query in [*self._shown]:
+                    query.stop()
+                self.spark.sparkContext.cancelJobGroup(_JOBS)
 
     def run(self, text: str) -> None:
         """Execute one statement and show what it gives; a stream is shown until `cancel` stops it."""

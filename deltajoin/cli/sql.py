@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager, suppress
 from functools import partial
@@ -179,6 +179,7 @@ def run(
     with (
         errors_printed(as_json=as_json, trace=trace) as output,
         signals_noted() as stopped,
+        _ended_together(stopped),
         closing(Session(warehouse, output, conf or (), master, params=params or ())) as session,
     ):
         if keep_going and restarts:
@@ -197,6 +198,18 @@ def run(
                 follow(session.started, output, stopped, keep_going=keep_going)
 
         kept(attempt, restarts, partial(tell_restart, output), sleep=partial(_pause, stopped))
+
+
+@contextmanager
+def _ended_together(stopped: Sequence[int]) -> Iterator[None]:
+    """A signal to all processes of a group ends the JVM too, as systemd and `timeout` send it: no failure."""
+    try:
+        yield
+    except Exception:
+        from upsert.spark.jvm import ends
+
+        if not (stopped and ends()):
+            raise
 
 
 def _pause(stopped: list[int], seconds: float) -> None:

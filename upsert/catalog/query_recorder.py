@@ -24,6 +24,7 @@ from upsert.catalog import query_records
 from upsert.catalog.query_records import Decision, QueryRecord
 from upsert.errors import UpsertError
 from upsert.managed.process_memory import peak_bytes, worker_peak
+from upsert.spark.jvm import unless_it_ends
 from upsert.spark.queries import active_queries, attached, checkpoint_of, stop_query
 
 if TYPE_CHECKING:
@@ -96,7 +97,9 @@ class QueryRecorder(StreamingQueryListener):
         """
         atexit.unregister(self.close)
         end = time.monotonic() + patience_s
-        active = set() if self._session is None else active_queries(self._session)
+        active: set[str] = set()
+        with unless_it_ends():
+            active = set() if self._session is None else active_queries(self._session)
         with self._woken:
             self._woken.wait_for(
                 lambda: all(r.state != "running" or r.id in active for r in self._records.values()),
@@ -106,7 +109,8 @@ class QueryRecorder(StreamingQueryListener):
             self._woken.notify_all()
         self._closing.set()
         if self._session is not None:
-            self._session.streams.removeListener(self)
+            with unless_it_ends():
+                self._session.streams.removeListener(self)
             self._session = None
         self._thread.join(max(0.1, end - time.monotonic()))
 

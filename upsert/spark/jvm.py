@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from subprocess import TimeoutExpired
 from threading import Thread
 from typing import TYPE_CHECKING, Final
 
@@ -77,6 +79,31 @@ def start_jvm(conf: SparkConf) -> None:
     os.close(messages.end)
     messages.pass_on()
     SparkContext._ensure_initialized(gateway=gateway)
+
+
+def ends(patience_s: float = 5.0) -> bool:
+    """Whether the JVM that this process has started has ended, or does so within some seconds.
+
+    It answers no call from the moment on when a signal has reached it.
+    """
+    process = getattr(SparkContext._gateway, "proc", None)
+    if process is None:
+        return False
+    try:
+        process.wait(patience_s)
+    except TimeoutExpired:
+        return False
+    return True
+
+
+@contextmanager
+def unless_it_ends() -> Iterator[None]:
+    """Around what has no effect any more where the JVM has ended, such as stopping its queries."""
+    try:
+        yield
+    except Exception:
+        if not ends():
+            raise
 
 
 def _write(line: bytes) -> None:

@@ -89,7 +89,10 @@ def test_ctrl_c_while_the_command_loads_ends_it_without_a_trace(tmp_path: Path) 
     assert "Traceback" not in left
 
 
-def test_a_job_ends_in_good_order_in_its_first_micro_batch(tmp_path: Path, warehouse: Path) -> None:
+@pytest.mark.parametrize("is_for_all", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_a_job_ends_in_good_order_in_its_first_micro_batch(
+    tmp_path: Path, warehouse: Path, is_for_all: bool
+) -> None:
     job = tmp_path / "job.sql"
     job.write_text(
         "SET 'execution.runtime-mode' = 'streaming';\nSET 'pipeline.name' = 'copies';\n"
@@ -97,12 +100,19 @@ def test_a_job_ends_in_good_order_in_its_first_micro_batch(tmp_path: Path, wareh
     )
     process, screen = on_a_terminal(tmp_path, "run", str(job), "-w", str(warehouse), "--json", *FLAGS)
     seen = until(screen, '"started"')
-    os.write(screen, CTRL_C)
+    if is_for_all:
+        os.killpg(process.pid, signal.SIGTERM)  # as systemd and `timeout` do
+    else:
+        os.write(screen, CTRL_C)
     seen += until(screen, None)
     os.close(screen)
     assert process.wait(timeout=120) == 0, seen
     # the terminal itself shows ^C, before an event or behind it
     events = (line[line.index("{") :] for line in seen.splitlines() if '"event"' in line)
     told = [json.JSONDecoder().raw_decode(event)[0] for event in events]
-    assert [one["event"] for one in told if one["event"] != "micro-batch"] == ["started", "stopped"]
+    ends = [one["event"] for one in told if one["event"] != "micro-batch"]
+    assert ends in (
+        ["started", "stopped"],
+        *([["started"]] if is_for_all else []),
+    )  # if the JVM is gone first
     assert "deltajoin/cli/" not in seen, "no trace of the command itself; Spark's processes may leave one"
