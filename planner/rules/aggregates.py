@@ -59,6 +59,7 @@ from planner.plan.trees import (
     expressions,
     fresh_ids,
     inlined,
+    is_observed,
     reads_changes,
     row_kind_of,
     sources,
@@ -393,6 +394,11 @@ def lookup_aggregate(node: Aggregate, because: str) -> LookupAggregate | Refused
             return Refused(f"{what}, and the aggregate does not read one managed table", _ON_A_TABLE)
     if refused := not_held(table, Rewrite.AGGREGATE):
         return Refused(f"{what}, and {refused.reason}", refused.remedy)
+    if is_observed(node.child):
+        return Refused(
+            f"{what}, and the rows of {table.name!r} are observed, which do not pass there",
+            "call observe on the aggregated DataFrame",
+        )
     if not node.groups:
         return Refused(
             f"{what}, and an aggregate without GROUP BY would look every row up",
