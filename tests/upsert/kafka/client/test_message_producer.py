@@ -211,3 +211,47 @@ def test_a_transaction_is_aborted_whatever_was_handed_over(
     assert not sender.client.waiting
     sender.discard()
     assert not sum(latest_offsets(connection, [TopicPartition(topic, 0)]).values())
+
+
+ENDLESS_CHILD = """
+import sys
+import pyarrow as pa
+from upsert.kafka.client.admin import latest_offsets
+from upsert.kafka.client.connection import Connection
+from upsert.kafka.client.consumer import read_range
+from upsert.kafka.client.producer import produce
+from upsert.kafka.client.records import TopicPartition
+from upsert.kafka.client.transactions import produce_once
+
+address, topic = sys.argv[1:]
+connection, place = Connection({"bootstrap.servers": address, "debug": "msg"}), TopicPartition(topic, 0)
+numbers = pa.array([b"%d" % number for number in range(30_000)])
+table = pa.table({"key": numbers, "value": numbers})
+print("begins", flush=True)
+batch = 0
+while True:
+    produce(connection, topic, [table])
+    produce_once(connection, topic, [table], transactional_id=topic, batch=batch, fingerprint="")
+    for _ in read_range(connection, place, 0, latest_offsets(connection, [place])[place]):
+        pass
+    batch += 1
+"""
+
+
+@pytest.mark.long
+def test_a_process_that_is_interrupted_at_any_moment_ends(
+    connection: Connection, new_topic: NewTopic, draw: random.Random
+) -> None:
+    """Whatever its clients are at: Ctrl-C is neither lost nor does an end of theirs wait for ever."""
+    for _ in range(12):
+        command = [sys.executable, "-c", ENDLESS_CHILD, connection.bootstrap_servers, new_topic()]
+        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        with subprocess.Popen(command, env=environment, **pipes) as child:
+            assert child.stdout.readline() == "begins\n"
+            time.sleep(draw.uniform(0, 1.5))
+            child.send_signal(signal.SIGINT)
+            _, said = child.communicate(timeout=60)
+        assert child.returncode == -signal.SIGINT
+        assert said.rstrip().endswith("KeyboardInterrupt")
+        assert "ignored" not in said
