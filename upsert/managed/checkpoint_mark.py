@@ -78,6 +78,9 @@ class CheckpointMark:
                 "checkpoint is older than the table",
             )
         if (marked := self._marked(table)) is not None:
+            if last < marked.batch:
+                # a slow look of another thread may have replaced a newer one
+                last = table.published.latest().writers.get(self._query, -1)
             self._check_has(table, marked, last)
         if last == batch:
             self._check_is_replay(table, batch)
@@ -91,10 +94,13 @@ class CheckpointMark:
         written = _Written(batch, newest.data_version, newest.identity)
         path = os.path.join(self._folder, MARK)
         staged = f"{path}.{uuid4().hex}"
-        with suppress(OSError):  # it is read to find mistakes, and is none itself
+        try:
             with open(staged, "w", encoding="utf-8") as file:
                 json.dump({**_json_in(self._folder, MARK), table.uuid: written.to_json()}, file)
             os.replace(staged, path)
+        except OSError:  # it is read to find mistakes, and is none itself
+            with suppress(OSError):
+                os.unlink(staged)
 
     def _marked(self, table: Table) -> _Written | None:
         found = None if self._folder is None else _json_in(self._folder, MARK).get(table.uuid)

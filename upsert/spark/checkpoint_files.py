@@ -27,6 +27,9 @@ def damage_in(checkpoint: str) -> str | None:
     ...     _ = file.write('v1\n{"batchWatermarkMs":0}\n{"lo')
     >>> damage_in(folder).removeprefix(folder)
     '/offsets/0: line 3 is no whole JSON'
+    >>> with open(f"{folder}/offsets/0", "w") as file:
+    ...     _ = file.write('v1\n{"batchWatermarkMs":0}\n{"topic":"a\u2028b"}')
+    >>> damage_in(folder)
     """
     # in this order: a query that is just ending plans a micro-batch before it is done
     done, planned = (_numbers(os.path.join(checkpoint, log)) for log in ("commits", "offsets"))
@@ -74,8 +77,8 @@ def _wrong_with(path: str, lines: int) -> str | None:
         return None
     except UnicodeDecodeError:
         return "it is no text"
-    found = text.splitlines()
-    if not found:
+    found = text.rstrip("\n").split("\n")  # JSON may have what ends a line elsewhere
+    if not text:
         return "it is empty"
     if not _FIRST_LINE.fullmatch(found[0]):
         return f"line 1 must be a version as 'v1', got {found[0][:20]!r}"

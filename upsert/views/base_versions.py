@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from upsert.errors import TableNotFoundError
-from upsert.store.metadata.identity import is_same
+from upsert.store.metadata.identity import is_same, uuids
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.table import Table
 
@@ -22,7 +22,7 @@ def known_versions(view: SnapshotInfo, bases: Bases) -> Versions:
     A table that was replaced by an older copy has no such snapshot any more, and is left out: its rows are as
     new to the view as those of a table that it has never read. See docs/decisions/0106.
     """
-    uuids = view.base_uuids or {}
+    named = view.base_uuids or {}
 
     def has(base: str, id: int) -> bool:
         if base not in bases:
@@ -31,7 +31,7 @@ def known_versions(view: SnapshotInfo, bases: Bases) -> Versions:
             history = Table.open(*bases[base]).published
         except TableNotFoundError:  # which a refresh says, with what to do
             return True
-        return is_same(history, id, uuids.get(base, ""))
+        return is_same(history, id, named.get(base, ""))
 
     return {base: id for base, id in (view.base_versions or {}).items() if has(base, id)}
 
@@ -39,5 +39,5 @@ def known_versions(view: SnapshotInfo, bases: Bases) -> Versions:
 def uuids_of(versions: Versions, bases: Bases) -> Mapping[str, str] | None:
     """What tells some snapshots of the base tables from others of their numbers; None if nothing is known."""
     histories = {base: Table.open(*at).published for base, at in bases.items() if versions.get(base)}
-    found = {base: history.identity_of(versions[base]) for base, history in histories.items()}
-    return {base: uuid for base, uuid in found.items() if uuid} or None
+    found = {base: uuids(history, [versions[base]]) for base, history in histories.items()}
+    return {base: uuid for base, known in found.items() for uuid in known.values()} or None

@@ -3,8 +3,10 @@
 Each test copies real folders, and puts the copies back.
 """
 
+import errno
 import json
 import shutil
+import threading
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -21,6 +23,7 @@ from deltajoin.spark.source import ChangesReader as JoinReader
 from deltajoin.spark.source import SourceOptions
 from upsert.errors import MissingStateError, StaleWriterError, own_error
 from upsert.managed import checkpoint_mark
+from upsert.managed.checkpoint_mark import CheckpointMark
 from upsert.managed.frames import read_changes, write_changes
 from upsert.managed.options import ReadOptions
 from upsert.managed.reader import ChangesReader
@@ -30,6 +33,7 @@ from upsert.store import Table
 from upsert.store.commit.append import Terms
 from upsert.store.commit.append import write as write_rows
 from upsert.store.metadata.history import _shared
+from upsert.store.metadata.snapshot import SnapshotInfo
 
 SCHEMA = TableSchema.of({"id": pa.int64(), "v": pa.int64()}, primary_key=["id"])
 ALL = ReadAllAvailable()
@@ -232,6 +236,51 @@ def test_a_writer_that_knows_a_newer_state_takes_its_commit_back(table: Table) -
     write(table, 7)
     assert table.snapshot().id == 6
     assert [one.rule for one in table.check(deep=True)] == ["file_is_needed"]  # of the commit taken back
+
+
+@pytest.fixture
+def mark(tmp_path: Path) -> CheckpointMark:
+    """That of the checkpoint ``c`` of query ``q``."""
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "metadata").write_text('{"id":"q"}')
+    return CheckpointMark.of(str(tmp_path / "c"), "q")
+
+
+def test_a_slow_look_of_another_thread_is_no_older_table(
+    table: Table, mark: CheckpointMark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends between the look of a micro-batch and the comparison, with what the table was before."""
+    published = table.published
+    begun, may_end, look_at = threading.Event(), threading.Event(), published._look_at
+
+    def slow(info: SnapshotInfo) -> None:
+        if threading.current_thread() is other:
+            begun.set()
+            may_end.wait()
+        look_at(info)
+
+    monkeypatch.setattr(published, "_look_at", slow)
+    other = threading.Thread(target=published.latest)
+    other.start()
+    begun.wait()
+    table.commit([table.stage_raw(pa.table({"id": [6], "v": [0]}))], writer_id="q", transaction=0)
+    mark.note(table, 0)
+    opened = Table.open(table.path)
+    may_end.set()
+    other.join()
+    assert published.seen.id == 5
+    assert not mark.has_rows(opened, 1)
+
+
+def test_a_mark_that_cannot_be_written_leaves_no_file(
+    table: Table, mark: CheckpointMark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("json.dump", is_full)
+    mark.note(table, 0)
+    assert [one.name for one in (tmp_path / "c").iterdir()] == ["metadata"]
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ commit that made its rows. See docs/decisions/0106.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -20,12 +21,17 @@ from upsert.store.version import Version
 
 def identified(history: History, version: Version) -> Version:
     """The version with the uuids of its snapshots, as far as they are known."""
+    return replace(version, uuids=uuids(history, {version.base, version.target} - {0}))
+
+
+def uuids(history: History, data_versions: Iterable[int]) -> dict[int, str]:
+    """The uuids of some data versions, as far as they are known; some may expire meanwhile."""
     found: dict[int, str] = {}
-    for id in {version.base, version.target} - {0}:
+    for id in data_versions:
         with suppress(SnapshotExpiredError):
             if identity := history.identity_of(id):
                 found[id] = identity
-    return replace(version, uuids=found)
+    return found
 
 
 def is_same(history: History, id: int, uuid: str) -> bool:
