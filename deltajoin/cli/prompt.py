@@ -34,9 +34,10 @@ _LAST_WORD: Final = re.compile(r"\w*\$|\w+")
 _LEAVE: Final = ("exit", "quit", "\\q")
 _ASK: Final = ("help", "?")
 _HELP: Final = """\
-A semicolon ends a statement, which may have several lines. Tab completes it. Ctrl-C throws away
-what was typed, or cancels what runs. SHOW TABLES, SHOW PROCEDURES and DESCRIBE t tell what there
-is; docs/sql.md has all statements. Ctrl-D, exit and quit leave."""
+A semicolon ends a statement, which may have several lines. Tab completes it.
+Ctrl-C throws away what was typed, or cancels what runs. Ctrl-D, exit and quit
+leave. SHOW TABLES, SHOW PROCEDURES, SHOW JOBS and DESCRIBE t tell what there is;
+docs/sql.md has all statements."""
 
 
 def statements(names: Callable[[], Sequence[str]]) -> Iterator[str]:

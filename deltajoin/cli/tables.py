@@ -40,7 +40,9 @@ def tables(warehouse: Warehouse = HERE, as_json: Json = False) -> None:
     with errors_printed(as_json=as_json) as output:
         names = Catalog(warehouse).tables()
         is_missing = "://" not in warehouse and not os.path.isdir(warehouse)
-        empty = f"no tables in {warehouse}{', which is no folder' if is_missing else ''}"
+        empty = (
+            f"no tables in {warehouse}{', which is no folder; -w names the warehouse' if is_missing else ''}"
+        )
         output.rows([{"table": name} for name in names], empty=empty)
 
 

@@ -52,7 +52,7 @@ def test_tables_are_listed(run: Run, fruit: Table) -> None:
 
 
 def test_a_warehouse_without_tables_says_so(run: Run) -> None:
-    assert run("tables").output.endswith("warehouse, which is no folder\n")
+    assert run("tables").output.endswith("warehouse, which is no folder; -w names the warehouse\n")
     assert lines(run("tables", "--json")) == []
 
 
