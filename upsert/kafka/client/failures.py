@@ -161,6 +161,8 @@ def made(connection: Connection, subject: str, make: Callable[[], T]) -> T:
     """A new client; what the library says against its properties becomes a `ConfigurationError`."""
     try:
         return make()
+    except ConfigurationError:
+        raise  # it says itself what is to be corrected: the library, for instance
     except (library().KafkaException, ValueError, TypeError) as refused:
         cause = refused.args[0] if refused.args else refused
         text = connection.masked(cause.str() if hasattr(cause, "str") else str(cause))

@@ -63,6 +63,11 @@ class Sender:
         listeners = self._reports.on_error, self._reports.on_failure
         self.client = made(connection, subject, lambda: Producer(settings, *listeners))
 
+    def go_on(self) -> None:
+        """Pass over what brokers have told while nothing was written: that may be over."""
+        self._poll(0)
+        self._reports.broker_failure = None
+
     def send(self, topic: str, table: pa.Table) -> int:
         """Hand the rows of a table to the client, in order, and give their number."""
         if unknown := set(table.column_names) - PRODUCED:
@@ -210,6 +215,7 @@ def produce(
         sender = Sender(connection, f"writing to {topic}", {"enable.idempotence": True} if is_safe else {})
     sender.subject = f"writing to {topic}"
     try:
+        sender.go_on()
         rows = sum(sender.send(topic, table) for table in records)
         if is_safe:
             sender.flush()

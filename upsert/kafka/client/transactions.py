@@ -161,6 +161,7 @@ class TransactionalWriter:
 
         After any error, and when `is_sound` is no longer true, the writer must be discarded.
         """
+        self._sender.go_on()
         self._call(lambda client: client.begin_transaction(), 0)
         reach("transaction.after-begin")
         rows = 0

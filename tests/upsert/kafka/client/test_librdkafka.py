@@ -10,10 +10,11 @@ import pytest
 
 from upsert.errors import ConfigurationError
 from upsert.kafka.client import librdkafka
-from upsert.kafka.client.connection import LOGGER
+from upsert.kafka.client.connection import LOGGER, Connection
 from upsert.kafka.client.librdkafka import Client
 from upsert.kafka.client.message_consumer import Consumer
 from upsert.kafka.client.message_producer import Producer
+from upsert.kafka.client.producer import Sender
 
 Properties = Mapping[str, object]
 
@@ -34,6 +35,9 @@ def test_a_client_library_without_a_function_is_refused(monkeypatch: pytest.Monk
     monkeypatch.setattr(librdkafka, "_CALLS", {"of_another_release": (None, ())})
     with pytest.raises(ConfigurationError, match="has no 'rd_kafka_of_another_release'; install"):
         librdkafka.functions.__wrapped__()
+    monkeypatch.setattr(librdkafka, "functions", librdkafka.functions.__wrapped__)
+    with pytest.raises(ConfigurationError, match=r"^the package confluent-kafka .* from a wheel of PyPI$"):
+        Sender(Connection({"bootstrap.servers": "127.0.0.1:1"}), "writing", {})
 
 
 @CLIENTS

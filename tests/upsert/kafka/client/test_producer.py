@@ -7,8 +7,9 @@ import pyarrow as pa
 import pytest
 
 from upsert.errors import ConfigurationError, DeliveryError, KafkaUnavailableError, TableNotFoundError
+from upsert.kafka.client import producer
 from upsert.kafka.client.admin import create_topic, latest_offsets
-from upsert.kafka.client.connection import Connection
+from upsert.kafka.client.connection import Connection, library
 from upsert.kafka.client.consumer import read_range
 from upsert.kafka.client.producer import produce
 from upsert.kafka.client.records import RECORD_SCHEMA, TopicPartition
@@ -164,6 +165,20 @@ def test_without_a_guarantee_nobody_waits(connection: Connection, new_topic: New
     assert produce(nobody, "t", [records(5)], "none") == 5
     topic = new_topic()
     assert produce(connection, topic, [records(5)], "none") == 5
+
+
+def test_what_brokers_told_an_idle_client_is_no_failure_of_the_next_write(
+    connection: Connection, new_topic: NewTopic
+) -> None:
+    """One that starts again may not know its users yet; the client has got through to it since."""
+    topic = new_topic()
+    produce(connection, topic, [records(1)])
+    key = (connection, "at-least-once")
+    sender = producer._senders.take(key)
+    assert sender is not None
+    sender._reports.on_error(library().KafkaError(library().KafkaError._AUTHENTICATION))
+    producer._senders.give_back(key, sender)
+    assert produce(connection, topic, [records(1)]) == 1
 
 
 @pytest.mark.long
