@@ -6,6 +6,7 @@ other way round. Processes that only plan have no other use for it: they go by `
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -86,6 +87,46 @@ def stable_order(codes: Positions) -> Positions:
     together.sort()
     together &= (1 << _POSITION_BITS) - 1
     return together
+
+
+@cache
+def _number_type(type_: pa.DataType) -> np.dtype[Any] | None:
+    """What numpy takes values of a type for: whole numbers of the same bytes; None where it has no such."""
+    is_number = pa.types.is_integer(type_) or pa.types.is_floating(type_)
+    has_bytes = is_number or (pa.types.is_temporal(type_) and not pa.types.is_interval(type_))
+    return np.dtype(f"i{type_.bit_width // 8}") if has_bytes else None
+
+
+def taken(column: pa.Array, positions: npt.NDArray[np.integer[Any]]) -> pa.Array:
+    """``column.take(positions)``; of few rows in a fifth of the time, where numpy can take the values.
+
+    >>> taken(pa.array([7.5, 8.5, 9.5]), np.array([2, 0])).to_pylist()
+    [9.5, 7.5]
+    """
+    dtype = _number_type(column.type)
+    if dtype is None or column.null_count or not len(column):
+        return column.take(pa.array(positions))
+    values = np.frombuffer(column.buffers()[1], dtype, len(column), column.offset * dtype.itemsize)
+    return of_numbers(values.take(positions), column.type)
+
+
+def taken_rows(rows: pa.Table, positions: npt.NDArray[np.integer[Any]]) -> pa.Table:
+    """``rows.take(positions)``, each column in one chunk, see ``taken``.
+
+    >>> taken_rows(pa.table({"a": [7, 8], "b": ["x", "y"]}), np.array([1])).to_pylist()
+    [{'a': 8, 'b': 'y'}]
+    """
+    columns = [taken(one_array(column), positions) for column in rows.columns]
+    return pa.Table.from_arrays(columns, schema=rows.schema) if columns else rows.take(pa.array(positions))
+
+
+def of_numbers(values: npt.NDArray[Any], type_: pa.DataType) -> pa.Array:
+    """Values of a type without NULL, of the same bytes; they are not copied.
+
+    >>> of_numbers(np.array([0, 1], np.int32), pa.date32()).to_pylist()
+    [datetime.date(1970, 1, 1), datetime.date(1970, 1, 2)]
+    """
+    return pa.Array.from_buffers(type_, len(values), [None, pa.py_buffer(values)])
 
 
 def min_max(array: pa.Array) -> tuple[pa.Scalar, pa.Scalar]:

@@ -40,7 +40,7 @@ from deltajoin.core.rows import (
     keys_of,
 )
 from deltajoin.expressions import Condition
-from upsert.arrays import Mask
+from upsert.arrays import Mask, taken_rows
 from upsert.conditions import evaluate as conditions
 from upsert.errors import ChangelogError
 from upsert.rowkind import DELETE, INSERT
@@ -206,7 +206,7 @@ class PathVersions:
         at = np.flatnonzero(usable)
         chunks = KeyChunks(numbers_of_keys([column.combine_chunks() for column in keys.columns]))
         for chunk in chunks:
-            distinct = keys.take(pa.array(chunk.first))
+            distinct = taken_rows(keys, chunk.first)
             found, marks = self.lookup(step.lookup, distinct)
             chunks.found(len(found))
             positions = at[chunk.positions]

@@ -293,11 +293,7 @@ def batches(join: Join, rows: Bundle, output_rows: int) -> Iterator[pa.RecordBat
     for start in range(0, len(rows), output_rows):
         is_all = len(rows) <= output_rows
         some = rows if is_all else rows.take(np.arange(start, min(start + output_rows, len(rows))))
-        columns = [
-            one_array(column)
-            for table in join.visible
-            for column in some.parts[table].rows.take(some.parts[table].positions).columns
-        ]
+        columns = [one_array(column) for table in join.visible for column in some.parts[table].values.columns]
         flags = [pa.array(some.parts[table].at >= 0) for table in join.present]
         kinds = every_kind().take(pa.array(some.kinds))
         yield pa.RecordBatch.from_arrays([*columns, *flags, kinds], schema=join.rows)

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from deltajoin.core.codes import Ints, codes_of_keys, common_key_type
 from deltajoin.core.plans import Equal, Source
 from deltajoin.expressions import Ref
-from upsert.arrays import Mask, one_array
+from upsert.arrays import Mask, one_array, taken, taken_rows
 from upsert.rowkind import ROW_KIND_COLUMN, SIGNS, places
 
 Kinds = npt.NDArray[np.int8]
@@ -51,7 +51,7 @@ class Changes:
 
     def take(self, positions: Ints) -> Changes:
         """The rows at these positions."""
-        return Changes(self.rows.take(pa.array(positions)).combine_chunks())
+        return Changes(taken_rows(self.rows, positions))
 
     def where(self, mask: Mask) -> Changes:
         """The rows for which the mask is true."""
@@ -94,7 +94,12 @@ class TablePart:
             return self
         used, at = np.unique(self.at, return_inverse=True)
         missing = int(len(used) and used[0] < 0)
-        return TablePart(self.rows.take(pa.array(used[missing:])), at - missing, self.may_be_padded)
+        return TablePart(taken_rows(self.rows, used[missing:]), at - missing, self.may_be_padded)
+
+    @property
+    def values(self) -> pa.Table:
+        """The rows' own columns; NULL where the part is padded."""
+        return self.rows.take(self.positions) if self.may_be_padded else taken_rows(self.rows, self.at)
 
     @property
     def positions(self) -> pa.Array:
@@ -163,7 +168,9 @@ class Bundle:
         table, name = (PROBE, str(source)) if isinstance(source, int) else (source.table, source.column)
         part = self.parts[table]
         values = one_array(part.rows.column(name))
-        return values if part.is_whole else values.take(part.positions)
+        if part.is_whole:
+            return values
+        return values.take(part.positions) if part.may_be_padded else taken(values, part.at)
 
 
 def concatenated(bundles: Sequence[Bundle]) -> Bundle:

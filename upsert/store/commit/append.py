@@ -40,7 +40,7 @@ from upsert.store.metadata.partition_order import values_of
 from upsert.store.metadata.snapshot import Kind, SnapshotInfo
 from upsert.store.metadata.stands_for import StandsFor
 from upsert.store.paths import BucketId, Partition
-from upsert.store.read.lookup import in_search_order, newest_by_key, prepare
+from upsert.store.read.lookup import in_search_order, newest_by_key, prepare, table_of
 from upsert.store.rows.conform import check_rows
 from upsert.store.rows.layout import Layout
 from upsert.store.rows.merge import SortedRows
@@ -116,7 +116,7 @@ def find_stored(
     kinds = [np.zeros(len(f.probes), np.int8) if f.kinds is None else f.kinds for f in found]
     return Stored(
         probe.origin[np.concatenate([f.probes for f in found])],
-        pa.Table.from_batches([f.rows for f in found]).select(list(columns)),
+        table_of([f.rows for f in found], pa.schema([layout.stored.field(name) for name in columns])),
         np.concatenate(kinds),
     )
 

@@ -168,7 +168,7 @@ class UniqueCheck:
                 for file in searched:
                     found = current_candidates(self._layout, index, file, newer, part, rows.column_names)
                     if len(found.probes):
-                        there = pa.Table.from_batches([found.rows.slice(0, 1)])
+                        there = pa.table({name: column[:1] for name, column in found.rows.items()})
                         new = int(part.origin[found.probes[0]])
                         raise self._clash(index, there, rows.slice(new, 1))
                 newer += files

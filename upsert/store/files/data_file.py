@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from cachetools import LRUCache
 
-from upsert.arrays import Kinds, Positions
+from upsert.arrays import Kinds, Positions, taken
 from upsert.errors import ConfigurationError, CorruptTableError, StorageError, UpsertError
 from upsert.store import paths
 from upsert.store.checksums import checksum_of
@@ -77,6 +77,7 @@ class FileColumns:
         self.is_mapped = stored.is_mapped and not isinstance(stored, NarrowRows)
         self._stored = stored
         self._narrow = stored.narrow if isinstance(stored, NarrowRows) else ()
+        self._whole: dict[str, pa.Array] = {}  # columns of a mapped file, as they lie there
         self._unchecked = {
             field.name
             for field in stored.schema
@@ -115,10 +116,28 @@ class FileColumns:
             _DECODED.put((self.path, _WHOLE, name), found)
         return found
 
-    def take(self, names: Sequence[str], rows: Rows) -> pa.RecordBatch:
+    def columns(self, names: Sequence[str], rows: Rows) -> list[pa.Array]:
         """Some columns of some rows, given by their numbers."""
         if self._stored.is_mapped:
-            return self._widened(self._mapped(names, rows).take(pa.array(rows)))
+            return [self._taken(name, rows) for name in names]
+        columns: list[pa.Array] = self.take(names, rows).columns
+        return columns
+
+    def _taken(self, name: str, rows: Rows) -> pa.Array:
+        if (column := self._whole.get(name)) is None:
+            column = self._mapped([name], rows).column(0)
+            if name not in self._unchecked:
+                self._whole[name] = column
+        found = taken(column, rows)
+        return self._widened_column(name, found) if name in self._narrow else found
+
+    def take(self, names: Sequence[str], rows: Rows) -> pa.RecordBatch:
+        """Some columns of some rows as one batch."""
+        if self._stored.is_mapped:
+            if not names:
+                return without_columns(len(rows))
+            schema = pa.schema([self.schema.field(name) for name in names])
+            return pa.RecordBatch.from_arrays(self.columns(names, rows), schema=schema)
         if not len(rows):
             return self._part(0, names, keep=True).slice(0, 0)
         return gather_parts(self.starts, rows, lambda number: self._part(number, names, keep=True))
@@ -138,6 +157,13 @@ class FileColumns:
             if rows is EVERY or pa.types.is_nested(column.type):
                 self._unchecked.discard(name)
         return found
+
+    def _widened_column(self, name: str, values: pa.Array) -> pa.Array:
+        assert isinstance(self._stored, NarrowRows)
+        try:
+            return self._stored.widened_column(name, values)
+        except (ValueError, LookupError, pa.ArrowException) as cause:
+            raise _damaged(self.path, "be whole", cause) from cause
 
     def _widened(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         if not isinstance(self._stored, NarrowRows):
@@ -272,6 +298,12 @@ class DataFile:
     def take(self, names: Sequence[str], rows: npt.NDArray[np.integer[Any]]) -> pa.RecordBatch:
         """Some stored columns of some rows, given by their numbers."""
         return self._columns.apply(self._stored.take(self._columns.needed(names), rows), names)
+
+    def columns(self, names: Sequence[str], rows: npt.NDArray[np.integer[Any]]) -> dict[str, pa.Array]:
+        """As ``take``, column by column."""
+        if self._columns.is_same:
+            return dict(zip(names, self._stored.columns(names, rows), strict=True))
+        return dict(zip(names, self.take(names, rows).columns, strict=True))
 
     def column(self, name: str) -> pa.Array:
         """One of the table's stored columns, for one who asks again: what was decoded for it is kept."""

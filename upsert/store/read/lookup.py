@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert import types
-from upsert.arrays import Kinds, Mask, Positions, is_null, one_array
+from upsert.arrays import Kinds, Mask, Positions, is_null, one_array, taken
 from upsert.errors import SchemaError
 from upsert.store.files.data_file import DataFile
 from upsert.store.files.lookup_index import Hits, search
@@ -62,9 +62,21 @@ class Probe:
 
     def take(self, positions: Positions) -> Probe:
         """Some of the keys."""
-        taken = pa.array(positions)
         hashes = {columns: found[positions] for columns, found in self._hashes.items()}
-        return Probe(self.columns, tuple(v.take(taken) for v in self.values), self.origin[positions], hashes)
+        values = tuple(taken(column, positions) for column in self.values)
+        return Probe(self.columns, values, self.origin[positions], hashes)
+
+    def where(self, mask: Mask) -> Probe:
+        """The keys for which a mask is true."""
+        return self if mask.all() else self.take(np.flatnonzero(mask))
+
+    def slice(self, start: int, stop: int) -> Probe:
+        """Keys that follow each other; they are not copied."""
+        if stop - start == len(self):
+            return self
+        hashes = {columns: found[start:stop] for columns, found in self._hashes.items()}
+        values = tuple(column[start:stop] for column in self.values)
+        return Probe(self.columns, values, self.origin[start:stop], hashes)
 
     def distinct(self, by: tuple[str, ...]) -> Probe:
         """Each key once; ``by`` are columns whose hashes will be needed anyway."""
@@ -142,10 +154,9 @@ def buckets_for(layout: Layout, files: FileSet, probe: Probe) -> Iterator[tuple[
     Keys that contain the bucket key go to one bucket, those with partition columns to one partition; others
     go everywhere.
     """
-    numbers = None
+    every = [(0, len(probe))] * layout.buckets
     if layout.buckets > 1 and set(layout.bucket_key) <= set(probe.columns):
-        numbers = bucket_of(probe.hashes(layout.bucket_key), layout.buckets)
-        counts = np.bincount(numbers, minlength=layout.buckets).tolist()
+        probe, every = _by_bucket(layout, probe)
     names = layout.schema.partitioned_by
     buckets = files.buckets(lambda ends: _may_have_any(probe, names, ends))
     partitions = {partition for partition, _ in buckets}
@@ -157,21 +168,26 @@ def buckets_for(layout: Layout, files: FileSet, probe: Probe) -> Iterator[tuple[
     asked: dict[BucketId, Probe] = {}
     for bucket_id in buckets:
         partition, bucket = bucket_id
-        if numbers is not None and not counts[bucket]:
+        start, stop = every[bucket]
+        wanted = [(codes[start:stop], of_partition[partition]) for codes, of_partition in by_partition]
+        if start == stop or any(code < 0 for _, code in wanted):
             continue
-        if numbers is None and not by_partition:
-            asked[bucket_id] = probe
-            continue
-        wanted = [(codes, of_partition[partition]) for codes, of_partition in by_partition]
-        if any(code < 0 for _, code in wanted):
-            continue
-        mask = np.ones(len(probe), dtype=np.bool_) if numbers is None else numbers == bucket
-        for codes, code in wanted:
-            mask &= codes == code
-        if mask.any():
-            asked[bucket_id] = probe if mask.all() else probe.take(np.flatnonzero(mask))
+        part = probe.slice(start, stop)
+        if wanted:
+            part = part.where(reduce(np.logical_and, (codes == code for codes, code in wanted)))
+        if len(part):
+            asked[bucket_id] = part
     groups = files.within(asked).groups
     yield from ((groups[bucket_id], part) for bucket_id, part in asked.items())
+
+
+def _by_bucket(layout: Layout, probe: Probe) -> tuple[Probe, list[tuple[int, int]]]:
+    """The keys bucket by bucket, each of which has them in their order; where those of each begin and end."""
+    numbers = bucket_of(probe.hashes(layout.bucket_key), layout.buckets)
+    ends = np.cumsum(np.bincount(numbers, minlength=layout.buckets)).tolist()
+    # numpy sorts numbers of two bytes by their digits
+    order = np.argsort(numbers.astype(np.min_scalar_type(layout.buckets)), kind="stable")
+    return probe.take(order), list(pairwise([0, *ends]))
 
 
 def _may_have_any(probe: Probe, names: Sequence[str], ends: Sequence[Ends]) -> Mask:
@@ -198,11 +214,21 @@ Runs = Sequence[Sequence[DataFile]]
 """Open files of a bucket's runs, newest run first."""
 
 
+Columns = Mapping[str, pa.Array]
+"""Some columns of some rows by name."""
+
+
+def table_of(found: Sequence[Columns], schema: pa.Schema) -> pa.Table:
+    """The rows of some, at least one, one after the other; of the columns of a schema."""
+    chunks = (pa.chunked_array([columns[name] for columns in found]) for name in schema.names)
+    return pa.Table.from_arrays(list(chunks), schema=schema)
+
+
 class Matches(NamedTuple):
-    """Stored rows that a key matches: ``rows[i]`` belongs to key ``probes[i]`` of the probe."""
+    """Stored rows that a key matches: row i belongs to key ``probes[i]`` of the probe."""
 
     probes: Positions
-    rows: pa.RecordBatch
+    rows: Columns
 
 
 def in_search_order(layout: Layout, index: LookupIndex, probe: Probe) -> Probe:
@@ -246,13 +272,13 @@ def matches_by_key(layout: Layout, runs: Runs, probe: Probe, needed: Sequence[st
 
 
 class Newest(NamedTuple):
-    """What a bucket says last about some keys: ``rows[i]`` of key ``probes[i]``, deleted if its kind is 1.
+    """What a bucket says last about some keys: row i of key ``probes[i]``, deleted if its kind is 1.
 
     The rows are those of these ``numbers`` in one ``file``.
     """
 
     probes: Positions
-    rows: pa.RecordBatch
+    rows: Columns
     kinds: Kinds | None
     file: DataFile
     numbers: Positions
@@ -269,12 +295,12 @@ def newest_by_key(layout: Layout, runs: Runs, probe: Probe, needed: Sequence[str
             hits = searched.find(file, pending)
             if not len(hits.probes):
                 continue
-            rows = file.take(needed, hits.rows)
+            rows: Columns = file.columns(needed, hits.rows)
             kinds = None if file.kinds is None else file.kinds[hits.rows]
             matched, numbers = hits.probes, hits.rows
             # by hash a hit may be a collision
             if not searched.is_exact and not (same := _equals(rows, layout.key, probe, matched)).all():
-                matched, numbers, rows = matched[same], numbers[same], rows.filter(pa.array(same))
+                matched, numbers, rows = matched[same], numbers[same], _some(rows, same)
                 kinds = None if kinds is None else kinds[same]
             yield Newest(matched, rows, kinds, file, numbers)
             pending = _without(pending, matched, len(probe))
@@ -346,14 +372,14 @@ def _candidates(
     if file.kinds is not None:
         alive = file.kinds[hits.rows] == 0
         hits = Hits(hits.probes[alive], hits.rows[alive])
-    rows = file.take(needed, hits.rows)
+    rows = file.columns(needed, hits.rows)
     return _kept(hits.probes, rows, _equals(rows, probe.columns, probe, hits.probes))
 
 
-def _are_hidden(layout: Layout, newer: Sequence[DataFile], rows: pa.RecordBatch) -> Mask:
+def _are_hidden(layout: Layout, newer: Sequence[DataFile], rows: Columns) -> Mask:
     """Which rows have a primary key that a newer file holds."""
-    columns = tuple(rows.column(name) for name in layout.key)
-    keys = Probe(layout.key, columns, np.arange(rows.num_rows))
+    columns = tuple(rows[name] for name in layout.key)
+    keys = Probe(layout.key, columns, np.arange(len(columns[0])))
     searched = _Searched.of(layout, keys)
     hidden, left = np.zeros(len(keys), np.bool_), keys.origin
     for file in newer:
@@ -364,7 +390,7 @@ def _are_hidden(layout: Layout, newer: Sequence[DataFile], rows: pa.RecordBatch)
         hits = searched.find(file, asked[np.argsort(searched.codes[asked])])
         stale = hits.probes
         if not searched.is_exact and len(stale):
-            stale = stale[_equals(file.take(layout.key, hits.rows), layout.key, keys, stale)]
+            stale = stale[_equals(file.columns(layout.key, hits.rows), layout.key, keys, stale)]
         if len(stale):
             hidden[stale] = True
             left = np.flatnonzero(~hidden)
@@ -412,18 +438,22 @@ class _Searched:
         return Hits(asked[found + first], at[found])
 
 
-def _equals(rows: pa.RecordBatch, columns: Sequence[str], probe: Probe, probes: Positions) -> Mask:
-    """Which hits equal their keys in some columns."""
-    found = np.ones(rows.num_rows, np.bool_)
-    for name in columns:
-        found &= equal_at(rows.column(name), probe.column(name), probes)
-    return found
+def _equals(rows: Columns, columns: Sequence[str], probe: Probe, probes: Positions) -> Mask:
+    """Which hits equal their keys in some columns, at least one."""
+    first, *others = (equal_at(rows[name], probe.column(name), probes) for name in columns)
+    return reduce(np.logical_and, others, first)
 
 
-def _kept(probes: Positions, rows: pa.RecordBatch, kept: Mask | None) -> Matches:
+def _kept(probes: Positions, rows: Columns, kept: Mask | None) -> Matches:
     if kept is None or kept.all():
         return Matches(probes, rows)
-    return Matches(probes[kept], rows.filter(pa.array(kept)))
+    return Matches(probes[kept], _some(rows, kept))
+
+
+def _some(rows: Columns, kept: Mask) -> Columns:
+    """The rows for which a mask is true."""
+    positions = np.flatnonzero(kept)
+    return {name: taken(column, positions) for name, column in rows.items()}
 
 
 def _without(pending: Positions, matched: Positions, total: int) -> Positions:

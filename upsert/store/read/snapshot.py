@@ -25,6 +25,7 @@ from upsert.store.paths import BucketId
 from upsert.store.predicate import EVERY_ROW, Filter, Where, may_hold_between, parse_where, remaining
 from upsert.store.read import statistics
 from upsert.store.read.lookup import (
+    Columns,
     Matches,
     Probe,
     buckets_for,
@@ -35,6 +36,7 @@ from upsert.store.read.lookup import (
     newest_by_key,
     prepare,
     signed_matches,
+    table_of,
 )
 from upsert.store.read.splits import Split
 from upsert.store.rows.keys import order_by
@@ -411,7 +413,7 @@ class Snapshot:
         if wanted.alternatives:
             files = files.within(self.bucket_filters(wanted))
         positions: list[Positions] = [np.empty(0, np.int64)]
-        batches: list[pa.RecordBatch] = []
+        matched: list[Columns] = []
         stored = 0
         for runs, part in buckets_for(self.layout, files, probe):
             if most < sys.maxsize:
@@ -419,11 +421,13 @@ class Snapshot:
                 _check_few(stored, most)
             for matches in self._search(index, runs, part, needed):
                 positions.append(part.origin[matches.probes])
-                batches.append(matches.rows)
+                matched.append(matches.rows)
         found = np.concatenate(positions)
-        if not batches:
+        if not matched:
             return found, self._assembled([], selected)
-        rows = pa.Table.from_batches(batches)
+        if not self.layout.is_counted and not wanted.alternatives:
+            return found, table_of(matched, self.layout.declared(selected))
+        rows = table_of(matched, self.layout.declared(needed))
         if self.layout.is_counted:
             found, rows = self._counted(found, rows, most)
         if wanted.alternatives:
@@ -438,12 +442,10 @@ class Snapshot:
         compared = columns_to_compare(self.layout, index, len(runs), probe)
         read = list(dict.fromkeys((*needed, *compared)))
         if self.layout.is_counted:
-            found = signed_matches(index, files, probe, read)
-        elif index.label == PRIMARY_KEY:
-            found = matches_by_key(self.layout, files, probe, read)
-        else:
-            found = matches_by_index(self.layout, index, files, probe, read)
-        return [Matches(matches.probes, matches.rows.select(needed)) for matches in found]
+            return signed_matches(index, files, probe, read)
+        if index.label == PRIMARY_KEY:
+            return matches_by_key(self.layout, files, probe, read)
+        return matches_by_index(self.layout, index, files, probe, read)
 
     def _most_stored(self, index: LookupIndex, runs: Sequence[Run], probe: Probe) -> int:
         """At most how many rows of a bucket have a key, in all files; none of them is read."""

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert import types
-from upsert.arrays import Kinds, Mask, Positions, one_array
+from upsert.arrays import Kinds, Mask, Positions, one_array, taken_rows
 from upsert.errors import ChangelogError
 from upsert.store.rows.hashing import is_text
 from upsert.store.rows.keys import key_bytes, order_by, same_values
@@ -124,7 +124,7 @@ def gather(rows: pa.Table, positions: Positions) -> pa.Table:
     if len(positions) == rows.num_rows and (positions == np.arange(len(positions))).all():
         return rows
     if rows.nbytes < _MAX_BYTES:
-        return rows.combine_chunks().take(pa.array(positions))
+        return taken_rows(rows, positions)
     batches = rows.to_batches()
     starts = np.cumsum([0, *(batch.num_rows for batch in batches)])
     length = max(1, int(len(positions) * _MAX_BYTES / (4 * rows.nbytes)))

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from upsert.arrays import integers
+from upsert.arrays import integers, of_numbers
 from upsert.store.files.formats.base import retyped, schema_of, schema_text
 
 NOTES: Final = b"narrow"
@@ -147,10 +147,19 @@ class NarrowRows:
             return rows
         names = rows.schema.names
         columns = [
-            self._widen[name](column) if name in self._widen else column
-            for name, column in zip(names, rows.columns, strict=True)
+            self.widened_column(name, column) for name, column in zip(names, rows.columns, strict=True)
         ]
         return pa.RecordBatch.from_arrays(columns, schema=pa.schema([self.schema.field(n) for n in names]))
+
+    def widened_column(self, name: str, values: pa.Array) -> pa.Array:
+        """Some values of a column of ``read`` as they were written."""
+        return self._widen[name](values) if name in self._widen else values
+
+
+def _as_doubles(column: pa.Array) -> pa.Array:
+    if column.null_count:
+        return column.cast(pa.float64())
+    return of_numbers(column.to_numpy().astype(np.float64), pa.float64())
 
 
 def _widening(note: Note, narrow: pa.DataType, type_: pa.DataType) -> Callable[[pa.Array], pa.Array]:
@@ -164,7 +173,7 @@ def _widening(note: Note, narrow: pa.DataType, type_: pa.DataType) -> Callable[[
             raise ValueError(f"a dictionary must be of type {type_}, got {values.type}")
         return lambda column: values.take(column)
     if "float" in note:
-        return lambda column: column.cast(type_)
+        return _as_doubles
     signed, number = _SIGNED[type_.bit_width], int(note["base"])
     base, dtype = pa.scalar(number, signed), np.dtype(f"i{type_.bit_width // 8}")
 
@@ -174,6 +183,6 @@ def _widening(note: Note, narrow: pa.DataType, type_: pa.DataType) -> Callable[[
             return retyped(pc.add(numbers, base) if number else numbers, type_)
         values = integers(column).astype(dtype)
         values += dtype.type(number)
-        return pa.Array.from_buffers(type_, len(values), [None, pa.py_buffer(values)])
+        return of_numbers(values, type_)
 
     return widen
