@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from upsert.store.metadata.looks import looking_once
 from upsert.store.metadata.stands_for import Refresh
 from upsert.store.table import Table
 from upsert.views.base_versions import known_versions
@@ -103,8 +104,9 @@ def report(name: str, table: Table, bases: Mapping[str, tuple[str, str]]) -> dic
         table: its rows.
         bases: folder and uuid of each table that its query reads, by the table's database and name.
     """
-    known = known_versions(table.snapshot().info, bases)
-    lags = {base: lag_behind(Table.open(*at), known.get(base, 0)) for base, at in bases.items()}
+    with looking_once():  # each micro-batch of the view's query asks
+        known = known_versions(table.snapshot().info, bases)
+        lags = {base: lag_behind(Table.open(*at), known.get(base, 0)) for base, at in bases.items()}
     refreshes = refreshes_of(name, table, {base: uuid for base, (_, uuid) in bases.items()})
     return {
         "lag": [{"table": base} | asdict(lag) for base, lag in lags.items()],

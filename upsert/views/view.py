@@ -360,17 +360,19 @@ class View:
         Raises:
             TableNotFoundError: a base table was dropped, or made again.
         """
-        newest_versions(self.name, self.bases)  # which refuses with the remedy
-        known = self.base_versions
-        return {base: lag_behind(Table.open(*at), known.get(base, 0)) for base, at in self.bases.items()}
+        with looking_once():
+            newest_versions(self.name, self.bases)  # which refuses with the remedy
+            known = self.base_versions
+            return {base: lag_behind(Table.open(*at), known.get(base, 0)) for base, at in self.bases.items()}
 
     @property
     def is_current(self) -> bool:
         """Whether no base table has changed since, in its rows or in what the names of its columns mean."""
-        try:
-            return self.newest_versions() == self.base_versions
-        except SchemaError:
-            return False
+        with looking_once():
+            try:
+                return self.newest_versions() == self.base_versions
+            except SchemaError:
+                return False
 
     def newest_versions(self) -> Versions:
         """The newest snapshot of each base table, by its database and name, which a refresh brings it to.

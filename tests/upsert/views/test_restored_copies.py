@@ -8,12 +8,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 import planner
+from tests.object_store import ObjectStore, counted
 from upsert import Catalog
 from upsert.schema import TableSchema
 from upsert.store import Table
 from upsert.store.metadata.history import _shared
 from upsert.store.metadata.looks import looking_once
+from upsert.store.metadata.stands_for import StandsFor
 from upsert.views.base_versions import uuids_of
+from upsert.views.progress import report
 
 QUERY = "SELECT item, count(*) AS c, sum(n) AS n FROM sales GROUP BY item"
 
@@ -96,3 +99,25 @@ def test_a_view_of_a_snapshot_that_expires_meanwhile_does_without_its_uuid(tmp_p
         assert uuids_of({"t": 1}, bases) is None
         versions = {"t": published.latest().data_version}
         assert uuids_of(versions, bases) == {"t": published.seen.identity}
+
+
+def test_what_a_view_tells_of_itself_asks_an_object_store_once_for_each_table(
+    s3: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each micro-batch of its query tells; whether a table has the view's snapshot is no further question."""
+    schema = TableSchema.of({"id": pa.int64()}, primary_key=["id"])
+    view, *tables = (Table.create(s3.folder(), schema) for _ in range(3))
+    for table in tables:
+        table.write(pa.table({"id": [1]}))
+    bases = {table.uuid: (table.path, table.uuid) for table in tables}
+    versions = dict.fromkeys(bases, 1)
+    view.commit([], stands_for=StandsFor(versions, 0, uuids=uuids_of(versions, bases)))
+    asked = counted(monkeypatch)
+    report("none", tables[0], {})
+    alone = asked.total()
+    asked.clear()
+    Table.open(tables[0].path)
+    once = asked.total()
+    asked.clear()
+    report("v", view, bases)
+    assert asked.total() == alone + len(bases) * once
