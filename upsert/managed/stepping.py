@@ -310,9 +310,8 @@ class SteppingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generi
             self._idle.note(seen, start)
             self._newest = start
             return start
-        self._newest = self.offset_at(opened, tuple(map(Version.complete, self.versions_seen(opened))))
-        named = (identified(table.published, end) for table, end in zip(tables, ends, strict=True))
-        return self.offset_at(opened, tuple(named), consumer)
+        self._newest = self._offset_of_newest(opened)
+        return self.offset_at(opened, _identified(tables, ends), consumer)
 
     def commit(self, end: Offset) -> None:
         """Nothing before ``end`` is read again."""
@@ -323,9 +322,12 @@ class SteppingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generi
     def reportLatestOffset(self) -> Offset:  # noqa: N802
         """Where the stream will be when it has read what the last look saw: for the progress of Spark."""
         if self._newest is None:
-            opened = self.opened()
-            self._newest = self.offset_at(opened, tuple(map(Version.complete, self.versions_seen(opened))))
+            self._newest = self._offset_of_newest(self.opened())
         return self._newest
+
+    def _offset_of_newest(self, opened: Opened) -> Offset:
+        versions = tuple(map(Version.complete, self.versions_seen(opened)))
+        return self.offset_at(opened, _identified(self.tables_of(opened), versions))
 
     def size(self, start: Offset, end: Offset) -> StepSize:
         """What a step touches of all tables at most; no file is opened."""
@@ -360,6 +362,10 @@ class SteppingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generi
     def versions_seen(self, opened: Opened) -> tuple[int, ...]:
         """The newest data version of each table, as of when it was opened."""
         return tuple(table.published.seen.data_version for table in self.tables_of(opened))
+
+
+def _identified(tables: Sequence[Table], versions: Sequence[Version]) -> tuple[Version, ...]:
+    return tuple(identified(table.published, one) for table, one in zip(tables, versions, strict=True))
 
 
 def check_same_histories(tables: Sequence[Table], *offsets: Sequence[Version | None]) -> None:
