@@ -14,7 +14,7 @@ import shutil
 import stat
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -30,6 +30,13 @@ _SILENT: Final = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
 _IF_WHOLE: Final = "-XX:+VerifySharedSpaces"
 """For 50 ms: a JVM that does not look crashes on a file that a disk has damaged."""
 _USER_SAYS: Final = ("-Xshare", "SharedArchiveFile", "ArchiveClassesAtExit", "AutoCreateSharedArchive")
+_SHARES: Final = re.compile(r"\bsharing\b")
+"""Said by a JVM that has Java's own classes from a file; no other starts if it is told to keep some."""
+_OF_JVM: Final = ("SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
+_REFUSED: Final = re.compile(r"-XX:|-agent|-javaagent|--limit-modules|--upgrade-module-path|--patch-module")
+_OF_DRIVER: Final = re.compile(r"driver-java-options|driver-class-path|driver\.\w*(?:JavaOptions|ClassPath)")
+_ON_CLASS_PATH: Final = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH")
+_FREE_BYTES: Final = 1 << 30
 _UNUSED_S: Final = 30 * 24 * 3600.0
 
 
@@ -50,7 +57,9 @@ def checked_java(environment: Mapping[str, str]) -> Java:
     if java is None or not os.access(java, os.X_OK):
         raise ConfigurationError(f"Spark needs Java {OLDEST} or newer, found none by {where}; {remedy}")
     try:
-        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
+        answer = subprocess.run(
+            [java, "-version"], env={**environment}, capture_output=True, text=True, timeout=60, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as cause:
         raise ConfigurationError(f"Java at {java!r} must tell its version, got {cause}; {remedy}") from cause
     says = (answer.stderr + answer.stdout).strip()
@@ -65,13 +74,17 @@ def checked_java(environment: Mapping[str, str]) -> Java:
     return Java(os.path.realpath(java), says)
 
 
-def kept_classes(java: Java, environment: Mapping[str, str], *, makes: bool) -> list[str]:
+def kept_classes(
+    java: Java, environment: Mapping[str, str], conf: Collection[str] = (), *, makes: bool
+) -> list[str]:
     """Options with which a JVM starts by the classes that an earlier one has kept; none if there are none.
 
     If it ``makes`` them, it keeps its own when it ends, where there are none yet. Nothing is done where the
     user has options of this kind, or where others could write into the folder: a JVM runs what it maps.
+    ``conf`` are the settings that Spark is started with.
     """
-    if any(option in environment.get("SPARK_SUBMIT_OPTS", "") for option in _USER_SAYS):
+    said = " ".join(environment.get(name, "") for name in _OF_JVM)
+    if not _SHARES.search(java.says) or any(option in said for option in _USER_SAYS):
         return []
     folder = _folder(environment)
     if folder is None:
@@ -81,18 +94,34 @@ def kept_classes(java: Java, environment: Mapping[str, str], *, makes: bool) -> 
         with suppress(OSError):
             os.utime(file)
         return [f"-XX:SharedArchiveFile={file}", _IF_WHOLE, *_SILENT]
-    if not makes:
+    if not makes or not _can_keep(environment, conf, said, folder):
         return []
     _remove_unused(folder)
     return [f"-XX:ArchiveClassesAtExit={file}", *_SILENT]
 
 
-def _identity(java: Java) -> str:
-    """What a file of classes is good for."""
+def _can_keep(environment: Mapping[str, str], conf: Collection[str], said: str, folder: Path) -> bool:
+    """Whether a JVM can keep its classes, and the next one that is started as always can take them.
+
+    One with a folder of configurations on its class path, or with some options, ends with an error instead,
+    or does not start at all.
+    """
+    is_plain = not _REFUSED.search(said) and not any(map(environment.get, _ON_CLASS_PATH))
+    settings = (*conf, environment.get("PYSPARK_SUBMIT_ARGS", ""))
+    if not is_plain or any(map(_OF_DRIVER.search, settings)) or os.path.exists(os.path.join(_home(), "conf")):
+        return False
+    return os.access(folder, os.W_OK) and shutil.disk_usage(folder).free > _FREE_BYTES
+
+
+def _home() -> str:
     import pyspark
 
-    home = os.environ.get("SPARK_HOME") or os.path.dirname(pyspark.__file__)
-    jars = os.path.join(home, "jars")
+    return os.environ.get("SPARK_HOME") or os.path.dirname(pyspark.__file__)
+
+
+def _identity(java: Java) -> str:
+    """What a file of classes is good for."""
+    jars = os.path.join(_home(), "jars")
     changed = os.stat(jars).st_mtime_ns if os.path.isdir(jars) else 0
     return "\n".join([java.program, java.says, os.path.realpath(jars), str(changed)])
 

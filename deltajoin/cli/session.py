@@ -145,7 +145,7 @@ class Session:
         PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # its workers run this, not sys.executable
         java = checked_java(os.environ)
-        classes = kept_classes(java, os.environ, makes=sys.stdin.isatty())
+        classes = kept_classes(java, os.environ, self._conf, makes=sys.stdin.isatty())
         given = self._conf if self._master is None else {"spark.master": self._master} | self._conf
         builder = SparkSession.builder
         with Console(stderr=True).status("starting Spark …"), _jvm_options(self._conf, classes):

@@ -13,7 +13,9 @@ from deltajoin.cli.java import Java, checked_java, kept_classes
 from upsert import Catalog
 from upsert.errors import ConfigurationError
 
-JAVA = Java("/usr/bin/java", 'openjdk version "17.0.15" 2025-04-15')
+JAVA = Java(
+    "/usr/bin/java", 'openjdk version "17.0.15" 2025-04-15\nOpenJDK 64-Bit Server VM (mixed mode, sharing)'
+)
 
 
 def java(folder: Path, says: str) -> Path:
@@ -71,7 +73,7 @@ def test_classes_are_kept_once_and_used_from_then_on(tmp_path: Path) -> None:
     file.write_bytes(b"\xf0\x0b\xab\xa2" + bytes(4096))
     for makes in (True, False):
         assert kept_classes(JAVA, environment, makes=makes)[0] == f"-XX:SharedArchiveFile={path}"
-    other = Java(JAVA.program, 'openjdk version "21.0.1" 2025-04-15')
+    other = Java(JAVA.program, 'openjdk version "21.0.1" 2025-04-15\n(mixed mode, sharing)')
     assert kept_classes(other, environment, makes=False) == []
 
 
@@ -105,6 +107,35 @@ def test_no_classes_are_taken_from_where_others_can_put_them(tmp_path: Path) -> 
     for base in (f"{tmp_path}/with space", f"{tmp_path}/file", "relative"):
         assert kept_classes(JAVA, {"XDG_CACHE_HOME": base}, makes=True) == []
     assert kept_classes(JAVA, {}, makes=True) == []
+
+
+@pytest.mark.parametrize(
+    ("environment", "conf"),
+    [
+        ({"HADOOP_CONF_DIR": "/etc/hadoop"}, []),
+        ({"SPARK_SUBMIT_OPTS": "-XX:-UseCompressedClassPointers"}, []),
+        ({"JAVA_TOOL_OPTIONS": "-agentlib:jdwp=transport=dt_socket"}, []),
+        ({"PYSPARK_SUBMIT_ARGS": "--driver-class-path /jars/a.jar pyspark-shell"}, []),
+        ({}, ["spark.driver.extraJavaOptions"]),
+    ],
+)
+def test_no_classes_are_kept_of_a_jvm_that_would_end_with_an_error(
+    environment: dict[str, str], conf: list[str], tmp_path: Path
+) -> None:
+    """Or that others could not take them from; those that are there may be taken."""
+    environment = {"XDG_CACHE_HOME": str(tmp_path), **environment}
+    file = Path(kept_classes(JAVA, {"XDG_CACHE_HOME": str(tmp_path)}, makes=True)[0].partition("=")[2])
+    assert kept_classes(JAVA, environment, conf, makes=True) == []
+    file.write_bytes(b"\xf0\x0b\xab\xa2")
+    assert kept_classes(JAVA, environment, conf, makes=True)[0] == f"-XX:SharedArchiveFile={file}"
+
+
+def test_a_jvm_without_java_s_own_classes_in_a_file_starts(tmp_path: Path) -> None:
+    """As one of a small image; -Xshare:off makes any such one, also in a variable that Spark knows not of."""
+    cache = {"XDG_CACHE_HOME": str(tmp_path)}
+    without = checked_java({**os.environ, "JAVA_TOOL_OPTIONS": "-Xshare:off"})
+    assert kept_classes(without, cache, makes=True) == []
+    assert kept_classes(checked_java(os.environ), cache, makes=True) != []
 
 
 @pytest.mark.long

@@ -46,6 +46,8 @@ _MAX_FILE_SETS: Final = 64
 _MAX_ENTRIES: Final = 100_000
 """Of so many files the entries of manifests are remembered, each of which counts as some more."""
 _OF_MANIFEST: Final = 200
+_IDS_TOGETHER: Final = 256
+"""Of so many snapshots files are read together."""
 _MAX_TABLES: Final = 256
 _MAX_STEPS: Final = 256
 """A reader that is further behind lists the folder instead of stepping on."""
@@ -278,7 +280,10 @@ class History:
         return self._info(id)
 
     def infos(self, first: int, until: int, head: SnapshotInfo) -> list[SnapshotInfo]:
-        """``info`` of each id from ``first`` to ``until``; what is not remembered is read together."""
+        """``info`` of each id from ``first`` to ``until``; of those not remembered many are read together."""
+        return [info for low, high in _ranges(first, until) for info in self._infos_of(low, high, head)]
+
+    def _infos_of(self, first: int, until: int, head: SnapshotInfo) -> list[SnapshotInfo]:
         ids = range(max(first, head.oldest), until + 1)
         unread = [id for id in ids if self._remembered(self._infos, id) is None]
         with suppress(FileNotFoundError):  # `info` says which one is missing, and why
@@ -486,8 +491,9 @@ class History:
         needed: set[str] = set()
         if first <= head.id and base < head.oldest:
             needed |= self.live(self._info(first)).keys()
-        for delta in self.deltas(self.infos(first, head.id, head)):
-            needed |= {entry.file for entry in delta.added}
+        for low, high in _ranges(first, head.id):
+            for delta in self.deltas(self.infos(low, high, head)):
+                needed |= {entry.file for entry in delta.added}
         return needed
 
     def files(self, info: SnapshotInfo) -> FileSet:
@@ -539,6 +545,12 @@ class History:
             raise CorruptTableError(
                 f"manifest {cause.filename!r} of snapshot {info.id} is missing; restore it from a copy"
             ) from cause
+
+
+def _ranges(first: int, until: int) -> Iterator[tuple[int, int]]:
+    """The ids from ``first`` to ``until`` in ranges, for which memory has room."""
+    for low in range(first, until + 1, _IDS_TOGETHER):
+        yield low, min(low + _IDS_TOGETHER - 1, until)
 
 
 def _weight(manifest: Manifest) -> int:

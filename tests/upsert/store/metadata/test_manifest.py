@@ -1,6 +1,8 @@
 """Manifests: every column type in statistics, folding, and a cost that does not grow with age."""
 
+import gc
 import pickle
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -160,3 +162,21 @@ def test_the_files_after_a_commit_are_those_of_all_its_entries(steps: list[tuple
         apply(live, Manifest(tuple(new), tuple(gone)))
         found = found.after(new, gone)
         assert found.groups == FileSet.of(live.values()).groups
+
+
+def test_an_entry_holds_the_bounds_of_few_others(tmp_path: Path) -> None:
+    """Of many manifests that are read together one entry may be all that is left."""
+    refs = []
+    for manifest in range(8):
+        names = (f"bucket-0/{0:020d}-{manifest * 600 + number:032x}.arrow" for number in range(600))
+        refs.append(write_manifest(str(tmp_path), LAYOUT, 4, [*map(entry, names)], []))
+
+    def held(read: Callable[[], Manifest]) -> int:
+        before = pa.total_allocated_bytes()
+        left = read().added[0]
+        gc.collect()
+        assert left.max == {1: 2}
+        return pa.total_allocated_bytes() - before
+
+    alone = held(lambda: read_manifest(str(tmp_path), refs[0]))
+    assert held(lambda: read_manifests(str(tmp_path), refs)[0]) <= 2 * alone
