@@ -193,6 +193,16 @@ class Producer(Client):
         """Begin a transaction."""
         self.check_error(self.calls["begin_transaction"](self.handle))
 
+    def failure_of_transaction(self) -> Any | None:
+        """What has made the transaction that is open fail; None if it has not failed."""
+        try:
+            # there is never a second one, and where the first has failed the refusal has the cause
+            self.begin_transaction()
+        except library().KafkaException as refused:
+            error = refused.args[0]
+            return error if error.txn_requires_abort() else None
+        return None
+
     def send_offset(self, place: TopicPartition, offset: int, text: str, group: str, seconds: float) -> None:
         """Commit an offset of a consumer group with the transaction, and a text beside it."""
         calls, data = self.calls, ctypes.create_string_buffer(text.encode())

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from upsert.errors import ConfigurationError, DeliveryError, FencedError, KafkaUnavailableError
 from upsert.kafka.client.connection import ClientCache, Connection, client_properties, library
-from upsert.kafka.client.failures import Reports, is_lasting, made, tell, translated, unavailable
+from upsert.kafka.client.failures import Reports, codes, is_lasting, made, tell, translated, unavailable
 from upsert.kafka.client.message_producer import Producer
 from upsert.kafka.client.records import PRODUCED, RECORD_SCHEMA
 
@@ -99,10 +99,12 @@ class Sender:
         raise failure
 
     def _cause_of(self, error: Any) -> Any:
-        """What ended the client, where it only says that something has: a lock-out, for instance.
+        """What ended the client or its transaction, where it only says that something has: a lock-out, say.
 
-        One without transactions reports it; one with them tells it to the next call about a transaction.
+        A client without transactions reports it; one with them tells it to the next call about a transaction.
         """
+        if error.code() == library().KafkaError._STATE:
+            return self.client.failure_of_transaction() or error
         if error.code() != library().KafkaError._FATAL:
             return error
         with suppress(library().KafkaException):
@@ -151,6 +153,11 @@ class Sender:
         error, target = self._reports.failure
         if error.code() == library().KafkaError._MSG_TIMED_OUT:
             raise self._unavailable(f"writing to {target}")
+        if error.code() in codes("_PURGE_QUEUE", "_PURGE_INFLIGHT"):
+            # given up because of another failure, such as a right that is missing
+            cause = self.client.failure_of_transaction()
+            if cause is not None:
+                raise translated(self._connection, self.subject, cause, DeliveryError)
         raise translated(self._connection, f"writing to {target}", error, DeliveryError)
 
     def _unavailable(self, subject: str) -> KafkaUnavailableError:

@@ -220,6 +220,31 @@ def test_a_lost_answer_to_a_commit_is_found_out(
     assert visible(connection, topic) == expected(0)
 
 
+def test_what_made_a_transaction_fail_is_told_where_its_records_are_given_up(
+    connection: Connection, new_topic: NewTopic
+) -> None:
+    """A report of a record that was given up, or a refusal of the next one, tells nothing of it."""
+    topic = new_topic(**{"max.message.bytes": "1000"})
+    writer = TransactionalWriter(
+        Connection({**connection.properties, "compression.type": "none"}), topic, topic
+    )
+    writer._call(lambda client: client.begin_transaction(), 0)
+    sender = writer._sender
+    assert sender.client.failure_of_transaction() is None
+    sender.send(topic, pa.table({"key": [b"k"], "value": [bytes(5000)]}))
+    deadline = time.monotonic() + 60
+    while sender.client.failure_of_transaction() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    with pytest.raises(DeliveryError, match="Message size too large"):
+        sender.send(topic, rows(0))
+    sender._reports.failure = None
+    sender._reports.on_failure(library().KafkaError(library().KafkaError._PURGE_QUEUE), f"{topic}-0")
+    with pytest.raises(DeliveryError, match="Message size too large"):
+        sender.check()
+    writer.discard()
+
+
 def test_a_client_whose_call_returns_late_is_ended_then(
     connection: Connection, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
