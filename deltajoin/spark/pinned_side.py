@@ -156,9 +156,10 @@ class PinnedSide:
         known: dict[int, AtVersion] = {}
 
         def at_version() -> AtVersion:
-            if (found := known.get(self.table.definition.version)) is None:
-                found = self.table.at(version)
-                known[self.table.definition.version] = found
+            # the number comes first: an ALTER TABLE of another thread gives it to none that has older columns
+            number = self.table.definition.version
+            if (found := known.get(number)) is None:
+                found = known[number] = self.table.at(version)
             return found
 
         def match(by: Sequence[str], keys: pa.Table, select: Sequence[str]) -> tuple[Ints, pa.Table]:

@@ -30,6 +30,7 @@ from upsert.schema import Column, TableSchema
 from upsert.spark.columns import spark_schema
 from upsert.store import Table
 from upsert.store.alterations import AddColumn, Alteration, DropColumn, RenameColumn, WidenColumn
+from upsert.store.read.snapshot import AtVersion
 from upsert.store.version import Version
 
 RENAMED = (RenameColumn("amount", "price"), RenameColumn("product", "sku"), RenameColumn("rate", "amount"))
@@ -372,3 +373,24 @@ def test_a_stream_of_changes_goes_on(
     emitted.update(more)
     expected = [row for row in rows_of(orders) if not options or row[3] != TENTH]
     assert Counter({row: count for row, count in emitted.items() if count}) == Counter(expected)
+
+
+def test_lookups_find_their_columns_that_another_thread_renames_as_they_begin(
+    orders: Table, products: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(orders, products)
+    side = PinnedSide(orders, orders.schema.columns)
+    images = pa.schema([(column.name, column.type) for column in side.columns])
+    version = Version.complete(orders.snapshot().info.id)
+    at, swap = Table.at, [("product", "new"), ("amount", "product"), ("new", "amount")]
+
+    def altered_then(table: Table, version: Version) -> AtVersion:
+        found = at(table, version)
+        while swap:
+            table.alter(RenameColumn(*swap.pop(0)))
+        return found
+
+    monkeypatch.setattr(Table, "at", altered_then)
+    keys = pa.table({"product": pa.array([7, 3], pa.int32())})
+    positions, rows = side.match(version, None, images)(["product"], keys, ["id", "amount"])
+    assert (positions.tolist(), rows.to_pydict()) == ([1], {"id": [12], "amount": [2000]})
