@@ -21,6 +21,7 @@ from upsert.arrays import one_array
 from upsert.blobs import rows_of_blobs
 from upsert.errors import SchemaError
 from upsert.spark.connect import is_connect
+from upsert.spark.formats import active
 from upsert.spark.java import class_name
 from upsert.spark.settings import copy_of
 from upsert.store.files.formats.base import retyped
@@ -98,7 +99,9 @@ def local_rows(spark: SparkSession, rows: pa.Table, schema: StructType) -> Any:
 
     found = leaf(spark)
     if class_name(found) != "LocalRelation":
-        found = leaf(copy_of(spark, {_MOST_IN_A_PLAN: str((1 << 63) - 1)}))
+        copy = copy_of(spark, {_MOST_IN_A_PLAN: str((1 << 63) - 1)})
+        with active(copy):  # what it makes active in this thread must not stay so
+            found = leaf(copy)
     return found.data()
 
 

@@ -2,9 +2,11 @@
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.types import LongType, StructField, StructType
 
 from upsert.errors import SchemaError
-from upsert.spark.batches import from_spark
+from upsert.spark.batches import from_spark, local_rows
 from upsert.store.rows.hashing import row_hashes
 from upsert.types import TIMESTAMP
 
@@ -49,3 +51,18 @@ def test_rows_of_other_types_are_told_apart(type_: pa.DataType) -> None:
 def test_rows_that_cannot_be_compared_are_refused() -> None:
     with pytest.raises(SchemaError, match="large_string; cast it"):
         row_hashes([pa.array(["a"], pa.large_string())], 1)
+
+
+def test_rows_of_a_plan_leave_the_active_session_as_it_is(spark: SparkSession) -> None:
+    """Also those that a session with its settings leaves to tasks."""
+    key = "spark.sql.execution.arrow.localRelationThreshold"
+    before, schema = spark.conf.get(key), StructType([StructField("id", LongType())])
+    for threshold in (before, "0b"):
+        spark.conf.set(key, threshold)
+        try:
+            assert local_rows(spark, pa.table({"id": [1, 2]}), schema).size() == 2
+            found = SparkSession.getActiveSession()
+            assert found is not None
+            assert found._jsparkSession.equals(spark._jsparkSession)
+        finally:
+            spark.conf.set(key, before)
