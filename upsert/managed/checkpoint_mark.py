@@ -16,12 +16,12 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Self
 from uuid import uuid4
 
-from upsert.codec import Jsonable
+from upsert.codec import Jsonable, written_with
 from upsert.errors import MissingStateError, SnapshotExpiredError
 from upsert.spark.checkpoint_files import local_folder
 from upsert.store.metadata.history import History
@@ -41,11 +41,12 @@ _REMEDY: Final = (
 
 @dataclass(frozen=True)
 class _Written(Jsonable):
-    """The last micro-batch of which a table has rows, and the snapshot that it made."""
+    """The last micro-batch of which a table has rows, the snapshot that it made, and when it was planned."""
 
     batch: int
     snapshot: int
     uuid: str
+    planned_ms: int | None = field(default=None, metadata=written_with("planned_ms"))
 
 
 class CheckpointMark:
@@ -83,7 +84,7 @@ class CheckpointMark:
                 last = table.published.latest().writers.get(self._query, -1)
             self._check_has(table, marked, last)
         if last == batch:
-            self._check_is_replay(table, batch)
+            self._check_is_replay(table, batch, marked)
         return last == batch
 
     def note(self, table: Table, batch: int) -> None:
@@ -91,7 +92,7 @@ class CheckpointMark:
         if self._folder is None:
             return
         newest = table.published.seen
-        written = _Written(batch, newest.data_version, newest.identity)
+        written = _Written(batch, newest.data_version, newest.identity, self._planned_ms(batch))
         path = os.path.join(self._folder, MARK)
         staged = f"{path}.{uuid4().hex}"
         try:
@@ -122,9 +123,11 @@ class CheckpointMark:
             f"has {found}: the table is older than the checkpoint, or was written on from an older copy",
         )
 
-    def _check_is_replay(self, table: Table, batch: int) -> None:
+    def _check_is_replay(self, table: Table, batch: int, marked: _Written | None) -> None:
         """Refuse a micro-batch that was planned when the table had one of this number already."""
         planned_ms = self._planned_ms(batch)
+        if marked is not None and (marked.batch, marked.planned_ms) == (batch, planned_ms):
+            return  # the very one, however the clock was set meanwhile
         committed_ms = None if planned_ms is None else _committed_ms(table.published, self._query, batch)
         if planned_ms is None or committed_ms is None:
             return

@@ -7,6 +7,7 @@ import errno
 import json
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -287,6 +288,26 @@ def test_a_slow_look_of_another_thread_is_no_older_table(
     other.join()
     assert published.seen.id == 5
     assert not mark.has_rows(opened, 1)
+
+
+def test_a_micro_batch_that_the_mark_names_is_a_replay_whatever_the_clock_was_set_to(
+    table: Table, mark: CheckpointMark, tmp_path: Path
+) -> None:
+    """It was planned by a clock that went ahead, and committed when that had been set."""
+    (tmp_path / "c" / "offsets").mkdir()
+
+    def plan(hours_ahead: int) -> None:
+        planned_ms = int(time.time() * 1000) + hours_ahead * 3_600_000
+        offsets = f'v1\n{{"batchTimestampMs":{planned_ms}}}\n{{}}'
+        (tmp_path / "c" / "offsets" / "0").write_text(offsets)
+
+    plan(2)
+    table.commit([table.stage_raw(pa.table({"id": [6], "v": [0]}))], writer_id="q", transaction=0)
+    mark.note(table, 0)
+    assert mark.has_rows(table, 0)
+    plan(3)
+    with pytest.raises(MissingStateError, match=r"micro-batch 0, planned at .* must not be there yet"):
+        mark.has_rows(table, 0)
 
 
 def test_a_mark_that_cannot_be_written_leaves_no_file(
