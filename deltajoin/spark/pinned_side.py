@@ -61,12 +61,14 @@ class PinnedSide:
     @property
     def primary_key(self) -> tuple[str, ...]:
         """The table's primary key; a column that the query does not use has a name that no column has."""
-        return tuple(map(self._name_then, self.table.schema.primary_key))
+        schema = self.table.definition.schema
+        return self._names_then(schema, schema.primary_key)
 
     @property
     def bucket_key(self) -> tuple[str, ...]:
         """The columns whose hash decides a row's bucket, named as those of ``primary_key``."""
-        return tuple(map(self._name_then, self.table.layout.bucket_key))
+        definition = self.table.definition
+        return self._names_then(definition.schema, definition.layout.bucket_key)
 
     def index_for(self, columns: Sequence[str]) -> str | None:
         """What serves a lookup by these columns; None for nothing."""
@@ -191,9 +193,11 @@ class PinnedSide:
             arrays.append(values.cast(type_) if is_cast else values)
         return pa.table(arrays, names=list(now.names))
 
-    def _name_then(self, now: str) -> str:
-        number = self.table.schema.column(now).id
-        return next((c.name for c in self.columns if c.id == number), f"{_UNUSED}{number}")
+    def _names_then(self, schema: TableSchema, names: Sequence[str]) -> tuple[str, ...]:
+        """What the query calls columns of a schema, which another thread may have altered since."""
+        then = {column.id: column.name for column in self.columns}
+        numbers = (schema.column(name).id for name in names)
+        return tuple(then.get(number, f"{_UNUSED}{number}") for number in numbers)
 
 
 def _some(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -394,3 +395,17 @@ def test_lookups_find_their_columns_that_another_thread_renames_as_they_begin(
     keys = pa.table({"product": pa.array([7, 3], pa.int32())})
     positions, rows = side.match(version, None, images)(["product"], keys, ["id", "amount"])
     assert (positions.tolist(), rows.to_pydict()) == ([1], {"id": [12], "amount": [2000]})
+
+
+def test_keys_have_their_names_while_another_thread_swaps_these(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look at the table gives another definition."""
+    schema = TableSchema.of({name: pa.int64() for name in "abc"}, primary_key=["a", "b"])
+    table = Table.create(tmp_path / "t", schema)
+    side = PinnedSide(table, table.schema.columns)
+    before = table.definition
+    table.alter(RenameColumn("b", "new"), RenameColumn("c", "b"), RenameColumn("new", "c"))
+    seen = cycle([before, table.definition, table.definition])
+    monkeypatch.setattr(Table, "definition", property(lambda _: next(seen)))
+    assert {(side.primary_key, side.bucket_key) for _ in range(4)} == {(("a", "b"), ("a", "b"))}
