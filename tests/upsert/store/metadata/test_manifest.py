@@ -15,6 +15,7 @@ from tests.upsert.store.samples import KEY_VALUES
 from upsert.errors import CorruptTableError
 from upsert.schema import TableSchema
 from upsert.store import Table
+from upsert.store.metadata import history, manifest
 from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.metadata.file_set import FileSet
 from upsert.store.metadata.folding import MAX_MANIFESTS, combine, folded_count
@@ -27,6 +28,7 @@ from upsert.store.metadata.manifest import (
 )
 from upsert.store.metadata.snapshot import ManifestRef
 from upsert.store.rows.layout import Layout
+from upsert.store.storage import Storage, read_each
 
 LAYOUT = Layout.of(TableSchema.of({"id": pa.int64()}, primary_key=["id"]))
 
@@ -91,9 +93,9 @@ def test_statistics_of_every_type_survive(tmp_path: Path) -> None:
 def test_a_file_that_only_goes_to_another_level_stays_live_also_when_manifests_are_folded() -> None:
     moved = replace(entry("file", sequence=1), level=5)
     manifests = [Manifest((entry("file", sequence=1),), ()), Manifest((moved,), (entry("file", sequence=1),))]
-    for history in (manifests, [combine(manifests)], [manifests[0], combine(manifests[1:])]):
+    for commits in (manifests, [combine(manifests)], [manifests[0], combine(manifests[1:])]):
         live: dict[str, FileEntry] = {}
-        for one in history:
+        for one in commits:
             apply(live, one)
         assert live == {"file": moved}
 
@@ -167,8 +169,8 @@ def test_the_files_after_a_commit_are_those_of_all_its_entries(steps: list[tuple
 def test_an_entry_holds_the_bounds_of_few_others(tmp_path: Path) -> None:
     """Of many manifests that are read together one entry may be all that is left."""
     refs = []
-    for manifest in range(8):
-        names = (f"bucket-0/{0:020d}-{manifest * 600 + number:032x}.arrow" for number in range(600))
+    for first in range(8):
+        names = (f"bucket-0/{0:020d}-{first * 600 + number:032x}.arrow" for number in range(600))
         refs.append(write_manifest(str(tmp_path), LAYOUT, 4, [*map(entry, names)], []))
 
     def held(read: Callable[[], Manifest]) -> int:
@@ -180,3 +182,24 @@ def test_an_entry_holds_the_bounds_of_few_others(tmp_path: Path) -> None:
 
     alone = held(lambda: read_manifest(str(tmp_path), refs[0]))
     assert held(lambda: read_manifests(str(tmp_path), refs)[0]) <= 2 * alone
+
+
+def test_the_files_of_many_snapshots_are_never_all_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = Table.create(tmp_path / "t", TableSchema.of({"id": pa.int64()}, primary_key=["id"]))
+    for number in range(7):
+        table.write(pa.table({"id": [number]}))
+    head, sizes = table.published.latest(), list[int]()
+
+    def counted(storage: Storage, paths: list[str]) -> list[bytes]:
+        sizes.append(len(paths))
+        return read_each(storage, paths)
+
+    for module in (history, manifest):
+        monkeypatch.setattr(module, "read_each", counted)
+    monkeypatch.setattr(history, "_IDS_TOGETHER", 3)
+    fresh = table.published.reread()
+    needed = fresh.files_since(0, fresh.latest())
+    assert needed == set(table.published.live(head))
+    assert max(sizes) == 3
