@@ -194,10 +194,14 @@ class PinnedSide:
         return pa.table(arrays, names=list(now.names))
 
     def _names_then(self, schema: TableSchema, names: Sequence[str]) -> tuple[str, ...]:
-        """What the query calls columns of a schema, which another thread may have altered since."""
-        then = {column.id: column.name for column in self.columns}
-        numbers = (schema.column(name).id for name in names)
-        return tuple(then.get(number, f"{_UNUSED}{number}") for number in numbers)
+        """What the query calls columns of a schema, which another thread may have altered since.
+
+        One that only the store knows, as the hash of a row without key, has a name that no column has too.
+        """
+        numbers: dict[str, int | str] = {column.name: column.id for column in schema.columns}
+        then: dict[int | str, str] = {column.id: column.name for column in self.columns}
+        ids = (numbers.get(name, name) for name in names)
+        return tuple(then.get(id, f"{_UNUSED}{id}") for id in ids)
 
 
 def _some(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
