@@ -7,13 +7,13 @@ its own. The only file of this folder that reaches the JVM.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from upsert.registration import register
 from upsert.spark.connect import is_connect
-from upsert.spark.java import is_a, items_of, java_of
+from upsert.spark.java import conf_of, is_a, items_of, java_of
 from upsert.spark.settings import copy_of
 from upsert.sql.volatile import functions_in, of_more_than_tables
 
@@ -23,24 +23,74 @@ if TYPE_CHECKING:
 _ZONE: Final = "spark.sql.session.timeZone"
 _ANSI: Final = "spark.sql.ansi.enabled"
 
+_KINDS: Final = (
+    *("spark.sql.ansi.", "spark.sql.decimalOperations.", "spark.sql.function.", "spark.sql.legacy."),
+    "spark.sql.parser.",
+)
+_OTHERS: Final = frozenset(
+    f"spark.sql.{name}"
+    for name in (
+        *("caseSensitive", "charAsVarchar", "chunkBase64String.enabled", "groupByAliases", "groupByOrdinal"),
+        *("icu.caseMappings.enabled", "mapKeyDedupPolicy", "orderByOrdinal", "preserveCharVarcharTypeInfo"),
+        "timestampType",
+    )
+)
+"""Settings that decide what the text of a query means, by how their names begin, and by their names.
 
-def settings(spark: SparkSession) -> tuple[str, bool]:
-    """What decides what a query means: the session's time zone, and whether its arithmetic is ANSI SQL's."""
-    return str(spark.conf.get(_ZONE)), spark.conf.get(_ANSI) == "true"
+Spark keeps all settings with a view but those of some kinds. Here these are fewer, for the rest are about
+how a query is computed, which who refreshes a view may choose.
+"""
 
 
-def own_session(spark: SparkSession, *, zone: str, is_ansi: bool) -> SparkSession:
+class Settings(NamedTuple):
+    """What of a session decides what a query means.
+
+    Attributes:
+        zone: its time zone.
+        is_ansi: whether its arithmetic raises errors, as ANSI SQL wants it.
+        others: those of the other settings that it has been given; None if that is not known.
+    """
+
+    zone: str
+    is_ansi: bool
+    others: Mapping[str, str] | None
+
+
+def settings(spark: SparkSession) -> Settings:
+    """Those of a session.
+
+    >>> settings(spark).zone
+    'UTC'
+    """
+    return Settings(str(spark.conf.get(_ZONE)), spark.conf.get(_ANSI) == "true", _others(spark))
+
+
+def _others(spark: SparkSession) -> dict[str, str]:
+    given = conf_of(spark)
+    return {
+        name: value
+        for name, value in sorted(given.items())
+        if (name.startswith(_KINDS) and name != _ANSI) or name in _OTHERS
+    }
+
+
+def own_session(spark: SparkSession, meant: Settings) -> SparkSession:
     """A session in which a view's query means what it meant in the one that created the view."""
     register(spark)
-    wanted = {_ZONE: zone, _ANSI: str(is_ansi).lower()}
+    present = settings(spark)
+    others = present.others or {} if meant.others is None else meant.others
+    wanted = {_ZONE: meant.zone, _ANSI: str(meant.is_ansi).lower(), **others}
     if not is_connect(spark):
-        return copy_of(spark, wanted)
-    if settings(spark) == (zone, is_ansi):
+        own = copy_of(spark, wanted)
+    elif present == (meant.zone, meant.is_ansi, others):
         return spark  # its server forgets a copy that rests for an hour
-    client: Any = spark
-    own: SparkSession = client.cloneSession()
-    for name, value in wanted.items():
-        own.conf.set(name, value)
+    else:
+        client: Any = spark
+        own = client.cloneSession()
+        for name, value in wanted.items():
+            own.conf.set(name, value)
+    for name in (present.others or {}).keys() - others.keys():
+        own.conf.unset(name)
     return own
 
 

@@ -2,8 +2,9 @@
 
 Its definition is one option of the view's table, so the view appears, changes and disappears with one commit,
 as any table does. The query's text is kept as it was written. Names in it are looked up in the database in
-which the view was created, and times are read and shown in the time zone of that session: otherwise the rows
-would depend on who refreshes the view.
+which the view was created, times are read and shown in the time zone of that session, and what else it was
+told of the meaning of a text holds for each refresh: otherwise the rows would depend on who refreshes the
+view.
 """
 
 from __future__ import annotations
@@ -182,6 +183,8 @@ class ViewDefinition(Jsonable):
         bases: the tables that the query reads, each name once.
         is_suspended: whether nothing refreshes it until RESUME.
         views: the plain views that the query reads, as they were when it was created.
+        settings: others of the session that decide what the query means, as far as it was given them. None
+            of views that an earlier release has created, for which those of who refreshes them hold.
 
     >>> view = ViewDefinition("SELECT 1 AS one", "main", "default", "UTC", True, ())
     >>> ViewDefinition.from_option(view.to_option()) == view
@@ -196,6 +199,7 @@ class ViewDefinition(Jsonable):
     bases: tuple[Base, ...]
     is_suspended: bool = False
     views: tuple[ViewText, ...] = field(default=(), metadata=MAY_BE_MISSING)
+    settings: Mapping[str, str] | None = field(default=None, metadata=written_with("settings"))
 
     @property
     def tables(self) -> Mapping[str, str]:

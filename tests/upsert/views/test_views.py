@@ -24,6 +24,7 @@ from upsert.errors import (
 from upsert.failpoints import ENVIRONMENT_VARIABLE
 from upsert.managed import frames
 from upsert.schema import TableSchema
+from upsert.spark.settings import copy_of
 from upsert.store.metadata.looks import looking_once
 from upsert.store.metadata.stands_for import StandsFor
 from upsert.store.table import Table
@@ -310,6 +311,36 @@ def test_names_and_times_mean_what_they_meant_when_the_view_was_made(
         spark.conf.set("spark.sql.session.timeZone", before)
     first, second = sorted(view.table.snapshot().scan().to_pylist(), key=lambda row: row["id"])
     assert (first["s"], first["day"]) == (second["s"], second["day"])
+
+
+MEANINGS = (
+    ("spark.sql.parser.escapedStringLiterals", "true", r"SELECT id, '\\d' AS x FROM t"),
+    ("spark.sql.timestampType", "TIMESTAMP_NTZ", "SELECT id, TIMESTAMP '2024-03-31 02:30:00' AS x FROM t"),
+    (
+        "spark.sql.legacy.timeParserPolicy",
+        "LEGACY",
+        "SELECT id, try_to_date('2024-3-1', 'yyyy-MM-dd') AS x FROM t",
+    ),
+    ("spark.sql.caseSensitive", "true", "SELECT id, A - a AS x FROM (SELECT id, 7 AS a, 9 AS A FROM t)"),
+)
+
+
+@pytest.mark.parametrize("is_given", [True, pytest.param(False, marks=pytest.mark.long)])
+def test_the_settings_of_who_made_a_view_say_what_its_query_means(
+    catalog: Catalog, spark: SparkSession, is_given: bool
+) -> None:
+    """To who refreshes it, rows would mean something else than those that are there."""
+    catalog.sql("CREATE TABLE t (id BIGINT, PRIMARY KEY (id) NOT ENFORCED)")
+    catalog.sql("INSERT INTO t VALUES (1)", spark)
+    for number, (setting, value, query) in enumerate(MEANINGS):
+        if setting == "spark.sql.caseSensitive" and not is_given:
+            continue  # without it two columns of the query have one name
+        own, other = (copy_of(spark, {setting: value} if each is is_given else {}) for each in (True, False))
+        view = catalog.create_view(f"v{number}", query, spark=own)
+        catalog.sql(f"INSERT INTO t VALUES ({number + 2})", spark)
+        assert catalog.view(f"v{number}", other).refresh()
+        (first, *others) = view.table.snapshot().scan().column("x").to_pylist()
+        assert others == [first] * (number + 1), setting
 
 
 def test_no_table_of_a_view_goes_back(catalog: Catalog, spark: SparkSession) -> None:

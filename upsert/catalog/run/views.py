@@ -54,6 +54,7 @@ from upsert.views.hidden_tables import consumer_of, release
 from upsert.views.refresh import Explained, Plan, Refresher, ViewShape, explained
 from upsert.views.session import (
     Dependence,
+    Settings,
     own_session,
     settings,
     what_it_depends_on,
@@ -243,7 +244,8 @@ def opened(context: Context, name: str, spark: SparkSession | None) -> View:
     shown, query = table_ref.shown, _Query(table_ref.shown, table_ref.warehouse, definition)
     location = context.options.value(CHECKPOINT) or table_ref.warehouse
     bases, rows_at = query.bases, partial(query.rows, view=table.schema)
-    own = partial(own_session, zone=definition.zone, is_ansi=definition.is_ansi)
+    meant = Settings(definition.zone, definition.is_ansi, definition.settings)
+    own = partial(own_session, meant=meant)
 
     def refresher() -> Refresher:
         of_query = jobs.needed(spark, f"view {shown}"), own, rows_at, bases
@@ -404,7 +406,7 @@ def _planned(
     context: Context, table_ref: TableRef, statement: s.CreateView, spark: SparkSession
 ) -> tuple[_NewView, DataFrame]:
     """The view of a statement, and its rows at the present versions of its tables."""
-    here, (zone, is_ansi) = context.databases, settings(spark)
+    here, meant = context.databases, settings(spark)
     found, plain = _bases(context, table_ref, statement.query.references)
     if not found:
         raise SchemaError(
@@ -415,14 +417,15 @@ def _planned(
         statement.query.text,
         here.catalog,
         here.current,
-        zone,
-        is_ansi,
+        meant.zone,
+        meant.is_ansi,
         tuple(found.values()),
         views=tuple(plain.values()),
+        settings=meant.others,
     )
     query = _Query(table_ref.shown, table_ref.warehouse, definition)
     versions = newest_versions(table_ref.shown, query.bases)
-    rows = query.rows(own_session(spark, zone=zone, is_ansi=is_ansi), versions)
+    rows = query.rows(own_session(spark, meant), versions)
     if (other := _dependence(statement.query, plain.values(), rows)) is not None:
         at = "" if other.offset is None or plain else f" (at {query_position(statement.query, other.offset)})"
         raise SchemaError(
