@@ -126,9 +126,9 @@ def _delete(cursor: Cursor) -> s.Delete:
 
 
 def _truncate(cursor: Cursor) -> s.TruncateTable:
-    name = table_name(cursor)
-    cursor.subject = f"TRUNCATE TABLE {name}"
-    return s.TruncateTable(name, partition(cursor) if cursor.skip("PARTITION") else None)
+    hints, name, _ = _target(cursor, "TRUNCATE TABLE")
+    spec = partition(cursor) if cursor.skip("PARTITION") else None
+    return s.TruncateTable(name, spec, hints | cursor.hint())
 
 
 def _update(cursor: Cursor) -> s.Update:

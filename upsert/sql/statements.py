@@ -294,6 +294,7 @@ class TruncateTable:
 
     name: str
     partition: Mapping[str, Any] | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -297,7 +297,7 @@ SYNTAX: Final[tuple[Syntax, ...]] = (
     Syntax(
         "TRUNCATE TABLE",
         s.TruncateTable,
-        "TRUNCATE TABLE table [ partition ]",
+        "TRUNCATE TABLE table [ hint ] [ partition ]",
         "Deletes all rows, or those of the partitions that have these values, in one commit.",
         "TRUNCATE TABLE orders",
         "sql.md#update-delete-merge-like-rename",

@@ -188,10 +188,12 @@ def tracked(given: Mapping[str, str], subject: str) -> bool | None:
 def truncate(context: Context, statement: s.TruncateTable) -> Result:
     """``TRUNCATE TABLE t [PARTITION (…)]``: all rows, or those of partitions, are deleted."""
     table, what = changeable(context, statement.name, "TRUNCATE TABLE"), f"TRUNCATE TABLE {statement.name}"
+    is_tracked = tracked(statement.options, what)
     if statement.partition is None:
-        return Done(what, f"truncated, snapshot {table.delete([]).id}")
+        return Done(what, f"truncated, snapshot {table.delete([], tracked=is_tracked).id}")
     _existing(table, statement.partition, what, f"see SHOW PARTITIONS {statement.name}")
-    return Done(what, f"truncated, snapshot {table.drop_partition(statement.partition).id}")
+    done = table.drop_partition(statement.partition, tracked=is_tracked)
+    return Done(what, f"truncated, snapshot {done.id}")
 
 
 def drop_partition(context: Context, statement: s.DropPartition) -> Result:

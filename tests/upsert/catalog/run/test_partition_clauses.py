@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 import planner
 from upsert import Catalog
 from upsert.catalog.results import Rows
-from upsert.errors import ConfigurationError, SchemaError, UpsertError
+from upsert.errors import ConfigurationError, SchemaError, UntrackedChangesError, UpsertError
 
 VISITS = (
     "CREATE TABLE visits (day DATE, hub STRING, id INT, n INT, PRIMARY KEY (day, hub, id) NOT ENFORCED) "
@@ -146,6 +146,16 @@ def test_truncate_takes_partitions_or_all_rows_and_readers_of_changes_see_each_r
     assert [(row["_row_kind"], row["n"]) for row in gone] == [("-D", 1), ("-D", 2), ("-D", 3)]
     catalog.sql("TRUNCATE TABLE visits")
     assert catalog.table("visits").snapshot().id == 3, "without rows there is nothing to commit"
+
+
+@pytest.mark.parametrize("text", ["{} PARTITION (hub = 'a')", "PARTITION (hub = 'a') {}", "{}"])
+def test_truncate_takes_the_option_of_a_hint_as_delete_does(catalog: Catalog, text: str) -> None:
+    hint = "/*+ OPTIONS('{}' = '{}') */"
+    with pytest.raises(ConfigurationError, match="TRUNCATE TABLE visits: the one option is"):
+        catalog.sql(f"TRUNCATE TABLE visits {text}".format(hint.format("change-trackin", "false")))
+    catalog.sql(f"TRUNCATE TABLE visits {text}".format(hint.format("change-tracking", "false")))
+    with pytest.raises(UntrackedChangesError, match="snapshot 2 was committed with change-tracking = false"):
+        catalog.table("visits").changes(1)
 
 
 def test_values_that_are_texts_are_read_as_the_columns_type_in_every_clause(catalog: Catalog) -> None:
