@@ -201,7 +201,8 @@ def produce(
         records: tables with ``key`` and ``value`` and, if need be, ``topic``, ``partition``, ``timestamp``
             (int64, milliseconds) and ``headers``, with NULL for what Kafka shall choose.
         guarantee: ``at-least-once`` returns when Kafka has confirmed all records; a repeated call writes
-            them again. ``none`` does not wait, and what fails later is only logged.
+            them again. ``none`` does not wait: of records that fail later the next call that this process
+            makes with ``none`` is told, as a `DeliveryError`, or none is, if there is no such call.
 
     Raises:
         DeliveryError: Kafka refused a record or did not confirm it in time; others may have been written.
