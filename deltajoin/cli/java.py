@@ -37,7 +37,7 @@ _REFUSED: Final = re.compile(r"-XX:|-agent|-javaagent|--limit-modules|--upgrade-
 _OF_DRIVER: Final = re.compile(r"driver-java-options|driver-class-path|driver\.\w*(?:JavaOptions|ClassPath)")
 _ON_CLASS_PATH: Final = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH")
 _FREE_BYTES: Final = 1 << 30
-_UNUSED_S: Final = 30 * 24 * 3600.0
+_OLD_S: Final = 30 * 24 * 3600.0
 
 
 @dataclass(frozen=True)
@@ -79,9 +79,10 @@ def kept_classes(
 ) -> list[str]:
     """Options with which a JVM starts by the classes that an earlier one has kept; none if there are none.
 
-    If it ``makes`` them, it keeps its own when it ends, where there are none yet. Nothing is done where the
-    user has options of this kind, or where others could write into the folder: a JVM runs what it maps.
-    ``conf`` are the settings that Spark is started with.
+    If it ``makes`` them, it keeps its own when it ends, where there are none yet, or none younger than a
+    month: a JVM that cannot use a file says nothing. Nothing is done where the user has options of this kind,
+    or where others could write into the folder: a JVM runs what it maps. ``conf`` are the settings that Spark
+    is started with.
     """
     said = " ".join(environment.get(name, "") for name in _OF_JVM)
     if not _SHARES.search(java.says) or any(option in said for option in _USER_SAYS):
@@ -90,13 +91,12 @@ def kept_classes(
     if folder is None:
         return []
     file = folder / f"spark-{blake2b(_identity(java).encode(), digest_size=8).hexdigest()}.jsa"
-    if _is_whole(file):
-        with suppress(OSError):
-            os.utime(file)
+    can_make = makes and _can_keep(environment, conf, said, folder)
+    if _is_whole(file) and not (can_make and _is_old(file)):
         return [f"-XX:SharedArchiveFile={file}", _IF_WHOLE, *_SILENT]
-    if not makes or not _can_keep(environment, conf, said, folder):
+    if not can_make:
         return []
-    _remove_unused(folder)
+    _remove_old(folder)
     return [f"-XX:ArchiveClassesAtExit={file}", *_SILENT]
 
 
@@ -150,8 +150,16 @@ def _is_whole(file: Path) -> bool:
         return False
 
 
-def _remove_unused(folder: Path) -> None:
+def _is_old(file: Path) -> bool:
+    """Whether a file was written more than a month ago; not if it is gone by now."""
+    try:
+        return file.stat().st_mtime < time.time() - _OLD_S
+    except OSError:
+        return False
+
+
+def _remove_old(folder: Path) -> None:
     for file in folder.glob("spark-*.jsa"):
         with suppress(OSError):
-            if file.stat().st_mtime < time.time() - _UNUSED_S:
+            if _is_old(file):
                 file.unlink()

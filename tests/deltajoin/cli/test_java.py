@@ -77,7 +77,20 @@ def test_classes_are_kept_once_and_used_from_then_on(tmp_path: Path) -> None:
     assert kept_classes(other, environment, makes=False) == []
 
 
-def test_classes_that_were_not_used_for_long_are_removed_when_others_are_kept(tmp_path: Path) -> None:
+def test_classes_that_a_jvm_may_no_longer_be_able_to_use_are_kept_again_after_a_month(tmp_path: Path) -> None:
+    """It would not say so. One that cannot keep its own takes what there is."""
+    environment = {"XDG_CACHE_HOME": str(tmp_path)}
+    making, *_ = kept_classes(JAVA, environment, makes=True)
+    file = Path(making.partition("=")[2])
+    for days, found in ((29, "SharedArchiveFile"), (31, "ArchiveClassesAtExit")):
+        file.write_bytes(b"\xf0\x0b\xab\xa2")
+        for makes, expected in ((False, "SharedArchiveFile"), (True, found)):
+            os.utime(file, (time.time() - days * 86400,) * 2)
+            assert kept_classes(JAVA, environment, makes=makes)[0] == f"-XX:{expected}={file}"
+    assert not file.exists()
+
+
+def test_classes_that_were_kept_long_ago_are_removed_when_others_are_kept(tmp_path: Path) -> None:
     environment = {"XDG_CACHE_HOME": str(tmp_path)}
     folder = Path(kept_classes(JAVA, environment, makes=True)[0].partition("=")[2]).parent
     for name, days in (("spark-1.jsa", 31), ("spark-2.jsa", 29), ("other", 31)):
@@ -145,7 +158,7 @@ def test_a_session_in_a_terminal_keeps_the_classes_that_the_next_command_starts_
     catalog.table("words").write(pa.table({"id": [1, 2], "word": ["a", "b"]}))
     log, cache = tmp_path / "log", tmp_path / "cache"
     environment = {**os.environ, "XDG_CACHE_HOME": str(cache), "SPARK_SUBMIT_OPTS": ""}
-    statement = f"{sys.executable} -m deltajoin.cli sql -w {tmp_path}/w -e 'SELECT max(word) AS m FROM words'"
+    statement = f"{sys.executable} -m deltajoin sql -w {tmp_path}/w -e 'SELECT max(word) AS m FROM words'"
     # the shell stays, as that of a terminal does, until the JVM has written its classes
     wait = "while ps axww -o args | grep -q '[A]rchiveClassesAtExit'; do sleep 0.2; done"
     terminal = ["script", "-qec", f"{statement}; {wait}", "/dev/null"]
