@@ -28,7 +28,7 @@ def on_a_terminal(folder: Path, *arguments: str) -> tuple[subprocess.Popen[bytes
     """
     screen, terminal = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "deltajoin.cli", *arguments],
+        [sys.executable, "-m", "deltajoin", *arguments],
         env=environment(forked=False) | {"HOME": str(folder), "XDG_CONFIG_HOME": str(folder / "config")},
         preexec_fn=lambda: os.login_tty(terminal),
         close_fds=False,
@@ -78,7 +78,7 @@ def test_the_prompt_is_back_after_a_batch_and_a_stream_were_cancelled(
 
 INTERRUPTED_IMPORT = """
 import os, signal, sys
-import deltajoin_command
+from runpy import run_module
 
 class CtrlC:
     def find_spec(self, name, *_):
@@ -86,7 +86,7 @@ class CtrlC:
             os.kill(os.getpid(), signal.SIGINT)
 
 sys.meta_path.insert(0, CtrlC())
-deltajoin_command.main()
+run_module("deltajoin", run_name="__main__")
 """
 
 

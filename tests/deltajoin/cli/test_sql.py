@@ -36,7 +36,7 @@ def environment(*, forked: bool = True) -> dict[str, str]:
 
 def started(*arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "deltajoin.cli", *arguments],
+        [sys.executable, "-m", "deltajoin", *arguments],
         env=environment(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -151,7 +151,7 @@ def test_a_job_without_a_stream_is_refused(tmp_path: Path) -> None:
 def test_the_prompt_carries_out_what_is_typed_and_survives_errors(tmp_path: Path) -> None:
     screen, terminal = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "deltajoin.cli", "sql", "-w", str(tmp_path)],
+        [sys.executable, "-m", "deltajoin", "sql", "-w", str(tmp_path)],
         env=environment() | {"HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / "config")},
         stdin=terminal,
         stdout=terminal,

@@ -147,7 +147,7 @@ def test_the_command_tells_that_its_port_is_taken(warehouse: str) -> None:
 
 
 def test_the_command_serves_until_it_is_interrupted(warehouse: str) -> None:
-    command = [sys.executable, "-m", "deltajoin.cli", "ui", "-w", warehouse, "--port", "0"]
+    command = [sys.executable, "-m", "deltajoin", "ui", "-w", warehouse, "--port", "0"]
     with subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
