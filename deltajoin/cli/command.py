@@ -64,6 +64,11 @@ def table_of(warehouse: str, name: str) -> Table:
     return Catalog(warehouse).table(name)
 
 
+def has_terminal() -> bool:
+    """Whether someone can type: standard input may be a file or a pipe, or closed, as some services do."""
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
 _ENDLESS: Final = 100_000
 """Characters of a line in a file or a pipe: what reads them can cut them itself."""
 

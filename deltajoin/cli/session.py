@@ -17,7 +17,7 @@ from rich.console import Console, Group
 from rich.live import Live as LiveView
 from rich.text import Text
 
-from deltajoin.cli.command import Output
+from deltajoin.cli.command import Output, has_terminal
 from deltajoin.cli.java import checked_java, kept_classes
 from upsert import Catalog
 from upsert.catalog.results import (
@@ -145,7 +145,7 @@ class Session:
         PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # its workers run this, not sys.executable
         java = checked_java(os.environ)
-        classes = kept_classes(java, os.environ, self._conf, makes=sys.stdin.isatty())
+        classes = kept_classes(java, os.environ, self._conf, makes=has_terminal())
         given = self._conf if self._master is None else {"spark.master": self._master} | self._conf
         builder = SparkSession.builder
         with Console(stderr=True).status("starting Spark …"), _jvm_options(self._conf, classes):

@@ -29,6 +29,7 @@ from deltajoin.cli.command import (
     Output,
     Warehouse,
     errors_printed,
+    has_terminal,
     print_error,
 )
 from deltajoin.cli.jobs import follow, kept, tell_restart
@@ -138,7 +139,7 @@ def sql(
             raise ConfigurationError("sql: either a file or -e says what to do, got both; leave one out")
         session = Session(warehouse, output, conf or (), master, rows=rows, params=params or ())
         with ThreadPoolExecutor(1, "statement") as thread, closing(session):
-            if file is None and execute is None and sys.stdin.isatty():
+            if file is None and execute is None and has_terminal():
                 _converse(session, thread, trace=trace)
             else:
                 _run_and_follow(execute if execute is not None else _read(file), session, thread, output)
@@ -248,6 +249,11 @@ def _converse(session: Session, thread: ThreadPoolExecutor, *, trace: bool) -> N
 
 def _read(file: Path | None) -> str:
     if file is None:
+        if sys.stdin is None:
+            raise ConfigurationError(
+                "sql: statements must come from a file, from -e or through standard input, which is closed; "
+                "give a file or -e"
+            )
         return sys.stdin.read()
     try:
         return file.read_text(encoding="utf-8")

@@ -140,6 +140,25 @@ def test_a_jvm_that_cannot_start_is_one_line_with_its_reason() -> None:
     assert "Spark's JVM must start, it ended with 'Invalid maximum heap size: -Xmx1x'" in told
 
 
+def test_standard_input_may_be_closed(tmp_path: Path) -> None:
+    """Python has none then: a query ended with the trace of an AttributeError."""
+
+    def told(*arguments: str) -> tuple[int, str, str]:
+        command = ["sh", "-c", 'exec "$@" <&-', "sh", sys.executable, "-m", "deltajoin.cli", "sql"]
+        done = subprocess.run(
+            [*command, "-w", str(tmp_path), *arguments],
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=180,
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    assert told("--json", "-e", "SELECT 7 AS n")[:2] == (0, '{"n": 7}\n')
+    code, _, errors = told()
+    assert (code, "through standard input, which is closed; give a file or -e" in errors) == (1, True)
+
+
 def test_a_job_without_a_stream_is_refused(tmp_path: Path) -> None:
     job = tmp_path / "job.sql"
     job.write_text("SHOW TABLES")
