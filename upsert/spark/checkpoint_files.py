@@ -11,8 +11,8 @@ import os
 import re
 from contextlib import suppress
 from typing import Final
-from urllib.parse import unquote, urlsplit
 
+_LOCATION: Final = re.compile(r"(?s)(?P<scheme>[^/:]+):(?://(?P<host>[^/]*))?(?P<path>.*)")
 _FIRST_LINE: Final = re.compile(r"v[1-9][0-9]*")
 
 
@@ -53,13 +53,15 @@ def damage_in(checkpoint: str) -> str | None:
 def local_folder(location: str) -> str | None:
     """The folder that a checkpoint's location names, if that may be on the local disk.
 
-    >>> local_folder("file:///data/my%20query"), local_folder("/data/c"), local_folder("s3a://bucket/c")
-    ('/data/my query', '/data/c', None)
+    What is behind ``file:`` is a path as it is, no URL: so Hadoop reads it.
+
+    >>> local_folder("file:///data/50%20#1"), local_folder("/data/c"), local_folder("s3a://bucket/c")
+    ('/data/50%20#1', '/data/c', None)
     """
-    parts = urlsplit(location)
-    if not parts.scheme:
+    found = _LOCATION.fullmatch(location)
+    if found is None:
         return location
-    return unquote(parts.path) if parts.scheme == "file" and parts.netloc in ("", "localhost") else None
+    return found["path"] if found["scheme"] == "file" and found["host"] in (None, "", "localhost") else None
 
 
 def _numbers(folder: str) -> set[int]:

@@ -16,6 +16,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tests.helpers import wait_until
 from upsert.errors import MissingStateError, StorageError
+from upsert.spark.checkpoint_files import local_folder
 from upsert.spark.java import java_of
 from upsert.spark.query_writer import QueryWriter
 
@@ -132,3 +133,16 @@ def test_a_damaged_log_of_a_checkpoint_is_told_with_its_file(spark: SparkSession
         shutil.rmtree(checkpoint)
         shutil.move(whole, checkpoint)
     run()
+
+
+@pytest.mark.parametrize("name", ["a%20b", "a#b", "a?b", "a b"])
+def test_the_folder_of_a_checkpoint_is_the_one_that_spark_takes(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    """Read as a URL, ``file:///c/run#2`` was the folder of another query, and its damage told of this one."""
+    location = f"file://{tmp_path}/{name}"
+    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+    QueryWriter(rows).option("checkpointLocation", location).foreachBatch(lambda *_: None).start().stop()
+    folder = local_folder(location)
+    assert folder is not None
+    assert (Path(folder) / "metadata").is_file()
