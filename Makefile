@@ -60,10 +60,10 @@ install: $(STAMP)  ## make .venv and install everything into it (SPARK=4.2: and 
 $(CLASSES): $(STAMP) scripts/class_archive.py
 	@$(WITH_JAVA) $(PY) scripts/class_archive.py $@
 
-demo: $(STAMP)  ## join the flights of 2013 with all else while it changes (ROWS=20000 for a short run)
+demo: $(CLASSES)  ## join the flights of 2013 with all else while it changes (ROWS=20000 for a short run)
 	@$(WITH_JAVA) $(PY) -m examples.flights $(if $(ROWS),--rows $(ROWS))
 
-demo-kafka: $(STAMP)  ## carry them through Kafka: Debezium records to upsert topics, exactly once (ROWS=20000)
+demo-kafka: $(CLASSES)  ## carry them through Kafka: Debezium records to upsert topics, exactly once (ROWS=20000)
 	@$(WITH_JAVA) $(PY) -m examples.flights --kafka $(if $(ROWS),--rows $(ROWS))
 
 test: $(CLASSES)  ## all tests that a change must pass (PYTEST_ARGS=… is passed on, WORKERS=0: one after the other)
