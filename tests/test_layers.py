@@ -128,10 +128,10 @@ def test_every_module_says_what_it_is_for() -> None:
     assert [source for source in SOURCES if not ast.get_docstring(tree(source))] == []
 
 
-def test_looking_a_format_up_loads_no_pandas() -> None:
+def test_looking_a_format_up_and_planning_load_no_pandas() -> None:
     """Spark starts a process for each such question, and pandas is half of what that would load."""
     code = (
-        "import sys, upsert.managed.datasource, upsert.kafka.source, deltajoin.spark.source;"
+        "import sys, upsert.managed.datasource, upsert.kafka.source, deltajoin.spark.source, planner;"
         "sys.exit('pandas' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -29,7 +29,7 @@ from collections.abc import Callable, Mapping
 from datetime import date
 from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from enum import StrEnum
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any, Final
 
 import numpy as np
@@ -491,7 +491,7 @@ def _float_texts(column: pa.Array) -> pa.Array:
         return texts
     is_finite = pc.is_finite(column)
     is_scientific = pc.and_(pc.invert(is_plain), is_finite).fill_null(False)
-    scientific = _scientific(texts.filter(is_scientific), _TINY[column.type])
+    scientific = _scientific(texts.filter(is_scientific), _tiny(column.type))
     texts = pc.replace_with_mask(texts, is_scientific, scientific)
     if pc.all(is_finite).as_py() is not False:
         return texts
@@ -507,13 +507,15 @@ _LARGEST: Final = 1e7
 _DECIMAL: Final = r"^(?P<sign>-?)(?P<whole>[0-9]+)(?:[.](?P<part>[0-9]+))?(?:e(?P<power>[+-]?[0-9]+))?$"
 
 
-def _tiny(type_: pa.DataType, smallest: float) -> dict[str, str]:
+@cache
+def _tiny(type_: pa.DataType) -> dict[str, str]:
     """Texts of Arrow that Java writes with another first digit, and how.
 
     Both write the shortest decimal that reads back as the number, but Java's (since 19 without exceptions)
     has two digits at least, and is the nearest of those. That is another one among the first hundred numbers
     above zero alone, where neighbours are far apart.
     """
+    smallest = 2.0 ** (-1074 if pa.types.is_float64(type_) else -149)
     sizes = [number * smallest for number in range(1, 101)]
     found: dict[str, str] = {}
     for size, text in zip(sizes, pa.array(sizes, type_).cast(pa.string()).to_pylist(), strict=True):
@@ -523,9 +525,6 @@ def _tiny(type_: pa.DataType, smallest: float) -> dict[str, str]:
         for sign in ("", "-"):
             found[f"{sign}{text}"] = f"{sign}{digits}E{int(exponent)}"
     return found
-
-
-_TINY: Final = {pa.float64(): _tiny(pa.float64(), 2.0**-1074), pa.float32(): _tiny(pa.float32(), 2.0**-149)}
 
 
 def _scientific(texts: pa.Array, tiny: Mapping[str, str]) -> pa.Array:
