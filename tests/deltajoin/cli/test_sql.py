@@ -144,7 +144,7 @@ def test_standard_input_may_be_closed(tmp_path: Path) -> None:
     """Python has none then: a query ended with the trace of an AttributeError."""
 
     def told(*arguments: str) -> tuple[int, str, str]:
-        command = ["sh", "-c", 'exec "$@" <&-', "sh", sys.executable, "-m", "deltajoin.cli", "sql"]
+        command = ["sh", "-c", 'exec "$@" <&-', "sh", sys.executable, "-m", "deltajoin", "sql"]
         done = subprocess.run(
             [*command, "-w", str(tmp_path), *arguments],
             env=environment(),
