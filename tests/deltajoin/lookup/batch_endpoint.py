@@ -58,7 +58,7 @@ class BatchEndpoint:
         self._send("PUT", f"/tables/{table}?keys={','.join(keys)}", sink.getvalue().to_pybytes())
 
     def behave(self, **behaviour: Any) -> None:
-        """How to answer from now on; see `Server.behaviour`."""
+        """How to answer from now on; see `Run.behaviour`."""
         self._send("PUT", "/behaviour", json.dumps(behaviour).encode())
 
     def seen(self) -> dict[str, Any]:
@@ -77,8 +77,8 @@ class BatchEndpoint:
         assert self._process.returncode == 0
 
 
-class Server:
-    """The other side of `BatchEndpoint`.
+class Run:
+    """Requests since a test said how they are answered; one that outlives that counts in none that follows.
 
     Attributes:
         behaviour: ``latency_s``: of each request. ``first``: ``[status, headers, body]`` of the first
@@ -87,17 +87,21 @@ class Server:
             ``last``: ``[key, n]``: a request with this key is answered after n others.
     """
 
-    def __init__(self) -> None:
-        self.tables: dict[str, tuple[list[str], dict[bytes, list[str]]]] = {}
-        self.begin({})
-
-    def begin(self, behaviour: dict[str, Any]) -> None:
+    def __init__(self, behaviour: dict[str, Any]) -> None:
         self.behaviour = behaviour
         self.requests = self.answered = self.in_flight = self.most_in_flight = 0
         self.sizes: list[int] = []
         self.asked: list[str] = []
         self.connections: set[Any] = set()
         self.headers: dict[str, str] = {}
+
+
+class Server:
+    """The other side of `BatchEndpoint`."""
+
+    def __init__(self) -> None:
+        self.tables: dict[str, tuple[list[str], dict[bytes, list[str]]]] = {}
+        self.run = Run({})
 
     async def put_table(self, request: web.Request) -> web.Response:
         rows = pa.ipc.open_stream(await request.read()).read_all()
@@ -113,53 +117,55 @@ class Server:
         return web.Response()
 
     async def put_behaviour(self, request: web.Request) -> web.Response:
-        self.begin(await request.json())
+        self.run = Run(await request.json())
         return web.Response()
 
     async def get_seen(self, _: web.Request) -> web.Response:
+        run = self.run
         return web.json_response(
             {
-                "requests": self.requests,
-                "most_in_flight": self.most_in_flight,
-                "sizes": self.sizes,
-                "asked": self.asked,
-                "connections": len(self.connections),
-                "headers": self.headers,
+                "requests": run.requests,
+                "most_in_flight": run.most_in_flight,
+                "sizes": run.sizes,
+                "asked": run.asked,
+                "connections": len(run.connections),
+                "headers": run.headers,
             }
         )
 
     async def lookup(self, request: web.Request) -> web.StreamResponse:
-        self.in_flight += 1
-        self.requests += 1
-        number = self.requests
-        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        run = self.run
+        run.in_flight += 1
+        run.requests += 1
+        number = run.requests
+        run.most_in_flight = max(run.most_in_flight, run.in_flight)
         try:
-            return await self.answer(request, number)
+            return await self.answer(request, run, number)
         finally:
-            self.in_flight -= 1
+            run.in_flight -= 1
 
-    async def answer(self, request: web.Request, number: int) -> web.StreamResponse:
+    async def answer(self, request: web.Request, run: Run, number: int) -> web.StreamResponse:
         asked = await request.json()
         keys, of_key = self.tables[request.match_info["name"]]
         assert all(list(key) == keys for key in asked["keys"])
         texts = [canonical(key) for key in asked["keys"]]
-        self.sizes.append(len(texts))
-        self.asked += [text.decode() for text in texts]
-        self.connections.add(request.transport.get_extra_info("peername") if request.transport else None)
-        self.headers = dict(request.headers)
-        await asyncio.sleep(self.behaviour.get("latency_s", 0))
-        while self.most_in_flight < self.behaviour.get("together", 0):
+        run.sizes.append(len(texts))
+        run.asked += [text.decode() for text in texts]
+        run.connections.add(request.transport.get_extra_info("peername") if request.transport else None)
+        run.headers = dict(request.headers)
+        await asyncio.sleep(run.behaviour.get("latency_s", 0))
+        while run.most_in_flight < run.behaviour.get("together", 0):
             await asyncio.sleep(0.005)
-        last, others = self.behaviour.get("last", (None, 0))
-        while last in [text.decode() for text in texts] and self.answered < others:
+        last, others = run.behaviour.get("last", (None, 0))
+        while last in [text.decode() for text in texts] and run.answered < others:
             await asyncio.sleep(0.005)
-        self.answered += 1
+        run.answered += 1
         body = f'{{"results":[{",".join("[" + ",".join(of_key.get(text, [])) + "]" for text in texts)}]}}'
         status, headers = 200, {}
-        if number <= len(self.behaviour.get("first", ())):
-            status, headers, other = self.behaviour["first"][number - 1]
+        if number <= len(run.behaviour.get("first", ())):
+            status, headers, other = run.behaviour["first"][number - 1]
             body = body if other is None else other
-        if self.behaviour.get("cut"):
+        if run.behaviour.get("cut"):
             cut = web.StreamResponse(headers={"Content-Length": str(len(body) + 10)})
             await cut.prepare(request)
             await cut.write(body.encode())
