@@ -1,5 +1,7 @@
 """Compaction of a table: when it happens, that nobody sees it, and what becomes of its failures."""
 
+import os
+import sys
 import warnings
 from pathlib import Path
 
@@ -151,6 +153,7 @@ def test_who_does_not_get_the_lock_goes_on_without(table: Table) -> None:
 
 def test_larger_merges_are_left_to_a_child_process(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background, "MAX_FOREGROUND_ROWS", 10)
+    background._children.clear()
     for number in range(3):
         table.write(rows(*range(100 * number, 100 * number + 100)))
     assert [child.wait(60) for child in background._children] == [0]
@@ -159,16 +162,25 @@ def test_larger_merges_are_left_to_a_child_process(table: Table, monkeypatch: py
 
 
 def test_a_child_process_holds_the_lock_from_its_start_to_its_end(
-    table: Table, monkeypatch: pytest.MonkeyPatch
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Commits come while it is being started, which it is here until it is told to go on."""
+    gate, python = tmp_path / "gate", tmp_path / "python"
+    os.mkfifo(gate)
+    python.write_text(f'#!/bin/sh\nread _ < "{gate}"\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
     monkeypatch.setattr(background, "MAX_FOREGROUND_ROWS", 10)
     background._children.clear()
-    for number in range(6):
-        table.write(rows(*range(100 * number, 100 * number + 100)))
-    (child,) = background._children
-    with compaction_lock(table.path, wait=False) as lock:
-        assert lock is None
-    assert child.wait(60) == 0
+    with open(gate, "r+b", buffering=0) as waited_for:
+        for number in range(6):
+            table.write(rows(*range(100 * number, 100 * number + 100)))
+        (child,) = background._children
+        with compaction_lock(table.path, wait=False) as lock:
+            assert lock is None
+        waited_for.write(b"go on\n")
+        assert child.wait(60) == 0
+    assert table.history()[-1].kind == "compact"
     with compaction_lock(table.path, wait=False) as lock:
         assert lock is not None
 
