@@ -124,9 +124,10 @@ class Server:
         self._kind = kind
 
     def __enter__(self) -> ObjectStore:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        # with the package, which the process that is moto has no need of
+        from upsert.testing.local_kafka import free_ports
+
+        (port,) = free_ports(1)
         self._folder = tempfile.mkdtemp(prefix="object-store-")
         self._process = subprocess.Popen(
             _command(self._kind, port),

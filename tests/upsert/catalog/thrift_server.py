@@ -1,7 +1,6 @@
 """A Thrift server over exposed tables, and its client; the argument is a folder. Prints what that saw."""
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ import pyspark
 from pyspark.sql import SparkSession
 
 from upsert import Catalog
+from upsert.testing.local_kafka import free_ports
 
 STATEMENTS = (
     "SELECT id, size FROM pears ORDER BY id",
@@ -19,8 +19,7 @@ STATEMENTS = (
 
 
 def main(folder: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     settings = {
         "spark.sql.hive.thriftServer.singleSession": "true",
         "spark.hadoop.hive.server2.thrift.port": str(port),

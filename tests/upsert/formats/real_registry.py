@@ -13,10 +13,11 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from socket import socket
 from typing import Final
 
 import pyspark
+
+from upsert.testing.local_kafka import free_ports
 
 VARIABLE: Final = "UPSERT_SCHEMA_REGISTRY"
 """Environment variable with the URL of a registry that runs already."""
@@ -40,9 +41,7 @@ def real_registry() -> Iterator[str]:
     if VARIABLE in os.environ:
         yield os.environ[VARIABLE]
         return
-    with socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     with tempfile.TemporaryDirectory() as scratch, open(Path(scratch) / "log", "wb") as log:
         process = subprocess.Popen(
             ["java", "-Xmx384m", "-XX:+UseSerialGC", "-jar", str(_runner())],
