@@ -1,6 +1,7 @@
 """Fixtures of all tests and doctests: one Spark session and one Kafka a run, and how many random examples."""
 
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,10 @@ from upsert.testing import LocalKafka
 # Tests kill processes, and what a process has written outlives it. Only a power failure takes what was not
 # synced, and waiting for the disk was most of the time of many tests. A test of what is synced has its own.
 os.fsync = lambda _: None
+
+# A shell that starts the tests in its background has them ignore Ctrl-C, and all that they start with them.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 os.environ["SPARK_SUBMIT_OPTS"] = JVM_OPTIONS
 os.environ["KAFKA_OPTS"] = "-XX:TieredStopAtLevel=1"  # a broker of tests is not worth optimizing either

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -41,16 +40,7 @@ def test_small_demo_survives_its_crash_and_ends_without_a_difference(tmp_path: P
     assert processes_that_mention(str(warehouse)) == []
 
 
-@pytest.fixture
-def interruptible_children() -> Iterator[None]:
-    """A test run in the background ignores SIGINT, and its children would inherit that."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.spark
-@pytest.mark.usefixtures("interruptible_children")
 def test_interrupt_ends_all_processes_and_removes_the_tables(tmp_path: Path) -> None:
     with subprocess.Popen(
         [*COMMAND, "--rows", "3000"],
