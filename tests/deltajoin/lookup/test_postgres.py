@@ -13,6 +13,7 @@ from deltajoin.errors import LookupFailedError, LookupUnavailableError
 from deltajoin.lookup import LookupSource, PostgresLookup, RequestLimits
 from deltajoin.lookup.batch import Lookups
 from deltajoin.lookup.contract import SCALAR_VALUES, LookupContract, ask, found, pairs
+from tests.helpers import wait_until
 from tests.local_postgres import PASSWORD, LocalPostgres
 from upsert.errors import ConfigurationError, SchemaError
 
@@ -189,9 +190,12 @@ def test_a_server_that_was_restarted_is_connected_to_again(postgres: LocalPostgr
 
 
 def test_connections_end_with_the_client(postgres: LocalPostgres) -> None:
-    found_before = postgres.connections()
-    ask(lookup(postgres, postgres.table(USERS, ["id"])), USERS.select(["id"]))
-    assert found_before == postgres.connections() == 0
+    wait_until(lambda: postgres.connections() == 0)
+    lookups = Lookups(lookup(postgres, postgres.table(USERS, ["id"])))
+    lookups.answer(USERS.select(["id"]))
+    assert postgres.connections() == 1
+    lookups.close()
+    wait_until(lambda: postgres.connections() == 0)  # the server hears of it a moment later
 
 
 # arguments

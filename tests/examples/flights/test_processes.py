@@ -49,10 +49,10 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Ch
 def is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+        # a killed orphan may wait for its new parent to collect it
+        return not Path("/proc/self").exists() or Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except (ProcessLookupError, FileNotFoundError):  # also when it is collected in between
         return False
-    # a killed orphan may wait for its new parent to collect it
-    return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z" if Path("/proc").exists() else True
 
 
 def test_a_child_is_told_and_heard_and_ends_when_its_stdin_does(start: Callable[[str], Child]) -> None:

@@ -29,7 +29,7 @@ def member_of(connection: Connection, group: str, topic: str) -> Iterator[None]:
     )
     joined: list[object] = []
     consumer.subscribe([topic], on_assign=lambda _, partitions: joined.extend(partitions))
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not joined:
         assert time.monotonic() < deadline
         consumer.poll(0.1)
@@ -80,7 +80,7 @@ def test_commit_into_a_group_that_others_have_joined_is_logged_and_tried_again(
     with caplog.at_level(logging.WARNING, "upsert.kafka"), member_of(connection, group, topic):
         assert not commits.commit({place: 5})
         assert not commits.commit({place: 5})
-    (record,) = caplog.records
+    (record,) = (one for one in caplog.records if one.name == "upsert.kafka")  # and what the library says
     assert record.getMessage().startswith(
         f"words: its offsets should be committed to the consumer group {group!r}"
     )
