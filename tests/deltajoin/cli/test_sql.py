@@ -23,7 +23,7 @@ from upsert.catalog.script import split_statements
 
 pytestmark = pytest.mark.spark
 
-SILENT_S = 100
+SILENT_S = 300
 """A command that prints nothing for so long hangs, on any machine."""
 FLAGS = ("--conf", "spark.driver.bindAddress=127.0.0.1", "--conf", "spark.sql.shuffle.partitions=1")
 
@@ -47,7 +47,7 @@ def started(*arguments: str) -> subprocess.Popen[str]:
 
 def run(*arguments: str, given: str = "") -> tuple[int, str, str]:
     process = started(*arguments)
-    out, errors = process.communicate(given, timeout=180)
+    out, errors = process.communicate(given, timeout=600)
     return process.returncode, out, errors
 
 

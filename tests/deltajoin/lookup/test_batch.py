@@ -95,7 +95,7 @@ def test_batches_that_were_started_are_in_flight_together() -> None:
     def meet(own: str, other: str) -> Recording:
         async def does(keys: pa.Table) -> Answer:
             arrived[own].set()
-            assert await asyncio.to_thread(arrived[other].wait, 30)
+            assert await asyncio.to_thread(arrived[other].wait, 120)
             return echo(keys)
 
         return Recording(does)

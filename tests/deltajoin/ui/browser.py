@@ -15,7 +15,7 @@ from aiohttp import ClientSession, ClientWebSocketResponse, WSMsgType
 
 from tests.helpers import REPOSITORY
 
-PATIENCE_S: Final = 30.0
+PATIENCE_S: Final = 120.0
 
 _FLAGS: Final = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run")
 

@@ -277,7 +277,7 @@ def add_partition(connection: Connection, topic: str) -> None:
     library = pytest.importorskip("confluent_kafka.admin")
     client = library.AdminClient({"bootstrap.servers": connection.bootstrap_servers})
     client.create_partitions([library.NewPartitions(topic, 2)])[topic].result()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while admin.topics(connection, [topic])[topic].partitions != 2:
         assert time.monotonic() < deadline
 

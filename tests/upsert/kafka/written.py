@@ -18,7 +18,7 @@ def records_in(connection: Connection, topic: str, count: int) -> list[Record]:
 
     Kafka shows a transaction a moment after it has confirmed it, so the right number is waited for.
     """
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while len(found := _all_records(connection, topic)) < count and time.monotonic() < deadline:
         time.sleep(0.02)
     assert len(found) == count, [(r["key"], r["value"]) for r in found]

@@ -59,7 +59,7 @@ CREATE = (
 
 def wait_for_retention(connection: Connection, topic: str, expected: str) -> None:
     """A broker shows a changed setting a moment after it was accepted."""
-    given_up = time.monotonic() + 30
+    given_up = time.monotonic() + 60
     while (shown := settings(connection, topic)["retention.ms"]) != expected:
         assert time.monotonic() < given_up, shown
 

@@ -43,7 +43,7 @@ def end_of(connection: Connection, topic: str) -> int:
 
 def wait_for_end(connection: Connection, topic: str, end: int) -> int:
     """Kafka shows a transaction a moment after it has confirmed it."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while (found := end_of(connection, topic)) < end:
         assert time.monotonic() < deadline
     assert found == end

@@ -129,7 +129,7 @@ def test_a_reader_that_is_interrupted_as_messages_come_can_be_closed(
 
     monkeypatch.setitem(calls, "consume_batch_queue", interrupted)
     threading.Thread(target=read, daemon=True).start()
-    assert ended.wait(20)
+    assert ended.wait(120)
 
 
 def test_a_reader_without_a_group_is_refused() -> None:

@@ -123,7 +123,7 @@ get_ipython().display_pub.register_hook(shown)
 table.watch(every=0.02)
 """
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
-    NotebookClient(notebook, timeout=60, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
     (output,) = notebook.cells[0].outputs
     assert output.output_type == "display_data"
     assert "&lt;bob&gt;" in output.data["text/html"]
