@@ -1,4 +1,7 @@
-"""The demo as its user starts it: small, through its crash, to an empty difference."""
+"""The demo as its user starts it: small, through its crash, to an empty difference.
+
+It leaves no process behind; one that it has killed may take a moment to be gone.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import processes_that_mention
+from tests.helpers import processes_that_mention, wait_until
 from upsert import Catalog
 
 ROOT = Path(__file__).parents[3]
@@ -37,7 +40,7 @@ def test_small_demo_survives_its_crash_and_ends_without_a_difference(tmp_path: P
         *sorted(Catalog(warehouse).tables()),
     ]
     assert not (warehouse / ".demo" / "scratch").exists()
-    assert processes_that_mention(str(warehouse)) == []
+    wait_until(lambda: not processes_that_mention(str(warehouse)))
 
 
 @pytest.mark.spark
@@ -56,7 +59,7 @@ def test_interrupt_ends_all_processes_and_removes_the_tables(tmp_path: Path) -> 
         rest = demo.stdout.read()
     assert demo.returncode == 130
     assert "interrupted; all processes have ended" in rest
-    assert processes_that_mention(str(tmp_path)) == []
+    wait_until(lambda: not processes_that_mention(str(tmp_path)))
     assert list(tmp_path.glob("deltajoin-demo-*")) == []
 
 
@@ -68,7 +71,7 @@ def test_an_error_of_the_driver_is_shown_and_ends_everything(tmp_path: Path) -> 
     assert ended.returncode == 1
     assert "'driver-1' must run to its end; it stopped with exit code 1" in ended.stderr
     assert "java" in ended.stderr
-    assert processes_that_mention(str(tmp_path)) == []
+    wait_until(lambda: not processes_that_mention(str(tmp_path)))
     assert list(tmp_path.glob("deltajoin-demo-*")) == []
 
 
