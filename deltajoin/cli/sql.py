@@ -122,6 +122,9 @@ def sql(
         str | None,
         typer.Option("--execute", "-e", help="Statements, ended by semicolons.", show_default=False),
     ] = None,
+    script: Annotated[
+        Path | None, typer.Option("--file", "-f", help="The same as FILE.", show_default=False)
+    ] = None,
     warehouse: Warehouse = HERE,
     rows: Annotated[int, typer.Option(min=1, help="Rows of a query that a table shows.")] = SHOWN_ROWS,
     params: Params = None,
@@ -135,8 +138,9 @@ def sql(
     Streaming statements run until they end or are interrupted.
     """
     with errors_printed(as_json=as_json, trace=trace) as output:
-        if file is not None and execute is not None:
-            raise ConfigurationError("sql: either a file or -e says what to do, got both; leave one out")
+        if sum(given is not None for given in (file, script, execute)) > 1:
+            raise ConfigurationError("sql: one file or -e says what to do, got several of them; leave one")
+        file = file or script
         session = Session(warehouse, output, conf or (), master, rows=rows, params=params or ())
         with ThreadPoolExecutor(1, "statement") as thread, closing(session):
             if file is None and execute is None and has_terminal():

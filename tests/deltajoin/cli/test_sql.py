@@ -51,6 +51,16 @@ def run(*arguments: str, given: str = "") -> tuple[int, str, str]:
     return process.returncode, out, errors
 
 
+def test_a_file_is_an_argument_or_an_option(tmp_path: Path) -> None:
+    file = tmp_path / "tables.sql"
+    file.write_text("SHOW TABLES;")
+    where = ("sql", "-w", str(tmp_path / "warehouse"), "--json")
+    given = [run(*where, *source) for source in ([str(file)], ["-f", str(file)], ["--file", str(file)])]
+    assert given == [(0, "", "")] * 3
+    code, _, errors = run(*where, str(file), "-f", str(file))
+    assert (code, "one file or -e says what to do, got several of them; leave one" in errors) == (1, True)
+
+
 def test_definitions_need_no_spark_and_may_come_through_a_pipe(tmp_path: Path) -> None:
     script = """
         CREATE TABLE words (id BIGINT, word STRING COMMENT 'a; word', PRIMARY KEY (id) NOT ENFORCED);
