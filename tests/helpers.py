@@ -29,7 +29,7 @@ CLASSES = Path(sys.prefix) / "spark-classes.jsa"
 """Spark's classes as `make test` keeps them, see scripts/class_archive.py; other runs may do without."""
 
 
-def wait_until(is_true: Callable[[], object], seconds: float = 60) -> None:
+def wait_until(is_true: Callable[[], object], seconds: float = 120) -> None:
     """Wait for another thread or process, up to a limit that only a broken one reaches."""
     deadline = time.monotonic() + seconds
     while not is_true():
