@@ -34,7 +34,7 @@ def while_away(broker: LocalKafka, work: Callable[[], None]) -> None:
     worker = threading.Thread(target=work, daemon=True)
     worker.start()
     broker.restart()
-    worker.join(timeout=100)
+    worker.join(timeout=300)
     assert not worker.is_alive()
 
 
