@@ -9,8 +9,8 @@ own, and what one key did in between is folded to one change.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -53,6 +53,8 @@ from upsert.store.rows.merge import (
 )
 from upsert.store.version import MAX_HASH, Step, Version, step_between
 
+_T = TypeVar("_T")
+
 
 def changes(
     table: PinnedTable,
@@ -92,7 +94,9 @@ def changes_between(
     partitions that never do are not opened.
 
     Returns:
-        The columns, then ``_row_kind``. Rows are in no particular order but for the two halves of an update.
+        The columns, then ``_row_kind``; ``-U`` just before its ``+U``. The same step has the same order each
+        time, also when the table was compacted or commits have expired in between: a task of Spark may run
+        again.
     """
     step = step_between(start, end)
     names = _checked(table.layout, columns)
@@ -204,7 +208,12 @@ def _by_partition(files: Sequence[TouchedFile]) -> Iterable[list[TouchedFile]]:
     found: dict[Partition, list[TouchedFile]] = defaultdict(list)
     for file in files:
         found[file.entry.partition].append(file)
-    return found.values()
+    return _in_order(found)
+
+
+def _in_order(found: Mapping[Partition, _T]) -> Iterable[_T]:
+    """What was found of partitions, in their order: that of files differs once commits have expired."""
+    return (found[partition] for partition in sorted(found, key=repr))
 
 
 def _bytes_of(files: Sequence[TouchedFile]) -> int:
@@ -230,7 +239,7 @@ def _shared_runs(
     for (file, limits), chosen in zip(files, shared.of_files, strict=True):
         if len(chosen):
             runs[file.entry.partition].append(_run(table, file, chosen, limits, stored))
-    return [(of_partition, shared.are_new) for of_partition in runs.values()]
+    return [(of_partition, shared.are_new) for of_partition in _in_order(runs)]
 
 
 def _run(
