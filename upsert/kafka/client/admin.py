@@ -406,6 +406,8 @@ class GroupCommits:
         >>> connection = Connection({"bootstrap.servers": kafka.bootstrap_servers})
         >>> create_topic(connection, "commits-example", partitions=1)
         >>> place = TopicPartition("commits-example", 0)
+        >>> group_offsets(connection, "watched", [place])
+        {}
         >>> GroupCommits(connection, "watched", of="words").commit({place: 3})
         True
         >>> group_offsets(connection, "watched", [place])[place]

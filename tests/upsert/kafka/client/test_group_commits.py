@@ -17,8 +17,11 @@ NewTopic = Callable[..., str]
 
 
 @pytest.fixture
-def group() -> str:
-    return f"group-{uuid.uuid4().hex[:12]}"
+def group(connection: Connection, new_topic: NewTopic) -> str:
+    """One that the broker knows: for its first one it makes a topic, longer than a commit is waited for."""
+    name = f"group-{uuid.uuid4().hex[:12]}"
+    assert group_offsets(connection, name, [TopicPartition(new_topic(), 0)]) == {}
+    return name
 
 
 @contextmanager
