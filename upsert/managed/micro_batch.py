@@ -38,6 +38,7 @@ from upsert.materializer.micro_batch import by_bucket
 from upsert.spark.formats import FORMAT, known_format
 from upsert.spark.planned_batch import PlannedBatch, QueryInArrow, ReadForArrow, RowByRow
 from upsert.spark.query_writer import QueryWriter
+from upsert.spark.settings import set_for_now
 from upsert.spark.task import query_of_micro_batch
 from upsert.store.commit.staging import StagedFiles
 from upsert.store.rows.computed import Chosen, InArrow, NotInArrowError
@@ -55,6 +56,14 @@ FEW_BYTES: Final = 64 << 20
 
 FOLDED_BUCKETS: Final = 4
 """Up to so many a stream's commit folds itself; a shuffle would take longer: docs/decisions/0023."""
+
+_BLOBS_MAY_DIFFER: Final = {
+    f"spark.sql.shuffle.orderIndependentChecksum.{name}": "false"
+    for name in ("enabled", "enableFullRetryOnMismatch")
+}
+"""For jobs in which blobs alone are shuffled. A task that runs again gives each bucket the same rows, but may
+cut and order them otherwise: then Spark would take it for one of other rows, and fail the job where some
+tasks have read its first blobs. See docs/decisions/0109."""
 
 POINTS: Final = ("step.after-stage", "step.after-publish")
 """Points of ``upsert.failpoints`` at which a test can kill the driver."""
@@ -246,12 +255,13 @@ class WriteStep:
             NotInArrowError: Spark has to compute the rows; nothing of them is staged.
         """
         given, rows_of = step.given, MadeRows(step.rows_of, made)
-        if self.bucket is None or buckets <= FOLDED_BUCKETS:
-            told = staged_by_tasks(given, self.raw, query, rows_of)
-        else:
-            tasks = self._tasks(given.sparkSession, planned, buckets)
-            blobs = blobs_by_bucket(given, self.own, rows_of, tasks)
-            told = staged_by_tasks(blobs, self.own, query, RowsOfCut(made))
+        with set_for_now(given.sparkSession, _BLOBS_MAY_DIFFER):
+            if self.bucket is None or buckets <= FOLDED_BUCKETS:
+                told = staged_by_tasks(given, self.raw, query, rows_of)
+            else:
+                tasks = self._tasks(given.sparkSession, planned, buckets)
+                blobs = blobs_by_bucket(given, self.own, rows_of, tasks)
+                told = staged_by_tasks(blobs, self.own, query, RowsOfCut(made))
         try:
             planned.tell(given.sparkSession, made.observed(made.merged(told.figures)))
             planned.note_rows(told.rows)

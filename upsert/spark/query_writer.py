@@ -16,7 +16,7 @@ from upsert.errors import StorageError, bad_checkpoint
 from upsert.spark.checkpoint_files import damage_in, local_folder
 from upsert.spark.connect import is_connect
 from upsert.spark.queries import is_being_stopped
-from upsert.spark.settings import CHECKPOINT_FILES, OF_A_LOCAL_DISK, has_setting, is_local
+from upsert.spark.settings import CHECKPOINT_FILES, OF_A_LOCAL_DISK, has_setting, is_local, set_for_now
 from upsert.spark.task import micro_batch_of
 
 if TYPE_CHECKING:
@@ -98,11 +98,8 @@ class QueryWriter(DataStreamWriter):
                     raise bad_checkpoint(found)
                 if not is_on_disk or has_setting(spark, CHECKPOINT_FILES):
                     return super().start(path, format, outputMode, partitionBy, queryName)
-                spark.conf.set(CHECKPOINT_FILES, OF_A_LOCAL_DISK)
-                try:
+                with set_for_now(spark, {CHECKPOINT_FILES: OF_A_LOCAL_DISK}):
                     return super().start(path, format, outputMode, partitionBy, queryName)
-                finally:
-                    spark.conf.unset(CHECKPOINT_FILES)
 
 
 _DAMAGED: Final = ("com.fasterxml.jackson.", "org.json4s.", "org.apache.hadoop.fs.ChecksumException")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
 
 from pyspark.sql import SparkSession
@@ -61,6 +62,24 @@ def copy_of(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
     for name, value in settings.items():
         own.conf.set(name, value)
     return own
+
+
+@contextmanager
+def set_for_now(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Let a session have some settings for a while, then what it had before.
+
+    >>> with set_for_now(spark, {"spark.sql.ansi.enabled": "false"}):
+    ...     spark.conf.get("spark.sql.ansi.enabled")
+    'false'
+    """
+    before = {name: spark.conf.get(name) if has_setting(spark, name) else None for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, own in before.items():
+            spark.conf.unset(name) if own is None else spark.conf.set(name, own)
 
 
 def has_setting(spark: SparkSession, key: str) -> bool:
