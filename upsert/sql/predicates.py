@@ -59,9 +59,11 @@ def comparisons(table: exp.Table, select: exp.Select) -> tuple[Comparison, ...]:
     Where there are other tables, only those that are never true of NULL: an outer join may pad the table's
     columns with NULLs.
     """
-    where = select.args.get("where")
+    where, alias = select.args.get("where"), table.args.get("alias")
     if where is None or table.args.get("sample") or table.args.get("pivots"):
         return ()
+    if alias is not None and alias.columns:
+        return ()  # a name may be that of another column
     others = bool(select.args.get("joins") or select.args.get("laterals"))
     source = select.args.get("from_")
     if source is None or (not others and source.this is not table):
@@ -281,13 +283,31 @@ def _number(text: str, type_: pa.DataType) -> int | float | Decimal | None:
         number = Decimal(text)
     except ArithmeticError:
         return None
+    if pa.types.is_decimal(type_):
+        return number if _compares_exactly(text, type_) else None
+    whole = int(number) if text.isdigit() else None
     if pa.types.is_integer(type_):
-        whole = int(number)
-        return whole if whole == number and text.isdigit() and -(1 << 63) <= whole < 1 << 63 else None
-    if pa.types.is_floating(type_):
-        return float(number)
-    digits_after_point = len(text.partition(".")[2])
-    return number if pa.types.is_decimal(type_) and digits_after_point <= type_.scale else None
+        return whole if whole is not None and whole < 1 << 63 else None
+    if type_ == pa.float32() and whole is not None and whole > _MOST_OF_FLOAT:
+        return None  # without its ANSI mode Spark makes a FLOAT of it
+    return float(number) if pa.types.is_floating(type_) else None
+
+
+_MOST_OF_FLOAT: Final = 1 << 24
+"""Each whole number up to this one is a FLOAT."""
+
+
+def _compares_exactly(text: str, type_: pa.DataType) -> bool:
+    """Whether Spark compares a literal with decimals of a type by all of their digits.
+
+    One with an exponent is a DOUBLE. For any other Spark takes a type that holds both, and rounds where that
+    would have more digits than there are.
+    """
+    before, _, behind = text.partition(".")
+    if not (before + behind).isdigit() or len(behind) > type_.scale:
+        return False
+    digits = max(len(before.lstrip("0")) or int(not behind), type_.precision - type_.scale)
+    return bool(digits + type_.scale <= types.MAX_DECIMAL_PRECISION)
 
 
 def _time(text: str, kind: Any, type_: pa.DataType, zone: str | None) -> date | datetime | time | None:

@@ -1,6 +1,7 @@
 """Queries over tables of a catalog: which tables they read, what of them, and what Spark gets to see."""
 
 from datetime import datetime
+from decimal import Decimal
 
 import pytest
 
@@ -234,7 +235,8 @@ def test_columns_that_a_query_may_need_of_a_table(text: str, columns: list[set[s
 
 
 SCHEMA = parse_columns(
-    "id BIGINT, n INT, name STRING, price DOUBLE, cost DECIMAL(10, 2), day DATE, at TIMESTAMP, ok BOOLEAN"
+    "id BIGINT, n INT, name STRING, price DOUBLE, cost DECIMAL(10, 2), day DATE, at TIMESTAMP, ok BOOLEAN, "
+    "small FLOAT, exact DECIMAL(38, 30)"
 )
 
 
@@ -251,6 +253,8 @@ def where(text: str, number: int = 0) -> list[list[object]]:
         ("name IN ('a', 'b') AND NOT id IN (1)", [["name", "in", ["a", "b"]], ["id", "not in", [1]]]),
         ("name IS NULL AND (n IS NOT NULL)", [["name", "is null", None], ["n", "is not null", None]]),
         ("ok = TRUE", [["ok", "=", True]]),
+        ("small = 16777216 AND price = 16777217", [["small", "=", 2.0**24], ["price", "=", 2.0**24 + 1]]),
+        ("cost = 12 AND exact < 12345678.5", [["cost", "=", 12], ["exact", "<", Decimal("12345678.5")]]),
     ],
 )
 def test_comparisons_with_literals_are_pushed(condition: str, expected: list[list[object]]) -> None:
@@ -267,6 +271,9 @@ def test_comparisons_with_literals_are_pushed(condition: str, expected: list[lis
         "price > 1.0",  # NaN is larger for Spark
         "price <> 1.0",
         "cost = 1.001",
+        "cost = 1e1",  # a DOUBLE
+        "small = 16777217",  # another FLOAT without ANSI mode
+        "exact = 123456789",  # of both Spark makes decimals with fewer digits behind the point
         "day = '2020-01-01'",
         "at > '2020-01-01'",
         "id = n",
@@ -289,6 +296,7 @@ def test_what_spark_may_judge_otherwise_is_not_pushed(condition: str) -> None:
         "SELECT * FROM t PIVOT (sum(n) FOR name IN ('a', 'b')) WHERE id = 1",
         "SELECT * FROM (SELECT * FROM t) WHERE id = 1",
         "SELECT id FROM t GROUP BY id HAVING id = 1",
+        "SELECT id FROM t AS x (n, id, name, price, cost, day, at, ok, small, exact) WHERE id = 1",
     ],
 )
 def test_condition_on_other_rows_than_the_tables_is_not_pushed(text: str) -> None:

@@ -12,7 +12,7 @@ from upsert.catalog.run.definitions import managed
 from upsert.catalog.run.insert import Target
 from upsert.catalog.run.jobs import needed
 from upsert.catalog.run.queries import frame
-from upsert.catalog.run.scans import columns_for, zone
+from upsert.catalog.run.scans import as_read_by, columns_for, zone
 from upsert.errors import UpsertError
 from upsert.materializer.choice import Sink, mode_of
 from upsert.sql import statements as s
@@ -61,7 +61,8 @@ def _explained(
         return str(found).splitlines(), found.warned, found.to_json()
     plan = _physical_plan(session, df).splitlines()
     query = statement.rows if isinstance(statement, s.Merge) else statement.query
-    reads = [told for one in query.references if (told := _read_of(context, session, one)) is not None]
+    references = as_read_by(session, query, query.references)
+    reads = [told for one in references if (told := _read_of(context, session, one)) is not None]
     lines = [
         f"reads {one['table']}({', '.join(one['columns'])}), about {one['rows']} rows"
         f"{', skips files without ' + one['where'] if one['where'] else ''}"

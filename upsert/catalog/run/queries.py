@@ -22,7 +22,7 @@ from upsert.catalog.create_as.create_as import TableFromQuery
 from upsert.catalog.results import Done, Frame, Live, Materialized, Result, Running
 from upsert.catalog.run import jobs
 from upsert.catalog.run.jobs import needed
-from upsert.catalog.run.scans import STATES, Scan, unstable_column
+from upsert.catalog.run.scans import STATES, Scan, as_read_by, unstable_column
 from upsert.catalog.session import DROP_ON_CANCEL, RESULT_MODE, TRIGGER
 from upsert.catalog.system_tables import split
 from upsert.errors import (
@@ -171,7 +171,7 @@ class _Reading:
     def rows(self, query: QueryText, references: Sequence[Reference], inside: tuple[str, ...]) -> DataFrame:
         """The DataFrame of a query, whose names of tables are those of the references."""
         context, spark = self.context, self.spark
-        references = _with_times_of_rows(context, query, references)
+        references = _with_times_of_rows(context, query, as_read_by(spark, query, references))
         if self.is_streaming:
             query.check_can_stream()
         names: list[str | None] = []

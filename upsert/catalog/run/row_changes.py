@@ -15,7 +15,7 @@ from upsert.catalog.run.assignments import assigned_type, default_of, default_te
 from upsert.catalog.run.definitions import changeable, fitting_partitions
 from upsert.catalog.run.jobs import SparkNeededError, active, needed
 from upsert.catalog.run.queries import frame
-from upsert.catalog.run.scans import zone
+from upsert.catalog.run.scans import reads_otherwise, zone
 from upsert.errors import CommitConflictError, ConfigurationError, SchemaError
 from upsert.managed import frames
 from upsert.options import boolean
@@ -30,6 +30,7 @@ from upsert.types import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from sqlglot import exp
 
     from upsert.catalog.context import Context
     from upsert.sql.query import QueryText
@@ -52,9 +53,8 @@ def delete(context: Context, statement: s.Delete, spark: SparkSession | None) ->
     where: Where = []
     if statement.condition is not None:
         session = active(spark)
-        own_zone = None if session is None else zone(session)
         try:
-            where = alternatives(statement.condition, table.schema, own_zone, subject)
+            where = _comparisons(statement, statement.condition, table.schema, session)
         except SchemaError as cause:
             if statement.rows is None:
                 raise
@@ -68,6 +68,21 @@ def delete(context: Context, statement: s.Delete, spark: SparkSession | None) ->
             return Done(subject, f"deleted, snapshot {snapshot}")
     done = table.delete(where, tracked=is_tracked)
     return Done(subject, f"deleted, snapshot {done.id}")
+
+
+def _comparisons(
+    statement: s.Delete, condition: exp.Expr, schema: TableSchema, session: SparkSession | None
+) -> Where:
+    """The condition of a deletion as comparisons of columns with literals.
+
+    Raises:
+        SchemaError: it is another condition, or one of which only Spark knows how the session reads it.
+    """
+    subject = f"DELETE FROM {statement.name}"
+    query = statement.rows
+    if session is not None and query is not None and reads_otherwise(session, query.text):
+        raise SchemaError(f"{subject}: the condition is read as the session's settings say")
+    return alternatives(condition, schema, None if session is None else zone(session), subject)
 
 
 def update(context: Context, statement: s.Update, spark: SparkSession | None) -> Result:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
@@ -377,6 +377,36 @@ class Scan:
         return SchemaError(
             f"{self.subject}: table {self.reference.name!r} at {self.reference.position}: {why}"
         )
+
+
+_TEXTS_READ: Final = {
+    "spark.sql.ansi.doubleQuotedIdentifiers": ('"',),
+    "spark.sql.legacy.consecutiveStringLiterals.enabled": ("''", '""'),
+    "spark.sql.parser.escapedStringLiterals": ("\\",),
+}
+"""Settings of a session that let it read some signs of a query's text in another way than by default."""
+
+
+def reads_otherwise(spark: SparkSession, text: str) -> bool:
+    """Whether the session takes a sign of a query's text for something else than Spark does by default.
+
+    Then only Spark knows which columns the query reads, and with which texts it compares them.
+
+    >>> reads_otherwise(spark, 'SELECT "a", id FROM t')
+    False
+    """
+    return any(
+        spark.conf.get(setting, "false") == "true"
+        for setting, signs in _TEXTS_READ.items()
+        if any(sign in text for sign in signs)
+    )
+
+
+def as_read_by(spark: SparkSession, query: QueryText, references: Sequence[Reference]) -> list[Reference]:
+    """The tables of a query, with what its text tells of their columns if the session reads it so."""
+    if not reads_otherwise(spark, query.text):
+        return list(references)
+    return [replace(reference, columns=None, where=()) for reference in references]
 
 
 def unstable_column(context: Context, query: QueryText) -> str | None:

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 import planner
 from planner import PlanError
+from tests.helpers import multiset
 from upsert.catalog.catalog import Catalog
 from upsert.catalog.results import Done, Frame, Live, Result, Rows, Running
 from upsert.errors import (
@@ -24,6 +25,7 @@ from upsert.errors import (
     SchemaError,
     TableNotFoundError,
 )
+from upsert.spark.settings import copy_of
 
 pytestmark = pytest.mark.spark
 
@@ -296,6 +298,50 @@ class TestBatch:
             sql("INSERT INTO streamed VALUES (1)")
         with pytest.raises(ConfigurationError, match="the connector 'spark' needs the option 'format'"):
             sql("CREATE TABLE other (id INT) WITH ('connector' = 'spark')")
+
+    @pytest.mark.parametrize(
+        ("settings", "table", "condition"),
+        [
+            ({}, "texts", "d = 1e2"),
+            ({"ansi.enabled": "false"}, "texts", "f = 16777217"),
+            ({}, "texts AS x (id, t, s, d, f)", "s = 'a'"),
+            ({"parser.escapedStringLiterals": "true"}, "texts", r"s = 'a\nb'"),
+            ({"parser.escapedStringLiterals": "true"}, "texts", r"s = 'a\'b'"),
+            ({"ansi.doubleQuotedIdentifiers": "true"}, "texts", 's = "t"'),
+            ({"legacy.consecutiveStringLiterals.enabled": "true"}, "texts", "s = 'a''b'"),
+        ],
+    )
+    def test_no_row_that_spark_keeps_is_left_out(
+        self, sql: Session, settings: Mapping[str, str], table: str, condition: str
+    ) -> None:
+        """By a filter of the store; literals mean what the session says that they mean."""
+        session = copy_of(sql.spark, {f"spark.sql.{name}": value for name, value in settings.items()})
+        rows = pa.table(
+            {
+                "id": range(6),
+                "s": ["a", "a\nb", "a\\nb", "a\\'b", "ab", "t"],
+                "t": ["x", "a", "a\\nb", "a", "y", "z"],
+                "d": pa.array(["100.00000000000000001", "100", "1", "2", "3", "4"]).cast(
+                    pa.decimal128(38, 20)
+                ),
+                "f": pa.array([16777216.0, 1.0, 2.0, 3.0, 4.0, 5.0], pa.float32()),
+            }
+        )
+        sql(
+            "CREATE TABLE texts (id BIGINT, s STRING, t STRING, d DECIMAL(38, 20), f FLOAT, "
+            "PRIMARY KEY (id) NOT ENFORCED)"
+        )
+        sql.catalog.table("texts").write(rows)
+        session.createDataFrame(rows).createOrReplaceTempView("rows_of_texts")
+        wanted = session.sql(f"SELECT id FROM rows_of_{table} WHERE {condition}").toArrow()
+        found = sql.catalog.sql(f"SELECT id FROM {table} WHERE {condition}", session)
+        assert isinstance(found, Frame)
+        assert wanted.num_rows
+        assert multiset(found.rows) == multiset(wanted)
+        if table == "texts":
+            sql.catalog.sql(f"DELETE FROM texts WHERE {condition}", session)
+            left = sql.catalog.table("texts").snapshot().scan(columns=["id"])
+            assert multiset(left) == multiset(rows.select(["id"])) - multiset(wanted)
 
     def test_explain_shows_the_plan_of_a_batch(self, sql: Session) -> None:
         text = "\n".join(
