@@ -160,7 +160,7 @@ def test_standard_input_may_be_closed(tmp_path: Path) -> None:
             env=environment(),
             capture_output=True,
             text=True,
-            timeout=180,
+            timeout=600,
         )
         return done.returncode, done.stdout, done.stderr
 
