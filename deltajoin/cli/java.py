@@ -90,7 +90,7 @@ def kept_classes(
     folder = _folder(environment)
     if folder is None:
         return []
-    file = folder / f"spark-{blake2b(_identity(java).encode(), digest_size=8).hexdigest()}.jsa"
+    file = folder / f"spark-{blake2b(_identity(java, environment).encode(), digest_size=8).hexdigest()}.jsa"
     can_make = makes and _can_keep(environment, conf, said, folder)
     if _is_whole(file) and not (can_make and _is_old(file)):
         return [f"-XX:SharedArchiveFile={file}", _IF_WHOLE, *_SILENT]
@@ -108,20 +108,22 @@ def _can_keep(environment: Mapping[str, str], conf: Collection[str], said: str, 
     """
     is_plain = not _REFUSED.search(said) and not any(map(environment.get, _ON_CLASS_PATH))
     settings = (*conf, environment.get("PYSPARK_SUBMIT_ARGS", ""))
-    if not is_plain or any(map(_OF_DRIVER.search, settings)) or os.path.exists(os.path.join(_home(), "conf")):
+    has_files = os.path.exists(os.path.join(_home(environment), "conf"))
+    if not is_plain or has_files or any(map(_OF_DRIVER.search, settings)):
         return False
     return os.access(folder, os.W_OK) and shutil.disk_usage(folder).free > _FREE_BYTES
 
 
-def _home() -> str:
+def _home(environment: Mapping[str, str]) -> str:
+    """The folder of the Spark that will be started."""
     import pyspark
 
-    return os.environ.get("SPARK_HOME") or os.path.dirname(pyspark.__file__)
+    return environment.get("SPARK_HOME") or os.path.dirname(pyspark.__file__)
 
 
-def _identity(java: Java) -> str:
+def _identity(java: Java, environment: Mapping[str, str]) -> str:
     """What a file of classes is good for."""
-    jars = os.path.join(_home(), "jars")
+    jars = os.path.join(_home(environment), "jars")
     changed = os.stat(jars).st_mtime_ns if os.path.isdir(jars) else 0
     return "\n".join([java.program, java.says, os.path.realpath(jars), str(changed)])
 

@@ -143,6 +143,17 @@ def test_no_classes_are_kept_of_a_jvm_that_would_end_with_an_error(
     assert kept_classes(JAVA, environment, conf, makes=True)[0] == f"-XX:SharedArchiveFile={file}"
 
 
+def test_classes_are_those_of_the_spark_that_the_environment_names(tmp_path: Path) -> None:
+    """An installed one has a folder of configurations on its class path, with which a JVM keeps none."""
+    cache, spark = {"XDG_CACHE_HOME": str(tmp_path)}, tmp_path / "spark"
+    (spark / "jars").mkdir(parents=True)
+    of_package = kept_classes(JAVA, cache, makes=True)
+    of_other = kept_classes(JAVA, {**cache, "SPARK_HOME": str(spark)}, makes=True)
+    assert of_other != of_package
+    (spark / "conf").mkdir()
+    assert kept_classes(JAVA, {**cache, "SPARK_HOME": str(spark)}, makes=True) == []
+
+
 def test_a_jvm_without_java_s_own_classes_in_a_file_starts(tmp_path: Path) -> None:
     """As one of a small image; -Xshare:off makes any such one, also in a variable that Spark knows not of."""
     cache = {"XDG_CACHE_HOME": str(tmp_path)}
