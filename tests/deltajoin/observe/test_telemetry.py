@@ -55,6 +55,7 @@ def test_the_sdk_collects_what_the_files_say_now(tmp_path: Path, monkeypatch: py
 
 
 def test_one_collection_looks_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(telemetry, "_LOOK_EVERY_S", 3600.0)
     catalog, _ = shop.make(tmp_path)
     looks = []
     look = Observer.look
@@ -71,6 +72,7 @@ def test_a_storage_that_does_not_answer_gives_no_values_and_a_warning(
     def fail(self: Observer, now_ms: int) -> None:
         raise StorageError("the storage must answer, got 503")
 
+    monkeypatch.setattr(telemetry, "_LOOK_EVERY_S", 3600.0)
     monkeypatch.setattr(Observer, "look", fail)
     reader = InMemoryMetricReader()
     deltajoin.export_metrics(tmp_path, MeterProvider([reader]))

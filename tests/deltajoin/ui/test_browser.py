@@ -15,6 +15,7 @@ from deltajoin.ui.server import application
 from tests.deltajoin.ui import shop
 from tests.deltajoin.ui.browser import Tab, browser, chromium
 from upsert import Catalog
+from upsert.catalog import query_records
 
 BROWSER = chromium()
 
@@ -40,8 +41,9 @@ def seen(tmp_path: Path, look: Callable[[Tab, str, Catalog], Awaitable[None]]) -
     asyncio.run(run())
 
 
-def test_pages_are_seen_and_follow_what_happens(tmp_path: Path) -> None:
+def test_pages_are_seen_and_follow_what_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A table, a running query and a failed one; links between them; and a commit while the page is open."""
+    monkeypatch.setattr(query_records, "SILENT_MS", 500_000)  # a browser may take a minute to start
 
     async def look(tab: Tab, url: str, catalog: Catalog) -> None:
         await tab.go(url)

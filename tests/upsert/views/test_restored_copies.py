@@ -12,6 +12,7 @@ from tests.object_store import ObjectStore, counted
 from upsert import Catalog
 from upsert.schema import TableSchema
 from upsert.store import Table
+from upsert.store.metadata import looks
 from upsert.store.metadata.history import _shared
 from upsert.store.metadata.looks import looking_once
 from upsert.store.metadata.stands_for import StandsFor
@@ -105,6 +106,7 @@ def test_what_a_view_tells_of_itself_asks_an_object_store_once_for_each_table(
     s3: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each micro-batch of its query tells; whether a table has the view's snapshot is no further question."""
+    monkeypatch.setattr(looks, "LASTS_S", 3600.0)
     schema = TableSchema.of({"id": pa.int64()}, primary_key=["id"])
     view, *tables = (Table.create(s3.folder(), schema) for _ in range(3))
     for table in tables:
