@@ -29,7 +29,14 @@ _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)([^"]*)"')
 _SILENT: Final = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
 _IF_WHOLE: Final = "-XX:+VerifySharedSpaces"
 """For 50 ms: a JVM that does not look crashes on a file that a disk has damaged."""
-_USER_SAYS: Final = ("-Xshare", "SharedArchiveFile", "ArchiveClassesAtExit", "AutoCreateSharedArchive")
+_USER_SAYS: Final = (
+    "-Xshare",
+    "SharedArchiveFile",
+    "ArchiveClassesAtExit",
+    "AutoCreateSharedArchive",
+    "-XX:AOT",
+)
+"""With the last ones, which Java has from 24 on, no JVM starts that has any of the others."""
 _SHARES: Final = re.compile(r"\bsharing\b")
 """Said by a JVM that has Java's own classes from a file; no other starts if it is told to keep some."""
 _OF_JVM: Final = ("SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")

@@ -101,7 +101,8 @@ def test_classes_that_were_kept_long_ago_are_removed_when_others_are_kept(tmp_pa
 
 
 @pytest.mark.parametrize(
-    "said", ["-Xshare:off", "-XX:SharedArchiveFile=/a.jsa", "-XX:+AutoCreateSharedArchive"]
+    "said",
+    ["-Xshare:off", "-XX:SharedArchiveFile=/a.jsa", "-XX:+AutoCreateSharedArchive", "-XX:AOTCache=/a.aot"],
 )
 def test_what_the_user_says_of_classes_counts_alone(said: str, tmp_path: Path) -> None:
     environment = {"XDG_CACHE_HOME": str(tmp_path), "SPARK_SUBMIT_OPTS": f"-Xss16m {said}"}
