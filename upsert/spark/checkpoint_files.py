@@ -50,6 +50,29 @@ def damage_in(checkpoint: str) -> str | None:
     return None
 
 
+_UNFINISHED: Final = re.compile(r"\.{1,2}0\.[0-9a-f-]{36}\.tmp(\.crc)?")
+
+
+def left_of_first_plan(checkpoint: str) -> list[str]:
+    """Files of a query that has ended while Spark wrote its first micro-batch down, so that none is planned.
+
+    Spark has no use for them, and refuses to start with a checkpoint where they are.
+
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> os.mkdir(f"{folder}/offsets")
+    >>> with open(f"{folder}/offsets/.0.0b6a3ea5-6a7c-4a68-9d1c-2d0f3c7b9f10.tmp", "w"):
+    ...     [path.removeprefix(folder) for path in left_of_first_plan(folder)]
+    ['/offsets/.0.0b6a3ea5-6a7c-4a68-9d1c-2d0f3c7b9f10.tmp']
+    """
+    folder = os.path.join(checkpoint, "offsets")
+    with suppress(OSError):
+        names = os.listdir(folder)
+        if all(map(_UNFINISHED.fullmatch, names)):
+            return [os.path.join(folder, name) for name in names]
+    return []
+
+
 def local_folder(location: str) -> str | None:
     """The folder that a checkpoint's location names, if that may be on the local disk.
 

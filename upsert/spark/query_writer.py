@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Lock
 from typing import TYPE_CHECKING, Final, Self
 
@@ -13,14 +14,14 @@ from pyspark.errors import IllegalArgumentException
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from upsert.errors import StorageError, bad_checkpoint
-from upsert.spark.checkpoint_files import damage_in, local_folder
+from upsert.spark.checkpoint_files import damage_in, left_of_first_plan, local_folder
 from upsert.spark.connect import is_connect
-from upsert.spark.queries import is_being_stopped
+from upsert.spark.queries import is_being_stopped, query_with_checkpoint
 from upsert.spark.settings import CHECKPOINT_FILES, OF_A_LOCAL_DISK, has_setting, is_local, set_for_now
 from upsert.spark.task import micro_batch_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql._typing import OptionalPrimitiveType
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -96,10 +97,21 @@ class QueryWriter(DataStreamWriter):
                 folder = local_folder(location) if is_on_disk else None
                 if folder is not None and (found := damage_in(folder)) is not None:
                     raise bad_checkpoint(found)
+                if folder is not None:
+                    _clear(spark, location, folder)
                 if not is_on_disk or has_setting(spark, CHECKPOINT_FILES):
                     return super().start(path, format, outputMode, partitionBy, queryName)
                 with set_for_now(spark, {CHECKPOINT_FILES: OF_A_LOCAL_DISK}):
                     return super().start(path, format, outputMode, partitionBy, queryName)
+
+
+def _clear(spark: SparkSession, location: str, folder: str) -> None:
+    """Take away what keeps Spark from starting a query again whose first micro-batch was never planned."""
+    left = left_of_first_plan(folder)
+    if left and query_with_checkpoint(spark, location) is None:  # else one is just being planned
+        for path in left:
+            with suppress(FileNotFoundError):
+                os.unlink(path)
 
 
 _DAMAGED: Final = ("com.fasterxml.jackson.", "org.json4s.", "org.apache.hadoop.fs.ChecksumException")

@@ -146,3 +146,18 @@ def test_the_folder_of_a_checkpoint_is_the_one_that_spark_takes(
     folder = local_folder(location)
     assert folder is not None
     assert (Path(folder) / "metadata").is_file()
+
+
+@pytest.mark.parametrize("names", [[".0.{}.tmp", "..0.{}.tmp.crc"], ["..0.{}.tmp.crc"]])
+def test_a_query_that_ended_while_its_first_micro_batch_was_planned_starts_again(
+    spark: SparkSession, tmp_path: Path, names: list[str]
+) -> None:
+    """Spark refuses its checkpoint for the file that is left there, which it does for no later one."""
+    offsets = tmp_path / "c" / "offsets"
+    offsets.mkdir(parents=True)
+    for name in names:
+        (offsets / name.format("0b6a3ea5-6a7c-4a68-9d1c-2d0f3c7b9f10")).write_bytes(b"v1")
+    writer = QueryWriter(spark.readStream.format("rate").load()).foreachBatch(lambda *_: None)
+    writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True)
+    assert writer.start().awaitTermination(300)  # an error if Spark refuses it
+    assert not [*offsets.glob("*.tmp*")]
