@@ -439,12 +439,16 @@ def _unknown_column(wanted: str, proposal: str, columns: Sequence[Sequence[str]]
     return f"column {wanted!r} is in no table of the query{choice if known else ''}"
 
 
-def _taken_for_a_field(text: Revision, offset: int, query: QueryText) -> str | None:
-    """The name ``t.x`` at an offset, if ``t`` is a table: Spark takes a column that is called so too."""
+def _taken_for_a_field(text: Revision, offset: int, query: QueryText, base: str) -> str | None:
+    """The name ``t.x`` at an offset, if ``t`` is a table: Spark takes a column that is called so too.
+
+    ``base`` is the column that has no fields, as Spark tells it; in ``t.column.x`` it is right.
+    """
     found = _PATH.match(text.text, offset)
-    tables = {visible_name(table).lower() for table in query.tree.find_all(exp.Table)}
-    path = found[0].replace("`", "") if found is not None else ""
-    return path if path.partition(".")[0].lower() in tables else None
+    table, column, *_ = ("", "") if found is None else found[0].replace("`", "").split(".")
+    tables = {visible_name(each).lower() for each in query.tree.find_all(exp.Table)}
+    is_table = table.lower() in tables and base.strip('"').lower() == table.lower() != column.lower()
+    return f"{table}.{column}" if is_table else None
 
 
 def _described(
@@ -477,7 +481,8 @@ def _described(
     lines = text.text.split("\n")
     offset = sum(len(line) + 1 for line in lines[: int(where[1]) - 1]) + int(where[2])
     first = _POSITION.sub("", first).strip()
-    if condition == _NO_FIELD and (path := _taken_for_a_field(text, offset, query)) is not None:
-        first = _unknown_column(path, "", columns)
+    if condition == _NO_FIELD:
+        path = _taken_for_a_field(text, offset, query, parameters.get("base", ""))
+        first = first if path is None else _unknown_column(path, "", columns)
     place = position(text.first, text.original(offset))
     return f"{first} at {place.partition(',')[0] if args else place}"

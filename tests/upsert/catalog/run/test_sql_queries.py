@@ -221,6 +221,21 @@ class TestBatch:
                 SchemaError,
                 r"column 'amount\.x' is in no table of the query; did you mean 'amount\.id' .* column 8$",
             ),
+            (
+                "SELECT amount.x.y FROM orders amount",
+                SchemaError,
+                r"column 'amount\.x' is in no table of the query; did you mean 'amount\.id' .* column 8$",
+            ),
+            (
+                "SELECT o.amount.x FROM orders o",
+                SchemaError,
+                r'extract a value from "amount".* got "(BIGINT|INT|DOUBLE|STRING)" at line 1, column 8$',
+            ),
+            (
+                "SELECT amount.amount.x FROM orders amount",
+                SchemaError,
+                r'extract a value from "amount".* got "(BIGINT|INT|DOUBLE|STRING)" at line 1, column 8$',
+            ),
             ("SELECT id FROM\n ordr", TableNotFoundError, "did you mean 'orders'.*at line 2, column 2"),
             ("SELECT id FROM nope.t", DatabaseNotFoundError, "'nope' does not exist.*at line 1, column 16"),
             (
