@@ -179,16 +179,11 @@ def table(declared: Iterable[Option]) -> str:
         f"| {listed(option.key, *option.aliases)} | {type_of(option)} | {default(option)} | "
         f"{option.doc.replace('|', chr(92) + '|')} |"
         for option in declared
-        if not is_internal(option)
+        if not option.set_by
     ]
-    internal = listed(*(option.key for option in declared if is_internal(option)))
+    internal = listed(*(option.key for option in declared if option.set_by))
     note = [f"Set by other calls, not by you: {internal}.", ""] if internal else []
     return "\n".join(["| option | type | default | meaning |", "|---|---|---|---|", *rows, "", *note])
-
-
-def is_internal(option: Option) -> bool:
-    """Whether a statement or a function sets the option, and no user."""
-    return "set by " in option.doc
 
 
 def listed(*names: str) -> str:

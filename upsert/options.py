@@ -23,7 +23,8 @@ _HELD: Final = "option"
 class Option:
     """One option: its key, how its text becomes a value, what it is for, and its default.
 
-    ``convert`` raises ``ValueError`` whose text completes the sentence "option 'k' must be …".
+    ``convert`` raises ``ValueError`` whose text completes the sentence "option 'k' must be …". ``set_by``
+    names the statement or the function that gives the option; empty where users do.
     """
 
     key: str
@@ -31,6 +32,7 @@ class Option:
     doc: str
     default: Any = _REQUIRED
     aliases: tuple[str, ...] = ()
+    set_by: str = ""
 
     @property
     def is_required(self) -> bool:

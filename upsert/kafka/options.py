@@ -172,7 +172,7 @@ _SOURCE: Final = (
         "forget a key when it has had no record for this time, by the timestamps of records; default: never",
         None,
     ),
-    Option("state.version", options.integer(0), "of the columns of these rows (set by ALTER TABLE)", 0),
+    Option("state.version", options.integer(0), "of the columns of these rows", 0, set_by="ALTER TABLE"),
 )
 
 _SINK: Final = (
@@ -213,8 +213,9 @@ _SINK: Final = (
     Option(
         "sink.micro-batch",
         options.micro_batch,
-        "query and number of the micro-batch that a batch write belongs to (set by write_upsert)",
+        "query and number of the micro-batch that a batch write belongs to",
         None,
+        set_by="write_upsert",
     ),
 )
 
@@ -229,26 +230,30 @@ _UPSERT_ONLY: Final = (
     Option(
         "sink.row-order",
         options.one_of("arrival", "none"),
-        "arrival: of each key the rows of a task come in order; none: they do not (set by write_changes)",
+        "arrival: of each key the rows of a task come in order; none: they do not",
         "arrival",
+        set_by="write_changes",
     ),
     Option(
         "mirror.path",
         options.text,
-        "folder of the managed table that mirrors the topic (set by the catalog)",
+        "folder of the managed table that mirrors the topic",
         None,
+        set_by="the catalog",
     ),
     Option(
         "mirror.not-given",
         options.text,
-        "options of the query that the mirror does not have, so that it is not read (set by the catalog)",
+        "options of the query that the mirror does not have, so that it is not read",
         None,
+        set_by="the catalog",
     ),
     Option(
         "scan.versions",
         options.boolean,
-        "whether each record is given, not the newest of a key alone (set by joins as of a row's time)",
+        "whether each record is given, not the newest of a key alone",
         False,
+        set_by="joins as of a row's time",
     ),
     Option(
         "sequence.field",

@@ -90,9 +90,9 @@ READ_OPTIONS: Final = (
     Option(
         "scan.pinned",
         pinned_state,
-        "snapshot and table that a batch without a state of its own was analysed with, as id@uuid (set by "
-        "catalog.read)",
+        "snapshot and table that a batch without a state of its own was analysed with, as id@uuid",
         None,
+        set_by="catalog.read",
     ),
     Option(
         "max-rows-per-trigger",
@@ -293,32 +293,37 @@ WRITE_OPTIONS: Final = (
         "whether the commit shows in change streams; default: as table and partitions say",
         None,
     ),
-    Option("bucketed", options.boolean, "a key's rows come to one task; set by catalog.write_changes", False),
+    Option(
+        "bucketed", options.boolean, "a key's rows come to one task", False, set_by="catalog.write_changes"
+    ),
     Option(
         "micro-batch",
         options.micro_batch,
-        "query and number of the micro-batch that a batch write is; set by catalog.write_changes",
+        "query and number of the micro-batch that a batch write is",
         None,
+        set_by="catalog.write_changes",
     ),
     Option(
         "unchanged-since",
         options.integer(0),
-        "snapshot from which the rows were computed: a commit after it to one of their keys is a conflict; "
-        "set by UPDATE and DELETE",
+        "snapshot from which the rows were computed: a commit after it to one of their keys is a conflict",
         None,
+        set_by="UPDATE and DELETE",
     ),
     Option(
         "stands-for",
         _stands_for,
-        "versions of its tables that the rows of a materialized view are of then, as JSON; set by a refresh",
+        "versions of its tables that the rows of a materialized view are of then, as JSON",
         None,
+        set_by="a refresh",
     ),
     Option(
         "definition",
         options.integer(0),
-        "version of the table's definition that the query's columns are of; set by catalog.write_changes, so "
-        "that a running query continues when columns are added",
+        "version of the table's definition that the query's columns are of: a running query continues when "
+        "columns are added",
         None,
+        set_by="catalog.write_changes",
     ),
     MERGE_SCHEMA,
     replace(SINK_MATERIALIZE, default=None),

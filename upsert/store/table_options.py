@@ -67,8 +67,9 @@ SINK_MATERIALIZE: Final = Option(
 MATERIALIZED_VIEW: Final = Option(
     "materialized-view",
     options.text,
-    "the query whose rows the table holds, as JSON; set by CREATE MATERIALIZED VIEW",
+    "the query whose rows the table holds, as JSON",
     None,
+    set_by="CREATE MATERIALIZED VIEW",
 )
 
 VIEW_REFRESH: Final = Option(
