@@ -69,7 +69,10 @@ def test_snapshot_counts_as_read_when_every_partition_shows_its_changes(
     assert (end.version, end.at) == (Version.complete(reached), second)
 
 
-def test_who_stops_at_the_end_waits_for_what_is_being_committed(planner: LogPlanner) -> None:
+def test_who_stops_at_the_end_waits_for_what_is_being_committed(
+    planner: LogPlanner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "SETTLE_S", 600.0)
     planner.topic.committed = iter([{0: 4, 1: 2}, {0: 4, 1: 2}, {0: 4, 1: 4}])  # type: ignore[attr-defined]
     planner.stop_here()
     assert planner._until == {0: 4, 1: 4}
