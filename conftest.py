@@ -24,6 +24,11 @@ os.fsync = lambda _: None
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# What a user, or a service that runs the tests, says of colors or proxies is not for what is tested.
+for name in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+    os.environ.pop(name, None)
+os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"
+
 os.environ["SPARK_SUBMIT_OPTS"] = JVM_OPTIONS
 os.environ["KAFKA_OPTS"] = "-XX:TieredStopAtLevel=1"  # a broker of tests is not worth optimizing either
 os.environ.update(CREDENTIALS)  # before any JVM starts, whose Python workers inherit them

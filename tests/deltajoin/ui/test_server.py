@@ -132,7 +132,7 @@ def test_the_command_writes_a_file(warehouse: str, tmp_path: Path) -> None:
     file = tmp_path / "page.html"
     done = CliRunner().invoke(app, ["ui", "-w", warehouse, "--html", str(file)])
     assert (done.exit_code, "written" in done.stdout) == (0, True)
-    assert "reports.sales" in Page(file.read_text()).text
+    assert "reports.sales" in Page(file.read_text("utf-8")).text
 
 
 def test_the_command_tells_that_its_port_is_taken(warehouse: str) -> None:
