@@ -434,7 +434,8 @@ def _unknown_column(wanted: str, proposal: str, columns: Sequence[Sequence[str]]
     last = known if "." in wanted else dict.fromkeys(path.rpartition(".")[2] for path in known)
     close = get_close_matches(wanted, list(last), n=2)
     hint = " or ".join(map(repr, close))
-    listed = ", ".join([*map(repr, [*known][:_LISTED]), "…"])
+    are_more = len(known) > _LISTED or len(near) == _LISTED  # of which Spark left out the others
+    listed = ", ".join([*map(repr, [*known][:_LISTED]), *(["…"] if are_more else [])])
     choice = f"; did you mean {hint}?" if close else f"; there are {listed}"
     return f"column {wanted!r} is in no table of the query{choice if known else ''}"
 

@@ -236,6 +236,11 @@ class TestBatch:
                 SchemaError,
                 r'extract a value from "amount".* got "(BIGINT|INT|DOUBLE|STRING)" at line 1, column 8$',
             ),
+            (
+                "SELECT nope FROM sales",
+                SchemaError,
+                r"there are ('(id|name|amount)', ){2}'(id|name|amount)' at line 1, column 8$",
+            ),
             ("SELECT id FROM\n ordr", TableNotFoundError, "did you mean 'orders'.*at line 2, column 2"),
             ("SELECT id FROM nope.t", DatabaseNotFoundError, "'nope' does not exist.*at line 1, column 16"),
             (
