@@ -212,6 +212,10 @@ class Catalyst:
         """The named expressions of a Project."""
         return items_of(node.projectList())
 
+    def last_projected(self, node: JavaObject) -> JavaObject | None:
+        """The last of the named expressions of a Project; None if it has none."""
+        return _given(node.projectList().lastOption())
+
     def row_number(self, node: JavaObject) -> int | None:
         """How many rows a limit or an offset says; None if that is no number."""
         expr = node.offsetExpr() if self.class_name(node) == "Offset" else node.limitExpr()
@@ -327,8 +331,9 @@ class Catalyst:
         """Id, name and type of an attribute or an alias."""
         expr_id = attribute.exprId()
         number = int(expr_id.id())
-        self._expr_ids.setdefault(number, expr_id)
-        self._qualifiers.setdefault(number, attribute.qualifier())
+        if number not in self._qualifiers:
+            self._expr_ids.setdefault(number, expr_id)
+            self._qualifiers[number] = attribute.qualifier()
         return number, str(attribute.name()), self.type_name(attribute)
 
     def type_name(self, expr: JavaObject) -> str:

@@ -266,9 +266,9 @@ class _Reader:
 
     def kind_marks(self, node: JavaObject) -> Mapping[str, Any]:
         """What is attached to the last column of a Project, if it is computed there."""
-        last = self.catalyst.projected(node)[-1:]
-        is_alias = any(self.catalyst.class_name(one) == "Alias" for one in last)
-        return self.catalyst.metadata(last[0]) if is_alias else {}
+        last = self.catalyst.last_projected(node)
+        is_alias = last is not None and self.catalyst.class_name(last) == "Alias"
+        return self.catalyst.metadata(last) if is_alias else {}
 
     def stream(self, node: JavaObject, ref: int) -> Plan:
         name, options = self.catalyst.source(node)
