@@ -159,11 +159,12 @@ def tell(connection: Connection, subject: str, error: Any, since: float) -> None
 
 def made(connection: Connection, subject: str, make: Callable[[], T]) -> T:
     """A new client; what the library says against its properties becomes a `ConfigurationError`."""
+    refusal = library().KafkaException  # before: it is loaded here, and Ctrl-C may leave half of it
     try:
         return make()
     except ConfigurationError:
         raise  # it says itself what is to be corrected: the library, for instance
-    except (library().KafkaException, ValueError, TypeError) as refused:
+    except (refusal, ValueError, TypeError) as refused:
         cause = refused.args[0] if refused.args else refused
         text = connection.masked(cause.str() if hasattr(cause, "str") else str(cause))
     # Raised outside: the library's own error may quote a secret, and would be shown as the cause.

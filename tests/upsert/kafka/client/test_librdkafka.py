@@ -5,11 +5,12 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Mapping
+from typing import NoReturn
 
 import pytest
 
 from upsert.errors import ConfigurationError
-from upsert.kafka.client import librdkafka
+from upsert.kafka.client import failures, librdkafka
 from upsert.kafka.client.connection import LOGGER, Connection
 from upsert.kafka.client.librdkafka import Client
 from upsert.kafka.client.message_consumer import Consumer
@@ -68,6 +69,18 @@ def test_ctrl_c_while_a_client_hands_on_what_it_met_is_raised(made: Callable[...
     with pytest.raises(KeyboardInterrupt):
         poll()
     client.close()
+
+
+def test_ctrl_c_while_the_library_is_loaded_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of it is there then, and to ask for the rest would fail in another way."""
+    raised = iter([KeyboardInterrupt(), NameError("half of it is there")])
+
+    def interrupted() -> NoReturn:
+        raise next(raised)
+
+    monkeypatch.setattr(failures, "library", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        failures.made(Connection({"bootstrap.servers": "127.0.0.1:1"}), "writing", interrupted)
 
 
 @CLIENTS

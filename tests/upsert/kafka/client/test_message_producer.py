@@ -256,6 +256,6 @@ def test_a_process_that_is_interrupted_at_any_moment_ends(
             time.sleep(draw.uniform(0, 1.5))
             child.send_signal(signal.SIGINT)
             _, said = child.communicate(timeout=300)
-        assert child.returncode == -signal.SIGINT
+        assert child.returncode == -signal.SIGINT, said
         assert said.rstrip().endswith("KeyboardInterrupt")
         assert "ignored" not in said
