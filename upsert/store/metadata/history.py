@@ -41,7 +41,7 @@ from upsert.store.storage import read_each, storage_of
 _T = TypeVar("_T")
 _K = TypeVar("_K", bound=Hashable)
 
-_MAX_INFOS: Final = 20_000
+_MAX_INFOS: Final = 4_096
 _MAX_FILE_SETS: Final = 64
 _MAX_ENTRIES: Final = 100_000
 """Of so many files the entries of manifests are remembered, each of which counts as some more."""
