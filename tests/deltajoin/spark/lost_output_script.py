@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from typing import ClassVar
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -27,17 +28,18 @@ ORDERS = TableSchema.of({"id": pa.int64(), "product": pa.int64(), "v": pa.string
 PRODUCTS = TableSchema.of({"code": pa.int64(), "price": pa.string()}, primary_key=["code"])
 SINK = TableSchema.of({"id": pa.int64(), "v": pa.string(), "price": pa.string()}, primary_key=["id"])
 SECONDS = 300
-GO = Path(sys.argv[1]) / "go"
 
 
 class Waiting(RowsOfCut):
-    """In all tasks but the first one it waits for `GO`."""
+    """In all tasks but the first one it waits for a file."""
+
+    go: ClassVar[Path]
 
     def __call__(self, batches: Iterator[pa.RecordBatch], read: Read) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         assert context is not None
         if context.partitionId() > 0:
-            wait_until(GO.exists, SECONDS)
+            wait_until(self.go.exists, SECONDS)
         yield from RowsOfCut.__call__(self, batches, read)
 
 
@@ -54,6 +56,7 @@ def change(orders: Table, products: Table, chosen: Random) -> None:
 def main(folder: Path) -> None:
     spark = SparkSession.builder.config("spark.local.dir", str(folder / "spark")).getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
+    Waiting.go = folder / "go"
     plain = {"write-only": "true"}
     orders = Table.create(folder / "orders", ORDERS.index("product"), plain)
     products = Table.create(folder / "products", PRODUCTS, plain)
@@ -87,7 +90,7 @@ def main(folder: Path) -> None:
             table.compact()  # what tasks find lies elsewhere then
         for file in (folder / "spark").glob("blockmgr-*/*/shuffle_*.data"):
             file.unlink()
-        GO.touch()
+        Waiting.go.touch()
 
     micro_batch.RowsOfCut = Waiting  # type: ignore[attr-defined]
     loses = threading.Thread(target=lose)

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -29,6 +29,14 @@ def chromium() -> str | None:
         ["sh", "scripts/chromium.sh", "find"], cwd=REPOSITORY, capture_output=True, text=True, check=False
     )
     return found.stdout.strip() or None
+
+
+_IS_LEFT: Final = ("target navigated or closed", "context was destroyed", "default execution context")
+"""What the browser says to a question that comes while one page gives way to another."""
+
+
+class LeftPageError(Exception):
+    """The page that was asked has given way to another one."""
 
 
 class Tab:
@@ -71,13 +79,17 @@ class Tab:
         return found
 
     async def click(self, selector: str) -> None:
-        """Click at the first element that a selector finds."""
-        await self.value(f"document.querySelector({json.dumps(selector)}).click()")
+        """Click at the first element that a selector finds, which may open another page at once."""
+        with suppress(LeftPageError):
+            await self.value(f"document.querySelector({json.dumps(selector)}).click()")
 
     async def until(self, script: str) -> None:
-        """Wait until a script gives what is true."""
+        """Wait until a script gives what is true, in this page or in one that is being opened."""
         async with asyncio.timeout(PATIENCE_S):
-            while not await self.value(script):
+            while True:
+                with suppress(LeftPageError):
+                    if await self.value(script):
+                        return
                 await asyncio.sleep(0.05)
 
     async def picture(self, path: Path) -> None:
@@ -99,6 +111,8 @@ class Tab:
                 assert answer.type is WSMsgType.TEXT, answer
                 said = json.loads(answer.data)
                 if said.get("id") == self._number:
+                    if any(text in said.get("error", {}).get("message", "") for text in _IS_LEFT):
+                        raise LeftPageError
                     assert "error" not in said, said
                     result = said["result"]
                     assert isinstance(result, dict)
