@@ -27,6 +27,8 @@ pytestmark = pytest.mark.kafka
 NewTopic = Callable[..., str]
 Record = tuple[bytes | None, bytes | None, Any, Any]
 PARTITIONS = 5
+BY_THE_LIBRARY = {"partitioner": "murmur2_random", "enable.idempotence": True}
+"""Without the latter the library writes what it tries again a second time, or behind what came after it."""
 
 
 @pytest.fixture
@@ -75,7 +77,7 @@ def test_records_are_those_that_the_library_writes_one_by_one(
     table = pa.table({"value": pa.array(values, pa.binary()), "key": pa.array(keys, pa.binary())})
     cut = draw.randrange(count)
     assert produce(connection, ours, [table.slice(0, cut), table.slice(cut), table.slice(0, 0)]) == count
-    client = library().Producer({**connection.properties, "partitioner": "murmur2_random"})
+    client = library().Producer({**connection.properties, **BY_THE_LIBRARY})
     for key, value in zip(keys, values, strict=True):
         client.produce(theirs, value, key)
     client.flush()
@@ -117,7 +119,7 @@ def test_topics_partitions_times_and_headers_are_those_of_the_library(
     first = draw.randrange(100)  # memory that does not begin with the first record
     assert produce(connection, topics[0], [table.slice(first)]) == count - first
     theirs = dict(zip(topics, (new_topic(PARTITIONS), new_topic(PARTITIONS)), strict=True))
-    client = library().Producer({**connection.properties, "partitioner": "murmur2_random"})
+    client = library().Producer({**connection.properties, **BY_THE_LIBRARY})
     columns = (named, keys, values, partitions, times, headers)
     for name, key, value, place, time_, pairs in list(zip(*columns, strict=True))[first:]:
         given = {"partition": -1 if place is None else place, "timestamp": time_, "headers": pairs or []}
