@@ -70,7 +70,8 @@ def _others(spark: SparkSession) -> dict[str, str]:
     return {
         name: value
         for name, value in sorted(given.items())
-        if (name.startswith(_KINDS) and name != _ANSI) or name in _OTHERS
+        if ((name.startswith(_KINDS) and name != _ANSI) or name in _OTHERS)
+        and spark.conf.isModifiable(name)  # others hold for all sessions, and none can be given them
     }
 
 

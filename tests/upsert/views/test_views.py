@@ -325,6 +325,20 @@ MEANINGS = (
 )
 
 
+def test_a_setting_of_all_sessions_is_not_given_to_that_of_a_view(
+    catalog: Catalog, spark: SparkSession
+) -> None:
+    """Spark lets no session have another value of it, by whatever name it is called."""
+    catalog.sql("CREATE TABLE t (id BIGINT, PRIMARY KEY (id) NOT ENFORCED)")
+    own = copy_of(spark, {})
+    static = "spark.sql.legacy.sessionInitWithConfigDefaults"
+    own._jsparkSession.sessionState().conf().setConfString(static, "true")  # as if Spark had begun with it
+    view = catalog.create_view("v", "SELECT id FROM t", spark=own)
+    catalog.sql("INSERT INTO t VALUES (1)", spark)
+    assert catalog.view("v", own).refresh()
+    assert view.table.snapshot().scan().column("id").to_pylist() == [1]
+
+
 @pytest.mark.parametrize("is_given", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_the_settings_of_who_made_a_view_say_what_its_query_means(
     catalog: Catalog, spark: SparkSession, is_given: bool
