@@ -120,7 +120,7 @@ docs: $(STAMP)  ## build the site of these pages into build/site
 
 lint: $(STAMP)  ## ruff and mypy --strict
 	$(PY) -m ruff check .
-	$(PY) -m mypy upsert deltajoin planner examples bench pyspark_upsert_table.py deltajoin_command.py
+	$(PY) -m mypy upsert deltajoin planner examples bench pyspark_upsert_table.py deltajoin_command.py deltajoin_daemon.py
 
 clean:  ## remove .venv, caches and build output
 	rm -rf .venv .venv-* mutants build dist ./*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse warehouse

@@ -25,6 +25,9 @@ from upsert.rowkind import ROW_KIND_COLUMN
 
 REPOSITORY = Path(__file__).parents[1]
 
+MODULES = ("pyspark_upsert_table.py", "deltajoin_command.py", "deltajoin_daemon.py")
+"""What is installed beside the packages: where Spark finds the format, the command begins, and workers do."""
+
 CLASSES = Path(sys.prefix) / "spark-classes.jsa"
 """Spark's classes as `make test` keeps them, see scripts/class_archive.py; other runs may do without."""
 
@@ -243,7 +246,7 @@ def built_wheel(folder: Path) -> Path:
     folder.mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"):
         (folder / name).symlink_to(REPOSITORY / name)
-    for name in ("deltajoin", "planner", "upsert", "pyspark_upsert_table.py", "deltajoin_command.py"):
+    for name in ("deltajoin", "planner", "upsert", *MODULES):
         (folder / name).symlink_to(REPOSITORY / name)
     for name in ("tests", "bench", "examples", "scripts"):  # not to be in it
         (folder / name).symlink_to(REPOSITORY / name)

@@ -17,6 +17,7 @@ from rich.console import Console, Group
 from rich.live import Live as LiveView
 from rich.text import Text
 
+import deltajoin_daemon
 from deltajoin.cli.command import Output, has_terminal
 from deltajoin.cli.java import checked_java, kept_classes
 from upsert import Catalog
@@ -57,6 +58,8 @@ _SETTINGS: Final = {
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
 }
 """Where neither the user nor Spark's own configuration says otherwise; 200 partitions suit a cluster only."""
+_DAEMON: Final = {"spark.python.daemon.module": deltajoin_daemon.__name__}
+"""For workers of this Python, where it is known that the module is there."""
 _LOG_LEVEL: Final = "spark.log.level"
 _JOBS: Final = "deltajoin-statement"
 """The group of the jobs of statements, by which they are cancelled."""
@@ -149,7 +152,8 @@ class Session:
         given = self._conf if self._master is None else {"spark.master": self._master} | self._conf
         builder = SparkSession.builder
         with Console(stderr=True).status("starting Spark …"), _jvm_options(self._conf, classes):
-            for key, value in (unsaid(_SETTINGS, given) | given).items():
+            settings = unsaid(_SETTINGS, given) | given
+            for key, value in (_daemon_of_workers(settings) | settings).items():
                 builder = builder.config(key, value)
             session = builder.getOrCreate()
         if not session.sparkContext.getConf().contains(_LOG_LEVEL):
@@ -381,6 +385,18 @@ def unsaid(settings: Mapping[str, str], given: Mapping[str, str]) -> dict[str, s
     start_jvm(SparkConf(loadDefaults=False).setAll([*given.items()]))
     said = {key for key, value in SparkConf().getAll() if (key, value) != (_NAME, _NO_NAME)} | given.keys()
     return {key: value for key, value in settings.items() if key not in said}
+
+
+def _daemon_of_workers(settings: Mapping[str, str]) -> dict[str, str]:
+    """The setting that lets workers be forked from a process that has loaded what they need."""
+    from pyspark import SparkConf, SparkContext
+
+    if SparkContext._active_spark_context is not None:  # its workers have a daemon already
+        return {}
+    master = settings.get("spark.master") or SparkConf().get("spark.master") or ""
+    if master.partition("[")[0] != "local" or os.environ["PYSPARK_PYTHON"] != sys.executable:
+        return {}
+    return unsaid(_DAEMON, settings)
 
 
 @contextmanager

@@ -69,6 +69,7 @@ def start_spark(name: str) -> SparkSession:
         "spark.driver.memory": "1g",
         "spark.driver.extraJavaOptions": jvm,
         "spark.local.dir": scratch,
+        "spark.python.daemon.module": "deltajoin_daemon",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",
     }

@@ -66,7 +66,8 @@ from deltajoin.cli.session import Session
 
 session = Session(sys.argv[1], Output(), ["spark.sql.shuffle.partitions=7"])
 conf = session.spark.sparkContext.getConf()
-keys = ("app.name", "ui.showConsoleProgress", "sql.shuffle.partitions", "ui.enabled", "ui.retainedJobs")
+keys = ["app.name", "ui.showConsoleProgress", "sql.shuffle.partitions", "ui.enabled", "ui.retainedJobs"]
+keys.append("python.daemon.module")
 print([conf.get(f"spark.{key}") for key in keys])
 session.close()
 """
@@ -83,7 +84,7 @@ def test_settings_come_from_the_command_line_then_from_sparks_files_then_from_th
     use_this_python(environment)
     command = [sys.executable, "-c", TELL, str(tmp_path / "warehouse")]
     told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert told.stdout.splitlines()[-1] == "['ours', 'true', '7', 'false', '9']"
+    assert told.stdout.splitlines()[-1] == "['ours', 'true', '7', 'false', '9', 'deltajoin_daemon']"
 
 
 @pytest.mark.spark
@@ -93,4 +94,4 @@ def test_without_any_settings_the_command_names_itself_and_shows_no_bars(tmp_pat
     use_this_python(environment)
     command = [sys.executable, "-c", TELL, str(tmp_path / "warehouse")]
     told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert told.stdout.splitlines()[-1] == "['deltajoin', 'false', '7', 'false', None]"
+    assert told.stdout.splitlines()[-1] == "['deltajoin', 'false', '7', 'false', None, 'deltajoin_daemon']"

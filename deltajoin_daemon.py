@@ -1,0 +1,69 @@
+"""The daemon that Spark forks Python workers from, with the packages loaded once for all of them.
+
+Spark starts one daemon in each executor, and forks from it a worker for each task that runs at the same
+time. Its own daemon loads nothing before the fork. So each worker loads Arrow, pandas and these packages
+itself, which takes 0.65 s and 60 MB, and does so again after a minute without tasks. This daemon loads them
+before it forks. Spark takes it where ``spark.python.daemon.module`` = ``deltajoin_daemon``, which the command
+``deltajoin`` sets for the workers of its own machine; see docs/decisions/0110.
+
+Only a process with one thread can be forked safely, and some libraries start threads when they are loaded.
+Where there is a second thread afterwards, or something could not be loaded, this process becomes Spark's own
+daemon.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Final
+
+_WORKER: Final = "pyspark.worker"
+"""What runs tasks."""
+_THREADS: Final = "/proc/self/task"
+_ALLOCATOR: Final = "JE_ARROW_MALLOC_CONF"
+
+
+def main() -> None:
+    """Load the packages if that leaves this process able to fork, and serve Spark."""
+    # as Spark's daemon does when it serves: Ctrl-C in a terminal is for the driver
+    os.setpgid(0, 0)
+    if sys.argv[1:] == [_WORKER] and os.path.isdir(_THREADS) and not _is_loaded_with_one_thread():
+        os.execv(sys.executable, [sys.executable, "-m", "pyspark.daemon", *sys.argv[1:]])
+    from pyspark.daemon import manager
+
+    manager()
+
+
+def _is_loaded_with_one_thread() -> bool:
+    try:
+        _load()
+    except ImportError:  # the task that needs the module fails with the same error, and Spark shows that one
+        return False
+    return len(os.listdir(_THREADS)) == 1
+
+
+def _load() -> None:
+    """Load what tasks need, and let workers share it."""
+    given = os.environ.get(_ALLOCATOR)
+    os.environ.setdefault(_ALLOCATOR, "background_thread:false")  # else Arrow starts a thread at once
+    import gc
+    from importlib import import_module
+
+    import numpy as np
+    import pandas  # noqa: F401 - Arrow loads it when it makes its first array
+    import pyarrow as pa
+
+    if given is None:
+        del os.environ[_ALLOCATOR]
+    pa.array([0])
+    for module in ("upsert.managed.tasks", "deltajoin.spark.source", "deltajoin.spark.shuffled", _WORKER):
+        import_module(module)
+    # each worker's own random numbers: the module random does this by itself
+    os.register_at_fork(after_in_child=np.random.seed)
+    # the collector of a worker does not write to objects that it shares
+    gc.collect()
+    gc.freeze()
+
+
+if __name__ == "__main__":
+    main()

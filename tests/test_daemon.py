@@ -1,0 +1,99 @@
+"""Workers that are forked from a process that has loaded the packages, see ``deltajoin_daemon``."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import run_spark_script
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere Spark's own daemon runs")
+
+ASK = """
+import json
+from pyspark import BarrierTaskContext
+from pyspark.sql import SparkSession
+
+
+def told(batches):
+    import os
+    import sys
+
+    loaded = {"upsert.managed.tasks", "deltajoin.spark.source", "pandas"} <= sys.modules.keys()
+
+    import numpy as np
+    import pyarrow as pa
+
+    BarrierTaskContext.get().barrier()  # the tasks run at the same time, so in processes of their own
+    for _ in batches:
+        pass
+    yield pa.record_batch({
+        "loaded": [loaded],
+        "random": [np.random.random()],
+        "allocator": [os.environ.get("JE_ARROW_MALLOC_CONF")],
+    })
+
+
+spark = SparkSession.builder.config("spark.python.daemon.module", "deltajoin_daemon").getOrCreate()
+types = "loaded BOOLEAN, random DOUBLE, allocator STRING"
+rows = spark.range(0, 2, 1, 2).mapInArrow(told, types, barrier=True).collect()
+print(json.dumps([row.asDict() for row in rows]))
+spark.stop()
+"""
+
+
+@pytest.mark.spark
+def test_workers_begin_with_the_packages_and_have_random_numbers_of_their_own(tmp_path: Path) -> None:
+    script = tmp_path / "ask.py"
+    script.write_text(ASK, encoding="utf-8")
+    one, other = json.loads(run_spark_script(script, forked=False).splitlines()[-1])
+    assert one["loaded"]
+    assert other["loaded"]
+    assert one["random"] != other["random"]
+    assert one["allocator"] is None  # what a task starts has Arrow's own setting
+
+
+@contextmanager
+def _daemon(worker: str, **variables: str) -> Iterator[Path]:
+    """What Linux tells of a daemon that can be connected to; it ends when its input does."""
+    command = [sys.executable, "-m", "deltajoin_daemon", worker]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}  # Spark says so for tasks of one core
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe) as daemon:
+        assert daemon.stdin is not None
+        assert daemon.stdout is not None
+        try:
+            assert int.from_bytes(daemon.stdout.read(4), "big") > 0
+            yield Path(f"/proc/{daemon.pid}")
+        finally:
+            daemon.stdin.close()
+
+
+def test_a_daemon_that_has_loaded_the_packages_has_one_thread_and_a_group_of_its_own() -> None:
+    with _daemon("pyspark.worker") as daemon:
+        assert [each.name for each in (daemon / "task").iterdir()] == [daemon.name]
+        assert "libarrow" in (daemon / "maps").read_text()
+        assert os.getpgid(int(daemon.name)) == int(daemon.name)
+
+
+def test_where_loading_starts_a_thread_sparks_own_daemon_forks() -> None:
+    with _daemon("pyspark.worker", JE_ARROW_MALLOC_CONF="background_thread:true") as daemon:
+        assert b"pyspark.daemon" in (daemon / "cmdline").read_bytes()
+        assert "libarrow" not in (daemon / "maps").read_text()
+
+
+def test_where_a_package_cannot_be_loaded_sparks_own_daemon_forks(tmp_path: Path) -> None:
+    (tmp_path / "xxhash.py").write_text("raise ImportError('broken')", encoding="utf-8")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    with _daemon("pyspark.worker", PYTHONPATH=path) as daemon:
+        assert b"pyspark.daemon" in (daemon / "cmdline").read_bytes()
+
+
+def test_a_daemon_of_processes_that_run_no_tasks_loads_nothing() -> None:
+    with _daemon("pyspark.sql.worker.plan_data_source_read") as daemon:
+        assert "libarrow" not in (daemon / "maps").read_text()
