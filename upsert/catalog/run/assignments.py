@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from upsert import types
 from upsert.errors import CorruptTableError, SchemaError
 from upsert.schema import Column
 from upsert.spark.columns import stored_text
 from upsert.sql.flink_words import spark_expression
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def spark_type(column: Column) -> Any:
@@ -56,6 +59,61 @@ def assigned_type(column: Column, given: Any, subject: str) -> Any:
             f"CAST(… AS {name}) in the query"
         )
     return wanted
+
+
+def has_ansi_casts(spark: SparkSession) -> bool:
+    """Whether a cast of the session is an error where a number does not fit."""
+    return spark.conf.get("spark.sql.ansi.enabled") == "true"
+
+
+def assigned(value: Any, given: Any, column: Column, subject: str, *, is_ansi: bool) -> Any:
+    """Spark's column of values of a type, as those of a column of a table.
+
+    A number that does not fit is an error also in a session whose casts make another number, or NULL, of it:
+    that is what Spark's own tables do.
+
+    Raises:
+        SchemaError: SQL does not let such values go into the column.
+    """
+    wanted = assigned_type(column, given, subject)
+    if given == wanted:
+        return value
+    return value.cast(wanted) if is_ansi else _fitting(value, given, wanted, column)
+
+
+def _fitting(value: Any, given: Any, wanted: Any, column: Column) -> Any:
+    from pyspark.sql import functions as F
+    from pyspark.sql import types as t
+
+    if isinstance(given, t.ArrayType) and isinstance(wanted, t.ArrayType):
+        inner = given.elementType, wanted.elementType
+        return F.transform(value, lambda one: _fitting(one, *inner, column)).cast(wanted)
+    if not _may_not_fit(given, wanted):
+        return value.cast(wanted)
+    found = value.try_cast(wanted)
+    what = F.lit(f"column {column.name!r} must be {column.sql_type}, which cannot hold ")
+    refusal = F.raise_error(F.concat(what, value.cast("string")))
+    return F.when(value.isNull() | found.isNotNull(), found).otherwise(refusal)
+
+
+_WHOLE_DIGITS: Final = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
+
+
+def _may_not_fit(given: Any, wanted: Any) -> bool:
+    """Whether there are numbers of one type that another one has not, however they are rounded."""
+    from pyspark.sql import types as t
+
+    if not (isinstance(given, t.NumericType) and isinstance(wanted, t.IntegralType | t.DecimalType)):
+        return False
+    digits = _WHOLE_DIGITS.get(given.simpleString())
+    if isinstance(wanted, t.IntegralType):
+        return digits is None or digits > _WHOLE_DIGITS[wanted.simpleString()]
+    room = wanted.precision - wanted.scale
+    if digits is not None:
+        return digits > room
+    if not isinstance(given, t.DecimalType):
+        return True
+    return given.precision - given.scale + (given.scale > wanted.scale) > room  # 9.9 is rounded to 10
 
 
 def default_text(column: Column) -> str:

@@ -16,7 +16,14 @@ import pyarrow as pa
 from upsert.catalog.connectors.definition import definition_in
 from upsert.catalog.results import Done, Result, Rows, Running, RunningSet
 from upsert.catalog.run import jobs
-from upsert.catalog.run.assignments import assigned_type, default_of, default_text, no_value, spark_type
+from upsert.catalog.run.assignments import (
+    assigned,
+    default_of,
+    default_text,
+    has_ansi_casts,
+    no_value,
+    spark_type,
+)
 from upsert.catalog.run.definitions import changeable, refuse_view
 from upsert.catalog.run.jobs import needed
 from upsert.catalog.run.queries import check_stable, frame
@@ -268,10 +275,11 @@ class Target:
             )
         names = [column.name for column in self.columns]
         named = df.toDF(*names, ROW_KIND_COLUMN) if keeps_kinds else rows.toDF(*names)
-        given = {}
+        given, is_ansi = {}, has_ansi_casts(df.sparkSession)
         for column, field in zip(self.columns, named.schema.fields[: len(self.columns)], strict=True):
-            wanted, own = assigned_type(column, field.dataType, self.what), F.col(quoted(column.name))
-            given[column.name] = own if field.dataType == wanted else own.cast(wanted).alias(column.name)
+            own = F.col(quoted(column.name))
+            value = assigned(own, field.dataType, column, self.what, is_ansi=is_ansi)
+            given[column.name] = own if value is own else value.alias(column.name)
         for column in self.schema.columns:
             if column.name in given or (column.metadata is not None and column.virtual):
                 continue

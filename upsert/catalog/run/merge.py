@@ -19,7 +19,7 @@ from pyspark.sql.types import DataType, StructField, StructType
 
 from upsert import types
 from upsert.catalog.results import Done, Result
-from upsert.catalog.run.assignments import assigned_type, default_of
+from upsert.catalog.run.assignments import assigned, default_of, has_ansi_casts
 from upsert.catalog.run.definitions import changeable
 from upsert.catalog.run.jobs import needed
 from upsert.catalog.run.queries import frame
@@ -125,7 +125,7 @@ class _Changes:
         action, row = F.lit(None).cast("string"), F.lit(None)
         for number, clause in reversed(list(enumerate(self.statement.clauses))):
             applies = F.col(s.CLAUSE.format(number))
-            values = F.struct(*self._row(number, clause, joined.schema, source))
+            values = F.struct(*self._row(number, clause, joined, source))
             row = F.when(applies, values).otherwise(row)
             action = F.when(applies, F.lit(clause.action.value)).otherwise(action)
         chosen = joined.select(action.alias(_ACTION), row.alias(_ROW)).where(f"{_ACTION} IS NOT NULL")
@@ -160,16 +160,15 @@ class _Changes:
         columns = [F.col(f"{_ROW}.{quoted(name)}").alias(name) for name in self.table.schema.names]
         return grouped.select(*columns, written.alias(ROW_KIND_COLUMN), updates, deleted, inserts)
 
-    def _row(self, number: int, clause: s.MergeClause, given: StructType, source: StructType) -> list[Column]:
+    def _row(self, number: int, clause: s.MergeClause, joined: DataFrame, source: StructType) -> list[Column]:
         """The columns of the row that a clause writes, or deletes."""
-        values = self._values(number, clause, given, source)
-        found = []
+        values = self._values(number, clause, joined.schema, source)
+        found, is_ansi = [], has_ansi_casts(joined.sparkSession)
         for column in self.table.schema.columns:
             if column.name in clause.defaults:
                 new = default_of(column, self.subject)
             elif (value := values.get(column.name)) is not None:
-                wanted = assigned_type(column, value[1], self.subject)
-                new = F.col(value[0]).cast(wanted)
+                new = assigned(F.col(value[0]), value[1], column, self.subject, is_ansi=is_ansi)
                 if column.length is not None:
                     new = F.expr(stored_text(f"CAST({value[0]} AS STRING)", column))
             elif clause.action is not s.MergeAction.INSERT:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.errors import PySparkException
 
 from upsert.catalog.results import Done, Result
-from upsert.catalog.run.assignments import assigned_type, default_of, default_text, spark_type
+from upsert.catalog.run.assignments import assigned, default_of, has_ansi_casts
 from upsert.catalog.run.definitions import changeable, fitting_partitions
 from upsert.catalog.run.jobs import SparkNeededError, active, needed
 from upsert.catalog.run.queries import frame
@@ -29,6 +29,7 @@ from upsert.store.rows.partitions import partition_name, specified
 from upsert.types import quoted
 
 if TYPE_CHECKING:
+    from pyspark.sql import Column as SparkColumn
     from pyspark.sql import DataFrame, SparkSession
     from sqlglot import exp
 
@@ -102,7 +103,7 @@ def update(context: Context, statement: s.Update, spark: SparkSession | None) ->
         check_stored(schema, name, subject)
 
     def changed(rows: DataFrame, _: int) -> DataFrame:
-        new = rows.selectExpr(*_new_values(table, rows, statement, subject))
+        new = rows.select(*_new_values(table, rows, statement, subject))
         if schema.primary_key:
             return new
         return _deletions(table)(rows).unionByName(_of_kind(new, RowKind.INSERT))
@@ -159,21 +160,21 @@ def check_engine(table: Table, subject: str) -> None:
         )
 
 
-def _new_values(table: Table, rows: DataFrame, statement: s.Update, subject: str) -> list[str]:
-    """Spark SQL for each of the table's columns."""
-    found = []
+def _new_values(table: Table, rows: DataFrame, statement: s.Update, subject: str) -> list[SparkColumn]:
+    """Each of the table's columns."""
+    from pyspark.sql import functions as F
+
+    found, is_ansi = [], has_ansi_casts(rows.sparkSession)
     for column in table.schema.columns:
         if column.name not in statement.columns:
-            found.append(quoted(column.name))
+            found.append(F.col(quoted(column.name)))
             continue
         if column.name in statement.defaults:
-            default_of(column, subject)
-            type_ = spark_type(column).simpleString()
-            found.append(f"CAST({default_text(column)} AS {type_}) AS {quoted(column.name)}")
-            continue
-        value = s.NEW_VALUE.format(statement.columns.index(column.name))
-        wanted = assigned_type(column, rows.schema[value].dataType, subject)
-        found.append(f"CAST(`{value}` AS {wanted.simpleString()}) AS {quoted(column.name)}")
+            new = default_of(column, subject)
+        else:
+            name = s.NEW_VALUE.format(statement.columns.index(column.name))
+            new = assigned(F.col(name), rows.schema[name].dataType, column, subject, is_ansi=is_ansi)
+        found.append(new.alias(column.name))
     return found
 
 

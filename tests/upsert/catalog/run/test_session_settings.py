@@ -1,0 +1,101 @@
+"""Statements in sessions with other settings: what is written there.
+
+Spark's own tables are the oracle of what goes into a column.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException, ArithmeticException, PySparkException
+from pyspark.sql import SparkSession
+
+from upsert.catalog.catalog import Catalog
+from upsert.catalog.results import Frame
+from upsert.spark.settings import copy_of
+
+pytestmark = pytest.mark.spark
+
+SEED = int(os.environ.get("SEED", "0"))
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    return Catalog(tmp_path / "warehouse")
+
+
+def rows(catalog: Catalog, spark: SparkSession, query: str) -> list[tuple[Any, ...]]:
+    found = catalog.sql(query, spark)
+    assert isinstance(found, Frame)
+    return sorted(tuple(row.values()) for row in found.rows.to_pylist())
+
+
+TYPES = ("TINYINT", "SMALLINT", "INT", "BIGINT", "DECIMAL(5, 2)", "DECIMAL(20, 0)", "DOUBLE", "ARRAY<INT>")
+
+
+def number(random: Random) -> str:
+    """A number near a limit of a type, of any type of numbers."""
+    limit = random.choice([7, 15, 31, 63])
+    size = random.choice([(1 << limit) - 1, 1 << limit, 999, 1000, 3])
+    sign = random.choice(["", "-"])
+    return random.choice([f"{sign}{size}", f"{sign}{size}.995", f"{sign}{size}e0", f"{sign}{size}e3", "NULL"])
+
+
+@pytest.fixture
+def theirs(spark: SparkSession, tmp_path: Path) -> Iterator[str]:
+    """Spark's own table of all types, and the number of a row."""
+    columns = ", ".join(f"c{number} {type_}" for number, type_ in enumerate(TYPES))
+    spark.sql(f"CREATE TABLE theirs (id INT, {columns}) USING parquet LOCATION '{tmp_path}/theirs'")
+    yield columns
+    spark.sql("DROP TABLE theirs")
+
+
+def test_a_number_that_does_not_fit_is_an_error_also_without_ansi(
+    spark: SparkSession, catalog: Catalog, theirs: str
+) -> None:
+    """A cast of such a session would make another number of it, or NULL."""
+    random, session = Random(SEED), copy_of(spark, {"spark.sql.ansi.enabled": "false"})
+    catalog.sql(f"CREATE TABLE t (id INT, {theirs}, PRIMARY KEY (id) NOT ENFORCED)")
+    refused = 0
+    for row in range(24):
+        column = random.choice(range(len(TYPES)))
+        value = f"array(1, {number(random)})" if TYPES[column] == "ARRAY<INT>" else number(random)
+        told = f"seed {SEED}: {TYPES[column]} gets {value}"
+        merge = f"MERGE INTO t USING (SELECT {row} AS id) AS s ON t.id = s.id"
+        written = [
+            f"INSERT INTO t (id, c{column}) VALUES ({row}, {value})",
+            f"UPDATE t SET c{column} = {value} WHERE id = {row}",
+            f"{merge} WHEN NOT MATCHED THEN INSERT (id, c{column}) VALUES (s.id, {value})",
+        ]
+        statement = random.choice(written)
+        if statement == written[1]:
+            catalog.sql(f"INSERT INTO t (id) VALUES ({row})", session)
+        try:
+            session.sql(f"INSERT INTO theirs (id, c{column}) VALUES ({row}, {value})")
+        except (ArithmeticException, AnalysisException):
+            refused += 1
+            with pytest.raises(PySparkException, match=f"'c{column}' must be .* cannot hold"):
+                catalog.sql(statement, session)
+            catalog.sql(f"DELETE FROM t WHERE id = {row}")
+        else:
+            catalog.sql(statement, session)
+            query = f"SELECT id, CAST(c{column} AS STRING) FROM {{}} WHERE id = {row}"
+            assert (
+                rows(catalog, session, query.format("t")) == session.sql(query.format("theirs")).collect()
+            ), told
+    assert 3 < refused < 21
+
+
+def test_a_time_is_updated_in_a_session_whose_timestamps_have_no_zone(
+    spark: SparkSession, catalog: Catalog
+) -> None:
+    session = copy_of(
+        spark, {"spark.sql.timestampType": "TIMESTAMP_NTZ", "spark.sql.session.timeZone": "Asia/Tokyo"}
+    )
+    catalog.sql("CREATE TABLE t (id INT, at TIMESTAMP, PRIMARY KEY (id) NOT ENFORCED)")
+    catalog.sql("INSERT INTO t (id) VALUES (1)", session)
+    catalog.sql("UPDATE t SET at = TIMESTAMP '2020-01-01 09:00:00'", session)
+    assert rows(catalog, spark, "SELECT id, CAST(at AS STRING) FROM t") == [(1, "2020-01-01 00:00:00")]
