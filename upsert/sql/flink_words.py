@@ -21,8 +21,9 @@ A table of windows gives the rows of a table with the columns ``window_start``, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Final
 
 from sqlglot.tokenizer_core import Token, TokenType
@@ -355,12 +356,30 @@ def _sizes(name: str) -> str:
 
 
 def spark_expression(text: str) -> str:
-    """An expression in Spark's words.
+    r"""An expression in Spark's words, whose texts are the same whatever a session takes their signs for.
 
-    >>> spark_expression("PROCTIME()")
-    'current_timestamp()'
+    >>> spark_expression('concat(PROCTIME(), "a", \'it\'\'s\')')
+    "concat(current_timestamp(), 'a', CAST(X'69742773' AS STRING))"
     """
-    return Revision(text).edited(spark_words(text, "expression")).text
+    worded = Revision(text).edited(spark_words(text, "expression"))
+    return worded.edited(_plain_texts(worded.text)).text
+
+
+_TEXTS: Final = (TokenType.STRING, TokenType.RAW_STRING)
+_SIGNS: Final = frozenset("'\\")
+"""What a text can have in it that some sessions read otherwise: see ``upsert.catalog.run.scans``."""
+
+
+def _plain_texts(text: str) -> Iterator[Edit]:
+    """The edits that write texts without signs that only some sessions read so, several in a row as one."""
+    for is_text, row in groupby(tokens_of(text, "expression"), lambda token: token.token_type in _TEXTS):
+        tokens = list(row)
+        start, end = tokens[0].start, tokens[-1].end + 1
+        meant = "".join(token.text for token in tokens)
+        is_plain = _SIGNS.isdisjoint(meant)
+        plain = f"'{meant}'" if is_plain else f"CAST(X'{meant.encode().hex().upper()}' AS STRING)"
+        if is_text and text[start:end] != plain:
+            yield Edit(start, end, plain)
 
 
 def is_processing_time(text: str) -> bool:

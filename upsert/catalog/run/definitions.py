@@ -21,13 +21,15 @@ from upsert.catalog.connectors.definition import (
 from upsert.catalog.create_as.create_as import stages_of
 from upsert.catalog.namespace import TableRef
 from upsert.catalog.results import Done, Result
-from upsert.catalog.run.jobs import needed
+from upsert.catalog.run.jobs import active, needed
+from upsert.catalog.run.scans import check_read_alike
 from upsert.errors import ConfigurationError, CorruptTableError, TableExistsError, TableNotFoundError
+from upsert.schema import Column, ComputedColumn
 from upsert.sql import statements as s
 from upsert.sql.checks import check_default, check_of, with_checks
 from upsert.sql.columns import of_connector
 from upsert.store import Table
-from upsert.store.alterations import AddCheck, SetDefault, TrackPartition
+from upsert.store.alterations import AddCheck, AddColumn, AddComputed, SetDefault, TrackPartition
 from upsert.store.log_options import TOPIC
 from upsert.store.rows.partitions import is_within, specified
 from upsert.store.table_options import MATERIALIZED_VIEW, VIEW_REFRESH
@@ -41,6 +43,33 @@ if TYPE_CHECKING:
 
 _OWN: Final = (TOPIC, MATERIALIZED_VIEW.key, VIEW_REFRESH.key)
 """Options that CREATE TABLE … LIKE does not take over."""
+
+
+def check_kept(statement: s.Statement, spark: SparkSession | None) -> None:
+    """Refuse a text that a statement has its table keep, if the session reads it otherwise than others do."""
+    for what, text in _kept(statement):
+        check_read_alike(active(spark), text, what)
+
+
+def _kept(statement: s.Statement) -> Iterator[tuple[str, str]]:
+    """The statement, and each text that its table keeps: DEFAULT, CHECK, what a column is computed from."""
+    columns: list[Column | ComputedColumn] = []
+    texts: list[str | None] = []
+    match statement:
+        case s.CreateTable(name=name, schema=declared) | s.CreateTableLike(name=name, declared=declared):
+            what = f"CREATE TABLE {name}"
+            columns = [*declared.columns, *declared.computed]
+            texts = [one.text for one in declared.checks]
+        case s.AlterTable(name=name, changes=changes):
+            what = f"ALTER TABLE {name}"
+            columns = [one.column for one in changes if isinstance(one, AddColumn | AddComputed)]
+            texts = [one.default for one in changes if isinstance(one, SetDefault)]
+        case s.AddConstraint(name=name, check=check):
+            what, texts = f"ALTER TABLE {name}", [check.text]
+        case _:
+            return
+    texts += [one.default if isinstance(one, Column) else one.expression for one in columns]
+    yield from ((what, text) for text in texts if text)
 
 
 def create_table(context: Context, statement: s.CreateTable, spark: SparkSession | None) -> Result:

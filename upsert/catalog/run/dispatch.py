@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 def execute(context: Context, statement: s.Statement, spark: SparkSession | None) -> Result:
     """Execute a statement; without a session the active one of this thread runs its queries."""
+    definitions.check_kept(statement, spark)
     match statement:
         case s.CreateTable():
             return definitions.create_table(context, statement, spark)

@@ -25,8 +25,9 @@ from upsert.catalog.run.assignments import (
     spark_type,
 )
 from upsert.catalog.run.definitions import changeable, refuse_view
-from upsert.catalog.run.jobs import needed
+from upsert.catalog.run.jobs import active, needed
 from upsert.catalog.run.queries import check_stable, frame
+from upsert.catalog.run.scans import check_read_alike
 from upsert.catalog.session import TRIGGER
 from upsert.catalog.system_tables import split
 from upsert.errors import ConfigurationError, PartlyExecutedError, SchemaError, own_errors_first
@@ -64,6 +65,7 @@ def insert(context: Context, statement: s.Insert, spark: SparkSession | None) ->
     is_streaming = context.options.is_streaming
     start_from = statement.options.get(START_FROM)
     what = _what(statement)
+    check_read_alike(active(spark), statement.query.statement[: statement.query.start], what)
     if start_from is not None and not is_streaming:
         raise ConfigurationError(
             f"{what}: option {START_FROM!r} must go with a stream, got {start_from!r} for a batch; leave it "

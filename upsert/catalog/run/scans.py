@@ -387,24 +387,40 @@ _TEXTS_READ: Final = {
 """Settings of a session that let it read some signs of a query's text in another way than by default."""
 
 
-def reads_otherwise(spark: SparkSession, text: str) -> bool:
-    """Whether the session takes a sign of a query's text for something else than Spark does by default.
+def setting_that_reads_otherwise(spark: SparkSession, text: str) -> str | None:
+    """The setting by which a session takes a sign of a text for something else than Spark does by default.
 
-    Then only Spark knows which columns the query reads, and with which texts it compares them.
+    Then only Spark knows which columns a query reads, and with which texts it compares them. None: it has no
+    such sign, or the session reads it as all do.
 
-    >>> reads_otherwise(spark, 'SELECT "a", id FROM t')
-    False
+    >>> setting_that_reads_otherwise(spark, 'SELECT "a", id FROM t')
     """
-    return any(
-        spark.conf.get(setting, "false") == "true"
-        for setting, signs in _TEXTS_READ.items()
-        if any(sign in text for sign in signs)
+    return next(
+        (
+            setting
+            for setting, signs in _TEXTS_READ.items()
+            if any(sign in text for sign in signs) and spark.conf.get(setting, "false") == "true"
+        ),
+        None,
     )
+
+
+def check_read_alike(spark: SparkSession | None, text: str, of: str) -> None:
+    """Refuse a part of a statement that is not Spark's to read, if the session would read it otherwise.
+
+    What a table keeps, such as a DEFAULT, is read in all sessions as Spark does by default.
+    """
+    setting = None if spark is None else setting_that_reads_otherwise(spark, text)
+    if setting is not None:
+        raise SchemaError(
+            f"{of}: {text.strip()!r} must mean the same in all sessions, which it does not in one with "
+            f"{setting!r} = 'true'; unset that for the statement, or write no signs that it is for"
+        )
 
 
 def as_read_by(spark: SparkSession, query: QueryText, references: Sequence[Reference]) -> list[Reference]:
     """The tables of a query, with what its text tells of their columns if the session reads it so."""
-    if not reads_otherwise(spark, query.text):
+    if setting_that_reads_otherwise(spark, query.text) is None:
         return list(references)
     return [replace(reference, columns=None, where=()) for reference in references]
 

@@ -1,4 +1,4 @@
-"""Statements in sessions with other settings: what is written there.
+"""Statements in sessions with other settings: what is written, and what a table's own texts mean there.
 
 Spark's own tables are the oracle of what goes into a column.
 """
@@ -15,11 +15,19 @@ from pyspark.sql import SparkSession
 
 from upsert.catalog.catalog import Catalog
 from upsert.catalog.results import Frame
+from upsert.errors import SchemaError
 from upsert.spark.settings import copy_of
 
 pytestmark = pytest.mark.spark
 
 SEED = int(os.environ.get("SEED", "0"))
+
+SIGNS = (
+    "spark.sql.parser.escapedStringLiterals",
+    "spark.sql.ansi.doubleQuotedIdentifiers",
+    "spark.sql.legacy.consecutiveStringLiterals.enabled",
+)
+"""Settings by which quotes and backslashes are read otherwise."""
 
 
 @pytest.fixture
@@ -99,3 +107,70 @@ def test_a_time_is_updated_in_a_session_whose_timestamps_have_no_zone(
     catalog.sql("INSERT INTO t (id) VALUES (1)", session)
     catalog.sql("UPDATE t SET at = TIMESTAMP '2020-01-01 09:00:00'", session)
     assert rows(catalog, spark, "SELECT id, CAST(at AS STRING) FROM t") == [(1, "2020-01-01 00:00:00")]
+
+
+TEXTS = (
+    (r"'a\nb'", "a\nb"),
+    (r"'a\\nb'", r"a\nb"),
+    ("'it''s'", "it's"),
+    ('"x"', "x"),
+    ('"say ""so"""', 'say "so"'),
+    (r"""concat('\'', 'x' "y")""", "'xy"),
+    (r"r'a\d'", r"a\d"),
+    (r"'\u0041%\\_'", r"A%\_"),
+)
+
+
+@pytest.mark.parametrize("setting", SIGNS)
+def test_what_a_table_keeps_means_the_same_in_each_session(
+    spark: SparkSession, catalog: Catalog, setting: str
+) -> None:
+    """A DEFAULT is written, and a column computed, as in the session in which the table was created."""
+    defaults = ", ".join(f"d{number} STRING DEFAULT {text}" for number, (text, _) in enumerate(TEXTS))
+    computed = ", ".join(f"c{number} AS {text}" for number, (text, _) in enumerate(TEXTS))
+    catalog.sql(f"CREATE TABLE t (id INT, {defaults}, {computed}, PRIMARY KEY (id) NOT ENFORCED)", spark)
+    other = copy_of(spark, {"spark.sql.ansi.enabled": "true", setting: "true"})
+    catalog.sql("INSERT INTO t (id) VALUES (0)", other)
+    catalog.sql(f"INSERT INTO t VALUES (1{', DEFAULT' * len(TEXTS)}), (2{', NULL' * len(TEXTS)})", other)
+    catalog.sql(
+        f"UPDATE t SET {', '.join(f'd{number} = DEFAULT' for number in range(len(TEXTS)))} WHERE id = 2",
+        other,
+    )
+    merge = "MERGE INTO t USING (SELECT 3 AS id) s ON t.id = s.id"
+    catalog.sql(f"{merge} WHEN NOT MATCHED THEN INSERT (id) VALUES (s.id)", other)
+    meant = [text for _, text in TEXTS]
+    assert rows(catalog, spark, "SELECT * FROM t") == [(number, *meant, *meant) for number in range(4)]
+    assert rows(catalog, other, "SELECT * FROM t") == [(number, *meant, *meant) for number in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("setting", "text"),
+    [
+        ("spark.sql.parser.escapedStringLiterals", r"'a\nb'"),
+        ("spark.sql.ansi.doubleQuotedIdentifiers", '"name"'),
+        ("spark.sql.legacy.consecutiveStringLiterals.enabled", "'it''s'"),
+    ],
+)
+def test_a_text_that_only_the_session_reads_so_is_not_kept(
+    spark: SparkSession, catalog: Catalog, setting: str, text: str
+) -> None:
+    """It would be another one for all who use the table."""
+    session = copy_of(spark, {"spark.sql.ansi.enabled": "true", setting: "true"})
+    create = "CREATE TABLE {} (id INT, name STRING{}, PRIMARY KEY (id) NOT ENFORCED)"
+    catalog.sql(create.format("t", ""), session)
+    statements = [
+        create.format("u", f" DEFAULT {text}"),
+        create.format("u", f", CHECK (name <> {text})"),
+        create.format("u", f", other AS concat(name, {text})"),
+        f"CREATE TABLE u (CHECK (name <> {text})) LIKE t",
+        f"ALTER TABLE t ALTER COLUMN name SET DEFAULT {text}",
+        f"ALTER TABLE t ADD CONSTRAINT c CHECK (name <> {text})",
+        f"ALTER TABLE t ADD other AS concat(name, {text})",
+        f"INSERT INTO t PARTITION (name = {text}) SELECT 1",
+    ]
+    for statement in statements:
+        with pytest.raises(SchemaError, match=f"must mean the same in all sessions, .* '{setting}' = 'true'"):
+            catalog.sql(statement, session)
+    assert catalog.tables() == ("t",)
+    catalog.sql(create.format("v", f" DEFAULT {text}"), spark)
+    catalog.sql("CREATE TABLE u LIKE v", session)
