@@ -69,13 +69,13 @@ def log_of(table: Table) -> list[tuple[list[Message], list[Mark]]]:
 
 
 def settled_ends(connection: Connection, table: Table) -> dict[TopicPartition, int]:
-    """Ends of what is committed to a table's log, when no transaction is open or after some seconds.
+    """Ends of what is committed to a table's log, when no transaction is open or patience is over.
 
     The broker ends a transaction in its partitions after it has told the producer that it is committed.
     """
     places = [TopicPartition(str(table.options.log.topic), bucket) for bucket in range(table.options.bucket)]
     everything = Connection({**connection.properties, "isolation.level": "read_uncommitted"}, patience_s=60)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + connection.patience_s
     while True:
         ends = admin.latest_offsets(connection, places)
         if ends == admin.latest_offsets(everything, places) or time.monotonic() > deadline:
