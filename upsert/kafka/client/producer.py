@@ -6,8 +6,9 @@ order of the rows is the order in Kafka, also when batches have to be sent again
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, Literal
 
@@ -16,7 +17,17 @@ import pyarrow.compute as pc
 
 from upsert.errors import ConfigurationError, DeliveryError, FencedError, KafkaUnavailableError
 from upsert.kafka.client.connection import ClientCache, Connection, client_properties, library
-from upsert.kafka.client.failures import Reports, codes, is_lasting, made, tell, translated, unavailable
+from upsert.kafka.client.failures import (
+    DidNotReturnError,
+    Reports,
+    bounded,
+    codes,
+    is_lasting,
+    made,
+    tell,
+    translated,
+    unavailable,
+)
 from upsert.kafka.client.message_producer import Producer
 from upsert.kafka.client.records import PRODUCED, RECORD_SCHEMA
 
@@ -56,6 +67,8 @@ class Sender:
         self._connection = connection
         self.subject = subject
         self._reports = Reports()
+        self._is_busy = self._is_left = False
+        self._lock = threading.Lock()
         own = {"message.timeout.ms": int(connection.patience_s * 1000), **_DEFAULTS}
         if "delivery.timeout.ms" in connection.properties:
             del own["message.timeout.ms"]  # the same by its other name
@@ -111,9 +124,11 @@ class Sender:
             self.client.poll(0)
         if self._reports.fatal is None:
             try:
-                self.client.abort_transaction(_CAUSE_SECONDS)
+                self.bounded(lambda client: client.abort_transaction(_CAUSE_SECONDS), _CAUSE_SECONDS)
             except library().KafkaException as cause:
                 return cause.args[0] if cause.args[0].fatal() else error
+            except DidNotReturnError:
+                return error
         return self._reports.fatal or error
 
     def _check_times(self, batch: pa.RecordBatch) -> None:
@@ -164,9 +179,35 @@ class Sender:
         last = self._reports.broker_failure
         return unavailable(self._connection, subject, None if last is None else last.str())
 
+    def bounded(self, call: Callable[[Producer], object], seconds: float) -> None:
+        """As `bounded`; the client is busy until the call has returned, whatever ends the wait for it."""
+
+        def made() -> None:
+            try:
+                call(self.client)
+            finally:
+                with self._lock:
+                    self._is_busy = False
+                if self._is_left:
+                    self.client.close()
+
+        self._is_busy = True
+        try:
+            bounded(made, seconds)
+        except RuntimeError:  # no thread has begun, or the call has ended with it
+            self._is_busy = False
+            raise
+
+    def is_left_to_a_call(self) -> bool:
+        """Whether a call is at work on the client, which it ends when it returns."""
+        with self._lock:
+            self._is_left = self._is_busy
+            return self._is_left
+
     def discard(self) -> None:
-        """End the client without sending what it still has."""
-        self.client.close()
+        """End the client without sending what it still has; one that is at work in a call is ended by it."""
+        if not self.is_left_to_a_call():
+            self.client.close()
 
     def close(self) -> None:
         """End the client; records that were not waited for get some seconds to be sent."""

@@ -16,7 +16,6 @@ read before that waits for nothing: it can only miss what the second look shows.
 from __future__ import annotations
 
 import json
-import threading
 import uuid
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -30,7 +29,7 @@ from upsert.errors import ConfigurationError, DeliveryError, KafkaUnavailableErr
 from upsert.failpoints import reach
 from upsert.kafka.client.admin import group_markers
 from upsert.kafka.client.connection import ClientCache, Connection, library
-from upsert.kafka.client.failures import DidNotReturnError, bounded, is_passing, translated, unavailable
+from upsert.kafka.client.failures import DidNotReturnError, is_passing, translated, unavailable
 from upsert.kafka.client.message_producer import Producer
 from upsert.kafka.client.producer import Sender
 from upsert.kafka.client.records import TopicPartition
@@ -135,8 +134,6 @@ class TransactionalWriter:
     def __init__(self, connection: Connection, topic: str, transactional_id: str) -> None:
         self.name = uuid.uuid4().hex
         self.is_sound = True
-        self._is_busy = self._is_left = False
-        self._lock = threading.Lock()
         self._connection = connection
         self._topic = topic
         self._id = transactional_id
@@ -184,7 +181,7 @@ class TransactionalWriter:
         """Commit, and where the answer is lost find out whether it happened."""
         patience = self._connection.patience_s
         try:
-            self._bounded(lambda client: client.commit_transaction(patience), patience)
+            self._sender.bounded(lambda client: client.commit_transaction(patience), patience)
             return
         except library().KafkaException as refused:
             error = refused.args[0]
@@ -205,45 +202,22 @@ class TransactionalWriter:
 
         One that is at work in a call is ended by it: opening the next one takes its transaction away.
         """
-        if self._is_left_to_a_call():
+        if self._sender.is_left_to_a_call():
             return
         try:
+            # Without an answer the broker gives it up itself, at the latest when it times out.
             with suppress(library().KafkaException, DidNotReturnError):
-                # Without an answer the broker gives it up itself, at the latest when it times out.
                 self._sender.client.poll(0)  # raises when there is nothing left that could be given up
-                self._bounded(lambda client: client.abort_transaction(_ABORT_SECONDS), _ABORT_SECONDS)
+                self._sender.bounded(lambda client: client.abort_transaction(_ABORT_SECONDS), _ABORT_SECONDS)
         finally:
-            if not self._is_left_to_a_call():
-                self._sender.discard()
-
-    def _is_left_to_a_call(self) -> bool:
-        """Whether a call is at work on the client, which it ends when it returns."""
-        with self._lock:
-            self._is_left = self._is_busy
-            return self._is_left
+            self._sender.discard()
 
     def _call(self, call: Callable[[Producer], object], seconds: float) -> None:
         try:
             with self._sender.refusals():
-                self._bounded(call, seconds)
+                self._sender.bounded(call, seconds)
         except DidNotReturnError:
             raise unavailable(self._connection, self._subject, None) from None
-
-    def _bounded(self, call: Callable[[Producer], object], seconds: float) -> None:
-        """As `bounded`; the client is busy until the call has returned, whatever ends the wait for it."""
-        client = self._sender.client
-
-        def made() -> None:
-            try:
-                call(client)
-            finally:
-                with self._lock:
-                    self._is_busy = False
-                if self._is_left:
-                    self._sender.discard()
-
-        self._is_busy = True
-        bounded(made, seconds)
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.helpers import REPOSITORY
+from tests.helpers import REPOSITORY, wait_until
 from upsert import failpoints
 from upsert.errors import ConfigurationError, DeliveryError, FencedError, KafkaUnavailableError, UpsertError
-from upsert.kafka.client import failures, transactions
+from upsert.kafka.client import failures, producer, transactions
 from upsert.kafka.client.admin import create_topic, latest_offsets
 from upsert.kafka.client.connection import Connection, library
 from upsert.kafka.client.consumer import read_range
@@ -272,6 +272,51 @@ def test_ctrl_c_while_a_producer_is_ended_ends_it(connection: Connection, new_to
     with pytest.raises(KeyboardInterrupt):
         writer.discard()
     assert not client.calls
+
+
+def test_a_producer_is_ended_where_no_thread_can_be_started(
+    connection: Connection, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No call is at work on it then: it was taken for one, and left to it."""
+    topic = new_topic()
+    writer = TransactionalWriter(connection, topic, topic)
+    client = writer._sender.client
+
+    def no_thread(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_thread)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            writer.write([rows(0)], 0, "2 tasks")
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            writer.discard()
+    assert not client.calls
+
+
+def test_why_a_client_has_ended_is_asked_for_a_bounded_time(
+    connection: Connection, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that does not come back keeps no task; the client is ended when it does."""
+    monkeypatch.setattr(failures, "GRACE_SECONDS", 0.01)
+    monkeypatch.setattr(producer, "_CAUSE_SECONDS", 0.0)
+    topic, goes_on, has_returned = new_topic(), threading.Event(), threading.Event()
+    writer = TransactionalWriter(connection, topic, topic)
+    client = writer._sender.client
+
+    def abort(_: float) -> None:
+        goes_on.wait(60)
+        has_returned.set()
+
+    client.abort_transaction = abort  # type: ignore[method-assign]
+    fatal = library().KafkaError(library().KafkaError._FATAL)
+    with pytest.raises(DeliveryError, match="_FATAL"), writer._sender.refusals():
+        raise library().KafkaException(fatal)
+    assert not has_returned.is_set()
+    writer.discard()
+    assert client.calls, "the call is at work on it"
+    goes_on.set()
+    wait_until(lambda: not client.calls)
 
 
 def write_until_it_works(connection: Connection, topic: str, batch: int) -> None:
