@@ -19,7 +19,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Self
-from uuid import uuid4
 
 from upsert.codec import Jsonable, written_with
 from upsert.errors import MissingStateError, SnapshotExpiredError
@@ -94,7 +93,7 @@ class CheckpointMark:
         newest = table.published.seen
         written = _Written(batch, newest.data_version, newest.identity, self._planned_ms(batch))
         path = os.path.join(self._folder, MARK)
-        staged = f"{path}.{uuid4().hex}"
+        staged = f"{path}.{table.uuid}"  # one that a killed process has left is written again
         try:
             with open(staged, "w", encoding="utf-8") as file:
                 json.dump({**_json_in(self._folder, MARK), table.uuid: written.to_json()}, file)

@@ -27,7 +27,7 @@ from deltajoin.spark.source import ChangesReader as JoinReader
 from deltajoin.spark.source import SourceOptions
 from upsert.errors import MissingStateError, StaleWriterError, own_error
 from upsert.managed import checkpoint_mark
-from upsert.managed.checkpoint_mark import CheckpointMark
+from upsert.managed.checkpoint_mark import MARK, CheckpointMark
 from upsert.managed.frames import read_changes, write_changes
 from upsert.managed.options import ReadOptions
 from upsert.managed.reader import ChangesReader
@@ -319,6 +319,20 @@ def test_a_mark_that_cannot_be_written_leaves_no_file(
     monkeypatch.setattr("json.dump", is_full)
     mark.note(table, 0)
     assert [one.name for one in (tmp_path / "c").iterdir()] == ["metadata"]
+
+
+def test_what_a_process_that_was_killed_in_a_mark_left_is_gone_after_the_next_one(
+    table: Table, mark: CheckpointMark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.replace", is_killed)
+        with pytest.raises(KeyboardInterrupt):
+            mark.note(table, 0)
+    mark.note(table, 1)
+    assert sorted(one.name for one in (tmp_path / "c").iterdir()) == [MARK, "metadata"]
 
 
 @pytest.fixture
