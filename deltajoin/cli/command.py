@@ -162,11 +162,19 @@ def errors_printed(*, as_json: bool = False, trace: bool = False) -> Iterator[Ou
 
 
 def _is_of_an_ended_jvm(error: BaseException) -> bool:
-    if not (isinstance(error, ConnectionError) or type(error).__module__.startswith("py4j.")):
+    if not (_comes_from_its_client(error) or type(error).__module__.startswith("py4j.")):
         return False
     from upsert.spark.jvm import ends
 
     return ends()
+
+
+def _comes_from_its_client(error: BaseException) -> bool:
+    """Whether a connection to the JVM has failed, and not one of a table's store, say."""
+    if not isinstance(error, ConnectionError):
+        return False
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_globals.get("__name__", "").startswith(("py4j.", "pyspark.")) for frame, _ in frames)
 
 
 def print_error(error: BaseException, *, as_json: bool = False, trace: bool = False) -> None:

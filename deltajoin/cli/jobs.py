@@ -37,10 +37,11 @@ def follow(
 
     On a terminal they are a table that changes. Elsewhere each start, micro-batch and end is a line of a log,
     with ``--json`` an object ``{"event": "started" | "micro-batch" | "ended" | "stopped" | "failed", …}``.
-    With ``keep_going`` a query that fails leaves the others running, else it is a `JobFailedError`.
+    With ``keep_going`` a query that fails leaves the others running, and its reason is told at once; else it
+    is a `JobFailedError`, which says it.
     """
     is_seen = output.console.is_terminal and not output.as_json
-    log = _Log(queries, output, only_failures=is_seen)
+    log = _Log(queries, output, is_seen=is_seen, goes_on=keep_going)
     with Live(console=output.console, auto_refresh=False) if is_seen else nullcontext() as view:
         while not stopped and any(query.isActive for query in queries):
             if not keep_going and any(query.exception() is not None for query in queries):
@@ -119,19 +120,26 @@ def tell_restart(output: Output, reason: str) -> None:
 
 
 class _Log:
-    """What queries have done since the last report; on a terminal, which shows the rest, only failures."""
+    """What queries have done since the last report.
 
-    def __init__(self, queries: Sequence[StreamingQuery], output: Output, *, only_failures: bool) -> None:
+    If that ``is_seen`` on a terminal, only failures are told; these only if the job ``goes_on``, else it ends
+    with them.
+    """
+
+    def __init__(
+        self, queries: Sequence[StreamingQuery], output: Output, *, is_seen: bool, goes_on: bool
+    ) -> None:
         self._queries = queries
         self._output = output
-        self._only_failures = only_failures
+        self._is_seen = is_seen
+        self._goes_on = goes_on
         self._seen: dict[str, int] = {}
         self._ended: set[str] = set()
 
     def tell(self, end: str = "ended") -> None:
         for query in self._queries:
             for event in self._news(query, end):
-                if not self._only_failures or event["event"] == "failed":
+                if not self._is_seen or (self._goes_on and event["event"] == "failed"):
                     self._line(event)
 
     def _news(self, query: StreamingQuery, end: str) -> Iterator[dict[str, Any]]:
@@ -161,7 +169,7 @@ class _Log:
         if event["event"] == "micro-batch":
             parts = [f"{parts[0]} {event['micro-batch']}", f"{event['rows']} rows", f"{event['seconds']} s"]
             parts += [event["refresh"]] if "refresh" in event else []
-        if "message" in event:
+        if "message" in event and self._goes_on:
             parts.append(str(event["message"]))
         self._output.say(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {', '.join(parts)}")
 

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 import pyspark
 import pytest
 import typer
+from py4j.java_gateway import GatewayConnection, GatewayParameters
 from pyspark.errors import PySparkException
 from rich.console import Console
 from typer.testing import CliRunner
@@ -18,6 +19,7 @@ from deltajoin import __version__
 from deltajoin.cli.app import app
 from deltajoin.cli.command import Exit, Output, errors_printed
 from upsert.show.terminal import RowGrid
+from upsert.spark import jvm
 
 
 def test_a_disk_or_a_server_that_fails_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -36,6 +38,26 @@ def test_it_is_json_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
         "error": "ConnectionResetError",
         "message": "the server hung up",
     }
+
+
+def test_a_connection_that_is_not_to_the_jvm_is_told_at_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would take seconds to see that the JVM does not end."""
+    monkeypatch.setattr(jvm, "ends", lambda: pytest.fail("the JVM is waited for"))
+    with pytest.raises(typer.Exit), errors_printed():
+        raise ConnectionRefusedError("nobody listens")
+    assert capsys.readouterr().err == "error: nobody listens\n"
+
+
+def test_a_lost_connection_to_the_jvm_is_told_as_its_end(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jvm, "ends", lambda: True)
+    parameters = GatewayParameters(port=0)  # where nobody listens
+    with pytest.raises(typer.Exit), errors_printed():
+        GatewayConnection(parameters).start()
+    assert "Spark's JVM must run while it is needed, it has ended" in capsys.readouterr().err
 
 
 def test_what_a_function_in_python_has_raised_is_told_and_not_that_there_is_a_traceback(

@@ -177,6 +177,7 @@ def test_a_log_has_a_line_a_micro_batch_and_the_trace_comes_on_request(
     wrong = "INSERT INTO sizes SELECT id, CAST(1 / (id - id) AS INT) FROM words;"
     failed = run(spark, warehouse, wrong, "--trace")
     assert failed.exit_code == 1
+    assert failed.stdout.rstrip().endswith(": failed"), "the reason is told once, by the error"
     first, *trace = failed.stderr.splitlines()
     assert first.startswith("error: query job: ")
     assert " has failed: [DIVIDE_BY_ZERO] Division by zero. " in first, "what Spark says of the micro-batch"
