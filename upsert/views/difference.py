@@ -30,6 +30,7 @@ _OLD: Final = "_old"
 _NEW: Final = "_new"
 _COUNT: Final = "_count"
 _ROW: Final = "_row"
+_SIGN: Final = ":sign"
 
 
 def difference(old: DataFrame, new: DataFrame, key: Sequence[str]) -> DataFrame:
@@ -67,9 +68,9 @@ def check_keys(head: Snapshot, changes: pa.Table, owner: str) -> None:
     key = list(head.layout.schema.primary_key)
     rows, signs = conform(head.layout, changes, owner)
     assert signs is not None
-    signed = rows.select(key).append_column(_COUNT, pa.array(signs))
-    counted = signed.group_by(key).aggregate([(_COUNT, "sum")])
-    count = counted.column(f"{_COUNT}_sum")
+    signed = rows.select(key).append_column(_SIGN, pa.array(signs))
+    counted = signed.group_by(key).aggregate([(_SIGN, "sum")])
+    count = counted.column(f"{_SIGN}_sum")
     more = counted.filter(pc.greater(count, 0)).select(key)
     is_repeated = pc.any(pc.greater(count, 1)).as_py()
     if is_repeated or (more.num_rows and head.lookup(key, more, select=key).num_rows):

@@ -33,7 +33,7 @@ from upsert.store.rows.layout import Layout
 from upsert.store.rows.merge import SortedRows, deletions, merge_runs
 from upsert.store.rows.partitions import beginning_of, is_within, specified
 
-_IS_NEW: Final = "_is_new"
+_IS_NEW: Final = ":is_new"
 
 _MAX_AMENDED_ROWS: Final = 1_000_000
 """Beyond so many rows a bucket is read again, a part at a time: the memory of a deletion is bounded."""

@@ -43,7 +43,7 @@ Rows: TypeAlias = pa.Table | pa.RecordBatchReader
 PIECE_BYTES: Final = 64 << 20
 """What is sorted or folded in memory at a time; that takes about three times as much."""
 
-_SIGN_COLUMN: Final = "_sign"
+_SIGN_COLUMN: Final = ":sign"
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,9 @@ def _raw_parts(
 
 
 def _schema(layout: Layout) -> pa.Schema:
-    fields = [field for field in with_ids(layout) if field.name != COUNT_COLUMN]
+    fields = [*with_ids(layout)]
+    if layout.is_counted:  # else a column of the table may have that name
+        fields = [field for field in fields if field.name != COUNT_COLUMN]
     return pa.schema([*fields, (_SIGN_COLUMN, pa.int8())])
 
 
@@ -190,10 +192,11 @@ def _read(root: str, layout: Layout, file: RawFile, part: RawPart) -> pa.Table:
     batch = _batch_in(root, file, part.batch) if file.batches is None else file.batches[part.batch]
     schema = pa.schema([field.remove_metadata() for field in _schema(layout)])
     if file.definition != layout.version:
-        columns = batch.drop_columns([_SIGN_COLUMN])
+        *own, signs = batch.schema.names
+        columns = batch.select(own)
         projection = Projection.of(columns.schema, layout, f"file of raw changes {file.file!r}")
         arrays = projection.apply(columns, schema.names[:-1]).columns
-        return pa.Table.from_arrays([*arrays, batch.column(_SIGN_COLUMN)], schema=schema)
+        return pa.Table.from_arrays([*arrays, batch.column(signs)], schema=schema)
     return pa.Table.from_arrays(batch.columns, schema=schema)
 
 
