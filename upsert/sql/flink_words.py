@@ -6,8 +6,8 @@ Only these words are exchanged; all else stays as the user wrote it::
     HOP(ts, INTERVAL '1' MINUTE,             `window`(ts, '5 MINUTE', '1 MINUTE')
         INTERVAL '5' MINUTE)
     SESSION(ts, INTERVAL '5' MINUTE)         session_window(ts, '5 MINUTE')
-    TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts),    (SELECT * EXCEPT (`_window`), `_window`.start AS window_start, …
-        INTERVAL '5' MINUTE))                  FROM (SELECT *, `window`(ts, …) AS `_window` FROM t))
+    TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts),    (SELECT * EXCEPT (`:window`), `:window`.start AS window_start, …
+        INTERVAL '5' MINUTE))                  FROM (SELECT *, `window`(ts, …) AS `:window` FROM t))
 
 A table of windows gives the rows of a table with the columns ``window_start``, ``window_end`` and
 ``window_time``, a row once for each of its windows:
@@ -49,10 +49,11 @@ UNITS: Final = {
 }
 """Milliseconds of each unit of an interval."""
 
-_WINDOW: Final = "`_window`"
-_HOP: Final = "`_hop`"
-_ROW: Final = "`_row`"
-_ROWS: Final = "`_rows`"
+_WINDOW: Final = "`:window`"
+_HOP: Final = "`:hop`"
+_ROW: Final = "`:row`"
+_ROWS: Final = "`:rows`"
+"""Names of columns in between, which those of tables do not have."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class WindowTable:
 
     >>> before, after = WindowTable("TUMBLE", "ts", (Interval(1, "DAY"),)).around()
     >>> before[-55:], after
-    ("FROM (SELECT *, `window`(ts, '1 DAY') AS `_window` FROM", '))')
+    ("FROM (SELECT *, `window`(ts, '1 DAY') AS `:window` FROM", '))')
     """
 
     name: str

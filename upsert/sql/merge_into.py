@@ -8,13 +8,13 @@ The statement is Spark's and Delta's::
     | WHEN NOT MATCHED BY SOURCE [AND condition] THEN { UPDATE SET column = expression, … | DELETE } } …
 
 Its text becomes that of a query whose FROM stands first, as Spark allows, so that every expression stays at
-its place. The columns ``_merge_0``, … tell which clause a row is for, at most one of them::
+its place. The columns ``:clause_0``, … tell which clause a row is for, at most one of them::
 
-    FROM (SELECT *, true AS _merge_in_target FROM target) AS a
-    FULL OUTER JOIN (SELECT *, true AS _merge_in_source FROM source) AS b ON condition
-    SELECT STRUCT(a.*) AS _merge_target, STRUCT(b.*) AS _merge_source,
-      CASE WHEN (this row is matched) THEN coalesce((condition), false) ELSE false END AS _merge_0,
-      CASE WHEN _merge_0 THEN (expression) END AS _merge_0_0, …
+    FROM (SELECT *, true AS `:in_target` FROM target) AS a
+    FULL OUTER JOIN (SELECT *, true AS `:in_source` FROM source) AS b ON condition
+    SELECT STRUCT(a.*) AS `:target`, STRUCT(b.*) AS `:source`,
+      CASE WHEN (this row is matched) THEN coalesce((condition), false) ELSE false END AS `:clause_0`,
+      CASE WHEN `:clause_0` THEN (expression) END AS `:clause_0_0`, …
 
 So an expression is evaluated for the rows of its clause alone. Where a row has no partner, names without a
 table are those of the one row that there is.
@@ -89,6 +89,11 @@ class _Merge:
         start = cursor.offset
         cursor.raw("a table, or a query in parentheses", lambda: cursor.word(0) in ("ON", "WHEN"))
         self._source = self._alias(start, cursor.reached)
+        if self._source.lower() == self._target.lower():
+            raise SchemaError(
+                f"{cursor.subject}: target and source must have different names, got {self._source!r} at "
+                f"{position(cursor.text, start)} for both; give one of them an alias"
+            )
         self._edits.append(Edit(cursor.reached, cursor.reached, f") AS {quoted(self._source)}"))
         cursor.expect("ON")
         start = cursor.offset

@@ -162,15 +162,35 @@ class QueryText:
         """Refuse what only a batch can answer, with a ``SchemaError``: sessions of a table."""
         check_no_sessions_of_a_table(self._white, self.subject)
 
-    def over(self, views: Sequence[str | None]) -> Revision:
+    def over(self, views: Sequence[str | None], names: Sequence[str] | None = None) -> Revision:
         """The query with other names for its tables, each under its old one as an alias; None leaves it.
 
-        All around it is white, so its lines and columns are those of the statement.
+        All around it is white, so its lines and columns are those of the statement. ``names`` are the full
+        ones of the tables, with databases and catalogs, that may stand before a column; None: as written.
+
+        >>> query = QueryText.of("SELECT a.t.id, b.T.id FROM a.t JOIN b.t")
+        >>> query.over(["v1", "v2"]).text
+        'SELECT `a.t`.id, `b.t`.id FROM `v1` AS `a.t` JOIN `v2` AS `b.t`'
         """
+        names = names or [reference.name for reference in self.references]
+        tables = [
+            _Named(table, name, self._shares_its_name(table))
+            for table, view, name in zip(self._tables, views, names, strict=True)
+            if view is not None and not table.alias
+        ]
+        aliases = {id(one.table): quoted(one.alias) for one in tables}
         pairs = [(table, view) for table, view in zip(self._tables, views, strict=True) if view is not None]
-        edits = [edit for table, view in pairs for edit in self._edits(table, view)]
-        unqualified = {(table.db, table.name) for table, _ in pairs if table.db and not table.alias}
-        return self.worded.edited([*edits, *_without_database(self.tree, unqualified)])
+        edits = [edit for pair in pairs for edit in self._edits(*pair, aliases.get(id(pair[0])))]
+        return self.worded.edited([*edits, *_columns_by_alias(self.tree, tables)])
+
+    def _shares_its_name(self, table: exp.Table) -> bool:
+        """Whether something else in the query is called as a table is: one of another database, an alias."""
+        around = list(map(id, _ancestors(table)))
+        return any(
+            _written(one) != _written(table)
+            for one in self.tree.find_all(exp.Table, exp.Subquery)
+            if _called(one) == _called(table) and id(one) not in around
+        )
 
     @property
     def united(self) -> tuple[QueryText, ...]:
@@ -279,10 +299,10 @@ class QueryText:
         named = (table for table in tables if not _is_named_query(table))
         return tuple(sorted(named, key=lambda table: table.this.meta[START]))
 
-    def _edits(self, table: exp.Table, view: str) -> Iterator[Edit]:
+    def _edits(self, table: exp.Table, view: str, own_alias: str | None) -> Iterator[Edit]:
         start, end = _span(table)
         version = table.args.get("version")
-        alias = "" if table.alias else f" AS {quoted(visible_name(table))}"
+        alias = "" if own_alias is None else f" AS {own_alias}"
         if table.args.get("sample") is None:
             yield Edit(start, end, f"{quoted(view)}{alias}")
         else:
@@ -316,7 +336,10 @@ class QueryText:
             _changes_between(table.this, subject) if isinstance(table.this, TableChanges) else None,
             _columns(table, select, self.tree),
             len(self._tables) == 1 and self.tree.find(*_DIGESTING) is None,
-            comparisons(table, select) if isinstance(select, exp.Select) else (),
+            # else a condition may be that of another table
+            comparisons(table, select)
+            if isinstance(select, exp.Select) and not self._shares_its_name(table)
+            else (),
         )
 
     def _hint(self, table: exp.Table) -> Hint | None:
@@ -370,11 +393,77 @@ def _is_union_all(tree: Any) -> bool:
     return isinstance(tree, exp.Select)
 
 
-def _without_database(tree: exp.Expr, tables: set[tuple[str, str]]) -> Iterator[Edit]:
-    """Columns written ``db.t.c`` of tables that have the alias ``t`` now."""
-    for column in tree.find_all(exp.Column):
-        if column.db and (column.db, column.table) in tables:
-            yield Edit(column.parts[0].meta[START], column.args["table"].meta[START], "")
+def _called(source: exp.Expr) -> str:
+    """What may stand before a column of a table or a query, in lower case."""
+    return str(visible_name(source) if isinstance(source, exp.Table) else source.alias).lower()
+
+
+def _written(source: exp.Expr) -> tuple[str, ...]:
+    """The name as it is written, or the alias, which is another one."""
+    if source.alias or not isinstance(source, exp.Table):
+        return ("", _called(source))
+    return tuple(part.name.lower() for part in source.parts)
+
+
+def _ancestors(node: exp.Expr) -> Iterator[exp.Expr]:
+    while (parent := node.parent) is not None:
+        yield parent
+        node = parent
+
+
+@dataclass(frozen=True)
+class _Named:
+    """A table without an alias, its full name, and whether something else is called so without databases."""
+
+    table: exp.Table
+    name: str
+    is_shared: bool
+
+    @property
+    def alias(self) -> str:
+        """What the table gets as an alias: its full name where it shares the last part."""
+        return self.name if self.is_shared else visible_name(self.table)
+
+    def ends_with(self, parts: Sequence[str]) -> bool:
+        """Whether its full name has these last parts, in lower case."""
+        return self.name.lower().split(".")[-len(parts) :] == [*parts]
+
+
+_MOST_PARTS: Final = 3
+"""A catalog, a database and a table."""
+
+
+def _columns_by_alias(tree: exp.Expr, tables: Sequence[_Named]) -> Iterator[Edit]:
+    """Columns written ``db.t.c``, and ``t.c`` of a table whose alias is not ``t``."""
+    for column in tree.find_all(exp.Column) if tables else ():
+        names = [part.name.lower() for part in column.parts]
+        for length in range(min(_MOST_PARTS, len(names) - 1), 0, -1):
+            found = [one for one in tables if one.ends_with(names[:length])]
+            if length == 1:
+                found = _nearest(column, [one for one in found if one.is_shared])
+            if len({one.alias for one in found}) != 1:
+                continue
+            start, last = column.parts[0].meta[START], column.parts[length - 1].meta
+            if found[0].is_shared:
+                yield Edit(start, last[END] + 1, quoted(found[0].alias))
+            else:
+                yield Edit(start, last[START], "")
+            break
+
+
+def _nearest(column: exp.Column, tables: Sequence[_Named]) -> list[_Named]:
+    """Those of some tables, all called alike, that stand in the innermost query with anything called so."""
+    if not tables:
+        return []
+    name = _called(tables[0].table)
+    for query in _ancestors(column):
+        if isinstance(query, exp.Select):
+            sources = query.find_all(exp.Table, exp.Subquery)
+            own = [one for one in sources if _called(one) == name and one.find_ancestor(exp.Select) is query]
+            if own:
+                found = [table for table in tables if any(table.table is one for one in own)]
+                return found if len(found) == len(own) else []
+    return []
 
 
 def _as_of(table: exp.Table, subject: str) -> AsOf | None:

@@ -438,7 +438,7 @@ class Update:
 DEFAULT: Final = "DEFAULT"
 """In place of a value, that of the column's DEFAULT."""
 
-NEW_VALUE: Final = "_new_value_{}"
+NEW_VALUE: Final = ":new_value_{}"
 """Name of the value of the n-th column of an UPDATE in the query of its rows."""
 
 
@@ -493,13 +493,16 @@ class Merge:
     options: Mapping[str, str] = field(default_factory=dict)
 
 
-MERGE_TARGET: Final = "_merge_target"
-MERGE_SOURCE: Final = "_merge_source"
-IN_TARGET: Final = "_merge_in_target"
-IN_SOURCE: Final = "_merge_in_source"
-CLAUSE: Final = "_merge_{}"
-CLAUSE_VALUE: Final = "_merge_{}_{}"
-"""Names of columns in the query of a MERGE: both rows, which of them are there, the clauses, their values."""
+MERGE_TARGET: Final = ":target"
+MERGE_SOURCE: Final = ":source"
+IN_TARGET: Final = ":in_target"
+IN_SOURCE: Final = ":in_source"
+CLAUSE: Final = ":clause_{}"
+CLAUSE_VALUE: Final = ":clause_{}_{}"
+"""Names of columns in the query of a MERGE: both rows, which of them are there, the clauses, their values.
+
+Those of tables do not begin so: one that was called ``_merge_0`` would be taken for the first clause.
+"""
 
 
 @dataclass(frozen=True)

@@ -646,7 +646,7 @@ def test_values_may_be_defaults() -> None:
     assert isinstance(update, Update)
     assert update.defaults == {"a"}
     assert update.rows.over(["v"]).text.split("FROM")[0] == (
-        "SELECT *,  NULL AS `_new_value_0`,  `DEFAULT` AS `_new_value_1`,  'DEFAULT' AS `_new_value_2` "
+        "SELECT *,  NULL AS `:new_value_0`,  `DEFAULT` AS `:new_value_1`,  'DEFAULT' AS `:new_value_2` "
     )
     merge = parse(
         "MERGE INTO t USING s ON t.a = s.a WHEN MATCHED THEN UPDATE SET b = default, c = s.b "

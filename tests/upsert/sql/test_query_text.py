@@ -69,9 +69,9 @@ def test_tables_of_a_query_are_found_but_not_the_names_of_with(text: str, tables
         (
             "SELECT w.a FROM TABLE(TUMBLE(TABLE db.t, DESCRIPTOR(ts), INTERVAL '1' DAY)) w",
             (
-                "SELECT w.a FROM (SELECT * EXCEPT (`_window`), `_window`.start AS window_start, "
-                "`_window`.end AS window_end, `_window`.end - INTERVAL '0.001' SECOND AS window_time "
-                "FROM (SELECT *, `window`(ts, '1 DAY') AS `_window` FROM `v` AS `t`)) w"
+                "SELECT w.a FROM (SELECT * EXCEPT (`:window`), `:window`.start AS window_start, "
+                "`:window`.end AS window_end, `:window`.end - INTERVAL '0.001' SECOND AS window_time "
+                "FROM (SELECT *, `window`(ts, '1 DAY') AS `:window` FROM `v` AS `t`)) w"
             ),
         ),
         (
@@ -84,18 +84,18 @@ def test_tables_of_a_query_are_found_but_not_the_names_of_with(text: str, tables
                 "INTERVAL 3 SECOND)"
             ),
             (
-                "SELECT 1 FROM (SELECT * EXCEPT (`_window`), `_window`.start AS window_start, "
-                "`_window`.end AS window_end, `_window`.end - INTERVAL '0.001' SECOND AS window_time "
-                "FROM (SELECT *, `window`(ts, '5 MINUTE', '1 MINUTE', '3 SECOND') AS `_window` "
+                "SELECT 1 FROM (SELECT * EXCEPT (`:window`), `:window`.start AS window_start, "
+                "`:window`.end AS window_end, `:window`.end - INTERVAL '0.001' SECOND AS window_time "
+                "FROM (SELECT *, `window`(ts, '5 MINUTE', '1 MINUTE', '3 SECOND') AS `:window` "
                 "FROM `v` AS `t`))"
             ),
         ),
         (
             "SELECT 1 FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' DAY, INTERVAL '8' HOUR))",
             (
-                "SELECT 1 FROM (SELECT * EXCEPT (`_window`), `_window`.start AS window_start, "
-                "`_window`.end AS window_end, `_window`.end - INTERVAL '0.001' SECOND AS window_time "
-                "FROM (SELECT *, `window`(ts, '1 DAY', '1 DAY', '8 HOUR') AS `_window` FROM `v` AS `t`))"
+                "SELECT 1 FROM (SELECT * EXCEPT (`:window`), `:window`.start AS window_start, "
+                "`:window`.end AS window_end, `:window`.end - INTERVAL '0.001' SECOND AS window_time "
+                "FROM (SELECT *, `window`(ts, '1 DAY', '1 DAY', '8 HOUR') AS `:window` FROM `v` AS `t`))"
             ),
         ),
         ("SELECT hop, session, cumulate FROM t x", "SELECT hop, session, cumulate FROM `v` x"),

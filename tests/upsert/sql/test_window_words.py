@@ -12,22 +12,22 @@ SPARK = [
             "INTERVAL '90' MINUTE)"
         ),
         (
-            "SELECT 1 FROM (SELECT * EXCEPT (`_window`, `_hop`), `_window`.start AS window_start, "
-            "`_hop`.end AS window_end, `_hop`.end - INTERVAL '0.001' SECOND AS window_time "
-            "FROM (SELECT *, `window`(ts, '1 DAY', '1 HOUR', '1800000 MILLISECOND') AS `_hop` "
-            "FROM (SELECT *, `window`(ts, '1 DAY', '1 DAY', '5400000 MILLISECOND') AS `_window` "
-            "FROM `v` AS `t`)) WHERE `_hop`.end <= `_window`.end)"
+            "SELECT 1 FROM (SELECT * EXCEPT (`:window`, `:hop`), `:window`.start AS window_start, "
+            "`:hop`.end AS window_end, `:hop`.end - INTERVAL '0.001' SECOND AS window_time "
+            "FROM (SELECT *, `window`(ts, '1 DAY', '1 HOUR', '1800000 MILLISECOND') AS `:hop` "
+            "FROM (SELECT *, `window`(ts, '1 DAY', '1 DAY', '5400000 MILLISECOND') AS `:window` "
+            "FROM `v` AS `t`)) WHERE `:hop`.end <= `:window`.end)"
         ),
     ),
     (
         "SELECT s.a FROM SESSION(TABLE t PARTITION BY (a, `b`), DESCRIPTOR(ts), INTERVAL '9' DAY) s",
         (
-            "SELECT s.a FROM (SELECT `_row`.*, `_window`.start AS window_start, "
-            "`_window`.end AS window_end, `_window`.end - INTERVAL '0.001' SECOND AS window_time "
-            "FROM (SELECT `_window`, explode(`_rows`) AS `_row` "
-            "FROM (SELECT session_window(`_row`.ts, '9 DAY') AS `_window`, "
-            "collect_list(`_row`) AS `_rows` FROM (SELECT struct(*) AS `_row` FROM `v` AS `t` ) "
-            "GROUP BY `_row`.a, `_row`.`b`, session_window(`_row`.ts, '9 DAY')))) s"
+            "SELECT s.a FROM (SELECT `:row`.*, `:window`.start AS window_start, "
+            "`:window`.end AS window_end, `:window`.end - INTERVAL '0.001' SECOND AS window_time "
+            "FROM (SELECT `:window`, explode(`:rows`) AS `:row` "
+            "FROM (SELECT session_window(`:row`.ts, '9 DAY') AS `:window`, "
+            "collect_list(`:row`) AS `:rows` FROM (SELECT struct(*) AS `:row` FROM `v` AS `t` ) "
+            "GROUP BY `:row`.a, `:row`.`b`, session_window(`:row`.ts, '9 DAY')))) s"
         ),
     ),
 ]

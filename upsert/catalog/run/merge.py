@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from upsert.catalog.context import Context
     from upsert.store import Table
 
-_ACTION: Final = "_merge_action"
-_ROW: Final = "_merge_row"
-_KEPT: Final = "_merge_kept"
+_ACTION: Final = ":action"
+_ROW: Final = ":row"
+_KEPT: Final = ":kept"
 _COUNTS: Final = {
-    s.MergeAction.UPDATE: "_merge_updated",
-    s.MergeAction.DELETE: "_merge_deleted",
-    s.MergeAction.INSERT: "_merge_inserted",
+    s.MergeAction.UPDATE: ":updated",
+    s.MergeAction.DELETE: ":deleted",
+    s.MergeAction.INSERT: ":inserted",
 }
 _SEVERAL: Final = "several rows of the source change the row of the target with the key "
 _TWICE: Final = "several rows are inserted with the key "
@@ -128,7 +128,7 @@ class _Changes:
             values = F.struct(*self._row(number, clause, joined, source))
             row = F.when(applies, values).otherwise(row)
             action = F.when(applies, F.lit(clause.action.value)).otherwise(action)
-        chosen = joined.select(action.alias(_ACTION), row.alias(_ROW)).where(f"{_ACTION} IS NOT NULL")
+        chosen = joined.select(action.alias(_ACTION), row.alias(_ROW)).where(F.col(_ACTION).isNotNull())
 
         def count(action: s.MergeAction) -> Column:
             return F.count_if(F.col(_ACTION) == action.value)
@@ -189,12 +189,12 @@ class _Changes:
         if clause.columns is None:
             for name in schema.names:
                 field = self._field(source, name, clause.action)
-                found[name] = f"{s.MERGE_SOURCE}.{quoted(field.name)}", field.dataType
+                found[name] = f"{quoted(s.MERGE_SOURCE)}.{quoted(field.name)}", field.dataType
         else:
             for place, name in enumerate(clause.columns):
                 check_stored(schema, name, self.subject)
                 value = s.CLAUSE_VALUE.format(number, place)
-                found[name] = value, given[value].dataType
+                found[name] = quoted(value), given[value].dataType
         if clause.action is s.MergeAction.INSERT:
             return found
         values = _of_source(clause, schema.names)

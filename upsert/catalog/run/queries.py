@@ -185,7 +185,8 @@ class _Reading:
                 scan = Scan(self._pinned(reference), self.is_streaming, query.subject, seen)
                 tables[name] = partial(self._rows_of, scan)
             names.append(name if name in tables else None)
-        text, frames = query.over(names), {name: scan() for name, scan in tables.items()}
+        text = query.over(names, [*map(self._full_name, references)])
+        frames = {name: scan() for name, scan in tables.items()}
         by_text = bool(frames) and (self.is_streaming or any(map(self._looks_up, references)))
         planned = context.planned_text if by_text and is_connect(spark) else None
         if planned is not None:
@@ -201,6 +202,15 @@ class _Reading:
                 raise SchemaError(f"{query.subject}: {told}") from cause
         stand_ins = {name: spark.createDataFrame([], df.schema) for name, df in frames.items()}
         return joined(_over(spark, text, stand_ins, args), tables)
+
+    def _full_name(self, reference: Reference) -> str:
+        """The name with its database and catalog, which may all stand before a column; Spark's as written."""
+        try:
+            name, system = split(reference.name)
+            found = self.context.databases.resolve(name).qualified
+        except (UpsertError, ValueError):
+            return reference.name
+        return found if system is None else f"{found}${system}"
 
     def _columns(self, references: Sequence[Reference]) -> Iterator[Sequence[str]]:
         """All columns of each table of the catalog: the query's own view of it has those that it names."""

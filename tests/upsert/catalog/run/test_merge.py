@@ -42,16 +42,17 @@ class TestParser:
         ]
         text = statement.rows.over(["V0", "V1"]).text
         assert " ".join(text.split()) == (
-            "FROM (SELECT *, true AS `_merge_in_target` FROM `V0` AS `t`) AS `a` "
-            "RIGHT OUTER JOIN (SELECT *, true AS `_merge_in_source` FROM (SELECT * FROM `V1` AS `u` ) b) "
+            "FROM (SELECT *, true AS `:in_target` FROM `V0` AS `t`) AS `a` "
+            "RIGHT OUTER JOIN (SELECT *, true AS `:in_source` FROM (SELECT * FROM `V1` AS `u` ) b) "
             "AS `b` "
-            "ON a.id = b.k SELECT STRUCT(`a`.*) AS `_merge_target`, STRUCT(`b`.*) AS `_merge_source`, "
-            "CASE WHEN `_merge_in_target` AND `_merge_in_source` THEN coalesce(( CASE WHEN b.x THEN true END "
-            "), false) ELSE false END AS `_merge_0`, CASE WHEN `_merge_0` THEN ( b.v) END AS `_merge_0_0`, "
-            "CASE WHEN `_merge_0` THEN ( a.n + 1) END AS `_merge_0_1` , "
-            "coalesce(`_merge_in_source` AND `_merge_in_target` IS NULL, false) AS `_merge_1`, "
-            "CASE WHEN `_merge_1` THEN (`b`.k) END AS `_merge_1_0`, "
-            "CASE WHEN `_merge_1` THEN ( transform(`b`.xs, x -> x + `b`.y)) END AS `_merge_1_1`"
+            "ON a.id = b.k SELECT STRUCT(`a`.*) AS `:target`, STRUCT(`b`.*) AS `:source`, "
+            "CASE WHEN `:in_target` AND `:in_source` THEN coalesce(( CASE WHEN b.x THEN true END "
+            "), false) ELSE false END AS `:clause_0`, "
+            "CASE WHEN `:clause_0` THEN ( b.v) END AS `:clause_0_0`, "
+            "CASE WHEN `:clause_0` THEN ( a.n + 1) END AS `:clause_0_1` , "
+            "coalesce(`:in_source` AND `:in_target` IS NULL, false) AS `:clause_1`, "
+            "CASE WHEN `:clause_1` THEN (`b`.k) END AS `:clause_1_0`, "
+            "CASE WHEN `:clause_1` THEN ( transform(`b`.xs, x -> x + `b`.y)) END AS `:clause_1_1`"
         )
         assert statement.clauses == (
             MergeClause(MergeRows.MATCHED, MergeAction.UPDATE, ("v", "n"), ("v", None)),

@@ -25,19 +25,19 @@ class TestParser:
                 "UPDATE t SET a = b + 1, c = upper(c)\nWHERE b IN (SELECT b FROM u)",
                 ("a", "c"),
                 (
-                    "SELECT *,  b + 1 AS `_new_value_0`,  upper(c) AS `_new_value_1` FROM `v0` AS `t` "
+                    "SELECT *,  b + 1 AS `:new_value_0`,  upper(c) AS `:new_value_1` FROM `v0` AS `t` "
                     "\nWHERE b IN (SELECT b FROM `v1` AS `u`)"
                 ),
             ),
             (
                 "UPDATE db.`t` /*+ OPTIONS('change-tracking' = 'false') */ SET `a` = (1, 2);",
                 ("a",),
-                "SELECT *,  (1, 2) AS `_new_value_0` FROM `v0` AS `t`",
+                "SELECT *,  (1, 2) AS `:new_value_0` FROM `v0` AS `t`",
             ),
             (
                 "UPDATE t SET a = CASE WHEN b THEN PROCTIME() END",
                 ("a",),
-                "SELECT *,  CASE WHEN b THEN current_timestamp() END AS `_new_value_0` FROM `v0` AS `t`",
+                "SELECT *,  CASE WHEN b THEN current_timestamp() END AS `:new_value_0` FROM `v0` AS `t`",
             ),
         ],
     )

@@ -1,0 +1,134 @@
+"""Names that mean several things: tables of one name in two databases, and columns called as made-up ones.
+
+Spark is the oracle: its own databases have the same tables.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+import planner
+from upsert.catalog.catalog import Catalog
+from upsert.catalog.results import Frame
+from upsert.errors import SchemaError
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    return Catalog(tmp_path / "warehouse", optimize=planner.optimize)
+
+
+def rows(catalog: Catalog, spark: SparkSession, query: str) -> list[tuple[Any, ...]]:
+    found = catalog.sql(query, spark)
+    assert isinstance(found, Frame)
+    assert found.df is not None
+    return sorted(map(tuple, found.df.collect()), key=repr)
+
+
+COLUMNS = "id INT, v STRING, t STRUCT<id: INT>"
+
+
+@pytest.fixture
+def two_databases(spark: SparkSession, catalog: Catalog, tmp_path: Path) -> Iterator[Catalog]:
+    """A table ``t`` in ``default`` and one in ``d2``, ours and Spark's."""
+    catalog.sql("CREATE DATABASE d2")
+    spark.sql(f"CREATE DATABASE d2 LOCATION '{tmp_path}/d2'")
+    for name, value in (("default.t", "one"), ("d2.t", "two"), ("d2.u", "three")):
+        own = f"(2, '{value}', named_struct('id', 7)), (3, '{value}', NULL)"
+        catalog.sql(f"CREATE TABLE {name} ({COLUMNS}, PRIMARY KEY (id) NOT ENFORCED)")
+        location = f"{tmp_path}/{name}"
+        spark.sql(f"CREATE TABLE {name} ({COLUMNS}) USING parquet LOCATION '{location}'")
+        first = f"({10 + len(value)}, 'first of {name}', NULL)"
+        catalog.sql(f"INSERT INTO {name} VALUES {first}, {own}", spark)
+        spark.sql(f"INSERT INTO {name} VALUES {first}, {own}")
+    yield catalog
+    spark.sql("DROP TABLE default.t")
+    spark.sql("DROP DATABASE d2 CASCADE")
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT default.t.v, d2.t.v FROM default.t JOIN d2.t ON default.t.id = d2.t.id",
+        "SELECT default.t.v, d2.t.v FROM t JOIN d2.t ON default.t.id = d2.t.id WHERE d2.t.id = 2",
+        "SELECT DEFAULT.T.v, d2.t.t.id FROM t JOIN D2.T ON default.t.id = d2.T.id",
+        "SELECT d2.t.* FROM default.t LEFT JOIN d2.t ON default.t.id = d2.t.id AND d2.t.v = 'two'",
+        "SELECT t.v, t.t.id FROM d2.t WHERE EXISTS (SELECT 1 FROM default.t WHERE t.id = d2.t.id)",
+        "SELECT v FROM d2.t WHERE id NOT IN (SELECT t.id FROM t WHERE default.t.id > 2)",
+        "SELECT d2.t.id, x.id FROM d2.t JOIN (SELECT t.id FROM default.t WHERE t.id < 3) x ON d2.t.id = x.id",
+        "WITH t AS (SELECT 3 AS id) SELECT d2.t.v FROM t JOIN d2.t ON d2.t.id = 3 WHERE d2.t.id < 9",
+        "SELECT d2.t.v, w.v FROM d2.u AS w JOIN d2.t ON d2.t.id = w.id WHERE d2.t.id = 3",
+        "SELECT d2.t.id FROM d2.u AS t JOIN d2.t ON d2.t.v = 'two' WHERE d2.t.id = 3",
+        "SELECT default.t.v FROM t WHERE default.t.t.id = 7",
+        "SELECT t.v FROM t UNION ALL SELECT t.v FROM d2.t WHERE t.id = 3",
+    ],
+)
+def test_a_column_with_its_database_is_the_one_that_spark_takes(
+    spark: SparkSession, two_databases: Catalog, query: str
+) -> None:
+    wanted = sorted(map(tuple, spark.sql(query).collect()), key=repr)
+    assert wanted
+    assert rows(two_databases, spark, query) == wanted
+
+
+def test_a_column_that_may_be_of_either_table_is_refused(spark: SparkSession, two_databases: Catalog) -> None:
+    for column in ("v", "t.v"):
+        query = f"SELECT {column} FROM default.t JOIN d2.t ON default.t.id = d2.t.id"
+        with pytest.raises(AnalysisException):
+            spark.sql(query)
+        with pytest.raises(SchemaError):
+            two_databases.sql(query, spark)
+
+
+def test_target_and_source_of_a_merge_need_two_names(spark: SparkSession, two_databases: Catalog) -> None:
+    merge = "MERGE INTO default.t USING d2.t{} ON {}.id = 3 AND default.t.id = {}.id WHEN MATCHED THEN DELETE"
+    with pytest.raises(SchemaError, match=r"different names, got 't' at .* for both; give one .* an alias"):
+        two_databases.sql(merge.format("", "d2.t", "d2.t"), spark)
+    two_databases.sql(merge.format(" AS s", "s", "s"), spark)
+    assert rows(two_databases, spark, "SELECT id FROM t WHERE id < 4 AND v = 'one'") == [(2,)]
+
+
+MADE_UP = (
+    *("_merge_0", "_merge_0_0", "_merge_in_target", "_merge_target", "_merge_row", "_merge_updated"),
+    *("_new_value_0", "_window", "_hop", "_row", "_rows", "number", "rank"),
+)
+"""Names of columns that statements have made up, now or before."""
+
+
+def test_columns_may_be_called_as_those_that_statements_make_up(
+    spark: SparkSession, catalog: Catalog
+) -> None:
+    columns = ", ".join(f"{name} INT" for name in MADE_UP)
+    for table in ("t", "s"):
+        catalog.sql(f"CREATE TABLE {table} (id INT, at TIMESTAMP, {columns}, PRIMARY KEY (id) NOT ENFORCED)")
+
+    def row(key: int, value: int) -> str:
+        return f"({key}, TIMESTAMP '2020-01-01 00:00:00', {', '.join([str(value)] * len(MADE_UP))})"
+
+    catalog.sql(f"INSERT INTO t VALUES {row(1, 9)}, {row(1, 1)}, {row(2, 2)}", spark)
+    catalog.sql(f"INSERT INTO s VALUES {row(2, 5)}, {row(3, 6)}", spark)
+    sets = ", ".join(f"{name} = {name} + 10" for name in MADE_UP)
+    catalog.sql(f"UPDATE t SET {sets} WHERE _merge_0 + _row = 2", spark)
+    assert rows(catalog, spark, f"SELECT {', '.join(MADE_UP)} FROM t WHERE id = 1") == [(11,) * len(MADE_UP)]
+    merged = ", ".join(f"{name} = s.{name} + t.{name}" for name in MADE_UP)
+    catalog.sql(
+        f"MERGE INTO t USING s ON t.id = s.id WHEN MATCHED AND t._merge_0 = 2 THEN UPDATE SET {merged} "
+        "WHEN NOT MATCHED AND _merge_0 = 6 THEN INSERT *",
+        spark,
+    )
+    expected = [(11,) * len(MADE_UP), (7,) * len(MADE_UP), (6,) * len(MADE_UP)]
+    expected.sort(key=repr)
+    assert rows(catalog, spark, f"SELECT {', '.join(MADE_UP)} FROM t") == expected
+    for window in (
+        "TUMBLE(TABLE t, DESCRIPTOR(at), INTERVAL '5' MINUTE)",
+        "CUMULATE(TABLE t, DESCRIPTOR(at), INTERVAL '5' MINUTE, INTERVAL '5' MINUTE)",
+        "SESSION(TABLE t, DESCRIPTOR(at), INTERVAL '5' MINUTE)",
+    ):
+        found = rows(catalog, spark, f"SELECT {', '.join(MADE_UP)} FROM TABLE({window})")
+        assert found == expected, window
