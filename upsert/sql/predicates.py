@@ -44,7 +44,7 @@ class Comparison(NamedTuple):
     Attributes:
         operator: one of ``upsert.store.predicate.OPERATORS``.
         values: none for a test for NULL, else one or, for a list, several literals.
-        table: what stands before the column; empty for nothing.
+        table: what stands before the column, with dots; empty for nothing.
     """
 
     column: str
@@ -69,14 +69,25 @@ def comparisons(table: exp.Table, select: exp.Select) -> tuple[Comparison, ...]:
     if source is None or (not others and source.this is not table):
         return ()
     found = (_comparison(part) for part in _conjuncts(where.this))
-    name = visible_name(table).lower()
+    is_renamed = table.alias or not isinstance(table.this, exp.Identifier)
+    name = visible_name(table) if is_renamed else ".".join(part.name for part in table.parts)
     return tuple(
         each
         for each in found
         if each is not None
-        and (each.table.lower() == name if each.table else not others)
+        and (ends_with(name, each.table) if each.table else not others)
         and not (others and each.operator == "is null")
     )
+
+
+def ends_with(name: str, last: str) -> bool:
+    """Whether the last parts of a table's full name are these; before a column they mean that table.
+
+    >>> ends_with("main.default.orders", "DEFAULT.orders"), ends_with("main.default.orders", "orders.orders")
+    (True, False)
+    """
+    parts = last.lower().split(".")
+    return name.lower().split(".")[-len(parts) :] == parts
 
 
 def pushed(
@@ -104,15 +115,21 @@ def pushed(
 
 
 def alternatives(
-    condition: exp.Expr, schema: TableSchema, zone: str | None, subject: str
+    condition: exp.Expr, schema: TableSchema, zone: str | None, subject: str, table: str
 ) -> list[list[tuple[str, str, Any]]]:
     """A condition as the store's filters take it: one of several lists of comparisons must hold.
 
     Raises:
-        SchemaError: a part of it is no comparison of a column with literals.
+        SchemaError: a part of it is no comparison of a column with literals. What has another name before it
+            than that of the ``table``, the full one, may be a field of a column.
     """
     found = []
     for part in _normal(condition, subject, negated=False):
+        if other := next((c for c in part if c.table and not ends_with(table, c.table)), None):
+            raise SchemaError(
+                f"{subject}: {f'{other.table}.{other.column}'!r} must be a column of table {table!r}; name "
+                "the column alone"
+            )
         own = pushed(part, schema, zone)
         if len(own) < len(part):
             unfit = next(c for c in part if not pushed([c], schema, zone))
@@ -188,21 +205,26 @@ def _comparison(condition: exp.Expr) -> Comparison | None:
         case exp.Paren(this=inner):
             return _comparison(inner)
         case exp.Is(this=exp.Column() as column, expression=exp.Null()):
-            return Comparison(column.name, "is null", (), column.table)
+            return Comparison(column.name, "is null", (), _before(column))
         case exp.Not(this=exp.Is(this=exp.Column() as column, expression=exp.Null())):
-            return Comparison(column.name, "is not null", (), column.table)
+            return Comparison(column.name, "is not null", (), _before(column))
         case exp.In(this=exp.Column() as column) if _is_list(condition):
-            return Comparison(column.name, "in", tuple(condition.expressions), column.table)
+            return Comparison(column.name, "in", tuple(condition.expressions), _before(column))
         case exp.Not(this=exp.In(this=exp.Column() as column) as inner) if _is_list(inner):
-            return Comparison(column.name, "not in", tuple(inner.expressions), column.table)
+            return Comparison(column.name, "not in", tuple(inner.expressions), _before(column))
     if not isinstance(condition, exp.Binary) or (operator := _OPERATORS.get(type(condition))) is None:
         return None
     left, right = condition.left, condition.right
     if isinstance(right, exp.Column) and _is_literal(left):
         left, right, operator = right, left, _MIRRORED[operator]
     if isinstance(left, exp.Column) and _is_literal(right):
-        return Comparison(left.name, operator, (right,), left.table)
+        return Comparison(left.name, operator, (right,), _before(left))
     return None
+
+
+def _before(column: exp.Column) -> str:
+    """What stands before a column, with dots: names of its table, or columns of which it is a field."""
+    return ".".join(part.name for part in column.parts[:-1])
 
 
 def _is_list(condition: exp.Expr) -> bool:

@@ -322,7 +322,7 @@ def test_in_a_join_only_what_is_false_of_null_is_pushed() -> None:
 
 def test_condition_of_delete_becomes_alternatives() -> None:
     tree = QueryText.of("SELECT * FROM t WHERE NOT (id = 1 OR name = 'a') OR n IN (1, 2)").tree
-    found = alternatives(tree.args["where"].this, SCHEMA, "UTC", "DELETE FROM t")
+    found = alternatives(tree.args["where"].this, SCHEMA, "UTC", "DELETE FROM t", "main.default.t")
     assert found == [[("id", "!=", 1), ("name", "!=", "a")], [("n", "in", [1, 2])]]
 
 
@@ -345,10 +345,12 @@ def test_time_is_one_of_the_sessions_zone_however_that_is_written(zone: str | No
     condition = tree.args["where"].this
     if utc is not None:
         wanted = datetime.fromisoformat(f"2020-10-01 {utc}+00:00")
-        assert alternatives(condition, schema, zone, "DELETE FROM t") == [[("at", "<", wanted)]]
+        assert alternatives(condition, schema, zone, "DELETE FROM t", "main.default.t") == [
+            [("at", "<", wanted)]
+        ]
         return
     with pytest.raises(SchemaError, match=r"needs literals of its type, TIMESTAMP.*, got CAST\('2020"):
-        alternatives(condition, schema, zone, "DELETE FROM t")
+        alternatives(condition, schema, zone, "DELETE FROM t", "main.default.t")
 
 
 @pytest.mark.parametrize(
@@ -362,5 +364,5 @@ def test_time_is_one_of_the_sessions_zone_however_that_is_written(zone: str | No
 def test_condition_that_delete_cannot_take_is_refused(condition: str, message: str) -> None:
     tree = QueryText.of(f"SELECT * FROM t WHERE {condition}").tree
     with pytest.raises(SchemaError) as error:
-        alternatives(tree.args["where"].this, SCHEMA, "UTC", "DELETE FROM t")
+        alternatives(tree.args["where"].this, SCHEMA, "UTC", "DELETE FROM t", "main.default.t")
     assert message in str(error.value)

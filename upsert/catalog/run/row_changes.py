@@ -55,7 +55,8 @@ def delete(context: Context, statement: s.Delete, spark: SparkSession | None) ->
     if statement.condition is not None:
         session = active(spark)
         try:
-            where = _comparisons(statement, statement.condition, table.schema, session)
+            name = context.databases.resolve(statement.name).qualified
+            where = _comparisons(statement, statement.condition, table.schema, session, name)
         except SchemaError as cause:
             if statement.rows is None:
                 raise
@@ -72,9 +73,9 @@ def delete(context: Context, statement: s.Delete, spark: SparkSession | None) ->
 
 
 def _comparisons(
-    statement: s.Delete, condition: exp.Expr, schema: TableSchema, session: SparkSession | None
+    statement: s.Delete, condition: exp.Expr, schema: TableSchema, session: SparkSession | None, name: str
 ) -> Where:
-    """The condition of a deletion as comparisons of columns with literals.
+    """The condition of a deletion as comparisons of columns with literals; ``name`` is the table's full one.
 
     Raises:
         SchemaError: it is another condition, or one of which only Spark knows how the session reads it.
@@ -83,7 +84,7 @@ def _comparisons(
     query = statement.rows
     if session is not None and query is not None and setting_that_reads_otherwise(session, query.text):
         raise SchemaError(f"{subject}: the condition is read as the session's settings say")
-    return alternatives(condition, schema, None if session is None else zone(session), subject)
+    return alternatives(condition, schema, None if session is None else zone(session), subject, name)
 
 
 def update(context: Context, statement: s.Update, spark: SparkSession | None) -> Result:

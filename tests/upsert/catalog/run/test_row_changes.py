@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from upsert.catalog.catalog import Catalog
+from upsert.catalog.results import Frame
 from upsert.catalog.run import row_changes
 from upsert.catalog.run.jobs import SparkNeededError
 from upsert.errors import CommitConflictError, ConfigurationError, SchemaError
@@ -84,6 +85,49 @@ def test_without_a_session_a_time_needs_a_zone(tmp_path: Path, monkeypatch: pyte
         catalog.sql("DELETE FROM seen WHERE at < TIMESTAMP '2020-10-01 08:00:00'")
     catalog.sql("DELETE FROM seen WHERE at < TIMESTAMP '2020-10-01 08:00:00Z'")
     assert catalog.table("seen").snapshot().scan()["id"].to_pylist() == [2]
+
+
+FIELDS = ("s.id = 7", "t.t.id = 7", "default.t.t.id = 7", "t.s.id IN (7)", "NOT main.default.t.t.id <> 7")
+"""Conditions of one row, by a field called as the key of another row."""
+
+
+@pytest.fixture
+def fields(tmp_path: Path) -> Catalog:
+    """A table with a column of its own name, whose fields are called as its key."""
+    catalog = Catalog(tmp_path / "w")
+    catalog.sql(
+        "CREATE TABLE t (id INT, t STRUCT<id: INT>, s STRUCT<id: INT>, PRIMARY KEY (id) NOT ENFORCED)"
+    )
+    inner = [{"id": 7}, {"id": 8}, {"id": 9}]
+    catalog.table("t").write(pa.table({"id": [1, 2, 7], "t": inner, "s": inner}))
+    return catalog
+
+
+def ids(catalog: Catalog) -> list[int]:
+    return sorted(catalog.table("t").snapshot().scan(columns=["id"])["id"].to_pylist())
+
+
+@pytest.mark.parametrize("condition", [*FIELDS, "nope.id = 7", "x.t.id = 7"])
+def test_without_a_session_a_field_is_no_column(
+    fields: Catalog, condition: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A DELETE took the rows whose column is called as the field."""
+    monkeypatch.setattr(row_changes, "active", lambda given: given)
+    with pytest.raises(SparkNeededError, match=r"must be a column of table|expected comparisons of"):
+        fields.sql(f"DELETE FROM t WHERE {condition}")
+    for name in ("t", "default.t", "main.default.T"):
+        fields.sql(f"DELETE FROM t WHERE {name}.id = 2")
+        assert ids(fields) == [1, 7]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("condition", FIELDS)
+def test_a_field_is_found_by_spark(fields: Catalog, spark: SparkSession, condition: str) -> None:
+    found = fields.sql(f"SELECT id FROM t WHERE {condition}", spark)
+    assert isinstance(found, Frame)
+    assert found.rows.to_pylist() == [{"id": 1}]
+    fields.sql(f"DELETE FROM t WHERE {condition}", spark)
+    assert ids(fields) == [2, 7]
 
 
 @pytest.mark.spark
