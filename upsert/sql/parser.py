@@ -48,6 +48,7 @@ from upsert.sql.tokens import (
     without_hints,
     written_partition,
 )
+from upsert.types import quoted
 
 
 def _create_catalog(cursor: Cursor) -> s.CreateCatalog:
@@ -118,11 +119,16 @@ def _delete(cursor: Cursor) -> s.Delete:
     hints, name, _ = _target(cursor, "DELETE FROM")
     if cursor.at_end:
         return s.Delete(name, None, hints)
-    cursor.expect("WHERE")
+    if cursor.ahead("USING"):
+        raise cursor.refusal("the condition is of the row alone; use WHERE … IN (SELECT …), or MERGE INTO")
+    refusal = cursor.refusal("expected WHERE")
+    alias = _alias(cursor, "WHERE")
+    if not cursor.skip("WHERE"):
+        raise refusal  # also after an alias: all rows go only if nothing else was written
     start = cursor.offset
     cursor.raw("a condition", lambda: False)
     tree = expression_tree(blanked(cursor.text, start, cursor.reached), cursor.subject)
-    return s.Delete(name, tree, hints, _query_of_rows(cursor, [head], start))
+    return s.Delete(name, tree, hints, _query_of_rows(cursor, [head], start), alias)
 
 
 def _truncate(cursor: Cursor) -> s.TruncateTable:
@@ -133,17 +139,19 @@ def _truncate(cursor: Cursor) -> s.TruncateTable:
 
 def _update(cursor: Cursor) -> s.Update:
     hints, name, table = _target(cursor, "UPDATE")
+    if alias := _alias(cursor, "SET"):
+        table = f"{table} AS {quoted(alias)}"
     named = cursor.offset
     cursor.expect("SET")
     edits, columns = [Edit(cursor.first, cursor.reached, "SELECT *,")], list[str]()
     defaults = set[str]()
     while True:
         start = cursor.offset
-        columns.append(cursor.name("the name of a column"))
+        columns.append(_set_column(cursor, alias or name))
         cursor.expect("=")
         edits.append(Edit(start, cursor.reached, ""))
         begins = cursor.offset
-        if cursor.raw("an expression", lambda: cursor.ahead("WHERE")).upper() == s.DEFAULT:
+        if cursor.raw("an expression", lambda: _ends_value(cursor)).upper() == s.DEFAULT:
             defaults.add(columns[-1])
             edits.append(Edit(begins, cursor.reached, "NULL"))
         expression_tree(blanked(cursor.text, begins, cursor.reached), cursor.subject)
@@ -152,6 +160,8 @@ def _update(cursor: Cursor) -> s.Update:
         edits.append(Edit(cursor.reached, cursor.reached, f" AS `{alias}`{source}"))
         if not cursor.skip(","):
             break
+    if cursor.ahead("FROM"):
+        raise cursor.refusal("the values are of the row alone; MERGE INTO takes those of another table")
     if not cursor.at_end:
         cursor.expect("WHERE")
         cursor.raw("a condition", lambda: False)
@@ -168,6 +178,28 @@ def _target(cursor: Cursor, what: str) -> tuple[dict[str, str], str, str]:
     written = cursor.text[start : cursor.reached]
     cursor.subject = f"{what} {name}"
     return before | cursor.hint(), name, written
+
+
+def _alias(cursor: Cursor, before: str) -> str:
+    """The alias of the table of a statement, empty for none; ``before`` is the word that comes next."""
+    has_word = cursor.skip("AS")
+    is_alias = has_word or (cursor.is_name(0) and not cursor.ahead(before))
+    return cursor.name("an alias") if is_alias else ""
+
+
+def _ends_value(cursor: Cursor) -> bool:
+    return cursor.ahead("WHERE") or (cursor.ahead("FROM") and cursor.word(-1) != "DISTINCT")
+
+
+def _set_column(cursor: Cursor, table: str) -> str:
+    """The column that gets a value, which may have the table's name or alias before it."""
+    refusal = cursor.refusal("expected a column; a field of a struct gets a value with the whole struct")
+    parts = [cursor.name("the name of a column")]
+    while cursor.skip("."):
+        parts.append(cursor.name("the name of a column"))
+    if parts[1:] and not f".{table}".lower().endswith("." + ".".join(parts[:-1]).lower()):
+        raise refusal
+    return parts[-1]
 
 
 def _query_of_rows(cursor: Cursor, edits: list[Edit], named: int) -> QueryText:

@@ -410,12 +410,14 @@ class Delete:
     Attributes:
         condition: which rows go; None for all.
         rows: the query of these rows; None where there is no condition.
+        alias: the name of the table in the condition; empty where that is its own.
     """
 
     name: str
     condition: exp.Expr | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     rows: QueryText | None = None
+    alias: str = ""
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ def delete(context: Context, statement: s.Delete, spark: SparkSession | None) ->
     if statement.condition is not None:
         session = active(spark)
         try:
-            name = context.databases.resolve(statement.name).qualified
+            name = statement.alias or context.databases.resolve(statement.name).qualified
             where = _comparisons(statement, statement.condition, table.schema, session, name)
         except SchemaError as cause:
             if statement.rows is None:
@@ -75,7 +75,7 @@ def delete(context: Context, statement: s.Delete, spark: SparkSession | None) ->
 def _comparisons(
     statement: s.Delete, condition: exp.Expr, schema: TableSchema, session: SparkSession | None, name: str
 ) -> Where:
-    """The condition of a deletion as comparisons of columns with literals; ``name`` is the table's full one.
+    """The condition of a deletion as comparisons of columns with literals; ``name`` is the table's, in full.
 
     Raises:
         SchemaError: it is another condition, or one of which only Spark knows how the session reads it.

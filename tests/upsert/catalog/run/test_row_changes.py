@@ -36,6 +36,19 @@ class TestParser:
                 "SELECT *,  (1, 2) AS `:new_value_0` FROM `v0` AS `t`",
             ),
             (
+                "UPDATE db.t AS o SET o.a = o.b IS DISTINCT FROM 1, b = 2 WHERE o.b > 0",
+                ("a", "b"),
+                (
+                    "SELECT *,  o.b IS DISTINCT FROM 1 AS `:new_value_0`,  2 AS `:new_value_1` "
+                    "FROM `v0` AS `o`  WHERE o.b > 0"
+                ),
+            ),
+            (
+                "UPDATE db.t SET db.t.a = t.b",
+                ("a",),
+                "SELECT *,  t.b AS `:new_value_0` FROM `v0` AS `t`",
+            ),
+            (
                 "UPDATE t SET a = CASE WHEN b THEN PROCTIME() END",
                 ("a",),
                 "SELECT *,  CASE WHEN b THEN current_timestamp() END AS `:new_value_0` FROM `v0` AS `t`",
@@ -66,6 +79,11 @@ class TestParser:
             ("UPDATE t SET a = 1 + WHERE b", "the expression is incomplete, found '+' at line 1, column 20"),
             ("UPDATE t", "expected SET"),
             ("UPDATE t SET a = 1 HAVING b", "found 'HAVING' at line 1, column 20"),
+            ("UPDATE t SET b.a = 1", "a field of a struct gets a value with the whole struct, found 'b'"),
+            ("UPDATE t o SET t.a = 1", "expected a column; "),
+            ("UPDATE t SET a = u.a FROM u WHERE t.b = u.b", "MERGE INTO takes those of another table"),
+            ("DELETE FROM t USING u WHERE t.b = u.b", "use WHERE … IN (SELECT …), or MERGE INTO"),
+            ("DELETE FROM t AS o", "expected WHERE, found 'AS'"),
         ],
     )
     def test_what_is_no_statement_is_refused_with_its_place(self, text: str, message: str) -> None:
@@ -171,6 +189,21 @@ class TestRowsThatSparkFinds:
         assert self.rows(catalog, "words") == [("a", 2), ("a", 2), ("b", 1)]
         catalog.sql("DELETE FROM words WHERE n % 2 = 0", spark)
         assert self.rows(catalog, "words") == [("b", 1)]
+
+    def test_a_table_may_have_an_alias(self, catalog: Catalog, spark: SparkSession) -> None:
+        catalog.sql("CREATE TABLE shops (id INT, at STRUCT<id: INT>, n INT, PRIMARY KEY (id) NOT ENFORCED)")
+        rows = "(1, 3), (2, 1), (3, 2), (4, 4)"
+        values = f"SELECT id, named_struct('id', other), 0 FROM VALUES {rows} AS t(id, other)"
+        catalog.sql(f"INSERT INTO shops {values}", spark)
+        catalog.sql("DELETE FROM shops AS at WHERE at.id = 4", spark)
+        catalog.sql("DELETE FROM shops AS s WHERE at.id = 3", spark)
+        assert self.rows(catalog, "shops") == [(2, {"id": 1}, 0), (3, {"id": 2}, 0)]
+        catalog.sql("UPDATE shops AS s SET s.n = s.at.id + 10 WHERE s.at.id = 2", spark)
+        exists = "EXISTS (SELECT 1 FROM users AS u WHERE u.id = s.id AND u.name = 'bob')"
+        catalog.sql(f"DELETE FROM shops s WHERE {exists}", spark)
+        assert self.rows(catalog, "shops") == [(3, {"id": 2}, 12)]
+        with pytest.raises(SchemaError, match="is in no table of the query"):
+            catalog.sql("DELETE FROM shops s WHERE shops.id = 3", spark)
 
     def test_row_that_others_changed_meanwhile_is_looked_at_again(
         self, catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
