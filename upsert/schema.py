@@ -256,6 +256,14 @@ class Watermark(Jsonable):
     column: str
     delay_ms: int = 0
 
+    def refusal(self) -> SchemaError:
+        """What is said of a column whose times have no zone."""
+        return SchemaError(
+            f"WATERMARK: column {self.column!r} must be a TIMESTAMP_LTZ(3) or TIMESTAMP, for Spark has "
+            "no others, got TIMESTAMP_NTZ, which TIMESTAMP(3) is too; declare it so, or compute a column, "
+            f"rowtime AS CAST({self.column} AS TIMESTAMP)"
+        )
+
 
 __all__ = ["Check", "Column", "Index", "Length", "TableSchema"]
 
@@ -421,6 +429,16 @@ class TableSchema(Jsonable):
     def index_named(self, name: str, columns: Iterable[str], *, unique: bool = False) -> Self:
         """This schema with one more index of the given name."""
         return replace(self, indexes=(*self.indexes, Index(name, tuple(columns), unique)))
+
+    def check_watermark(self) -> None:
+        """Refuse a watermark that no stream can have; tables that have one stay.
+
+        Raises:
+            SchemaError: its column holds times without a zone, and Spark's watermarks are of instants.
+        """
+        stored = {column.name: column.type for column in self.columns}
+        if self.watermark is not None and stored.get(self.watermark.column) == types.TIMESTAMP_NTZ:
+            raise self.watermark.refusal()
 
     def check_new_names(self) -> None:
         """Refuse names that Spark does not tell apart, whatever their case; tables that have them stay.

@@ -60,6 +60,7 @@ class Declared:
                 self.watermark,
             )
             schema.check_new_names()
+            schema.check_watermark()
         except SchemaError as cause:
             raise SchemaError(f"{of}: {cause}") from None
         return schema

@@ -386,11 +386,11 @@ def _declared(schema: TableSchema, change: Declaration) -> TableSchema:
                 raise SchemaError(
                     f"ADD WATERMARK: there is one, for column {watermark.column!r}; write MODIFY WATERMARK"
                 )
-            return replace(schema, watermark=added)
+            return _with_watermark(schema, added)
         case ModifyWatermark(other):
             if watermark is None:
                 raise SchemaError("MODIFY WATERMARK: there is none; write ADD WATERMARK")
-            return replace(schema, watermark=other)
+            return _with_watermark(schema, other)
         case DropWatermark():
             if watermark is None:
                 raise SchemaError("DROP WATERMARK: there is none; leave the statement out")
@@ -410,6 +410,12 @@ def _declared(schema: TableSchema, change: Declaration) -> TableSchema:
                 raise SchemaError(f"DROP CONSTRAINT: unknown constraint {name!r}; constraints are {known}")
             return replace(schema, checks=kept)
     assert_never(change)
+
+
+def _with_watermark(schema: TableSchema, watermark: Watermark) -> TableSchema:
+    found = replace(schema, watermark=watermark)
+    found.check_watermark()
+    return found
 
 
 def _with_computed(schema: TableSchema, column: ComputedColumn | Column) -> TableSchema:

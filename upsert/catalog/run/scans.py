@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
+from pyspark.sql.types import TimestampNTZType
 
 from upsert.catalog.system_tables import read as system_rows
 from upsert.catalog.system_tables import split
@@ -68,6 +69,8 @@ def with_declared(df: DataFrame, schema: TableSchema, only: Collection[str] | No
         df = df.selectExpr(*_expressions(df, schema, wanted))
     if watermark is None:
         return df
+    if isinstance(df.schema[watermark.column].dataType, TimestampNTZType):
+        raise watermark.refusal()
     return df.withWatermark(watermark.column, f"{watermark.delay_ms} milliseconds")
 
 
