@@ -1,5 +1,6 @@
 """Topics as tables of a catalog, on a real broker: DDL, then the same calls as for managed tables."""
 
+import json
 import uuid
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -8,13 +9,15 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+import planner
 from tests.upsert.formats.registry_double import registry_double
 from tests.upsert.kafka.written import records_in
 from upsert.catalog.catalog import Catalog
-from upsert.errors import ConfigurationError
+from upsert.errors import ConfigurationError, SchemaError
 from upsert.kafka.client.connection import Connection
 from upsert.testing import LocalKafka
 
@@ -85,6 +88,54 @@ def test_managed_table_flows_through_a_topic_into_another_one(
     assert any(state.iterdir())
     catalog.sql("DROP TABLE topic")
     assert not state.exists()
+
+
+def test_a_view_names_a_query_over_topics_of_changes(
+    spark: SparkSession, kafka: LocalKafka, tmp_path: Path
+) -> None:
+    """The usual pipeline of Flink: topics of Debezium, a view that joins them, and a table of its rows."""
+    catalog = Catalog(tmp_path / "warehouse", optimize=planner.optimize)
+    topics = {name: f"{name}-{uuid.uuid4().hex[:8]}" for name in ("sales", "shops")}
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+
+    def change(table: str, before: dict[str, Any] | None, after: dict[str, Any] | None) -> None:
+        record = {"before": before, "after": after, "op": "d" if after is None else "u" if before else "c"}
+        producer.produce(topics[table], json.dumps(record))
+
+    for name, columns in (("sales", "id INT, shop INT"), ("shops", "id INT, city STRING")):
+        kafka.create_topic(topics[name])
+        options = with_clause(
+            connector="kafka",
+            topic=topics[name],
+            properties_bootstrap_servers=kafka.bootstrap_servers,
+            format="debezium-json",
+        )
+        catalog.sql(f"CREATE TABLE {name} ({columns}, PRIMARY KEY (id) NOT ENFORCED) {options}")
+    catalog.sql("CREATE TABLE cities (id INT, city STRING, PRIMARY KEY (id) NOT ENFORCED)")
+    for id in (1, 2, 3):
+        change("sales", None, {"id": id, "shop": id % 2})
+    change("shops", None, {"id": 0, "city": "Ulm"})
+    change("shops", None, {"id": 1, "city": "Bonn"})
+    change("sales", {"id": 3, "shop": 1}, None)
+    change("shops", {"id": 0, "city": "Ulm"}, {"id": 0, "city": "Köln"})
+    producer.flush()
+
+    view = "CREATE VIEW named AS SELECT s.id, t.city FROM sales s JOIN shops t ON s.shop = t.id"
+    with pytest.raises(
+        SchemaError, match=r"which a batch would take for rows; SET 'execution\.runtime-mode'"
+    ):
+        catalog.sql(view, spark)
+    catalog.sql("SET 'execution.runtime-mode' = 'streaming'")
+    catalog.sql("SET 'execution.trigger' = 'available-now'")
+    catalog.sql(f"SET 'checkpoint.location' = '{tmp_path}/checkpoints'")
+    catalog.sql(view, spark)
+    assert catalog.sql("DESCRIBE named").rows.column("name").to_pylist() == ["id", "city"]
+    catalog.sql("CREATE TEMPORARY VIEW shown AS SELECT id, upper(city) AS city FROM named", spark)
+    with pytest.raises(SchemaError, match="column 'nix' is in no table of the query"):
+        catalog.sql("CREATE VIEW other AS SELECT nix FROM sales", spark)
+    catalog.sql("INSERT INTO cities SELECT id, city FROM shown", spark).query.awaitTermination()
+    rows = catalog.table("cities").snapshot().scan().sort_by("id").to_pylist()
+    assert rows == [{"id": 1, "city": "BONN"}, {"id": 2, "city": "KÖLN"}]
 
 
 def test_metadata_is_written_and_read_at_any_place(

@@ -7,6 +7,7 @@ appears, changes and disappears at one moment. It stores no rows: its query is r
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -26,15 +27,17 @@ from upsert.errors import (
     TableExistsError,
     TableNotFoundError,
 )
+from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
 from upsert.sql import statements as s
 from upsert.views.view import ViewText
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from upsert.catalog.context import Context
     from upsert.catalog.namespace import TableRef
+    from upsert.sql.query import QueryText
 
 
 def create_plain_view(context: Context, statement: s.CreatePlainView, spark: SparkSession | None) -> Done:
@@ -92,7 +95,7 @@ def _planned(
 ) -> PlainView:
     subject = f"view {table_ref.shown!r}"
     session = needed(spark, subject, context.options.forwarded())
-    rows = frame(context, session, statement.query, is_streaming=False, inside=(table_ref.qualified,))
+    rows = _rows(context, session, statement.query, table_ref)
     given = tuple(rows.columns)
     columns = statement.columns or given
     if len(columns) != len(given):
@@ -110,6 +113,17 @@ def _planned(
     here, name = context.databases, table_ref.qualified.split(".", 1)[1]
     text = ViewText(name, statement.query.text, here.current, given, columns)
     return PlainView(text, here.catalog, TableSchema(own, comment=statement.comment), statement.is_temporary)
+
+
+def _rows(context: Context, session: SparkSession, query: QueryText, table_ref: TableRef) -> DataFrame:
+    """The rows of the query; in streaming mode also of one over topics of changes, which no batch reads."""
+    read = partial(frame, context, session, query, inside=(table_ref.qualified,))
+    try:
+        return read(is_streaming=False)
+    except SchemaError:
+        if not context.options.is_streaming:
+            raise
+        return read(is_streaming=True).drop(ROW_KIND_COLUMN)
 
 
 def _keep(table_ref: TableRef, view: PlainView, *, replaces: bool) -> None:
