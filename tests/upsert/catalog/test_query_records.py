@@ -448,7 +448,7 @@ BATCH = MicroBatch(7, 1, 3, None, {"triggerExecution": 40}, ())
         ("SHOW JOBS LIKE 'a'", "expected the end of the statement, found 'LIKE' at line 1, column 11"),
         (
             "STOP JOB '../../orders'",
-            "there must be a job of this id, there is none; none runs, see SHOW JOBS",
+            "there must be a job of this id or name, there is none; none runs, see SHOW JOBS",
         ),
     ],
 )
@@ -492,6 +492,14 @@ def test_jobs_of_other_processes_are_shown_and_asked_to_stop(
     with pytest.raises(ConfigurationError, match=f"there is none; those that run are {ids[0]}"):
         catalog.sql(STOP.format(f"f{ID[1:]}"))
     monkeypatch.setattr(jobs, "_STOP_PATIENCE_S", 0.0)
+    assert "is asked to stop it, and has not yet" in catalog.sql(STOP.format(states[0].name)).note
+    assert query_records.asked_to_stop(str(tmp_path)) == {ids[0]: RUN}
+    query_records.write(str(tmp_path), replace(states[0], name="nightly: orders"))
+    assert catalog.sql("DESCRIBE JOB 'nightly'").rows.column("job_id").to_pylist() == ids[:1]
+    assert "is asked to stop it, and has not yet" in catalog.sql(STOP.format("nightly")).note
+    query_records.write(str(tmp_path), record(id=ids[1], started_ms=1, heard_ms=now, name="nightly: sales"))
+    with pytest.raises(ConfigurationError, match=rf"one job must be called so, got {ids[0]} \(nightly: ord"):
+        catalog.sql(STOP.format("nightly"))
     assert "is asked to stop it, and has not yet" in catalog.sql(STOP.format(ids[0])).note
     assert query_records.asked_to_stop(str(tmp_path)) == {ids[0]: RUN}
 

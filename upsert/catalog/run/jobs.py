@@ -55,6 +55,9 @@ def needed(spark: SparkSession | None, what: str, options: Mapping[str, str] = {
 _JOBS: Final = ".jobs"
 """Folder in the warehouse for checkpoints of named jobs; no table can have such a name."""
 
+_BEFORE_TABLE: Final = ": "
+"""Between the ``pipeline.name`` and the table in the name of a query."""
+
 _LOCAL_URI: Final = re.compile("file:(?://(?=/))?(/.*)", re.DOTALL)
 
 
@@ -106,7 +109,8 @@ class Job:
             begun = (entry for entry in sorted(os.listdir(entries)) if entry.endswith(f"-{uuid[:8]}"))
             folder = next(begun, folder)
         checkpoint = os.path.join(base, folder)
-        return cls(table_ref.shown, checkpoint, f"{pipeline}: {table_ref.shown}" if pipeline else None)
+        query_name = f"{pipeline}{_BEFORE_TABLE}{table_ref.shown}" if pipeline else None
+        return cls(table_ref.shown, checkpoint, query_name)
 
     @property
     def has_begun(self) -> bool:
@@ -188,11 +192,17 @@ def show_jobs(context: Context, spark: SparkSession | None) -> Rows:
 def describe_job(context: Context, statement: s.DescribeJob, spark: SparkSession | None) -> Rows:
     """``DESCRIBE JOB``: a row for each job of this id or name, its checkpoint and last micro-batch too."""
     what, jobs = f"DESCRIBE JOB {statement.id!r}", _jobs(context, spark)
-    found = [job for job in jobs if statement.id in (job["job_id"], job["job_name"])]
+    found = [job for job in jobs if _is_called(job, statement.id)]
     if not found:
         known = ", ".join(dict.fromkeys(str(job["job_name"] or job["job_id"]) for job in jobs)) or "none"
         raise ConfigurationError(f"{what}: there must be a job of this id or name; jobs are {known}")
     return Rows.listed(what, _JOB_IN_FULL, found)
+
+
+def _is_called(job: Mapping[str, Any], text: str) -> bool:
+    """Whether a text is a job's id, its name, or the ``pipeline.name`` that its name begins with."""
+    name = str(job["job_name"] or "")
+    return text in (job["job_id"], name, name.partition(_BEFORE_TABLE)[0])
 
 
 def _jobs(context: Context, spark: SparkSession | None) -> list[dict[str, Any]]:
@@ -233,10 +243,19 @@ def _last_batch(batch: query_records.MicroBatch) -> dict[str, Any]:
     }
 
 
+def _running_job(context: Context, text: str, spark: SparkSession | None, what: str) -> str:
+    """The id of the job that runs and is called so; the text itself if none is."""
+    called = [job for job in _jobs(context, spark) if job["status"] == "running" and _is_called(job, text)]
+    if len(called) > 1:
+        ids = ", ".join(f"{job['job_id']} ({job['job_name']})" for job in called)
+        raise ConfigurationError(f"{what}: one job must be called so, got {ids}; give the id")
+    return called[0]["job_id"] if called else text
+
+
 def stop_job(context: Context, statement: s.StopJob, spark: SparkSession | None) -> Done:
-    """``STOP JOB 'id'``: at once in this session; the driver of another process is asked to do it."""
-    id, what = statement.id, f"STOP JOB {statement.id!r}"
-    session = active(spark)
+    """``STOP JOB``: at once in this session; the driver of another process is asked to do it."""
+    what = f"STOP JOB {statement.id!r}"
+    id, session = _running_job(context, statement.id, spark, what), active(spark)
     if session is not None and stop_query(session, id):
         return Done(what, "stopped; the same statement continues it from its checkpoint")
     try:
@@ -250,7 +269,7 @@ def stop_job(context: Context, statement: s.StopJob, spark: SparkSession | None)
         known += [one.id for one in records if one.shown_state(now_ms) == "running"]
         running = f"those that run are {', '.join(dict.fromkeys(known))}"
         raise ConfigurationError(
-            f"{what}: there must be a job of this id, there is none; "
+            f"{what}: there must be a job of this id or name, there is none; "
             f"{running if known else 'none runs, see SHOW JOBS'}"
         )
     if record.state != "running":
