@@ -11,6 +11,7 @@ import typer
 from prompt_toolkit import PromptSession
 from prompt_toolkit.completion import WordCompleter
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 from upsert.catalog.run.procedures import PROCEDURES
 from upsert.catalog.script import is_ended
@@ -32,12 +33,22 @@ _LAST_WORD: Final = re.compile(r"\w*\$|\w+")
 """What is typed of a word, read backwards: letters, and a ``$`` before them."""
 
 _LEAVE: Final = ("exit", "quit", "\\q")
-_ASK: Final = ("help", "?")
+_ASK: Final = ("help", "?", "\\?", "\\h")
+_OF_PSQL: Final = {
+    "\\d": "SHOW TABLES",
+    "\\dt": "SHOW TABLES",
+    "\\dv": "SHOW VIEWS",
+    "\\dm": "SHOW MATERIALIZED VIEWS",
+    "\\df": "SHOW PROCEDURES",
+    "\\l": "SHOW DATABASES",
+}
+"""What users of psql type, and the statement that tells it."""
+_ALONE: Final = frozenset({*_LEAVE, *_ASK})
 _HELP: Final = """\
 A semicolon ends a statement, which may have several lines. Tab completes it.
 Ctrl-C throws away what was typed, or cancels what runs. Ctrl-D, exit and quit
-leave. SHOW TABLES, SHOW PROCEDURES, SHOW JOBS and DESCRIBE t tell what there is;
-docs/sql.md has all statements."""
+leave. SHOW TABLES, SHOW PROCEDURES, SHOW JOBS and DESCRIBE t tell what there is,
+as \\d, \\df and \\d t do; docs/sql-reference.md has all statements."""
 
 
 def statements(names: Callable[[], Sequence[str]]) -> Iterator[str]:
@@ -57,8 +68,10 @@ def statements(names: Callable[[], Sequence[str]]) -> Iterator[str]:
             return
         if _word(text) in _ASK:
             print(_HELP)
-        elif text.strip():
-            yield text
+        elif (statement := meant(text)) is None:
+            print(f"{_word(text)} is no command of this prompt; help says what there is")
+        elif statement.strip():
+            yield statement
 
 
 def completer(names: Sequence[str]) -> WordCompleter:
@@ -67,11 +80,35 @@ def completer(names: Sequence[str]) -> WordCompleter:
     return WordCompleter([*WORDS, *names, *PROCEDURES, *system], ignore_case=True, pattern=_LAST_WORD)
 
 
+def meant(text: str) -> str | None:
+    r"""The statement that a command of psql's stands for, None for an unknown one; any other text as it is.
+
+    >>> meant("\\d orders"), meant("\\dt"), meant("\\x"), meant("SELECT 1;")
+    ('DESCRIBE orders', 'SHOW TABLES', None, 'SELECT 1;')
+    """
+    command, _, name = text.strip().rstrip(";").partition(" ")
+    if not command.startswith("\\"):
+        return text
+    if command in ("\\d", "\\d+") and name:
+        return f"DESCRIBE {'EXTENDED ' if command.endswith('+') else ''}{name}"
+    return None if name else _OF_PSQL.get(command)
+
+
 def _statement(session: PromptSession[str], completer: WordCompleter) -> str:
-    lines = [session.prompt("sql> ", completer=completer)]
-    while not is_whole("\n".join(lines)):
-        lines.append(session.prompt("...> ", completer=completer))
-    return "\n".join(lines)
+    """What was typed up to an Enter at which it is whole: all its lines can be edited until then."""
+    keys = KeyBindings()
+
+    @keys.add("enter")
+    def _(event: KeyPressEvent) -> None:
+        typed = event.current_buffer
+        if is_whole(typed.text):
+            typed.validate_and_handle()
+        else:
+            typed.insert_text("\n")
+
+    return session.prompt(
+        "sql> ", completer=completer, multiline=True, prompt_continuation="...> ", key_bindings=keys
+    )
 
 
 def is_whole(text: str) -> bool:
@@ -80,7 +117,7 @@ def is_whole(text: str) -> bool:
     >>> is_whole("SELECT 1"), is_whole("SELECT 1; -- one"), is_whole("exit"), is_whole(" ")
     (False, True, True, True)
     """
-    return not text.strip() or is_ended(text) or _word(text) in {*_LEAVE, *_ASK}
+    return not text.strip() or text.lstrip().startswith("\\") or is_ended(text) or _word(text) in _ALONE
 
 
 def _word(text: str) -> str:

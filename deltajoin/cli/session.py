@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -60,6 +61,8 @@ _SETTINGS: Final = {
 """Where neither the user nor Spark's own configuration says otherwise; 200 partitions suit a cluster only."""
 _DAEMON: Final = {"spark.python.daemon.module": deltajoin_daemon.__name__}
 """For workers of this Python, where it is known that the module is there."""
+_PATIENCE_S: Final = 1.0
+"""After which a statement says that it runs."""
 _LOG_LEVEL: Final = "spark.log.level"
 _JOBS: Final = "deltajoin-statement"
 """The group of the jobs of statements, by which they are cancelled."""
@@ -173,7 +176,8 @@ class Session:
             self.spark.createDataFrame([], "a INT")
         # streams that run have groups of their own, so they go on when a statement is cancelled
         self.spark.sparkContext.setJobGroup(_JOBS, "a statement")
-        return execute(self.spark)
+        with _shown_if_long():
+            return execute(self.spark)
 
     @property
     def _has_spark(self) -> bool:
@@ -329,7 +333,8 @@ class Session:
             return
         from upsert.spark.batches import arrow_of
 
-        found = arrow_of(df.limit(self._rows + 1))
+        with _shown_if_long():
+            found = arrow_of(df.limit(self._rows + 1))
         self._output.table(found.slice(0, self._rows))
         if found.num_rows > self._rows:
             self._output.say(f"only the first {self._rows} rows are shown; add LIMIT, or use --json")
@@ -397,6 +402,21 @@ def _daemon_of_workers(settings: Mapping[str, str]) -> dict[str, str]:
     if master.partition("[")[0] != "local" or os.environ["PYSPARK_PYTHON"] != sys.executable:
         return {}
     return unsaid(_DAEMON, settings)
+
+
+@contextmanager
+def _shown_if_long() -> Iterator[None]:
+    """Show on a terminal that something runs, once it has taken a second."""
+    status = Console(stderr=True).status("running …")
+    shown = threading.Timer(_PATIENCE_S, status.start)
+    shown.daemon = True
+    shown.start()
+    try:
+        yield
+    finally:
+        shown.cancel()
+        shown.join()
+        status.stop()
 
 
 @contextmanager

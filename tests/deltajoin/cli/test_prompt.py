@@ -3,9 +3,14 @@
 from pathlib import Path
 
 import pytest
+from prompt_toolkit.application import create_app_session
 from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
+from prompt_toolkit.history import InMemoryHistory
+from prompt_toolkit.input import create_pipe_input
+from prompt_toolkit.output import DummyOutput
 
+from deltajoin.cli import prompt
 from deltajoin.cli.prompt import DiscreetHistory, completer
 
 
@@ -41,3 +46,31 @@ def test_lines_are_remembered_but_those_with_secrets_and_only_for_their_owner(tm
 def test_words_tables_and_system_tables_are_completed(typed: str, offered: list[str]) -> None:
     found = completer(["orders"]).get_completions(Document(typed), CompleteEvent())
     assert [one.text for one in found] == offered
+
+
+def typed(text: str, monkeypatch: pytest.MonkeyPatch, history: InMemoryHistory) -> list[str]:
+    """The statements that are executed when a text is typed, with ``\\r`` for Enter."""
+    monkeypatch.setattr(prompt, "_history", lambda: history)
+    with create_pipe_input() as keys, create_app_session(input=keys, output=DummyOutput()):
+        keys.send_text(f"{text}exit\r")
+        return list(prompt.statements(list))
+
+
+def test_a_statement_of_several_lines_is_edited_and_remembered_as_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    history, up = InMemoryHistory(), "\x1b[A"
+    # the cursor goes up from the last line, and back
+    found = typed(f"SELECT 1,\r22;\x7f{up}\x01/**/\x1b[B\x05;\rSELECT 3;\r", monkeypatch, history)
+    assert found == ["/**/SELECT 1,\n22;", "SELECT 3;"]
+    assert history.get_strings() == [*found, "exit"]
+
+
+def test_commands_of_psql_are_told_as_statements(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = typed("\\d\r\\d orders\r\\dv;\r\\timing\r\\?\rSELECT 1;\r", monkeypatch, InMemoryHistory())
+    assert found == ["SHOW TABLES", "DESCRIBE orders", "SHOW VIEWS", "SELECT 1;"]
+    shown = capsys.readouterr().out
+    assert "\\timing is no command of this prompt; help says what there is" in shown
+    assert "docs/sql-reference.md has all statements" in shown
