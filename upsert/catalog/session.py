@@ -199,12 +199,38 @@ class SessionOptions(MutableMapping[str, str]):
         return {key: value for key, value in found if key.startswith(_FORWARDED) and key not in _BY_KEY}
 
 
+_ELSEWHERE: Final = {
+    "execution.checkpointing.dir": "SET 'checkpoint.location' = 'folder'",
+    "execution.savepoint.path": "a statement continues from its checkpoint, a changed one by 'start-from'",
+    "execution.state-recovery.path": "the same statement continues from its checkpoint",
+    "parallelism.default": "SET 'spark.sql.shuffle.partitions', and give 'bucket' in WITH (…) of tables",
+    "restart-strategy": "deltajoin run --restarts N starts failed queries again",
+    "sql-client.execution.result-mode": "SET 'execution.result-mode' = 'table' or 'changelog'",
+    "state.backend": "SET 'spark.sql.streaming.stateStore.providerClass'",
+    "state.checkpoints.dir": "SET 'checkpoint.location' = 'folder'",
+    "state.savepoints.dir": "there are no savepoints: the same statement continues from its checkpoint",
+    "table.exec.mini-batch": "SET 'execution.trigger', the time between micro-batches",
+    "table.exec.source.idle-timeout": "leave it out: watermarks are of whole tables, not of their partitions",
+    "table.exec.state.ttl": "leave it out: delta joins keep no state; groups are dropped by a WATERMARK",
+    "table.local-time-zone": "SET 'spark.sql.session.timeZone'",
+}
+"""Beginnings of options that users of Flink set, and what is done here instead."""
+
+
+def _check_is_here(key: str) -> None:
+    """Refuse an option of which it is known what is done here instead."""
+    for head, instead in _ELSEWHERE.items():
+        if key.lower() == head or key.lower().startswith(f"{head}."):
+            raise ConfigurationError(f"SET: option {key!r} is not supported; {instead}")
+
+
 def _check_known(key: str) -> None:
     """Refuse an option of Flink's that nothing here reads."""
     if (own := _OF_TABLES.get(key.lower())) is not None:
         raise ConfigurationError(
             f"SET: option {key!r} is one of a single table; give {own!r} in WITH (…) of the table"
         )
+    _check_is_here(key)
     if key not in FLINK_OPTIONS:
         hint = suggestion(key, (*FLINK_OPTIONS, MATERIALIZE), "known are")
         raise ConfigurationError(f"SET: unknown option {key!r}; {hint}")
@@ -228,6 +254,7 @@ def _declared(key: str) -> tuple[str, Option]:
             return own, _OF_STORAGE[own]
     if key in _BY_KEY:
         return key, _BY_KEY[key]
+    _check_is_here(key)
     of_tables = (TABLE_PREFIX + option.key for option in table_options.OPTIONS)
     hint = suggestion(key, [*_KEYS, *of_tables, "spark.*"], "options are")
     raise ConfigurationError(f"SET: unknown option {key!r}; {hint}")

@@ -252,12 +252,19 @@ def too_deep(subject: str) -> SchemaError:
     )
 
 
+_PATTERNS: Final = re.compile(r"\bMATCH_RECOGNIZE\s*\(", re.IGNORECASE)
+
+
 def _described(error: ParseError, revision: Revision) -> str:
     first = error.errors[0]
     what = str(first["description"]).partition(" but got ")[0].rstrip(".")
     what = what[:1].lower() + what[1:]
     if "required keyword" in what.lower():
         what = "the expression is incomplete"
+    elif "unexpected token" in what.lower():
+        what = "neither a query nor an expression goes on like this"
+    if _PATTERNS.search(revision.text):
+        what = "MATCH_RECOGNIZE is not supported, as Spark does not have it"
     if not (found := first["highlight"]):
         return f"{what}, found the end of the text"
     lines = revision.text.split("\n")[: int(first["line"] or 1) - 1]

@@ -266,7 +266,7 @@ def _at(cursor: Cursor) -> Statement:
     if not head.replace(" ", "").isalpha():
         raise cursor.refusal(f"expected a statement, one of {_NAMES}")
     if (instead := _INSTEAD.get(head)) is not None:
-        raise SchemaError(f"{head} is not supported; write {instead}")
+        raise SchemaError(f"{head} is not supported; {instead}")
     first, *more = head.split()
     if first in (begins := {words[0] for words in _STATEMENTS}):
         written = head if more else f"{head} {cursor.word(1)}"
@@ -318,11 +318,13 @@ def _describe(cursor: Cursor) -> s.DescribeTable | s.DescribeJob:
     if cursor.ahead("JOB") and cursor.is_string(1):
         cursor.expect("JOB")
         return s.DescribeJob(cursor.string("the id or the name of a job in quotes"))
+    if cursor.ahead("HISTORY") and cursor.is_name(1):
+        raise SchemaError("DESCRIBE HISTORY is not supported; write SELECT * FROM t$snapshots")
     is_extended = cursor.skip("DETAIL")
     if cursor.is_name(1):
         cursor.skip("TABLE")
     if cursor.is_name(1):
-        is_extended = cursor.skip("EXTENDED") or is_extended
+        is_extended = cursor.skip("EXTENDED") or cursor.skip("FORMATTED") or is_extended
     name = table_name(cursor)
     return s.DescribeTable(name, is_extended, partition(cursor) if cursor.skip("PARTITION") else None)
 
@@ -337,10 +339,19 @@ def _insert(cursor: Cursor) -> s.Insert:
     name = table_name(cursor)
     cursor.subject = f"INSERT {'OVERWRITE' if overwrite else 'INTO'} {name}"
     hints |= cursor.hint()
+    for words, reason in _INSERT_REFUSALS.items():
+        if cursor.ahead(*words):
+            raise cursor.refusal(reason)
     values, dynamic = written_partition(cursor) if cursor.skip("PARTITION") else ({}, ())
     columns = names(cursor) if _columns_ahead(cursor) else None
     hints |= cursor.hint()
     return s.Insert(name, query_at(cursor), columns, values, hints, overwrite, dynamic)
+
+
+_INSERT_REFUSALS: Final = {
+    ("BY", "NAME"): "BY NAME is not supported: write the columns in the order of the query, INTO t (b, a)",
+    ("REPLACE",): "REPLACE is not supported: use INSERT OVERWRITE with PARTITION (…), or MERGE INTO",
+}
 
 
 def _statement_set(text: str) -> s.StatementSet | s.Explain | None:
@@ -393,6 +404,8 @@ def _explain(cursor: Cursor) -> s.Explain | s.ExplainView:
             raise cursor.refusal("expected TEXT or JSON")
     if cursor.skip("MATERIALIZED", "VIEW"):
         return s.ExplainView(table_name(cursor), is_json)
+    if cursor.word(0) in _DETAILS:
+        raise cursor.refusal("there is one form, and FORMAT JSON; leave the word out")
     head = "" if cursor.at_end else cursor.head(_HEAD_WORDS)
     if cursor.at_end or cursor.word(0) in {words[0] for words in _STATEMENTS}:
         match explained := _at(cursor):
@@ -405,6 +418,11 @@ def _explain(cursor: Cursor) -> s.Explain | s.ExplainView:
         f"CREATE TABLE … AS, or a statement set, got {head}; SHOW and DESCRIBE show what tables are"
     )
 
+
+_DETAILS: Final = (
+    *("ANALYZE", "CODEGEN", "COST", "EXTENDED", "FORMATTED"),  # Spark's
+    *("CHANGELOG_MODE", "ESTIMATED_COST", "JSON_EXECUTION_PLAN", "PLAN_ADVICE"),  # Flink's
+)
 
 _SYSTEM: Final = ("SYS", "SYSTEM")
 """Paimon's and Iceberg's database of procedures, which may stand before a name."""
@@ -530,20 +548,58 @@ _NAMES: Final = (
 _HEAD_WORDS: Final = frozenset(
     {"OR", "REPLACE", "GLOBAL", "TEMPORARY", "TEMP", "EXTERNAL", "MATERIALIZED", "STREAMING", "CURRENT"}
     | {"TABLE", "VIEW", "DATABASE", "SCHEMA", "CATALOG", "CATALOGS", "FUNCTION", "FUNCTIONS", "INDEX", "INTO"}
-    | {"COLUMNS", "TBLPROPERTIES"}
+    | {"COLUMNS", "DATA", "INDEXES", "JOB", "SYSTEM", "TBLPROPERTIES", "TRANSACTION"}
 )
-_REPLACING: Final = "INSERT INTO t: a row replaces the earlier one of its key"
+_REPLACING: Final = "write INSERT INTO t: a row replaces the earlier one of its key"
+_COPYING: Final = "write INSERT INTO t SELECT * FROM parquet.`folder`, or csv, json, orc"
+_COMMITTED: Final = "each statement is one commit; CALL rollback_to('t', snapshot) takes commits back"
+_RIGHTS: Final = "rights are those of the file system or the object store"
 _INSTEAD: Final = {
-    "CREATE INDEX": "ALTER TABLE t ADD INDEX (column)",
-    "DELETE": "DELETE FROM t",
-    "DROP INDEX": "ALTER TABLE t DROP INDEX name",
-    "OPTIMIZE": "CALL compact('t')",
+    "ADD": "libraries come with the session: --conf spark.jars.packages=… of the command",
+    "ANALYZE TABLE": "leave it out: files have their counts and bounds",
+    "APPLY": "write MERGE INTO, or a streaming INSERT INTO t: a row replaces the earlier one of its key",
+    "BEGIN": _COMMITTED,
+    "BEGIN TRANSACTION": _COMMITTED,
+    "CANCEL JOB": "write STOP JOB 'id'",
+    "COMMENT": "write ALTER TABLE t COMMENT 'text', or ALTER TABLE t ALTER COLUMN c COMMENT 'text'",
+    "COMMIT": _COMMITTED,
+    "CONVERT": "write CREATE TABLE t (PRIMARY KEY (id) NOT ENFORCED) AS SELECT * FROM parquet.`folder`",
+    "COPY": _COPYING,
+    "COPY INTO": _COPYING,
+    "CREATE EXTERNAL TABLE": "write CREATE TABLE t (…) WITH ('connector' = 'parquet', 'path' = '…')",
+    **{
+        f"CREATE {kind}FUNCTION": "register it in Python: spark.udf.register(name, function)"
+        for kind in ("", "TEMPORARY ", "TEMPORARY SYSTEM ")
+    },
+    "ALTER MATERIALIZED TABLE": "write ALTER MATERIALIZED VIEW",
+    "CREATE MATERIALIZED TABLE": "write CREATE MATERIALIZED VIEW; REFRESH in streaming mode keeps it fresh",
+    "DROP MATERIALIZED TABLE": "write DROP MATERIALIZED VIEW",
+    "CREATE INDEX": "write ALTER TABLE t ADD INDEX (column)",
+    "CREATE STREAMING TABLE": "write SET 'execution.runtime-mode' = 'streaming', then CREATE TABLE t AS",
+    "DELETE": "write DELETE FROM t",
+    "DROP INDEX": "write ALTER TABLE t DROP INDEX name",
+    "FSCK": "write CALL check('t')",
+    "GRANT": _RIGHTS,
+    "LOAD DATA": _COPYING,
+    "MSCK": "leave it out: a table knows its partitions",
+    "OPTIMIZE": "write CALL compact('t')",
+    "REFRESH TABLE": "leave it out: each query reads the newest snapshot",
+    "REORG TABLE": "write CALL compact('t')",
     "REPLACE INTO": _REPLACING,
-    "RESTORE TABLE": "CALL rollback_to('t', snapshot)",
-    "SHOW COLUMNS": "DESCRIBE t",
-    "SHOW TBLPROPERTIES": "SHOW CREATE TABLE t",
-    "TRUNCATE": "TRUNCATE TABLE t",
+    "REPLACE TABLE": "write CREATE OR REPLACE TABLE t AS SELECT …",
+    "RESTORE": "write CALL rollback_to('t', snapshot); t$snapshots lists them with their times",
+    "RESTORE TABLE": "write CALL rollback_to('t', snapshot); t$snapshots lists them with their times",
+    "REVOKE": _RIGHTS,
+    "ROLLBACK": _COMMITTED,
+    "SHOW COLUMNS": "write DESCRIBE t",
+    "SHOW INDEX": "write SELECT * FROM t$indexes",
+    "SHOW INDEXES": "write SELECT * FROM t$indexes",
+    "SHOW TBLPROPERTIES": "write SHOW CREATE TABLE t, or SELECT * FROM t$options",
+    "START TRANSACTION": _COMMITTED,
+    "TRUNCATE": "write TRUNCATE TABLE t",
+    "UNDROP": "DROP TABLE has deleted the rows; restore a copy of the table's folder",
+    "UNDROP TABLE": "DROP TABLE has deleted the rows; restore a copy of the table's folder",
     "UPSERT INTO": _REPLACING,
-    "VACUUM": "CALL expire_snapshots('t')",
+    "VACUUM": "write CALL expire_snapshots('t')",
 }
 """What other systems call statements that are here by another name."""

@@ -53,6 +53,15 @@ _CLAUSE_REFUSALS: Final = {
     "OPTIONS": "OPTIONS is not supported: use WITH ('key' = 'value')",
     "PARTITION": "expected PARTITIONED BY (columns)",
     "CLUSTERED": "CLUSTERED BY is not supported: use WITH ('bucket' = 'n', 'bucket-key' = 'columns')",
+    **dict.fromkeys(
+        ("CLONE", "DEEP", "SHALLOW"),
+        "clones are not supported: use CREATE TABLE … LIKE for the definition, CREATE TABLE … AS for a copy",
+    ),
+    "CLUSTER": "CLUSTER BY is not supported: rows are sorted by the primary key; use INDEX (columns)",
+    **dict.fromkeys(
+        ("SCHEDULE", "TRIGGER"),
+        "nothing runs by itself: use REFRESH MATERIALIZED VIEW, which in streaming mode goes on",
+    ),
     "DISTRIBUTED": "DISTRIBUTED BY is not supported: use WITH ('bucket' = 'n', 'bucket-key' = 'columns')",
 }
 
@@ -218,10 +227,24 @@ _FORMS: Final = (
     "STOP MIRROR or PARTITION (…)"
 )
 
-_REFUSALS: Final = {
+_KEY_STAYS: Final = "the primary key cannot change; create another table and copy"
+_REFUSALS: Final[Mapping[tuple[str, ...], str]] = {
     ("ADD", "PARTITION"): "partitions need not be added; writing a row makes its partition",
-    ("ADD", "PRIMARY"): "the primary key cannot change; create another table and copy",
+    ("ADD", "PRIMARY"): _KEY_STAYS,
     ("ADD", "CHECK"): "a constraint gets a name; write ADD CONSTRAINT name CHECK (…)",
+    ("CHANGE",): "CHANGE is not supported: use RENAME COLUMN a TO b, or MODIFY a type",
+    ("CLUSTER",): _CLAUSE_REFUSALS["CLUSTER"],
+    ("DROP", "PRIMARY"): _KEY_STAYS,
+    ("RECOVER",): "a table knows its partitions; leave it out",
+    ("SET", "LOCATION"): _CLAUSE_REFUSALS["LOCATION"],
+    ("SET", "TBLPROPERTIES"): "TBLPROPERTIES is not supported: use SET ('key' = 'value')",
+    ("UNSET",): "UNSET is not supported: use RESET ('key')",
+}
+
+_COLUMN_REFUSALS: Final[Mapping[tuple[str, ...], str]] = {
+    ("SET", "NOT"): "use ADD CONSTRAINT name CHECK (column IS NOT NULL)",
+    ("DROP", "NOT"): "a column that is NOT NULL stays so; add another one",
+    **dict.fromkeys((("FIRST",), ("AFTER",)), "columns keep their order; SELECT them in another"),
 }
 
 
@@ -239,7 +262,7 @@ def alter_table(cursor: Cursor) -> Statement:
     if cursor.skip("ADD", "CONSTRAINT"):
         constraint = cursor.name("the name of a constraint")
         if cursor.ahead("PRIMARY"):
-            raise cursor.refusal(_REFUSALS["ADD", "PRIMARY"])
+            raise cursor.refusal(_KEY_STAYS)
         return s.AddConstraint(name, read_check(cursor, constraint))
     if cursor.skip("RENAME", "TO"):
         return s.RenameTable(name, table_name(cursor))
@@ -313,7 +336,7 @@ def _added(cursor: Cursor) -> Alteration:
     elements = Elements(cursor, ends=("FIRST", "AFTER"))
     elements.read()
     if elements.primary_key:
-        raise SchemaError(f"{cursor.subject}: {_REFUSALS['ADD', 'PRIMARY']}")
+        raise SchemaError(f"{cursor.subject}: {_KEY_STAYS}")
     if elements.checks:
         raise SchemaError(
             f"{cursor.subject}: CHECK ({elements.checks[0].text}) is added by itself: ADD COLUMN, and then "
@@ -367,6 +390,9 @@ def _alter(cursor: Cursor) -> list[Alteration]:
         return [alterations.SetDefault(name, read_default(cursor))]
     if cursor.skip("DROP", "DEFAULT"):
         return [alterations.SetDefault(name, None)]
+    for words, reason in _COLUMN_REFUSALS.items():
+        if cursor.ahead(*words):
+            raise cursor.refusal(reason)
     if not cursor.skip("TYPE"):
         raise cursor.refusal("expected TYPE, COMMENT, SET DEFAULT or DROP DEFAULT")
     return [alterations.WidenColumn(name, *read_column_type(cursor))]

@@ -88,7 +88,7 @@ class Cursor:
     def name(self, what: str, *, may_be_system: bool = False) -> str:
         """Read a name: one word, in which ``$`` may be that of a system table, or anything in backquotes."""
         if not self.is_name(0) or ("$" in self.word(0) and not may_be_system):
-            raise self.refusal(f"expected {what}")
+            raise self.refusal(f"expected {what}{', in backquotes' * self.is_string(0)}")
         self._next += 1
         return str(self._tokens[self._next - 1].text)
 
@@ -271,7 +271,7 @@ _SETS: Final = (("EXECUTE", "STATEMENT", "SET", "BEGIN"), ("BEGIN", "STATEMENT",
 def head_of_set(tokens: Sequence[Token]) -> int:
     """How many tokens begin the statement set that these are; 0 if they are another statement.
 
-    One that ``EXPLAIN`` explains begins with that.
+    One that ``EXPLAIN`` explains begins with that, and may leave EXECUTE out, as Flink's does.
 
     >>> head_of_set(tokens_of("BEGIN STATEMENT SET; INSERT INTO t SELECT 1; END", "script"))
     3
@@ -286,7 +286,8 @@ def head_of_set(tokens: Sequence[Token]) -> int:
             start += 3 if words[start + 1 : start + 2] == ("=",) else 2
             if words[start - 1 : start] not in (("JSON",), ("TEXT",)):
                 return 0
-    return next((start + len(head) for head in _SETS if words[start : start + len(head)] == head), 0)
+    heads = (*_SETS, _SETS[0][1:]) if start else _SETS
+    return next((start + len(head) for head in heads if words[start : start + len(head)] == head), 0)
 
 
 def ends_set(last: Token, before: Token) -> bool:

@@ -284,6 +284,8 @@ def test_one_of_many_creators_wins_and_its_whole_statement_is_kept(catalog: Cata
             "table 'words': unknown connector 'kinesis'; connectors are upsert-kafka, ",
         ),
         (words(connector="upsert_kafka"), "unknown connector 'upsert_kafka'; did you mean 'upsert-kafka'"),
+        (words(connector="filesystem"), "unknown connector 'filesystem'; use the format, as 'parquet'"),
+        (words(connector="postgres-cdc"), "use 'kafka' with 'format' = 'debezium-json'"),
         (words(topic=None), "table 'words': one of the options 'topic' and 'topic-pattern' must be set"),
         (words(topics="a"), "table 'words': unknown option 'topics'; did you mean 'topic'"),
         (words(connector="kafka"), "options 'key.format' and 'key.fields' must be given together"),

@@ -14,7 +14,17 @@ from upsert.schema import Column, Index, Length, TableSchema
 from upsert.sql.columns import metadata_from_comment, parse_columns
 from upsert.sql.parser import parse
 from upsert.sql.show_create import create_text
-from upsert.sql.statements import AlterTable, CreateTable, DropTable, Insert, Merge, Statement, Update
+from upsert.sql.statements import (
+    AlterTable,
+    CreateTable,
+    DropTable,
+    Explain,
+    Insert,
+    Merge,
+    Statement,
+    StatementSet,
+    Update,
+)
 from upsert.store.alterations import (
     AddField,
     Alteration,
@@ -337,7 +347,7 @@ def test_type_of_spark_or_flink_becomes_its_arrow_type(name: str, type_: pa.Data
         ("a", "expected a column type"),
         ("", "expected a column, PRIMARY KEY or INDEX, found ')' at line 1, column 17"),
         ("a INT,", "expected a column, PRIMARY KEY or INDEX"),
-        ('"a" INT', "expected a column, PRIMARY KEY or INDEX, found 'a'"),
+        ('"a" INT', "expected a column, PRIMARY KEY or INDEX, in backquotes, found 'a'"),
         ("a INT PRIMARY KEY", "expected PRIMARY KEY NOT ENFORCED"),
         ("a INT, PRIMARY KEY (a)", r"expected PRIMARY KEY (a) NOT ENFORCED"),
         ("a INT, PRIMARY KEY (a) ENFORCED", r"expected PRIMARY KEY (a) NOT ENFORCED, found 'ENFORCED'"),
@@ -372,6 +382,10 @@ def test_type_of_spark_or_flink_becomes_its_arrow_type(name: str, type_: pa.Data
             "must be a physical column, got a METADATA column",
         ),
         ("a INT, WATERMARK FOR a AS a", "WATERMARK: column 'a' must be a TIMESTAMP, got INT"),
+        (
+            "a TIMESTAMP(3), WATERMARK FOR a AS a",
+            "'a' must be a TIMESTAMP_LTZ(3) or TIMESTAMP",
+        ),
         ("a INT, WATERMARK FOR b AS b", "WATERMARK: unknown column 'b'"),
         ("a TIMESTAMP, WATERMARK FOR a AS b", "WATERMARK FOR a must be a or a - INTERVAL 'number' unit"),
         ("a TIMESTAMP, WATERMARK FOR a AS a - 5", "expected INTERVAL, found '5'"),
@@ -436,7 +450,12 @@ def test_other_statements_are_refused_by_name(text: str, name: str) -> None:
         ("SHOW TABELS", "SHOW TABELS is no statement; did you mean SHOW TABLES?"),
         ("ALTER TABEL t COMPACT", "ALTER TABEL is no statement; did you mean ALTER TABLE?"),
         ("CREATE INDEX i ON t (a)", "CREATE INDEX is not supported; write ALTER TABLE t ADD INDEX (column)"),
-        ("EXPLAIN ANALYZE SELECT 1", "EXPLAIN: the statement must be SELECT, INSERT, MERGE, "),
+        (
+            "EXPLAIN ANALYZE SELECT 1",
+            "EXPLAIN: there is one form, and FORMAT JSON; leave the word out",
+        ),
+        ("EXPLAIN CHANGELOG_MODE SELECT 1", "leave the word out, found 'CHANGELOG_MODE' at line 1, column 9"),
+        ("EXPLAIN SHOW TABLES", "EXPLAIN: the statement must be SELECT, INSERT, MERGE, "),
         ("CREATE TABLE t a INT", "expected ( and the table's columns, COMMENT, PARTITIONED BY or WITH"),
         ("CREATE TABLE t (a INTT)", "expected a column type, such as INT, found 'INTT' at line 1"),
         ("CREATE TABLE t (a INT, PRIMARY KEY a)", "expected PRIMARY KEY (column, …) NOT ENFORCED, found 'a'"),
@@ -451,7 +470,7 @@ def test_other_statements_are_refused_by_name(text: str, name: str) -> None:
         ("CREATE TABLE `a.b` (a INT)", "a name must be 1 to 128 letters from A to Z, digits and _"),
         ("DROP TABLE a; DROP TABLE b", "expected one statement at a time, so that none is left half done"),
         ("DROP TABLE a PURGE", "DROP TABLE: expected the end of the statement, found 'PURGE'"),
-        ("CREATE TABLE 'a' (a INT)", "expected the name of a table, found 'a'"),
+        ("CREATE TABLE 'a' (a INT)", "expected the name of a table, in backquotes, found 'a'"),
         ("CREATE TABLE `` (a INT)", "expected the name of a table, found ''"),
         ("CREATE TABLE t LIKE", "expected the name of a table"),
         ("CREATE OR REPLACE TABLE t LIKE u", "only CREATE OR REPLACE TABLE … AS SELECT is supported"),
@@ -465,6 +484,54 @@ def test_text_that_is_no_statement_is_refused(text: str, message: str) -> None:
     with pytest.raises(SchemaError) as error:
         parse(text)
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("RESTORE t TO VERSION AS OF 1", "write CALL rollback_to('t', snapshot)"),
+        ("DESCRIBE HISTORY t", "write SELECT * FROM t$snapshots"),
+        ("UNDROP TABLE t", "DROP TABLE has deleted the rows"),
+        ("COPY INTO t FROM '/a'", "write INSERT INTO t SELECT * FROM parquet.`folder`"),
+        ("LOAD DATA INPATH 'a' INTO TABLE t", "write INSERT INTO t SELECT * FROM parquet.`folder`"),
+        ("CONVERT TO DELTA parquet.`/a`", "write CREATE TABLE t (PRIMARY KEY (id) NOT ENFORCED) AS SELECT"),
+        ("COMMENT ON TABLE t IS 'a'", "write ALTER TABLE t COMMENT 'text'"),
+        ("CREATE TABLE u SHALLOW CLONE t", "clones are not supported: use CREATE TABLE … LIKE"),
+        ("CREATE TABLE t (a INT) CLUSTER BY (a)", "rows are sorted by the primary key; use INDEX (columns)"),
+        ("CREATE TABLE t (a INT GENERATED ALWAYS AS IDENTITY)", "identity columns are not supported"),
+        ("CREATE TABLE t (a INT GENERATED BY DEFAULT AS IDENTITY)", "identity columns are not supported"),
+        ("CREATE TABLE t (a INT GENERATED ALWAYS AS (b))", "write name AS expression"),
+        ("ALTER TABLE t SET TBLPROPERTIES ('a' = 'b')", "use SET ('key' = 'value')"),
+        ("ALTER TABLE t UNSET TBLPROPERTIES ('a')", "use RESET ('key')"),
+        ("ALTER TABLE t CHANGE COLUMN a b INT", "use RENAME COLUMN a TO b, or MODIFY a type"),
+        ("ALTER TABLE t ALTER COLUMN a SET NOT NULL", "ADD CONSTRAINT name CHECK (column IS NOT NULL)"),
+        ("ALTER TABLE t ALTER COLUMN a FIRST", "columns keep their order"),
+        ("ALTER TABLE t DROP PRIMARY KEY", "the primary key cannot change"),
+        ("INSERT INTO t BY NAME SELECT 1 AS a", "write the columns in the order of the query, INTO t (b, a)"),
+        (
+            "INSERT INTO t REPLACE WHERE a = 1 SELECT 1",
+            "use INSERT OVERWRITE with PARTITION (…), or",
+        ),
+        ("CREATE MATERIALIZED TABLE t AS SELECT 1", "write CREATE MATERIALIZED VIEW"),
+        ("CREATE MATERIALIZED VIEW v SCHEDULE EVERY 1 HOUR AS SELECT 1", "use REFRESH MATERIALIZED VIEW"),
+        ("CANCEL JOB 'a'", "write STOP JOB 'id'"),
+        ("CREATE TEMPORARY SYSTEM FUNCTION f AS 'a'", "register it in Python"),
+        ("SELECT * FROM t MATCH_RECOGNIZE (PARTITION BY a PATTERN (A))", "MATCH_RECOGNIZE is not supported"),
+        ("BEGIN TRANSACTION", "each statement is one commit"),
+        ("COMMIT", "each statement is one commit"),
+    ],
+)
+def test_what_other_systems_write_is_refused_with_what_is_written_here(text: str, remedy: str) -> None:
+    with pytest.raises(SchemaError) as error:
+        parse(text)
+    assert remedy in str(error.value)
+
+
+def test_explain_of_a_statement_set_may_leave_out_execute() -> None:
+    found = parse("EXPLAIN STATEMENT SET BEGIN INSERT INTO t SELECT 1; INSERT INTO u SELECT 2; END")
+    assert isinstance(found, Explain)
+    assert isinstance(found.statement, StatementSet)
+    assert [insert.name for insert in found.statement.inserts] == ["t", "u"]
 
 
 NAMES = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=6).filter(

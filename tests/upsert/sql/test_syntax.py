@@ -56,7 +56,7 @@ SAMPLES = {
 """What stands for the user's words; what is written twice has other names the second time."""
 
 AROUND = {
-    "element": "a INT NOT NULL, b INT NOT NULL, at TIMESTAMP_NTZ, {}",
+    "element": "a INT NOT NULL, b INT NOT NULL, at TIMESTAMP, {}",
     "change": "{}",
 }
 """What must stand beside a part so that a statement with it makes sense."""

@@ -215,6 +215,19 @@ def _of_kafka(
     return KafkaConnector(table, mirror, frozenset(map(key_of, options)))
 
 
+_OF_DEBEZIUM: Final = "let Debezium write a topic, and use 'kafka' with 'format' = 'debezium-json'"
+_ELSEWHERE: Final = {
+    "blackhole": "in Python, df.writeStream.format('noop')",
+    "datagen": "use 'rate', or SELECT … FROM range(n)",
+    "filesystem": "use the format, as 'parquet' or 'json', with 'path'",
+    **dict.fromkeys(
+        ("mysql-cdc", "postgres-cdc", "oracle-cdc", "sqlserver-cdc", "mongodb-cdc"), _OF_DEBEZIUM
+    ),
+    "print": "a streaming SELECT shows the rows",
+}
+"""Connectors of Flink, and what is used here instead."""
+
+
 def _known_connector(name: str, definition: Definition) -> str:
     """The name of the connector in small letters, that of an alias being what it stands for."""
     from upsert.kafka.options import CONNECTOR_ALIASES, OPTIONS
@@ -224,7 +237,7 @@ def _known_connector(name: str, definition: Definition) -> str:
         raise no_table(name)
     known = (*OPTIONS, *CONNECTOR_ALIASES, _HTTP, _POSTGRES, *_OF_SPARK)
     if connector not in known:
-        hint = suggestion(connector, known, "connectors are")
+        hint = _ELSEWHERE.get(connector) or suggestion(connector, known, "connectors are")
         raise ConfigurationError(f"table {name!r}: unknown connector {definition.connector!r}; {hint}")
     return CONNECTOR_ALIASES.get(connector, connector)
 

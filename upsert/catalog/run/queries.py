@@ -431,7 +431,7 @@ def _with_times_of_rows(
 _LISTED: Final = 5
 
 
-def _unknown_column(wanted: str, proposal: str, columns: Sequence[Sequence[str]]) -> str:
+def _unknown_column(wanted: str, proposal: str, columns: Sequence[Sequence[str]], query: QueryText) -> str:
     """A name that no column has, with those that are near it; Spark proposes up to five, however far.
 
     ``columns`` are those of each table of the query.
@@ -439,7 +439,8 @@ def _unknown_column(wanted: str, proposal: str, columns: Sequence[Sequence[str]]
     near = re.findall(r"((?:`[^`]+`\.?)+)", proposal)
     before = "".join(wanted.rpartition(".")[:2])
     known = dict.fromkeys(path.replace("`", "") for path in near)
-    if not before or len(columns) == 1:  # else it is not known which table is meant
+    is_alone = len(columns) == 1 and before[:-1].lower() in _tables(query)
+    if not before or is_alone:  # else it is not known which table is meant
         known |= dict.fromkeys(f"{before}{name}" for names in columns for name in names)
     last = known if "." in wanted else dict.fromkeys(path.rpartition(".")[2] for path in known)
     close = get_close_matches(wanted, list(last), n=2)
@@ -450,6 +451,11 @@ def _unknown_column(wanted: str, proposal: str, columns: Sequence[Sequence[str]]
     return f"column {wanted!r} is in no table of the query{choice if known else ''}"
 
 
+def _tables(query: QueryText) -> set[str]:
+    """What the tables of a query are called in it."""
+    return {visible_name(each).lower() for each in query.tree.find_all(exp.Table)}
+
+
 def _taken_for_a_field(text: Revision, offset: int, query: QueryText, base: str) -> str | None:
     """The name ``t.x`` at an offset, if ``t`` is a table: Spark takes a column that is called so too.
 
@@ -457,8 +463,7 @@ def _taken_for_a_field(text: Revision, offset: int, query: QueryText, base: str)
     """
     found = _PATH.match(text.text, offset)
     table, column, *_ = ("", "") if found is None else found[0].replace("`", "").split(".")
-    tables = {visible_name(each).lower() for each in query.tree.find_all(exp.Table)}
-    is_table = table.lower() in tables and base.strip('"').lower() == table.lower() != column.lower()
+    is_table = table.lower() in _tables(query) and base.strip('"').lower() == table.lower() != column.lower()
     return f"{table}.{column}" if is_table else None
 
 
@@ -479,7 +484,7 @@ def _described(
     condition = error.getCondition()
     parameters = error.getMessageParameters() or {}
     if condition == "UNRESOLVED_COLUMN.WITH_SUGGESTION" and (wanted := parameters.get("objectName")):
-        first = _unknown_column(wanted.replace("`", ""), parameters.get("proposal", ""), columns)
+        first = _unknown_column(wanted.replace("`", ""), parameters.get("proposal", ""), columns, query)
     elif condition == _STREAM_IN_SUBQUERY:
         first = (
             "a subquery would have to read a stream, which Spark cannot; make the catalog as "
@@ -494,6 +499,6 @@ def _described(
     first = _POSITION.sub("", first).strip()
     if condition == _NO_FIELD:
         path = _taken_for_a_field(text, offset, query, parameters.get("base", ""))
-        first = first if path is None else _unknown_column(path, "", columns)
+        first = first if path is None else _unknown_column(path, "", columns, query)
     place = position(text.first, text.original(offset))
     return f"{first} at {place.partition(',')[0] if args else place}"

@@ -55,10 +55,16 @@ def show_tables(context: Context, statement: s.ShowTables) -> Result:
 
 
 def matching(names: Sequence[str], like: str | None) -> Sequence[str]:
-    """The names that a pattern of LIKE matches; all if it is None."""
+    """The names that a pattern of LIKE matches; all if it is None.
+
+    ``*`` is Spark's ``%``: no name has one.
+
+    >>> matching(["orders", "users"], "o*"), matching(["orders", "users"], "%_rs")
+    (('orders',), ('orders', 'users'))
+    """
     if like is None:
         return names
-    parts = (".*" if sign == "%" else "." if sign == "_" else re.escape(sign) for sign in like)
+    parts = (".*" if sign in "%*" else "." if sign == "_" else re.escape(sign) for sign in like)
     # Arrow's regular expressions take a time that grows with the name, whatever the pattern
     pattern = f"(?s)\\A{''.join(parts)}\\z"
     found = pc.match_substring_regex(pa.array(names, pa.string()), pattern).to_pylist()

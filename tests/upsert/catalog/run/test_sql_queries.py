@@ -212,6 +212,11 @@ class TestBatch:
                 r"column 'o\.ixd' is in no table of the query; did you mean 'o\.id'\? at line 2, column 3$",
             ),
             (
+                "SELECT x.id FROM orders o",
+                SchemaError,
+                r"column 'x\.id' is in no table of the query; (did you|there are).* '(o\.)?id'.* column 8$",
+            ),
+            (
                 "SELECT id, amount.x FROM orders",
                 SchemaError,
                 r'got "(BIGINT|INT|DOUBLE|STRING)" at line 1, column 12$',
