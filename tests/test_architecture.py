@@ -9,7 +9,7 @@ import pytest
 
 from tests.helpers import REPOSITORY
 
-PAGE = (REPOSITORY / "ARCHITECTURE.md").read_text()
+PAGE = (REPOSITORY / "ARCHITECTURE.md").read_text(encoding="utf-8")
 PRODUCT = ("upsert", "deltajoin", "planner")
 ROOM = re.compile(r"`((?:upsert|deltajoin|planner|examples|bench|tests)/[\w/.*-]*)`")
 WAY = re.compile(r"^## The way of ([^\n]+)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
@@ -23,14 +23,14 @@ def sources() -> dict[Path, str]:
     """Where the retired words stay away: the product, its examples, and the pages that users read."""
     files = [path for package in (*PRODUCT, "examples") for path in (REPOSITORY / package).rglob("*.py")]
     pages = [*(REPOSITORY / "docs").glob("*.md"), REPOSITORY / "README.md"]
-    return {path: path.read_text() for path in sorted([*files, *pages])}
+    return {path: path.read_text(encoding="utf-8") for path in sorted([*files, *pages])}
 
 
 @cache
 def imports(path: Path) -> set[str]:
     """Files of the product that a file imports, wherever in it."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             base = node.module.replace(".", "/")
             found |= {f"{base}.py", *(f"{base}/{name.name}.py" for name in node.names)}

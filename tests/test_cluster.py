@@ -52,13 +52,13 @@ def packed_environment(folder: Path) -> None:
     packages = folder / "job" / Path(sysconfig.get_path("purelib")).relative_to(sysconfig.get_path("data"))
     with zipfile.ZipFile(built_wheel(folder / "build")) as wheel:
         wheel.extractall(packages)
-    (packages / "libraries.pth").write_text(sysconfig.get_path("purelib"))
+    (packages / "libraries.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
     (folder / "environment").symlink_to("job")
     subprocess.run(["tar", "-czf", "environment.tar.gz", "-C", "job", "."], cwd=folder, check=True)
 
 
 def command_of_the_page(section: str, replaced: Mapping[str, str]) -> str:
-    page = (REPOSITORY / "docs" / "cluster.md").read_text()
+    page = (REPOSITORY / "docs" / "cluster.md").read_text(encoding="utf-8")
     of_section = page.split(f"\n## {section}\n")[1].split("\n## ")[0]
     (command,) = re.findall(r"```sh\n(.*?)```", of_section, re.DOTALL)
     for written, instead in replaced.items():
@@ -130,7 +130,7 @@ def test_a_job_on_a_standalone_cluster_survives_the_death_of_a_worker(
                 if line == "ready\n":
                     kill(cluster.workers[0])
                     (tmp_path / "go").touch()
-            assert job.wait() == 0, "".join(said) + (tmp_path / "job.log").read_text()
+            assert job.wait() == 0, "".join(said) + (tmp_path / "job.log").read_text(encoding="utf-8")
         finally:
             kill(job)
     executors = sorted(line.split()[1] for line in said if line.startswith("executor:"))
@@ -165,7 +165,7 @@ def test_a_job_on_yarn_survives_the_death_of_an_executor(s3: ObjectStore, tmp_pa
             if said_ready(job, yarn.output):
                 yarn.kill_an_executor()
             (tmp_path / "go").touch()
-            assert job.wait() == 0, (tmp_path / "job.log").read_text()[-3000:] + yarn.errors()
+            assert job.wait() == 0, (tmp_path / "job.log").read_text(encoding="utf-8")[-3000:] + yarn.errors()
         said = yarn.output().splitlines()
     executors = [line.split()[1] for line in said if line.startswith("executor:")]
     assert len(executors) == 2
@@ -209,7 +209,9 @@ def test_a_job_on_kubernetes_survives_the_death_of_an_executor(s3: ObjectStore, 
             while job.poll() is None and len(cluster.pods("executor")) < 3:
                 time.sleep(0.2)
             (tmp_path / "go").touch()
-            assert job.wait() == 0, (tmp_path / "job.log").read_text()[-3000:] + driver()[-3000:]
+            assert job.wait() == 0, (tmp_path / "job.log").read_text(encoding="utf-8")[-3000:] + driver()[
+                -3000:
+            ]
         said = driver().splitlines()
     assert said[-1] == "equal: 997", "\n".join(said[-60:])
     executors = [line.split()[1] for line in said if line.startswith("executor:")]

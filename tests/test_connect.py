@@ -20,7 +20,7 @@ from upsert.kafka.client.admin import create_topic
 from upsert.kafka.client.connection import Connection
 from upsert.testing import LocalKafka
 
-PAGE = (REPOSITORY / "docs" / "connect.md").read_text()
+PAGE = (REPOSITORY / "docs" / "connect.md").read_text(encoding="utf-8")
 
 pytestmark = [
     pytest.mark.spark,
@@ -221,9 +221,9 @@ def test_a_pipeline_reads_and_writes_tables(tmp_path: Path) -> None:
         )
         for before, language in ((r"`spark-pipeline.yml`:\n", "yaml"), ("snippet: pipeline -->", "python"))
     )
-    (tmp_path / "spark-pipeline.yml").write_text(spec)
+    (tmp_path / "spark-pipeline.yml").write_text(spec, encoding="utf-8")
     (tmp_path / "transformations").mkdir()
-    (tmp_path / "transformations" / "shop.py").write_text(definitions)
+    (tmp_path / "transformations" / "shop.py").write_text(definitions, encoding="utf-8")
     catalog = upsert.Catalog(tmp_path / "warehouse")
     catalog.sql(
         "CREATE TABLE orders (id INT, item INT, amount DOUBLE, PRIMARY KEY (id) NOT ENFORCED, INDEX (item))"
@@ -286,7 +286,7 @@ def test_a_pipeline_writes_a_topic_and_reads_it(tmp_path: Path, kafka: LocalKafk
     storage = (
         f"name: topic\nstorage: file://{tmp_path}/storage\nlibraries: [{{glob: {{include: flows/**}}}}]\n"
     )
-    (tmp_path / "spark-pipeline.yml").write_text(storage)
+    (tmp_path / "spark-pipeline.yml").write_text(storage, encoding="utf-8")
     (tmp_path / "flows").mkdir()
     (tmp_path / "flows" / "flows.py").write_text(
         THROUGH_A_TOPIC.format(
@@ -294,7 +294,8 @@ def test_a_pipeline_writes_a_topic_and_reads_it(tmp_path: Path, kafka: LocalKafk
             topic=name,
             servers=kafka.bootstrap_servers,
             state=str(tmp_path / "state"),
-        )
+        ),
+        encoding="utf-8",
     )
     run_pipeline(tmp_path)  # its flows run beside each other: the second run reads what the first one wrote
     run_pipeline(tmp_path)

@@ -34,7 +34,7 @@ PRINTING_PAGES = (
 
 
 def snippets(page: str, language: str = "python") -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
+    return re.findall(rf"```{language}\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL)
 
 
 PRELUDE = """
@@ -115,7 +115,9 @@ for line in sys.stdin.read().splitlines():
 @pytest.mark.spark
 def test_commands_of_the_page_on_the_command_line_run_in_order(spark: SparkSession, tmp_path: Path) -> None:
     """In one process, for the sake of time: each would start its own Python, and some a JVM."""
-    commands = "".join(re.findall(r"```console\n(.*?)```", (DOCS / "cli.md").read_text(), re.DOTALL))
+    commands = "".join(
+        re.findall(r"```console\n(.*?)```", (DOCS / "cli.md").read_text(encoding="utf-8"), re.DOTALL)
+    )
     program = snippet(RUN_COMMANDS, tmp_path)
     assert "every rule holds" in run_in_session(program, tmp_path, spark, given=commands)
 
@@ -141,12 +143,12 @@ def test_snippets_of_the_pages_on_sql_run_in_order(spark: SparkSession, tmp_path
 @pytest.mark.parametrize("name", ["options.md", "kafka-options.md"])
 def test_tables_of_options_are_those_of_the_declarations(name: str) -> None:
     page = runpy.run_path(str(REPOSITORY / "scripts" / "option_tables.py"))["PAGES"][name]
-    assert (DOCS / name).read_text() == page(), "run: python scripts/option_tables.py"
+    assert (DOCS / name).read_text(encoding="utf-8") == page(), "run: python scripts/option_tables.py"
 
 
 def test_the_reference_of_sql_is_that_of_the_syntax() -> None:
     reference = runpy.run_path(str(REPOSITORY / "scripts" / "sql_reference.py"))
-    assert (DOCS / "sql-reference.md").read_text() == reference["page"](), (
+    assert (DOCS / "sql-reference.md").read_text(encoding="utf-8") == reference["page"](), (
         "run: python scripts/sql_reference.py"
     )
 
@@ -155,7 +157,7 @@ def test_links_of_the_pages_lead_somewhere() -> None:
     links = {
         (page, link)
         for page in DOCS.rglob("*.md")
-        for link in re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text())
+        for link in re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text(encoding="utf-8"))
     }
     assert len(links) > 50
     assert [(page, link) for page, link in links if not os.path.exists(page.parent / link)] == []
@@ -173,13 +175,17 @@ def pages_of(nav: object) -> Iterator[str]:
 
 
 def test_the_site_leads_to_every_page_once() -> None:
-    nav = yaml.safe_load((REPOSITORY / "mkdocs.yml").read_text())["nav"]
+    nav = yaml.safe_load((REPOSITORY / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
     assert sorted(pages_of(nav)) == sorted(path.name for path in DOCS.glob("*.md"))
 
 
 def test_the_quick_start_is_that_of_the_readme_which_runs() -> None:
-    (section,) = re.findall(r'^--8<-- "README.md:(\w+)"$', (DOCS / "index.md").read_text(), re.MULTILINE)
-    _, _, rest = (REPOSITORY / "README.md").read_text().partition(f"<!-- --8<-- [start:{section}] -->")
+    (section,) = re.findall(
+        r'^--8<-- "README.md:(\w+)"$', (DOCS / "index.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    _, _, rest = (
+        (REPOSITORY / "README.md").read_text(encoding="utf-8").partition(f"<!-- --8<-- [start:{section}] -->")
+    )
     shown, end, _ = rest.partition(f"<!-- --8<-- [end:{section}] -->")
     assert "```python" in shown
     assert end
@@ -201,19 +207,21 @@ def test_the_quick_start_is_that_of_the_readme_which_runs() -> None:
 )
 def test_a_statement_that_the_page_says_is_not_there_is_refused(name: str, statement: str) -> None:
     """One that is there now has its line on the page of SQL, and none on this page."""
-    _, _, rest = (DOCS / "not-there-yet.md").read_text().partition("## SQL\n")
+    _, _, rest = (DOCS / "not-there-yet.md").read_text(encoding="utf-8").partition("## SQL\n")
     assert name in rest.partition("## ")[0]
     with pytest.raises(UpsertError):
         parse(statement)
 
 
 def named_tests(page: str) -> list[str]:
-    return re.findall(r"`((?!tests/)(?:\w+/)+test_\w+\.py(?:::test_\w+)?)`", (DOCS / page).read_text())
+    return re.findall(
+        r"`((?!tests/)(?:\w+/)+test_\w+\.py(?:::test_\w+)?)`", (DOCS / page).read_text(encoding="utf-8")
+    )
 
 
 def test_tests_that_the_page_on_flips_names_are_there() -> None:
     named = set(named_tests("flip-188-and-218.md"))
     assert len(named) > 50
     for file, _, function in (one.partition("::") for one in named):
-        text = (REPOSITORY / "tests" / "upsert" / file).read_text()
+        text = (REPOSITORY / "tests" / "upsert" / file).read_text(encoding="utf-8")
         assert f"def {function}(" in text if function else text, (file, function)

@@ -29,7 +29,7 @@ IN_LONG_RUNS = ("03", "04", "08", "09", "11", "12")
 def needs(example: Path) -> list[pytest.MarkDecorator]:
     """The marks of what an example starts, and of how often it runs."""
     starts = {"SparkSession": pytest.mark.spark, "LocalKafka": pytest.mark.kafka}
-    found = [mark for name, mark in starts.items() if name in example.read_text()]
+    found = [mark for name, mark in starts.items() if name in example.read_text(encoding="utf-8")]
     return [*found, pytest.mark.long] if example.stem.startswith(IN_LONG_RUNS) else found
 
 
@@ -43,12 +43,12 @@ def test_example_prints_what_its_comment_says(
     if pytest.mark.kafka in needs(example):
         kafka[BOOTSTRAP_VARIABLE] = request.getfixturevalue("kafka").bootstrap_servers
     output = run_in_session(example, tmp_path, spark, **kafka)
-    assert output.rstrip("\n") == expected_output(example.read_text())
+    assert output.rstrip("\n") == expected_output(example.read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
 def test_example_is_short(example: Path) -> None:
-    program, _ = example.read_text().split(OUTPUT)
+    program, _ = example.read_text(encoding="utf-8").split(OUTPUT)
     assert len(program.splitlines()) < MAX_LINES
 
 

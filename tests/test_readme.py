@@ -11,7 +11,7 @@ from deltajoin.cli.command import Output
 from tests.helpers import REPOSITORY, run_program, snippet
 from upsert import Catalog
 
-README = (REPOSITORY / "README.md").read_text()
+README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 
 
 def blocks(language: str) -> list[str]:
@@ -41,7 +41,9 @@ def test_snippet_runs_as_printed(tmp_path: Path) -> None:
 
 
 def test_commands_are_targets() -> None:
-    targets = set(re.findall(r"^([a-z-]+):.*##", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
+    targets = set(
+        re.findall(r"^([a-z-]+):.*##", (REPOSITORY / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    )
     named = set(re.findall(r"^make ([a-z-]+)", "\n".join(blocks("sh")), re.MULTILINE))
     assert named
     assert named <= targets
@@ -49,5 +51,5 @@ def test_commands_are_targets() -> None:
 
 @pytest.mark.parametrize("page", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"])
 def test_links_lead_somewhere(page: str) -> None:
-    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", (REPOSITORY / page).read_text())
+    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", (REPOSITORY / page).read_text(encoding="utf-8"))
     assert [link for link in links if not (REPOSITORY / link).exists()] == []

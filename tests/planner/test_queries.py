@@ -236,5 +236,5 @@ def test_plans_are_as_recorded(warehouse: Warehouse) -> None:
     found = {title: planner.explain(shape(warehouse.spark, changes)) for title, shape in SHAPES.items()}
     text = "\n".join(f"# title: {title}\n{renumbered(tree(found[title].after))}\n" for title in found)
     if os.environ.get("REWRITE_PLANS"):
-        PLANS.write_text(text)
-    assert text == PLANS.read_text()
+        PLANS.write_text(text, encoding="utf-8")
+    assert text == PLANS.read_text(encoding="utf-8")

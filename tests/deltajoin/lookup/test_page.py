@@ -6,7 +6,7 @@ from pathlib import Path
 from deltajoin.lookup import RequestLimits
 from tests.helpers import REPOSITORY, run_program, snippet
 
-PAGE = (REPOSITORY / "docs" / "lookup-sources.md").read_text()
+PAGE = (REPOSITORY / "docs" / "lookup-sources.md").read_text(encoding="utf-8")
 
 AFTERWARDS = """
 from deltajoin.lookup.contract import ask, found, pairs

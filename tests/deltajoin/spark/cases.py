@@ -54,7 +54,7 @@ class Case:
 
 def load(name: str, folder: Path, *, shards: int = 2) -> Case:
     """A fixture with empty tables."""
-    value = json.loads(CASES[name].read_text())
+    value = json.loads(CASES[name].read_text(encoding="utf-8"))
     of_left, of_right = value["tables"]["left"], value["tables"]["right"]
     left, right = _table(folder / "left", of_left), _table(folder / "right", of_right)
     spec = DeltaJoinSpec.of("inner", _side(left, of_left), _side(right, of_right), shards=shards)

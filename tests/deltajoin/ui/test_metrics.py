@@ -103,7 +103,7 @@ def test_hostile_names_stay_labels() -> None:
 
 def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
     known = set(map(prometheus_name, METRICS))
-    board = json.loads((REPOSITORY / "docs/grafana.json").read_text())
+    board = json.loads((REPOSITORY / "docs/grafana.json").read_text(encoding="utf-8"))
     asked = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     assert set(re.findall(r"deltajoin_\w+", " ".join(asked))) <= known
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
@@ -113,7 +113,7 @@ def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
 
 
 def test_the_page_names_all_of_them_and_no_other() -> None:
-    told = (REPOSITORY / "docs/ui.md").read_text()
+    told = (REPOSITORY / "docs/ui.md").read_text(encoding="utf-8")
     assert set(re.findall(r"deltajoin_\w+", told)) == set(map(prometheus_name, METRICS))
-    advice = (REPOSITORY / "docs/operate.md").read_text()
+    advice = (REPOSITORY / "docs/operate.md").read_text(encoding="utf-8")
     assert set(re.findall(r"deltajoin_\w+", advice)) <= set(map(prometheus_name, METRICS))

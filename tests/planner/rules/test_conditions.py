@@ -57,7 +57,7 @@ def test_conditions(subject: str) -> None:
     found = list(cases(path))
     results = [outcome(known[name_of(case)], case) for case in found]
     if os.environ.get("REWRITE_PLANS"):
-        path.write_text("\n".join(map(written, found, results)))
+        path.write_text("\n".join(map(written, found, results)), encoding="utf-8")
     for case, result in zip(found, results, strict=True):
         assert result == case.expected, case.title
 

@@ -17,7 +17,7 @@ from tests.helpers import REPOSITORY
 from upsert import Catalog
 
 PAGE = REPOSITORY / "docs" / "differences-from-flink.md"
-FIXTURES = json.loads((Path(__file__).parent / "cases" / "eligibility.json").read_text())
+FIXTURES = json.loads((Path(__file__).parent / "cases" / "eligibility.json").read_text(encoding="utf-8"))
 BEGIN, END = "<!-- table of cases -->\n", "<!-- end of table -->\n"
 
 
@@ -75,11 +75,11 @@ def table() -> str:
 
 
 def test_page_has_the_table_of_these_cases() -> None:
-    before, _, rest = PAGE.read_text().partition(BEGIN)
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     _, _, after = rest.partition(END)
     if os.environ.get("REWRITE_DOCS"):
-        PAGE.write_text(f"{before}{BEGIN}{table()}{END}{after}")
-    assert PAGE.read_text() == f"{before}{BEGIN}{table()}{END}{after}"
+        PAGE.write_text(f"{before}{BEGIN}{table()}{END}{after}", encoding="utf-8")
+    assert PAGE.read_text(encoding="utf-8") == f"{before}{BEGIN}{table()}{END}{after}"
 
 
 def test_every_difference_has_its_reason() -> None:

@@ -19,7 +19,9 @@ from upsert.store import Table
 
 pytestmark = pytest.mark.spark
 
-CASES: list[dict[str, Any]] = json.loads((Path(__file__).parent / "cases" / "joins.json").read_text())
+CASES: list[dict[str, Any]] = json.loads(
+    (Path(__file__).parent / "cases" / "joins.json").read_text(encoding="utf-8")
+)
 TITLES = [case["title"] for case in CASES]
 ROUNDS = max(len(case["rounds"]) for case in CASES)
 Rows = Counter[str]

@@ -31,7 +31,7 @@ class Case:
 
 
 def cases(path: Path) -> Iterator[Case]:
-    for block in path.read_text().split("# title: ")[1:]:
+    for block in path.read_text(encoding="utf-8").split("# title: ")[1:]:
         title, _, body = block.partition("\n")
         settings = Settings()
         while body.startswith("# "):
@@ -57,7 +57,7 @@ def test_rule(walk: Walk, rule: Rule) -> None:
     found = list(cases(path))
     results = [outcome(rule, walk, case) for case in found]
     if os.environ.get("REWRITE_PLANS"):
-        path.write_text("\n".join(map(written, found, results)))
+        path.write_text("\n".join(map(written, found, results)), encoding="utf-8")
     for case, result in zip(found, results, strict=True):
         assert result == case.expected, case.title
 
@@ -88,7 +88,7 @@ def test_all_rules_together() -> None:
         refusals = "\n".join(f"refused: {refused}" for refused in trace.refusals)
         results.append(refusals or (print_plan(trace.after) if trace.is_changed else "unchanged"))
     if os.environ.get("REWRITE_PLANS"):
-        path.write_text("\n".join(map(written, found, results)))
+        path.write_text("\n".join(map(written, found, results)), encoding="utf-8")
     for case, result in zip(found, results, strict=True):
         assert result == case.expected, case.title
 

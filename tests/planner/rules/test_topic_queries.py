@@ -196,7 +196,7 @@ def test_upserts_are_made_whole_where_a_filter_or_the_users_normalizer_needs_tha
 
 
 def query_id(checkpoint: Path) -> str:
-    return str(json.loads((checkpoint / "metadata").read_text())["id"])
+    return str(json.loads((checkpoint / "metadata").read_text(encoding="utf-8"))["id"])
 
 
 def read_once(df: DataFrame, checkpoint: Path) -> tuple[list[tuple[Any, ...]], int]:
