@@ -294,7 +294,7 @@ class TableSchema(Jsonable):
     computed: tuple[ComputedColumn, ...] = field(default=(), metadata=written_with("computed"))
     watermark: Watermark | None = field(default=None, metadata=written_with("watermark"))
     checks: tuple[Check, ...] = field(default=(), metadata=written_with("checks"))
-    _types: dict[str, pa.DataType] = field(init=False, repr=False, compare=False, hash=False)
+    _by_name: dict[str, Column] = field(init=False, repr=False, compare=False, hash=False)
 
     def __post_init__(self) -> None:
         """Make key columns NOT NULL and types canonical, number new columns, then check."""
@@ -310,7 +310,7 @@ class TableSchema(Jsonable):
             for c in self.columns
         )
         object.__setattr__(self, "columns", columns)
-        object.__setattr__(self, "_types", {c.name: c.type for c in columns})
+        object.__setattr__(self, "_by_name", {c.name: c for c in columns})
         self._check()
 
     def _check(self) -> None:
@@ -330,7 +330,7 @@ class TableSchema(Jsonable):
             yield f"columns must have different ids, got {repeated} twice"
         if negative := [c.id for c in self.columns if c.id < 0]:
             yield f"ids of columns must be at least 0, got {negative[0]}"
-        if ROW_KIND_COLUMN in self._types:
+        if ROW_KIND_COLUMN in self._by_name:
             yield _RESERVED
         for column in self.columns:
             yield from self._problems_of_column(column)
@@ -394,14 +394,14 @@ class TableSchema(Jsonable):
             try:
                 if Check.from_json(check.to_json()) != check:
                     yield f"{check}: a constant in it cannot be kept; write it otherwise"
-                check_is_condition(check.condition, lambda ref: self._types[ref.column])
+                check_is_condition(check.condition, lambda ref: self._by_name[ref.column].type)
             except ConfigurationError as cause:
                 yield f"{check}: {plainly(cause)}"
 
     def _check_hashable(self, what: str, names: Sequence[str]) -> None:
         for name in names:
             if not types.is_scalar(self.type_of(name, what)):
-                found = types.sql_name(self._types[name])
+                found = types.sql_name(self._by_name[name].type)
                 raise SchemaError(f"{what}: column {name!r} must be of a scalar type, got {found}")
             if self.column(name).metadata is not None:
                 raise SchemaError(f"{what}: column {name!r} must be a physical column, got a METADATA column")
@@ -499,7 +499,7 @@ class TableSchema(Jsonable):
 
     def column(self, name: str) -> Column:
         """The column of this name, which must exist."""
-        return next(c for c in self.columns if c.name == name)
+        return self._by_name[name]
 
     @property
     def arrow(self) -> pa.Schema:
@@ -513,7 +513,7 @@ class TableSchema(Jsonable):
             SchemaError: there is no such column.
         """
         try:
-            return self._types[name]
+            return self._by_name[name].type
         except KeyError:
             known = ", ".join(self.names)
             if any(column.name == name for column in self.computed):

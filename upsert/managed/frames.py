@@ -103,7 +103,7 @@ def changes_between(
     step = {STEP.key: Step({table.uuid: (start, end)}).to_option()}
     asked = None
     if columns is not None:
-        own = spark_schema(table.schema, row_kind=True)
+        own = {field.name: field for field in spark_schema(table.schema, row_kind=True)}
         asked = StructType([own[name] for name in (*columns, ROW_KIND_COLUMN)])
     given = {**options, **step, "scan.source": "files", "path": table.path}
     return load_batch(spark, TableStepSource, given, asked)
@@ -140,7 +140,7 @@ def read(
 
 def _asked(table: Table, columns: Sequence[str], options: Mapping[str, str]) -> StructType:
     """Some columns of a table, and those that ``metadata.columns`` adds."""
-    own = spark_schema(table.schema, row_kind=False)
+    own = {field.name: field for field in spark_schema(table.schema, row_kind=False)}
     keys = metadata_option(options[METADATA_COLUMNS]) if METADATA_COLUMNS in options else {}
     added = RowMetadata.asked(keys, table.schema, None, f"table {table.name!r}")
     return added.added_to(StructType([own[name] for name in columns]))

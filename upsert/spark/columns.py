@@ -59,14 +59,16 @@ def read_columns(asked: StructType, schema: TableSchema, *, of: str) -> tuple[st
         SchemaError: a column is unknown or repeated, has another type, or is NOT NULL where NULL may be.
     """
     declared = {field.name: field for field in spark_schema(schema, row_kind=True)}
-    for number, field in enumerate(asked.fields):
+    known = set[str]()
+    for field in asked.fields:
         own = declared.get(field.name)
         if own is None:
             raise SchemaError(
                 f"{of}: unknown column {field.name!r} in .schema(…); columns are {', '.join(declared)}"
             )
-        if asked.names.index(field.name) != number:
+        if field.name in known:
             raise SchemaError(f"{of}: .schema(…) names column {field.name!r} twice")
+        known.add(field.name)
         if field.dataType != own.dataType or (own.nullable and not field.nullable):
             raise SchemaError(
                 f"{of}: column {field.name!r} is {_described(own.dataType, own.nullable)}, "

@@ -7,6 +7,7 @@ goes on.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -385,7 +386,7 @@ def _check_writable(
         else:
             raise SchemaError(f"{what}: unknown column {name!r}; columns are {', '.join(writable)}")
         raise SchemaError(f"{what}: column {name!r} is {why}; leave it out")
-    if repeated := next((name for name in chosen if chosen.count(name) > 1), None):
+    if repeated := next((name for name, times in Counter(chosen).items() if times > 1), None):
         raise SchemaError(f"{what}: column {repeated!r} is named twice")
 
 

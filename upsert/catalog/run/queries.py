@@ -253,7 +253,8 @@ class _Reading:
     def _rows_of(self, scan: Scan) -> DataFrame:
         """A table's rows with the columns that the query may see, in their order of then."""
         df = scan.rows(self.context, self.spark)
-        found = [column for column in scan.only or () if column in df.columns]
+        there = set(df.columns)
+        found = [column for column in scan.only or () if column in there]
         return df if not found or found == df.columns else df.select(*map(quoted, found))
 
     def _view(self, reference: Reference) -> _View | None:

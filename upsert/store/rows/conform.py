@@ -6,6 +6,7 @@ would not survive the change is an error, and so is everything else: a wrong typ
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -101,10 +102,11 @@ def check_is_table(given: object, what: str) -> None:
 
 
 def _check_names(layout: Layout, rows: pa.Table, owner: str) -> None:
-    expected, found = layout.schema.names, rows.column_names
-    unknown = [name for name in found if name not in expected and name != ROW_KIND_COLUMN]
+    expected, found = layout.schema.names, Counter(rows.column_names)
+    known = {*expected, ROW_KIND_COLUMN}
+    unknown = [name for name in rows.column_names if name not in known]
     missing = [name for name in expected if name not in found]
-    repeated = sorted({name for name in found if found.count(name) > 1})
+    repeated = sorted(name for name, times in found.items() if times > 1)
     for what, names in (("lacks", missing), ("has unknown", unknown), ("repeats", repeated)):
         if names:
             raise SchemaError(
