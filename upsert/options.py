@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
+from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
@@ -40,8 +41,15 @@ class Option:
         return self.default is _REQUIRED
 
 
-def parse(owner: str, declared: Iterable[Option], given: Mapping[str, str]) -> dict[str, Any]:
+def parse(
+    owner: str,
+    declared: Iterable[Option],
+    given: Mapping[str, str],
+    elsewhere: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, Any]:
     """Values of all ``declared`` options by key, converted; unknown, repeated and bad ones refused.
+
+    ``elsewhere`` says of options of other systems, in lower case, what is written here.
 
     Raises:
         ConfigurationError: an option is unknown, missing, given twice (by an alias) or not convertible.
@@ -55,7 +63,8 @@ def parse(owner: str, declared: Iterable[Option], given: Mapping[str, str]) -> d
     for name, text in given.items():
         option = by_name.get(name.lower())
         if option is None:
-            hint = suggestion(name.lower(), sorted(by_name), "known options are")
+            users = sorted(name for name, option in by_name.items() if not option.set_by)
+            hint = elsewhere.get(name.lower()) or suggestion(name.lower(), users, "known options are")
             raise ConfigurationError(f"{owner}: unknown option {name!r}; {hint}")
         if option.key in seen:
             raise ConfigurationError(

@@ -140,6 +140,26 @@ READ_OPTIONS: Final = (
 )
 """Options of ``spark.read`` and ``spark.readStream``."""
 
+_CHANGES: Final = "a stream gives changes; a batch by table_changes(t, from, to) in SQL, or Table.changes"
+_OF_DELTA: Final = {
+    "versionasof": "write 'scan.mode' = 'from-snapshot' and 'scan.snapshot-id'",
+    "timestampasof": "write 'scan.mode' = 'from-timestamp' and 'scan.timestamp-millis'",
+    "startingversion": "write 'scan.mode' = 'from-snapshot' and 'scan.snapshot-id', the state before",
+    "startingtimestamp": "write 'scan.mode' = 'from-timestamp' and 'scan.timestamp-millis'",
+    **dict.fromkeys(("readchangefeed", "readchangedata", "endingversion", "endingtimestamp"), _CHANGES),
+    **dict.fromkeys(
+        ("ignorechanges", "ignoredeletes", "skipchangecommits"),
+        "a stream gives each change with its _row_kind; leave it out",
+    ),
+    **dict.fromkeys(("maxfilespertrigger", "maxbytespertrigger"), "write 'max-rows-per-trigger'"),
+    "replacewhere": "write 'partition' of the mode overwrite, or MERGE INTO",
+    "overwriteschema": "write CREATE OR REPLACE TABLE … AS SELECT, or 'mergeSchema'",
+    **dict.fromkeys(
+        ("txnappid", "txnversion"), "use writeStream, or Table.commit with a writer_id and a transaction"
+    ),
+}
+"""Options of Delta Lake, and what is written here."""
+
 _read: Final = partial(options.held, READ_OPTIONS)
 
 
@@ -173,7 +193,7 @@ class ReadOptions:
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> ReadOptions:
         """The options that ``given`` says."""
-        values = options.parse(FORMAT, READ_OPTIONS, given)
+        values = options.parse(FORMAT, READ_OPTIONS, given, _OF_DELTA)
         _check_goes_with_mode(values, ("scan.snapshot-id", "scan.tag-name"), "from-snapshot")
         _check_goes_with_mode(values, ("scan.timestamp-millis",), "from-timestamp")
         keys = frozenset(map(str.lower, given))
@@ -371,7 +391,7 @@ class WriteOptions:
     def parse(cls, given: Mapping[str, str]) -> WriteOptions:
         """The options that ``given`` says; those of Spark's own writer are ignored."""
         own = {key: value for key, value in given.items() if key.lower() not in _SPARKS_OWN}
-        values = options.parse(FORMAT, WRITE_OPTIONS, own)
+        values = options.parse(FORMAT, WRITE_OPTIONS, own, _OF_DELTA)
         held = options.values_held(cls, values)
         checkpoint = next((text for key, text in given.items() if key.lower() == _CHECKPOINT), None)
         return cls(table_folder(values["path"]), **held, checkpoint=checkpoint)

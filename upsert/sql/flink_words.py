@@ -237,6 +237,10 @@ class _Words:
     def _group_function(self, number: int) -> list[Edit]:
         token, closing = self._tokens[number], self._closing(number + 1)
         name, suffix = _OF_WINDOW[token.text.upper()]
+        if self._ahead(number + 2, "DATA", "=>"):
+            raise self._refusal(
+                number, f"arguments have no names; write {name}(TABLE t, DESCRIPTOR(column), {_sizes(name)})"
+            )
         commas = self._commas(number + 1, closing)
         if len(commas) != len(_SIZES[name]):
             raise self._refusal(

@@ -7,6 +7,7 @@ and names columns by, what was written, and says of an error where in it that li
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -491,8 +492,13 @@ def _written_time(value: exp.Expr) -> str | None:
     return literal.name if isinstance(literal, exp.Literal) and literal.is_string else None
 
 
+_TIME: Final = re.compile(r"\d{4}-\d\d?-\d\d?[ T]\d\d?:")
+
+
 def _changes_between(call: TableChanges, subject: str) -> ChangesBetween:
     def state(value: exp.Expr) -> AsOf:
+        if isinstance(value, exp.Literal) and value.is_string and _TIME.match(value.name):
+            return AsOf(AsOfKind.TIMESTAMP, value.name)  # no tag can have such a name
         if isinstance(value, exp.Literal):
             return AsOf(AsOfKind.VERSION, value.name, not value.is_string)
         if isinstance(value, exp.Cast) and (time := _written_time(value)) is not None:

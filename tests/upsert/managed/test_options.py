@@ -51,5 +51,21 @@ def test_sparks_own_options_are_no_options_of_a_writer() -> None:
     """Of the checkpoint it is known where it is."""
     given = {"path": "/t", "checkpointlocation": "/c", "queryname": "q"}
     assert WriteOptions.parse(given) == WriteOptions("/t", bucketed=False, checkpoint="/c")
-    with pytest.raises(ConfigurationError, match="unknown option 'checkpoint'"):
+    with pytest.raises(ConfigurationError, match="unknown option 'checkpoint'") as error:
         WriteOptions.parse({"path": "/t", "checkpoint": "/c"})
+    assert "partition-overwrite-mode" in str(error.value)
+    assert "stands-for" not in str(error.value), "what only a statement gives is no choice of a user"
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("versionAsOf", "write 'scan.mode' = 'from-snapshot' and 'scan.snapshot-id'"),
+        ("startingVersion", "'scan.snapshot-id', the state before"),
+        ("readChangeFeed", r"table_changes\(t, from, to\)"),
+        ("ignoreChanges", "each change with its _row_kind"),
+    ],
+)
+def test_options_of_delta_are_refused_with_what_is_written_here(name: str, instead: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"unknown option '{name}'; .*{instead}"):
+        ReadOptions.parse({"path": "/t", name: "1"})

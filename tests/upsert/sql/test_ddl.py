@@ -517,6 +517,10 @@ def test_text_that_is_no_statement_is_refused(text: str, message: str) -> None:
         ("CANCEL JOB 'a'", "write STOP JOB 'id'"),
         ("CREATE TEMPORARY SYSTEM FUNCTION f AS 'a'", "register it in Python"),
         ("SELECT * FROM t MATCH_RECOGNIZE (PARTITION BY a PATTERN (A))", "MATCH_RECOGNIZE is not supported"),
+        (
+            "SELECT 1 FROM HOP(DATA => TABLE t, SLIDE => DESCRIPTOR(a))",
+            "arguments have no names; write HOP(TABLE",
+        ),
         ("BEGIN TRANSACTION", "each statement is one commit"),
         ("COMMIT", "each statement is one commit"),
     ],

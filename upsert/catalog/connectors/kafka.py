@@ -147,5 +147,6 @@ class KafkaConnector(Connector):
         """The topic is one of changes."""
         return ConfigurationError(
             f"{self.table.name}: only tables of the connector 'upsert-kafka' have a mirror, got "
-            f"{self.table.connector!r}; write its changes into a managed table with write_changes"
+            f"{self.table.connector!r}; write its changes into a managed table, by a "
+            "streaming INSERT INTO or by write_changes"
         )

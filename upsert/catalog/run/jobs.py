@@ -133,7 +133,8 @@ class Job:
             reason = str(cause.getMessage() or cause).splitlines()[0]
             raise SchemaError(
                 f"table {self.name!r}: Spark cannot write this query as a stream: {reason}; an aggregate of "
-                "rows that are only added needs a WATERMARK among its groups, or a table of the connector "
+                "rows that are only added needs a WATERMARK among its groups, which window_start and "
+                "window_end are not: GROUP BY TUMBLE(column, size); or a table of the connector "
                 "'upsert-kafka' keyed by them"
             ) from cause
 

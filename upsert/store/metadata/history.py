@@ -305,7 +305,7 @@ class History:
             known = ", ".join(tag_file.names(self.root)) or "none"
             raise ConfigurationError(
                 f"table {self.root!r}: there must be a tag {name!r}, tags are: {known}; choose one of them, "
-                "or a snapshot id"
+                "or a snapshot id; a time is written TIMESTAMP '…'"
             )
         return found
 
