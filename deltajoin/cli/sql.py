@@ -36,7 +36,7 @@ from deltajoin.cli.jobs import follow, kept, tell_restart
 from deltajoin.cli.session import SHOWN_ROWS, Session
 from upsert.errors import ConfigurationError
 from upsert.sql.parser import parse
-from upsert.sql.statements import DescribeTable, RefreshView
+from upsert.sql.statements import DescribeTable, ExplainView, RefreshView
 
 _AGAIN_S: Final = 0.2
 """Between two attempts to cancel what has not ended: a statement may have several jobs in turn."""
@@ -347,7 +347,9 @@ def _execute(
         session = Session(warehouse, output, conf or (), master)
         with ThreadPoolExecutor(1, "statement") as thread, closing(session):
             for one in statements:
-                # DESCRIBE says what any table is; REFRESH starts Spark first, which takes some seconds
-                if isinstance(one, RefreshView) or (must_be_view and isinstance(one, DescribeTable)):
-                    session.catalog.view(one.name)
+                match one:
+                    case RefreshView(name=name) | ExplainView(view=str(name)):
+                        session.catalog.view(name)  # these start Spark first, which takes some seconds
+                    case DescribeTable(name=name) if must_be_view:
+                        session.catalog.view(name)  # DESCRIBE says what any table is
             _run_and_follow(";\n".join(texts), session, thread, output)

@@ -115,6 +115,7 @@ def test_a_table_is_compacted_and_its_past_given_up(run: Run, fruit: Table) -> N
         (("head", "fruit", "--snapshot", "9"), 1, "9"),
         (("head",), 2, "Missing argument"),
         (("view", "refresh", "fruits"), 4, "did you mean 'fruit'?"),
+        (("view", "explain", "fruits"), 4, "did you mean 'fruit'?"),
         (("view", "refresh", "fruit"), 1, "'fruit' is a table, and no materialized view"),
     ],
 )
