@@ -47,8 +47,10 @@ _OWN: Final = (TOPIC, MATERIALIZED_VIEW.key, VIEW_REFRESH.key)
 
 def check_kept(statement: s.Statement, spark: SparkSession | None) -> None:
     """Refuse a text that a statement has its table keep, if the session reads it otherwise than others do."""
-    for what, text in _kept(statement):
-        check_read_alike(active(spark), text, what)
+    texts = [*_kept(statement)]
+    session = active(spark) if texts else None
+    for what, text in texts:
+        check_read_alike(session, text, what)
 
 
 def _kept(statement: s.Statement) -> Iterator[tuple[str, str]]:
