@@ -417,6 +417,9 @@ REFUSED: dict[str, Callable[[], Any]] = {
         "INSERT INTO kinds SELECT o.id, p.name FROM orders o JOIN products p ON o.product_id > p.product_id"
     ),
     "an unknown column": lambda: as_stream("INSERT INTO kinds SELECT o.nope, 'x' FROM orders o"),
+    "two tables of one name": lambda: as_stream(
+        "INSERT INTO kinds SELECT orders.id, name FROM orders JOIN products AS orders ON id = name"
+    ),
     "a column of two tables": lambda: as_stream(
         """INSERT INTO kinds SELECT product_id, name FROM orders o
            JOIN products p ON o.product_id = p.product_id"""

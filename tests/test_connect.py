@@ -199,6 +199,10 @@ def test_plain_spark_sql_sees_exposed_tables(every: dict[str, Any]) -> None:
         ("an aggregate", "a query with GROUP cannot be planned; keep it as a materialized view"),
         ("an inequality", "whose ON must compare columns of both sides by =,"),
         ("an unknown column", "column 'o.nope' is in no table of the query; there are o.id, o.product_id"),
+        (
+            "two tables of one name",
+            "a query of two tables called 'orders' cannot be planned; give one of them",
+        ),
         ("a column of two tables", "column 'product_id' is in several tables, write that of one"),
     ],
 )

@@ -193,6 +193,10 @@ class _Text:
                 self._refuse(f"table {reference.name!r} at {reference.position}, which is no stream,")
             as_of = reference.as_of if is_found else None
             columns = tuple(name for name in stream.columns if name != ROW_KIND_COLUMN)
+            if self._of_alias(visible_name(node)) is not None:
+                self._refuse(
+                    f"a query of two tables called {visible_name(node)!r}", "give one of them an alias"
+                )
             self._sources.append(_Source(number, visible_name(node), stream, columns, as_of))
             if number:
                 self._sources[-1] = self._joined(joins[number - 1], self._sources[-1])
