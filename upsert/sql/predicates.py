@@ -8,7 +8,7 @@ join pads.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
@@ -44,13 +44,13 @@ class Comparison(NamedTuple):
     Attributes:
         operator: one of ``upsert.store.predicate.OPERATORS``.
         values: none for a test for NULL, else one or, for a list, several literals.
-        table: what stands before the column, with dots; empty for nothing.
+        table: the names that stand before the column; none for nothing.
     """
 
     column: str
     operator: str
     values: tuple[exp.Expr, ...] = ()
-    table: str = ""
+    table: tuple[str, ...] = ()
 
 
 def comparisons(table: exp.Table, select: exp.Select) -> tuple[Comparison, ...]:
@@ -64,13 +64,15 @@ def comparisons(table: exp.Table, select: exp.Select) -> tuple[Comparison, ...]:
         return ()
     if alias is not None and alias.columns:
         return ()  # a name may be that of another column
+    if any(around.alias for around in brackets(table)):
+        return ()  # outside of them the table's own name may be that of a column
     others = bool(select.args.get("joins") or select.args.get("laterals"))
     source = select.args.get("from_")
     if source is None or (not others and source.this is not table):
         return ()
     found = (_comparison(part) for part in _conjuncts(where.this))
     is_renamed = table.alias or not isinstance(table.this, exp.Identifier)
-    name = visible_name(table) if is_renamed else ".".join(part.name for part in table.parts)
+    name = [visible_name(table)] if is_renamed else [part.name for part in table.parts]
     return tuple(
         each
         for each in found
@@ -80,14 +82,23 @@ def comparisons(table: exp.Table, select: exp.Select) -> tuple[Comparison, ...]:
     )
 
 
-def ends_with(name: str, last: str) -> bool:
+def brackets(table: exp.Table) -> Iterator[exp.Subquery]:
+    """The brackets around a table and what is joined to it, which are no query: ``(a JOIN b) AS c``."""
+    node = table.parent
+    while isinstance(node, exp.Subquery) or (node is not None and not isinstance(node, exp.Query)):
+        if isinstance(node, exp.Subquery):
+            yield node
+        node = node.parent
+
+
+def ends_with(name: Sequence[str], last: Sequence[str]) -> bool:
     """Whether the last parts of a table's full name are these; before a column they mean that table.
 
-    >>> ends_with("main.default.orders", "DEFAULT.orders"), ends_with("main.default.orders", "orders.orders")
+    >>> name = ["main", "default", "orders"]
+    >>> ends_with(name, ["DEFAULT", "orders"]), ends_with(name, ["orders", "orders"])
     (True, False)
     """
-    parts = last.lower().split(".")
-    return name.lower().split(".")[-len(parts) :] == parts
+    return [part.lower() for part in name[-len(last) :]] == [part.lower() for part in last]
 
 
 def pushed(
@@ -125,10 +136,10 @@ def alternatives(
     """
     found = []
     for part in _normal(condition, subject, negated=False):
-        if other := next((c for c in part if c.table and not ends_with(table, c.table)), None):
+        if other := next((c for c in part if c.table and not ends_with(table.split("."), c.table)), None):
             raise SchemaError(
-                f"{subject}: {f'{other.table}.{other.column}'!r} must be a column of table {table!r}; name "
-                "the column alone"
+                f"{subject}: {'.'.join((*other.table, other.column))!r} must be a column of table {table!r}; "
+                "name the column alone"
             )
         own = pushed(part, schema, zone)
         if len(own) < len(part):
@@ -222,9 +233,9 @@ def _comparison(condition: exp.Expr) -> Comparison | None:
     return None
 
 
-def _before(column: exp.Column) -> str:
-    """What stands before a column, with dots: names of its table, or columns of which it is a field."""
-    return ".".join(part.name for part in column.parts[:-1])
+def _before(column: exp.Column) -> tuple[str, ...]:
+    """What stands before a column: names of its table, or columns of which it is a field."""
+    return tuple(part.name for part in column.parts[:-1])
 
 
 def _is_list(condition: exp.Expr) -> bool:

@@ -31,8 +31,8 @@ from upsert.sql.dialect import (
     visible_name,
 )
 from upsert.sql.flink_words import check_no_sessions_of_a_table, spark_words
-from upsert.sql.predicates import Comparison, comparisons, literal_tree
-from upsert.sql.reads import Reads, reads_of
+from upsert.sql.predicates import Comparison, brackets, comparisons, literal_tree
+from upsert.sql.reads import Reads, names_in, reads_of
 from upsert.sql.tokens import Cursor, Hint, blanked, hints_in
 from upsert.types import quoted
 
@@ -151,7 +151,7 @@ class QueryText:
     @cached_property
     def reads(self) -> tuple[Reads | None, ...]:
         """What the query may read of each of its references, in their order; None: all."""
-        return tuple(reads_of(table, self.tree) for table in self._tables)
+        return tuple(None if self._is_piped else reads_of(table, self.tree) for table in self._tables)
 
     @cached_property
     def processing_times(self) -> frozenset[str]:
@@ -200,7 +200,7 @@ class QueryText:
         >>> [one.text for one in QueryText.of("SELECT a FROM t UNION ALL SELECT b FROM u").united]
         ['SELECT a FROM t', 'SELECT b FROM u']
         """
-        if not _is_union_all(self.tree):
+        if self._is_piped or not _is_union_all(self.tree):
             return (self,)
         depth, starts, ends = 0, [self.start], list[int]()
         tokens = tokens_of(self._white, self.subject)
@@ -249,6 +249,11 @@ class QueryText:
     def numbers(count: int) -> list[str]:
         """The names of that many parameters ``?``, in their order."""
         return [f"_{number:06}" for number in range(count)]
+
+    @cached_property
+    def _is_piped(self) -> bool:
+        """Whether there are steps after ``|>``: the tree is one query, in which they have another order."""
+        return any(token.token_type is TokenType.PIPE_GT for token in tokens_of(self._white, self.subject))
 
     @cached_property
     def _hints(self) -> tuple[Hint, ...]:
@@ -335,11 +340,11 @@ class QueryText:
             {} if hint is None else hint.options,
             _as_of(table, subject),
             _changes_between(table.this, subject) if isinstance(table.this, TableChanges) else None,
-            _columns(table, select, self.tree),
+            None if self._is_piped else _columns(table, select, self.tree),
             len(self._tables) == 1 and self.tree.find(*_DIGESTING) is None,
             # else a condition may be that of another table
             comparisons(table, select)
-            if isinstance(select, exp.Select) and not self._shares_its_name(table)
+            if isinstance(select, exp.Select) and not (self._is_piped or self._shares_its_name(table))
             else (),
         )
 
@@ -514,18 +519,33 @@ def _changes_between(call: TableChanges, subject: str) -> ChangesBetween:
 
 
 def _columns(table: exp.Table, select: exp.Expr | None, tree: exp.Expr) -> frozenset[str] | None:
-    """The names that may be columns of the table; None where a star, or NATURAL, takes all of them."""
-    if not isinstance(select, exp.Select) or table.args.get("pivots") or select.args.get("pivots"):
+    """The names that may be columns of the table; None where something takes all of them."""
+    if not isinstance(select, exp.Select) or select.args.get("pivots") or _is_renamed(table):
         return None
-    if any(join.method == "NATURAL" for join in select.args.get("joins") or ()):
+    sources = select.find_all(exp.Table, exp.Subquery, exp.Join)
+    if any(_takes_all(source) for source in sources if source.find_ancestor(exp.Select) is select):
         return None
-    for star in select.find_all(exp.Star):
-        is_counted = isinstance(star.parent, exp.Count)
-        if not is_counted and star.find_ancestor(exp.Select) is select:
-            column = star.parent if isinstance(star.parent, exp.Column) else None
-            if column is None or not column.table or column.table.lower() == visible_name(table).lower():
-                return None
-    return frozenset(identifier.name.lower() for identifier in tree.find_all(exp.Identifier))
+    called = {visible_name(table).lower(), *(around.alias.lower() for around in brackets(table))}
+    for star in tree.find_all(exp.Star):
+        column = star.parent if isinstance(star.parent, exp.Column) else None
+        if column is not None and column.table:
+            is_own = column.table.lower() in called  # it may stand in a query within this one
+        else:
+            is_own = star.find_ancestor(exp.Select) is select and not isinstance(star.parent, exp.Count)
+        if is_own:
+            return None
+    return frozenset(names_in(tree))
+
+
+def _takes_all(source: exp.Expr) -> bool:
+    """Whether all columns of all tables beside a source count: those that it does not name are grouped by."""
+    return bool(source.args.get("pivots")) or (isinstance(source, exp.Join) and source.method == "NATURAL")
+
+
+def _is_renamed(table: exp.Table) -> bool:
+    """Whether an alias gives the columns of a table, or of the brackets around it, names by their places."""
+    aliases = (source.args.get("alias") for source in (table, *brackets(table)))
+    return any(alias is not None and alias.columns for alias in aliases)
 
 
 def query_at(cursor: Cursor) -> QueryText:

@@ -8,13 +8,17 @@ from typing import Final
 
 from sqlglot import exp
 
-from upsert.sql.dialect import visible_name
+from upsert.sql.dialect import QueryDialect, visible_name
 
 Path = tuple[str, ...]
 """A column, and fields within it."""
 
 _NO_READS: Final = (exp.Column, exp.Dot, exp.Alias, exp.TableAlias, exp.Table)
 """Where an identifier stands that is a part of a longer name, or gives one."""
+
+_WORDS: Final[dict[type[exp.Expr], list[str]]] = {}
+for _token, _function in QueryDialect.Parser.NO_PAREN_FUNCTIONS.items():
+    _WORDS.setdefault(_function, []).append(_token.name.lower())
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,18 @@ class Reads:
         asked = tuple(name.lower() for name in path)
         known = {*self.paths, *((name.lower(),) for name in shown if self.has_star)}
         return any(asked[: len(one)] == one[: len(asked)] for one in known)
+
+
+def names_in(tree: exp.Expr) -> Iterator[str]:
+    """All names in a query that may be columns of its tables, in lower case.
+
+    Words as ``current_date`` are functions only where no column is called so.
+    """
+    for node in tree.walk():
+        if isinstance(node, exp.Identifier):
+            yield node.name.lower()
+        else:
+            yield from _WORDS.get(type(node), ())
 
 
 def reads_of(table: exp.Table, tree: exp.Expr) -> Reads | None:
@@ -86,6 +102,8 @@ def _paths(within: exp.Expr, table: str) -> Iterator[Path]:
     for name in within.find_all(exp.Identifier):
         if not isinstance(name.parent, _NO_READS):
             yield (name.name.lower(),)
+    for function in within.find_all(*_WORDS):
+        yield from ((word,) for word in _WORDS[type(function)])
 
 
 def _names(node: exp.Expr) -> Path:

@@ -15,7 +15,7 @@ from upsert.catalog.run.assignments import assigned, default_of, has_ansi_casts
 from upsert.catalog.run.definitions import changeable, fitting_partitions
 from upsert.catalog.run.jobs import SparkNeededError, active, needed
 from upsert.catalog.run.queries import frame
-from upsert.catalog.run.scans import setting_that_reads_otherwise, zone
+from upsert.catalog.run.scans import is_case_sensitive, setting_that_reads_otherwise, zone
 from upsert.errors import CommitConflictError, ConfigurationError, SchemaError
 from upsert.managed import frames
 from upsert.options import boolean
@@ -82,9 +82,13 @@ def _comparisons(
     """
     subject = f"DELETE FROM {statement.name}"
     query = statement.rows
-    if session is not None and query is not None and setting_that_reads_otherwise(session, query.text):
+    if session is not None and query is not None and _is_read_otherwise(session, query.text):
         raise SchemaError(f"{subject}: the condition is read as the session's settings say")
     return alternatives(condition, schema, None if session is None else zone(session), subject, name)
+
+
+def _is_read_otherwise(session: SparkSession, text: str) -> bool:
+    return is_case_sensitive(session) or setting_that_reads_otherwise(session, text) is not None
 
 
 def update(context: Context, statement: s.Update, spark: SparkSession | None) -> Result:

@@ -423,9 +423,16 @@ def check_read_alike(spark: SparkSession | None, text: str, of: str) -> None:
 
 def as_read_by(spark: SparkSession, query: QueryText, references: Sequence[Reference]) -> list[Reference]:
     """The tables of a query, with what its text tells of their columns if the session reads it so."""
-    if setting_that_reads_otherwise(spark, query.text) is None:
-        return list(references)
-    return [replace(reference, columns=None, where=()) for reference in references]
+    if setting_that_reads_otherwise(spark, query.text) is not None:
+        return [replace(reference, columns=None, where=()) for reference in references]
+    if is_case_sensitive(spark):
+        return [replace(reference, where=()) for reference in references]
+    return list(references)
+
+
+def is_case_sensitive(spark: SparkSession) -> bool:
+    """Whether the session tells names apart by case: a condition may be of another column or field then."""
+    return spark.conf.get("spark.sql.caseSensitive", "false") == "true"
 
 
 def unstable_column(context: Context, query: QueryText) -> str | None:

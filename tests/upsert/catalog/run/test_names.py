@@ -132,3 +132,74 @@ def test_columns_may_be_called_as_those_that_statements_make_up(
     ):
         found = rows(catalog, spark, f"SELECT {', '.join(MADE_UP)} FROM TABLE({window})")
         assert found == expected, window
+
+
+PAIRS = {
+    "p": "id INT, k INT, val INT, `current_date` INT, `session_user` STRING, address STRUCT<id: INT>",
+    "q": "id INT, k INT, n INT",
+}
+
+
+@pytest.fixture
+def two_tables(spark: SparkSession, catalog: Catalog) -> Iterator[Catalog]:
+    """Tables ``p`` and ``q`` of several files, and temporary views of Spark's with the same rows."""
+    for name, columns in PAIRS.items():
+        catalog.sql(f"CREATE TABLE {name} ({columns}, PRIMARY KEY (id) NOT ENFORCED)")
+        for ids in (range(3), range(3, 6)):
+            if name == "p":
+                own = (f"({i}, {i % 2}, {i * 10}, {9 - i}, 's{i}', named_struct('id', {5 - i}))" for i in ids)
+            else:
+                own = (f"({i}, {i % 2}, {i % 3})" for i in ids)
+            catalog.sql(f"INSERT INTO {name} VALUES {', '.join(own)}", spark)
+        spark.createDataFrame(catalog.table(name).snapshot().scan(), columns).createOrReplaceTempView(name)
+    yield catalog
+    for name in PAIRS:
+        spark.catalog.dropTempView(name)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        # words that are functions only where no column is called so
+        "SELECT id, current_date, session_user FROM p",
+        "SELECT id FROM p WHERE current_date = 6",
+        # a star of a table that stands in a query within
+        "SELECT x.* FROM p AS o, LATERAL (SELECT o.*, o.id + 1 AS j) AS x",
+        # all columns are compared, grouped by or renamed
+        "SELECT val FROM (p NATURAL JOIN q)",
+        "SELECT `0` FROM p JOIN (SELECT 1 AS one) PIVOT (sum(val) FOR k IN (0, 1))",
+        "SELECT b FROM p AS x(b, a, c, d, e, f) WHERE a = 1",
+        "SELECT val FROM q AS x(val, id, k) WHERE val = 1",
+        # brackets with a name
+        "SELECT x.* FROM (p AS a JOIN (SELECT n FROM q) AS b ON a.id = b.n) AS x",
+        # steps have an order
+        "FROM p |> ORDER BY id |> LIMIT 3 |> WHERE id > 1",
+        "FROM p |> SELECT k AS id, id AS k |> WHERE id = 1",
+        # a field of a column, and a table whose name ends so
+        "SELECT id FROM p AS `x.address` WHERE address.id = 4",
+        "SELECT id FROM p AS `address` WHERE address.id = 4",
+    ],
+)
+def test_names_mean_what_they_mean_to_spark(spark: SparkSession, two_tables: Catalog, query: str) -> None:
+    found = two_tables.sql(query, spark)
+    assert isinstance(found, Frame)
+    wanted = spark.sql(query)
+    assert found.df is not None
+    assert found.df.columns == wanted.columns
+    expected = sorted(map(tuple, wanted.collect()), key=repr)
+    assert expected
+    assert rows(two_tables, spark, query) == expected
+
+
+def test_a_session_that_tells_names_apart_by_case_reads_a_field_for_a_column(
+    spark: SparkSession, catalog: Catalog
+) -> None:
+    catalog.sql("CREATE TABLE t (id INT, T STRUCT<id: INT>, PRIMARY KEY (id) NOT ENFORCED)")
+    catalog.sql("INSERT INTO t VALUES (1, named_struct('id', 7)), (7, named_struct('id', 1))", spark)
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        assert rows(catalog, spark, "SELECT id FROM t WHERE T.id = 7") == [(1,)]
+        catalog.sql("DELETE FROM t WHERE T.id = 7", spark)
+        assert rows(catalog, spark, "SELECT id FROM t") == [(7,)]
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
