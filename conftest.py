@@ -14,6 +14,7 @@ from tests.forked_python import forked_python
 from tests.helpers import JVM_OPTIONS, SESSION_OPTIONS, use_this_python
 from tests.local_postgres import LocalPostgres
 from tests.object_store import CREDENTIALS, KINDS, ObjectStore, Server
+from upsert.spark.java import java_of
 from upsert.testing import LocalKafka
 
 # Tests kill processes, and what a process has written outlives it. Only a power failure takes what was not
@@ -67,6 +68,14 @@ def spark() -> Iterator[SparkSession]:
         for query in session.streams.active:
             query.stop()
         session.stop()
+
+
+@pytest.fixture(autouse=True)
+def _shared_session_is_active(request: pytest.FixtureRequest) -> None:
+    """`createDataFrame` of another session, in a test before, makes that the active one, which Spark asks."""
+    if "spark" in request.fixturenames:
+        session = SparkSession._activeSession = request.getfixturevalue("spark")
+        java_of(session).org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)
 
 
 @pytest.fixture
