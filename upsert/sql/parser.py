@@ -339,19 +339,15 @@ def _insert(cursor: Cursor) -> s.Insert:
     name = table_name(cursor)
     cursor.subject = f"INSERT {'OVERWRITE' if overwrite else 'INTO'} {name}"
     hints |= cursor.hint()
-    for words, reason in _INSERT_REFUSALS.items():
-        if cursor.ahead(*words):
-            raise cursor.refusal(reason)
+    if cursor.ahead("REPLACE"):
+        raise cursor.refusal(
+            "REPLACE is not supported: use INSERT OVERWRITE with PARTITION (…), or MERGE INTO"
+        )
     values, dynamic = written_partition(cursor) if cursor.skip("PARTITION") else ({}, ())
-    columns = names(cursor) if _columns_ahead(cursor) else None
+    by_name = cursor.skip("BY", "NAME")
+    columns = names(cursor) if not by_name and _columns_ahead(cursor) else None
     hints |= cursor.hint()
-    return s.Insert(name, query_at(cursor), columns, values, hints, overwrite, dynamic)
-
-
-_INSERT_REFUSALS: Final = {
-    ("BY", "NAME"): "BY NAME is not supported: write the columns in the order of the query, INTO t (b, a)",
-    ("REPLACE",): "REPLACE is not supported: use INSERT OVERWRITE with PARTITION (…), or MERGE INTO",
-}
+    return s.Insert(name, query_at(cursor), columns, values, hints, overwrite, dynamic, by_name)
 
 
 def _statement_set(text: str) -> s.StatementSet | s.Explain | None:

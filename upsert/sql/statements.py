@@ -385,6 +385,7 @@ class Insert:
         partition: columns with the value that every row has.
         overwrite: whether the rows replace the existing ones.
         dynamic: columns of PARTITION without a value, which the rows have.
+        by_name: whether the query's columns have the names of those that they go into.
     """
 
     name: str
@@ -394,6 +395,7 @@ class Insert:
     options: Mapping[str, str] = field(default_factory=dict)
     overwrite: bool = False
     dynamic: tuple[str, ...] = ()
+    by_name: bool = False
 
 
 @dataclass(frozen=True)

@@ -264,7 +264,7 @@ SYNTAX: Final[tuple[Syntax, ...]] = (
         "INSERT",
         s.Insert,
         "INSERT { INTO | OVERWRITE } [ TABLE ] table [ hint ] [ PARTITION ( column"
-        " [ = value ] [, …] ) ] [ columns ] query",
+        " [ = value ] [, …] ) ] [ columns | BY NAME ] query",
         "Writes the rows of a query, in streaming mode its changes for as long as it runs; OVERWRITE"
         " replaces rows.",
         "INSERT INTO orders (id, amount) VALUES (1, 5), (2, DEFAULT)",

@@ -507,7 +507,6 @@ def test_text_that_is_no_statement_is_refused(text: str, message: str) -> None:
         ("ALTER TABLE t ALTER COLUMN a SET NOT NULL", "ADD CONSTRAINT name CHECK (column IS NOT NULL)"),
         ("ALTER TABLE t ALTER COLUMN a FIRST", "columns keep their order"),
         ("ALTER TABLE t DROP PRIMARY KEY", "the primary key cannot change"),
-        ("INSERT INTO t BY NAME SELECT 1 AS a", "write the columns in the order of the query, INTO t (b, a)"),
         (
             "INSERT INTO t REPLACE WHERE a = 1 SELECT 1",
             "use INSERT OVERWRITE with PARTITION (…), or",

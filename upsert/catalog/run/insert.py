@@ -72,6 +72,8 @@ def insert(context: Context, statement: s.Insert, spark: SparkSession | None) ->
             f"{what}: option {START_FROM!r} must go with a stream, got {start_from!r} for a batch; leave it "
             "out, or SET 'execution.runtime-mode' = 'streaming'"
         )
+    if statement.by_name:
+        statement = by_position(context, statement, needed(spark, what, context.options.forwarded()))
     if not is_streaming and _merges_schema(statement):
         statement = _with_new_columns(context, statement, spark)
     target = Target.of(context, statement)
@@ -98,6 +100,16 @@ def insert(context: Context, statement: s.Insert, spark: SparkSession | None) ->
         return Done(what, "overwritten" if statement.overwrite else "written")
 
     return write
+
+
+def by_position(context: Context, statement: s.Insert, session: SparkSession) -> s.Insert:
+    """The statement, with the columns that an ``INSERT … BY NAME`` leaves to the names in its query."""
+    if not statement.by_name:
+        return statement
+    df = frame(context, session, statement.query, is_streaming=context.options.is_streaming)
+    given = [name for name in df.columns if not (df.isStreaming and name == ROW_KIND_COLUMN)]
+    own = {column.name.lower(): column.name for column in context.schema(statement.name).columns}
+    return replace(statement, columns=tuple(own.get(name.lower(), name) for name in given), by_name=False)
 
 
 def _merges_schema(statement: s.Insert) -> bool:

@@ -108,6 +108,7 @@ class TestParser:
             ("INSERT INTO t /*+ OPTIONS('a' = 'b') */ SELECT 1", "SELECT 1", None, {}, {"a": "b"}),
             ("INSERT INTO /*+ OPTIONS('a' = 'b') */ t SELECT 1", "SELECT 1", None, {}, {"a": "b"}),
             ("INSERT INTO t WITH w AS (SELECT 1) SELECT * FROM w", None, None, {}, {}),
+            ("INSERT INTO t PARTITION (d = 'x') BY NAME SELECT 1", "SELECT 1", None, {"d": "x"}, {}),
         ],
     )
     def test_insert_is_read(

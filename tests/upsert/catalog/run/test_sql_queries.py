@@ -123,6 +123,22 @@ class TestBatch:
         sql("INSERT INTO sales TABLE sales")
         assert sql.stored("sales") == [(1, "5", 2.0), (2, None, 1.5), (3, None, 2.5)]
 
+    def test_rows_go_in_by_name(self, sql: Session) -> None:
+        sql(
+            "CREATE TABLE visits (id INT, name STRING DEFAULT 'none', n INT, day STRING, "
+            "PRIMARY KEY (id, day) NOT ENFORCED) PARTITIONED BY (day)"
+        )
+        sql("INSERT INTO visits BY NAME SELECT 'mon' AS DAY, 7 AS n, 1 AS id")
+        sql("INSERT INTO visits PARTITION (day = 'tue') BY NAME SELECT 8 AS n, 1 AS id")
+        assert sql.stored("visits") == [(1, "none", 7, "mon"), (1, "none", 8, "tue")]
+        sql("INSERT OVERWRITE visits PARTITION (day = 'tue') BY NAME SELECT 'a' AS name, 2 AS id")
+        merging = "/*+ OPTIONS('mergeSchema' = 'true') */"
+        sql(f"INSERT INTO visits {merging} BY NAME SELECT 5 AS new, 'wed' AS day, 3 AS id")
+        last = [(2, "a", None, "tue", None), (3, "none", None, "wed", 5)]
+        assert sql.stored("visits") == [(1, "none", 7, "mon", None), *last]
+        plan = sql.explained("EXPLAIN INSERT INTO sales BY NAME SELECT amount, id FROM orders")
+        assert plan[0] == "reads orders(id, amount), about 3 rows"
+
     def test_of_a_list_of_rows_the_last_of_each_key_goes_in(self, sql: Session) -> None:
         """A list has an order, as no other query has; a merge engine makes one row of all of them."""
         sql("INSERT INTO sales (amount, id) VALUES (1.5, 2), (2.5, 3), (3.5, 2), (0.5, 2)")
@@ -253,6 +269,9 @@ class TestBatch:
                 SchemaError,
                 r"must give 3 columns \(id, name, amount\), got 1 \(1\)",
             ),
+            ("INSERT INTO sales BY NAME SELECT 1 AS id, 2 AS nope", SchemaError, "unknown column 'nope'"),
+            ("INSERT INTO sales BY NAME SELECT 1 AS id, 2 AS ID", SchemaError, "column 'id' is named twice"),
+            ("INSERT INTO sales BY NAME (id) SELECT 1", SchemaError, "INSERT INTO sales: "),
             ("INSERT INTO sales (id, nope) SELECT 1, 2", SchemaError, "unknown column 'nope'"),
             ("INSERT INTO sales (id, id) SELECT 1, 2", SchemaError, "column 'id' is named twice"),
             (
@@ -635,6 +654,11 @@ class TestStreaming:
             ("tea", 1),
         ]
         assert sorted(joined.rows.column("name").to_pylist()) == ["coffee", "coffee", "tea"]
+
+    def test_a_stream_goes_into_the_columns_of_its_names(self, sql: Session) -> None:
+        sql("SET 'pipeline.name' = 'named'")
+        sql.ran("INSERT INTO sales BY NAME SELECT amount, name, id FROM orders JOIN products USING (product)")
+        assert sql.stored("sales") == [(10, "tea", 1.0), (11, "coffee", 2.0), (12, "tea", 3.0)]
 
     def test_stream_cannot_overwrite(self, sql: Session) -> None:
         with pytest.raises(ConfigurationError, match="a stream cannot overwrite"):
