@@ -12,6 +12,7 @@ from prompt_toolkit import PromptSession
 from prompt_toolkit.completion import WordCompleter
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.utils import is_dumb_terminal
 
 from upsert.catalog.run.procedures import PROCEDURES
 from upsert.catalog.script import is_ended
@@ -32,6 +33,8 @@ WORDS: Final = tuple(dict.fromkeys((*words(), *_OF_QUERIES)))
 _LAST_WORD: Final = re.compile(r"\w*\$|\w+")
 """What is typed of a word, read backwards: letters, and a ``$`` before them."""
 
+_CONTINUED: Final = "...> "
+"""What is asked where a statement has not ended."""
 _LEAVE: Final = ("exit", "quit", "\\q")
 _ASK: Final = ("help", "?", "\\?", "\\h")
 _OF_PSQL: Final = {
@@ -95,7 +98,15 @@ def meant(text: str) -> str | None:
 
 
 def _statement(session: PromptSession[str], completer: WordCompleter) -> str:
-    """What was typed up to an Enter at which it is whole: all its lines can be edited until then."""
+    """What was typed up to an Enter at which it is whole: all its lines can be edited until then.
+
+    A terminal that only appends, such as a shell in Emacs, is asked for one line after the other.
+    """
+    if is_dumb_terminal():
+        lines = [session.prompt("sql> ", completer=completer)]
+        while not is_whole("\n".join(lines)):
+            lines.append(session.prompt(_CONTINUED, completer=completer))
+        return "\n".join(lines)
     keys = KeyBindings()
 
     @keys.add("enter")
@@ -107,7 +118,7 @@ def _statement(session: PromptSession[str], completer: WordCompleter) -> str:
             typed.insert_text("\n")
 
     return session.prompt(
-        "sql> ", completer=completer, multiline=True, prompt_continuation="...> ", key_bindings=keys
+        "sql> ", completer=completer, multiline=True, prompt_continuation=_CONTINUED, key_bindings=keys
     )
 
 
