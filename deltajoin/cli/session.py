@@ -69,6 +69,8 @@ _JOBS: Final = "deltajoin-statement"
 _QUIET_LOG: Final = Path(__file__).with_name("log4j2.properties")
 _JVM_OPTIONS: Final = "SPARK_SUBMIT_OPTS"
 _NO_PROGRESS: Final = "-Dspark.ui.showConsoleProgress=false"
+_NOT_AMONG_ROWS: Final = "-XX:+DisplayVMOutputToStderr"
+"""A JVM that cannot start says the reason of some failures, such as a heap too large, on standard output."""
 """As a property of the JVM it counts less than what users say, but more than what Spark says for Python."""
 SHOWN_ROWS: Final = 1_000
 """Rows of a batch that a table shows; with --json all are printed."""
@@ -426,7 +428,7 @@ def _jvm_options(conf: Mapping[str, str], classes: Sequence[str]) -> Iterator[No
     An installed Spark has a configuration of its log.
     """
     given = os.environ.get(_JVM_OPTIONS)
-    own = [_NO_PROGRESS, *classes]
+    own = [_NO_PROGRESS, _NOT_AMONG_ROWS, *classes]
     if _LOG_LEVEL not in conf and not {"SPARK_CONF_DIR", "SPARK_HOME"} & os.environ.keys():
         own.append(f"-Dlog4j2.configurationFile={_QUIET_LOG.as_uri()}")
     os.environ[_JVM_OPTIONS] = " ".join([*own, *([] if given is None else [given])])

@@ -19,10 +19,16 @@ from upsert.errors import ConfigurationError
 if TYPE_CHECKING:
     from pyspark import SparkConf
 
-_OF_EACH_START: Final = b"WARNING: Using incubator modules"
-"""What Java says where Spark has chosen its vector module; it concerns no user."""
+_OF_EACH_START: Final = (
+    b"WARNING: Using incubator modules",
+    b"WARNING: package sun.security.action not in java.base",  # from Java 24 on
+)
+"""What Java says of the modules and packages that Spark asks for; it concerns no user."""
 _OF_A_FAILURE: Final = re.compile(rb"Exception in thread|Caused by|\s+at |Error|Invalid |Unrecognized ")
-_CLASS: Final = re.compile(r'Exception in thread "main" [\w.$]+: ')
+_REASON_FOLLOWS: Final = b"Error occurred during initialization of "
+_NO_MODULE: Final = re.compile(r"Module \S+ not found")
+"""Spark asks for `jdk.incubator.vector`, which a Java that was made small for another program lacks."""
+_CLASS: Final = re.compile(r'(?:Exception in thread "main" )?(?:\w+\.)+[\w$]+: ')
 
 
 class _Messages:
@@ -40,7 +46,8 @@ class _Messages:
             for line in lines:
                 if line.startswith(_OF_EACH_START):
                     continue
-                if not self._has_started and _OF_A_FAILURE.match(line):
+                is_reason = bool(self._waiting) and self._waiting[-1].startswith(_REASON_FOLLOWS)
+                if not self._has_started and (is_reason or _OF_A_FAILURE.match(line)):
                     self._waiting.append(line)
                 else:
                     _write(line)
@@ -53,14 +60,15 @@ class _Messages:
     def failure(self) -> str:
         """What a process that has ended says first of its failure."""
         self._thread.join()
-        first = self._waiting[0] if self._waiting else b"no message"
-        return _CLASS.sub("", first.decode(errors="replace").strip())
+        reasons = (line for line in self._waiting if not line.startswith(_REASON_FOLLOWS))
+        first = next(reasons, b"no message")
+        return _CLASS.sub("", first.decode(errors="replace").strip(), count=1)
 
 
 def start_jvm(conf: SparkConf) -> None:
-    """Start the JVM of this process, unless there is one; its messages are passed on, but for that warning.
+    """Start the JVM of this process, unless there is one; its messages are passed on, but its warnings.
 
-    Java has no setting for it, and where messages go can be said only where a process is started.
+    Java has no setting for these, and where messages go can be said only where a process is started.
 
     Raises:
         ConfigurationError: it ended, mostly because of a setting.
@@ -72,8 +80,10 @@ def start_jvm(conf: SparkConf) -> None:
         gateway = launch_gateway(conf, {"stderr": messages.end})  # type: ignore[no-untyped-call]
     except PySparkRuntimeError as cause:
         os.close(messages.end)
+        reason = messages.failure()
+        other = "set JAVA_HOME to a Java that has it, or " if _NO_MODULE.match(reason) else ""
         raise ConfigurationError(
-            f"Spark's JVM must start, it ended with {messages.failure()!r}; correct the settings that you "
+            f"Spark's JVM must start, it ended with {reason!r}; {other}correct the settings that you "
             "give, or those of PYSPARK_SUBMIT_ARGS and spark-defaults.conf"
         ) from cause
     os.close(messages.end)

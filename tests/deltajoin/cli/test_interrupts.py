@@ -73,7 +73,7 @@ def test_the_prompt_is_back_after_a_batch_and_a_stream_were_cancelled(
     assert "Traceback" not in seen
     assert "error" not in seen
     assert "reentrant" not in seen
-    assert "incubator" not in seen, "Java's warning is of no use to the user"
+    assert "WARNING" not in seen, "what Java says of Spark's modules is of no use to the user"
 
 
 INTERRUPTED_IMPORT = """

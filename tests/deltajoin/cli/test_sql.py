@@ -143,11 +143,23 @@ def test_a_job_runs_until_it_is_stopped_and_goes_on(tmp_path: Path, spark: Spark
     assert counts() == {"a": 1, "b": 3}
 
 
-def test_a_jvm_that_cannot_start_is_one_line_with_its_reason() -> None:
-    code, out, errors = run("sql", "-e", "SELECT 1", "--conf", "spark.driver.memory=1x")
+@pytest.mark.parametrize(
+    ("setting", "reason"),
+    [
+        ("spark.driver.memory=1x", "'Invalid maximum heap size: -Xmx1x'; correct the settings"),
+        ("spark.driver.memory=1k", "'Too small maximum heap'; correct the settings"),
+        (
+            "spark.driver.extraJavaOptions=--add-modules=no.such",
+            "'Module no.such not found'; set JAVA_HOME to a Java that has it, or correct the settings",
+        ),
+    ],
+)
+def test_a_jvm_that_cannot_start_is_one_line_with_its_reason(setting: str, reason: str) -> None:
+    """Java tells some reasons in a second line, after one that says no more than that it could not start."""
+    code, out, errors = run("sql", "-e", "SELECT 1", "--conf", setting)
     assert (code, out) == (1, "")
     (told,) = errors.splitlines()
-    assert "Spark's JVM must start, it ended with 'Invalid maximum heap size: -Xmx1x'" in told
+    assert f"Spark's JVM must start, it ended with {reason}" in told
 
 
 def test_standard_input_may_be_closed(tmp_path: Path) -> None:
