@@ -330,7 +330,7 @@ class _Merge:
                 continue
             qualifier, first = _qualifier(column), column.parts[0]
             at = first.meta[START]
-            if qualifier == table.lower():
+            if qualifier == table.lower() or _is_of_lambda(column):
                 continue
             is_other = qualifier == other.lower() or (has_source and self._is_target(qualifier))
             if is_other:
@@ -339,7 +339,9 @@ class _Merge:
                     f"at {position(self._cursor.text, at)}; use columns of {table!r}"
                 )
             is_constant = not qualifier and not first.args.get("quoted") and column.name.lower() in _CONSTANTS
-            is_table = len(column.parts) > 2 or (not has_source and self._is_target(qualifier))
+            is_table = table.lower() in qualifier.split(".") or (
+                not has_source and self._is_target(qualifier)
+            )
             if not is_constant and not is_table:
                 self._edits.append(Edit(at, at, f"{quoted(table)}."))
 
@@ -350,6 +352,16 @@ _APPLIES: Final = {
     s.MergeRows.NOT_MATCHED_BY_SOURCE: f"`{s.IN_TARGET}` AND `{s.IN_SOURCE}` IS NULL",
 }
 """Whether a row of the join is one of a clause's."""
+
+
+def _is_of_lambda(column: exp.Column) -> bool:
+    """Whether a name is that of a lambda's parameter, in any case: sqlglot has others as columns."""
+    name, node = column.parts[0].name.lower(), column.parent
+    while node is not None:
+        if isinstance(node, exp.Lambda) and any(name == one.name.lower() for one in node.expressions):
+            return True
+        node = node.parent
+    return False
 
 
 def _qualifier(column: exp.Column) -> str:

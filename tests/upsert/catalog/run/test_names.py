@@ -203,3 +203,22 @@ def test_a_session_that_tells_names_apart_by_case_reads_a_field_for_a_column(
         assert rows(catalog, spark, "SELECT id FROM t") == [(7,)]
     finally:
         spark.conf.unset("spark.sql.caseSensitive")
+
+
+def test_a_clause_for_one_row_takes_its_fields_and_the_parameters_of_lambdas(
+    spark: SparkSession, catalog: Catalog
+) -> None:
+    columns = "id INT, x INT, xs ARRAY<INT>, a STRUCT<b: STRUCT<id: INT>>"
+    values = {"t": (1, 2), "s": (2, 3)}
+    for name, keys in values.items():
+        catalog.sql(f"CREATE TABLE {name} ({columns}, PRIMARY KEY (id) NOT ENFORCED)")
+        own = (f"({i}, 100, array({i}), named_struct('b', named_struct('id', {i * 10})))" for i in keys)
+        catalog.sql(f"INSERT INTO {name} VALUES {', '.join(own)}", spark)
+    catalog.sql(
+        "MERGE INTO t USING s ON t.id = s.id "
+        "WHEN NOT MATCHED THEN INSERT (id, x, xs) VALUES (id, a.b.id, transform(xs, X -> x + 1)) "
+        "WHEN NOT MATCHED BY SOURCE AND a.b.id = 10 "
+        "THEN UPDATE SET x = aggregate(xs, a.b.id, (X, Y) -> x + y)",
+        spark,
+    )
+    assert rows(catalog, spark, "SELECT id, x, xs FROM t") == [(1, 11, [1]), (2, 100, [2]), (3, 30, [4])]
