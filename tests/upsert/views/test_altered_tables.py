@@ -122,3 +122,15 @@ def test_a_view_that_reads_fields_of_elements_goes_on_until_one_of_these_is_gone
         SchemaError, match=f"^view 'v': .*; a table that it reads has been altered: {REMEDY}$"
     ):
         refreshed(run, "v")
+
+
+def test_a_name_of_another_table_is_no_condition_on_a_column_that_came_later(
+    catalog: Catalog, spark: SparkSession, run: Run
+) -> None:
+    run("INSERT INTO t VALUES (2, 10, 100, 1.5, NULL)")
+    inner = "SELECT 1 FROM u WHERE a = 10 AND u.id = t.id"
+    run(f"CREATE MATERIALIZED VIEW v AS SELECT id FROM t WHERE EXISTS ({inner})")
+    run("ALTER TABLE u ADD COLUMN a INT")
+    run("INSERT INTO u VALUES (2, 8, 99)")
+    refreshed(run, "v")
+    assert rows(catalog, spark, "SELECT id FROM v") == [(1,), (2,)]

@@ -23,7 +23,7 @@ from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
 from upsert.spark.connect import is_connect
 from upsert.sql.dialect import placed
-from upsert.sql.predicates import instant, pushed
+from upsert.sql.predicates import Comparison, instant, pushed
 from upsert.sql.query import AsOf, AsOfKind, ChangesBetween, Reference
 from upsert.sql.show_create import declared_names
 from upsert.store import Table
@@ -280,7 +280,7 @@ class Scan:
         schema = table.schema
         # WHERE filters each half of an update by itself, the store a change as a whole: they agree on a key
         keys = {name.lower() for name in schema.primary_key}
-        own = [one for one in self.reference.where if not keys or one.column.lower() in keys]
+        own = [one for one in self._comparisons if not keys or one.column.lower() in keys]
         where = pushed(own, schema, zone(spark))
         metadata = metadata_options(schema, self._computed(schema))
         options = {**metadata, **({"scan.where": where_to_json(where)} if where else {})}
@@ -354,9 +354,17 @@ class Scan:
 
     def _where(self, spark: SparkSession, schema: TableSchema) -> dict[str, str]:
         """Rows that the query drops anyway are not read."""
-        where = pushed(self.reference.where, schema, zone(spark))
+        where = pushed(self._comparisons, schema, zone(spark))
         is_given = "scan.where" in self.reference.options
         return {"scan.where": where_to_json(where)} if where and not is_given else {}
+
+    @property
+    def _comparisons(self) -> Sequence[Comparison]:
+        """Those of the query's WHERE; of a column that it may not see they are of another table's."""
+        if self.only is None:
+            return self.reference.where
+        seen = {name.lower() for name in self.only}
+        return [one for one in self.reference.where if one.column.lower() in seen]
 
     def _columns(self, schema: TableSchema) -> tuple[str, ...] | None:
         """The columns that the query may need, at least one of them; None: all."""
