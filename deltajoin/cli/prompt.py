@@ -10,6 +10,8 @@ from typing import Final
 import typer
 from prompt_toolkit import PromptSession
 from prompt_toolkit.completion import WordCompleter
+from prompt_toolkit.enums import DEFAULT_BUFFER
+from prompt_toolkit.filters import has_focus
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.utils import is_dumb_terminal
@@ -109,7 +111,7 @@ def _statement(session: PromptSession[str], completer: WordCompleter) -> str:
         return "\n".join(lines)
     keys = KeyBindings()
 
-    @keys.add("enter")
+    @keys.add("enter", filter=has_focus(DEFAULT_BUFFER))  # in a search of the history it takes what is found
     def _(event: KeyPressEvent) -> None:
         typed = event.current_buffer
         if is_whole(typed.text):

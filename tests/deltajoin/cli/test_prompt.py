@@ -66,6 +66,11 @@ def test_a_statement_of_several_lines_is_edited_and_remembered_as_one(
     assert history.get_strings() == [*found, "exit"]
 
 
+def test_enter_takes_what_a_search_of_the_history_has_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    history = InMemoryHistory(["SELECT 1;", "SELECT 22;"])
+    assert typed("\x12T 1\r\r", monkeypatch, history) == ["SELECT 1;"]
+
+
 def test_commands_of_psql_are_told_as_statements(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
