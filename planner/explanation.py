@@ -328,9 +328,12 @@ class Explanation:
                 yield f"refused: {refused.reason}\n  remedy: {refused.remedy}"
 
 
+_NAMING: Final = ("PipeOperator", "SubqueryAlias", "View")
+
+
 def _without_name(node: Plan) -> Plan:
     """What a name of a table, a subquery or a view stands for."""
-    return node.child if isinstance(node, Wrapper) and node.name in ("SubqueryAlias", "View") else node
+    return node.child if isinstance(node, Wrapper) and node.name in _NAMING else node
 
 
 _NO_JOIN: Final = "the query has no join"

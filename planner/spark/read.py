@@ -116,6 +116,7 @@ _CONNECTORS: Final = {name: connector for connector, name in SPARK_FORMATS.items
 
 _WRAPPERS: Final = {
     OBSERVATION,
+    "PipeOperator",
     "RebalancePartitions",
     "Repartition",
     "RepartitionByExpression",

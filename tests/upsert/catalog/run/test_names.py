@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 import planner
 from upsert.catalog.catalog import Catalog
-from upsert.catalog.results import Frame
+from upsert.catalog.results import Frame, Live
 from upsert.errors import SchemaError
 
 pytestmark = pytest.mark.spark
@@ -222,3 +222,21 @@ def test_a_clause_for_one_row_takes_its_fields_and_the_parameters_of_lambdas(
         spark,
     )
     assert rows(catalog, spark, "SELECT id, x, xs FROM t") == [(1, 11, [1]), (2, 100, [2]), (3, 30, [4])]
+
+
+def test_a_stream_goes_through_the_steps_of_a_pipe(spark: SparkSession, two_tables: Catalog) -> None:
+    query = (
+        "FROM p |> WHERE id > 1 |> AS o |> JOIN q USING (id) |> WHERE o.k = 1 |> SELECT id AS val, n AS id"
+    )
+    wanted = sorted(map(tuple, spark.sql(query).collect()))
+    assert wanted
+    two_tables.sql("SET 'execution.runtime-mode' = 'streaming'")
+    two_tables.sql("SET 'execution.result-mode' = 'table'")
+    found = two_tables.sql(query, spark)
+    assert isinstance(found, Live)
+    assert found.query is not None
+    try:
+        found.query.processAllAvailable()
+        assert sorted(tuple(row.values()) for row in found.rows.to_pylist()) == wanted
+    finally:
+        found.query.stop()
