@@ -37,7 +37,7 @@ def main() -> None:
 def _is_loaded_with_one_thread() -> bool:
     try:
         _load()
-    except ImportError:  # the task that needs the module fails with the same error, and Spark shows that one
+    except Exception:  # whatever it is, Spark tells it where a task needs the module
         return False
     return len(os.listdir(_THREADS)) == 1
 

@@ -87,8 +87,10 @@ def test_where_loading_starts_a_thread_sparks_own_daemon_forks() -> None:
         assert "libarrow" not in (daemon / "maps").read_text()
 
 
-def test_where_a_package_cannot_be_loaded_sparks_own_daemon_forks(tmp_path: Path) -> None:
-    (tmp_path / "xxhash.py").write_text("raise ImportError('broken')", encoding="utf-8")
+@pytest.mark.parametrize("error", ["ImportError", "ValueError", "AttributeError"])
+def test_where_a_package_cannot_be_loaded_sparks_own_daemon_forks(tmp_path: Path, error: str) -> None:
+    # a ValueError is NumPy's, where a package was built for another version of it
+    (tmp_path / "xxhash.py").write_text(f"raise {error}('broken')", encoding="utf-8")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     with _daemon("pyspark.worker", PYTHONPATH=path) as daemon:
         assert b"pyspark.daemon" in (daemon / "cmdline").read_bytes()
