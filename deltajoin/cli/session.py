@@ -373,6 +373,7 @@ class Session:
         """While a query is shown, `cancel` stops it."""
         self._shown.append(query)
         try:
+            self._go_on()  # its first rows can be shown, and Ctrl-C pressed, before it is among those to stop
             yield
         finally:
             query.stop()

@@ -4,14 +4,17 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import cast
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 from typer.testing import CliRunner
 
 from deltajoin.cli.app import app
-from deltajoin.cli.session import unsaid
+from deltajoin.cli.command import Output
+from deltajoin.cli.session import Session, unsaid
 from tests.helpers import use_this_python
 from upsert import Catalog
 from upsert.spark.java import java_of
@@ -41,6 +44,22 @@ def test_values_of_parameters_come_from_the_command_line(tmp_path: Path) -> None
     assert "parameter :id must have a value, args has none" in told
     code, told = run("SHOW TABLES", "id")
     assert "option --param must read name=value, got 'id'; for example least=3" in told
+
+
+def test_a_stream_that_was_cancelled_before_it_was_known_is_stopped(tmp_path: Path) -> None:
+    """Its first rows come from another thread, so Ctrl-C can be pressed while it still starts."""
+    stops: list[None] = []
+
+    class Query:
+        def stop(self) -> None:
+            stops.append(None)
+
+    session = Session(str(tmp_path), Output())
+    session.cancel()
+    query = cast("StreamingQuery", Query())
+    with pytest.raises(KeyboardInterrupt), session._showing(query):
+        pytest.fail("it would be waited for, for ever")
+    assert len(stops) == 1
 
 
 @pytest.mark.spark
