@@ -8,7 +8,8 @@ before it forks. Spark takes it where ``spark.python.daemon.module`` = ``deltajo
 
 Only a process with one thread can be forked safely, and some libraries start threads when they are loaded.
 Where there is a second thread afterwards, or something could not be loaded, this process becomes Spark's own
-daemon.
+daemon. Under ``spark.executor.pyspark.memory`` it loads nothing: Spark bounds the addresses of each worker, and
+Arrow reserves a gigabyte of them unless there is a bound when it is loaded.
 """
 
 from __future__ import annotations
@@ -21,13 +22,16 @@ _WORKER: Final = "pyspark.worker"
 """What runs tasks."""
 _THREADS: Final = "/proc/self/task"
 _ALLOCATOR: Final = "JE_ARROW_MALLOC_CONF"
+_BOUND: Final = "PYSPARK_EXECUTOR_MEMORY_MB"
+"""What Spark tells workers of ``spark.executor.pyspark.memory``."""
 
 
 def main() -> None:
     """Load the packages if that leaves this process able to fork, and serve Spark."""
     # as Spark's daemon does when it serves: Ctrl-C in a terminal is for the driver
     os.setpgid(0, 0)
-    if sys.argv[1:] == [_WORKER] and os.path.isdir(_THREADS) and not _is_loaded_with_one_thread():
+    runs_tasks = sys.argv[1:] == [_WORKER] and os.path.isdir(_THREADS) and _BOUND not in os.environ
+    if runs_tasks and not _is_loaded_with_one_thread():
         os.execv(sys.executable, [sys.executable, "-m", "pyspark.daemon", *sys.argv[1:]])
     from pyspark.daemon import manager
 

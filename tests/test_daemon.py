@@ -58,6 +58,30 @@ def test_workers_begin_with_the_packages_and_have_random_numbers_of_their_own(tm
     assert one["allocator"] is None  # what a task starts has Arrow's own setting
 
 
+BOUNDED = """
+from pyspark.sql import SparkSession
+
+
+def with_much(batches):
+    held = bytearray(32 << 20)
+    yield from batches
+
+
+builder = SparkSession.builder.config("spark.python.daemon.module", "deltajoin_daemon")
+spark = builder.config("spark.executor.pyspark.memory", "1g").getOrCreate()
+print(spark.range(0, 2, 1, 2).mapInArrow(with_much, "id BIGINT").count())
+spark.stop()
+"""
+
+
+@pytest.mark.spark
+def test_workers_whose_memory_is_bounded_have_all_of_it(tmp_path: Path) -> None:
+    """The bound is of addresses, also of those that Arrow has reserved and never uses."""
+    script = tmp_path / "bounded.py"
+    script.write_text(BOUNDED, encoding="utf-8")
+    assert run_spark_script(script, forked=False).splitlines()[-1] == "2"
+
+
 @contextmanager
 def _daemon(worker: str, **variables: str) -> Iterator[Path]:
     """What Linux tells of a daemon that can be connected to; it ends when its input does."""
