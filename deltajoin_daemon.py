@@ -8,8 +8,8 @@ before it forks. Spark takes it where ``spark.python.daemon.module`` = ``deltajo
 
 Only a process with one thread can be forked safely, and some libraries start threads when they are loaded.
 Where there is a second thread afterwards, or something could not be loaded, this process becomes Spark's own
-daemon. Under ``spark.executor.pyspark.memory`` it loads nothing: Spark bounds the addresses of each worker, and
-Arrow reserves a gigabyte of them unless there is a bound when it is loaded.
+daemon. Under ``spark.executor.pyspark.memory`` it loads nothing: Spark bounds the addresses of each worker,
+and Arrow reserves a gigabyte of them unless there is a bound when it is loaded.
 """
 
 from __future__ import annotations
