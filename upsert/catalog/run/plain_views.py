@@ -19,6 +19,7 @@ from upsert.catalog.results import Done, Rows
 from upsert.catalog.run.definitions import is_materialized_view
 from upsert.catalog.run.jobs import needed
 from upsert.catalog.run.queries import frame
+from upsert.catalog.run.scans import StreamNeededError
 from upsert.catalog.run.shows import matching
 from upsert.errors import (
     ConfigurationError,
@@ -120,7 +121,7 @@ def _rows(context: Context, session: SparkSession, query: QueryText, table_ref: 
     read = partial(frame, context, session, query, inside=(table_ref.qualified,))
     try:
         return read(is_streaming=False)
-    except SchemaError:
+    except StreamNeededError:
         if not context.options.is_streaming:
             raise
         return read(is_streaming=True).drop(ROW_KIND_COLUMN)

@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     from upsert.sql.query import QueryText
 
 
+class StreamNeededError(SchemaError):
+    """A query that no batch can answer; it may be read again as a stream."""
+
+
 def metadata_options(schema: TableSchema, only: Collection[str] | None = None) -> dict[str, str]:
     """The option with which the format adds a managed table's METADATA columns; empty if there are none.
 
@@ -213,9 +217,8 @@ class Scan:
     def _valid_from(self, schema: TableSchema, time: str) -> str:
         """The column that says from when on a row is valid."""
         if not self.is_streaming:
-            raise self._refusal(
-                f"FOR SYSTEM_TIME AS OF the column {time!r}, which is no processing time, is for streams; "
-                "SET 'execution.runtime-mode' = 'streaming'"
+            raise self._stream_needed(
+                f"FOR SYSTEM_TIME AS OF the column {time!r}, which is no processing time, is for streams"
             )
         if schema.watermark is None or not schema.primary_key:
             lacks = "a WATERMARK for the column that says from when on a row is valid"
@@ -325,10 +328,7 @@ class Scan:
             wanted = self._columns(schema)
             df = connected.read_some(spark, wanted) if as_of is None else connected.lookup_rows(spark, wanted)
             if "_row_kind" in df.columns:
-                raise self._refusal(
-                    "the topic holds changes, which a batch would take for rows; "
-                    "SET 'execution.runtime-mode' = 'streaming'"
-                )
+                raise self._stream_needed("the topic holds changes, which a batch would take for rows")
         return with_declared(df, schema, self._computed(schema))
 
     def _state(self, spark: SparkSession) -> dict[str, str]:
@@ -383,6 +383,9 @@ class Scan:
         mentioned = self.reference.columns
         is_mentioned = mentioned is None or name.lower() in mentioned
         return is_mentioned and (self.only is None or name in self.only)
+
+    def _stream_needed(self, reason: str) -> StreamNeededError:
+        return StreamNeededError(str(self._refusal(f"{reason}; SET 'execution.runtime-mode' = 'streaming'")))
 
     def _refusal(self, why: str) -> SchemaError:
         return SchemaError(

@@ -317,6 +317,17 @@ def test_a_stream_over_a_view_is_planned_as_its_query(session: Session) -> None:
     assert told[0] == "inner join of items with shops on (shop = shop)"
 
 
+def test_a_slip_in_a_view_is_told_of_its_rows_in_streaming_mode_too(session: Session) -> None:
+    """A view that a batch can read is no query of changes, which have one column more."""
+    view = "CREATE VIEW v AS SELECT nix FROM items"
+    session("SET 'execution.runtime-mode' = 'streaming'")
+    with pytest.raises(SchemaError, match="column 'nix' is in no table of the query") as refused:
+        session(view)
+    assert "_row_kind" not in str(refused.value)
+    with pytest.raises(SchemaError, match="'_row_kind' is in no table of the query"):
+        session("CREATE VIEW v AS SELECT id, _row_kind FROM items")
+
+
 def test_metadata_of_changes_is_not_hidden_by_a_view(session: Session) -> None:
     session(
         "CREATE TABLE stamped (id BIGINT, at BIGINT METADATA FROM 'snapshot-id', "
