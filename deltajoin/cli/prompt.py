@@ -117,7 +117,7 @@ def _statement(session: PromptSession[str], completer: WordCompleter) -> str:
         if is_whole(typed.text):
             typed.validate_and_handle()
         else:
-            typed.insert_text("\n")
+            typed.insert_text("\n", fire_event=False)  # else all words are proposed for the empty line
 
     return session.prompt(
         "sql> ", completer=completer, multiline=True, prompt_continuation=_CONTINUED, key_bindings=keys
