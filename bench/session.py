@@ -28,7 +28,9 @@ STREAMING: Final = {
 """Settings of streaming queries, the same for all systems that are compared."""
 
 
-def started(title: str, settings: Mapping[str, str], master: str = f"local[{CORES}]") -> SparkSession:
+def started(
+    title: str, settings: Mapping[str, str], master: str = f"local[{CORES}]", *, logged: str = "ERROR"
+) -> SparkSession:
     """A session with some settings, silent but for errors."""
     # where the environment forbids compiled files, each process that Spark starts compiles a checkout again
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -36,12 +38,16 @@ def started(title: str, settings: Mapping[str, str], master: str = f"local[{CORE
     for key, value in {**SILENT, **settings}.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
+    spark.sparkContext.setLogLevel(logged)
     return spark
 
 
 def for_sinks(title: str) -> SparkSession:
-    """A session whose settings let few columns of many rows pass at once, for a stream into a sink."""
+    """A session whose settings let few columns of many rows pass at once, for a stream into a sink.
+
+    It logs nothing: tasks of a stream that is stopped within a micro-batch tell of it as of an error, and a
+    stream that fails raises what it failed with.
+    """
     settings = {
         **STREAMING,
         "spark.driver.bindAddress": "127.0.0.1",
@@ -49,7 +55,7 @@ def for_sinks(title: str) -> SparkSession:
         # without a limit on bytes Spark does not ask for the size of the whole batch at every row
         "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
     }
-    return started(title, settings)
+    return started(title, settings, logged="OFF")
 
 
 def untuned(title: str) -> SparkSession:

@@ -9,6 +9,7 @@ import pytest
 from bench.cluster.__main__ import measure, requests
 from bench.cluster.standalone import counted_store
 from bench.join.systems import write_csv
+from bench.lookups import __main__ as lookups
 from bench.manifests import SCHEMA, time_manifests
 from bench.orders_and_events import step_rows
 from bench.scale import list_tables, make_files, make_snapshots, make_tables, open_history, plan_one_partition
@@ -29,6 +30,14 @@ def test_what_grows_is_measured(tmp_path: Path) -> None:
         found |= measurement(tmp_path, 0)
     assert found["plan_one_partition_buckets"] == 10
     assert found.keys() >= {"show_tables_ms", "commit_last_ms", "open_long_history_ms", "manifest_mb"}
+
+
+def test_no_heading_of_a_table_is_cut_where_it_is_piped() -> None:
+    results = [dict.fromkeys(lookups.COLUMNS, 1.25)]
+    with lookups.console.capture() as printed:
+        lookups.console.print(lookups.grid(results))
+    words = {word for title, _ in lookups.COLUMNS.values() for word in title.split()}
+    assert words <= set(printed.get().split())
 
 
 def test_what_processes_ask_of_a_store_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
