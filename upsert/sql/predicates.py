@@ -54,13 +54,13 @@ class Comparison(NamedTuple):
 
 
 def comparisons(table: exp.Table, select: exp.Select) -> tuple[Comparison, ...]:
-    """The comparisons in the WHERE of a query that are of this one of its tables.
+    """The comparisons in the WHERE of an understood query that are of this one of its tables.
 
     Where there are other tables, only those that are never true of NULL: an outer join may pad the table's
     columns with NULLs.
     """
     where, alias = select.args.get("where"), table.args.get("alias")
-    if where is None or table.args.get("sample") or table.args.get("pivots"):
+    if where is None:
         return ()
     if alias is not None and alias.columns:
         return ()  # a name may be that of another column

@@ -32,7 +32,7 @@ from upsert.sql.dialect import (
 )
 from upsert.sql.flink_words import check_no_sessions_of_a_table, spark_words
 from upsert.sql.predicates import Comparison, brackets, comparisons, literal_tree
-from upsert.sql.reads import Reads, names_in, reads_of
+from upsert.sql.reads import Reads, is_understood, reads_of
 from upsert.sql.tokens import Cursor, Hint, blanked, hints_in
 from upsert.types import quoted
 
@@ -151,7 +151,7 @@ class QueryText:
     @cached_property
     def reads(self) -> tuple[Reads | None, ...]:
         """What the query may read of each of its references, in their order; None: all."""
-        return tuple(None if self._is_piped else reads_of(table, self.tree) for table in self._tables)
+        return tuple(reads_of(table, self.tree) if self._is_understood else None for table in self._tables)
 
     @cached_property
     def processing_times(self) -> frozenset[str]:
@@ -256,6 +256,17 @@ class QueryText:
         return any(token.token_type is TokenType.PIPE_GT for token in tokens_of(self._white, self.subject))
 
     @cached_property
+    def _is_understood(self) -> bool:
+        """Whether the query's text tells what it reads of its tables."""
+        return not self._is_piped and is_understood(self.tree)
+
+    @cached_property
+    def _words(self) -> frozenset[str]:
+        """All words in lower case that may be names: of the text, for sqlglot's tree drops some."""
+        tokens = tokens_of(self.worded.text, self.subject)
+        return frozenset(one.text.lower() for one in tokens if one.token_type is not TokenType.STRING)
+
+    @cached_property
     def _hints(self) -> tuple[Hint, ...]:
         return hints_in(self._white, self.subject)
 
@@ -340,11 +351,11 @@ class QueryText:
             {} if hint is None else hint.options,
             _as_of(table, subject),
             _changes_between(table.this, subject) if isinstance(table.this, TableChanges) else None,
-            None if self._is_piped else _columns(table, select, self.tree),
+            self._words if self._is_understood and _names_columns(table, select, self.tree) else None,
             len(self._tables) == 1 and self.tree.find(*_DIGESTING) is None,
             # else a condition may be that of another table
             comparisons(table, select)
-            if isinstance(select, exp.Select) and not (self._is_piped or self._shares_its_name(table))
+            if isinstance(select, exp.Select) and self._is_understood and not self._shares_its_name(table)
             else (),
         )
 
@@ -518,13 +529,10 @@ def _changes_between(call: TableChanges, subject: str) -> ChangesBetween:
     return ChangesBetween(state(call.args["start"]), None if is_newest else state(end))
 
 
-def _columns(table: exp.Table, select: exp.Expr | None, tree: exp.Expr) -> frozenset[str] | None:
-    """The names that may be columns of the table; None where something takes all of them."""
-    if not isinstance(select, exp.Select) or select.args.get("pivots") or _is_renamed(table):
-        return None
-    sources = select.find_all(exp.Table, exp.Subquery, exp.Join)
-    if any(_takes_all(source) for source in sources if source.find_ancestor(exp.Select) is select):
-        return None
+def _names_columns(table: exp.Table, select: exp.Expr | None, tree: exp.Expr) -> bool:
+    """Whether each column of the table that the query reads is named in its text."""
+    if not isinstance(select, exp.Select) or _is_renamed(table):
+        return False
     called = {visible_name(table).lower(), *(around.alias.lower() for around in brackets(table))}
     for star in tree.find_all(exp.Star):
         column = star.parent if isinstance(star.parent, exp.Column) else None
@@ -533,13 +541,8 @@ def _columns(table: exp.Table, select: exp.Expr | None, tree: exp.Expr) -> froze
         else:
             is_own = star.find_ancestor(exp.Select) is select and not isinstance(star.parent, exp.Count)
         if is_own:
-            return None
-    return frozenset(names_in(tree))
-
-
-def _takes_all(source: exp.Expr) -> bool:
-    """Whether all columns of all tables beside a source count: those that it does not name are grouped by."""
-    return bool(source.args.get("pivots")) or (isinstance(source, exp.Join) and source.method == "NATURAL")
+            return False
+    return True
 
 
 def _is_renamed(table: exp.Table) -> bool:

@@ -1,4 +1,8 @@
-"""Which columns and fields of a table a query may read, by the names in its text: rather too many (pure)."""
+"""Which columns and fields of a table a query may read, by the names in its text: rather too many (pure).
+
+Spark alone knows what a name means. A text tells it where each of its parts is one whose names are understood
+here; of a query with any other part all columns and rows are read.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,73 @@ from typing import Final
 
 from sqlglot import exp
 
-from upsert.sql.dialect import QueryDialect, visible_name
+from upsert.sql.dialect import QueryDialect, TableChanges, visible_name
 
 Path = tuple[str, ...]
 """A column, and fields within it."""
 
 _NO_READS: Final = (exp.Column, exp.Dot, exp.Alias, exp.TableAlias, exp.Table)
 """Where an identifier stands that is a part of a longer name, or gives one."""
+
+_OF_QUERIES: Final = "with_ order sort distribute cluster limit offset "
+_KNOWN: Final[dict[type[exp.Expr], str]] = {
+    exp.Select: _OF_QUERIES
+    + "expressions hint distinct from_ laterals joins where group having qualify windows",
+    exp.Union: _OF_QUERIES + "this expression distinct by_name",
+    exp.Intersect: _OF_QUERIES + "this expression distinct by_name",
+    exp.Except: _OF_QUERIES + "this expression distinct by_name",
+    exp.Subquery: _OF_QUERIES + "this alias joins laterals",
+    exp.Values: "expressions alias order limit offset",
+    exp.With: "expressions recursive",
+    exp.CTE: "this alias",
+    exp.From: "this",
+    exp.Table: "this db catalog alias joins laterals version",
+    exp.TableAlias: "this columns",
+    exp.Version: "this kind expression",
+    exp.Join: "this on using side kind",
+    exp.Lateral: "this alias view outer",
+    exp.Where: "this",
+    exp.Group: "expressions rollup cube grouping_sets all",
+    exp.Rollup: "expressions",
+    exp.Cube: "expressions",
+    exp.GroupingSets: "expressions",
+    exp.Having: "this",
+    exp.Qualify: "this",
+    exp.Distinct: "expressions",
+    exp.Order: "expressions",
+    exp.Sort: "expressions",
+    exp.Distribute: "expressions",
+    exp.Cluster: "expressions",
+    exp.Ordered: "this desc nulls_first",
+    exp.Limit: "expression",
+    exp.Offset: "expression",
+    exp.WindowSpec: "kind start start_side end end_side",
+    exp.Hint: "expressions",
+    exp.JoinHint: "this expressions",
+    exp.Alias: "this alias",
+    exp.Aliases: "this expressions",
+    exp.Star: "except_",
+    exp.Identifier: "this quoted",
+    exp.Var: "this",
+    exp.Tuple: "expressions",
+    exp.Lambda: "this expressions",
+    exp.Filter: "this expression",
+    exp.WithinGroup: "this expression",
+    exp.IgnoreNulls: "this",
+    exp.RespectNulls: "this",
+    exp.Interval: "this unit",
+    exp.IntervalSpan: "this expression",
+    exp.AtTimeZone: "this zone",
+    exp.DataType: "this expressions nested",
+    exp.DataTypeParam: "this",
+}
+"""The parts of a query of which it is known which names stand in them, and where; with what they may have.
+
+Every operator and function is one beside these: it takes values, of columns that are named in its brackets.
+"""
+
+_NAMES_BY_A_TEXT: Final = {"identifier"}
+"""Functions that make a name of a text."""
 
 _WORDS: Final[dict[type[exp.Expr], list[str]]] = {}
 for _token, _function in QueryDialect.Parser.NO_PAREN_FUNCTIONS.items():
@@ -47,25 +111,30 @@ class Reads:
         return any(asked[: len(one)] == one[: len(asked)] for one in known)
 
 
-def names_in(tree: exp.Expr) -> Iterator[str]:
-    """All names in a query that may be columns of its tables, in lower case.
+def is_understood(tree: exp.Expr) -> bool:
+    """Whether all parts of a query are such that its names tell which columns it reads.
 
-    Words as ``current_date`` are functions only where no column is called so.
+    >>> from upsert.sql.dialect import query_tree
+    >>> texts = ["SELECT id FROM t", "SELECT identifier('id') FROM t", "SELECT * FROM t NATURAL JOIN u"]
+    >>> [is_understood(query_tree(text, "query")) for text in texts]
+    [True, False, False]
     """
-    for node in tree.walk():
-        if isinstance(node, exp.Identifier):
-            yield node.name.lower()
-        else:
-            yield from _WORDS.get(type(node), ())
+    return all(map(_is_known, tree.walk()))
+
+
+def _is_known(node: exp.Expr) -> bool:
+    known = _KNOWN.get(type(node))
+    if known is not None:
+        return all(name in known.split() for name, value in node.args.items() if value)
+    is_name = isinstance(node, exp.Anonymous) and node.name.lower() in _NAMES_BY_A_TEXT
+    return isinstance(node, exp.Condition | TableChanges) and not is_name
 
 
 def reads_of(table: exp.Table, tree: exp.Expr) -> Reads | None:
-    """What a query may read of one of its tables; None where it takes columns by their position, or all."""
+    """What an understood query may read of one of its tables; None: columns by their position, or all."""
     select = table.find_ancestor(exp.Select)
     stars = [star for star in tree.find_all(exp.Star) if not isinstance(star.parent, exp.Count)]
-    is_natural = any(join.method == "NATURAL" for join in tree.find_all(exp.Join))
-    pivots = (one.args.get("pivots") for one in tree.find_all(exp.Table, exp.Subquery, exp.Select))
-    if not isinstance(select, exp.Select) or is_natural or any(pivots):
+    if not isinstance(select, exp.Select):
         return None
     if stars and any(map(_renames, tree.find_all(exp.TableAlias))):
         return None
@@ -104,6 +173,8 @@ def _paths(within: exp.Expr, table: str) -> Iterator[Path]:
             yield (name.name.lower(),)
     for function in within.find_all(*_WORDS):
         yield from ((word,) for word in _WORDS[type(function)])
+    for unit in within.find_all(exp.Var):  # of date_trunc(unit, c), which may be a column
+        yield (unit.name.lower(),)
 
 
 def _names(node: exp.Expr) -> Path:

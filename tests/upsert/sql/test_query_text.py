@@ -227,11 +227,33 @@ def test_places_are_those_of_the_whole_statement() -> None:
         ("SELECT a FROM t NATURAL JOIN u", [None, None]),
         ("SELECT struct(*) FROM t", [None]),
         ("SELECT * FROM (SELECT a FROM t)", [{"a", "t"}]),
-        ("SELECT * FROM t PIVOT (sum(a) FOR b IN (1, 2))", [None]),
+        ("SELECT date_trunc(x, d), date_add(a, b) FROM t", [{"x", "d", "a", "b", "t"}]),
+        ("SELECT `B`, 'c', a.`id` /* u */ FROM t -- x", [{"b", "a", "id", "t"}]),
     ],
 )
 def test_columns_that_a_query_may_need_of_a_table(text: str, columns: list[set[str] | None]) -> None:
-    assert [reference.columns for reference in QueryText.of(text).references] == columns
+    names = {"a", "b", "c", "d", "id", "t", "u", "x"}
+    found = [one.columns for one in QueryText.of(text).references]
+    assert [None if words is None else words & names for words in found] == columns
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT identifier('a') FROM t WHERE b = 1",
+        "SELECT a FROM t WHERE identifier(:c) > 2 AND b = 1",
+        "SELECT * FROM t PIVOT (sum(a) FOR b IN (1, 2)) WHERE b = 1",
+        "SELECT c FROM t UNPIVOT (c FOR d IN (a, b)) WHERE b = 1",
+        "SELECT a FROM t NATURAL JOIN u WHERE t.b = 1",
+        "SELECT TRANSFORM (a) USING 'cat' AS (x STRING) FROM t WHERE b = 1",
+        "SELECT a FROM t TABLESAMPLE (10 PERCENT) WHERE b = 1",
+        "FROM t |> WHERE b = 1 |> SELECT a",
+    ],
+)
+def test_of_a_query_that_is_not_understood_all_is_read(text: str) -> None:
+    found = QueryText.of(text)
+    assert {(one.columns, one.where) for one in found.references} == {(None, ())}
+    assert set(found.reads) == {None}
 
 
 SCHEMA = parse_columns(

@@ -16,6 +16,7 @@ PLAIN = [
     ("WITH q AS (SELECT *, rank() OVER (ORDER BY b) AS n FROM t) SELECT a FROM q WHERE n = 1", {"a", "b"}),
     ("SELECT a FROM t LATERAL VIEW explode(b) e AS c", {"a", "b"}),
     ("SELECT transform(a, e -> e.b) AS d FROM t", {"a"}),
+    ("SELECT date_trunc(b, a) FROM t", {"a", "b"}),
     ("SELECT a, rank() OVER (w) FROM t WINDOW w AS (PARTITION BY b ORDER BY c)", {"a", "b", "c"}),
 ]
 

@@ -165,6 +165,10 @@ def two_tables(spark: SparkSession, catalog: Catalog) -> Iterator[Catalog]:
         "SELECT id FROM p WHERE current_date = 6",
         # a star of a table that stands in a query within
         "SELECT x.* FROM p AS o, LATERAL (SELECT o.*, o.id + 1 AS j) AS x",
+        # a unit that is a column, and names that are made of texts
+        "SELECT id, date_trunc(session_user, TIMESTAMP '2026-01-02 03:04:05') AS at FROM p",
+        "SELECT id FROM q WHERE EXISTS (SELECT 1 FROM p WHERE identifier('val') = n * 10)",
+        "SELECT identifier('p.k') AS id FROM p WHERE identifier('id') = 1",
         # all columns are compared, grouped by or renamed
         "SELECT val FROM (p NATURAL JOIN q)",
         "SELECT `0` FROM p JOIN (SELECT 1 AS one) PIVOT (sum(val) FOR k IN (0, 1))",
