@@ -21,13 +21,13 @@ from typing import Final
 import asyncpg
 import pyarrow as pa
 import pyarrow.csv as pc
-from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 import planner
 from bench import RESULTS
 from bench.session import untuned
 from tests.local_postgres import LocalPostgres
 from upsert import Catalog
+from upsert.catalog.query_records import is_micro_batch
 
 RESULT: Final = RESULTS / "postgres.json"
 ROWS: Final = 1_000_000
@@ -94,17 +94,12 @@ def stream(catalog: Catalog, folder: Path, server: LocalPostgres) -> dict[str, f
     ):
         orders.write(given)
         query.processAllAvailable()
-        spent = [one.durationMs["triggerExecution"] for one in query.recentProgress if is_batch(one)]
+        spent = [one.durationMs["triggerExecution"] for one in query.recentProgress if is_micro_batch(one)]
         took[what] = sum(spent) / 1000 - sum(took.values())
     query.stop()
     catalog.sql("DROP TABLE sink")
     catalog.sql("DROP TABLE orders")
     return took
-
-
-def is_batch(progress: StreamingQueryProgress) -> bool:
-    """Whether a micro-batch ran, or the query only looked for rows."""
-    return "addBatch" in progress.durationMs
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.live import Live
 
 from deltajoin.cli.command import Output, reason_of
+from upsert.catalog.query_records import is_micro_batch
 from upsert.errors import UpsertError
 from upsert.retry import retried
 from upsert.show.terminal import RowGrid
@@ -46,17 +47,17 @@ def follow(
         while not stopped and any(query.isActive for query in queries):
             if not keep_going and any(query.exception() is not None for query in queries):
                 break
-            if view is not None:
-                view.update(picture(queries), refresh=True)
             log.tell()
+            if view is not None:
+                view.update(log.picture(), refresh=True)
             time.sleep(_REFRESH_S)
         log.tell()
         failed = {_name(query): failure for query in queries if (failure := query.exception())}
         for query in queries:
             query.stop()
-        if view is not None:
-            view.update(picture(queries), refresh=True)
         log.tell(end="stopped")
+        if view is not None:
+            view.update(log.picture(), refresh=True)
     if failed:
         raise JobFailedError(
             "; ".join(f"query {name} has failed: {reason_of(failure)}" for name, failure in failed.items())
@@ -133,7 +134,10 @@ class _Log:
         self._output = output
         self._is_seen = is_seen
         self._goes_on = goes_on
-        self._seen: dict[str, int] = {}
+        self._looked: dict[str, str | None] = {}
+        """The time of the newest progress that was looked at: one is told of each look for rows too."""
+        self._last: dict[str, Any] = {}
+        """The newest micro-batch that was told."""
         self._ended: set[str] = set()
 
     def tell(self, end: str = "ended") -> None:
@@ -144,18 +148,20 @@ class _Log:
 
     def _news(self, query: StreamingQuery, end: str) -> Iterator[dict[str, Any]]:
         number = str(query.id)
-        if number not in self._seen:
-            self._seen[number] = -1
+        if number not in self._looked:
+            self._looked[number] = None
             yield {"event": "started", **_line(query, {})}
-        last = query.lastProgress
-        if last is not None and last["batchId"] != self._seen[number]:
-            for progress in query.recentProgress:
-                if progress["batchId"] > self._seen[number]:
-                    self._seen[number] = progress["batchId"]
+        newest = query.lastProgress
+        if newest is not None and newest["timestamp"] != self._looked[number]:
+            self._looked[number] = newest["timestamp"]
+            for progress in filter(is_micro_batch, query.recentProgress):
+                last = self._last.get(number)
+                if last is None or progress["batchId"] > last["batchId"]:
+                    self._last[number] = progress
                     yield {"event": "micro-batch", **_line(query, progress)}
         if not query.isActive and number not in self._ended:
             self._ended.add(number)
-            line = _line(query, last or {})
+            line = _line(query, self._last.get(number, {}))
             if (failure := query.exception()) is None:
                 yield {"event": end, **line}
             else:
@@ -173,13 +179,12 @@ class _Log:
             parts.append(str(event["message"]))
         self._output.say(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {', '.join(parts)}")
 
-
-def picture(queries: Sequence[StreamingQuery]) -> RowGrid:
-    """The queries and what each has done last."""
-    names = ["query", "state", "micro-batch", "rows", "rows/s", "seconds"]
-    lines = [_line(query, query.lastProgress or {}) for query in queries]
-    names += ["refresh"] if any("refresh" in line for line in lines) else []
-    return RowGrid(names, [[line.get(name) for name in names] for line in lines])
+    def picture(self) -> RowGrid:
+        """The queries and what each has done last."""
+        names = ["query", "state", "micro-batch", "rows", "rows/s", "seconds"]
+        lines = [_line(query, self._last.get(str(query.id), {})) for query in self._queries]
+        names += ["refresh"] if any("refresh" in line for line in lines) else []
+        return RowGrid(names, [[line.get(name) for name in names] for line in lines])
 
 
 def _line(query: StreamingQuery, progress: Any) -> dict[str, Any]:

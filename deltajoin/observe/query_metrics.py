@@ -19,7 +19,7 @@ from deltajoin.latest.metrics import LookupMetrics, lookups_of
 from deltajoin.observe.measures import TableLookups, phases_of, table_lookups
 from deltajoin.observe.observer import Observer
 from deltajoin.observe.overview import Lag
-from upsert.catalog.query_records import MicroBatch, QueryRecord, reason, this_driver
+from upsert.catalog.query_records import MicroBatch, QueryRecord, is_micro_batch, reason, this_driver
 from upsert.spark.queries import checkpoint_of_query
 
 
@@ -103,7 +103,9 @@ def metrics(query: StreamingQuery, warehouse: str | os.PathLike[str] | None = No
     ('ended', 2, {0: 2}, [0], ('copy',))
     """
     progress = query.recentProgress
-    batches = tuple(MicroBatch.of_progress(json.loads(one.json)) for one in progress)
+    told = [json.loads(one.json) for one in progress]
+    looks = tuple(map(MicroBatch.of_progress, told))  # those of a query that waits say where it is
+    batches = tuple(map(MicroBatch.of_progress, filter(is_micro_batch, told)))
     failure = query.exception()
     record = QueryRecord(
         str(query.id),
@@ -114,7 +116,7 @@ def metrics(query: StreamingQuery, warehouse: str | os.PathLike[str] | None = No
         0,
         time.time_ns() // 1_000_000,
         checkpoint_of_query(query),
-        batches=batches,
+        batches=looks,
         error=None if failure is None else reason(str(failure)),
     )
     rows_out: Mapping[int, int] = {one.id: one.rows_out for one in batches if one.rows_out is not None}

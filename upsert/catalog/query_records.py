@@ -149,6 +149,18 @@ class MicroBatch(Jsonable):
         )
 
 
+def is_micro_batch(progress: Mapping[str, Any]) -> bool:
+    """Whether a progress of Spark's is that of a micro-batch.
+
+    A query that waits tells one every ten seconds too, of its look for rows: without rows, and with the
+    number of the micro-batch that comes next.
+
+    >>> is_micro_batch({"batchId": 3, "durationMs": {"latestOffset": 1, "triggerExecution": 2}})
+    False
+    """
+    return "addBatch" in progress["durationMs"]
+
+
 def _lookups(observed: Mapping[str, Any], counted: Mapping[str, int]) -> dict[str, int] | None:
     """What was observed as ``deltajoin.lookups``, and counted by tasks; None where nothing was."""
     found = observed.get(LOOKUPS)

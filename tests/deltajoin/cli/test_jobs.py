@@ -10,8 +10,10 @@ from typer.testing import CliRunner, Result
 
 from deltajoin.cli import jobs
 from deltajoin.cli.app import app
-from deltajoin.cli.jobs import JobFailedError, kept
-from tests.helpers import lent
+from deltajoin.cli.command import Output
+from deltajoin.cli.jobs import JobFailedError, follow, kept
+from deltajoin.observe.query_metrics import metrics
+from tests.helpers import lent, wait_until
 from upsert import Catalog
 
 pytestmark = pytest.mark.spark
@@ -183,3 +185,31 @@ def test_a_log_has_a_line_a_micro_batch_and_the_trace_comes_on_request(
     assert " has failed: [DIVIDE_BY_ZERO] Division by zero. " in first, "what Spark says of the micro-batch"
     assert any("JobFailedError" in line for line in trace)
     assert any("StreamingQueryException" in line for line in trace)
+
+
+def test_a_micro_batch_after_a_pause_is_told_with_its_rows(
+    spark: SparkSession, warehouse: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Spark tells each look of a query that waits too, under the number of the next micro-batch."""
+    catalog = Catalog(warehouse)
+    writer = catalog.write_changes(catalog.read_changes(spark, "words"), "copies", sink_materialize="none")
+    spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", "0")
+    try:
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).queryName("copy").start()
+    finally:
+        spark.conf.unset("spark.sql.streaming.noDataProgressEventInterval")
+    query.processAllAvailable()
+    wait_until(lambda: query.lastProgress and query.lastProgress["batchId"] == 1)
+    catalog.table("words").write(pa.table({"id": [4, 5], "word": ["gin", "ale"]}))
+    query.processAllAvailable()
+    found = metrics(query, warehouse)
+    follow([query], Output(as_json=True), [1])
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(one["event"], one["micro-batch"], one["rows"]) for one in told] == [
+        ("started", None, None),
+        ("micro-batch", 0, 3),
+        ("micro-batch", 1, 2),
+        ("stopped", 1, 2),
+    ]
+    assert [(batch.id, batch.rows_in) for batch in found.batches] == [(0, 3), (1, 2)]
+    assert [lag.commits for lag in found.inputs] == [0]
