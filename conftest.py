@@ -34,7 +34,7 @@ os.environ["SPARK_SUBMIT_OPTS"] = JVM_OPTIONS
 os.environ["KAFKA_OPTS"] = "-XX:TieredStopAtLevel=1"  # a broker of tests is not worth optimizing either
 os.environ.update(CREDENTIALS)  # before any JVM starts, whose Python workers inherit them
 
-# A CI run judges the commit, so it draws the same few examples every time; a developer's run draws new ones
+# `.ci/run` judges the commit, so it draws the same few examples every time; a developer's run draws new ones
 # and prints how to repeat a failure; `make test-long` draws many, and
 # `--hypothesis-profile=seeds` as many as a night allows.
 settings.register_profile("default", max_examples=40, deadline=None, print_blob=True)

@@ -85,8 +85,9 @@ def secured() -> Iterator[str]:
 
 @pytest.mark.kafka
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_wrong_password_is_said_at_once(secured: str, client: str) -> None:
+def test_a_wrong_password_is_said_at_once(secured: str, client: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not after the patience, which is longer than this test may take: trying again does not help."""
+    monkeypatch.setattr(admin, "BLOCKING_SECONDS", 1.0)
     given = {
         "bootstrap.servers": secured,
         "security.protocol": "sasl_plaintext",

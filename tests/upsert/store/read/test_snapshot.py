@@ -113,7 +113,7 @@ def test_scan_with_a_filter_shows_only_rows_that_pass_whichever_files_are_skippe
             )
 
 
-@given(keyed_tables(), st.sampled_from([1, 500, 10**6]), st.sampled_from([1, 200, 10**6]))
+@given(keyed_tables(), st.sampled_from([50, 500, 10**6]), st.sampled_from([1, 200, 10**6]))
 def test_splits_and_pieces_together_are_a_scan(case, task_bytes, piece_bytes):
     layout, steps = case
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
