@@ -140,6 +140,8 @@ class QueryDialect(Spark):
     class Parser(SparkParser):
         """Spark's queries; a version keeps its position in the text, as do the changes of a table."""
 
+        COLON_IS_VARIANT_EXTRACT = True
+
         FUNCTION_PARSERS = {  # noqa: RUF012
             **SparkParser.FUNCTION_PARSERS,
             "TABLE_CHANGES": lambda self: self._parse_table_changes(),
@@ -178,10 +180,35 @@ class QueryDialect(Spark):
             return found
 
 
+_CONTINUED: Final = re.compile(r"--[^\n]*(?:\r(?!\n)|\\\n)")
+"""What may be a comment that ends elsewhere to Spark than to sqlglot, to which each ends with its line."""
+
+_QUOTED: Final = re.compile(
+    r"""
+    \br(?:'[^']*'|"[^"]*") | '(?:[^'\\]|\\.)*' | "(?:[^"\\]|\\.)*" | `[^`]*` | /\*.*?\*/
+    | (?P<comment>--(?:\\\n|[^\r\n])*)
+    """,
+    re.DOTALL | re.IGNORECASE | re.VERBOSE,
+)
+
+
+def _comments_white(text: str) -> str:
+    r"""A text of the same places for sqlglot, white where one of Spark's comments goes on in the next line.
+
+    Behind a backslash it does; and it ends at a carriage return.
+
+    >>> _comments_white("a -- b \\\nc\nd '-- \\\n'")
+    "a           \nd '-- \\\n'"
+    """
+    if _CONTINUED.search(text) is None:
+        return text
+    return _QUOTED.sub(lambda one: " " * len(one[0]) if one["comment"] else one[0], text)
+
+
 def tokens_of(text: str, subject: str) -> list[Token]:
     """The words of a text."""
     try:
-        return CatalogDialect().tokenize(text)
+        return CatalogDialect().tokenize(_comments_white(text))
     except TokenError as cause:
         raise SchemaError(
             f"{subject}: the text has an open quote or comment: {_opened(text, cause)}"
@@ -229,7 +256,9 @@ def expression_tree(text: str, subject: str) -> exp.Expr:
 def _parsed(text: str, subject: str, revision: Revision, *, is_query: bool) -> exp.Expr:
     dialect = QueryDialect()
     try:
-        trees = dialect.parser(error_level=ErrorLevel.IMMEDIATE).parse(dialect.tokenize(text), text)
+        trees = dialect.parser(error_level=ErrorLevel.IMMEDIATE).parse(
+            dialect.tokenize(_comments_white(text)), text
+        )
     except ParseError as cause:
         raise SchemaError(f"{subject}: {_described(cause, revision)}") from None
     except TokenError as cause:

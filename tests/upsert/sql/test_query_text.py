@@ -240,6 +240,20 @@ def test_columns_that_a_query_may_need_of_a_table(text: str, columns: list[set[s
 @pytest.mark.parametrize(
     "text",
     [
+        "SELECT id FROM t WHERE id = 1 -- note \\\n AND n = 2",
+        "SELECT id FROM t WHERE id = 1 -- note \r AND n = 2 -- \\\n AND n = 3",
+        "SELECT `-- \\\n a`, '-- \\\n' FROM /* -- \\\n */ t WHERE id = 1",
+    ],
+)
+def test_a_comment_ends_where_spark_s_does(text: str) -> None:
+    (reference,) = QueryText.of(text).references
+    found = [(one.column, one.values[0].name) for one in reference.where]
+    assert found == [("id", "1"), *([("n", "2")] if "\r" in text else [])]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
         "SELECT identifier('a') FROM t WHERE b = 1",
         "SELECT a FROM t WHERE identifier(:c) > 2 AND b = 1",
         "SELECT * FROM t PIVOT (sum(a) FOR b IN (1, 2)) WHERE b = 1",

@@ -169,6 +169,10 @@ def two_tables(spark: SparkSession, catalog: Catalog) -> Iterator[Catalog]:
         "SELECT id, date_trunc(session_user, TIMESTAMP '2026-01-02 03:04:05') AS at FROM p",
         "SELECT id FROM q WHERE EXISTS (SELECT 1 FROM p WHERE identifier('val') = n * 10)",
         "SELECT identifier('p.k') AS id FROM p WHERE identifier('id') = 1",
+        # a comment goes on behind a backslash
+        "SELECT id FROM p WHERE k = 1 -- \\\n AND val = 0",
+        # a path into a VARIANT
+        """SELECT parse_json('{"a": [{"b c": 7}]}'):a[0].`b c`::INT + id AS n FROM p""",
         # all columns are compared, grouped by or renamed
         "SELECT val FROM (p NATURAL JOIN q)",
         "SELECT `0` FROM p JOIN (SELECT 1 AS one) PIVOT (sum(val) FOR k IN (0, 1))",
