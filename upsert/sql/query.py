@@ -8,10 +8,10 @@ and names columns by, what was written, and says of an error where in it that li
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from sqlglot import exp
 from sqlglot.tokenizer_core import Token, TokenType
 
 from upsert.errors import SchemaError
+from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.sql.dialect import (
     END,
     START,
@@ -163,26 +164,47 @@ class QueryText:
         """Refuse what only a batch can answer, with a ``SchemaError``: sessions of a table."""
         check_no_sessions_of_a_table(self._white, self.subject)
 
-    def over(self, views: Sequence[str | None], names: Sequence[str] | None = None) -> Revision:
+    def over(
+        self,
+        views: Sequence[str | None],
+        names: Sequence[str] | None = None,
+        columns: Callable[[str], Iterable[str]] = lambda _: (),
+    ) -> Revision:
         """The query with other names for its tables, each under its old one as an alias; None leaves it.
 
         All around it is white, so its lines and columns are those of the statement. ``names`` are the full
         ones of the tables, with databases and catalogs, that may stand before a column; None: as written.
+        ``columns`` gives those of a view, which is asked where it matters: ``shop.t.x`` may be a field of a
+        column ``shop``, and ``AS x(a, b)`` does not count a kind of change.
 
         >>> query = QueryText.of("SELECT a.t.id, b.T.id FROM a.t JOIN b.t")
         >>> query.over(["v1", "v2"]).text
         'SELECT `a.t`.id, `b.t`.id FROM `v1` AS `a.t` JOIN `v2` AS `b.t`'
         """
         names = names or [reference.name for reference in self.references]
+        found = zip(self._tables, views, names, strict=True)
+        given = [(table, view, name) for table, view, name in found if view is not None]
         tables = [
-            _Named(table, name, self._shares_its_name(table))
-            for table, view, name in zip(self._tables, views, names, strict=True)
-            if view is not None and not table.alias
+            _Named(table, name, self._shares_its_name(table), view)
+            for table, view, name in given
+            if not table.alias
         ]
         aliases = {id(one.table): quoted(one.alias) for one in tables}
-        pairs = [(table, view) for table, view in zip(self._tables, views, strict=True) if view is not None]
-        edits = [edit for pair in pairs for edit in self._edits(*pair, aliases.get(id(pair[0])))]
-        return self.worded.edited([*edits, *_columns_by_alias(self.tree, tables)])
+        edits = [
+            edit for table, view, _ in given for edit in self._edits(table, view, aliases.get(id(table)))
+        ]
+        edits += [edit for table, view, _ in given for edit in _with_kind(table, view, columns)]
+
+        @cache
+        def known(view: str) -> frozenset[str]:
+            return frozenset(map(str.lower, columns(view)))
+
+        def is_field(parts: Sequence[str], of: _Named, name: str) -> bool:
+            """Whether the first part is a column, and the table has none by the name."""
+            is_column = name == "*" or name in known(of.view)
+            return not is_column and any(parts[0] in known(view) for _, view, _ in given)
+
+        return self.worded.edited([*edits, *_columns_by_alias(self.tree, tables, is_field)])
 
     def _shares_its_name(self, table: exp.Table) -> bool:
         """Whether something else in the query is called as a table is: one of another database, an alias."""
@@ -430,11 +452,18 @@ def _ancestors(node: exp.Expr) -> Iterator[exp.Expr]:
 
 @dataclass(frozen=True)
 class _Named:
-    """A table without an alias, its full name, and whether something else is called so without databases."""
+    """A table without an alias.
+
+    Attributes:
+        name: the full one.
+        is_shared: whether something else is called so without databases.
+        view: what Spark reads for it.
+    """
 
     table: exp.Table
     name: str
     is_shared: bool
+    view: str
 
     @property
     def alias(self) -> str:
@@ -450,8 +479,18 @@ _MOST_PARTS: Final = 3
 """A catalog, a database and a table."""
 
 
-def _columns_by_alias(tree: exp.Expr, tables: Sequence[_Named]) -> Iterator[Edit]:
-    """Columns written ``db.t.c``, and ``t.c`` of a table whose alias is not ``t``."""
+def _with_kind(table: exp.Table, view: str, columns: Callable[[str], Iterable[str]]) -> Iterator[Edit]:
+    """The kind of change, which is the last column of a stream, under its name in a list of all columns."""
+    alias = table.args.get("alias")
+    if alias is not None and alias.columns and ROW_KIND_COLUMN in columns(view):
+        end = alias.columns[-1].meta[END] + 1
+        yield Edit(end, end, f", {ROW_KIND_COLUMN}")
+
+
+def _columns_by_alias(
+    tree: exp.Expr, tables: Sequence[_Named], is_field: Callable[[Sequence[str], _Named, str], bool]
+) -> Iterator[Edit]:
+    """Columns written ``db.t.c``, and ``t.c`` of a table whose alias is not ``t``; not fields of columns."""
     for column in tree.find_all(exp.Column) if tables else ():
         names = [part.name.lower() for part in column.parts]
         for length in range(min(_MOST_PARTS, len(names) - 1), 0, -1):
@@ -459,6 +498,8 @@ def _columns_by_alias(tree: exp.Expr, tables: Sequence[_Named]) -> Iterator[Edit
             if length == 1:
                 found = _nearest(column, [one for one in found if one.is_shared])
             if len({one.alias for one in found}) != 1:
+                continue
+            if is_field(names, found[0], names[length]):
                 continue
             start, last = column.parts[0].meta[START], column.parts[length - 1].meta
             if found[0].is_shared:

@@ -185,8 +185,9 @@ class _Reading:
                 scan = Scan(self._pinned(reference), self.is_streaming, query.subject, seen)
                 tables[name] = partial(self._rows_of, scan)
             names.append(name if name in tables else None)
-        text = query.over(names, [*map(self._full_name, references)])
         frames = {name: scan() for name, scan in tables.items()}
+        full = [*map(self._full_name, references)]
+        text = query.over(names, full, lambda name: frames[name].columns)
         by_text = bool(frames) and (self.is_streaming or any(map(self._looks_up, references)))
         planned = context.planned_text if by_text and is_connect(spark) else None
         if planned is not None:

@@ -77,6 +77,36 @@ def test_a_column_with_its_database_is_the_one_that_spark_takes(
     assert rows(two_databases, spark, query) == wanted
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT d2.t.zz, d2.t.id FROM d2.t",
+        "SELECT id FROM d2.t WHERE d2.t.zz = 4",
+        "SELECT d2.t.d2.t.zz, d2.t.t.id FROM d2.t",
+        "SELECT d2.t.* FROM d2.t",
+        "SELECT d2.t.zz FROM d2.u",
+    ],
+)
+def test_a_name_with_dots_may_be_a_field_of_a_column_that_is_called_as_the_database(
+    spark: SparkSession, catalog: Catalog, tmp_path: Path, query: str
+) -> None:
+    columns = "id INT, d2 STRUCT<t: STRUCT<zz: INT>>, t STRUCT<id: INT>"
+    catalog.sql("CREATE DATABASE d2")
+    spark.sql(f"CREATE DATABASE d2 LOCATION '{tmp_path}/d2'")
+    try:
+        for name in ("d2.t", "d2.u"):
+            catalog.sql(f"CREATE TABLE {name} ({columns}, PRIMARY KEY (id) NOT ENFORCED)")
+            spark.sql(f"CREATE TABLE {name} ({columns}) USING parquet")
+            fields = "named_struct('t', named_struct('zz', 4)), named_struct('id', 7)"
+            spark.sql(f"INSERT INTO {name} VALUES (1, {fields}), (2, NULL, NULL)")
+            catalog.sql(f"INSERT INTO {name} VALUES (1, {fields}), (2, NULL, NULL)", spark)
+        wanted = sorted(map(tuple, spark.sql(query).collect()), key=repr)
+        assert wanted
+        assert rows(catalog, spark, query) == wanted
+    finally:
+        spark.sql("DROP DATABASE d2 CASCADE")
+
+
 def test_a_column_that_may_be_of_either_table_is_refused(spark: SparkSession, two_databases: Catalog) -> None:
     for column in ("v", "t.v"):
         query = f"SELECT {column} FROM default.t JOIN d2.t ON default.t.id = d2.t.id"
@@ -232,10 +262,16 @@ def test_a_clause_for_one_row_takes_its_fields_and_the_parameters_of_lambdas(
     assert rows(catalog, spark, "SELECT id, x, xs FROM t") == [(1, 11, [1]), (2, 100, [2]), (3, 30, [4])]
 
 
-def test_a_stream_goes_through_the_steps_of_a_pipe(spark: SparkSession, two_tables: Catalog) -> None:
-    query = (
-        "FROM p |> WHERE id > 1 |> AS o |> JOIN q USING (id) |> WHERE o.k = 1 |> SELECT id AS val, n AS id"
-    )
+@pytest.mark.parametrize(
+    "query",
+    [
+        "FROM p |> WHERE id > 1 |> AS o |> JOIN q USING (id) |> WHERE o.k = 1 |> SELECT id AS val, n AS id",
+        "SELECT c, n FROM q AS x(id, c, n) WHERE id > 1",
+        "SELECT x.k, y.c FROM q AS x JOIN q y(a, b, c) ON x.id = y.c WHERE y.c > 0",
+    ],
+)
+def test_a_stream_has_the_names_of_a_batch(spark: SparkSession, two_tables: Catalog, query: str) -> None:
+    """In the steps of a pipe, and in a list of all columns, where its kind of change does not count."""
     wanted = sorted(map(tuple, spark.sql(query).collect()))
     assert wanted
     two_tables.sql("SET 'execution.runtime-mode' = 'streaming'")
