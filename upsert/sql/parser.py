@@ -155,9 +155,9 @@ def _update(cursor: Cursor) -> s.Update:
             defaults.add(columns[-1])
             edits.append(Edit(begins, cursor.reached, "NULL"))
         expression_tree(blanked(cursor.text, begins, cursor.reached), cursor.subject)
-        alias = s.NEW_VALUE.format(len(columns) - 1)
+        value = s.NEW_VALUE.format(len(columns) - 1)
         source = "" if cursor.ahead(",") else f" FROM {table} "
-        edits.append(Edit(cursor.reached, cursor.reached, f" AS `{alias}`{source}"))
+        edits.append(Edit(cursor.reached, cursor.reached, f" AS `{value}`{source}"))
         if not cursor.skip(","):
             break
     if cursor.ahead("FROM"):

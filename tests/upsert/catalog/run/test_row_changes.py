@@ -36,7 +36,7 @@ class TestParser:
                 "SELECT *,  (1, 2) AS `:new_value_0` FROM `v0` AS `t`",
             ),
             (
-                "UPDATE db.t AS o SET o.a = o.b IS DISTINCT FROM 1, b = 2 WHERE o.b > 0",
+                "UPDATE db.t AS o SET o.a = o.b IS DISTINCT FROM 1, o.b = 2 WHERE o.b > 0",
                 ("a", "b"),
                 (
                     "SELECT *,  o.b IS DISTINCT FROM 1 AS `:new_value_0`,  2 AS `:new_value_1` "
