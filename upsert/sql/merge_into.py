@@ -186,7 +186,6 @@ class _Merge:
             start, before = cursor.offset, ""
             if not cursor.skip(","):
                 break
-        self._check_once(columns)
         given = tuple(columns), tuple(values), self._defaulted(columns)
         return s.MergeClause(rows, s.MergeAction.UPDATE, *given)
 
@@ -196,7 +195,6 @@ class _Merge:
             self._edits.append(Edit(start, cursor.reached, before))
             return s.MergeClause(rows, s.MergeAction.INSERT)
         columns = names(cursor)
-        self._check_once(columns)
         cursor.expect("VALUES")
         values = list[str | None]()
         cursor.expect("(")
@@ -255,10 +253,6 @@ class _Merge:
         if len(parts) > 1 and not self._is_target(".".join(parts[:-1]).lower()):
             raise refusal
         return parts[-1]
-
-    def _check_once(self, columns: list[str] | tuple[str, ...]) -> None:
-        if repeated := next((column for column in columns if columns.count(column) > 1), None):
-            raise SchemaError(f"{self._cursor.subject}: column {repeated!r} gets two values; give one")
 
     def _before(self, word: str) -> Callable[[], bool]:
         """What is asked at each word outside of brackets: whether ``word`` is next, and not one of CASE."""

@@ -165,8 +165,6 @@ def _update(cursor: Cursor) -> s.Update:
     if not cursor.at_end:
         cursor.expect("WHERE")
         cursor.raw("a condition", lambda: False)
-    if repeated := next((column for column in columns if columns.count(column) > 1), None):
-        raise SchemaError(f"{cursor.subject}: column {repeated!r} gets two values; give one")
     return s.Update(name, tuple(columns), _query_of_rows(cursor, edits, named), hints, frozenset(defaults))
 
 

@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from upsert import types
+from upsert.catalog.run.scans import is_case_sensitive
 from upsert.errors import CorruptTableError, SchemaError
-from upsert.schema import Column
+from upsert.schema import Column, TableSchema
 from upsert.spark.columns import stored_text
 from upsert.sql.flink_words import spark_expression
+from upsert.sql.show_create import declared_names
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+def own_names(names: Iterable[str], schema: TableSchema, spark: SparkSession | None) -> tuple[str, ...]:
+    """The columns of a table that a statement names, as they are declared; what is none stays as it is.
+
+    Case counts in a session that tells names apart by it, and between columns that differ in nothing else.
+
+    >>> import pyarrow as pa
+    >>> own_names(["ID", "nix"], TableSchema.of({"id": pa.int32(), "v": pa.string()}), None)
+    ('id', 'nix')
+    """
+    declared = declared_names(schema)
+    if spark is not None and is_case_sensitive(spark):
+        return tuple(names)
+    alike: dict[str, list[str]] = {}
+    for name in declared:
+        alike.setdefault(name.lower(), []).append(name)
+    found = ((name, alike.get(name.lower(), [])) for name in names)
+    return tuple(own[0] if len(own) == 1 else name for name, own in found)
 
 
 def spark_type(column: Column) -> Any:

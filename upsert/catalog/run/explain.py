@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 from upsert.catalog.results import PlanText, Rows
 from upsert.catalog.run import merge
 from upsert.catalog.run.definitions import managed
-from upsert.catalog.run.insert import Target, by_position
+from upsert.catalog.run.insert import Target, by_position, with_own_names
 from upsert.catalog.run.jobs import needed
 from upsert.catalog.run.queries import frame
 from upsert.catalog.run.scans import as_read_by, columns_for, zone
@@ -94,7 +94,7 @@ def _planned(context: Context, session: SparkSession, statement: _Explained) -> 
         case s.Select():
             return frame(context, session, statement.query, is_streaming=is_streaming), None
         case s.Insert():
-            statement = by_position(context, statement, session)
+            statement = with_own_names(context, by_position(context, statement, session), session)
             target = Target.of(context, statement)
             df = target.fitted(frame(context, session, target.query(statement), is_streaming=is_streaming))
             return df, target.sink if is_streaming else None

@@ -23,6 +23,7 @@ from upsert.catalog.run.assignments import (
     default_text,
     has_ansi_casts,
     no_value,
+    own_names,
     spark_type,
 )
 from upsert.catalog.run.definitions import changeable, refuse_view
@@ -74,6 +75,7 @@ def insert(context: Context, statement: s.Insert, spark: SparkSession | None) ->
         )
     if statement.by_name:
         statement = by_position(context, statement, needed(spark, what, context.options.forwarded()))
+    statement = with_own_names(context, statement, active(spark))
     if not is_streaming and _merges_schema(statement):
         statement = _with_new_columns(context, statement, spark)
     target = Target.of(context, statement)
@@ -108,8 +110,20 @@ def by_position(context: Context, statement: s.Insert, session: SparkSession) ->
         return statement
     df = frame(context, session, statement.query, is_streaming=context.options.is_streaming)
     given = [name for name in df.columns if not (df.isStreaming and name == ROW_KIND_COLUMN)]
-    own = {column.name.lower(): column.name for column in context.schema(statement.name).columns}
-    return replace(statement, columns=tuple(own.get(name.lower(), name) for name in given), by_name=False)
+    return replace(statement, columns=tuple(given), by_name=False)
+
+
+def with_own_names(context: Context, statement: s.Insert, session: SparkSession | None) -> s.Insert:
+    """The statement, with the names of columns as the table has them."""
+    given = (tuple(statement.partition), statement.dynamic, statement.columns or ())
+    if not any(given):
+        return statement
+    schema = context.schema(statement.name)
+    fixed, dynamic, columns = (own_names(names, schema, session) for names in given)
+    if repeated := _repeated((*fixed, *dynamic)):
+        raise SchemaError(f"{_what(statement)}: PARTITION names column {repeated!r} twice")
+    values = dict(zip(fixed, statement.partition.values(), strict=True))
+    return replace(statement, columns=columns or None, partition=values, dynamic=dynamic)
 
 
 def _merges_schema(statement: s.Insert) -> bool:
@@ -398,8 +412,12 @@ def _check_writable(
         else:
             raise SchemaError(f"{what}: unknown column {name!r}; columns are {', '.join(writable)}")
         raise SchemaError(f"{what}: column {name!r} is {why}; leave it out")
-    if repeated := next((name for name, times in Counter(chosen).items() if times > 1), None):
+    if repeated := _repeated(chosen):
         raise SchemaError(f"{what}: column {repeated!r} is named twice")
+
+
+def _repeated(names: Sequence[str]) -> str | None:
+    return next((name for name, times in Counter(names).items() if times > 1), None)
 
 
 def _marks_of_keys(schema: dict[str, Any], new_names: Mapping[str, str]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from pyspark.errors import PySparkException
@@ -19,14 +19,15 @@ from pyspark.sql.types import DataType, StructField, StructType
 
 from upsert import types
 from upsert.catalog.results import Done, Result
-from upsert.catalog.run.assignments import assigned, default_of, has_ansi_casts
+from upsert.catalog.run.assignments import assigned, default_of, has_ansi_casts, own_names
 from upsert.catalog.run.definitions import changeable
 from upsert.catalog.run.jobs import needed
 from upsert.catalog.run.queries import frame
-from upsert.catalog.run.row_changes import check_engine, check_stored, committed, tracked
+from upsert.catalog.run.row_changes import check_engine, check_once, check_stored, committed, tracked
 from upsert.errors import ChangelogError, ConfigurationError, SchemaError
 from upsert.managed import frames
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
+from upsert.schema import TableSchema
 from upsert.spark.columns import stored_text
 from upsert.sql import statements as s
 from upsert.types import quoted
@@ -63,8 +64,10 @@ def merge(context: Context, statement: s.Merge, spark: SparkSession | None) -> R
     """
     subject = f"MERGE INTO {statement.name}"
     is_tracked = tracked(statement.options, subject)
-    found = _Changes(_target(context, statement, subject), statement, subject)
+    table = _target(context, statement, subject)
     session = needed(spark, subject, context.options.forwarded())
+    statement = _resolved(statement, table.schema, session)
+    found = _Changes(table, statement, subject)
     counted = Observation()
 
     def changed(rows: DataFrame, snapshot: int) -> DataFrame:
@@ -91,6 +94,7 @@ def planned(context: Context, statement: s.Merge, spark: SparkSession) -> DataFr
     """What a MERGE would write, for ``EXPLAIN``."""
     subject = f"MERGE INTO {statement.name}"
     table = _target(context, statement, subject)
+    statement = _resolved(statement, table.schema, spark)
     rows = frame(context, spark, statement.rows, is_streaming=False)
     return _Changes(table, statement, subject).rows(rows, table.snapshot().id).drop(*_COUNTS.values())
 
@@ -104,6 +108,19 @@ def _target(context: Context, statement: s.Merge, subject: str) -> Table:
             "without one; create it with a key, or use UPDATE, DELETE and INSERT"
         )
     return table
+
+
+def _resolved(statement: s.Merge, schema: TableSchema, spark: SparkSession) -> s.Merge:
+    """The statement with columns as the target has them."""
+
+    def own(clause: s.MergeClause) -> s.MergeClause:
+        if clause.columns is None:
+            return clause
+        columns = own_names(clause.columns, schema, spark)
+        check_once(columns, f"MERGE INTO {statement.name}")
+        return replace(clause, columns=columns, defaults=frozenset(own_names(clause.defaults, schema, spark)))
+
+    return replace(statement, clauses=tuple(map(own, statement.clauses)))
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,14 @@ Rows that Spark finds are read at one snapshot, and committed if no other writer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.errors import PySparkException
 
 from upsert.catalog.results import Done, Result
-from upsert.catalog.run.assignments import assigned, default_of, has_ansi_casts
+from upsert.catalog.run.assignments import assigned, default_of, has_ansi_casts, own_names
 from upsert.catalog.run.definitions import changeable, fitting_partitions
 from upsert.catalog.run.jobs import SparkNeededError, active, needed
 from upsert.catalog.run.queries import frame
@@ -99,7 +100,12 @@ def update(context: Context, statement: s.Update, spark: SparkSession | None) ->
     table = changeable(context, statement.name, "UPDATE")
     check_engine(table, subject)
     schema = table.schema
-    for name in statement.columns:
+    columns = own_names(statement.columns, schema, session)
+    check_once(columns, subject)
+    statement = replace(
+        statement, columns=columns, defaults=frozenset(own_names(statement.defaults, schema, session))
+    )
+    for name in columns:
         if name in schema.primary_key:
             raise SchemaError(
                 f"{subject}: column {name!r} is one of the PRIMARY KEY, by which the row is found; delete "
@@ -115,6 +121,12 @@ def update(context: Context, statement: s.Update, spark: SparkSession | None) ->
 
     snapshot = committed(context, session, statement.name, statement.rows, changed, is_tracked)
     return Done(subject, f"updated, snapshot {snapshot}")
+
+
+def check_once(columns: Sequence[str], subject: str) -> None:
+    """Refuse a column that gets two values."""
+    if repeated := next((name for name in columns if columns.count(name) > 1), None):
+        raise SchemaError(f"{subject}: column {repeated!r} gets two values; give one")
 
 
 def check_stored(schema: TableSchema, name: str, subject: str) -> None:

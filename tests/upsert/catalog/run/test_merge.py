@@ -122,7 +122,6 @@ class TestParser:
                 "MERGE INTO t USING s ON a WHEN MATCHED THEN UPDATE SET s.n = 1",
                 "of a column of 't', found 's'",
             ),
-            ("MERGE INTO t USING s ON a WHEN MATCHED THEN UPDATE SET n = 1, n = 2", "'n' gets two values"),
             ("MERGE INTO t USING s ON a WHEN MATCHED THEN UPDATE SET n = ", "expected an expression"),
             (
                 "MERGE INTO t USING s ON a WHEN NOT MATCHED THEN INSERT (a, b) VALUES (1)",
@@ -361,6 +360,8 @@ class TestMerge:
             ("WHEN MATCHED THEN UPDATE SET *", SchemaError, "column 'id' is one of the PRIMARY KEY"),
             ("WHEN MATCHED THEN UPDATE SET twice = 1", SchemaError, "column 'twice' is computed"),
             ("WHEN MATCHED THEN UPDATE SET nix = 1", SchemaError, "unknown column 'nix'"),
+            ("WHEN MATCHED THEN UPDATE SET n = 1, N = 2", SchemaError, "column 'n' gets two values"),
+            ("WHEN NOT MATCHED THEN INSERT (n, N) VALUES (1, 2)", SchemaError, "column 'n' gets two values"),
             ("WHEN MATCHED THEN UPDATE SET n = 'x'", SchemaError, "column 'n' must be BIGINT, got STRING"),
             ("WHEN MATCHED THEN\nUPDATE SET n = nix + 1", SchemaError, "at line 2, column 16"),
             ("WHEN MATCHED THEN UPDATE SET n = id", SchemaError, "`id` is ambiguous"),

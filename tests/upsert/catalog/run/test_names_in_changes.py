@@ -1,0 +1,93 @@
+"""Names in statements that change rows: columns in any case.
+
+Spark's own tables are the oracle.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from upsert.catalog.catalog import Catalog
+from upsert.catalog.results import Frame, PlanText
+from upsert.errors import SchemaError
+from upsert.spark.settings import copy_of
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    return Catalog(tmp_path / "warehouse")
+
+
+def rows(catalog: Catalog, spark: SparkSession, query: str) -> list[tuple[Any, ...]]:
+    found = catalog.sql(query, spark)
+    assert isinstance(found, Frame)
+    return sorted((tuple(row.values()) for row in found.rows.to_pylist()), key=repr)
+
+
+@pytest.fixture
+def theirs(spark: SparkSession, tmp_path: Path) -> Iterator[None]:
+    """Spark's own table ``theirs`` of the columns of ``t``."""
+    spark.sql(
+        f"CREATE TABLE theirs (id INT, v STRING, n INT DEFAULT 7, Day STRING) USING parquet "
+        f"PARTITIONED BY (Day) LOCATION '{tmp_path}/theirs'"
+    )
+    yield
+    spark.sql("DROP TABLE theirs")
+
+
+INSERTS = (
+    "INTO {} (ID, V, DAY) VALUES (1, 'a', 'mon')",
+    "INTO {} (`Id`, N, day, V) SELECT 2, 9, 'tue', 'b'",
+    "INTO {} PARTITION (DAY = 'wed') (V, Id) VALUES ('c', 3)",
+    "OVERWRITE {} PARTITION (day = 'wed') (V, Id) VALUES ('d', 4)",
+    "INTO {} BY NAME SELECT 'e' AS V, 'thu' AS DAY, 5 AS Id",
+)
+
+
+def test_insert_names_columns_in_any_case(spark: SparkSession, catalog: Catalog, theirs: None) -> None:
+    catalog.sql(
+        "CREATE TABLE t (id INT, v STRING, n INT DEFAULT 7, Day STRING, "
+        "PRIMARY KEY (id, Day) NOT ENFORCED) PARTITIONED BY (Day)"
+    )
+    for insert in INSERTS:
+        catalog.sql(f"INSERT {insert.format('t')}", spark)
+        spark.sql(f"INSERT {insert.format('theirs')}")
+    wanted = sorted(map(tuple, spark.sql("SELECT id, v, n, Day FROM theirs").collect()))
+    assert len(wanted) == 4
+    assert rows(catalog, spark, "SELECT id, v, n, Day FROM t") == wanted
+    assert isinstance(catalog.sql("EXPLAIN INSERT INTO t (ID, DAY) VALUES (1, 'mon')", spark), PlanText)
+    with pytest.raises(SchemaError, match="PARTITION names column 'Day' twice"):
+        catalog.sql("INSERT INTO t PARTITION (day = 'a', DAY) SELECT 1, 'v', 2", spark)
+
+
+def test_update_and_merge_name_columns_in_any_case(spark: SparkSession, catalog: Catalog) -> None:
+    catalog.sql("CREATE TABLE t (id INT, v STRING, n INT DEFAULT 7, PRIMARY KEY (id) NOT ENFORCED)")
+    catalog.sql("INSERT INTO t VALUES (1, 'a', 1), (2, 'b', 2), (4, 'd', 4)", spark)
+    catalog.sql("UPDATE t AS x SET x.V = upper(V), X.N = DEFAULT WHERE ID = 1", spark)
+    catalog.sql(
+        "MERGE INTO t USING (SELECT 2 AS id, 'B' AS v UNION ALL SELECT 3, 'C') AS s ON t.ID = s.Id "
+        "WHEN MATCHED THEN UPDATE SET V = s.v, T.ID = s.id, N = DEFAULT "
+        "WHEN NOT MATCHED THEN INSERT (V, Id, N) VALUES (V, ID, DEFAULT) "
+        "WHEN NOT MATCHED BY SOURCE AND ID = 4 THEN UPDATE SET N = n * 10",
+        spark,
+    )
+    assert rows(catalog, spark, "SELECT * FROM t") == [(1, "A", 7), (2, "B", 7), (3, "C", 7), (4, "d", 40)]
+
+
+def test_columns_that_case_alone_tells_apart_are_told_apart(spark: SparkSession, catalog: Catalog) -> None:
+    session = copy_of(spark, {"spark.sql.caseSensitive": "true"})
+    catalog.sql("CREATE TABLE t (id INT, v STRING, PRIMARY KEY (id) NOT ENFORCED)")
+    catalog.sql("INSERT INTO t VALUES (1, 'a')", session)
+    for statement in (
+        "INSERT INTO t (ID, v) VALUES (1, 'b')",
+        "UPDATE t SET V = 'b'",
+        "MERGE INTO t USING (SELECT 1 AS id) AS s ON t.id = s.id WHEN MATCHED THEN UPDATE SET V = 'b'",
+    ):
+        with pytest.raises(SchemaError, match=r"unknown column '(ID|V)'"):
+            catalog.sql(statement, session)
+    assert rows(catalog, session, "SELECT * FROM t") == [(1, "a")]
