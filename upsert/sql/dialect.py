@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
@@ -109,6 +109,9 @@ START: Final = "start"
 END: Final = "end"
 """Keys of a node's ``meta``: offsets in the text, the end exclusive for nodes that this dialect makes."""
 
+WORD: Final = "word"
+"""Key of the ``meta`` of a function without brackets, such as ``current_date``: a column may be called so."""
+
 
 class CatalogDialect(Spark):
     """Spark SQL as the catalog reads it.
@@ -138,7 +141,7 @@ class QueryDialect(Spark):
         VAR_SINGLE_TOKENS: ClassVar[set[str]] = {"$"}
 
     class Parser(SparkParser):
-        """Spark's queries; a version keeps its position in the text, as do the changes of a table."""
+        """Spark's queries; a version, the changes of a table and ``current_date`` know their places in it."""
 
         COLON_IS_VARIANT_EXTRACT = True
 
@@ -150,6 +153,13 @@ class QueryDialect(Spark):
             **SparkParser.VERSION_PHRASES,
             ("FOR", "SYSTEM_VERSION"): "VERSION",
         }
+
+        def _parse_function_call(self, *args: Any, **given: Any) -> exp.Expr | None:
+            token = self._curr
+            found: exp.Expr | None = super()._parse_function_call(*args, **given)
+            if found is not None and self._prev is token:
+                found.meta.update({WORD: token.text.lower(), START: token.start, END: token.end + 1})
+            return found
 
         def _parse_version(self) -> exp.Version | None:
             start = self._curr.start if self._curr else 0

@@ -17,26 +17,28 @@ its place. The columns ``:clause_0``, … tell which clause a row is for, at mos
       CASE WHEN `:clause_0` THEN (expression) END AS `:clause_0_0`, …
 
 So an expression is evaluated for the rows of its clause alone. Where a row has no partner, names without a
-table are those of the one row that there is.
+table are those of the one row that there is, which ``with_tables`` writes before them when the columns of the
+tables are known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Final
 
 from sqlglot import exp
 
 from upsert.errors import SchemaError
 from upsert.sql import statements as s
-from upsert.sql.dialect import START, Edit, expression_tree, position
+from upsert.sql.dialect import END, START, WORD, Edit, expression_tree, position
 from upsert.sql.query import QueryText
 from upsert.sql.tokens import Cursor, blanked, names, table_name, without_hints
 from upsert.types import quoted
 
 _CONSTANTS: Final = frozenset(
-    {"current_catalog", "current_database", "current_date", "current_schema", "current_time"}
-    | {"current_timestamp", "current_user", "localtimestamp", "session_user", "user"}
+    {"current_date", "current_path", "current_time", "current_timestamp", "current_user", "localtime"}
+    | {"session_user", "user"}
 )
 """What Spark takes for a function though no parentheses follow."""
 
@@ -59,6 +61,32 @@ def merge_into(cursor: Cursor) -> s.Merge:
     return merge.statement()
 
 
+def with_tables(
+    statement: s.Merge, target: Collection[str], source: Callable[[], Collection[str]]
+) -> s.Merge:
+    """The statement, in which no bare name of a clause for one row can be a column of the other table.
+
+    Args:
+        statement: as it was read.
+        target: the columns of the target, in lower case.
+        source: gives those of the source, which are asked for only where it depends on them.
+    """
+    edits = []
+    for name in statement.names:
+        if name.rows is s.MergeRows.NOT_MATCHED:
+            is_other = name.name in target
+            is_own = is_other and (not name.is_word or name.name in source())
+        else:
+            is_own = name.name in target
+            is_other = is_own or name.is_word or name.name in source()
+        if is_own or (is_other and not name.is_word):
+            edits.append(Edit(name.start, name.start, f"{quoted(name.table)}."))
+        elif is_other:
+            edits.append(Edit(name.end, name.end, "()"))
+    rows = replace(statement.rows, edits=(*edits, *statement.rows.edits))
+    return replace(statement, rows=rows, names=())
+
+
 class _Merge:
     """A statement that is being read, and the edits that make a query of it."""
 
@@ -68,6 +96,7 @@ class _Merge:
         self._clauses: list[s.MergeClause] = []
         self._unconditional: set[s.MergeRows] = set()
         self._defaults: set[int] = set()
+        self._names: list[s.BareName] = []
 
     def read_tables(self) -> None:
         """Read up to the first clause."""
@@ -88,7 +117,7 @@ class _Merge:
         cursor.expect("USING")
         start = cursor.offset
         cursor.raw("a table, or a query in parentheses", lambda: cursor.word(0) in ("ON", "WHEN"))
-        self._source = self._alias(start, cursor.reached)
+        self._source_rows, self._source = self._rows_of_source(start, cursor.reached)
         if self._source.lower() == self._target.lower():
             raise SchemaError(
                 f"{cursor.subject}: target and source must have different names, got {self._source!r} at "
@@ -124,7 +153,7 @@ class _Merge:
             self._edits.append(Edit(start, cursor.reached, f"{head}CASE WHEN {own} THEN coalesce(("))
             begins = cursor.offset
             cursor.raw("a condition", self._before("THEN"))
-            self._qualify(rows, self._tree(begins))
+            self._note_names(rows, self._tree(begins))
             opened, start = "), false) ELSE false END", cursor.offset
         else:
             self._unconditional.add(rows)
@@ -141,7 +170,16 @@ class _Merge:
         text = without_hints(cursor.text, cursor.subject, until=self._hints_end)
         query = QueryText.of(text, cursor.first, cursor.reached, cursor.subject, [*self._edits, using])
         equal = tuple(self._equal.items())
-        return s.Merge(self._name, tuple(self._clauses), query, equal, self._only_equal, self._hints)
+        return s.Merge(
+            self._name,
+            tuple(self._clauses),
+            query,
+            self._source_rows,
+            tuple(self._names),
+            equal,
+            self._only_equal,
+            self._hints,
+        )
 
     def _rows(self) -> s.MergeRows:
         cursor = self._cursor
@@ -233,7 +271,7 @@ class _Merge:
             self._defaults.add(place)
             self._edits.append(Edit(begins, cursor.reached, "NULL"))
             tree = exp.Null()
-        self._qualify(rows, tree)
+        self._note_names(rows, tree)
         self._edits.append(
             Edit(cursor.reached, cursor.reached, f") END AS `{s.CLAUSE_VALUE.format(number, place)}`")
         )
@@ -276,18 +314,19 @@ class _Merge:
         cursor = self._cursor
         return expression_tree(blanked(cursor.text, start, cursor.reached), cursor.subject)
 
-    def _alias(self, start: int, end: int) -> str:
-        """What the source is called."""
+    def _rows_of_source(self, start: int, end: int) -> tuple[QueryText, str]:
+        """The query of the source, and what it is called."""
         cursor = self._cursor
         edit = Edit(start, start, "SELECT * FROM ")
-        tree = QueryText.of(cursor.text, start, end, cursor.subject, [edit]).tree
+        query = QueryText.of(cursor.text, start, end, cursor.subject, [edit])
+        tree = query.tree
         source = tree.args.get("from_")
         if not isinstance(tree, exp.Select) or source is None or tree.args.get("joins"):
             raise SchemaError(
                 f"{cursor.subject}: expected USING a table or a query in parentheses, found "
                 f"{cursor.text[start:end]!r} at {position(cursor.text, start)}"
             )
-        return source.this.alias_or_name or "_merge_source_rows"
+        return query, source.this.alias_or_name or "_merge_source_rows"
 
     def _read_equalities(self, condition: exp.Expr) -> None:
         """What ON says of single columns: of each of the target's the one of the source that it equals."""
@@ -313,31 +352,34 @@ class _Merge:
     def _is_target(self, qualifier: str) -> bool:
         return qualifier in (self._target.lower(), self._written)
 
-    def _qualify(self, rows: s.MergeRows, tree: exp.Expr) -> None:
-        """Where there is one row only, its table goes before the columns that name none."""
+    def _note_names(self, rows: s.MergeRows, tree: exp.Expr) -> None:
+        """Note the names without a table where there is one row only; refuse those of the other row."""
         if rows is s.MergeRows.MATCHED:
             return
         has_source = rows is s.MergeRows.NOT_MATCHED
         table, other = (self._source, self._target) if has_source else (self._target, self._source)
-        for column in tree.find_all(exp.Column):
-            if column.find_ancestor(exp.Query) is not None or isinstance(column.this, exp.Star):
+        for node in tree.find_all(exp.Column, exp.Func):
+            is_name = isinstance(node, exp.Column) or WORD in node.meta
+            if not is_name or node.find_ancestor(exp.Query) is not None or _is_of_lambda(node):
                 continue
-            qualifier, first = _qualifier(column), column.parts[0]
-            at = first.meta[START]
-            if qualifier == table.lower() or _is_of_lambda(column):
+            if not isinstance(node, exp.Column):
+                word, start, end = node.meta[WORD], node.meta[START], node.meta[END]
+                self._names.append(s.BareName(rows, word, start, end, table, word in _CONSTANTS))
                 continue
-            is_other = qualifier == other.lower() or (has_source and self._is_target(qualifier))
-            if is_other:
+            if isinstance(node.this, exp.Star):
+                continue
+            qualifier, first = _qualifier(node), node.parts[0]
+            start, end = first.meta[START], first.meta[END] + 1
+            if qualifier == other.lower() or (has_source and self._is_target(qualifier)):
                 raise SchemaError(
-                    f"{self._cursor.subject}: {rows} has no row of {other!r}, found {column.sql('spark')!r} "
-                    f"at {position(self._cursor.text, at)}; use columns of {table!r}"
+                    f"{self._cursor.subject}: {rows} has no row of {other!r}, found {node.sql('spark')!r} "
+                    f"at {position(self._cursor.text, start)}; use columns of {table!r}"
                 )
-            is_constant = not qualifier and not first.args.get("quoted") and column.name.lower() in _CONSTANTS
-            is_table = table.lower() in qualifier.split(".") or (
-                not has_source and self._is_target(qualifier)
-            )
-            if not is_constant and not is_table:
-                self._edits.append(Edit(at, at, f"{quoted(table)}."))
+            if table.lower() in qualifier.split(".") or (not has_source and self._is_target(qualifier)):
+                continue
+            name, is_alone = first.name.lower(), not qualifier and not first.args.get("quoted")
+            is_word = is_alone and name in _CONSTANTS
+            self._names.append(s.BareName(rows, name, start, end, table, is_word))
 
 
 _APPLIES: Final = {
@@ -348,13 +390,16 @@ _APPLIES: Final = {
 """Whether a row of the join is one of a clause's."""
 
 
-def _is_of_lambda(column: exp.Column) -> bool:
+def _is_of_lambda(node: exp.Expr) -> bool:
     """Whether a name is that of a lambda's parameter, in any case: sqlglot has others as columns."""
-    name, node = column.parts[0].name.lower(), column.parent
-    while node is not None:
-        if isinstance(node, exp.Lambda) and any(name == one.name.lower() for one in node.expressions):
+    first = node.parts[0].name if isinstance(node, exp.Column) else node.meta[WORD]
+    around = node.parent
+    while around is not None:
+        if isinstance(around, exp.Lambda) and any(
+            first.lower() == one.name.lower() for one in around.expressions
+        ):
             return True
-        node = node.parent
+        around = around.parent
     return False
 
 

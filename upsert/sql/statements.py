@@ -480,11 +480,31 @@ class MergeClause:
 
 
 @dataclass(frozen=True)
+class BareName:
+    """A name without a table in a clause of MERGE that has one row: a column, a function or a variable.
+
+    Attributes:
+        name: its first part, in lower case.
+        table: what goes before it if it is a column.
+        is_word: whether it may be a function without brackets, such as ``current_date``.
+    """
+
+    rows: MergeRows
+    name: str
+    start: int
+    end: int
+    table: str
+    is_word: bool
+
+
+@dataclass(frozen=True)
 class Merge:
     """``MERGE INTO t USING s ON condition WHEN …``.
 
     Attributes:
         rows: the query of the rows of target and source, see ``upsert.sql.merge_into``.
+        source: the query of the rows of the source.
+        names: those that mean columns of one of the two tables alone.
         equal: columns of the target with those of the source that ON says they equal, in lower case.
         is_only_equal: whether ON says nothing else.
     """
@@ -492,6 +512,8 @@ class Merge:
     name: str
     clauses: tuple[MergeClause, ...]
     rows: QueryText
+    source: QueryText
+    names: tuple[BareName, ...] = ()
     equal: tuple[tuple[str, str], ...] = ()
     is_only_equal: bool = False
     options: Mapping[str, str] = field(default_factory=dict)

@@ -30,6 +30,8 @@ from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import TableSchema
 from upsert.spark.columns import stored_text
 from upsert.sql import statements as s
+from upsert.sql.merge_into import with_tables
+from upsert.sql.show_create import declared_names
 from upsert.types import quoted
 
 if TYPE_CHECKING:
@@ -66,7 +68,7 @@ def merge(context: Context, statement: s.Merge, spark: SparkSession | None) -> R
     is_tracked = tracked(statement.options, subject)
     table = _target(context, statement, subject)
     session = needed(spark, subject, context.options.forwarded())
-    statement = _resolved(statement, table.schema, session)
+    statement = _resolved(context, session, statement, table.schema)
     found = _Changes(table, statement, subject)
     counted = Observation()
 
@@ -94,7 +96,7 @@ def planned(context: Context, statement: s.Merge, spark: SparkSession) -> DataFr
     """What a MERGE would write, for ``EXPLAIN``."""
     subject = f"MERGE INTO {statement.name}"
     table = _target(context, statement, subject)
-    statement = _resolved(statement, table.schema, spark)
+    statement = _resolved(context, spark, statement, table.schema)
     rows = frame(context, spark, statement.rows, is_streaming=False)
     return _Changes(table, statement, subject).rows(rows, table.snapshot().id).drop(*_COUNTS.values())
 
@@ -110,8 +112,12 @@ def _target(context: Context, statement: s.Merge, subject: str) -> Table:
     return table
 
 
-def _resolved(statement: s.Merge, schema: TableSchema, spark: SparkSession) -> s.Merge:
-    """The statement with columns as the target has them."""
+def _resolved(context: Context, spark: SparkSession, statement: s.Merge, schema: TableSchema) -> s.Merge:
+    """The statement with columns as the tables have them."""
+
+    def source() -> frozenset[str]:
+        query = replace(statement.source, args=statement.rows.args)
+        return frozenset(map(str.lower, frame(context, spark, query, is_streaming=False).columns))
 
     def own(clause: s.MergeClause) -> s.MergeClause:
         if clause.columns is None:
@@ -120,7 +126,8 @@ def _resolved(statement: s.Merge, schema: TableSchema, spark: SparkSession) -> s
         check_once(columns, f"MERGE INTO {statement.name}")
         return replace(clause, columns=columns, defaults=frozenset(own_names(clause.defaults, schema, spark)))
 
-    return replace(statement, clauses=tuple(map(own, statement.clauses)))
+    target = frozenset(map(str.lower, declared_names(schema)))
+    return replace(with_tables(statement, target, source), clauses=tuple(map(own, statement.clauses)))
 
 
 @dataclass(frozen=True)

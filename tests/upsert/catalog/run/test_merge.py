@@ -15,6 +15,7 @@ from upsert.catalog.catalog import Catalog
 from upsert.catalog.run import row_changes
 from upsert.errors import ChangelogError, ConfigurationError, SchemaError
 from upsert.managed import frames
+from upsert.sql.merge_into import with_tables
 from upsert.sql.parser import parse
 from upsert.sql.statements import Merge, MergeAction, MergeClause, MergeRows
 
@@ -40,7 +41,8 @@ class TestParser:
             ("db.t", {}),
             ("u", {"scan.mode": "latest"}),
         ]
-        text = statement.rows.over(["V0", "V1"]).text
+        named = with_tables(statement, {"k", "xs", "y"}, frozenset)
+        text = named.rows.over(["V0", "V1"]).text
         assert " ".join(text.split()) == (
             "FROM (SELECT *, true AS `:in_target` FROM `V0` AS `t`) AS `a` "
             "RIGHT OUTER JOIN (SELECT *, true AS `:in_source` FROM (SELECT * FROM `V1` AS `u` ) b) "
@@ -58,6 +60,25 @@ class TestParser:
             MergeClause(MergeRows.MATCHED, MergeAction.UPDATE, ("v", "n"), ("v", None)),
             MergeClause(MergeRows.NOT_MATCHED, MergeAction.INSERT, ("id", "v"), ("k", None)),
         )
+
+    def test_a_bare_name_is_of_the_one_row_if_the_other_table_has_it_too(self) -> None:
+        """What neither has is Spark's to know: a variable, or nothing."""
+        statement = merge(
+            "MERGE INTO t USING s ON true "
+            "WHEN NOT MATCHED AND a.f = b THEN INSERT (x, y) VALUES (user, current_date) "
+            "WHEN NOT MATCHED BY SOURCE AND a = b THEN UPDATE SET x = c, y = CURRENT_DATE, z = user"
+        )
+        found = with_tables(statement, {"a", "user", "current_date"}, lambda: {"a", "b", "user"})
+        text = " ".join(found.rows.over(["V0", "V1"]).text.split())
+        assert re.findall(r"coalesce\(\( (.*?) \), false|THEN \( ?(\S+)\) END", text) == [
+            ("`s`.a.f = b", ""),
+            ("", "`s`.user"),
+            ("", "current_date()"),
+            ("`t`.a = `t`.b", ""),
+            ("", "c"),
+            ("", "`t`.CURRENT_DATE"),
+            ("", "`t`.user"),
+        ]
 
     @pytest.mark.parametrize(
         ("condition", "equal", "is_only_equal"),

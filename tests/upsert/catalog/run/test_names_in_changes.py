@@ -1,6 +1,6 @@
-"""Names in statements that change rows: columns in any case.
+"""Names in statements that change rows: columns in any case, words that are functions, session variables.
 
-Spark's own tables are the oracle.
+Spark's own tables are the oracle; it has none for MERGE, whose clauses mean what their rows have.
 """
 
 from collections.abc import Iterator
@@ -91,3 +91,71 @@ def test_columns_that_case_alone_tells_apart_are_told_apart(spark: SparkSession,
         with pytest.raises(SchemaError, match=r"unknown column '(ID|V)'"):
             catalog.sql(statement, session)
     assert rows(catalog, session, "SELECT * FROM t") == [(1, "a")]
+
+
+def test_a_word_in_a_clause_for_one_row_is_a_column_only_if_the_row_has_it(
+    spark: SparkSession, catalog: Catalog
+) -> None:
+    """Else it is the function, also where the other table has a column that is called so."""
+    words = {"t": ("current_date", "user"), "s": ("localtime", "user")}
+    for name, key in (("t", 1), ("s", 2)):
+        own = "".join(f", `{word}` STRING" for word in words[name])
+        catalog.sql(
+            f"CREATE TABLE {name} (id INT, a STRING, b STRING, c STRING, d STRING{own}, "
+            "PRIMARY KEY (id) NOT ENFORCED)"
+        )
+        catalog.sql(f"INSERT INTO {name} VALUES ({key}, '', '', '', '', 'own', 'own')", spark)
+    catalog.sql(
+        "MERGE INTO t USING s ON t.id = s.id WHEN NOT MATCHED AND current_date > '2020' AND user = 'own' "
+        "THEN INSERT (id, a, b, c, d) VALUES (id, current_date, user, localtime, current_timestamp) "
+        "WHEN NOT MATCHED BY SOURCE AND CURRENT_DATE = 'own' AND USER = 'own' "
+        "THEN UPDATE SET a = Current_Date, b = User, c = Localtime, d = Current_Timestamp",
+        spark,
+    )
+    found = {row[0]: [value == "own" for value in row[1:]] for row in rows(catalog, spark, "SELECT * FROM t")}
+    assert {key: values[:4] for key, values in found.items()} == {
+        1: [True, True, False, False],
+        2: [False, True, True, False],
+    }
+    assert all(all(row[:5]) for row in rows(catalog, spark, "SELECT * FROM t"))
+
+
+def test_a_session_variable_is_one_in_all_statements(spark: SparkSession, catalog: Catalog) -> None:
+    """A column of the row comes first."""
+    session = copy_of(spark, {})
+    session.sql("DECLARE VARIABLE least INT DEFAULT 2")
+    session.sql("DECLARE VARIABLE v STRING DEFAULT 'variable'")
+    for name in ("t", "s"):
+        catalog.sql(f"CREATE TABLE {name} (id INT, v STRING, PRIMARY KEY (id) NOT ENFORCED)")
+    catalog.sql("INSERT INTO t SELECT least, v", session)
+    catalog.sql("INSERT INTO t VALUES (least + 1, session.v), (least - 1, system.session.v)", session)
+    assert rows(catalog, spark, "SELECT * FROM t") == [(n, "variable") for n in (1, 2, 3)]
+    catalog.sql("UPDATE t SET v = concat(v, least) WHERE id >= least", session)
+    catalog.sql("DELETE FROM t WHERE id = least", session)
+    assert rows(catalog, spark, "SELECT * FROM t") == [(1, "variable"), (3, "variable2")]
+    catalog.sql("INSERT INTO s VALUES (3, 's'), (4, 's'), (5, 's')", session)
+    catalog.sql(
+        "MERGE INTO t USING s ON t.id = s.id AND t.id > least "
+        "WHEN MATCHED AND s.id > least THEN UPDATE SET v = concat(s.v, least) "
+        "WHEN NOT MATCHED AND id > least + 2 THEN INSERT (id, v) VALUES (id, concat(v, least, session.v)) "
+        "WHEN NOT MATCHED THEN INSERT (id, v) VALUES (id + least * 10, system.session.v) "
+        "WHEN NOT MATCHED BY SOURCE AND id < least THEN UPDATE SET v = concat(v, least)",
+        session,
+    )
+    assert rows(catalog, spark, "SELECT * FROM t") == [
+        (1, "variable2"),
+        (24, "variable"),
+        (3, "s2"),
+        (5, "s2variable"),
+    ]
+
+
+def test_a_column_of_the_other_row_is_no_variable(spark: SparkSession, catalog: Catalog) -> None:
+    catalog.sql("CREATE TABLE t (id INT, v STRING, PRIMARY KEY (id) NOT ENFORCED)")
+    catalog.sql("CREATE TABLE s (id INT, w STRING, PRIMARY KEY (id) NOT ENFORCED)")
+    for clause in (
+        "WHEN NOT MATCHED THEN INSERT (id, v) VALUES (id, v)",
+        "WHEN NOT MATCHED BY SOURCE THEN UPDATE SET v = w",
+    ):
+        with pytest.raises(SchemaError, match="is in no table of the query"):
+            catalog.sql(f"MERGE INTO t USING s ON t.id = s.id {clause}", spark)
