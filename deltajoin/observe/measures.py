@@ -82,7 +82,9 @@ METRICS: Final[Mapping[str, Metric]] = {
     "query.state": Metric("1 for the state that a query is in.", (*_QUERY, "state")),
     "query.last_heard.timestamp": Metric("When its driver last lived.", _QUERY, "s"),
     "query.lag.commits": Metric("Commits to an input that were not read.", _INPUT, "{commit}"),
-    "query.lag.rows": Metric("Rows that these have written.", _INPUT, "{row}"),
+    "query.lag.rows": Metric(
+        "Rows that these have written; of a topic, records that its last micro-batch left.", _INPUT, "{row}"
+    ),
     "query.lag": Metric("How long the oldest of these waits.", _INPUT, "s"),
     "query.batches": Metric("Micro-batches that it has done.", _QUERY, "{batch}", is_counter=True),
     "query.input_rows": Metric("Rows that these have read.", _QUERY, "{row}", is_counter=True),
@@ -252,6 +254,8 @@ def _of_query(query: QueryInfo) -> Iterator[_Known]:
     yield "query.last_heard.timestamp", of, record.heard_ms / _MILLISECONDS
     for reads in query.reads:
         yield from _lag("query", (*of, reads.table or reads.uuid), reads)
+    for topic, left in query.topics.items():
+        yield "query.lag.rows", (*of, f"topic {topic}"), left
     yield "query.batches", of, record.totals.batches
     yield "query.input_rows", of, record.totals.rows_in
     yield "query.duration", of, record.totals.duration_ms / _MILLISECONDS

@@ -7,6 +7,7 @@ is needed, and nothing is written. A table that cannot be read does not hide the
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -315,6 +316,9 @@ def _query(
 ) -> QueryInfo:
     inputs = record.batches[-1].inputs if record.batches else ()
     reads = {uuid: at for one in inputs for uuid, at in one.versions.items()}
+    topics = Counter[str]()
+    for one in inputs:
+        topics.update(one.topics or {})
     kept_view = _view_of(record.checkpoint)
     written = [info for info in tables if record.id in info.writers or (kept_view and info.uuid == kept_view)]
     rows_out = {batch.id: batch.rows_out for batch in record.batches if batch.rows_out is not None}
@@ -324,9 +328,10 @@ def _query(
         record,
         record.shown_state(now_ms),
         tuple(_lag(uuid, at, opened, now_ms) for uuid, at in reads.items()),
-        tuple(one.name for one in inputs if not one.versions),
+        tuple(one.name for one in inputs if not one.versions and one.topics is None),
         tuple(info.name for info in written),
         rows_out,
+        topics,
     )
 
 

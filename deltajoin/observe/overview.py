@@ -186,9 +186,10 @@ class QueryInfo:
         record: what its driver has left.
         state: that of the record, or ``silent``: it should run, and its driver was not heard of for a minute.
         reads: where it is in each table that it reads.
-        sources: its other inputs, as Spark describes them.
+        sources: its inputs that are neither tables nor topics, as Spark describes them.
         writes: names of the tables that have commits of it, or the view that it keeps.
         rows_out: rows that each of its micro-batches wrote, as far as that is known.
+        topics: how many records of each topic that it reads its last micro-batch has left there.
     """
 
     record: QueryRecord
@@ -197,6 +198,7 @@ class QueryInfo:
     sources: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     rows_out: Mapping[int, int] = field(default_factory=dict)
+    topics: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -206,12 +208,13 @@ class QueryInfo:
     @property
     def rows_behind(self) -> int | None:
         """Unread rows of all inputs together; None if not known of each."""
-        return _of_all(sum, [lag.rows for lag in self.reads])
+        return _of_all(sum, [*(lag.rows for lag in self.reads), *self.topics.values()])
 
     @property
     def seconds_behind(self) -> float | None:
-        """Of the input that is furthest behind; None if not known of each."""
-        return _of_all(max, [lag.seconds for lag in self.reads])
+        """Of the input that is furthest behind; None if not known, as of a topic with records left."""
+        of_topics = [None if left else 0.0 for left in self.topics.values()]
+        return _of_all(max, [*(lag.seconds for lag in self.reads), *of_topics])
 
 
 def _of_all(put_together: Callable[[list[Number]], Number], found: Sequence[Number | None]) -> Number | None:

@@ -131,13 +131,13 @@ def graph_of(overview: Overview, href: Href, only: QueryInfo | None = None) -> G
         return f"t {name}"
 
     for query in overview.queries if only is None else (only,):
-        if not (query.reads or query.sources or query.writes):
+        if not (query.reads or query.topics or query.sources or query.writes):
             continue
         id = f"q {query.record.id}"
         last = f", {milliseconds(query.record.batches[-1].took_ms)}" if query.record.batches else ""
         note = f"{query.state}{last}"
         boxes[id] = ("query", query.name, note, query.state, href("query", query.record.id))
-        for source in query.sources:
+        for source in (*(f"topic {name}" for name in query.topics), *query.sources):
             boxes.setdefault(f"s {source}", ("source", source, "", "", ""))
             arrows.append((f"s {source}", id))
         arrows += [(table(lag.table), id) for lag in query.reads if lag.table is not None]

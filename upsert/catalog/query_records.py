@@ -69,11 +69,14 @@ class Input(Jsonable):
         rows: how many it gave.
         versions: where the query is in each table of this source after the micro-batch, by the table's uuid.
             Empty for a source that reads no managed table.
+        topics: how many records of each topic were there and left, when the micro-batch was planned; None for
+            a source that reads no topic.
     """
 
     name: str
     rows: int
     versions: Mapping[str, Version]
+    topics: Mapping[str, int] | None = field(default=None, metadata=written_with("topics"))
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,7 @@ class MicroBatch(Jsonable):
                 _name(source),
                 max(0, source.get("numInputRows") or 0),
                 versions_in(source.get("endOffset")),
+                left_in(source.get("endOffset"), source.get("latestOffset")),
             )
             for source in sources[:_MOST_INPUTS]
         )
@@ -186,12 +190,7 @@ def versions_in(offset: object) -> dict[str, Version]:
     >>> versions_in('{"orders": {"0": 17}}')
     {}
     """
-    if isinstance(offset, str):
-        try:
-            offset = json.loads(offset)
-        except (ValueError, RecursionError):
-            return {}
-    match offset:
+    match _parsed(offset):
         case {"table": str(uuid), "version": dict(version)}:
             pairs = [(uuid, version)]
         case {"tables": list(uuids), "versions": list(versions)} if len(uuids) == len(versions):
@@ -204,6 +203,42 @@ def versions_in(offset: object) -> dict[str, Version]:
         return {uuid: Version.from_json(value) for uuid, value in pairs if isinstance(uuid, str)}
     except (ConfigurationError, TypeError):
         return {}  # an offset of another source that looks like one of these
+
+
+def left_in(end: object, latest: object) -> dict[str, int] | None:
+    """How many records of each topic lie between two offsets of a stream; None if they are of other sources.
+
+    As in Kafka's own lag, what a topic has compacted away and the ends of transactions count too.
+
+    >>> at = '{"topics": {"orders": {"partitions": {"0": 7, "1": 4}}}}'
+    >>> left_in(at, '{"topics": {"orders": {"partitions": {"0": 9, "1": 4}}}}')
+    {'orders': 2}
+    """
+    match _parsed(end), _parsed(latest):
+        case {"topics": dict(read)}, {"topics": dict(there)}:
+            pass
+        case _:
+            return None
+    try:
+        ends = {name: read.get(name, {"partitions": {}})["partitions"] for name in there}
+        return {
+            str(name): sum(
+                max(0, at - ends[name].get(number, at)) for number, at in one["partitions"].items()
+            )
+            for name, one in there.items()
+        }
+    except (KeyError, TypeError, AttributeError):
+        return None  # an offset of another source that looks like one of these
+
+
+def _parsed(offset: object) -> object:
+    """An offset of a stream as JSON values; None if it is a text of another kind."""
+    if not isinstance(offset, str):
+        return offset
+    try:
+        return json.loads(offset)
+    except (ValueError, RecursionError):
+        return None
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -9,10 +10,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from deltajoin.observe.measures import METRICS, prometheus_name, samples
 from deltajoin.observe.observer import Observer
 from deltajoin.observe.overview import Overview
-from deltajoin.ui import server
+from deltajoin.ui import pages, server
 from tests.deltajoin.ui import shop
-from tests.deltajoin.ui.test_pages import HOSTILE, hostile
+from tests.deltajoin.ui.test_pages import HOSTILE, Page, hostile
 from tests.helpers import REPOSITORY
+from upsert.catalog import query_records
+from upsert.catalog.query_records import Input
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -70,6 +73,22 @@ def test_tables_and_queries_are_measured(found: Samples) -> None:
         "copy, failed",
         "query cccccccc, silent",
     }
+
+
+def test_of_a_topic_it_is_known_how_many_records_are_left(overview: Overview) -> None:
+    sales, copy, _ = overview.queries
+    batch = copy.record.batches[0]
+    both = replace(batch, inputs=(*batch.inputs, Input("Python data source", 3, {}, {"clicks": 7})))
+    query_records.write(overview.warehouse, replace(copy.record, batches=(both,)))
+    seen = Observer(overview.warehouse).look(overview.now_ms)
+    found = parsed(server.metrics_of(seen).decode())
+    assert of(found, "deltajoin_query_lag_rows", query="copy") == {"topic clicks": 7}
+    page = Page(pages.query_page(seen, seen.queries[1])).text
+    assert "topic clicks – 7 –" in page
+    assert "Python data source" not in page
+    joined = replace(seen.queries[1], reads=sales.reads)
+    assert (joined.rows_behind, joined.seconds_behind) == (17, None)
+    assert replace(joined, topics={"clicks": 0}).seconds_behind == 4.0
 
 
 def test_what_only_grows_is_counted_from_the_first_micro_batch_on(found: Samples) -> None:

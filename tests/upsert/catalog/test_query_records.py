@@ -57,6 +57,25 @@ def progress(batch: int, *, rows: int = 1, out: int = -1, offset: Any = None, id
     }
 
 
+def test_a_micro_batch_says_how_many_records_it_has_left_in_each_topic() -> None:
+    def offset(**ends: list[int]) -> str:
+        topics = {name: {"id": None, "partitions": dict(enumerate(at))} for name, at in ends.items()}
+        return json.dumps({"stream": "s", "topics": topics})
+
+    def left(end: object, latest: object) -> Any:
+        event = progress(1, offset=end)
+        event["sources"][0]["latestOffset"] = latest
+        found = fresh().progressed(event, 7)
+        assert QueryRecord.from_json(json.loads(found.content())) == found
+        return found.batches[0].inputs[0].topics
+
+    assert left(offset(orders=[7, 4]), offset(orders=[9, 5])) == {"orders": 3}
+    assert left(offset(a=[7], b=[4]), offset(a=[7], b=[6])) == {"a": 0, "b": 2}
+    assert left(offset(orders=[7]), offset(orders=[5])) == {"orders": 0}, "it was made again, and is shorter"
+    for other in (None, "no JSON", '{"orders": {"0": 17}}', {"topics": {"orders": [1]}}, {"table": "u1"}):
+        assert left(other, other) is None
+
+
 def record(**given: Any) -> QueryRecord:
     return QueryRecord(**{"id": ID, "run": RUN, "name": "job", "driver": "h:1", "state": "running"} | given)
 
