@@ -39,10 +39,11 @@ def follow(
     On a terminal they are a table that changes. Elsewhere each start, micro-batch and end is a line of a log,
     with ``--json`` an object ``{"event": "started" | "micro-batch" | "ended" | "stopped" | "failed", …}``.
     With ``keep_going`` a query that fails leaves the others running, and its reason is told at once; else it
-    is a `JobFailedError`, which says it.
+    is a `JobFailedError`, which says it. What a query ends with when `stopped` has something in it is no
+    failure: the signal that stops the command may have ended processes that the query needs.
     """
     is_seen = output.console.is_terminal and not output.as_json
-    log = _Log(queries, output, is_seen=is_seen, goes_on=keep_going)
+    log = _Log(queries, output, stopped, is_seen=is_seen, goes_on=keep_going)
     with Live(console=output.console, auto_refresh=False) if is_seen else nullcontext() as view:
         while not stopped and any(query.isActive for query in queries):
             if not keep_going and any(query.exception() is not None for query in queries):
@@ -52,17 +53,16 @@ def follow(
                 view.update(log.picture(), refresh=True)
             time.sleep(_REFRESH_S)
         log.tell()
-        failed = {_name(query): failure for query in queries if (failure := query.exception())}
         for query in queries:
             query.stop()
         log.tell(end="stopped")
         if view is not None:
             view.update(log.picture(), refresh=True)
-    if failed:
+    if log.failed:
+        failed = (f"query {name} has failed: {reason_of(failure)}" for name, failure in log.failed.items())
         raise JobFailedError(
-            "; ".join(f"query {name} has failed: {reason_of(failure)}" for name, failure in failed.items())
-            + "; correct the cause and run the job again, it goes on from its checkpoints"
-        ) from next(iter(failed.values()))
+            "; ".join(failed) + "; correct the cause and run the job again, it goes on from its checkpoints"
+        ) from next(iter(log.failed.values()))
 
 
 def kept(
@@ -125,13 +125,24 @@ class _Log:
 
     If that ``is_seen`` on a terminal, only failures are told; these only if the job ``goes_on``, else it ends
     with them.
+
+    Attributes:
+        failed: with what each query that has failed has ended, by its name.
     """
 
     def __init__(
-        self, queries: Sequence[StreamingQuery], output: Output, *, is_seen: bool, goes_on: bool
+        self,
+        queries: Sequence[StreamingQuery],
+        output: Output,
+        stopped: Sequence[int],
+        *,
+        is_seen: bool,
+        goes_on: bool,
     ) -> None:
+        self.failed: dict[str, Exception] = {}
         self._queries = queries
         self._output = output
+        self._stopped = stopped
         self._is_seen = is_seen
         self._goes_on = goes_on
         self._looked: dict[str, str | None] = {}
@@ -164,7 +175,10 @@ class _Log:
             line = _line(query, self._last.get(number, {}))
             if (failure := query.exception()) is None:
                 yield {"event": end, **line}
+            elif self._stopped:
+                yield {"event": "stopped", **line, "state": "ended"}
             else:
+                self.failed[_name(query)] = failure
                 yield {"event": "failed", **line, "message": reason_of(failure)}
 
     def _line(self, event: dict[str, Any]) -> None:

@@ -110,6 +110,7 @@ class Session:
 
     Attributes:
         started: the queries that streaming statements have started, in their order.
+        stopped: has something in it from when the command is being stopped.
     """
 
     def __init__(
@@ -133,6 +134,7 @@ class Session:
         self._recorder: QueryRecorder | None = None
         self._jobs: list[_Job] = []
         self.started: list[StreamingQuery] = []
+        self.stopped: Sequence[int] = ()
 
     @cached_property
     def catalog(self) -> Catalog:
@@ -147,6 +149,7 @@ class Session:
         from pyspark.logger import PySparkLogger
         from pyspark.sql import SparkSession
 
+        from upsert.spark.jvm import quiet_when_it_ends
         from upsert.spark.settings import configure
 
         # it prints a page of the JVM's stack for each error, which the command tells in one line
@@ -165,6 +168,8 @@ class Session:
             session.sparkContext.setLogLevel("OFF")
         session = configure(session)
         self._recorder = self.catalog.record_queries(session)
+        self._recorder.is_stopping = lambda: bool(self.stopped)
+        quiet_when_it_ends(session.sparkContext)
         return session
 
     def _with_spark_if_needed(self, execute: Callable[[SparkSession | None], Found]) -> Found:

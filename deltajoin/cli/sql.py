@@ -154,6 +154,7 @@ def _run_and_follow(text: str, session: Session, thread: ThreadPoolExecutor, out
     done_or_cancelled(thread, partial(session.run_script, text), session.cancel)
     if session.started:
         with signals_noted() as stopped:
+            session.stopped = stopped
             follow(session.started, output, stopped)
 
 
@@ -187,6 +188,7 @@ def run(
         _ended_together(stopped),
         closing(Session(warehouse, output, conf or (), master, params=params or ())) as session,
     ):
+        session.stopped = stopped
         if keep_going and restarts:
             raise ConfigurationError(
                 "run: --restarts starts all queries again when one fails, got --keep-going too; leave one out"

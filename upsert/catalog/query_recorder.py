@@ -53,6 +53,10 @@ class QueryRecorder(StreamingQueryListener):
     Args:
         warehouse: the folder that gets the records.
         now_ms: the clock.
+
+    Attributes:
+        is_stopping: whether this program is being stopped. A query that ends then has not failed, whatever it
+            ends with: the signal may have reached processes that the query needs before it was stopped.
     """
 
     def __init__(
@@ -60,6 +64,7 @@ class QueryRecorder(StreamingQueryListener):
     ) -> None:
         self._warehouse = warehouse
         self._now_ms = now_ms
+        self.is_stopping: Callable[[], bool] = lambda: False
         self._session: SparkSession | None = None
         self._driver = query_records.this_driver()
         self._lock = threading.Lock()
@@ -101,6 +106,11 @@ class QueryRecorder(StreamingQueryListener):
         with unless_it_ends():
             active = set() if self._session is None else active_queries(self._session)
         with self._woken:
+            if self.is_stopping():  # a JVM that was stopped first tells no more
+                for id, record in self._records.items():
+                    if record.state == "running" and id not in active:
+                        self._records[id] = record.terminated(None, self._now_ms())
+                        self._unwritten.setdefault(id)
             self._woken.wait_for(
                 lambda: all(r.state != "running" or r.id in active for r in self._records.values()),
                 patience_s,
@@ -127,7 +137,8 @@ class QueryRecorder(StreamingQueryListener):
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         """A query has ended, was stopped or has failed."""
-        self._change(str(event.id), lambda record: record.terminated(event.exception, self._now_ms()))
+        exception = None if self.is_stopping() else event.exception
+        self._change(str(event.id), lambda record: record.terminated(exception, self._now_ms()))
 
     def _put(self, record: QueryRecord) -> None:
         with self._woken:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from subprocess import TimeoutExpired
 from threading import Thread
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import SparkContext
 from pyspark.errors import PySparkRuntimeError
@@ -114,6 +115,21 @@ def unless_it_ends() -> Iterator[None]:
     except Exception:
         if not ends():
             raise
+
+
+def quiet_when_it_ends(context: SparkContext) -> None:
+    """Let the end of the JVM be told by what needs it alone.
+
+    PySpark's server for accumulators prints a trace of Python for a connection that the JVM has left.
+    """
+    server = context._accumulatorServer
+    told = server.handle_error
+
+    def tell(request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), EOFError | ConnectionError):
+            told(request, client_address)
+
+    server.handle_error = tell  # type: ignore[method-assign]
 
 
 def _write(line: bytes) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from tests.deltajoin.cli.test_sql import FLAGS, environment, until
 from upsert import Catalog
+from upsert.catalog.query_records import read_all
 
 pytestmark = pytest.mark.spark
 
@@ -96,6 +97,27 @@ def test_ctrl_c_while_the_command_loads_ends_it_without_a_trace(tmp_path: Path) 
         command, env=environment(forked=False), capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+def test_queries_of_a_job_that_is_stopped_with_all_of_its_processes_have_not_failed(
+    tmp_path: Path, warehouse: Path
+) -> None:
+    """A signal to a whole group, as systemd sends it, ends what a query needs before it can be stopped."""
+    job = tmp_path / "job.sql"
+    job.write_text(
+        "SET 'execution.runtime-mode' = 'streaming';\nSET 'pipeline.name' = 'job';\n"
+        "INSERT INTO copies SELECT a.id, b.word FROM words a JOIN words b ON a.id = b.id;\n"
+    )
+    process, screen = on_a_terminal(tmp_path, "run", str(job), "-w", str(warehouse), "--json", *FLAGS)
+    seen = until(screen, '"micro-batch",')
+    os.killpg(process.pid, signal.SIGTERM)
+    seen += until(screen, None)
+    os.close(screen)
+    assert process.wait(timeout=120) == 0, seen
+    assert "Traceback" not in seen
+    assert '"failed"' not in seen
+    ((record,), _) = read_all(str(warehouse))
+    assert (record.state, record.error) == ("ended", None)
 
 
 @pytest.mark.parametrize("is_for_all", [False, pytest.param(True, marks=pytest.mark.long)])
