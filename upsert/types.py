@@ -135,10 +135,12 @@ def with_stored_variants(type_: pa.DataType) -> pa.DataType:
     >>> with_stored_variants(in_spark(VARIANT)) == VARIANT
     True
     """
-    if pa.types.is_struct(type_) and type_ == _SPARK_VARIANT:
-        metadata = type_.field("metadata").metadata or {}
-        return VARIANT if b"variant" in metadata else type_
-    return _with_inner(type_, with_stored_variants)
+    return VARIANT if _is_variant_in_spark(type_) else _with_inner(type_, with_stored_variants)
+
+
+def _is_variant_in_spark(type_: pa.DataType) -> bool:
+    is_alike = pa.types.is_struct(type_) and type_ == _SPARK_VARIANT
+    return is_alike and b"variant" in (type_.field("metadata").metadata or {})
 
 
 def _with_inner(type_: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
@@ -278,15 +280,15 @@ def canonical(type_: pa.DataType, of: str, levels: int = _MAX_LEVELS) -> pa.Data
         return TIMESTAMP if type_.tz else TIMESTAMP_NTZ
     if pa.types.is_duration(type_):
         return INTERVAL
-    if (stored := with_stored_variants(type_)) != type_:
-        return canonical(stored, of, levels)
+    if _is_variant_in_spark(type_):
+        return VARIANT
     if pa.types.is_list(type_) or pa.types.is_large_list(type_):
         return pa.list_(_plain_field("element", type_.value_field, of, levels))
-    if pa.types.is_map(type_) and has_variant(with_stored_variants(type_.key_type)):
-        raise SchemaError(f"{of}: a key of a MAP must be comparable, got VARIANT; make it a STRING")
     if pa.types.is_map(type_):
-        item = _plain_field("value", type_.item_field, of, levels)
-        return pa.map_(canonical(type_.key_type, of, levels), item)
+        key, item = canonical(type_.key_type, of, levels), _plain_field("value", type_.item_field, of, levels)
+        if has_variant(key):
+            raise SchemaError(f"{of}: a key of a MAP must be comparable, got VARIANT; make it a STRING")
+        return pa.map_(key, item)
     if pa.types.is_struct(type_):
         return pa.struct([_plain_field(field.name, field, of, levels) for field in type_])
     raise SchemaError(f"{of}: Spark has no type that equals Arrow's {type_}")

@@ -599,11 +599,20 @@ class Catalyst:
         met, unmet = (
             self.project(
                 [*self.output(left), self.alias(self._made.Literal.create(is_met, boolean), name, id)],
-                self._join(left, right, kind, condition),
+                self._below_existence(left, right, kind, condition),
             )
             for is_met, kind in ((True, "leftsemi"), (False, "leftanti"))
         )
         return self._logical.Union(self._seq([met, self._apart(unmet, met)]), False, False)
+
+    def _below_existence(
+        self, left: JavaObject, right: JavaObject, kind: str, condition: JavaObject
+    ) -> JavaObject:
+        """A semi or anti join, below those of its left side that only say whether a row has met one."""
+        if self.existence(left) is None:
+            return self._join(left, right, kind, condition)
+        rows, met = self.children(left)
+        return self.with_children(left, [self._below_existence(rows, right, kind, condition), met])
 
     def inner_join(self, left: JavaObject, right: JavaObject, condition: JavaObject) -> JavaObject:
         """An inner Join of two nodes; an id that both put out is the left's, also in the condition.

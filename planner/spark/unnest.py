@@ -269,17 +269,18 @@ def _with_existence_joined(catalyst: Catalyst, node: JavaObject) -> JavaObject:
 def _with_existence_apart(catalyst: Catalyst, node: JavaObject) -> JavaObject:
     """The plan with EXISTS as a value, as in an OR, as the rows for which it is true and those for which not.
 
-    Each is a join without state, while the groups of the other way would be another query's work.
+    Each is a join without state, while the groups of the other way would be another query's work. Of several
+    EXISTS the joins lie right below each other, and the unions above all of them.
     """
-    inputs = catalyst.children(node)
-    if inputs:
-        node = catalyst.with_children(node, [_with_existence_apart(catalyst, child) for child in inputs])
     exists = catalyst.existence(node)
     condition = None if exists is None else catalyst.condition(node)
-    if exists is None or condition is None:
+    if exists is not None and condition is not None:
+        left, right = catalyst.children(node)
+        node = catalyst.existence_as_union(left, right, condition, exists)
+    inputs = catalyst.children(node)
+    if not inputs:
         return node
-    left, right = catalyst.children(node)
-    return catalyst.existence_as_union(left, right, condition, exists)
+    return catalyst.with_children(node, [_with_existence_apart(catalyst, child) for child in inputs])
 
 
 def _with_rows_joined(catalyst: Catalyst, node: JavaObject) -> JavaObject:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
@@ -111,10 +112,12 @@ def test_a_type_that_a_format_cannot_read_back_is_refused_when_a_table_is_made(
             Table.create(f"{tmp_path}/deeper", deeper, {"file.format": format_})
 
 
-@pytest.mark.long
-def test_a_type_of_thousands_of_levels_is_refused() -> None:
+@pytest.mark.parametrize("nest", [pa.list_, lambda inner: pa.map_(inner, pa.int64())], ids=["list", "map"])
+def test_a_type_of_more_levels_than_python_goes_down_is_refused(
+    nest: Callable[[pa.DataType], pa.DataType],
+) -> None:
     type_ = pa.int64()
-    for _ in range(N):
-        type_ = pa.list_(type_)
+    for _ in range(sys.getrecursionlimit()):
+        type_ = nest(type_)
     with pytest.raises(SchemaError, match="levels deep"):
         TableSchema.of({"id": pa.int64(), "v": type_}, primary_key=["id"])

@@ -465,12 +465,11 @@ class TestStreaming:
                 [10, 11, 12],
                 [10, 11, 12, 13],
             ),
-            pytest.param(
+            (
                 """id = 11 AND NOT EXISTS (SELECT 1 FROM products p WHERE p.product = o.product)
                    OR product IN (SELECT product FROM products WHERE name LIKE 't%')""",
                 [10, 12],
                 [10, 11, 12],
-                marks=pytest.mark.long,
             ),
         ],
     )
