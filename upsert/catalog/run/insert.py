@@ -122,8 +122,14 @@ def with_own_names(context: Context, statement: s.Insert, session: SparkSession 
     fixed, dynamic, columns = (own_names(names, schema, session) for names in given)
     if repeated := _repeated((*fixed, *dynamic)):
         raise SchemaError(f"{_what(statement)}: PARTITION names column {repeated!r} twice")
+    if repeated := _repeated(columns):
+        raise SchemaError(f"{_what(statement)}: column {repeated!r} is named twice")
     values = dict(zip(fixed, statement.partition.values(), strict=True))
     return replace(statement, columns=columns or None, partition=values, dynamic=dynamic)
+
+
+def _repeated(names: Sequence[str]) -> str | None:
+    return next((name for name, times in Counter(names).items() if times > 1), None)
 
 
 def _merges_schema(statement: s.Insert) -> bool:
@@ -412,12 +418,6 @@ def _check_writable(
         else:
             raise SchemaError(f"{what}: unknown column {name!r}; columns are {', '.join(writable)}")
         raise SchemaError(f"{what}: column {name!r} is {why}; leave it out")
-    if repeated := _repeated(chosen):
-        raise SchemaError(f"{what}: column {repeated!r} is named twice")
-
-
-def _repeated(names: Sequence[str]) -> str | None:
-    return next((name for name, times in Counter(names).items() if times > 1), None)
 
 
 def _marks_of_keys(schema: dict[str, Any], new_names: Mapping[str, str]) -> dict[str, str]:

@@ -204,7 +204,7 @@ class TestStatements:
         ]
         for columns, message in (
             ("(id, n, n2) SELECT 9, 200, 1", "few CHECK"),
-            ("(id, ID) SELECT 9, 9", "in case alone"),
+            ("(id, ID) SELECT 9, 9", "column 'id' is named twice"),
         ):
             with pytest.raises((CheckViolatedError, SchemaError), match=message):
                 catalog.sql(f"{merging} {columns}", spark)
