@@ -149,6 +149,18 @@ class QueryDialect(Spark):
             **SparkParser.FUNCTION_PARSERS,
             "TABLE_CHANGES": lambda self: self._parse_table_changes(),
         }
+        PIPE_SYNTAX_TRANSFORM_PARSERS: ClassVar = {  # where they stand is enough: all is read of a pipe
+            **SparkParser.PIPE_SYNTAX_TRANSFORM_PARSERS,
+            "DROP": lambda self, query: self._parse_pipe_names(query),
+            "SET": lambda self, query: self._parse_pipe_values(query),
+            "OFFSET": lambda self, query: self._parse_offset() and query,
+            "SORT BY": lambda self, query: self._parse_sort(exp.Sort, TokenType.SORT_BY) and query,
+            "CLUSTER BY": lambda self, query: self._parse_sort(exp.Cluster, TokenType.CLUSTER_BY) and query,
+            "DISTRIBUTE BY": (
+                lambda self, query: self._parse_sort(exp.Distribute, TokenType.DISTRIBUTE_BY) and query
+            ),
+            "LATERAL": lambda self, query: self._parse_lateral() and query,
+        }
         VERSION_PHRASES = {  # noqa: RUF012
             **SparkParser.VERSION_PHRASES,
             ("FOR", "SYSTEM_VERSION"): "VERSION",
@@ -160,6 +172,16 @@ class QueryDialect(Spark):
             if found is not None and self._prev is token:
                 found.meta.update({WORD: token.text.lower(), START: token.start, END: token.end + 1})
             return found
+
+        def _parse_pipe_names(self, query: exp.Select) -> exp.Select:
+            self._advance()
+            self._parse_csv(self._parse_id_var)
+            return query
+
+        def _parse_pipe_values(self, query: exp.Select) -> exp.Select:
+            self._advance()
+            values = self._parse_csv(self._parse_assignment)
+            return query.where(*values, copy=False)  # there their subqueries are found
 
         def _parse_version(self) -> exp.Version | None:
             start = self._curr.start if self._curr else 0

@@ -280,7 +280,11 @@ class QueryText:
     @cached_property
     def _is_understood(self) -> bool:
         """Whether the query's text tells what it reads of its tables."""
-        return not self._is_piped and is_understood(self.tree)
+        return not self._is_piped and self._has_known_parts
+
+    @cached_property
+    def _has_known_parts(self) -> bool:
+        return is_understood(self.tree)
 
     @cached_property
     def _words(self) -> frozenset[str]:
@@ -374,7 +378,7 @@ class QueryText:
             _as_of(table, subject),
             _changes_between(table.this, subject) if isinstance(table.this, TableChanges) else None,
             self._words if self._is_understood and _names_columns(table, select, self.tree) else None,
-            len(self._tables) == 1 and self.tree.find(*_DIGESTING) is None,
+            len(self._tables) == 1 and self._has_known_parts and self.tree.find(*_DIGESTING) is None,
             # else a condition may be that of another table
             comparisons(table, select)
             if isinstance(select, exp.Select) and self._is_understood and not self._shares_its_name(table)
