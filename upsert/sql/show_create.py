@@ -12,6 +12,8 @@ from upsert.options import MASK, holds_secret
 from upsert.schema import Column, ComputedColumn, TableSchema, Watermark
 from upsert.types import quoted
 
+_FRAME: Final = ("WITH (", ")")
+"""Lines that say nothing by themselves."""
 _UNITS: Final = (("DAY", 86_400_000), ("HOUR", 3_600_000), ("MINUTE", 60_000), ("SECOND", 1_000))
 
 
@@ -49,6 +51,44 @@ def view_text(name: str, schema: TableSchema, options: Mapping[str, str], query:
     keys = _keys(schema)
     opened = [f"CREATE MATERIALIZED VIEW {_name(name)}" + (" (" if keys else "")]
     return "\n".join([*opened, *(_listed(keys) if keys else ()), *_clauses(schema, options), f"AS {query}"])
+
+
+WAS_THERE: Final = "was there already"
+"""What ``CREATE … IF NOT EXISTS`` says of what is there."""
+
+
+def was_there(asked: str, found: str) -> str:
+    r"""What ``CREATE TABLE IF NOT EXISTS`` says of a table that is there: also in what it is another one.
+
+    Args:
+        asked: the text of the statement's table, see `create_text`.
+        found: that of the table that is there.
+
+    >>> print(was_there("CREATE TABLE `t` (\n  `a` INT,\n  `b` INT\n)", "CREATE TABLE `t` (\n  `a` INT\n)"))
+    was there already, and stays as it was: it has not `b` INT; ALTER TABLE changes it
+    """
+    wanted, has = ([line.strip().removesuffix(",") for line in text.splitlines()] for text in (asked, found))
+    lacks = next((line for line in wanted if line not in has and line not in _FRAME), None)
+    more = next((line for line in has if line not in wanted and line not in _FRAME), None)
+    if lacks is None and more is None:
+        return WAS_THERE
+    told = f"has not {lacks}" if more is None else f"has {more}" + ("" if lacks is None else f", not {lacks}")
+    return f"{WAS_THERE}, and stays as it was: it {told}; ALTER TABLE changes it"
+
+
+def view_was_there(word: str, asked: str, found: str) -> str:
+    r"""The same of a view by its query, whatever its white space is.
+
+    >>> view_was_there("VIEW", "SELECT a\n  FROM t", "SELECT a FROM t")
+    'was there already'
+    >>> view_was_there("VIEW", "SELECT b FROM t", "SELECT a FROM t")
+    'was there already, and stays as it was: its query is another one; CREATE OR REPLACE VIEW takes this one'
+    """
+    if asked.split() == found.split():
+        return WAS_THERE
+    return (
+        f"{WAS_THERE}, and stays as it was: its query is another one; CREATE OR REPLACE {word} takes this one"
+    )
 
 
 def plain_view_text(name: str, schema: TableSchema, query: str, *, is_temporary: bool) -> str:

@@ -130,7 +130,12 @@ def test_statements(catalog: Catalog, spark: SparkSession) -> None:
     assert said(create) == "<CREATE MATERIALIZED VIEW totals: created>"
     with pytest.raises(TableExistsError, match="choose another name, OR REPLACE or IF NOT EXISTS"):
         catalog.sql(create, spark)
-    assert "was there already" in said(create.replace("VIEW", "VIEW IF NOT EXISTS", 1))
+    again = create.replace("VIEW", "VIEW IF NOT EXISTS", 1)
+    assert said(again).endswith("was there already>")
+    other = said(again.replace(TOTALS, f"SELECT * FROM ({TOTALS}) AS t"))
+    assert other.endswith("another one; CREATE OR REPLACE MATERIALIZED VIEW takes this one>"), other
+    table = "CREATE TABLE IF NOT EXISTS totals (a INT)"
+    assert said(table) == "<CREATE TABLE totals: was there already, as a view>"
     assert said(create.replace("CREATE", "CREATE OR REPLACE", 1)).endswith("replaced>")
     assert said("REFRESH MATERIALIZED VIEW totals") == "<REFRESH MATERIALIZED VIEW totals: was up to date>"
     change(catalog, 0)

@@ -23,11 +23,18 @@ from upsert.catalog.namespace import TableRef
 from upsert.catalog.results import Done, Result
 from upsert.catalog.run.jobs import active, needed
 from upsert.catalog.run.scans import check_read_alike
-from upsert.errors import ConfigurationError, CorruptTableError, TableExistsError, TableNotFoundError
+from upsert.errors import (
+    ConfigurationError,
+    CorruptTableError,
+    TableExistsError,
+    TableNotFoundError,
+    UpsertError,
+)
 from upsert.schema import Column, ComputedColumn
 from upsert.sql import statements as s
 from upsert.sql.checks import check_default, check_of, with_checks
 from upsert.sql.columns import of_connector
+from upsert.sql.show_create import WAS_THERE, create_text, was_there
 from upsert.store import Table
 from upsert.store.alterations import AddCheck, AddColumn, AddComputed, SetDefault, TrackPartition
 from upsert.store.log_options import TOPIC
@@ -108,8 +115,27 @@ def create_table(context: Context, statement: s.CreateTable, spark: SparkSession
                 f"table {table_ref.shown!r} exists already; choose another name, or CREATE TABLE IF NOT "
                 "EXISTS"
             ) from cause
-        return Done(what, "was there already")
+        return Done(what, _as_it_was(context, table_ref, statement, options))
     return Done(what, "created")
+
+
+def _as_it_was(
+    context: Context, table_ref: TableRef, statement: s.CreateTable, options: Mapping[str, str]
+) -> str:
+    """What is said of a table that stays; who deploys a changed statement would take it for changed."""
+    try:
+        given, schema = given_options(table_ref.path), context.schema(statement.name)
+    except UpsertError:  # its readers are told why it cannot be read
+        return WAS_THERE
+    if MATERIALIZED_VIEW.key in given:
+        return f"{WAS_THERE}, as a view"
+    asked, connector = statement.schema, statement.options.get("connector")
+    if connector is not None:
+        asked, options = of_connector(asked, (), statement.name), {"connector": connector, **options}
+    elif TOPIC not in options:
+        given.pop(TOPIC, None)  # it was found when the table was created
+    name = table_ref.shown
+    return was_there(create_text(name, asked, options), create_text(name, schema, given))
 
 
 @contextmanager

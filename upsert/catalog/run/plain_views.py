@@ -31,6 +31,7 @@ from upsert.errors import (
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
 from upsert.sql import statements as s
+from upsert.sql.show_create import view_was_there
 from upsert.views.view import ViewText
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def create_plain_view(context: Context, statement: s.CreatePlainView, spark: Spa
     what = f"CREATE {word} {table_ref.shown}"
     before = _existing(context, table_ref, statement, what)
     if before is not None and statement.if_not_exists:
-        return Done(what, "was there already")
+        return Done(what, view_was_there(word, statement.query.text, before.text.query))
     _check_tables(context, table_ref, statement)
     view = _planned(context, table_ref, statement, spark)
     if statement.is_temporary:

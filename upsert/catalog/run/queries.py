@@ -41,6 +41,7 @@ from upsert.sql import statements as s
 from upsert.sql.dialect import Revision, placed, position, visible_name
 from upsert.sql.flink_words import is_processing_time
 from upsert.sql.query import AsOfKind, QueryText, Reference
+from upsert.sql.show_create import WAS_THERE
 from upsert.types import quoted
 from upsert.views.view import ViewText, within
 
@@ -99,7 +100,7 @@ def create_table_as(context: Context, statement: s.CreateTableAs, spark: SparkSe
     if not df.isStreaming:
         was_there = statement.if_not_exists and table_ref.exists
         table.execute(table_ref.tables, df, context.optimized, context.in_arrow)
-        return Done(what, "was there already" if was_there else "created")
+        return Done(what, WAS_THERE if was_there else "created")
     check_stable(context, statement.query, statement.primary_key, what)
     job = jobs.Job.of(context, statement.name, what)
     job.refuse_left_checkpoint(context)
@@ -108,7 +109,7 @@ def create_table_as(context: Context, statement: s.CreateTableAs, spark: SparkSe
     table = replace(table, stream=stream)
     query = table.execute(table_ref.tables, df, context.optimized, context.in_arrow)
     if query is None:
-        return Done(what, "was there already")
+        return Done(what, WAS_THERE)
     return Running(what, query, job.checkpoint)
 
 

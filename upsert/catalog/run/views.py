@@ -37,6 +37,7 @@ from upsert.errors import (
     SchemaError,
     TableExistsError,
     TableNotFoundError,
+    UpsertError,
 )
 from upsert.schema import Index, TableSchema
 from upsert.spark.columns import fits
@@ -44,7 +45,7 @@ from upsert.spark.connect import is_connect
 from upsert.spark.formats import active
 from upsert.sql import statements as s
 from upsert.sql.query import QueryText, Reference
-from upsert.sql.show_create import declared_names
+from upsert.sql.show_create import WAS_THERE, declared_names, view_was_there
 from upsert.store.alterations import ResetOptions, SetOptions
 from upsert.store.storage import storage_of
 from upsert.store.table import Table
@@ -100,7 +101,7 @@ def create(context: Context, statement: s.CreateView, spark: SparkSession | None
     before: View | None = None
     if table_ref.exists:
         if statement.if_not_exists:
-            return Done(what, "was there already")
+            return Done(what, _as_it_was(table_ref, statement))
         if not statement.or_replace:
             raise TableExistsError(
                 f"view {table_ref.shown!r}: a table or view of this name exists already; choose another "
@@ -116,6 +117,17 @@ def create(context: Context, statement: s.CreateView, spark: SparkSession | None
     replace_table(stages, target, rows, hook)
     _release(before)
     return Done(what, "replaced")
+
+
+def _as_it_was(table_ref: TableRef, statement: s.CreateView) -> str:
+    """What is said of a view that stays; who deploys a changed query would take it for changed."""
+    try:
+        found = definition_of(Table.open(table_ref.path))
+    except UpsertError:  # it is a view of another kind, or its readers are told what is wrong
+        return WAS_THERE
+    if found is None:
+        return f"{WAS_THERE}, as a table"
+    return view_was_there("MATERIALIZED VIEW", statement.query.text, found.query)
 
 
 def refresh_view(context: Context, statement: s.RefreshView, spark: SparkSession | None) -> Result:

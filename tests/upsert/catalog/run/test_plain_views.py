@@ -189,7 +189,10 @@ def test_a_temporary_view_is_of_its_session(session: Session) -> None:
 def test_no_name_is_that_of_two_things_and_no_view_is_changed_as_a_table(session: Session) -> None:
     session("CREATE VIEW v AS SELECT id, n FROM items")
     session.refuses("CREATE VIEW v AS SELECT 1 AS one", TableExistsError, "OR REPLACE or IF NOT EXISTS")
-    assert "was there already" in repr(session("CREATE VIEW IF NOT EXISTS v AS SELECT 1 AS one"))
+    same = repr(session("CREATE VIEW IF NOT EXISTS v AS SELECT id,\n n FROM items"))
+    assert same.endswith("was there already>")
+    other = repr(session("CREATE VIEW IF NOT EXISTS v AS SELECT 1 AS one"))
+    assert "its query is another one; CREATE OR REPLACE VIEW takes this one" in other
     session.refuses("CREATE VIEW items AS SELECT 1 AS one", TableExistsError, "there is a table of this name")
     session.refuses(
         "CREATE OR REPLACE VIEW items AS SELECT 1 AS one", TableExistsError, "there is a table of this"
