@@ -124,7 +124,7 @@ class LogNotPublishedError(UpsertError):
 
 
 class FencedError(UpsertError):
-    """A later attempt has opened a transaction under the same id; nothing of this one is visible."""
+    """Another attempt or driver writes instead of this one, of which nothing is visible."""
 
 
 class MissingStateError(UpsertError):
@@ -165,6 +165,9 @@ _LOST_VERSIONS: Final = re.compile(
 )
 _OTHER_COLUMNS: Final = re.compile(r"\[(?:DELTA_SCHEMA_CHANGED?|DELTA_STREAMING_INCOMPATIBLE_SCHEMA_CHANGE)")
 """How Delta's errors of streams are called; that of a file which is gone is Spark's own."""
+
+_TWO_DRIVERS: Final = re.compile(r"\[CONCURRENT_STREAM_LOG_UPDATE\].* detected for (\d+)")
+"""What Spark says where another driver has written the next file of a checkpoint's log."""
 
 _NO_TIME: Final = re.compile(r"\[UNSUPPORTED_TIME_TYPE\]")
 """How Spark calls a column of TIME where the session has no such type, which is its default."""
@@ -230,6 +233,12 @@ def own_error(error: BaseException) -> UpsertError | None:
                 "the query's Delta table: expected the columns that it had when the query began, found "
                 "others; start the query again; if it ends again, a column was dropped or renamed: DROP "
                 "TABLE the one that has the mirror, and create it again"
+            )
+        if twice := _TWO_DRIVERS.search(str(cause)):
+            return FencedError(
+                "the query's checkpoint: expected one driver that writes it, found another one, which has "
+                f"begun micro-batch {twice[1]}: the query runs twice; stop one of the drivers, SHOW JOBS "
+                "names the one that was heard of last; nothing is lost or doubled"
             )
         if _NO_TIME.search(str(cause)):
             return ConfigurationError(

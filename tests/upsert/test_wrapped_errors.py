@@ -1,10 +1,17 @@
 """The sentence of this project is found in what Spark makes of it."""
 
-import pytest
+import shutil
+from pathlib import Path
 
-from upsert import own_error
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from upsert import Table, TableSchema, own_error
 from upsert.errors import (
     DuplicateKeyError,
+    FencedError,
     MissingStateError,
     SchemaError,
     SnapshotExpiredError,
@@ -45,6 +52,23 @@ def test_it_is_an_error_of_its_kind(told: str, kind: type[UpsertError], sentence
     found = own_error(RuntimeError(told))
     assert isinstance(found, kind)
     assert str(found) == sentence
+
+
+@pytest.mark.spark
+def test_a_second_driver_of_a_checkpoint_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    table = Table.create(str(tmp_path / "t"), TableSchema.of({"id": pa.int64()}, primary_key=["id"]))
+    table.write(pa.table({"id": [1]}))
+    stream = spark.readStream.format("upsert-table").load(table.path).writeStream.format("noop")
+    query = stream.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    query.processAllAvailable()
+    log = tmp_path / "checkpoint" / "offsets"
+    shutil.copy(log / "0", log / "1")  # as another driver writes it
+    table.write(pa.table({"id": [2]}))
+    with pytest.raises(StreamingQueryException) as failed:
+        query.processAllAvailable()
+    found = own_error(failed.value)
+    assert isinstance(found, FencedError)
+    assert "which has begun micro-batch 1: the query runs twice; stop one of the drivers" in str(found)
 
 
 STREAM = "[STREAM_FAILED] Query terminated with exception: {}\nLogical Plan:\n+- DeltaSource[file:/orders]"
