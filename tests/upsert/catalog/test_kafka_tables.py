@@ -183,6 +183,55 @@ def test_metadata_is_written_and_read_at_any_place(
     ]
 
 
+def test_a_job_continues_with_a_renamed_topic_and_begins_again_with_another_one(
+    spark: SparkSession, tmp_path: Path, kafka: LocalKafka
+) -> None:
+    catalog = Catalog(tmp_path / "warehouse", optimize=planner.optimize)
+
+    def declare(topic: str) -> str:
+        options = with_clause(
+            connector="upsert-kafka",
+            topic=topic,
+            topic_partitions="1",
+            properties_bootstrap_servers=kafka.bootstrap_servers,
+            key_format="json",
+            value_format="json",
+        )
+        catalog.sql(f"{USERS.format('topic', '')} {options}")
+        return topic
+
+    def keys(topic: str, count: int) -> list[int]:
+        connection = Connection({"bootstrap.servers": kafka.bootstrap_servers})
+        return sorted(json.loads(record["key"])["id"] for record in records_in(connection, topic, count))
+
+    def run_job(name: str) -> str:
+        job = catalog.sql(f"INSERT INTO {name} SELECT id, name, at FROM source", spark)
+        job.query.awaitTermination()
+        return str(job.checkpoint)
+
+    catalog.sql(USERS.format("source", ""))
+    for option in ("'execution.runtime-mode' = 'streaming'", "'execution.trigger' = 'available-now'"):
+        catalog.sql(f"SET {option}")
+    catalog.sql("SET 'pipeline.name' = 'job'")
+    first = declare(f"users-{uuid.uuid4().hex[:8]}")
+    catalog.table("source").write(users((1, "Ann", MORNING, "+I")))
+    begun = run_job("topic")
+    catalog.sql("ALTER TABLE topic RENAME TO people")
+    catalog.table("source").write(users((2, "Bob", MORNING, "+I")))
+    assert run_job("people") == begun
+    assert keys(first, 2) == [1, 2]
+    catalog.sql("DROP TABLE people")
+    second = declare(f"users-{uuid.uuid4().hex[:8]}")
+    assert run_job("topic") != begun
+    assert keys(second, 2) == [1, 2]
+    Path(begun).rename(Path(begun).with_name("default.topic"))  # as earlier releases called it
+    catalog.sql("DROP TABLE topic")
+    third = declare(f"users-{uuid.uuid4().hex[:8]}")
+    catalog.table("source").write(users((3, "Cid", MORNING, "+I")))
+    assert Path(run_job("topic")).name == "default.topic"
+    assert keys(third, 1) == [3], "as far as it had come"
+
+
 def test_of_a_list_of_rows_the_last_of_each_key_is_in_the_topic(
     spark: SparkSession, catalog: Catalog, kafka: LocalKafka
 ) -> None:

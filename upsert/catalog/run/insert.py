@@ -390,8 +390,9 @@ class Target:
         Without a micro-batch of its own it continues from the checkpoint ``start_from``, if that is not None.
         """
         table = self.table
-        uuid = table.uuid if isinstance(table, Table) else ""
-        job = jobs.Job.of(context, self.name, self.what, uuid)
+        elsewhere = definition_in(context.databases.resolve(self.name).existing())
+        uuid = table.uuid if isinstance(table, Table) else elsewhere.uuid if elsewhere is not None else ""
+        job = jobs.Job.of(context, self.name, self.what, uuid, had_no_uuid=elsewhere is not None)
         start_from = None if job.has_begun else start_from
         changes = context.optimized(rows, self.name, self.sink, start_from)
         if isinstance(table, Table):

@@ -87,10 +87,11 @@ class Job:
     query_name: str | None = None
 
     @classmethod
-    def of(cls, context: Context, name: str, what: str, uuid: str = "") -> Self:
+    def of(cls, context: Context, name: str, what: str, uuid: str = "", *, had_no_uuid: bool = False) -> Self:
         """The job of a statement that writes the table ``name``; the options say where its checkpoint lies.
 
-        With the table's uuid: one that is dropped and created again starts from the beginning.
+        With the table's uuid: one that is dropped and created again starts from the beginning. A job that
+        began when folders of such tables ``had_no_uuid`` continues.
         """
         options = context.options
         location, pipeline = options.value(CHECKPOINT), options.value(PIPELINE)
@@ -107,7 +108,9 @@ class Job:
         base = os.path.join(location or os.path.join(table_ref.warehouse, _JOBS), pipeline or "")
         if uuid and os.path.isdir(entries := _on_disk(base)):  # by the name of the table when the job began
             begun = (entry for entry in sorted(os.listdir(entries)) if entry.endswith(f"-{uuid[:8]}"))
-            folder = next(begun, folder)
+            before = f"{database}.{own}"
+            is_older = had_no_uuid and os.path.isdir(os.path.join(entries, before))
+            folder = next(begun, before if is_older else folder)
         checkpoint = os.path.join(base, folder)
         query_name = f"{pipeline}{_BEFORE_TABLE}{table_ref.shown}" if pipeline else None
         return cls(table_ref.shown, checkpoint, query_name)
