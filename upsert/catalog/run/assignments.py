@@ -62,8 +62,14 @@ def _is_assignable(given: Any, wanted: Any) -> bool:
     if isinstance(wanted, t.StringType):
         return isinstance(given, t.AtomicType) and not isinstance(given, t.BinaryType)
     if isinstance(given, t.ArrayType) and isinstance(wanted, t.ArrayType):
-        own, other = given.elementType, wanted.elementType
-        return _is_assignable(own, other) or own == other
+        return _is_assignable(given.elementType, wanted.elementType)
+    if isinstance(given, t.MapType) and isinstance(wanted, t.MapType):
+        values = _is_assignable(given.valueType, wanted.valueType)
+        return values and _is_assignable(given.keyType, wanted.keyType)
+    if isinstance(given, t.StructType) and isinstance(wanted, t.StructType):
+        return [one.name.lower() for one in given] == [one.name.lower() for one in wanted] and all(
+            _is_assignable(one.dataType, other.dataType) for one, other in zip(given, wanted, strict=True)
+        )
     try:
         names = {types.sql_name(types.from_json(one.jsonValue())) for one in (given, wanted)}
         return len(names) == 1
@@ -110,6 +116,16 @@ def _fitting(value: Any, given: Any, wanted: Any, column: Column) -> Any:
     if isinstance(given, t.ArrayType) and isinstance(wanted, t.ArrayType):
         inner = given.elementType, wanted.elementType
         return F.transform(value, lambda one: _fitting(one, *inner, column)).cast(wanted)
+    if isinstance(given, t.MapType) and isinstance(wanted, t.MapType):
+        keys, values = (given.keyType, wanted.keyType), (given.valueType, wanted.valueType)
+        fitting = F.transform_values(value, lambda _, one: _fitting(one, *values, column))
+        return F.transform_keys(fitting, lambda one, _: _fitting(one, *keys, column)).cast(wanted)
+    if isinstance(given, t.StructType) and isinstance(wanted, t.StructType):
+        fields = (
+            _fitting(value.getField(one.name), one.dataType, other.dataType, column).alias(other.name)
+            for one, other in zip(given, wanted, strict=True)
+        )
+        return F.when(value.isNotNull(), F.struct(*fields)).cast(wanted)
     if not _may_not_fit(given, wanted):
         return value.cast(wanted)
     found = value.try_cast(wanted)

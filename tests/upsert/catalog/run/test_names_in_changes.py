@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from upsert.catalog.catalog import Catalog
@@ -159,3 +160,34 @@ def test_a_column_of_the_other_row_is_no_variable(spark: SparkSession, catalog: 
     ):
         with pytest.raises(SchemaError, match="is in no table of the query"):
             catalog.sql(f"MERGE INTO t USING s ON t.id = s.id {clause}", spark)
+
+
+@pytest.mark.parametrize("is_ansi", ["true", "false"])
+def test_fields_have_names_in_any_case_and_numbers_that_fit(
+    spark: SparkSession, catalog: Catalog, tmp_path: Path, is_ansi: str
+) -> None:
+    session = copy_of(spark, {"spark.sql.ansi.enabled": is_ansi})
+    columns = "id INT, s STRUCT<a: INT, b: ARRAY<STRUCT<c: STRING>>>, m MAP<SMALLINT, INT>"
+    catalog.sql(f"CREATE TABLE t ({columns}, PRIMARY KEY (id) NOT ENFORCED)")
+    session.sql(f"CREATE TABLE nested ({columns}) USING parquet LOCATION '{tmp_path}/nested'")
+    try:
+        for values in (
+            "1, named_struct('A', 5L, 'B', array(named_struct('C', 'x'), NULL)), map(1, 2L)",
+            "2, named_struct('a', NULL, 'b', NULL), map(3L, NULL)",
+            "3, NULL, NULL",
+        ):
+            catalog.sql(f"INSERT INTO t SELECT {values}", session)
+            session.sql(f"INSERT INTO nested SELECT {values}")
+        for values in ("4, named_struct('a', 1L << 40, 'b', NULL), NULL", "4, NULL, map(70000, 1)"):
+            for insert, run in (("t", lambda text: catalog.sql(text, session)), ("nested", session.sql)):
+                with pytest.raises(PySparkException):
+                    run(f"INSERT INTO {insert} SELECT {values}")
+        text = "SELECT id, CAST(s AS STRING), CAST(m AS STRING) FROM {}"
+        wanted = sorted(map(tuple, session.sql(text.format("nested")).collect()), key=repr)
+        assert len(wanted) == 3
+        assert rows(catalog, session, text.format("t")) == wanted
+        for other in ("named_struct('b', NULL, 'a', 1)", "named_struct('a', 1)"):
+            with pytest.raises(SchemaError, match="column 's' must be STRUCT"):
+                catalog.sql(f"UPDATE t SET s = {other}", session)
+    finally:
+        session.sql("DROP TABLE nested")

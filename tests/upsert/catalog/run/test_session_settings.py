@@ -41,7 +41,15 @@ def rows(catalog: Catalog, spark: SparkSession, query: str) -> list[tuple[Any, .
     return sorted(tuple(row.values()) for row in found.rows.to_pylist())
 
 
-TYPES = ("TINYINT", "SMALLINT", "INT", "BIGINT", "DECIMAL(5, 2)", "DECIMAL(20, 0)", "DOUBLE", "ARRAY<INT>")
+TYPES = {
+    **dict.fromkeys(
+        ("TINYINT", "SMALLINT", "INT", "BIGINT", "DECIMAL(5, 2)", "DECIMAL(20, 0)", "DOUBLE"), "{}"
+    ),
+    "ARRAY<INT>": "array(1, {})",
+    "STRUCT<a: STRING, b: INT>": "named_struct('A', 'x', 'B', {})",
+    "MAP<STRING, SMALLINT>": "map('k', {})",
+}
+"""Types, and how a number becomes a value that goes into one."""
 
 
 def number(random: Random) -> str:
@@ -70,9 +78,9 @@ def test_a_number_that_does_not_fit_is_an_error_also_without_ansi(
     catalog.sql(f"CREATE TABLE t (id INT, {theirs}, PRIMARY KEY (id) NOT ENFORCED)")
     refused = 0
     for row in range(count):
-        column = random.choice(range(len(TYPES)))
-        value = f"array(1, {number(random)})" if TYPES[column] == "ARRAY<INT>" else number(random)
-        told = f"seed {SEED}: {TYPES[column]} gets {value}"
+        column, (type_, value) = random.choice([*enumerate(TYPES.items())])
+        value = value.format(number(random))
+        told = f"seed {SEED}: {type_} gets {value}"
         merge = f"MERGE INTO t USING (SELECT {row} AS id) AS s ON t.id = s.id"
         written = [
             f"INSERT INTO t (id, c{column}) VALUES ({row}, {value})",
