@@ -113,8 +113,9 @@ def written() -> Any:
 @step
 def queried() -> Any:
     joined = "SELECT o.id, p.name FROM orders o JOIN products p USING (product_id) WHERE o.amount < :most"
-    result = catalog.sql(f"{joined} ORDER BY id", spark, args={"most": 100})
-    return result.rows.to_pylist()
+    spark.conf.set("worst", "cake")
+    text = f"{joined} AND p.name <> '${{worst}}' AND p.name <> '${{nothing}}' ORDER BY id"
+    return catalog.sql(text, spark, args={"most": 100}).rows.to_pylist()
 
 
 @step

@@ -207,7 +207,7 @@ class Session:
         """Execute all statements of a text; stops at the first error."""
         self._is_cancelled = False
         if self._params:
-            self._check_params([parse(statement.text) for statement in split_statements(text)])
+            self._check_params([parse(statement.text) for statement in split_statements(self._read(text))])
         for statement in split_statements(text):
             self._go_on()
             self.run(statement.text)
@@ -218,7 +218,7 @@ class Session:
         So no query starts before all of them are known to be possible.
         """
         # each must be a statement before any is executed
-        parsed = [parse(statement.text) for statement in split_statements(text)]
+        parsed = [parse(statement.text) for statement in split_statements(self._read(text))]
         self._check_params(parsed)
         found: list[Callable[[], Result]] = []
         for one in [bound(one, self._args(one)) for one in parsed]:
@@ -227,6 +227,12 @@ class Session:
             found += [partial(self._remembered, start, job) for start in starts]
             self._jobs += [job] if len(self.started) > before else []
         return found
+
+    def _read(self, text: str) -> str:
+        """A text with the values of Spark's variables; only a text that has any starts Spark for it."""
+        from upsert.catalog.run.jobs import read_by
+
+        return self._with_spark_if_needed(partial(read_by, text=text)) if "${" in text else text
 
     def _remembered(self, start: Callable[[], Result], job: _Job) -> Result:
         """Run what `plan_script` gave; if that starts a query, `restart` starts it again."""
@@ -305,6 +311,7 @@ class Session:
 
     def run(self, text: str) -> None:
         """Execute one statement and show what it gives; a stream is shown until `cancel` stops it."""
+        text = self._read(text)
         args = self._args(parse(text)) if self._params else None
         self._show(self._with_spark_if_needed(partial(self.catalog.sql, text, args=args)))
 

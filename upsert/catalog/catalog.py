@@ -142,12 +142,13 @@ class Catalog:
         """
         # Every task of a query imports this module; the parser behind it is for the few that read SQL.
         from upsert.catalog.run.dispatch import execute
+        from upsert.catalog.run.jobs import read_by
         from upsert.sql.parameters import bound
         from upsert.sql.parser import parse
         from upsert.sql.statements import OtherTables
 
         with own_errors_first():
-            statement = bound(parse(text), args)
+            statement = bound(parse(read_by(spark, text)), args)
             result = execute(self.context, statement, spark)
             if isinstance(statement, OtherTables):
                 self._follow()
@@ -412,6 +413,7 @@ class Catalog:
         (True, [{'fruit': 'pear', 'n': 3}])
         """
         from upsert.catalog.run import views
+        from upsert.catalog.run.jobs import read_by
         from upsert.sql.query import QueryText
         from upsert.sql.statements import CreateView
 
@@ -422,7 +424,7 @@ class Catalog:
             )
         statement = CreateView(
             name,
-            QueryText.of(query, subject=f"view {name!r}"),
+            QueryText.of(read_by(spark, query), subject=f"view {name!r}"),
             tuple(primary_key),
             tuple(partitioned_by),
             tuple(map(tuple, indexes)),

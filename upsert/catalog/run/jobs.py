@@ -21,6 +21,7 @@ from upsert.catalog.results import Done, Rows
 from upsert.catalog.session import CHECKPOINT, PIPELINE, TRIGGER, SessionOptions
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.spark.queries import query_with_checkpoint, stop_query
+from upsert.spark.variables import has_variables, with_variables
 from upsert.sql import statements as s
 from upsert.store.storage import storage_of
 
@@ -50,6 +51,11 @@ def needed(spark: SparkSession | None, what: str, options: Mapping[str, str] = {
     for key, value in options.items():
         found.conf.set(key, value)
     return found
+
+
+def read_by(spark: SparkSession | None, text: str) -> str:
+    """A text of SQL as the session reads it: with the values of Spark's variables, ``${name}``."""
+    return with_variables(text, needed(spark, "SQL with '${…}'")) if has_variables(text) else text
 
 
 _JOBS: Final = ".jobs"
