@@ -17,7 +17,7 @@ from upsert.sql.dialect import QueryDialect, TableChanges, visible_name
 Path = tuple[str, ...]
 """A column, and fields within it."""
 
-_NO_READS: Final = (exp.Column, exp.Dot, exp.Alias, exp.TableAlias, exp.Table)
+_NO_READS: Final = (exp.Column, exp.Dot, exp.Alias, exp.TableAlias, exp.Table, exp.ColumnDef)
 """Where an identifier stands that is a part of a longer name, or gives one."""
 
 _OF_QUERIES: Final = "with_ order sort distribute cluster limit offset "
@@ -45,7 +45,7 @@ _KNOWN: Final[dict[type[exp.Expr], str]] = {
     exp.Having: "this",
     exp.Qualify: "this",
     exp.Distinct: "expressions",
-    exp.Order: "expressions",
+    exp.Order: "this expressions",
     exp.Sort: "expressions",
     exp.Distribute: "expressions",
     exp.Cluster: "expressions",
@@ -69,8 +69,17 @@ _KNOWN: Final[dict[type[exp.Expr], str]] = {
     exp.Interval: "this unit",
     exp.IntervalSpan: "this expression",
     exp.AtTimeZone: "this zone",
-    exp.DataType: "this expressions nested",
+    exp.DataType: "this expressions nested collate",
     exp.DataTypeParam: "this",
+    exp.ColumnDef: "this kind constraints",  # a field of a STRUCT
+    exp.ColumnConstraint: "kind",
+    exp.CommentColumnConstraint: "this",
+    exp.NotNullColumnConstraint: "",
+    exp.JSONPath: "expressions",
+    exp.JSONPathRoot: "",
+    exp.JSONPathKey: "this quoted",
+    exp.JSONPathSubscript: "this",
+    exp.JSONPathWildcard: "",
 }
 """The parts of a query of which it is known which names stand in them, and where; with what they may have.
 

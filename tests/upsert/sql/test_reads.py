@@ -17,6 +17,11 @@ PLAIN = [
     ("SELECT a FROM t LATERAL VIEW explode(b) e AS c", {"a", "b"}),
     ("SELECT transform(a, e -> e.b) AS d FROM t", {"a"}),
     ("SELECT date_trunc(b, a) FROM t", {"a", "b"}),
+    ("SELECT get_json_object(a, '$.b[0].c[*]') FROM t", {"a"}),
+    ("SELECT a:b.c[0]::STRING FROM t", {"a"}),
+    ("SELECT CAST(a AS STRUCT<b: INT NOT NULL COMMENT 'x', c ARRAY<INT>>) FROM t", {"a"}),
+    ("SELECT CAST(a AS STRING COLLATE UTF8_LCASE) FROM t", {"a"}),
+    ("SELECT listagg(a, ',') WITHIN GROUP (ORDER BY b) FROM t", {"a", "b"}),
     ("SELECT a, rank() OVER (w) FROM t WINDOW w AS (PARTITION BY b ORDER BY c)", {"a", "b", "c"}),
 ]
 
