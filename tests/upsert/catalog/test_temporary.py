@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 import planner
 from upsert.catalog.catalog import Catalog
+from upsert.catalog.results import Running
 from upsert.catalog.temporary import FOLDER
 from upsert.errors import ConfigurationError, SchemaError, TableExistsError, TableNotFoundError, UpsertError
 
@@ -39,6 +40,33 @@ def test_a_temporary_table_goes_with_its_session(tmp_path: Path) -> None:
     assert "dropped" in repr(other.sql("DROP TEMP TABLE t"))
     with pytest.raises(TableNotFoundError, match="table 't' does not exist"):
         other.sql("DESCRIBE t")
+
+
+def test_a_job_into_a_temporary_table_of_a_connector_continues_in_the_next_session(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """What the table stands for is there after the session, with the rows that it has received."""
+    orders, sent = tmp_path / "orders", tmp_path / "sent"
+    orders.mkdir()
+    checkpoints = set()
+    for id in (1, 2):
+        (orders / f"{id}.json").write_text(f'{{"id": {id}}}')
+        catalog = Catalog(tmp_path / "warehouse", optimize=planner.optimize)
+        for text in (
+            "SET 'pipeline.name' = 'job'",
+            "SET 'execution.runtime-mode' = 'streaming'",
+            "SET 'execution.trigger' = 'available-now'",
+            f"CREATE TEMPORARY TABLE orders (id INT) WITH ('connector' = 'json', 'path' = '{orders}')",
+            f"CREATE TEMPORARY TABLE sent (id INT) WITH ('connector' = 'json', 'path' = '{sent}')",
+        ):
+            catalog.sql(text)
+        job = catalog.sql("INSERT INTO sent SELECT id FROM orders", spark)
+        assert isinstance(job, Running)
+        job.query.awaitTermination()
+        checkpoints.add(job.checkpoint)
+        del catalog
+    assert len(checkpoints) == 1
+    assert sorted(row.id for row in spark.read.json(str(sent)).collect()) == [1, 2]
 
 
 def test_what_a_killed_session_has_left_is_deleted_by_the_next_one(tmp_path: Path) -> None:

@@ -390,7 +390,9 @@ class Target:
         Without a micro-batch of its own it continues from the checkpoint ``start_from``, if that is not None.
         """
         table = self.table
-        elsewhere = definition_in(context.databases.resolve(self.name).existing())
+        table_ref = context.databases.resolve(self.name)
+        # a temporary one stands in each session for what is there after it, under another uuid
+        elsewhere = None if table_ref.is_temporary else definition_in(table_ref.existing())
         uuid = table.uuid if isinstance(table, Table) else elsewhere.uuid if elsewhere is not None else ""
         job = jobs.Job.of(context, self.name, self.what, uuid, had_no_uuid=elsewhere is not None)
         start_from = None if job.has_begun else start_from
