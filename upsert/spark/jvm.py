@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
@@ -11,6 +12,7 @@ from subprocess import TimeoutExpired
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
+from py4j.protocol import Py4JNetworkError
 from pyspark import SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
@@ -120,8 +122,10 @@ def unless_it_ends() -> Iterator[None]:
 def quiet_when_it_ends(context: SparkContext) -> None:
     """Let the end of the JVM be told by what needs it alone.
 
-    PySpark's server for accumulators prints a trace of Python for a connection that the JVM has left.
+    PySpark's server for accumulators prints a trace of Python for a connection that the JVM has left, and
+    py4j one for a call without an answer, which fails as well.
     """
+    logging.getLogger().addFilter(is_no_lost_call)
     server = context._accumulatorServer
     told = server.handle_error
 
@@ -130,6 +134,11 @@ def quiet_when_it_ends(context: SparkContext) -> None:
             told(request, client_address)
 
     server.handle_error = tell  # type: ignore[method-assign]
+
+
+def is_no_lost_call(record: logging.LogRecord) -> bool:
+    """Whether a record of a log is about more than a call that the JVM did not answer; a filter of py4j's."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], Py4JNetworkError)
 
 
 def _write(line: bytes) -> None:

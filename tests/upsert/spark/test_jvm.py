@@ -1,0 +1,48 @@
+"""What is told of the end of the JVM."""
+
+import logging
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Thread
+
+import pytest
+from py4j.java_gateway import GatewayClient, GatewayParameters
+
+from upsert.spark.jvm import is_no_lost_call
+
+
+@contextmanager
+def deaf() -> Iterator[int]:
+    """The port of a server that closes each connection without an answer, as a JVM that ends."""
+
+    def answer() -> None:
+        while (connection := server.accept()[0]).recv(64).strip() != b"end":
+            connection.close()
+        connection.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        thread = Thread(target=answer)
+        thread.start()
+        yield port
+        with socket.create_connection(("127.0.0.1", port)) as last:
+            last.sendall(b"end")
+        thread.join()
+
+
+@pytest.mark.parametrize(("is_quiet", "told"), [(False, ["Exception while sending command."]), (True, [])])
+def test_a_call_that_the_jvm_does_not_answer_leaves_no_trace(
+    caplog: pytest.LogCaptureFixture, is_quiet: bool, told: list[str]
+) -> None:
+    root = logging.getLogger()
+    if is_quiet:
+        root.addFilter(is_no_lost_call)
+    try:
+        with deaf() as port:
+            client = GatewayClient(gateway_parameters=GatewayParameters(port=port))
+            assert client.send_command("c\n") == "x", "py4j's word for an error"
+        root.warning("of something else")
+    finally:
+        root.removeFilter(is_no_lost_call)
+    assert [one.getMessage() for one in caplog.records] == [*told, "of something else"]
