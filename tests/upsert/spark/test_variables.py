@@ -86,6 +86,20 @@ def test_what_is_kept_has_the_values_of_its_time(catalog: Catalog, session: Spar
     assert rows(catalog, session, "SELECT * FROM figs") == [(1,), (4,)]
 
 
+def test_a_view_of_an_earlier_release_is_read_as_spark_reads_it(
+    catalog: Catalog, session: SparkSession
+) -> None:
+    """Its text has kept the variables, as one that is created where there are none."""
+    session.conf.set("spark.sql.variable.substitute", "false")
+    for kind in ("VIEW", "MATERIALIZED VIEW"):
+        catalog.sql(f"CREATE {kind} {kind[0]} AS SELECT id, name FROM fruit WHERE name = '${{x}}'", session)
+    session.conf.set("spark.sql.variable.substitute", "true")
+    catalog.sql("INSERT INTO fruit VALUES (4, 'fig')", session)
+    catalog.sql("REFRESH MATERIALIZED VIEW M", session)
+    for name in "VM":
+        assert rows(catalog, session, f"SELECT id FROM {name}") == [(1,), (4,)]
+
+
 def test_without_a_session_no_variable_has_a_value(
     catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,6 +37,7 @@ from upsert.kafka.options import CONNECTOR_ALIASES, UPSERT
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Index
 from upsert.spark.connect import is_connect
+from upsert.spark.variables import with_variables
 from upsert.sql import statements as s
 from upsert.sql.dialect import Revision, placed, position, visible_name
 from upsert.sql.flink_words import is_processing_time
@@ -285,7 +286,8 @@ class _Reading:
         if name in inside:
             way = " → ".join((*inside[inside.index(name) :], name))
             raise SchemaError(f"{of} reads itself, {way}; let it read a table instead")
-        query = QueryText.of(text.query, subject=of)
+        # a view of an earlier release has Spark's variables in its text, which Spark exchanges
+        query = QueryText.of(with_variables(text.query, self.spark), subject=of)
         df = self.rows(query, within(text, catalog, query), (*inside, name))
         found = [column for column in df.columns if column != ROW_KIND_COLUMN]
         if found == [*text.columns]:

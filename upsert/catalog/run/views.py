@@ -43,6 +43,7 @@ from upsert.schema import Index, TableSchema
 from upsert.spark.columns import fits
 from upsert.spark.connect import is_connect
 from upsert.spark.formats import active
+from upsert.spark.variables import with_variables
 from upsert.sql import statements as s
 from upsert.sql.query import QueryText, Reference
 from upsert.sql.show_create import WAS_THERE, declared_names, view_was_there
@@ -347,7 +348,9 @@ class _Query:
     def rows(self, session: SparkSession, versions: Versions, view: TableSchema | None = None) -> DataFrame:
         """Its rows at some versions of its tables; refuses those that a ``view`` cannot hold."""
         pinned = {base.name: versions[base.table] for base in self.definition.bases}
-        query = QueryText.of(self.definition.query, subject=f"view {self.name!r}")
+        # a view of an earlier release has Spark's variables in its text, which Spark exchanges
+        text = with_variables(self.definition.query, session)
+        query = QueryText.of(text, subject=f"view {self.name!r}")
         context = self.context
         catalog = self.definition.catalog
         columns, is_altered = {}, False
