@@ -153,6 +153,7 @@ class QueryDialect(Spark):
             **SparkParser.PIPE_SYNTAX_TRANSFORM_PARSERS,
             "DROP": lambda self, query: self._parse_pipe_names(query),
             "SET": lambda self, query: self._parse_pipe_values(query),
+            "LIMIT": lambda self, query: (self._parse_limit(), self._parse_offset()) and query,
             "OFFSET": lambda self, query: self._parse_offset() and query,
             "SORT BY": lambda self, query: self._parse_sort(exp.Sort, TokenType.SORT_BY) and query,
             "CLUSTER BY": lambda self, query: self._parse_sort(exp.Cluster, TokenType.CLUSTER_BY) and query,

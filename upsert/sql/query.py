@@ -248,6 +248,9 @@ class QueryText:
         if len(tokens) > 1 and tokens[0].text.upper() == "TABLE" and tokens[1].text != "(":
             edits.append(Edit(tokens[0].start, tokens[0].end + 1, "SELECT * FROM"))  # it is short for that
         worded = Revision(self._white).edited(edits)
+        steps = list(_steps(tokens))
+        if steps and not _is_query(worded.text):
+            worded = Revision(self._white).edited([*edits, *steps])
         if not self.is_numbered:
             return worded
         marks = [token for token in tokens_of(worded.text, self.subject) if _is_mark(token)]
@@ -275,7 +278,8 @@ class QueryText:
     @cached_property
     def _is_piped(self) -> bool:
         """Whether there are steps after ``|>``: the tree is one query, in which they have another order."""
-        return any(token.token_type is TokenType.PIPE_GT for token in tokens_of(self._white, self.subject))
+        tokens = tokens_of(self.worded.text, self.subject)
+        return any(token.token_type is TokenType.PIPE_GT for token in tokens)
 
     @cached_property
     def _is_understood(self) -> bool:
@@ -389,6 +393,41 @@ class QueryText:
         """The hint right after a table's name."""
         end = self.worded.original(_span(table)[1] - 1) + 1
         return next((hint for hint in self._hints if hint.after == end), None)
+
+
+_STEPS: Final = (
+    *("SELECT", "EXTEND", "SET", "DROP", "AS", "WHERE", "LIMIT", "OFFSET", "ORDER", "SORT", "CLUSTER"),
+    *(
+        "DISTRIBUTE",
+        "AGGREGATE",
+        "JOIN",
+        "INNER",
+        "LEFT",
+        "RIGHT",
+        "FULL",
+        "CROSS",
+        "NATURAL",
+        "SEMI",
+        "ANTI",
+    ),
+    *("LATERAL", "UNION", "EXCEPT", "MINUS", "INTERSECT", "PIVOT", "UNPIVOT", "TABLESAMPLE"),
+)
+"""With what a step of a pipe begins."""
+
+
+def _steps(tokens: Sequence[Token]) -> Iterator[Edit]:
+    """Each ``|`` that may begin a step, as in Spark 4.3, as ``|>``."""
+    for token, following in pairwise(tokens):
+        if token.token_type is TokenType.PIPE and following.text.upper() in _STEPS:
+            yield Edit(token.start, token.end + 1, "|>")
+
+
+def _is_query(text: str) -> bool:
+    try:
+        query_tree(text, "query")
+    except SchemaError:
+        return False
+    return True
 
 
 def _is_mark(token: Token) -> bool:

@@ -397,6 +397,7 @@ _TEXTS_READ: Final = {
     "spark.sql.ansi.doubleQuotedIdentifiers": ('"',),
     "spark.sql.legacy.consecutiveStringLiterals.enabled": ("''", '""'),
     "spark.sql.parser.escapedStringLiterals": ("\\",),
+    "spark.sql.parser.quotedRegexColumnNames": ("`",),
 }
 """Settings of a session that let it read some signs of a query's text in another way than by default."""
 
