@@ -38,6 +38,7 @@ from upsert.sql.show_create import WAS_THERE, create_text, was_there
 from upsert.store import Table
 from upsert.store.alterations import AddCheck, AddColumn, AddComputed, SetDefault, TrackPartition
 from upsert.store.log_options import TOPIC
+from upsert.store.read.row_metadata import with_metadata_aside
 from upsert.store.rows.partitions import is_within, specified
 from upsert.store.table_options import MATERIALIZED_VIEW, VIEW_REFRESH
 from upsert.views.view import definition_of
@@ -132,8 +133,10 @@ def _as_it_was(
     asked, connector = statement.schema, statement.options.get("connector")
     if connector is not None:
         asked, options = of_connector(asked, (), statement.name), {"connector": connector, **options}
-    elif TOPIC not in options:
-        given.pop(TOPIC, None)  # it was found when the table was created
+    else:
+        asked = with_metadata_aside(asked, statement.name)
+        if TOPIC not in options:
+            given.pop(TOPIC, None)  # it was found when the table was created
     name = table_ref.shown
     return was_there(create_text(name, asked, options), create_text(name, schema, given))
 

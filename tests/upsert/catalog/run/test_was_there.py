@@ -9,6 +9,7 @@ from upsert import Catalog
 MANAGED = """
     CREATE TABLE IF NOT EXISTS orders (
       id BIGINT, name VARCHAR(9) DEFAULT 'x', at TIMESTAMP, gross AS id * 2,
+      version BIGINT METADATA FROM 'snapshot-id',
       PRIMARY KEY (id) NOT ENFORCED, INDEX (name), CHECK (id > 0),
       WATERMARK FOR at AS at - INTERVAL '5' SECOND
     ) COMMENT 'all' PARTITIONED BY (id) WITH ('bucket' = '2')
