@@ -18,11 +18,17 @@ if TYPE_CHECKING:
 _VARIABLE: Final = re.compile(r"\$\{(?:(\w+?):)?(\S+?)\}")
 _SETTINGS: Final = (None, "spark", "hivevar", "hiveconf")
 """What may stand before the name of a setting of the session."""
+_KINDS: Final = (*_SETTINGS, "env", "system")
+"""The same of any variable; ``${file:…}``, which means something to other programs, is a text to Spark."""
 
 
 def has_variables(text: str) -> bool:
-    """Whether a session may exchange a part of the text."""
-    return _VARIABLE.search(text) is not None
+    """Whether a session may exchange a part of the text.
+
+    >>> has_variables("'${day}'"), has_variables("'${env:HOME}'"), has_variables("'${file:a}'")
+    (True, True, False)
+    """
+    return any(found[1] in _KINDS for found in _VARIABLE.finditer(text))
 
 
 def with_variables(text: str, spark: SparkSession) -> str:
@@ -62,7 +68,7 @@ def _value(spark: SparkSession, kind: str | None, name: str) -> str | None:
     """The value of a variable; None leaves it as it is written."""
     if kind in _SETTINGS:
         return str(spark.conf.get(name, ""))
-    if kind not in ("env", "system"):
+    if kind not in _KINDS:
         return None
     if is_connect(spark):
         raise ConfigurationError(

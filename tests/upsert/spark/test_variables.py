@@ -106,3 +106,5 @@ def test_without_a_session_no_variable_has_a_value(
     monkeypatch.setattr(SparkSession, "getActiveSession", classmethod(lambda _: None))
     with pytest.raises(SparkNeededError, match=r"SQL with '\$\{…\}': needs a Spark session"):
         catalog.sql("DELETE FROM fruit WHERE name = '${x}'")
+    catalog.sql("CREATE TABLE told (id INT) COMMENT 'as ${file:secrets} has it'")
+    assert catalog.table("told").schema.comment == "as ${file:secrets} has it"
