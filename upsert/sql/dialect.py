@@ -174,6 +174,12 @@ class QueryDialect(Spark):
                 found.meta.update({WORD: token.text.lower(), START: token.start, END: token.end + 1})
             return found
 
+        def _parse_pipe_syntax_set_operator(self, query: exp.Query) -> exp.Query | None:
+            found = self.parse_set_operation(this=query)
+            if not isinstance(found, exp.SetOperation):
+                return None
+            return exp.select("*", copy=False).from_(found.subquery(copy=False), copy=False)
+
         def _parse_pipe_names(self, query: exp.Select) -> exp.Select:
             self._advance()
             self._parse_csv(self._parse_id_var)
@@ -286,6 +292,10 @@ def expression_tree(text: str, subject: str) -> exp.Expr:
     return _parsed(text, subject, Revision(text), is_query=False)
 
 
+_SLIPS: Final = (AssertionError, AttributeError, LookupError, TypeError, ValueError)
+"""With what sqlglot ends at some texts that are no SQL, where it should have refused them."""
+
+
 def _parsed(text: str, subject: str, revision: Revision, *, is_query: bool) -> exp.Expr:
     dialect = QueryDialect()
     try:
@@ -298,6 +308,11 @@ def _parsed(text: str, subject: str, revision: Revision, *, is_query: bool) -> e
         raise SchemaError(f"{subject}: the text has an open quote or comment: {cause}") from None
     except RecursionError:
         raise too_deep(subject) from None
+    except _SLIPS as cause:
+        raise SchemaError(
+            f"{subject}: the text cannot be read, {type(cause).__name__} in sqlglot: {cause}; correct it, or "
+            "write it in another way"
+        ) from cause
     tree = trees[0] if len(trees) == 1 else None
     wanted = (exp.Query, exp.Values) if is_query else exp.Expr
     if tree is None or isinstance(tree, exp.Command) or not isinstance(tree, wanted):

@@ -341,9 +341,8 @@ class QueryText:
 
     @cached_property
     def _tables(self) -> tuple[exp.Table, ...]:
-        read = (exp.Identifier, TableChanges)
-        tables = (table for table in self.tree.find_all(exp.Table) if isinstance(table.this, read))
-        named = (table for table in tables if not _is_named_query(table))
+        named = (table for table in self.tree.find_all(exp.Table) if _is_read(table))
+        named = (table for table in named if not _is_named_query(table))
         return tuple(sorted(named, key=lambda table: table.this.meta[START]))
 
     def _edits(self, table: exp.Table, view: str, own_alias: str | None) -> Iterator[Edit]:
@@ -440,6 +439,12 @@ def _span(table: exp.Table) -> tuple[int, int]:
         return table.this.meta[START], table.this.meta[END]
     parts = table.parts
     return parts[0].meta[START], parts[-1].meta[END] + 1
+
+
+def _is_read(table: exp.Table) -> bool:
+    """Whether it is a table by its name, or the changes of one; not a function, or a parameter."""
+    parts = [] if isinstance(table.this, TableChanges) else table.parts
+    return all(isinstance(part, exp.Identifier) for part in parts)
 
 
 def _is_named_query(table: exp.Table) -> bool:

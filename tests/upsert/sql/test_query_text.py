@@ -402,3 +402,29 @@ def test_condition_that_delete_cannot_take_is_refused(condition: str, message: s
     with pytest.raises(SchemaError) as error:
         alternatives(tree.args["where"].this, SCHEMA, "UTC", "DELETE FROM t", "main.default.t")
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["SELECT MAP(`a` 'a', X'62') FROM t", "SELECT date_trunc( JOIN b, a) FROM t", "SELECT * FROM t |> LIMIT"],
+)
+def test_what_sqlglot_stumbles_over_is_refused(text: str) -> None:
+    with pytest.raises(SchemaError, match="query: "):
+        QueryText.of(text)
+
+
+def test_a_table_that_a_parameter_names_is_none_of_the_catalog_s() -> None:
+    assert QueryText.of("SELECT * FROM :db.t JOIN :u").references == ()
+
+
+@pytest.mark.parametrize(
+    "step",
+    ["UNION ALL SELECT 1", "EXCEPT FROM u", "INTERSECT ALL BY NAME (SELECT id FROM u)", "UNION VALUES (1)"],
+)
+def test_a_step_may_unite_with_any_query(step: str) -> None:
+    query = QueryText.of(f"FROM t |> {step} |> WHERE id = 1 |> AS x |> UNION (FROM v)")
+    assert [one.name for one in query.references] == [
+        "t",
+        *(["u"] if "u" in step.split("FROM ")[-1] else []),
+        "v",
+    ]

@@ -218,6 +218,7 @@ def two_tables(spark: SparkSession, catalog: Catalog) -> Iterator[Catalog]:
         "FROM p |> ORDER BY id |> LIMIT 3 |> WHERE id > 1",
         "FROM p |> SELECT k AS id, id AS k |> WHERE id = 1",
         "SELECT id FROM p |> ORDER BY id |> LIMIT 1 + 1",
+        "FROM p |> SELECT id |> UNION ALL SELECT k AS id FROM q |> WHERE id > 0",
         "FROM p |> SET k = (SELECT max(n) FROM q), val = 1 |> DROP `current_date` |> SORT BY id |> OFFSET 2",
         # a field of a column, and a table whose name ends so
         "SELECT id FROM p AS `x.address` WHERE address.id = 4",
