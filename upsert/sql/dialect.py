@@ -212,7 +212,12 @@ class QueryDialect(Spark):
             states = []
             while self._match(TokenType.COMMA):
                 states.append(self._parse_bitwise())
-            if len(states) not in (1, 2) or not self._curr or self._curr.token_type != TokenType.R_PAREN:
+            if (
+                len(states) not in (1, 2)
+                or not all(states)
+                or not self._curr
+                or self._curr.token_type != TokenType.R_PAREN
+            ):
                 self.raise_error("expected table_changes(table, from [, to])")
             found = TableChanges(name=names, start=states[0], end=states[1] if len(states) > 1 else None)
             found.meta.update({START: start, END: self._curr.end + 1})

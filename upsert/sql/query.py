@@ -242,8 +242,13 @@ class QueryText:
     @cached_property
     def worded(self) -> Revision:
         """The query with Spark's words, hints left out; the tree's offsets are in it."""
-        hints = [Edit(hint.start, hint.end, "") for hint in self._hints]
-        edits = [*hints, *spark_words(self._white, self.subject), *self.edits]
+        given = self.edits  # a hint within one is refused with the references
+        hints = [
+            Edit(hint.start, hint.end, "")
+            for hint in self._hints
+            if not any(edit.start < hint.end and hint.start < edit.end for edit in given)
+        ]
+        edits = [*hints, *spark_words(self._white, self.subject), *given]
         tokens = tokens_of(self._white, self.subject)
         if len(tokens) > 1 and tokens[0].text.upper() == "TABLE" and tokens[1].text != "(":
             edits.append(Edit(tokens[0].start, tokens[0].end + 1, "SELECT * FROM"))  # it is short for that

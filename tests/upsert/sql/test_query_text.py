@@ -8,6 +8,7 @@ import pytest
 from upsert.errors import SchemaError
 from upsert.schema import TableSchema
 from upsert.sql.columns import parse_columns
+from upsert.sql.parser import parse
 from upsert.sql.predicates import alternatives, pushed
 from upsert.sql.query import AsOf, AsOfKind, ChangesBetween, QueryText
 from upsert.types import TIMESTAMP
@@ -406,11 +407,20 @@ def test_condition_that_delete_cannot_take_is_refused(condition: str, message: s
 
 @pytest.mark.parametrize(
     "text",
-    ["SELECT MAP(`a` 'a', X'62') FROM t", "SELECT date_trunc( JOIN b, a) FROM t", "SELECT * FROM t |> LIMIT"],
+    [
+        "SELECT MAP(`a` 'a', X'62') FROM t",
+        "SELECT date_trunc( JOIN b, a) FROM t",
+        "SELECT * FROM table_changes(v, )",
+    ],
 )
 def test_what_sqlglot_stumbles_over_is_refused(text: str) -> None:
     with pytest.raises(SchemaError, match="query: "):
         QueryText.of(text)
+
+
+def test_a_hint_within_what_is_exchanged_is_refused() -> None:
+    with pytest.raises(SchemaError, match=r"UPDATE t: a hint OPTIONS must .* column 23"):
+        parse("UPDATE t SET a = b, n /*+ OPTIONS('x' = 'y') */ = 1 WHERE b")
 
 
 def test_a_table_that_a_parameter_names_is_none_of_the_catalog_s() -> None:
