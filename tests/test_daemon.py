@@ -74,6 +74,7 @@ spark.stop()
 """
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_workers_whose_memory_is_bounded_have_all_of_it(tmp_path: Path) -> None:
     """The bound is of addresses, also of those that Arrow has reserved and never uses."""

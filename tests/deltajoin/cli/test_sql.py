@@ -162,6 +162,7 @@ def test_a_jvm_that_cannot_start_is_one_line_with_its_reason(setting: str, reaso
     assert f"Spark's JVM must start, it ended with {reason}" in told
 
 
+@pytest.mark.long
 def test_standard_input_may_be_closed(tmp_path: Path) -> None:
     """Python has none then: a query ended with the trace of an AttributeError."""
 

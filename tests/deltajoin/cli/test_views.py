@@ -75,7 +75,7 @@ def test_a_view_is_kept_until_an_interrupt(warehouse: str) -> None:
 @pytest.mark.parametrize(
     ("statement", "left"),
     [
-        ("DELETE FROM fruit WHERE length(name) = 3", ["kiwi"]),
+        pytest.param("DELETE FROM fruit WHERE length(name) = 3", ["kiwi"], marks=pytest.mark.long),
         pytest.param(
             "UPDATE fruit SET name = 'pear' WHERE id = 3", ["fig", "fig", "pear"], marks=pytest.mark.long
         ),

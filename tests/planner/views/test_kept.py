@@ -303,6 +303,7 @@ def test_a_table_that_hovers_around_a_size_is_planned_once(
     assert planned == [4, 9]
 
 
+@pytest.mark.long
 def test_a_hidden_table_stays_until_half_of_the_rows_are_left_for_which_it_is_made(
     catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -666,6 +667,7 @@ def test_subqueries_see_the_row_beside_them(
     refresh_and_compare(catalog, views, LATERAL, range(2))
 
 
+@pytest.mark.long
 def test_many_touched_partitions_are_found_by_tasks(
     catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -939,6 +941,7 @@ def test_sums_of_two_fields_of_a_struct_are_two_stages(catalog: Catalog, spark: 
     assert view.table.snapshot().scan().to_pylist() == [{"a": 3, "b": 30}]
 
 
+@pytest.mark.long
 def test_sums_by_a_struct_are_found_by_no_index(
     catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -148,6 +148,7 @@ def test_extremes_of_all_rows_are_right_whichever_come_and_go(
             assert step or ways == [True], query
 
 
+@pytest.mark.long
 def test_the_first_of_many_groups_are_kept(
     catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,7 +61,7 @@ def made(folder: Path, scale: float) -> Catalog:
     ("numbers", "shallow"),
     [
         ([3, 22], 5000),
-        ([18], 10),
+        pytest.param([18], 10, marks=pytest.mark.long),
         pytest.param(list(QUERIES), 5000, marks=[pytest.mark.long, pytest.mark.minutes]),
         pytest.param(list(QUERIES), 0, marks=[pytest.mark.long, pytest.mark.minutes]),
     ],
