@@ -36,7 +36,7 @@ WITH_BROWSER = { sh scripts/chromium.sh >/dev/null || true; } &&
 # Options of pytest: the tests of a file stay together, files are begun in their order.
 IN_PARALLEL = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help install demo demo-kafka test test-delta test-long test-slice fuzz mutate bench bench-store bench-kafka bench-views bench-cluster wheel wheel-test docs lint clean
+.PHONY: help install java demo demo-kafka test test-delta test-long test-slice fuzz mutate bench bench-store bench-kafka bench-views bench-cluster wheel wheel-test docs lint clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,7 +57,11 @@ install: $(STAMP)  ## make .venv and install everything into it (SPARK=4.2: and 
 	  pathlib.Path(own, "behind.pth").write_text("import site; site.addsitedir(%r)\n" % own.replace("$(@D)", ".venv"))'
 	@touch $@
 
-$(CLASSES): $(STAMP) scripts/class_archive.py
+# Before what needs it beside something else that does: two at once would both install it.
+java: .venv/.installed
+	@sh scripts/java.sh >/dev/null
+
+$(CLASSES): $(STAMP) scripts/class_archive.py | java
 	@$(WITH_JAVA) $(PY) scripts/class_archive.py $@
 
 demo: $(CLASSES)  ## join the flights of 2013 with all else while it changes (ROWS=20000 for a short run)
@@ -69,7 +73,7 @@ demo-kafka: $(CLASSES)  ## carry them through Kafka: Debezium records to upsert 
 test: $(CLASSES)  ## all tests that a change must pass (PYTEST_ARGS=… is passed on, WORKERS=0: one after the other)
 	@$(WITH_BROWSER) $(WITH_JAVA) $(PY) -m pytest $(IN_PARALLEL) $(PYTEST_ARGS)
 
-test-delta: .venv-4.2/.installed  ## those of Delta Lake, with Spark 4.2, for which it has a release
+test-delta: .venv-4.2/.installed | java  ## those of Delta Lake, with Spark 4.2, for which it has a release
 	@$(WITH_JAVA) PYSPARK_PYTHON=$(CURDIR)/$(<D)/bin/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/$(<D)/bin/python \
 	  $(<D)/bin/python -m pytest tests/upsert/delta $(PYTEST_ARGS)
 
