@@ -346,8 +346,8 @@ class QueryText:
 
     @cached_property
     def _tables(self) -> tuple[exp.Table, ...]:
-        named = (table for table in self.tree.find_all(exp.Table) if _is_read(table))
-        named = (table for table in named if not _is_named_query(table))
+        tables = filter(_is_read, self.tree.find_all(exp.Table))
+        named = (table for table in tables if not _is_named_query(table))
         return tuple(sorted(named, key=lambda table: table.this.meta[START]))
 
     def _edits(self, table: exp.Table, view: str, own_alias: str | None) -> Iterator[Edit]:
@@ -399,22 +399,10 @@ class QueryText:
         return next((hint for hint in self._hints if hint.after == end), None)
 
 
-_STEPS: Final = (
-    *("SELECT", "EXTEND", "SET", "DROP", "AS", "WHERE", "LIMIT", "OFFSET", "ORDER", "SORT", "CLUSTER"),
-    *(
-        "DISTRIBUTE",
-        "AGGREGATE",
-        "JOIN",
-        "INNER",
-        "LEFT",
-        "RIGHT",
-        "FULL",
-        "CROSS",
-        "NATURAL",
-        "SEMI",
-        "ANTI",
-    ),
-    *("LATERAL", "UNION", "EXCEPT", "MINUS", "INTERSECT", "PIVOT", "UNPIVOT", "TABLESAMPLE"),
+_STEP: Final = re.compile(
+    "SELECT|EXTEND|SET|DROP|AS|WHERE|LIMIT|OFFSET|ORDER|SORT|CLUSTER|DISTRIBUTE|AGGREGATE|PIVOT|UNPIVOT|TABLESAMPLE"
+    "|JOIN|INNER|LEFT|RIGHT|FULL|CROSS|NATURAL|SEMI|ANTI|LATERAL|UNION|EXCEPT|MINUS|INTERSECT",
+    re.IGNORECASE,
 )
 """With what a step of a pipe begins."""
 
@@ -422,7 +410,7 @@ _STEPS: Final = (
 def _steps(tokens: Sequence[Token]) -> Iterator[Edit]:
     """Each ``|`` that may begin a step, as in Spark 4.3, as ``|>``."""
     for token, following in pairwise(tokens):
-        if token.token_type is TokenType.PIPE and following.text.upper() in _STEPS:
+        if token.token_type is TokenType.PIPE and _STEP.fullmatch(following.text):
             yield Edit(token.start, token.end + 1, "|>")
 
 

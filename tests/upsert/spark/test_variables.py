@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.upsert.catalog.queried import rows
 from upsert.catalog.catalog import Catalog
-from upsert.catalog.results import Frame
 from upsert.catalog.run.jobs import SparkNeededError
 from upsert.errors import ConfigurationError
 from upsert.spark.settings import copy_of
@@ -56,12 +56,6 @@ def catalog(session: SparkSession, tmp_path: Path) -> Catalog:
     catalog.sql("CREATE TABLE fruit (id INT, name STRING, PRIMARY KEY (id) NOT ENFORCED)")
     catalog.sql("INSERT INTO ${t} VALUES (1, '${x}'), (2, 'kiwi'), (3, '${nothing}')", session)
     return catalog
-
-
-def rows(catalog: Catalog, session: SparkSession, query: str) -> list[tuple[object, ...]]:
-    found = catalog.sql(query, session)
-    assert isinstance(found, Frame)
-    return sorted(tuple(row.values()) for row in found.rows.to_pylist())
 
 
 def test_queries_and_changes_of_rows_agree_on_variables(catalog: Catalog, session: SparkSession) -> None:

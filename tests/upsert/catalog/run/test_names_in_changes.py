@@ -5,14 +5,14 @@ Spark's own tables are the oracle; it has none for MERGE, whose clauses mean wha
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from tests.upsert.catalog.queried import rows
 from upsert.catalog.catalog import Catalog
-from upsert.catalog.results import Frame, PlanText
+from upsert.catalog.results import PlanText
 from upsert.errors import SchemaError
 from upsert.spark.settings import copy_of
 
@@ -22,12 +22,6 @@ pytestmark = pytest.mark.spark
 @pytest.fixture
 def catalog(tmp_path: Path) -> Catalog:
     return Catalog(tmp_path / "warehouse")
-
-
-def rows(catalog: Catalog, spark: SparkSession, query: str) -> list[tuple[Any, ...]]:
-    found = catalog.sql(query, spark)
-    assert isinstance(found, Frame)
-    return sorted((tuple(row.values()) for row in found.rows.to_pylist()), key=repr)
 
 
 @pytest.fixture

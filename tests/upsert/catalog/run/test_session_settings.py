@@ -7,14 +7,13 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 from pyspark.errors import AnalysisException, ArithmeticException, PySparkException
 from pyspark.sql import SparkSession
 
+from tests.upsert.catalog.queried import rows
 from upsert.catalog.catalog import Catalog
-from upsert.catalog.results import Frame
 from upsert.errors import SchemaError
 from upsert.spark.settings import copy_of
 
@@ -33,12 +32,6 @@ SIGNS = (
 @pytest.fixture
 def catalog(tmp_path: Path) -> Catalog:
     return Catalog(tmp_path / "warehouse")
-
-
-def rows(catalog: Catalog, spark: SparkSession, query: str) -> list[tuple[Any, ...]]:
-    found = catalog.sql(query, spark)
-    assert isinstance(found, Frame)
-    return sorted(tuple(row.values()) for row in found.rows.to_pylist())
 
 
 TYPES = {
