@@ -243,7 +243,7 @@ SYSTEM_TABLES: Final[Mapping[str, SystemTable]] = {
         _snapshots,
         "a snapshot that has not expired; `data_version` is the number of the newest commit up to it that "
         "changed rows, records are stored rows including deletions, and `base_versions` are the snapshots "
-        "that a view stands for",
+        "from which a view was computed",
     ),
     "files": SystemTable(
         {
