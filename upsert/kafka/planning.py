@@ -188,7 +188,7 @@ class PartitionBounds:
 
     def at_start(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, PartitionProgress]:
         """The progress of a query that begins now; partitions that it does not read are left out."""
-        read = self._chosen(partitions)
+        read = self.chosen(partitions)
         if self._table.values["scan.bounded.mode"] == "specific-offsets":
             listed = self._table.values["scan.bounded.specific-offsets"]
             read = [partition for partition in read if partition.partition in listed]
@@ -198,10 +198,11 @@ class PartitionBounds:
 
     def of_discovered(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, PartitionProgress]:
         """The progress in partitions that appeared while the query ran: all of their records are read."""
-        read = self._chosen(partitions)
+        read = self.chosen(partitions)
         return self._narrowed(admin.earliest_offsets(self._connection, read), {}) if read else {}
 
-    def _chosen(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
+    def chosen(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Those that the query may read, by their number."""
         chosen = self._option("scan.filter.partitions")
         return [p for p in partitions if chosen is None or p.partition in chosen]
 
@@ -358,7 +359,7 @@ class Planner:
         if start.stream is not None and self._table.values["scan.bounded.mode"] != "unbounded":
             return kept  # the bounds were fixed when the query began, and nothing else belongs to it
         found = [p for info in infos.values() for p in _partitions(info) if p not in kept.partitions]
-        self._check_no_new_partitions(kept, found)
+        self._check_no_new_partitions(kept, bounds.chosen(found))
         progress = bounds.at_start(found) if start.stream is None else bounds.of_discovered(found)
         return replace(
             kept,
@@ -415,15 +416,17 @@ class Planner:
         return start.without(lost) if lost else start
 
     def _check_no_new_partitions(self, known: Offset, found: Iterable[TopicPartition]) -> None:
-        if not self._table.is_upsert or self._table.values["allow-new-partitions"]:
+        values, is_upsert = self._table.values, self._table.is_upsert
+        are_allowed = values["allow-new-partitions"] if is_upsert else not values["cdc-events-duplicate"]
+        if are_allowed:
             return
         added = next((partition for partition in found if partition.topic in known.ids), None)
         if added is not None:
             raise ConfigurationError(
                 f"{self._table.name}: topic {added.topic!r} must keep its partitions, and partition "
                 f"{added.partition} was added: keys move to other partitions then, and a key's older records "
-                "are no longer in order with its newer ones; copy the topic to a new one, or set "
-                "'allow-new-partitions' = 'true'"
+                "are no longer in order with its newer ones; copy the topic to a new one"
+                + (", or set 'allow-new-partitions' = 'true'" if is_upsert else "")
             )
 
     def _check_not_expired(self, known: Offset, earliest: Mapping[TopicPartition, int]) -> None:

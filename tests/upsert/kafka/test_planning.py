@@ -302,6 +302,23 @@ def test_new_partitions_are_read_but_of_an_upsert_topic_refused(
     assert reached.partitions[TopicPartition(topic, 1)] == PartitionProgress(0, 1)
 
 
+def test_new_partitions_are_refused_where_changes_are_normalized(
+    connection: Connection, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    """The newest row of a key is remembered by partition: where the key goes, it would be inserted again."""
+    topic = new_topic()
+    put(connection, topic, 1)
+    given = {"properties.bootstrap.servers": connection.bootstrap_servers, "topic": topic}
+    given |= {"format": "debezium-json", "cdc-events-duplicate": "true", "state.path": str(tmp_path)}
+    table = KafkaTable.of(PLAIN, KEYED, given)
+    first_alone = KafkaTable.of(PLAIN, KEYED, given | {"scan.filter.partitions": "0"})
+    (_, before) = steps(Planner(table))
+    add_partition(connection, topic)
+    with pytest.raises(ConfigurationError, match=r"copy the topic to a new one$"):
+        steps(Planner(table), start=before)
+    assert steps(Planner(first_alone), start=before) == [before]
+
+
 def test_a_topic_that_was_created_again_is_noticed(
     connection: Connection, new_topic: NewTopic, caplog: pytest.LogCaptureFixture
 ) -> None:
