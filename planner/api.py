@@ -45,6 +45,7 @@ def optimize(
     df: DataFrame,
     *,
     sink_key: Sequence[str] | None = None,
+    sink_replaces: bool = True,
     start_from: str | None = None,
     request: Unnested | OfText | None = None,
     **options: Any,
@@ -57,7 +58,12 @@ def optimize(df: DataFrame, *, request: Refreshed, **options: Any) -> Kept: ...
 
 @overload
 def optimize(
-    df: DataFrame, *, sink_key: Sequence[str] | None = None, request: Explained, **options: Any
+    df: DataFrame,
+    *,
+    sink_key: Sequence[str] | None = None,
+    sink_replaces: bool = True,
+    request: Explained,
+    **options: Any,
 ) -> Explanation: ...
 
 
@@ -69,6 +75,7 @@ def optimize(
     df: DataFrame,
     *,
     sink_key: Sequence[str] | None = None,
+    sink_replaces: bool = True,
     start_from: str | None = None,
     request: Request | None = None,
     **options: Any,
@@ -88,6 +95,8 @@ def optimize(
         sink_key: primary key of the table that the result is written into, () where it has none; None if
             that is not known. The sink must replace and delete rows by this key, as managed tables and
             `upsert-kafka` tables do. `Catalog(optimize=…)` says it by itself.
+        sink_replaces: whether a row simply takes the place of the one of its key there; not in tables with a
+            `sequence.field` or a `merge-engine`, which must see every change.
         start_from: the checkpoint of a query that has stopped: with a new checkpoint of its own, the result
             continues from the tables' versions that it has reached, also with other columns, filters or keys
             of the join. The sink keeps the rows that it has. For plans of delta joins and of what works row
@@ -129,7 +138,9 @@ def optimize(
         case OfText(query, references, tables):
             return planned(df, query, references, tables, options)
         case Explained(mode):
-            return explain(df, sink_key=sink_key, sink_materialize=mode, **options)
+            return explain(
+                df, sink_key=sink_key, sink_replaces=sink_replaces, sink_materialize=mode, **options
+            )
         case Unnested(streams):
             return unnested_over(Catalyst(df), df, streams)
         case Refreshed(view):
@@ -142,7 +153,7 @@ def optimize(
             assert_never(request)
     if is_connect(df):
         return _carried_over_connect(df, start_from)
-    settings, catalyst, trace = _optimized(df, options, sink_key, start_from)
+    settings, catalyst, trace = _optimized(df, options, sink_key, start_from, sink_replaces=sink_replaces)
     if trace.refusals:
         raise PlanError(trace.refusals, is_for_a_view=trace.is_for_a_view)
     if start_from is not None:
@@ -156,6 +167,7 @@ def explain(
     df: DataFrame,
     *,
     sink_key: Sequence[str] | None = None,
+    sink_replaces: bool = True,
     sink_materialize: str = "auto",
     **options: Any,
 ) -> Explanation:
@@ -164,6 +176,7 @@ def explain(
     Args:
         df: the DataFrame.
         sink_key: as for `optimize`.
+        sink_replaces: as for `optimize`.
         sink_materialize: the sink's option `sink.materialize`.
         **options: as for `optimize`.
 
@@ -183,7 +196,7 @@ def explain(
     """
     mode = parse_options("explain", [SINK_MATERIALIZE], {SINK_MATERIALIZE.key: sink_materialize})
     found = mode[SINK_MATERIALIZE.key]
-    settings, _, trace = _optimized(df, options, sink_key)
+    settings, _, trace = _optimized(df, options, sink_key, sink_replaces=sink_replaces)
     sink = None if sink_key is None else sink_report(trace.before, trace.after, tuple(sink_key), found)
     if found == "force" and sink is not None and sink.form == "materialized":
         # a sink that keeps its rows needs every kind of change, as one without a key does
@@ -258,9 +271,15 @@ def check_sink(df: DataFrame, sink_key: Sequence[str] = ()) -> None:
 
 
 def _optimized(
-    df: DataFrame, options: dict[str, Any], sink_key: Sequence[str] | None, start_from: str | None = None
+    df: DataFrame,
+    options: dict[str, Any],
+    sink_key: Sequence[str] | None,
+    start_from: str | None = None,
+    *,
+    sink_replaces: bool = True,
 ) -> tuple[Settings, Catalyst, Trace]:
-    settings = Settings.of_query(options, conf_of(df.sparkSession), sink_key, start_from)
+    session = conf_of(df.sparkSession)
+    settings = Settings.of_query(options, session, sink_key, start_from, sink_replaces=sink_replaces)
     catalyst = Catalyst(df)
     return settings, catalyst, optimize_plan(read_plan(catalyst, df), settings)
 

@@ -153,6 +153,7 @@ _MODES: Final[Mapping[str, str]] = {
     Mode.ALL: "every change, with UPDATE_BEFORE",
     Mode.UPSERT: "upserts, and deletes by key",
     Mode.CDC: "the changes in its records",
+    Mode.CDC_NET: "of each key what the changes in its records leave in a micro-batch",
     Mode.CDC_NORMALIZED: "the changes in its records, made whole by a normalizer",
     Mode.ROWS: "its records as rows",
 }

@@ -41,6 +41,7 @@ from planner.rules.topics import (
     look_below_normalize,
     put_in_normalizer,
     refuse_unkeyed_sink,
+    take_net_changes,
     use_mirror,
 )
 from planner.rules.unsupported import refuse_unsupported
@@ -140,6 +141,7 @@ RULES: Final[tuple[tuple[Walk, Rule], ...]] = (
     (transform_up, refuse_metadata_in_join),
     (at_top, leave_out_normalizer),  # the sink is above the whole query
     (at_top, narrow_kafka_range),
+    (at_top, take_net_changes),  # after narrow_kafka_range, which knows topics of all changes
     (at_top, read_used_columns),  # when it is known how each topic is read
 )
 """Each rule with the direction in which it walks; `tests/planner/rules/plans/` draws what each one does."""

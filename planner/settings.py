@@ -29,11 +29,13 @@ class Settings(JoinSettings):
     """The options of one call, converted, and what belongs to one query and is no option of the session.
 
     `sink_key` is the primary key of the table that the result goes to, () for a table without one, None if it
-    is not known. `start_from` is the checkpoint of the query that the joins continue, None for none. `small`
-    are the folders of tables that an earlier plan of a view has taken for small, see `planner.views.stages`.
+    is not known; `sink_replaces` is whether a row simply takes the place of the one of its key there.
+    `start_from` is the checkpoint of the query that the joins continue, None for none. `small` are the folders
+    of tables that an earlier plan of a view has taken for small, see `planner.views.stages`.
     """
 
     sink_key: tuple[str, ...] | None = None
+    sink_replaces: bool = True
     start_from: str | None = None
     small: frozenset[str] = frozenset()
 
@@ -44,6 +46,8 @@ class Settings(JoinSettings):
         session: Mapping[str, str],
         sink_key: Sequence[str] | None = None,
         start_from: str | None = None,
+        *,
+        sink_replaces: bool = True,
     ) -> Self:
         """The options given as arguments, those of the session that are not, and the sink's key.
 
@@ -54,7 +58,8 @@ class Settings(JoinSettings):
         if isinstance(sink_key, str):
             raise ConfigurationError(f"sink_key must be a sequence of column names, got {sink_key!r}")
         key = None if sink_key is None else tuple(sink_key)
-        return replace(cls.of(arguments, session), sink_key=key, start_from=start_from)
+        found = cls.of(arguments, session)
+        return replace(found, sink_key=key, sink_replaces=sink_replaces, start_from=start_from)
 
 
 OF_LOOKUP_JOINS: Final = frozenset(

@@ -69,13 +69,14 @@ class Mode(StrEnum):
     """What a query gets of a topic.
 
     ALL: every kind of change, which takes a normalizer; UPSERT: `+U` with the new row and `-D` with the key
-    alone; CDC: the changes that the records hold; CDC_NORMALIZED: these, made whole by a normalizer; ROWS:
-    one row a record, which is no change.
+    alone; CDC: the changes that the records hold; CDC_NET: what those of a key leave in a micro-batch;
+    CDC_NORMALIZED: the changes, made whole by a normalizer; ROWS: one row a record, which is no change.
     """
 
     ALL = "all"
     UPSERT = "upsert"
     CDC = "cdc"
+    CDC_NET = "cdc-net"
     CDC_NORMALIZED = "cdc-normalized"
     ROWS = "rows"
 
@@ -176,6 +177,10 @@ class KafkaTopic:
     def read_as(self, mode: Mode) -> KafkaTopic:
         """The topic read without a normalizer, as UPSERT, or with one, as ALL."""
         return replace(self, mode=mode, options={**self.options, "changelog": mode.value})
+
+    def read_as_net(self) -> KafkaTopic:
+        """The topic of changes with no more of a key than what its changes in a micro-batch leave."""
+        return replace(self, mode=Mode.CDC_NET, options={**self.options, "scan.net-changes": "true"})
 
     @property
     def has_state_path(self) -> bool:

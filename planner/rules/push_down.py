@@ -218,7 +218,7 @@ def _may_be_read_in_part(leaf: Plan) -> bool:
         case Relation(topic=KafkaTopic()):
             return True
         case Changelog(origin=KafkaTopic(mode=mode)):
-            return mode in (Mode.UPSERT, Mode.CDC)
+            return mode in (Mode.UPSERT, Mode.CDC, Mode.CDC_NET)
         case _:
             return False
 

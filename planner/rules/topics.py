@@ -267,7 +267,7 @@ def look_below_normalize(node: Plan, settings: Settings) -> Plan | None:
     """
     match node:
         case Changelog(origin=Normalized(key, given) as origin):
-            own = replace(settings, sink_key=key)
+            own = replace(settings, sink_key=key, sink_replaces=True)
             changed = put_in_normalizer(given, own) or given
             if _orders_deletes(origin):
                 changed = leave_out_normalizer(changed, own) or changed
@@ -323,3 +323,32 @@ def leave_out_normalizer(node: Plan, settings: Settings) -> Plan | None:
             return transform_up(node, lambda below: upserts if below is leaf else below)
         case _:
             return None
+
+
+def take_net_changes(node: Plan, settings: Settings) -> Plan | None:
+    """Read of a topic of changes what those of a key leave, where the sink replaces rows by the same key.
+
+    A log of changes is not always a sound one. A connector that starts again repeats changes, a snapshot reads
+    rows that were inserted before, and without the whole old row a deletion has nothing but its key. Of the
+    changes of one micro-batch the sink would let those cancel that are equal, in any order; in the order of the
+    log the last one decides. What is left is the same for sound changes.
+
+    Projections and filters may lie between, but no filter on metadata of records, which those left out have of
+    their own.
+    """
+    match leaf := chain_of(node).leaf:
+        case Changelog(origin=KafkaTopic(mode=Mode.CDC) as topic):
+            if not topic.schema.primary_key or not settings.sink_replaces or is_observed(node):
+                return None
+            if _sink_is_keyed_alike(node, topic, settings.sink_key) or _filters_on_metadata(node, topic):
+                return None
+            net = replace(leaf, origin=topic.read_as_net(), ref=None)
+            return transform_up(node, lambda below: net if below is leaf else below)
+        case _:
+            return None
+
+
+def _filters_on_metadata(plan: Plan, topic: KafkaTopic) -> bool:
+    metadata = {column.name for column in topic.schema.metadata}
+    filters = (node for node in chain_of(plan).nodes if isinstance(node, Filter))
+    return any(c.name in metadata for node in filters for c in origins(node.condition, node.child))

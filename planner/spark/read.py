@@ -525,7 +525,9 @@ def _mode(table: KafkaTable) -> Mode:
         return Mode(table.values["changelog"])
     if table.values["cdc-events-duplicate"]:
         return Mode.CDC_NORMALIZED
-    return Mode.CDC if table.is_changelog else Mode.ROWS
+    if not table.is_changelog:
+        return Mode.ROWS
+    return Mode.CDC_NET if table.values["scan.net-changes"] else Mode.CDC
 
 
 def _is_unstable(expr: Expr) -> bool:

@@ -222,7 +222,9 @@ class Context:
         A batch comes back as it is. The sink is None if it is not known; ``start_from`` is the checkpoint of
         the query that a stream continues. Warns where it is not known whether the key tells the rows apart.
         """
-        changes = self._carried(df, name, None if sink is None else sink.key, start_from)
+        changes = self._carried(
+            df, name, None if sink is None else sink.key, start_from, replaces=sink is None or sink.replaces
+        )
         if not changes.isStreaming or sink is None:
             return changes
         choice = choose(sink, Changes.of_schema(changes.schema.jsonValue()))
@@ -291,8 +293,10 @@ class Context:
                 "EXPLAIN: a streaming query needs a catalog that plans delta joins; make it as "
                 "Catalog(warehouse, optimize=planner.optimize)"
             )
-        key, mode = (None, "auto") if sink is None else (sink.key, sink.mode)
-        return optimize(df, sink_key=key, request=Explained(mode))
+        if sink is None:
+            return optimize(df, request=Explained("auto"))
+        request = Explained(sink.mode)
+        return optimize(df, sink_key=sink.key, sink_replaces=sink.replaces, request=request)
 
     def _optimize_with(self, parameter: str) -> Callable[..., Any] | None:
         """``optimize``, if it has such a parameter."""
@@ -307,6 +311,8 @@ class Context:
         name: str,
         sink_key: Sequence[str] | None,
         start_from: str | os.PathLike[str] | None,
+        *,
+        replaces: bool = True,
     ) -> DataFrame:
         if start_from is not None and self._optimize_with("start_from") is None:
             raise ConfigurationError(
@@ -314,7 +320,8 @@ class Context:
                 "Catalog(warehouse, optimize=planner.optimize)"
             )
         if self._optimize is not None and df.isStreaming:
-            given: dict[str, Any] = {} if self._optimize_with("sink_key") is None else {"sink_key": sink_key}
+            of_sink = {"sink_key": sink_key, "sink_replaces": replaces}
+            given = {name: value for name, value in of_sink.items() if self._optimize_with(name) is not None}
             before = {} if start_from is None else {"start_from": os.fspath(start_from)}
             return self._optimize(df, **given, **before)
         if df.isStreaming and ROW_KIND_COLUMN not in df.columns:

@@ -25,7 +25,7 @@ the line.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -418,20 +418,46 @@ def fold(records: pa.Table, key: Sequence[str]) -> pa.Table:
     return with_kinds(gather(rows, newest), is_value[newest])
 
 
+def net(changes: pa.Table, key: Sequence[str]) -> pa.Table:
+    """What the changes of each key, as they come, leave of them: at most one row that goes and one that comes.
+
+    The row that goes is the one that the first change takes away, the row that comes the one that the last
+    change adds. A key that the first change adds and the last one takes away is deleted, for it may have been
+    there: what is in between is not looked at, so it does not matter whether these changes agree, or come
+    twice.
+
+    >>> kinds = ["+I", "+I", "-U", "+U", "+I", "-D", "-D"]
+    >>> rows = {"k": [1, 1, 1, 1, 2, 2, 3], "n": [5, 5, 5, 6, 7, None, 8], "_row_kind": kinds}
+    >>> net(pa.table(rows), ["k"]).to_pydict()
+    {'k': [1, 2, 3], 'n': [6, None, 8], '_row_kind': ['+U', '-D', '-D']}
+    """
+    check_not_null(changes, key, "key")
+    order = order_by([changes.column(name) for name in key])
+    comes = signs(changes.column(ROW_KIND_COLUMN)) > 0
+    firsts, lasts = order.firsts, order.lasts
+    goes_first = ~comes[firsts]
+    left = np.union1d(firsts[goes_first], lasts[comes[lasts] | ~goes_first])
+    return changes if len(left) == changes.num_rows else gather(changes, left)
+
+
 _CHUNK_ROWS: Final = 65_536
 
 
-def folded(changes: Iterable[pa.Table], key: Sequence[str]) -> Iterator[pa.Table]:
-    """``fold`` of many tables together; what is kept at any time is at most twice the result, and a chunk."""
+def folded(
+    changes: Iterable[pa.Table],
+    key: Sequence[str],
+    by: Callable[[pa.Table, Sequence[str]], pa.Table] = fold,
+) -> Iterator[pa.Table]:
+    """``fold``, or ``net``, of many tables together; at most twice the result is kept, and a chunk."""
     kept: list[pa.Table] = []
     newest = 0
     for rows in changes:
         kept.append(rows)
         if sum(map(len, kept)) > 2 * newest + 8 * _CHUNK_ROWS:
-            kept = [fold(pa.concat_tables(kept), key)]
+            kept = [by(pa.concat_tables(kept), key)]
             newest = len(kept[0])
     if kept:
-        yield fold(pa.concat_tables(kept), key)
+        yield by(pa.concat_tables(kept), key)
 
 
 def with_kinds(rows: pa.Table, is_value: Mask) -> pa.Table:

@@ -263,7 +263,8 @@ def _topic_column(table: KafkaTable) -> str | None:
 
 def sink_of(table: KafkaTable) -> Sink:
     """The table as a sink of changes; only an upsert table may keep the rows of its keys."""
-    return Sink(table.name, sink_key(table), table.values.get("sink.materialize", "none"))
+    mode, sequence = (table.values.get(key) for key in ("sink.materialize", "sequence.field"))
+    return Sink(table.name, sink_key(table), mode or "none", is_ordered=sequence is not None)
 
 
 class RecordEncoder:

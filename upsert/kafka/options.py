@@ -313,6 +313,13 @@ _PLAIN_ONLY: Final = (
         False,
         aliases=("table.exec.source.cdc-events-duplicate",),
     ),
+    Option(
+        "scan.net-changes",
+        options.boolean,
+        "whether of each key only what its changes in a micro-batch leave is given",
+        False,
+        set_by="writes into tables with the primary key of the topic",
+    ),
 )
 
 OPTIONS: Final[Mapping[str, tuple[Option, ...]]] = {

@@ -35,7 +35,7 @@ from pyspark.sql.types import StructType
 
 from upsert.arrays import one_array
 from upsert.changelog.image_log import ImageLog
-from upsert.changelog.normalizer import Expiry, folded
+from upsert.changelog.normalizer import Expiry, folded, net
 from upsert.errors import ConfigurationError, RecordsExpiredError, SchemaError
 from upsert.formats.base import BadMessage
 from upsert.formats.metadata_columns import MetadataColumn
@@ -146,6 +146,7 @@ class ReadMode(StrEnum):
 
     ROWS = "all rows as they come"
     NEWEST = "the newest row of each key, +U or -D"
+    NET = "what the changes of each key leave: a row that goes, and one that comes"
     TABLE = "the newest row of each key that is not deleted"
     CHANGES = "a full changelog, by the images that the query remembers"
 
@@ -155,7 +156,7 @@ def mode_of_stream(table: KafkaTable) -> ReadMode:
     if table.is_upsert and table.values["changelog"] == "upsert":
         return ReadMode.ROWS if table.values["scan.versions"] else ReadMode.NEWEST
     if not table.is_upsert and not table.values["cdc-events-duplicate"]:
-        return ReadMode.ROWS
+        return ReadMode.NET if table.values["scan.net-changes"] else ReadMode.ROWS
     if table.values["state.path"] is None:
         what = "'changelog' = 'all'" if table.is_upsert else "'cdc-events-duplicate' = 'true'"
         raise ConfigurationError(
@@ -186,6 +187,8 @@ def rows_of(
             return _decoded(table, part, wanted=wanted)
         case ReadMode.NEWEST:
             return folded(_decoded(table, part, wanted=wanted), table.primary_key)
+        case ReadMode.NET:
+            return folded(_decoded(table, part, wanted=wanted), table.primary_key, net)
         case ReadMode.TABLE:
             return _present(folded(_decoded(table, part, wanted=wanted), table.primary_key))
         case ReadMode.CHANGES:

@@ -35,13 +35,20 @@ class Sink:
     """What counts of a table that changes go into; ``mode`` is its ``sink.materialize``.
 
     By ``key`` a row replaces an older one, () for none. ``combined_by`` is the option by which the table
-    itself makes one row of several of a key, None for none.
+    itself makes one row of several of a key, None for none; ``is_ordered`` is whether a column says which of
+    several rows that are written at once is the newest.
     """
 
     name: str
     key: tuple[str, ...]
     mode: str = "auto"
     combined_by: str | None = None
+    is_ordered: bool = False
+
+    @property
+    def replaces(self) -> bool:
+        """Whether a row simply takes the place of the one of its key."""
+        return self.combined_by is None and not self.is_ordered
 
 
 @dataclass(frozen=True)

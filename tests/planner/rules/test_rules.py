@@ -38,6 +38,7 @@ def cases(path: Path) -> Iterator[Case]:
             first, _, body = body.partition("\n")
             name, _, value = first.removeprefix("# ").partition(":")
             known: Any = tuple(value.split()) if name == "sink_key" else value.strip()
+            known = known != "no" if name == "sink_replaces" else known
             settings = replace(settings, **{name: known})
         before, _, expected = body.partition(f"{SEPARATOR}\n")
         yield Case(title, settings, before.strip("\n"), expected.strip("\n"))
@@ -71,6 +72,7 @@ def written(case: Case, result: str) -> str:
     )
     key = case.settings.sink_key
     sink = "" if key is None else f"# sink_key:{''.join(f' {name}' for name in key)}\n"
+    sink += "" if case.settings.sink_replaces else "# sink_replaces: no\n"
     return f"# title: {case.title}\n{options}{sink}{case.before}\n{SEPARATOR}\n{result}\n"
 
 

@@ -22,6 +22,7 @@ from upsert.changelog.normalizer import (
     check_not_null,
     fold,
     images_of,
+    net,
     normalize_keyed,
     split_kinds,
 )
@@ -250,3 +251,49 @@ def test_fold_of_any_log_is_the_last_row_of_each_key(log: Log) -> None:
     assert {key: [row[:-1] for row in rows] for key, rows in found.items()} == {
         key: [row[:-1] for row in rows] for key, rows in newest.items()
     }
+
+
+COUNTS = pa.schema({"word": pa.string(), "n": pa.int64()})
+
+
+def applied(rows: dict[str, int], changes: pa.Table) -> dict[str, int]:
+    """The rows of a table with a key after all changes; what goes comes before what comes."""
+    found = dict(rows)
+    for word, n, kind in zip(*changes.to_pydict().values(), strict=True):
+        if kind in ("+I", "+U"):
+            assert word not in found
+            found[word] = n
+        else:
+            assert found.pop(word, n) == n
+    return found
+
+
+@given(
+    st.dictionaries(st.sampled_from("abc"), st.integers(0, 2)),
+    st.lists(st.tuples(st.sampled_from("abcd"), st.none() | st.integers(0, 2))),
+    st.integers(0, 12),
+)
+def test_net_changes_of_a_sound_log_do_what_all_of_them_do(
+    rows: dict[str, int], writes: list[tuple[str, int | None]], cut: int
+) -> None:
+    """Also taken in two parts, whose net changes are taken together."""
+    now, lines = dict(rows), list[str]()
+    for word, n in writes:
+        old = now.pop(word, None)
+        if n is not None:
+            now[word] = n
+        lines += [] if old is None else [f"{'-D' if n is None else '-U'} {word} {old}"]
+        lines += [] if n is None else [f"{'+I' if old is None else '+U'} {word} {n}"]
+    log = changelog(COUNTS, *lines)
+    once = net(log, ["word"])
+    parts = pa.concat_tables([net(log[:cut], ["word"]), net(log[cut:], ["word"])])
+    for found in (once, net(parts, ["word"])):
+        assert applied(rows, found) == applied(rows, log) == now
+        assert len(found) <= 2 * len(set(found["word"].to_pylist()))
+
+
+def test_of_an_unsound_log_the_last_change_of_a_key_decides() -> None:
+    """What came twice, what was read by a snapshot too, and a deletion that has nothing but its key."""
+    lines = ["+I a 1", "+I a 1", "-U a 1", "+U a 2", "+I b 1", "-D b NULL", "-U c 1", "+U c 2", "-D d 5"]
+    left = changelog(COUNTS, "+U a 2", "-D b NULL", "-U c 1", "+U c 2", "-D d 5")
+    assert net(changelog(COUNTS, *lines), ["word"]).to_pylist() == left.to_pylist()

@@ -1,0 +1,92 @@
+"""Topics of changes as connectors really write them, into tables with their key: a dict is the database."""
+
+import json
+import random
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+
+import planner
+from upsert.catalog.catalog import Catalog
+from upsert.testing import LocalKafka
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+
+COLUMNS = "id INT PRIMARY KEY NOT ENFORCED, n INT, name STRING"
+Row = dict[str, Any]
+
+
+class Connector:
+    """Writes what Debezium writes about a table of PostgreSQL, whose deletions have nothing but the key.
+
+    It repeats its last changes when it starts again, and rows that it has written when a snapshot reads them.
+    """
+
+    def __init__(self, kafka: LocalKafka, draw: random.Random) -> None:
+        self.topic = f"changes-{uuid.uuid4().hex[:8]}"
+        kafka.create_topic(self.topic, partitions=2)
+        self.rows: dict[int, Row] = {}
+        self._draw = draw
+        self._written: list[tuple[int, str]] = []
+        self._producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+
+    def work(self, count: int) -> None:
+        """Some changes of the database, and what becomes of the connector meanwhile."""
+        for _ in range(count):
+            for id, record in self._change():
+                self._write(id, record)
+            if self._draw.random() < 0.1:
+                self._start_again()
+        self._producer.flush()
+
+    def _change(self) -> Iterator[tuple[int, str]]:
+        id = self._draw.randrange(6)
+        old = self.rows.pop(id, None)
+        if old is not None and self._draw.random() < 0.4:
+            yield id, record({"id": id, "n": None, "name": None}, None, "d")
+            return
+        self.rows[id] = {"id": id, "n": self._draw.randrange(3), "name": self._draw.choice(["ä", '{"a": 1}'])}
+        yield id, record(old, self.rows[id], "c" if old is None else "u")
+        if self._draw.random() < 0.2:
+            yield id, record(None, self.rows[id], "r")
+
+    def _start_again(self) -> None:
+        for id, text in self._written[-self._draw.randrange(1, 9) :]:
+            self._write(id, text)
+
+    def _write(self, id: int, text: str) -> None:
+        self._written.append((id, text))
+        self._producer.produce(self.topic, text, key=str(id), partition=id % 2)
+
+
+def record(before: Row | None, after: Row | None, op: str) -> str:
+    return json.dumps({"before": before, "after": after, "op": op, "ts_ms": 1, "transaction": None})
+
+
+@pytest.mark.parametrize("buckets", [1, 16])
+def test_a_table_follows_a_log_that_repeats_itself(
+    spark: SparkSession, kafka: LocalKafka, tmp_path: Path, buckets: int
+) -> None:
+    """Whatever comes twice, and whichever changes one micro-batch has, the last change of each key holds."""
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    source = Connector(kafka, random.Random(seed))
+    catalog = Catalog(tmp_path / "warehouse", optimize=planner.optimize)
+    catalog.sql(
+        f"CREATE TABLE changes ({COLUMNS}) WITH ('connector' = 'kafka', 'topic' = '{source.topic}', "
+        f"'properties.bootstrap.servers' = '{kafka.bootstrap_servers}', 'format' = 'debezium-json', "
+        "'max-rows-per-trigger' = '60')"
+    )
+    catalog.sql(f"CREATE TABLE copy ({COLUMNS}) WITH ('bucket' = '{buckets}')")
+    for _ in range(3):
+        source.work(50)
+        writer = catalog.write_changes(catalog.read_changes(spark, "changes"), "copy")
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+        query.start().awaitTermination()
+        found = {row["id"]: row.asDict() for row in catalog.read(spark, "copy").collect()}
+        assert found == source.rows
