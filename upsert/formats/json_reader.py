@@ -10,15 +10,15 @@ All JSON formats read through this; the CDC formats read their envelope as a row
   pieces that fail again are left to the reference.
 
 It takes a message with two values for two rows, an unclosed one together with the next, NaN for a number; a
-top-level ``null`` and some decimals make it crash. So a regular expression lets only messages pass that
-begin with ``{``, end with ``}`` and have nothing but ``,``, ``}`` and ``]`` after any other ``}``. A line
-break is no part of a string for that reader, hence between two messages it stands outside of all values, and
-each message is exactly one row.
+top-level ``null`` and some decimals make it crash. So regular expressions let only messages pass that begin
+with ``{``, end with ``}`` and outside of strings have nothing but ``,``, ``}`` and ``]`` after any other
+``}``. Strings are told apart only in messages that need it: those with JSON in a text, as a column of that
+type has. A line break is no part of a string for that reader, hence between two messages it stands outside of
+all values, and each message is exactly one row.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any, Final
@@ -31,13 +31,16 @@ import pyarrow.json as pj
 
 from upsert.arrays import Mask, Positions
 from upsert.formats.base import BadMessage, Decoded
-from upsert.formats.json_values import MAX_DEPTH, JsonDialect, Number, parse, struct_converter
+from upsert.formats.json_values import MAX_DEPTH, STEPS, JsonDialect, Number, parse, struct_converter
 from upsert.formats.text_values import BadValueError, flat_bytes, read_column
 
 _SPACE: Final = r"[ \t\r\n]"
 _NOT_AN_OBJECT: Final = rf"^{_SPACE}*(?:[^{{ \t\r\n]|$)|[^}} \t\r\n]{_SPACE}*$"
 _MORE_AFTER_A_BRACE: Final = rf"\}}{_SPACE}*[^,\]}} \t\r\n]"
-_NO_JSON: Final = (b"\x00", b"NaN", b"Inf")
+_NO_NUMBERS: Final = (b"NaN", b"Inf")
+_STRING: Final = r'"(?:[^"\\]|\\.)*"'
+_SOUND: Final = rf'(?s)^(?:[^"}}NI]|{_STRING}|(?:\}}{_SPACE}*)+(?:[,\]]|$))*$'
+"""Has, outside of strings, no more after a brace than there may be, and no NaN and Inf."""
 _ODD_DECIMAL: Final = rf'[:,\["]{_SPACE}*[-+]?[0-9]*\.?[0-9]*[eE][-+]?[0-9]{{3}}'
 
 
@@ -45,21 +48,51 @@ def _candidates(messages: pa.Array, *, has_decimal: bool) -> Positions:
     """Positions, ascending, of the messages whose rows that reader surely finds, if it can read them."""
     is_candidate = _is_text(messages) & _is_object(messages)
     text = flat_bytes(messages)[0]
+    is_doubtful = np.zeros(len(messages), dtype=np.bool_)
     # an object ends with a brace; where there are no others nothing stands behind one
     if np.count_nonzero(text == ord("}")) != np.count_nonzero(is_candidate):
-        is_candidate &= ~_matches(messages, _MORE_AFTER_A_BRACE)
+        is_doubtful |= _matches(messages, _MORE_AFTER_A_BRACE)
+    for word in _NO_NUMBERS:
+        if _occurs(word, text):
+            is_doubtful |= _matches(messages, word.decode())
+    _keep(is_candidate, is_doubtful, messages, lambda some: _matches(some, _SOUND))
     if has_decimal:
         is_candidate &= ~_matches(messages, _ODD_DECIMAL)
-    for word in _NO_JSON:
-        if _occurs(word, text):
-            is_candidate &= ~_matches(messages, re.escape(word.decode()))
+    if _occurs(b"\x00", text):
+        is_candidate &= ~_matches(messages, r"\x00")
     # Each level takes a bracket that opens and one that closes.
-    long = np.flatnonzero(_mask(pc.greater(pc.binary_length(messages), 2 * MAX_DEPTH)))
-    if len(long):
-        texts = messages.take(pa.array(long))
-        opened = pc.add(pc.count_substring(texts, "{"), pc.count_substring(texts, "["))
-        is_candidate[long] &= _mask(pc.less_equal(opened, MAX_DEPTH))
+    is_long = _mask(pc.greater(pc.binary_length(messages), 2 * MAX_DEPTH))
+    _keep(is_candidate, is_long, messages, _is_flat)
     return np.flatnonzero(is_candidate)
+
+
+def _keep(kept: Mask, doubtful: Mask, messages: pa.Array, is_good: Callable[[pa.Array], Mask]) -> None:
+    """Look closer at the messages that are kept so far, and doubtful."""
+    positions = np.flatnonzero(kept & doubtful)
+    if len(positions):
+        kept[positions] = is_good(messages.take(pa.array(positions)))
+
+
+def _is_flat(objects: pa.Array) -> Mask:
+    r"""Which objects surely are not nested deeper than a message may be.
+
+    >>> brackets = ["{" * 201, "{},[]" * 201, '"{[" ' * 201]
+    >>> _is_flat(pa.array([f'{{"a": [{text}]}}'.encode() for text in brackets])).tolist()
+    [False, True, True]
+    """
+    opened = pc.add(pc.count_substring(objects, "{"), pc.count_substring(objects, "["))
+    is_flat = np.ones(len(objects), np.bool_)
+    _keep(is_flat, _mask(pc.greater(opened, MAX_DEPTH)), objects, _is_flat_outside_of_strings)
+    return is_flat
+
+
+def _is_flat_outside_of_strings(objects: pa.Array) -> Mask:
+    characters, lengths = flat_bytes(pc.replace_substring_regex(objects, f"(?s){_STRING}", ""))
+    levels = np.cumsum(STEPS[characters], dtype=np.int32)
+    starts = np.cumsum(lengths) - lengths
+    before = np.append(np.int32(0), levels)[starts]
+    is_flat: Mask = np.maximum.reduceat(levels, starts) - before <= MAX_DEPTH
+    return is_flat
 
 
 def _occurs(word: bytes, text: npt.NDArray[np.uint8]) -> bool:

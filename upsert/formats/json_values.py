@@ -102,9 +102,9 @@ _PLAIN_DIGITS: Final = 19
 _MAX_DIGITS: Final = 40
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
-_STEPS: Final = np.zeros(256, dtype=np.int8)
-_STEPS[list(b"[{")] = 1
-_STEPS[list(b"]}")] = -1
+STEPS: Final = np.zeros(256, dtype=np.int8)
+STEPS[list(b"[{")] = 1
+STEPS[list(b"]}")] = -1
 
 Converter = Callable[[Any], Any]
 
@@ -152,7 +152,7 @@ def parse(message: bytes) -> Any:
 
 def _depth(message: bytes) -> int:
     outside = np.frombuffer(_STRING.sub(b"", message), dtype=np.uint8)
-    return int(np.cumsum(_STEPS[outside], dtype=np.int64).max(initial=0))
+    return int(np.cumsum(STEPS[outside], dtype=np.int64).max(initial=0))
 
 
 def to_text(value: Any) -> str:

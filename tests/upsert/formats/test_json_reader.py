@@ -47,6 +47,11 @@ STRINGS = st.one_of(
 LITERALS = st.sampled_from(["true", "false", "null", "nul", "True"])
 ODD_STRINGS = st.sampled_from(
     [
+        r'"{\"a\": {}} \"NaN\" \\"',
+        r'"\\\"}"',
+        '"} Inf"',
+        f'"{"[" * 201}"',
+        f'"{"{}" * 201}',
         '"\\ud800"',
         '"\\udc00"',
         '"\\ud83d\\ude00"',
@@ -219,6 +224,17 @@ def test_ordinary_messages_are_all_read_in_bulk() -> None:
     assert bulk_share([b'{"n": "%d", "w": "x"}' % n for n in range(1000)]) == 1
     pretty = [b'{\n  "n": %d,\r\n  "z": [{}, {"a": {}}],\n  "w": null\n}\n' % n for n in range(1000)]
     assert bulk_share(pretty) == 1
+
+
+def test_json_in_texts_and_many_objects_are_read_in_bulk_too() -> None:
+    """As of a column JSON, and of a message with its schema or with many rows; also the word Information."""
+    texts = [rb"{\"a\": {\"b\": {}}, \"c\": \"}{\\\\\"}", b"Information: NaN", b"{[" * 300]
+    for text in texts:
+        assert bulk_share([b'{"n": %d, "w": "%s"}' % (n, text) for n in range(1000)]) == 1
+    assert bulk_share([b'{"n": %d, "z": [%s{}]}' % (n, b"{}, " * 300) for n in range(1000)]) == 1
+    deep = b'{"n": 1, "z": %s%s}' % (b"[" * 201, b"]" * 201)
+    for bad in (deep, b'{"n": 1, "z": {"a": NaN}}', b'{"n": 1, "z": {} "w": "x"}'):
+        assert bulk_share([bad] * 10) == 0
 
 
 def test_object_that_is_null_lacks_none_of_its_fields() -> None:
