@@ -30,8 +30,8 @@ class Settings(JoinSettings):
 
     `sink_key` is the primary key of the table that the result goes to, () for a table without one, None if it
     is not known; `sink_replaces` is whether a row simply takes the place of the one of its key there.
-    `start_from` is the checkpoint of the query that the joins continue, None for none. `small` are the folders
-    of tables that an earlier plan of a view has taken for small, see `planner.views.stages`.
+    `start_from` is the checkpoint of the query that the joins continue, None for none. `small` are the
+    folders of tables that an earlier plan of a view has taken for small, see `planner.views.stages`.
     """
 
     sink_key: tuple[str, ...] | None = None

@@ -328,13 +328,13 @@ def leave_out_normalizer(node: Plan, settings: Settings) -> Plan | None:
 def take_net_changes(node: Plan, settings: Settings) -> Plan | None:
     """Read of a topic of changes what those of a key leave, where the sink replaces rows by the same key.
 
-    A log of changes is not always a sound one. A connector that starts again repeats changes, a snapshot reads
-    rows that were inserted before, and without the whole old row a deletion has nothing but its key. Of the
-    changes of one micro-batch the sink would let those cancel that are equal, in any order; in the order of the
-    log the last one decides. What is left is the same for sound changes.
+    A log of changes is not always a sound one. A connector that starts again repeats changes, a snapshot
+    reads rows that were inserted before, and without the whole old row a deletion has nothing but its key. Of
+    the changes of one micro-batch the sink would let those cancel that are equal, in any order; in the order
+    of the log the last one decides. What is left is the same for sound changes.
 
-    Projections and filters may lie between, but no filter on metadata of records, which those left out have of
-    their own.
+    Projections and filters may lie between, but no filter on metadata of records, which those left out have
+    of their own.
     """
     match leaf := chain_of(node).leaf:
         case Changelog(origin=KafkaTopic(mode=Mode.CDC) as topic):

@@ -419,7 +419,7 @@ def fold(records: pa.Table, key: Sequence[str]) -> pa.Table:
 
 
 def net(changes: pa.Table, key: Sequence[str]) -> pa.Table:
-    """What the changes of each key, as they come, leave of them: at most one row that goes and one that comes.
+    """What the changes of each key, as they come, leave: at most one row that goes and one that comes.
 
     The row that goes is the one that the first change takes away, the row that comes the one that the last
     change adds. A key that the first change adds and the last one takes away is deleted, for it may have been
