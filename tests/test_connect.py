@@ -180,7 +180,7 @@ def test_plain_spark_sql_sees_exposed_tables(every: dict[str, Any]) -> None:
             "PlanError: over Spark Connect changes are taken row by row only, found 'join'",
         ),
         ("lost kinds", "PlanError: over Spark Connect a stream of changes must have the column '_row_kind'"),
-        ("chance", "PlanError: rand() gives another value when a row is taken back"),
+        ("chance", "PlanError: rand() may give another value for the deletion"),
         ("explain", "ConfigurationError: to read the plan of a query: needs a classic Spark session"),
         ("a view of the clock", "its query depends on now() (at line 1, column 42)"),
         ("a view by changes", "'refresh' = 'incremental': needs a classic Spark session"),

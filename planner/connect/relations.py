@@ -72,7 +72,7 @@ def carried(df: DataFrame) -> DataFrame:
         raise PlanError(
             [
                 Refused(
-                    f"{found} gives another value when a row is taken back than when it came",
+                    f"{found} may give another value for the deletion of a row than for its insert",
                     "write the value into the table whose changes are read",
                 )
             ]

@@ -307,8 +307,8 @@ class _Text:
             self._refuse("more than one join by event time")
         if ROW_KIND_COLUMN in first.stream.columns:
             self._refuse(
-                f"a lookup for the changes of {first.alias!r}, of which one that takes a row away would find "
-                "another row than it did when the row came,",
+                f"a lookup for the changes of {first.alias!r}, for which the deletion of a row would find "
+                "another row than its insert found,",
                 "look up for a stream whose rows are only added, or join the changes of both tables",
             )
         names = [output_name(0, name) for name in first.columns]

@@ -91,8 +91,8 @@ def drop_needless_distinct(node: Plan, _settings: Settings) -> Plan | Refused | 
         return None
     named = ", ".join(key.name for key in keys)
     return Refused(
-        f"dropDuplicates by ({named}) over the changes of {sources(node)} would count rows taken away as "
-        "rows, and does not say which of several rows stays",
+        f"dropDuplicates by ({named}) over the changes of {sources(node)} would treat deleted rows as rows, "
+        "and does not say which of several rows stays",
         f"write the changes into a managed table with PRIMARY KEY ({named}), or take max_by(…) with "
         f"GROUP BY {named}",
     )
@@ -183,7 +183,7 @@ def changes_are_read_from_the_beginning(node: Aggregate) -> Refused | None:
             case _:
                 continue
         return Refused(
-            f"an aggregate over {name!r}, read with {option} = {mode!r}, would take away rows that it never "
+            f"an aggregate over {name!r}, read with {option} = {mode!r}, would delete rows that it never "
             "counted",
             f"leave out {option!r}",
         )
@@ -194,8 +194,8 @@ def groups_are_no_sessions(node: Aggregate) -> Refused | None:
     """Where a session begins and ends depends on all of its rows, so one that goes may split it."""
     if any(group.window is WindowKind.SESSION for group in node.groups):
         return Refused(
-            f"session_window over the changes of {sources(node)}: a row that is taken away may split a "
-            "session, which sums of signs cannot tell",
+            f"session_window over the changes of {sources(node)}: a deleted row may split a session, which "
+            "sums of signed rows cannot detect",
             "group by window(…), or by a session's id that is written with its rows",
         )
     return None
@@ -221,8 +221,8 @@ def groups_are_of_lasting_values(node: Aggregate) -> Refused | None:
     if found is None:
         return None
     return Refused(
-        f"an aggregate over the changes of {sources(node)} goes by {found!r}, metadata of a change: the one "
-        "that takes a row away has another value",
+        f"an aggregate over the changes of {sources(node)} uses {found!r}, metadata of a change: the "
+        "deletion of a row has another value",
         "leave the column out of groups, functions and the conditions below, or write the changes into a "
         "table with catalog.write_changes and group its rows",
     )
@@ -264,7 +264,7 @@ def sums_can_be_undone(node: Aggregate) -> Refused | None:
         if not is_loud and (found := _DECIMAL.fullmatch(type_)) and int(found[1]) > _EXACT_DIGITS:
             return Refused(
                 f"{without_ids(function)} over the changes of {sources(node)} is of type {type_}: a sum that "
-                "overflows becomes NULL, and would stay NULL when rows are taken away",
+                "overflows becomes NULL, and would stay NULL when rows are deleted",
                 f"write CAST(… AS DECIMAL({_EXACT_DIGITS}, {min(int(found[2]), _EXACT_DIGITS)})), or set "
                 "spark.sql.ansi.enabled, which makes an overflow an error",
             )
@@ -386,7 +386,7 @@ def lookup_aggregate(node: Aggregate, because: str) -> LookupAggregate | Refused
             )
         case DeltaJoin() | RegularJoin():
             return Refused(
-                f"{what}, and the rows of a join are nowhere to be looked up",
+                f"{what}, and the rows of a join cannot be looked up",
                 f"write the join into a managed table with {_index_on(node)}, catalog.write_changes, and "
                 "aggregate that table's changes, catalog.read_changes",
             )
@@ -396,7 +396,7 @@ def lookup_aggregate(node: Aggregate, because: str) -> LookupAggregate | Refused
         return Refused(f"{what}, and {refused.reason}", refused.remedy)
     if is_observed(node.child):
         return Refused(
-            f"{what}, and the rows of {table.name!r} are observed, which do not pass there",
+            f"{what}, and the rows of {table.name!r} are observed, which such an aggregate does not read",
             "call observe on the aggregated DataFrame",
         )
     if not node.groups:

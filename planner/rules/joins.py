@@ -131,7 +131,7 @@ def inputs_are_changelogs(join: Join) -> Refused | None:
             )
         if is_observed(plan):
             return Refused(
-                f"the {side} input is observed, and a delta join puts its rows out joined",
+                f"the {side} input is observed, and a delta join emits only joined rows",
                 "call observe on the joined DataFrame",
             )
         match leaf:
@@ -255,19 +255,19 @@ def inputs_know_what_they_take_away(join: Join) -> Refused | None:
             case EnrichedUpserts(rows=rows):
                 return Refused(
                     f"what is looked up in {rows.table.name!r} gives upserts, which do not say which rows "
-                    "the join has to take away",
+                    "the join has to delete",
                     "join the other tables first; or write the upserts into a managed table and join the "
                     "changes of that table",
                 )
             case Changelog(name, origin=Upserts()):
                 return Refused(
-                    f"{name!r} gives upserts, which do not say which rows the join has to take away",
+                    f"{name!r} gives upserts, which do not say which rows the join has to delete",
                     "write them into a managed table and join the changes of that table",
                 )
             case Changelog(name, origin=KafkaTopic(mode=Mode.UPSERT)):
                 return Refused(
                     f"{name!r} is read with changelog = 'upsert', which does not say which rows the join has "
-                    "to take away",
+                    "to delete",
                     "read it with changelog = 'all', or make its changes whole with upsert.normalize",
                 )
     return None
@@ -398,7 +398,7 @@ def refuse_metadata_in_join(node: Plan, _settings: Settings) -> Refused | None:
         for column in one.columns:
             if column.name not in one.table.schema.names:
                 return Refused(
-                    f"a delta join puts out {column.name!r}, which the option 'metadata.columns' adds to "
+                    f"a delta join outputs {column.name!r}, which the option 'metadata.columns' adds to "
                     f"table {one.table.name!r}, and a row that is looked up has none",
                     f"leave {column.name!r} out of the query, or write it into a managed table as a column",
                 )

@@ -78,7 +78,7 @@ def _kind_is_known(join: Join) -> Refused | None:
     if join.kind in KINDS:
         return None
     return Refused(
-        f"a {join.kind} join of streams with lookups would have to know when the last match goes",
+        f"a {join.kind} join of streams with lookups would have to know when the last match is deleted",
         "join managed tables with consistency = 'snapshot'",
     )
 
@@ -87,7 +87,7 @@ def _nothing_is_observed(join: Join) -> Refused | None:
     for name, plan in _inputs(join):
         if is_observed(plan):
             return Refused(
-                f"the {name} input is observed, and a lookup join puts its rows out joined",
+                f"the {name} input is observed, and a lookup join emits only joined rows",
                 "call observe on the joined DataFrame",
             )
     return None
@@ -254,7 +254,7 @@ def _not_declared(join: Join) -> Refused:
 _ONE: Final = Refused(
     "the query has several lookup joins, and Spark runs one stateful operator in Python in a query",
     "write each of them but one into a managed table in a query of its own, with catalog.write_changes, and "
-    "go on with that table's changes, catalog.read_changes",
+    "continue with that table's changes, catalog.read_changes",
 )
 
 

@@ -176,14 +176,14 @@ def _upserts_go_to_a_sink(node: Plan, below: Plan, settings: Settings) -> Refuse
             f"{what} over an aggregate of the changes of {sources(node)}: its rows replace each other by the "
             "group's key, which only a sink can do",
             "write the aggregate into a managed table whose PRIMARY KEY is its GROUP BY columns, with "
-            "catalog.write_changes, and go on with that table's changes, catalog.read_changes",
+            "catalog.write_changes, and continue with that table's changes, catalog.read_changes",
         )
     key = ", ".join(one.name for one in group_keys(below) or ())
     return Refused(
         f"{operator_in_words(node)} over {_upserts_in_words(below)}: its rows replace each other by ({key}), "
         "which only a sink can do",
         f"{_or_whole(below, settings)}write it into a managed table with this PRIMARY KEY, with "
-        "catalog.write_changes, and go on with that table's changes, catalog.read_changes",
+        "catalog.write_changes, and continue with that table's changes, catalog.read_changes",
     )
 
 

@@ -74,8 +74,8 @@ def look_up(node: Plan, settings: Settings) -> Plan | Refused | None:
     rest = [part for part in conjuncts(node.condition) if part not in met.values()]
     if SIDES[node.kind] == "left" and rest:
         return Refused(
-            f"the {node.kind} join with the table {table.name!r} asks for more than its key, and a row that "
-            "is found and does not meet it would have to come out without",
+            f"the {node.kind} join with the table {table.name!r} has a condition beside its key, and a row "
+            "that fails it would have to be padded with NULLs",
             "write the condition where the columns are selected: CASE WHEN … THEN r.column END",
         )
     if reads_changes(stream):
@@ -130,8 +130,8 @@ def _cannot_look_up(
         )
     if reads_changes(stream) and settings.consistency != "latest":
         return Refused(
-            f"the join looks rows up in {table.name!r} for the changes of {sources(join)}, and a change that "
-            "takes a row away would find another row than it did when the row came",
+            f"the join looks rows up in {table.name!r} for the changes of {sources(join)}, and the deletion "
+            "of a row could find another row than its insert found",
             "set the option consistency = 'latest' (spark.deltajoin.consistency), with which rows replace "
             "each other by key; or look up for a stream whose rows are only added",
         )
@@ -170,14 +170,14 @@ def _has_no_versions(join: Join) -> Refused | None:
     name = None if versions is None else versions.name
     if join.kind not in ("inner", "left outer"):
         return Refused(
-            f"a {join.kind} join with the versions of {name!r} would have to know when no row asks for one "
-            "any more",
+            f"a {join.kind} join with the versions of {name!r} would have to know that no later row matches "
+            "a version",
             "write an INNER join, or a LEFT join with the table on the right",
         )
     if any(isinstance(leaf, Changelog) for leaf in walk(join.left)):
         return Refused(
             f"the join with the versions of {name!r} has changes of {sources(join)} on its left, and a row "
-            "that waits may have been taken away",
+            "that waits may have been deleted",
             "join rows that are only added, such as those of the connector 'kafka' with a format of rows",
         )
     if not gives_columns_alone(join.right):
@@ -231,8 +231,8 @@ def join_versions(node: Plan, settings: Settings) -> Plan | Refused | None:  # n
     rest = [part for part in conjuncts(node.condition) if part not in used]
     if rest and node.kind != "inner":
         return Refused(
-            f"the {node.kind} join with the versions of {versions.name!r} asks for more than its key, and a "
-            "row that is found and does not meet it would have to come out without",
+            f"the {node.kind} join with the versions of {versions.name!r} has a condition beside its key, "
+            "and a row that fails it would have to be padded with NULLs",
             "write the condition where the columns are selected: CASE WHEN … THEN r.column END",
         )
     return enriched(node, node.left, node.right, replace(versions, at=times[0]), keys, rest)

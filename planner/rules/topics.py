@@ -73,8 +73,8 @@ def upserts_are_filtered_by_key(node: Plan) -> Refused | None:
     if not other:
         return None
     return Refused(
-        f"a filter on {', '.join(other)} of {topic.name!r}, read with changelog = 'upsert', would not take "
-        "away a row that an update makes fail it",
+        f"a filter on {', '.join(other)} of {topic.name!r}, read with changelog = 'upsert', would not delete "
+        "a row that an update makes fail it",
         _READ_ALL,
     )
 

@@ -78,7 +78,7 @@ def operator_digests_changes(node: Plan) -> Refused | None:
     if not isinstance(node, Opaque):
         return None
     return Refused(
-        f"{operator_in_words(node)} over the changes of {sources(node)} would count rows taken away as rows",
+        f"{operator_in_words(node)} over the changes of {sources(node)} would treat deleted rows as rows",
         _REMEDIES.get(node.name, _ON_A_SNAPSHOT),
     )
 
@@ -146,7 +146,7 @@ def changes_have_their_kind(node: Plan) -> Refused | None:
     if isinstance(node, Changelog) and not any(column.is_row_kind for column in node.columns):
         return Refused(
             f"the changes of {node.name!r} are read without {ROW_KIND_COLUMN!r}, "
-            "so rows taken away look like new ones",
+            "so deleted rows look like new ones",
             "leave out the option 'row-kind' and any schema of your own",
         )
     return None
@@ -158,8 +158,8 @@ def expressions_are_repeatable(node: Plan) -> Refused | None:
         if fault := _unrepeatable(expr):
             reason, remedy = fault
             return Refused(
-                f"{in_short(expr)} {reason}, so a row over the changes of {sources(node)} could not be taken "
-                "away as it came",
+                f"{in_short(expr)} {reason}, so a row over the changes of {sources(node)} could not be "
+                "deleted with the values of its insert",
                 remedy,
             )
     return None

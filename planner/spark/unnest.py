@@ -74,7 +74,7 @@ def unnested_over(
         raise PlanError(
             [
                 Refused(
-                    "a subquery of the query cannot be a join, and Spark reads a stream in no subquery",
+                    "a subquery of the query cannot become a join, and Spark reads no stream in a subquery",
                     "compare columns by = in it, or make the query a view: CREATE MATERIALIZED VIEW … AS …",
                 )
             ]

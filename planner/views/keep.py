@@ -228,8 +228,8 @@ def kept(df: DataFrame, view: ViewShape, settings: Settings) -> KeptView | DeepV
     found.small = frozenset(uuids[path] for path in small_sides(plan, settings))
     if view.must_be_incremental and not found.is_incremental:
         raise ConfigurationError(
-            f"view {os.path.basename(view.folder)!r}: option 'refresh' = 'incremental' must be possible, got "
-            f"a query of which {why_not(plan, settings)}; or leave the option out"
+            f"view {os.path.basename(view.folder)!r}: option 'refresh' = 'incremental' needs a query that "
+            f"changes can refresh, got one of which {why_not(plan, settings)}; or leave the option out"
         )
     return found
 

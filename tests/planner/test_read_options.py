@@ -187,7 +187,7 @@ def test_options_of_rows_that_a_stream_looks_up_hold_or_leave_the_join_to_spark(
 def test_metadata_that_a_join_puts_out_are_refused_by_name(spark: SparkSession, catalog: Catalog) -> None:
     a = catalog.read_changes(spark, "a", metadata_columns="bucket")
     joined = a.join(catalog.read_changes(spark, "b"), "k").select("id", "bucket")
-    with pytest.raises(PlanError, match=r"puts out 'bucket', which the option 'metadata\.columns' adds to"):
+    with pytest.raises(PlanError, match=r"outputs 'bucket', which the option 'metadata\.columns' adds to"):
         planner.optimize(joined)
 
 

@@ -291,7 +291,7 @@ def test_a_catalog_without_the_planner_refuses_a_sink_by_another_key(
 def test_rows_that_were_never_counted_cannot_be_taken_away(spark: SparkSession, catalog: Catalog) -> None:
     catalog.sql(CREATE.format("t"))
     late = catalog.read_changes(spark, "t", scan_mode="latest")
-    with pytest.raises(planner.PlanError, match="'latest', would take away rows"):
+    with pytest.raises(planner.PlanError, match="'latest', would delete rows"):
         planner.optimize(late.groupBy("g").count())
 
 

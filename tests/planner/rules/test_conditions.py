@@ -104,7 +104,7 @@ def test_what_a_session_fills_in_is_another_in_the_next(name: str) -> None:
     node = Filter(ORDERS, Call("EqualTo", (NOTE, Call(f"Current{name}", (), is_filled_in=True))))
     assert refusal(CHANGE_CONDITIONS, node) == (
         f"Current{name}(…) is another one in another session, so a row over the changes of 'orders' could "
-        "not be taken away as it came; write its value into the query as a constant"
+        "not be deleted with the values of its insert; write its value into the query as a constant"
     )
 
 

@@ -39,8 +39,8 @@ def _nine_tables(_: SparkSession, t: Mapping[str, DataFrame]) -> DataFrame:
     return joined
 
 
-ROWS = "would count rows taken away as rows"
-UNREPEATABLE = "could not be taken away as it came"
+ROWS = "would treat deleted rows as rows"
+UNREPEATABLE = "could not be deleted with the values of its insert"
 REFUSED: dict[str, tuple[Query, str]] = {
     "aggregate of an aggregate": (
         lambda _, t: t["orders"].groupBy("product_id").count().groupBy("count").count(),
@@ -73,7 +73,7 @@ REFUSED: dict[str, tuple[Query, str]] = {
     ),
     "session": (
         lambda _, t: t["orders"].groupBy(F.session_window("at", "1 minute")).count(),
-        "session_window over the changes of 'orders': a row that is taken away may split a session",
+        "session_window over the changes of 'orders': a deleted row may split a session",
     ),
     "first": (
         lambda _, t: t["orders"].groupBy("product_id").agg(F.first("note")),
@@ -126,7 +126,7 @@ REFUSED: dict[str, tuple[Query, str]] = {
     ),
     "aggregate above a join that needs lookups": (
         lambda _, t: t["orders"].join(t["products"], "product_id").groupBy("name").agg(F.max("amount")),
-        "are nowhere to be looked up; write the join into a managed table with INDEX (name), catalog.write",
+        "cannot be looked up; write the join into a managed table with INDEX (name), catalog.write",
     ),
     "clock": (
         lambda _, t: t["orders"].withColumn("now", F.current_timestamp()),
@@ -304,7 +304,7 @@ def test_static_rows_are_refused_where_they_need_a_state(
 
 
 def test_lost_signs_are_refused(spark: SparkSession, empty_tables: Mapping[str, Table]) -> None:
-    """A table's schema without the kind makes rows taken away look like rows."""
+    """A table's schema without the kind makes deleted rows look like rows."""
     path = empty_tables["orders"].path
     df = spark.readStream.format("upsert-table").schema("order_id BIGINT, note STRING").load(path)
     with pytest.raises(PlanError, match="the changes of 'orders' are read without '_row_kind'"):

@@ -131,7 +131,7 @@ def test_the_remedy_for_the_session_is_a_constant(
         planner.optimize(spark.sql("SELECT * FROM orders WHERE note = current_user()"))
     assert str(refused.value) == (
         "CurrentUser(…) is another one in another session, so a row over the changes of 'orders' could not "
-        "be taken away as it came; write its value into the query as a constant"
+        "be deleted with the values of its insert; write its value into the query as a constant"
     )
 
 

@@ -1099,7 +1099,7 @@ def test_the_option_refresh_says_how(catalog: Catalog, spark: SparkSession) -> N
         "SELECT id FROM sales LIMIT 3": "a limit",
     }
     for query, reason in refused.items():
-        with pytest.raises(ConfigurationError, match=f"(?is)'refresh' = 'incremental' must be.*{reason}"):
+        with pytest.raises(ConfigurationError, match=f"(?is)'refresh' = 'incremental' needs.*{reason}"):
             catalog.create_view("other", query, options=must, spark=spark)
     assert "other" not in catalog.tables()
     with pytest.raises(ConfigurationError, match="make it as Catalog"):
