@@ -43,12 +43,12 @@ def read_join(
 ) -> DataFrame:
     """A stream of the join's consolidated changes: the columns of ``spec.columns``, then ``_row_kind``.
 
-    Every micro-batch moves all tables forward by one step, the first one from the empty tables on. A step has
-    at most ``max_rows_per_trigger`` changes of each table, and no more than its tasks can take into memory.
-    The checkpoint keeps the versions and nothing else; after a crash the same micro-batch is made again, row
-    for row. FLIP-486 describes the join; this one is exact. The query holds the snapshots that a restart
-    would read, as a consumer with a lease. If it restarts after the lease has ended, they may have expired:
-    then it stops with ``SnapshotExpiredError``.
+    Every micro-batch moves all tables forward by one step; the first one begins with empty tables. A step has
+    at most ``max_rows_per_trigger`` changes of each table, and no more than fit into the memory of its tasks.
+    The checkpoint keeps only the versions; after a crash the same micro-batch gives the same rows. FLIP-486
+    describes the join; this one is exact. The query holds the snapshots that a restart would read, as a
+    consumer with a lease. If it restarts after the lease has ended, they may have expired: then it stops with
+    ``SnapshotExpiredError``.
 
     Example::
 
@@ -62,15 +62,15 @@ def read_join(
         physical: where the join runs; the rows are the same. ``fused``: inside the source. ``shuffled``: in
             stateless tasks after a shuffle by join key. ``stateful``: in ``applyInPandasWithState``.
             ``auto``: fused; ``write_changes`` into a managed table shuffles the changes of a micro-batch
-            where that takes the tasks less time. A checkpoint goes on under another form; to or from
-            ``stateful`` see ``start``.
+            if that takes the tasks less CPU time. A checkpoint continues under another form; for a change
+            to or from ``stateful`` see ``start``.
         first_load: ``batch``: the first micro-batch joins all existing rows, in pieces that bound its memory;
-            ``micro-batches``: it obeys ``max_rows_per_trigger``; ``auto``: batch where the form is fused
+            ``micro-batches``: it obeys ``max_rows_per_trigger``; ``auto``: batch if the form is fused
             and one table is in every row of the result.
-        start: where a query with a new checkpoint begins: what ``reached`` tells of another one.
+        start: where a query with a new checkpoint begins: the result of ``reached`` for another checkpoint.
         consumer_id: its name as a consumer of the tables; by default a random one that the checkpoint keeps.
-        lease_s: how many seconds its snapshots are held after it was last heard of; 0: they are not.
-        task_memory: bytes of memory that a task may take, about, beside Python with its libraries.
+        lease_s: how many seconds its snapshots are held after the last renewal; 0 holds none.
+        task_memory: about how many bytes of memory a task may take, beside Python with its libraries.
 
     Raises:
         TableNotFoundError: a table is missing.
@@ -104,14 +104,14 @@ def reached(
 ) -> dict[str, Any]:
     """The offset that a join has reached in a checkpoint; ``read_join`` takes it as ``start``.
 
-    The query must have stopped after its last micro-batch was done, or the new one would emit that again.
+    The query must have finished its last micro-batch; otherwise the new query would emit that one again.
 
     Args:
         spark: the session; it reads the folder, wherever it is.
-        checkpoint: the ``checkpointLocation`` of the query that has done the join so far.
+        checkpoint: the ``checkpointLocation`` of the query that has computed the join so far.
         spec: the join.
-        changed: whether the checkpoint may be that of another join of the same tables. Rows that it has given
-            stay as they are, and changes from there on are those of this join.
+        changed: whether the checkpoint may be that of another join of the same tables. Rows that it has
+            emitted are not changed; later changes are those of this join.
 
     Raises:
         CheckpointMismatchError: the checkpoint has no finished micro-batch of this join and these tables, or

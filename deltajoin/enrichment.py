@@ -124,7 +124,7 @@ class InSource:
             if is_unique and len(np.unique(answer.positions)) < len(answer.positions):
                 raise LookupFailedError(
                     f"{self.source!r}: a key must have one row at most, as PRIMARY KEY "
-                    f"({', '.join(self.unique)}) says, it has several; correct the key, or what it gives"
+                    f"({', '.join(self.unique)}) says, it has several; correct the key, or the source's rows"
                 )
             return answer.positions, answer.rows.select(selected)
 
@@ -292,17 +292,17 @@ def lookup_join(
 ) -> DataFrame:
     """The rows of a stream, each with the current rows that match it in a managed table or a lookup source.
 
-    A task looks all of its rows of a micro-batch up in one snapshot of a table, the latest when it begins;
-    another task may see a later one, and so may a micro-batch that is run again after a crash. Should it
-    expire before the task is through, the rest is looked up in the latest then. A source is asked once for
-    each key of a batch of rows, and gives what it has then; a lookup that fails for good fails the
-    micro-batch. Sinks that write exactly once keep what the first run has committed. Spark keeps no state.
+    A task looks up all of its rows of a micro-batch in one snapshot of a table, the latest when the task
+    begins. Another task may use a later snapshot, and so may a micro-batch that is run again after a crash.
+    If the snapshot expires during the task, the remaining rows are looked up in the latest one. A source is
+    asked once for each key of a batch of rows; a lookup that fails for good fails the micro-batch. Sinks that
+    write exactly once keep the rows that the first run committed. Spark keeps no state.
 
-    A changelog needs ``upsert_key``: a row that is taken away would look up another version of the table
-    than it did when it came, so it could not be taken away as it was put out. Instead the result replaces by
-    key: of each key a micro-batch has one row, ``+U`` with the new row and what the table holds now, or
-    ``-D`` with the key alone where the row is gone or has no match. Such a result goes into a sink with this
-    primary key. The changelog must be right as it is: optimize a join of changelogs first.
+    A changelog needs ``upsert_key``: the deletion of a row would look up another version of the table than
+    its insert, so it could not be emitted with the same values. Instead rows of the result replace each other
+    by key. For each key a micro-batch has one row: ``+U`` with the new row and what the table holds now, or
+    ``-D`` with only the key if the row is deleted or has no match. Such a result goes into a sink with this
+    primary key. A join of changelogs must be optimized before it is passed here.
 
     A watermark of ``df`` is one of the result.
 
@@ -317,16 +317,16 @@ def lookup_join(
         select: the table's columns to add; None for all but those of ``on``.
         where: which rows of the table, see ``upsert.store.predicate``; None for all. Not of a source.
         snapshot: id of the snapshot to look up in; None for the latest of each micro-batch. Not of a source.
-        upsert_key: columns of ``df`` that identify rows of a changelog. The table is then to be
-            looked up by its PRIMARY KEY or a UNIQUE INDEX, for one match at most; a source must give one.
-        cache: what each worker process keeps of the rows of a source; None: nothing.
+        upsert_key: columns of ``df`` that identify rows of a changelog. The table must then be looked up by
+            its PRIMARY KEY or a UNIQUE INDEX, and a source must give at most one row for a key.
+        cache: the cache of each worker process for rows of a source; None for no cache.
 
     Returns:
         The columns of ``df``, then those selected, and ``_row_kind`` last for a changelog.
 
     Raises:
         ConfigurationError: ``how`` is another one; or ``df`` is a changelog, and there is no ``upsert_key``;
-            or an argument is not for what is looked up.
+            or an argument does not fit the table or source.
         SchemaError: a column is unknown or would be there twice, or nothing serves the lookup.
         TableNotFoundError: there is no such table.
 
@@ -437,7 +437,7 @@ def _upserts(
     """The result over a changelog: rows that replace each other by key."""
     if not key:
         raise ConfigurationError(
-            f"{what}: a row of a changelog that is taken away would look up another version of the table; "
+            f"{what}: the deletion of a row would look up another version of the table than its insert; "
             "give upsert_key, the columns by which a sink replaces rows, or join the changes of both tables, "
             "catalog.read_changes, for results that follow both"
         )

@@ -233,8 +233,9 @@ class Pack:
         is_deleted = pc.equal(begins.column(ROW_KIND_COLUMN), RowKind.DELETE.value)
         if not self.join.has_deletes and pc.any(is_deleted).as_py():
             raise ChangelogError(
-                f"temporal join: a deletion must say when it was, got one whose {self.join.valid_from!r} is "
-                "that of the row that goes; let a METADATA column of the table be its time"
+                f"temporal join: a deletion must have a time of its own, got one whose "
+                f"{self.join.valid_from!r} is that of the deleted row; declare a METADATA column as the "
+                "table's time"
             )
         columns = [begins.column(field.name).cast(field.type) for field in self.join.right]
         return pa.Table.from_arrays([*columns, is_deleted], schema=self.join.versions)
@@ -273,7 +274,7 @@ class JoinBucket:
         label, waiting, versions = state.get
         if label != self.join.label:
             raise CheckpointMismatchError(
-                f"temporal join: a query must go on with the join of its checkpoint, {label}, got "
+                f"temporal join: a query must continue with the join of its checkpoint, {label}, got "
                 f"{self.join.label}; restore it, or start with a new checkpoint"
             )
         return Remembered(_rows(waiting, self.join.left), _rows(versions, self.join.versions))
@@ -311,13 +312,13 @@ def temporal_join(
 ) -> DataFrame:
     """Each row of a stream with the version of a row that was valid at the row's time (FLIP-132).
 
-    A row comes out once the watermark of both streams has passed its time, with the version of its key that
-    has the newest ``valid_from`` not after it. A later version does not change it. As long as one of the
-    streams brings no newer times, no row comes out.
+    A row is emitted once the watermark of both streams has passed its time, with the version of its key that
+    has the newest ``valid_from`` not after it. A later version does not change it. While one of the streams
+    brings no newer times, no row is emitted.
 
-    Spark's state has the rows that wait, all versions that are newer than the watermark, and of each key the
-    last one before. A row that comes after the watermark has passed its time finds the versions that are
-    left, so it may find none. For output mode append; Spark allows no other stateful operator in the query.
+    Spark's state has the waiting rows, all versions after the watermark, and the last version before it of
+    each key. A row that arrives after the watermark has passed its time finds the versions that the state
+    still has, maybe none. For output mode append; Spark allows no other stateful operator in the query.
 
     >>> rate = spark.readStream.format("rate").load()
     >>> orders = rate.selectExpr("timestamp AS t", "value % 5 AS cur").withWatermark("t", "1 second")
@@ -329,11 +330,11 @@ def temporal_join(
     Args:
         left: a stream whose rows are only added.
         right: changes, with ``_row_kind``; each ``+I`` and ``+U`` begins a version of its key, ``-D`` ends it
-            at its own time. ``-U`` are passed over.
+            at its own time. ``-U`` rows are ignored.
         on: columns that must be equal: a name that both have, or several, or pairs of names. NULL matches
-            nothing. They are to identify a row of ``right``.
-        time: the column of ``left`` that says when a row is; with a watermark, not NULL.
-        valid_from: the column of ``right`` that says from when on a version is valid; likewise.
+            nothing. They must identify a row of ``right``.
+        time: the column of ``left`` with a row's time; with a watermark, not NULL.
+        valid_from: the column of ``right`` that says when a version becomes valid; likewise.
         how: "inner", or "left": a row without a version has NULLs.
         select: the columns of ``right`` to add; None for all but those of ``on``.
         has_deletes: whether ``valid_from`` of a ``-D`` says when the row was deleted, as the time of a record
@@ -345,7 +346,7 @@ def temporal_join(
     Raises:
         ConfigurationError: one of them is no stream, or has no watermark, or ``how`` is another one.
         SchemaError: a column is unknown or would be there twice, or types do not fit.
-        ChangelogError: ``left`` has ``_row_kind``, so its rows may be taken away.
+        ChangelogError: ``left`` has ``_row_kind``, so its rows may be deleted.
     """
     join = _declared(left, right, pairs_of(on), time, valid_from, select, how)
     join = replace(join, has_deletes=has_deletes)

@@ -82,26 +82,26 @@ def optimize(
 ) -> DataFrame | Kept | Explanation | InArrow | None:
     """The DataFrame with its joins of changelogs of managed tables as delta joins (FLIP-486).
 
-    Joins that lie right below each other become one delta join, of up to eight tables: INNER, LEFT, RIGHT,
-    FULL, LEFT SEMI and LEFT ANTI, with projections and filters anywhere between. An INNER join without an
-    index becomes Spark's own over signed rows, whose state grows without end; `explain` says where, and why.
+    Joins directly below each other become one delta join, of up to eight tables: INNER, LEFT, RIGHT, FULL,
+    LEFT SEMI and LEFT ANTI, with projections and filters anywhere between. An INNER join without an index
+    becomes Spark's own join over signed rows, whose state grows without end; `explain` says where, and why.
 
-    A topic is read without its normalizer where the sink needs no UPDATE_BEFORE (FLIP-149), and only as far
-    as filters on its METADATA columns for partition, offset and timestamp (FLIP-107) want it.
-    Never runs the query, and changes nothing in the session but that it registers a data source.
+    A topic is read without its normalizer if the sink needs no UPDATE_BEFORE (FLIP-149). Filters on its
+    METADATA columns for partition, offset and timestamp (FLIP-107) restrict which records are read.
+    The query is not run; the only change to the session is that a data source is registered.
 
     Args:
         df: a streaming DataFrame over `catalog.read_changes`, from the DataFrame API or `spark.sql`.
-        sink_key: primary key of the table that the result is written into, () where it has none; None if
-            that is not known. The sink must replace and delete rows by this key, as managed tables and
-            `upsert-kafka` tables do. `Catalog(optimize=…)` says it by itself.
-        sink_replaces: whether a row simply takes the place of the one of its key there; not in tables with a
-            `sequence.field` or a `merge-engine`, which must see every change.
-        start_from: the checkpoint of a query that has stopped: with a new checkpoint of its own, the result
-            continues from the tables' versions that it has reached, also with other columns, filters or keys
-            of the join. The sink keeps the rows that it has. For plans of delta joins and of what works row
-            by row: all else needs the state that it had.
-        request: a catalog's own: it asks for something else than the DataFrame as it may be written, see
+        sink_key: primary key of the table that the result is written into, () if it has none; None if it is
+            not known. The sink must replace and delete rows by this key, as managed tables and
+            `upsert-kafka` tables do. `Catalog(optimize=…)` passes it by itself.
+        sink_replaces: whether a row of that table simply replaces the one of its key. False for tables
+            with a `sequence.field` or a `merge-engine`, which must see every change.
+        start_from: the checkpoint of a stopped query. The result, with a new checkpoint of its own, continues
+            from the tables' versions that the stopped query has reached, also with other columns, filters or
+            keys of the join. The sink keeps its rows. Only for plans of delta joins and operators without
+            state.
+        request: used by a catalog to ask for something else than the DataFrame to be written, see
             `upsert.catalog.context.Request`. With the text of a query, `df` is any of its streams.
         **options: `strategy`: "auto" (default), "force": each join of the query must become a delta join,
             or "none": no delta join; `shards`: tasks that share the join of a micro-batch; and all others of
@@ -109,20 +109,20 @@ def optimize(
             `spark.deltajoin.strategy`, and under FLIP-486's names.
 
     Returns:
-        The user's columns in the user's order, and `_row_kind` last, also where the query leaves it out.
-        A plan that reads no changelog or was optimized before comes back as the same object.
+        The user's columns in the user's order, and `_row_kind` last, even if the query does not select it.
+        For a plan that reads no changelog, or was optimized before, the same object.
 
     Raises:
-        PlanError: Spark would take changes for rows, and no rewrite is right: a limit over a changelog, an
+        PlanError: Spark would treat changes as rows, and no rewrite is right: a limit over a changelog, an
             outer join without an index, an unknown operator; or upserts without UPDATE_BEFORE would
-            leave replaced rows behind. The message says why, and what to do about it.
+            leave replaced rows in the sink. The message says why, and what to do.
         ConfigurationError: an option is unknown or has a wrong value, or the plan cannot continue from
             another checkpoint.
         CheckpointMismatchError: `start_from` is no checkpoint of a join of these tables, or it has an
             unfinished micro-batch.
 
     Warns:
-        UserWarning: an option means nothing for this query; the text names it.
+        UserWarning: an option has no effect on this query; the text names it.
 
     >>> import tempfile, upsert
     >>> catalog = upsert.Catalog(tempfile.mkdtemp())

@@ -11,7 +11,7 @@
     ├── DatabaseExistsError   choose another name, or IF NOT EXISTS
     ├── DatabaseNotFoundError create the database, or correct its name
     ├── CommitConflictError   another writer changed the same files: run the command again
-    ├── UnknownOutcomeError   it is not known whether the commit happened: look, then write again or not
+    ├── UnknownOutcomeError   it is not known whether the commit happened: check, then write again or not
     ├── StaleWriterError      the writer stalled until its files were cleaned up: write the rows again
     ├── SnapshotExpiredError  the version asked for is gone: start from a retained one
     ├── RecordsExpiredError   a topic no longer has the records asked for: start over, or accept the gap
@@ -20,7 +20,7 @@
     ├── DeliveryError         Kafka did not take some records: write them again
     ├── LogNotPublishedError  the commit stands, its log lacks it: repair the log, then publish_log()
     ├── FencedError           another attempt writes instead of this one: stop
-    ├── MissingStateError     what a query remembers is gone or is another's: restore it, or start over
+    ├── MissingStateError     the state of a query is gone or belongs to another: restore it, or start over
     ├── BrokenPayloadError    rows were damaged between two tasks: run the batch again
     ├── UntrackedChangesError a commit wrote rows that no change stream shows: reload what depends on it
     ├── StorageError          a disk or an object store refused or failed: remove the cause, try again
@@ -101,17 +101,17 @@ class RecordsExpiredError(UpsertError):
 
 
 class KafkaUnavailableError(UpsertError):
-    """Kafka did not answer for as long as its connection has patience; the message has its address."""
+    """Kafka did not answer within ``connection.timeout``; the message has its address."""
 
 
 class SinkUnavailableError(UpsertError):
-    """The database of a table did not answer, or ended a transaction; nothing of it counts, or all, once."""
+    """The database of a table did not answer, or ended a transaction, which is applied once or not at all."""
 
 
 class DeliveryError(UpsertError):
     """Kafka refused records, or did not confirm them in time; whether it has them is not known.
 
-    A transaction that fails with this has been given up, so that no reader sees a part of it.
+    A transaction that fails with this has been aborted, so no reader sees a part of it.
     """
 
 
@@ -124,11 +124,11 @@ class LogNotPublishedError(UpsertError):
 
 
 class FencedError(UpsertError):
-    """Another attempt or driver writes instead of this one, of which nothing is visible."""
+    """Another attempt or driver writes instead of this one; no row of this one is visible."""
 
 
 class MissingStateError(UpsertError):
-    """What a streaming query remembers is gone or damaged, or its state and its checkpoint do not fit."""
+    """The state of a streaming query is gone or damaged, or does not fit its checkpoint."""
 
 
 class BrokenPayloadError(UpsertError):
@@ -143,7 +143,8 @@ class StorageError(UpsertError, OSError):
     """A disk or an object store refused or failed: a missing right, no space, no answer.
 
     Nothing is known to be damaged: restore no files, but remove the cause that the message names and try
-    again. ``errno`` and ``filename`` are those of an ``OSError``. A write that fails so may have happened.
+    again. ``errno`` and ``filename`` are those of an ``OSError``. A write that failed with this may still
+    have happened.
     """
 
     def __str__(self) -> str:
@@ -194,10 +195,10 @@ _RAISED: Final = re.compile(r"^\s*(?:upsert|deltajoin|planner)(?:\.\w+)*\.(\w+):
 
 
 def own_error(error: BaseException) -> UpsertError | None:
-    r"""The error of this project of which an error of Spark tells; None where it is about something else.
+    r"""The error of this project that an error of Spark contains; None if there is none in it.
 
     Args:
-        error: what `awaitTermination`, `query.exception()` or an action has given.
+        error: what `awaitTermination` or an action raised, or `query.exception()` returned.
 
     >>> text = "Job aborted\n  File …\nupsert.errors.SchemaError: column 'a' is gone"
     >>> own_error(RuntimeError(text))
@@ -242,8 +243,8 @@ def own_error(error: BaseException) -> UpsertError | None:
             )
         if _NO_TIME.search(str(cause)):
             return ConfigurationError(
-                "a column of TIME: expected a session that has the type, found one that has it not; "
-                "spark.conf.set('spark.sql.timeType.enabled', 'true'), which Spark leaves out by default"
+                "a column of TIME: expected a session that has the type, found one without it; "
+                "spark.conf.set('spark.sql.timeType.enabled', 'true'), which is off by default in Spark"
             )
         cause = cause.__cause__
     return None

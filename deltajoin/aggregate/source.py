@@ -164,7 +164,7 @@ class AggregateReader(SteppingReader[Table]):
             differs = what_differs(parts, spec.parts(side.id_of)) if isinstance(parts, list) else ""
             raise CheckpointMismatchError(
                 f"{FORMAT}: the checkpoint belongs to {found!r}, this is {str(spec)!r}"
-                f"{differs and f': {differs}'}; choose another checkpoint, or restore what it was made with"
+                f"{differs and f': {differs}'}; choose another checkpoint, or restore the query of this one"
             )
         return (version_of(offset, opened),)
 

@@ -61,7 +61,7 @@ def follow(
     if log.failed:
         failed = (f"query {name} has failed: {reason_of(failure)}" for name, failure in log.failed.items())
         raise JobFailedError(
-            "; ".join(failed) + "; correct the cause and run the job again, it goes on from its checkpoints"
+            "; ".join(failed) + "; correct the cause and run the job again, it continues from its checkpoints"
         ) from next(iter(log.failed.values()))
 
 

@@ -77,7 +77,7 @@ def head(
         if follow:
             if as_json or snapshot is not None:
                 raise ConfigurationError(
-                    "head: --follow shows the newest rows to people, got --json or --snapshot too; "
+                    "head: --follow redraws the newest rows in a terminal, got --json or --snapshot too; "
                     "leave it out, or follow the `changes`"
                 )
             table_of(warehouse, name).watch(rows=rows)

@@ -262,7 +262,7 @@ class PathVersions:
         after = before + change
         if (after < 0).any():
             raise ChangelogError(
-                "delta join: changes take rows away that the old version of their table does not have; "
+                "delta join: changes delete rows that the old version of their table does not have; "
                 "the table was changed by other means than commits"
             )
         weight = (after == 0).astype(np.int64) - (before == 0)

@@ -62,9 +62,9 @@ def with_lookup(
 ) -> DataFrame:
     """A stream of changes whose rows can also be looked up, as a side of a join by lookups (FLIP-486).
 
-    The source must have what the stream tells: exactly the rows that come out of all of its changes, under
-    the same filters, with at least the same columns. It may show a change before the stream brings it. What
-    was declared of the stream here (kinds, what is immutable) is believed; kinds are also checked row by row.
+    The source must have exactly the rows that result from all changes of the stream, under the same filters,
+    with at least the same columns. It may show a change earlier than the stream. What is declared here about
+    the stream (``kinds``, ``immutable``) is not verified, except for the kind of each row.
 
     >>> import pyarrow as pa
     >>> from deltajoin.lookup import MemoryLookup
@@ -192,19 +192,18 @@ def lookup_delta_join(
 ) -> DataFrame:
     """The join of two streams, by looking each change up on the other side (FLIP-486's own form).
 
-    The result is an upsert stream: ``+U`` replaces the row before with its key, ``-D`` deletes by key, and
-    there is nothing else. It must go into a sink with that key, which `upsert_key_of` tells; there it comes
-    out right in the end, since lookups read what is newest, which may be ahead of what the streams have
-    brought. Of each key a micro-batch has one row. Spark's state holds rows whose lookup has failed, and a
-    number for each shard, nothing else. After a crash the batch is run again, and may emit newer values than
-    before.
+    The result is an upsert stream: ``+U`` replaces the earlier row of its key, ``-D`` deletes by key, and
+    there are no other kinds. It must go into a sink with that key, which `upsert_key_of` returns. The sink is
+    eventually consistent, because lookups read the newest rows, which may be ahead of the streams. A
+    micro-batch has one row for each key. Spark's state holds only rows whose lookup has failed, and a number
+    for each shard. After a crash the batch is run again, and may emit newer values than before.
 
     ``on_error="fail"`` (default): lookups that fail after all retries fail the batch. ``"queue"``: their rows
-    wait in the state, later rows of the same join key behind them, and are tried again every ten seconds.
-    Spark then runs micro-batches for ever, empty ones too: give the query a processing-time trigger. With
-    ``availableNow``, such a query ends only where the session sets
-    ``spark.sql.streaming.noDataMicroBatches.enabled`` to ``false``; what still waits then is tried by the
-    next run that has new data.
+    wait in the state, and later rows of the same join key wait behind them; they are tried again every ten
+    seconds. Spark then runs micro-batches all the time, empty ones too: give the query a processing-time
+    trigger. With ``availableNow``, such a query ends only if the session sets
+    ``spark.sql.streaming.noDataMicroBatches.enabled`` to ``false``; the next run with new data tries the
+    waiting rows again.
 
     ``changelog="all"`` gives every kind of change instead: ``+I``, ``-U`` with the row before and ``+U``,
     ``-D`` with the row that goes, nothing for a row that is as it was. Aggregates and sinks without a key may

@@ -155,7 +155,7 @@ def _from_bytes(epoch: int, found: bytes) -> CacheStep:
                 effects[side].append(CacheEffect(keys, marked.remove_column(last), marks))
     except (pa.ArrowException, OSError, ValueError, LookupError, TypeError) as cause:
         raise BrokenPayloadError(
-            f"lookup join: a file of what a step did to its caches must be as the step wrote it, got "
+            f"lookup join: a file with the changes of a step to its caches must be readable, got "
             f"{len(found)} bytes that are not ({cause}); restart the query, which begins with empty caches"
         ) from cause
     return CacheStep(epoch, parent, steps, rows, effects)

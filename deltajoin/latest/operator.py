@@ -406,15 +406,15 @@ class ShardState(NamedTuple):
             if self.position:
                 what, until = "were given", ""
             raise CheckpointMismatchError(
-                f"lookup join: rows that {what} must go on with the join and shards of their checkpoint, "
+                f"lookup join: rows that {what} must continue with the join and shards of their checkpoint, "
                 f"{self.label}, got {label_of(join, shards)}; restore these{until}, or start with a new "
                 "checkpoint"
             )
         if join.is_whole and self.epoch and not self.position:
             raise CheckpointMismatchError(
-                "lookup join: changelog = 'all' must be so from the beginning of a checkpoint, this one has "
-                "given upserts, which are not recorded; go on with changelog='upsert', or start with a new "
-                "checkpoint"
+                "lookup join: changelog = 'all' must be set from the beginning of a checkpoint, this one has "
+                "given upserts, which are not recorded; continue with changelog='upsert', or start with a "
+                "new checkpoint"
             )
 
     def waiting(self, join: LatestJoin) -> Waiting:
@@ -477,9 +477,9 @@ class EmittedRows:
         others = [] if position or not os.path.isdir(parent) else sorted({*os.listdir(parent)} - {own})
         if others:
             raise CheckpointMismatchError(
-                f"lookup join: rows that were given, in {parent!r}, must go on with the shards of their "
-                f"checkpoint, {others[0]}, got shards={self.shards}; restore them, or start with a new "
-                "checkpoint"
+                f"lookup join: the rows that were given, in {parent!r}, must continue with the shards of "
+                f"their checkpoint, {others[0]}, got shards={self.shards}; restore these, or start with a "
+                "new checkpoint"
             )
         images, name = _images(self.join), f"shard-{shard}"
         log = ImageLog.open(os.path.join(parent, own, name), images, name, beginning=0, keep=self.keep)

@@ -144,8 +144,8 @@ def _check_one_task(side: LookupSide, name: str, rows: pa.Table, key: Ints, task
     for at in np.flatnonzero(is_same_key & is_other_task & (code[1:] != code[:-1]))[:1]:
         found = {column: rows.column(column)[int(order[at])].as_py() for column in side.upsert_key}
         raise ChangelogError(
-            f"lookup join: which of two rows of {found!r} of the {name} side is newer must be known, and two "
-            "tasks sent them; give with_lookup(…, order_by=…)"
+            f"lookup join: two tasks sent rows of {found!r} of the {name} side, and which one is newer must "
+            "be known; give with_lookup(…, order_by=…)"
         )
 
 
@@ -390,8 +390,8 @@ def _check_deletes(join: LatestJoin, side: int, own: Drivers) -> None:
     if not has_value(join_keys(join, side, deletes)).all():
         raise ChangelogError(
             f"lookup join: deletes of the {SIDES[side]} side must carry the join column(s) "
-            f"{', '.join(outside)}, which are not in its upsert key, got NULL; take the changes from where "
-            "deletes are whole, as with upsert.normalize"
+            f"{', '.join(outside)}, which are not in its upsert key, got NULL; take the changes from a "
+            "source whose deletes have all columns, such as upsert.normalize"
         )
 
 

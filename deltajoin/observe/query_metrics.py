@@ -80,14 +80,14 @@ class QueryMetrics:
 
 
 def metrics(query: StreamingQuery, warehouse: str | os.PathLike[str] | None = None) -> QueryMetrics:
-    """What a streaming query does, of whatever form: a join, a view, a sink, lookups, Spark's own operators.
+    """The figures of a streaming query of any form: a join, a view, a sink, lookups, Spark's own operators.
 
     Spark remembers the progress of the last 100 micro-batches
     (``spark.sql.streaming.numRecentProgressUpdates``); all figures are of these.
 
     Args:
         query: a query that runs, or has run, in this process.
-        warehouse: folder of the tables that it reads and writes. With it the answer also says how far the
+        warehouse: folder of the tables that it reads and writes. With it the result also has how far the
             query is behind each of them, and how many rows it wrote; their files are read for that.
 
     >>> import tempfile, upsert, planner, pyarrow as pa

@@ -13,10 +13,10 @@ from upsert.codec import Jsonable
 from upsert.errors import ConfigurationError
 from upsert.store.version import Version
 
-_MISMATCH: Final = "choose another checkpoint, or restore what it was made with"
+_MISMATCH: Final = "choose another checkpoint, or restore the tables of this one"
 GO_ON: Final = (
-    "choose a new checkpoint, which loads all rows again, or begins where this one has got to with "
-    "start_from = its path (in SQL the option 'start-from')"
+    "choose a new checkpoint: it loads all rows again, or begins where this one stopped with start_from = "
+    "its path (in SQL the option 'start-from')"
 )
 """What to do about another join's checkpoint."""
 
@@ -102,7 +102,7 @@ class JoinOffset:
             raise CheckpointMismatchError(
                 f"delta join: the checkpoint belongs to the join {theirs.join} [{theirs.fingerprint}], "
                 f"this one is {owner.join} [{owner.fingerprint}]: {differs}; {GO_ON}, or "
-                "restore what it was made with"
+                "restore the join of this one"
             )
         if theirs.tables != owner.tables:
             raise CheckpointMismatchError(

@@ -214,7 +214,7 @@ class TestQueries:
         with pytest.raises(SchemaError, match="each column once, got 'user' twice"):
             lookup_join(changes, users, on="user", select=["user"], upsert_key=["view"])
         with pytest.raises(
-            ConfigurationError, match="would look up another version of the table; give upsert"
+            ConfigurationError, match="would look up another version of the table than its insert; give"
         ):
             lookup_join(changes, users, on="user")
         with pytest.raises(ConfigurationError, match=r"one match at most, got a lookup by \(region\)"):

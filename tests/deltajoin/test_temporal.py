@@ -104,7 +104,7 @@ JOINED = TemporalJoin(LEFT, RIGHT, (("k", "key"),), "t", "since", ("v",), "left"
     [
         (0, {"id": [1], "k": [1], "t": [None]}, SchemaError, "column 't' .* must not be NULL"),
         (0, {"id": [1], "k": [1], "t": [1 << 60]}, SchemaError, "column 't' must be before the year 2262"),
-        (1, {"key": [1], "v": [1], "since": [5], ROW_KIND_COLUMN: ["-D"]}, ChangelogError, "when it was"),
+        (1, {"key": [1], "v": [1], "since": [5], ROW_KIND_COLUMN: ["-D"]}, ChangelogError, "a time of its"),
     ],
 )
 def test_rows_without_a_time_of_their_own_are_refused(
@@ -127,7 +127,7 @@ class StateOfAnotherJoin:
 
 
 def test_a_query_must_go_on_with_the_join_of_its_checkpoint() -> None:
-    with pytest.raises(CheckpointMismatchError, match="must go on with the join of its checkpoint"):
+    with pytest.raises(CheckpointMismatchError, match="must continue with the join of its checkpoint"):
         list(JoinBucket(JOINED)((0,), [], StateOfAnotherJoin()))  # type: ignore[arg-type]
 
 

@@ -270,9 +270,9 @@ def test_none_believes_the_user_and_force_does_not(pipeline: Pipeline) -> None:
         (
             "'merge-engine' = 'aggregation'",
             "FROM c",
-            "needs a table in which a row replaces the one of its key",
+            "needs a table in which a row replaces the earlier one of its key",
         ),
-        ("'sequence.field' = 'amt'", "FROM c", "needs a table in which a row replaces the one of its key"),
+        ("'sequence.field' = 'amt'", "FROM c", "needs a table in which a row replaces the earlier one"),
         ("'bucket' = '1'", "FROM o GROUP BY cust", "needs every kind of change"),
     ],
 )

@@ -200,11 +200,11 @@ class Catalog:
     ) -> StreamingQuery:
         """Keep a managed table equal to an upsert topic or a Delta table, for joins to look its rows up.
 
-        The mirror has the indexes of the table that declares the other one, and its options that begin with
-        ``mirror.``, as in ``'mirror.bucket' = '4'``. One query keeps it, exactly once, with its checkpoint
-        beside the mirror in the warehouse: called again, this continues where the last query stopped, or
-        returns the one that runs in this session. ``table(name)`` is the mirror; the planner uses it by
-        itself; ``DROP TABLE`` drops it too, once the query is stopped.
+        The mirror has the indexes that CREATE TABLE declares, and its options that begin with ``mirror.``,
+        as in ``'mirror.bucket' = '4'``. One query maintains it, exactly once, with its checkpoint beside the
+        mirror in the warehouse. A later call continues where the last query stopped, or returns the query
+        that runs in this session. ``table(name)`` is the mirror, and the planner uses it by itself. Stop the
+        query before ``DROP TABLE``, which drops the mirror too.
 
         Args:
             spark: the session that runs the query.
@@ -255,15 +255,15 @@ class Catalog:
         """A table's rows as a batch DataFrame: of the snapshot with this id, or of the latest one now.
 
         Such a DataFrame has the same rows whenever it runs, until its snapshot expires; call ``read`` again
-        for what was written since. Only a stream that looks its rows up in it (``planner.explain``: form
-        "lookup") finds the newest ones. Computed columns stand at their places. Of a system table such as
-        ``orders$files`` it has the rows of this moment.
+        for later rows. Only a stream that looks rows up in it (``planner.explain``: form "lookup") finds the
+        newest ones. Computed columns stand at their places. For a system table such as ``orders$files`` it
+        has the rows of this moment.
 
-        Rows of a web service or of PostgreSQL are only looked up by key: such a DataFrame is for a join that
-        ``planner.optimize`` makes lookups of, and refuses to be read by itself.
+        Rows of a web service or of PostgreSQL can only be looked up by key: such a DataFrame is for a join
+        that ``planner.optimize`` turns into lookups, and cannot be read by itself.
 
-        What ``columns`` and ``where`` leave out is not read: Spark tells a source in Python nothing of the
-        columns and rows that a query needs. ``Catalog.sql`` takes both from the text.
+        Name ``columns`` and ``where`` to read less: Spark does not pass to a Python source which columns and
+        rows a query needs. ``Catalog.sql`` takes both from the text.
 
         Args:
             spark: the session; the format is registered in it.
@@ -307,13 +307,12 @@ class Catalog:
     ) -> DataStreamWriter:
         """A writer that applies a streaming DataFrame to a table.
 
-        A managed table takes each batch exactly once; of a topic ``sink.delivery-guarantee`` decides.
-        With a column ``_row_kind`` the rows are changes. Without it they are upserts, which only a look at
-        the query's plan can tell from changes that have lost their kind; a catalog made with ``optimize``
-        takes that look, and carries the kind through. It also finds out whether the table's key tells the
-        rows apart; where it does not, all rows of each key are kept aside and the table holds the newest that
-        is left, as the option ``sink.materialize`` says: docs/sql.md. The caller adds
-        ``option("checkpointLocation", …)`` and starts it.
+        A managed table takes each batch exactly once; for a topic ``sink.delivery-guarantee`` decides.
+        With a column ``_row_kind`` the rows are changes, without it upserts. A catalog made with ``optimize``
+        reads the query's plan: it keeps ``_row_kind`` through projections, and finds out whether the table's
+        key tells the rows apart. If it does not, a hidden table keeps all rows of each key, and the table has
+        the newest one that remains; see ``sink.materialize`` in docs/sql.md. The caller adds
+        ``option("checkpointLocation", …)`` and starts the writer.
 
         Args:
             df: the stream.
@@ -337,8 +336,8 @@ class Catalog:
         if (connected := self.connected(name, given)) is not None:
             if sink_materialize is not None and not connected.sink_key:
                 raise ConfigurationError(
-                    f"table {name!r}: sink_materialize is for a table in which a row replaces the one of its "
-                    f"PRIMARY KEY, got {sink_materialize!r} for another; leave it out"
+                    f"table {name!r}: sink_materialize needs a table in which a row replaces the earlier one "
+                    f"of its PRIMARY KEY, got {sink_materialize!r} for another; leave it out"
                 )
             return connected.write_changes(self.context.optimized(df, name, connected.sink, start_from))
         table = self.context.managed(name)
@@ -457,18 +456,18 @@ class Catalog:
     def record_queries(self, spark: SparkSession) -> QueryRecorder:
         """Let the streaming queries of a session leave in the warehouse what they do, for ``deltajoin ui``.
 
-        From now on each query that the session starts, over whatever tables, has a small file in ``.queries``
-        of the current catalog's warehouse: its name, its checkpoint, its last 60 micro-batches, where it is
-        in each table, and why it failed. A thread of the driver writes them, one a second at most. A
-        micro-batch never waits for that. Where a file cannot be written, a ``QueryRecordWarning`` says so,
-        and the queries go on. Called again it returns the recorder that is at work. The command
-        ``deltajoin`` records without being asked.
+        From now on each query that the session starts, over any tables, has a small file in ``.queries`` of
+        the current catalog's warehouse: its name, its checkpoint, its last 60 micro-batches, its position in
+        each table, and the error with which it failed. A thread of the driver writes at most one file a
+        second; no micro-batch waits for it. If a file cannot be written, a ``QueryRecordWarning`` says so,
+        and the queries continue. A second call returns the same recorder. The command ``deltajoin`` records
+        its queries by itself.
 
         Args:
             spark: the session.
 
         Returns:
-            What records; its ``close()`` ends that, and writes the ends of queries that have ended.
+            The recorder; its ``close()`` stops it, and writes the ends of queries that have ended.
 
         >>> import tempfile
         >>> catalog = Catalog(tempfile.mkdtemp())

@@ -230,8 +230,8 @@ class Context:
         choice = choose(sink, Changes.of_schema(changes.schema.jsonValue()))
         if choice.is_materialized and start_from is not None:
             raise ConfigurationError(
-                f"{sink.name}: {choice.reason}, and the rows of its keys are kept for the query of the other "
-                "checkpoint alone; leave start_from out"
+                f"{sink.name}: {choice.reason}, and the hidden table with the rows of its keys belongs to "
+                "the query of the other checkpoint; leave start_from out"
             )
         if sink.mode == "force":
             # a sink that keeps its rows needs every kind of change, as one without a key does

@@ -57,8 +57,8 @@ def expose(context: Context, spark: SparkSession) -> tuple[str, ...]:
     register(spark)
     if (found := spark.conf.get(_SESSION_CATALOG, _BUILT_IN)) != _BUILT_IN:
         raise ConfigurationError(
-            f"expose: {_SESSION_CATALOG!r} must not be set, Spark reads tables of a format in Python only "
-            f"without; found {found!r}; "
+            f"expose: {_SESSION_CATALOG!r} must not be set, because Spark then reads no tables of a Python "
+            f"format; found {found!r}; "
             "use catalog.read or catalog.sql in this session, or expose the tables in another one"
         )
     prefix = _prefix(context)
@@ -75,8 +75,8 @@ def expose(context: Context, spark: SparkSession) -> tuple[str, ...]:
             spark.sql(f"DROP TABLE {name}")
         elif spark.catalog.tableExists(name):
             raise ConfigurationError(
-                f"expose: table {name} must be of the catalog alone, Spark has another one of this name; "
-                "rename or drop one of them"
+                f"expose: table {name} of the catalog has the name of another table of Spark; rename or drop "
+                "one of them"
             )
         spark.sql(f"CREATE TABLE {name} USING {one.format}")
     for name in known:
@@ -150,7 +150,7 @@ class _Exposed:
                 if exposed.has_kinds:
                     raise SchemaError(
                         f"table '{exposed.table}{CHANGES}' shows the changes of {exposed.table!r}, it has no "
-                        "rows of its own; write into that"
+                        f"rows of its own; write into {exposed.table!r}"
                     )
                 return self._table({})
 

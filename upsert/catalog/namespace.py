@@ -111,8 +111,8 @@ class Databases:
         *before, own = name.split(".") if isinstance(name, str) else [name]
         if before and not all(map(NAME.fullmatch, (*before, own))):
             raise ConfigurationError(
-                f"a table's name must be {NAME_RULE}, maybe after a database and a dot, got {name!r}; choose "
-                "another name"
+                f"a table's name must be {NAME_RULE}, optionally after a database and a dot, got {name!r}; "
+                "choose another name"
             )
         if len(before) > 2:
             raise ConfigurationError(f"a table's name must be catalog.database.name at most, got {name!r}")

@@ -435,8 +435,8 @@ def parsed(content: bytes, where: str) -> QueryRecord:
         return record
     except (ValueError, KeyError, TypeError, RecursionError, ConfigurationError) as cause:
         raise ValueError(
-            f"{where}: the record of a query must have the fields of one, got {cause!r}; delete the file, "
-            "its query writes it again"
+            f"{where}: the record of a query cannot be read, {cause!r}; delete the file, the query writes "
+            "it again"
         ) from cause
 
 

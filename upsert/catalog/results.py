@@ -117,8 +117,8 @@ class Result:
         if name.startswith("_"):
             raise AttributeError(name)
         raise AttributeError(
-            f"{self.statement}: gives {type(self).__name__}, which has no {name!r}; docs/sql.md says which "
-            "statement gives what"
+            f"{self.statement}: returns {type(self).__name__}, which has no {name!r}; docs/sql.md says what "
+            "each statement returns"
         )
 
 
@@ -162,7 +162,7 @@ class PlanText(Rows):
     """How a statement is executed, from ``EXPLAIN``: a row for each line; its text is all of them.
 
     Attributes:
-        warned: numbers of the lines that tell of a join whose state grows, or of a refusal; notebooks and the
+        warned: numbers of the lines about a join whose state grows, or about a refusal; notebooks and the
             prompt show them red.
     """
 
@@ -259,7 +259,7 @@ class Running(Result):
 class RunningSet(Result):
     """The streaming statements of a statement set, which have been started together and end together.
 
-    When one fails, the others are stopped; also when one is stopped, unless the trigger ends them.
+    When one fails or is stopped, the others are stopped, unless the trigger ends them by itself.
 
     Attributes:
         runs: each of them, in the order of the text.
@@ -295,7 +295,7 @@ class Live(Result):
     """The result of a streaming query as it is now: ``SET 'execution.result-mode' = 'table'``.
 
     Attributes:
-        table: keeps the rows; ``table.rows()`` gives them, ``table.query`` is to be stopped in the end.
+        table: keeps the rows; ``table.rows()`` returns them. Stop ``table.query`` in the end.
     """
 
     table: Materialized

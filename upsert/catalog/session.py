@@ -228,7 +228,7 @@ def _check_known(key: str) -> None:
     """Refuse an option of Flink's that nothing here reads."""
     if (own := _OF_TABLES.get(key.lower())) is not None:
         raise ConfigurationError(
-            f"SET: option {key!r} is one of a single table; give {own!r} in WITH (…) of the table"
+            f"SET: option {key!r} belongs to a single table; give {own!r} in WITH (…) of the table"
         )
     _check_is_here(key)
     if key not in FLINK_OPTIONS:
@@ -247,7 +247,7 @@ def _declared(key: str) -> tuple[str, Option]:
     if key.startswith(TABLE_PREFIX):
         own = key[len(TABLE_PREFIX) :]
         if own in log_options.OF_ONE_TABLE:
-            raise ConfigurationError(f"SET: option {own!r} is one of a single table; give it in WITH (…)")
+            raise ConfigurationError(f"SET: option {own!r} belongs to a single table; give it in WITH (…)")
         if log_options.is_of_client(own):
             return own, Option(own, options.text, "goes to the Kafka client of a table's log")
         if own in _OF_STORAGE:

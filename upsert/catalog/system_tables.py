@@ -98,8 +98,8 @@ def read(table: Table, system: str, state: int | str | None = None) -> pa.Table:
     if state is not None and not found.has_states:
         having = ", ".join(name for name, one in SYSTEM_TABLES.items() if one.has_states)
         raise ConfigurationError(
-            f"table '{table.name}${system}': only {having} are of a state, the others of now, got {state!r}; "
-            "leave it out"
+            f"table '{table.name}${system}': only {having} can be read as of a snapshot or a time, got "
+            f"{state!r}; leave it out"
         )
     rows = list(found.rows(table, table.snapshot(state)))
     columns = list(zip(*rows, strict=True)) or [()] * len(found.columns)

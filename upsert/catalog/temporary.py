@@ -57,8 +57,9 @@ class TemporaryTables:
         """Let a name be that of a temporary table."""
         if not storage_of(self._warehouse).is_local:
             raise ConfigurationError(
-                f"temporary table {name!r}: the warehouse must be a folder, whose locks tell when a session "
-                f"has ended, got {self._warehouse!r}; create the table in its own database, and drop that"
+                f"temporary table {name!r}: the warehouse must be a local folder, whose locks tell when a "
+                f"session has ended, got {self._warehouse!r}; create the table in a database of its own, and "
+                "drop that"
             )
         self.tables(database)
         self._names.add((database, name))

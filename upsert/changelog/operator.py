@@ -181,14 +181,14 @@ def normalize(
     ``applyInPandasWithState`` in one query, so there is one ``normalize`` a query. (The format
     ``upsert-kafka`` normalizes by itself, without Spark's state.)
 
-    What is remembered: of every key the newest row and its order, of a deleted key the order, so that no
-    late row brings it back; for ever, or with ``ttl`` at least as long. Where: in Spark's state store up to
-    ``max_state_bytes`` a bucket (a batch rewrites the rows of each bucket that it touches); with
-    ``state_path`` in managed tables, written by their changes. A query that has reached the limit continues
-    when it is started again with ``state_path``.
+    The state has the newest row of every key and its order. Of a deleted key it has the order, so that no
+    late row inserts it again. It is kept for ever, or with ``ttl`` at least that long: in Spark's state store
+    up to ``max_state_bytes`` a bucket (a batch rewrites the rows of each bucket that it touches), or with
+    ``state_path`` in managed tables, to which a batch writes only the changes. A query that has reached the
+    limit continues when it is started again with ``state_path``.
 
     After a crash a batch is run again from the same state. If its source has lost records in between, as by
-    Kafka's compaction, intermediate rows may be missing then, and nothing else.
+    Kafka's compaction, only intermediate rows may be missing.
 
     Rows in larger pieces are faster: `deltajoin.configure` sets how many rows Spark puts into one.
 
@@ -201,8 +201,8 @@ def normalize(
             ``-D`` delete their key whatever the other columns, without it every row is a value.
         key: columns that identify a row, not NULL.
         order_by: columns that say which row of a key is newer, not NULL, in deletes too.
-        compare: columns that make two rows different; None for all. Without, say, the offset among them, a
-            record that was sent twice gives nothing.
+        compare: columns that make two rows different; None for all. If, for example, the offset is not among
+            them, a record that was sent twice gives nothing.
         ttl: how long a row is remembered, by ``time``. A row that is younger by more than this than the one
             before is ``+I`` again, and nothing is retracted; equal rows give ``-U`` and ``+U``, as in Flink.
         time: for ``ttl``, a column of TIMESTAMP or of BIGINT milliseconds; None: the first TIMESTAMP in

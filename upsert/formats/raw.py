@@ -129,7 +129,7 @@ class _RawEncoder:
     def encode(self, rows: pa.Table, kinds: pa.Array | None = None) -> pa.Array:  # noqa: ARG002
         column = rows.column(self._name)
         if column.null_count:
-            raise SchemaError(f"raw: column {self._name!r} must not be NULL, for no bytes mean NULL")
+            raise SchemaError(f"raw: column {self._name!r} must not be NULL, which the format cannot write")
         if self._type == pa.binary():
             return one_array(column)
         if self._type == pa.string():

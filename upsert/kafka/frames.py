@@ -99,14 +99,14 @@ def distribution_of(table: KafkaTable, df: DataFrame) -> Distribution:
 def write_upsert(df: DataFrame, table: KafkaTable | Mapping[str, str]) -> DataStreamWriter:
     """A writer of a stream's rows as upserts, in output mode ``update``.
 
-    For aggregates whose rows change, which Spark hands to no Python sink. Each row replaces the one of
-    its key; with a column ``_row_kind`` a row may also delete its key. A micro-batch may have several rows of
-    a key only if they cancel, are equal, or ``sequence.field`` orders them. Changes that the key does not
-    tell apart go through a hidden table as the option ``sink.materialize`` says, see ``upsert.materializer``.
-    The caller adds at least ``option("checkpointLocation", …)`` and starts it.
+    For aggregates whose rows change, because Python sinks of Spark have no update mode. Each row replaces the
+    one of its key; with a column ``_row_kind`` a row may also delete its key. A micro-batch may have several
+    rows of a key only if they cancel, are equal, or ``sequence.field`` orders them. Changes that the key does
+    not tell apart go through a hidden table as the option ``sink.materialize`` says, see
+    ``upsert.materializer``. The caller adds at least ``option("checkpointLocation", …)`` and starts it.
 
-    The rows are distributed by their key, so that ``sink.delivery-guarantee`` = ``exactly-once`` holds
-    whatever process dies: a micro-batch that comes again is written only by the tasks that had not done so.
+    The rows are distributed by their key, so that ``sink.delivery-guarantee`` = ``exactly-once`` holds when
+    any process dies: only those tasks write a repeated micro-batch that have not written it yet.
 
     Args:
         df: a streaming DataFrame.

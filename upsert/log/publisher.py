@@ -102,8 +102,8 @@ def turn(uuid: str, patience_s: float) -> Iterator[None]:
     def taken() -> FileLock:
         if (lock := FileLock.take(path)) is None:
             raise KafkaUnavailableError(
-                f"log of table {uuid!r}: it must become free, another process has been sending to it for "
-                f"{patience_s:g} s (lock {path!r}); look whether Kafka answers"
+                f"log of table {uuid!r}: another process has been sending to it for more than "
+                f"{patience_s:g} s, and holds the lock {path!r}; check whether Kafka answers"
             )
         return lock
 
@@ -322,7 +322,7 @@ def next_step(table: LoggedTable, position: int, accept_gap: bool = False) -> St
             raise SnapshotExpiredError(
                 f"{table.owner}: changes must be published before they expire, the log is complete up to "
                 f"snapshot {position}, the earliest that is left is {oldest.id}; "
-                "publish_log(accept_gap=True) goes on from there, and readers of the log must start again"
+                "publish_log(accept_gap=True) continues from there, and readers of the log must start again"
             ) from cause
         return Step(position, oldest.data_version, oldest.uuid, ())
     if has_gap(table.rows, before, head.data_version):

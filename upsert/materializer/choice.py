@@ -125,7 +125,7 @@ def _check_can_be_forced(sink: Sink, changes: Changes) -> None:
     if not sink.key:
         why = "needs a PRIMARY KEY, got a table without one"
     elif sink.combined_by is not None:
-        why = f"needs a table in which a row replaces the one of its key, got {sink.combined_by!r}"
+        why = f"needs a table in which a row replaces the earlier one of its key, got {sink.combined_by!r}"
     elif changes.upserts is not None:
         why = f"needs every kind of change, got {changes.upserts.of}, whose rows come without UPDATE_BEFORE"
         remedy = "leave the option out, or read every kind of change"

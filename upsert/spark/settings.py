@@ -23,7 +23,7 @@ OF_A_LOCAL_DISK: Final = (
 
 
 def configure(spark: SparkSession) -> SparkSession:
-    """Give a session the settings that make micro-batches short, but where it has others already.
+    """Give a session the settings that make micro-batches short, except those that it has set itself.
 
     They are 100 000 rows in an Arrow batch (``spark.sql.execution.arrow.maxRecordsPerBatch``; as many bytes
     as Java allows, ``…maxBytesPerBatch``), and for sessions whose default file system is the local disk
@@ -32,7 +32,7 @@ def configure(spark: SparkSession) -> SparkSession:
     by itself.
 
     Args:
-        spark: a session; what it was built with, or Spark's own configuration files say, stays.
+        spark: a session; settings of its builder and of Spark's configuration files are not changed.
 
     Returns:
         The session.

@@ -286,8 +286,8 @@ def of_connector(schema: TableSchema, checks: Sequence[WrittenCheck], subject: s
             )
     if texts := [*(check.text for check in checks), *(check.text for check in schema.checks)]:
         raise SchemaError(
-            f"{subject}: CHECK ({texts[0]}) needs a managed table, for into this one others write too; leave "
-            "it out"
+            f"{subject}: CHECK ({texts[0]}) needs a managed table, because other programs write into this "
+            "one too; leave it out"
         )
     return replace(schema, columns=tuple(replace(column, length=None) for column in schema.columns))
 

@@ -211,7 +211,7 @@ class _Merge:
             if rows is not s.MergeRows.MATCHED:
                 raise SchemaError(
                     f"{cursor.subject}: UPDATE SET * takes the columns of the source, and {rows} has no row "
-                    "of it; name the columns"
+                    "of the source; name the columns"
                 )
             self._edits.append(Edit(start, cursor.reached, before))
             return s.MergeClause(rows, s.MergeAction.UPDATE)

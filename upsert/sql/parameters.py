@@ -71,7 +71,7 @@ def bound(statement: s.Statement, args: Args | None) -> s.Statement:
             )
     if args:
         raise ConfigurationError(
-            f"args: parameters are of queries and of statements that change rows, got {len(args)} values for "
+            f"args: only queries and statements that change rows take parameters, got {len(args)} values for "
             "another statement; leave them out"
         )
     return statement
@@ -86,7 +86,7 @@ def _bound_set(inserts: Sequence[s.Insert], args: Args | None) -> tuple[s.Insert
     used = {name for one in inserts for name in one.query.parameters}
     if unused := [name for name in args or () if name not in used]:
         raise ConfigurationError(
-            f"EXECUTE STATEMENT SET: each value of args must be of a parameter, got {_listed(unused)}; "
+            f"EXECUTE STATEMENT SET: each value of args must belong to a parameter, got {_listed(unused)}; "
             f"parameters are {_listed(sorted(used)) or 'none'}"
         )
     own = [
@@ -161,7 +161,7 @@ def _valued(query: QueryText, args: Args | None) -> QueryText:
     if unused or (args and not given):
         got = _listed(unused) or f"{len(args or ())} values"
         raise ConfigurationError(
-            f"{subject}: each value of args must be of a parameter, got {got}; parameters are "
+            f"{subject}: each value of args must belong to a parameter, got {got}; parameters are "
             f"{_listed(names) or 'none'}"
         )
     return replace(query, args=dict(given))

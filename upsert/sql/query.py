@@ -602,8 +602,8 @@ def _changes_between(call: TableChanges, subject: str) -> ChangesBetween:
         if isinstance(value, exp.Cast) and (time := _written_time(value)) is not None:
             return AsOf(AsOfKind.TIMESTAMP, time)
         raise SchemaError(
-            f"{subject}: table_changes goes from a snapshot's id, a 'tag' or TIMESTAMP '…' to another one, "
-            f"found {value.sql('spark')!r}"
+            f"{subject}: table_changes takes as from and to a snapshot's id, a 'tag' or TIMESTAMP '…', found "
+            f"{value.sql('spark')!r}"
         )
 
     end = call.args["end"]

@@ -456,7 +456,7 @@ SYNTAX: Final[tuple[Syntax, ...]] = (
         "STOP JOB",
         s.StopJob,
         "STOP JOB 'id'",
-        "Stops a streaming query, also by its name; started again, it goes on from its checkpoint.",
+        "Stops a streaming query, also by its name; started again, it continues from its checkpoint.",
         "STOP JOB 'totals'",
         "sql.md#jobs",
     ),

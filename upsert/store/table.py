@@ -141,10 +141,10 @@ class Table:
 
         Args:
             path: as for ``create``.
-            uuid: the table that is meant, where something goes on with one; None for any.
+            uuid: the uuid that the table must have; None for any.
 
         Raises:
-            TableNotFoundError: there is none, or another one than is meant.
+            TableNotFoundError: there is none, or one with another uuid.
             CorruptTableError: its file is damaged, or was written by another format version.
         """
         folder = paths.table_folder(path)
@@ -180,7 +180,7 @@ class Table:
     ) -> None:
         """Show the first rows as they are, and again after each commit of any process.
 
-        A notebook and a terminal show them in one place, a pipe one after the other. It ends after
+        A notebook and a terminal redraw them in place, a pipe gets them one after the other. It ends after
         ``seconds``, when the table is dropped, and by an interrupt: Ctrl-C, or a notebook's "stop".
 
         Args:
@@ -218,9 +218,9 @@ class Table:
 
     @property
     def definition(self) -> Definition:
-        """What the table is, as of the last time that this process looked at its latest snapshot.
+        """The table's definition, as of the last time that this process read its latest snapshot.
 
-        Every write looks, and every read of the latest rows or of changes.
+        Every write reads it, and every read of the latest rows or of changes.
         """
         return self.published.definition
 
@@ -254,7 +254,7 @@ class Table:
                 not fit into memory is given as a ``pyarrow.RecordBatchReader``.
             writer_id: who commits; together with ``transaction`` it makes the commit idempotent.
             transaction: number of the writer's transaction, growing.
-            tracked: whether the commit shows in change streams; None: as partitions and table say.
+            tracked: whether change streams show the commit; None: as the options of partitions and table say.
 
         Returns:
             The snapshot that holds the rows, or the latest one if there was nothing to commit.
@@ -263,7 +263,7 @@ class Table:
             SchemaError: the rows do not fit. Nothing was written.
             DuplicateKeyError: two rows would have one key of a UNIQUE INDEX. Nothing was written.
             CheckViolatedError: a CHECK constraint is false of a row. Nothing was written.
-            StaleWriterError: a clean-up took place meanwhile that may have met these files; write again.
+            StaleWriterError: a clean-up in the meantime may have deleted these files; write again.
             LogNotPublishedError: the rows are committed, and the table's log did not take them.
             OSError: the disk refused; nothing was committed.
         """
@@ -282,8 +282,8 @@ class Table:
     ) -> Snapshot:
         """Commit rows in place of the existing ones: in the whole table, or in some partitions.
 
-        It replaces what is there when it is published, so also what others committed meanwhile; commits to
-        other partitions are left alone.
+        It replaces the rows that exist when it is published, so also rows that other writers commit in the
+        meantime; commits to other partitions are not affected.
 
         Returns and errors are those of ``write``; a ``SchemaError`` is also a partition that does not fit the
         table. Readers of changes see what differs.
@@ -305,12 +305,12 @@ class Table:
     def delete(self, where: Where, *, tracked: bool | None = None) -> Snapshot:
         """Delete the rows of which a condition is true when this is published.
 
-        Partitions of which it is true as a whole are dropped without a look at their rows; of the others only
+        Partitions for which it is true as a whole are dropped without reading their rows; in the others only
         files that may hold such rows are read.
 
         Args:
             where: see ``upsert.store.predicate``; ``[]`` for all rows.
-            tracked: as for ``write``; readers of changes see each row go.
+            tracked: as for ``write``; readers of changes get a ``-D`` for each row.
 
         Returns:
             The snapshot without the rows, or the latest one if there were none.
@@ -343,10 +343,10 @@ class Table:
         return self._settled(deletion.drop(self._committer, dropped, tracked=tracked))
 
     def rollback_to(self, snapshot: int | str) -> Snapshot:
-        """Give the table the rows of an older snapshot again, by a commit that takes all changes since back.
+        """Give the table the rows of an older snapshot again, by a commit that undoes all changes since then.
 
-        No snapshot is lost, and readers of changes see each row change. Rows that others commit meanwhile are
-        taken back too. Memory holds the changes of a bucket at a time.
+        No snapshot is lost, and readers of changes see each row change. Rows that others commit in the
+        meantime are undone too. Memory holds the changes of a bucket at a time.
 
         Args:
             snapshot: its id, 0 for the empty table, or the name of a tag.
@@ -441,8 +441,8 @@ class Table:
     ) -> Snapshot:
         """Publish what tasks have staged, all of it at once.
 
-        The same writer's transaction again, or an earlier one, changes nothing, however long ago it was; the
-        files staged for it are left for ``clean``.
+        A transaction that the same writer has committed before, or an earlier one, changes nothing; the files
+        staged for it are left for ``clean``.
 
         Args:
             staged: what ``stage`` and ``stage_raw`` returned, here or in other processes.
@@ -452,7 +452,7 @@ class Table:
             tracked: whether the commit shows in change streams; None: as partitions and table say.
             unchanged_since: id of the snapshot from which the rows were computed: they are
                 committed only if no other commit has changed a row of their keys since.
-            stands_for: of a materialized view what it is then; it is committed also without rows.
+            stands_for: the base versions of a materialized view; they are committed also without rows.
 
         Returns:
             The snapshot with the rows, or the latest one if there was nothing to commit.
@@ -555,7 +555,7 @@ class Table:
     ) -> pa.Table:
         """The consolidated changes from one snapshot to another, ``_row_kind`` last.
 
-        What a row did in between does not show: it is as it was at the first, and as it is at the second.
+        Changes in between that cancel are not among them: they lead from the first state to the second.
 
         Args:
             since: id of a snapshot; 0 for the empty table.
@@ -588,8 +588,8 @@ class Table:
     ) -> Version:
         """The end of a reader's next step; ``version`` itself when nothing is new.
 
-        The limits are of the stored rows that the step touches: how many they are, and what they take in
-        memory, all of them and those of one bucket.
+        The limits concern the stored rows that the step touches: their number, their size in memory, and
+        the size of those of one bucket.
         """
         scope, limit = self._scope(where, skip_untracked), StepLimit(max_rows, max_bytes, max_bytes_of_bucket)
         return self._unless_expiring(
@@ -675,13 +675,14 @@ class Table:
     def expire(self, *, keep: int | None = None, older_than_s: float | None = None) -> int:
         """Give up old states of the table; how many snapshots can no longer be read.
 
-        Files that only expired snapshots need are deleted. What a consumer holds stays, with all that
-        follows; what a tag names stays.
+        Files that only expired snapshots need are deleted. The snapshot that a consumer holds stays, with
+        all later ones; tagged snapshots stay.
 
         Args:
-            keep: so many newest states stay; compaction makes no new one.
-            older_than_s: only states that were replaced longer ago than this go. With both, what neither
-                keeps goes; with neither, what the table's options ``snapshot.…`` say goes, all of it at once.
+            keep: number of newest states to keep; compaction makes no new state.
+            older_than_s: expire only states that were replaced longer ago than this. With both, a state
+                expires only if it is old enough and not among those to keep. With neither, the table's
+                options ``snapshot.…`` decide, without their limit.
 
         Raises:
             ConfigurationError: ``keep`` is below 1, or ``older_than_s`` below 0.

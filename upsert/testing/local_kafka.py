@@ -254,7 +254,7 @@ class ProcessBroker:
     def _launch(self) -> None:
         """Run the broker on the prepared folder until its log says that it serves."""
         if self._folder is None:
-            raise UpsertError("this Kafka — restart follows start — it was not started, or has been stopped")
+            raise UpsertError("this Kafka: restart follows start, it was not started, or has been stopped")
         broker = [*_java(kafka_jars()), "kafka.Kafka", str(self._folder / "server.properties")]
         watchdog = str(Path(__file__).with_name("watchdog.py"))
         log = self._folder / "broker.log"
@@ -383,7 +383,7 @@ class ContainerBroker:
             if time.monotonic() > deadline:
                 tail = container.logs(tail=20).decode(errors="replace")
                 told = f"the end of its log: {tail}"
-                raise UpsertError(f"the Kafka container — could not be restarted — {told}")
+                raise UpsertError(f"the Kafka container could not be restarted: {told}")
             time.sleep(0.1)
 
 
@@ -490,7 +490,7 @@ class LocalKafka:
 
     def _started(self) -> ProcessBroker | ContainerBroker | RunningBroker:
         if self._broker is None:
-            raise UpsertError("this Kafka — must run — it was not started, or has been stopped; call start()")
+            raise UpsertError("this Kafka must run, it was not started, or has been stopped; call start()")
         return self._broker
 
     def __enter__(self) -> Self:

@@ -343,7 +343,7 @@ class View:
 
     @property
     def base_versions(self) -> Versions:
-        """The snapshot of each base table that the view stands for, by the table's database and name.
+        """The snapshot of each base table from which the view was computed, by the table's database and name.
 
         A table that was replaced by an older copy is left out, until the next refresh.
         """
@@ -393,12 +393,12 @@ class View:
 
     @property
     def query(self) -> StreamingQuery | None:
-        """The query of this session that keeps the view; None if none runs."""
+        """The query of this session that keeps the view up to date; None if none runs."""
         found = self.running.get(self.table.path)
         return found if found is not None and found.isActive else None
 
     def refresh(self) -> bool:
-        """Bring the view to the present versions of its tables, and wait for it; False if it was there.
+        """Bring the view to the newest versions of its tables, and wait; False if it was up to date.
 
         Raises:
             ConfigurationError: the view is suspended, or a session is missing.
@@ -468,12 +468,12 @@ class View:
         return query
 
     def stop(self) -> None:
-        """Stop the query of this session that keeps the view, if one runs."""
+        """Stop the query of this session that keeps the view up to date, if one runs."""
         if (query := self.query) is not None:
             query.stop()
 
     def suspend(self) -> None:
-        """Let nothing refresh the view until ``resume``, in any process; stops this session's query."""
+        """Refuse refreshes of the view until ``resume``, in any process; stops this session's query."""
         self.stop()
         self._set_suspended(True)
 

@@ -70,7 +70,7 @@ def test_head_shows_rows_as_they_are_and_as_they_were(run: Run, fruit: Table) ->
     shown = run("head", "fruit").output
     assert "fruit, snapshot 3" in shown
     assert "NULL" in shown
-    assert "--follow shows the newest rows to people" in run("head", "fruit", "-f", "--json").stderr
+    assert "--follow redraws the newest rows in a terminal" in run("head", "fruit", "-f", "--json").stderr
 
 
 def test_snapshots_and_files_are_listed(run: Run, fruit: Table) -> None:

@@ -217,9 +217,9 @@ def test_a_query_goes_on_with_its_own_number_of_shards(tmp_path: Path) -> None:
 def test_a_checkpoint_goes_on_with_its_own_changelog(tmp_path: Path) -> None:
     join = whole(tmp_path).join
     upserts = replace(join, settings=JoinSettings())
-    with pytest.raises(CheckpointMismatchError, match="changelog = 'all' must be so from the beginning"):
+    with pytest.raises(CheckpointMismatchError, match="changelog = 'all' must be set from the beginning"):
         ShardState.of(upserts, 1, 77, (None, None)).check_is_of(join, 1)
-    with pytest.raises(CheckpointMismatchError, match="rows that were given must go on with the join"):
+    with pytest.raises(CheckpointMismatchError, match="rows that were given must continue with the join"):
         ShardState.of(join, 1, 77, (None, None), 5).check_is_of(upserts, 1)
     ShardState.of(join, 1, 77, (None, None), 5).check_is_of(join, 1)
 

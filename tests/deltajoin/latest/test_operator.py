@@ -126,7 +126,7 @@ def test_rows_that_wait_go_on_with_their_own_join_and_shards_only(tmp_path: Path
     shard = Shard(tmp_path)
     shard.switch(on=False)
     shard.call("+I 1 7 a")
-    with pytest.raises(CheckpointMismatchError, match="rows that wait for a lookup must go on with the join"):
+    with pytest.raises(CheckpointMismatchError, match="rows that wait for a lookup must continue with"):
         shard.call(shards=2)
 
 

@@ -206,9 +206,7 @@ def test_rows_of_one_key_from_two_tasks_need_an_order() -> None:
         TaskRows(task, 0, changes(join, 0, rows(LEFT, line)))
         for task, line in enumerate(["+U 1 7 a", "+U 1 7 b"])
     ]
-    with pytest.raises(
-        ChangelogError, match=r"two rows of \{'lid': 1\} of the left side .* give with_lookup"
-    ):
+    with pytest.raises(ChangelogError, match=r"rows of \{'lid': 1\} of the left side, .* give with_lookup"):
         fold(join.left, "left", None, parts)
     ordered = replace(join.left, order_by=("lv",))
     assert fold(ordered, "left", None, parts).rows.to_pylist() == [

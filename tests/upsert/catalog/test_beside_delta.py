@@ -26,7 +26,7 @@ def test_a_query_joins_a_delta_table_with_a_managed_one(tmp_path: Path) -> None:
         "stream": [[1, "tea"], [2, "coffee"]],
         "expose": (
             "expose: 'spark.sql.catalog.spark_catalog' must not be set, "
-            "Spark reads tables of a format in Python only without; "
+            "because Spark then reads no tables of a Python format; "
             "found 'org.apache.spark.sql.delta.catalog.DeltaCatalog'; "
             "use catalog.read or catalog.sql in this session, or expose the tables in another one"
         ),

@@ -291,7 +291,7 @@ def test_one_of_many_creators_wins_and_its_whole_statement_is_kept(catalog: Cata
         (words(connector="kafka"), "options 'key.format' and 'key.fields' must be given together"),
         (
             words().replace(" NOT ENFORCED)", " NOT ENFORCED, UNIQUE INDEX (n))"),
-            "table 'words': UNIQUE INDEX INDEX_n (n) must not be UNIQUE, for that is not checked when",
+            "table 'words': UNIQUE INDEX INDEX_n (n) must not be UNIQUE, because that is not checked when",
         ),
         (
             words().replace(" NOT ENFORCED)", " NOT ENFORCED, INDEX (ts))"),

@@ -95,7 +95,7 @@ def test_a_plain_view_is_one_object_that_is_replaced_at_one_moment(catalog: Cata
     assert list(storage_of(path).walk(path)) == []
     with pytest.raises(CommitConflictError, match="has replaced or dropped it meanwhile"):
         redefine(path, view("SELECT 4 AS one").definition)
-    with pytest.raises(ConfigurationError, match="the warehouse must be a folder"):
+    with pytest.raises(ConfigurationError, match="the warehouse must be a local folder"):
         catalog.sql("CREATE TEMPORARY TABLE t (id INT)")
     assert catalog.sql("SHOW TABLES").rows.num_rows == 0
 

@@ -78,7 +78,7 @@ def test_state_of_files_is_an_older_snapshot_or_a_tag(table: Table) -> None:
     assert [one["sequence_number"] for one in rows(table, "files", "first")] == [1]
     assert [one["file_count"] for one in rows(table, "partitions", 2)] == [2]
     assert [one["snapshot_id"] for one in rows(table, "manifests", 2)] == [1, 2]
-    with pytest.raises(ConfigurationError, match="only files, partitions, manifests are of a state"):
+    with pytest.raises(ConfigurationError, match="only files, partitions, manifests can be read as of"):
         read(table, "tags", 1)
 
 
@@ -199,7 +199,7 @@ def test_queries_read_system_tables_as_any_other(spark: SparkSession, catalog: C
             SchemaError,
             "leave out OPTIONS, table_changes",
         ),
-        ("SELECT * FROM shop.orders$tags FOR SYSTEM_VERSION AS OF 1", ConfigurationError, "are of a state"),
+        ("SELECT * FROM shop.orders$tags FOR SYSTEM_VERSION AS OF 1", ConfigurationError, "can be read as"),
         ("CREATE MATERIALIZED VIEW v AS SELECT key FROM shop.orders$options", SchemaError, "has no versions"),
         ("SELECT a$files FROM shop.orders", SchemaError, "near '$' at line 1, column 9"),
     ],

@@ -85,7 +85,12 @@ def test_names_of_parameters() -> None:
             "parameter :a must have a value, args has none; give args={'a': …}, on the command",
         ),
         ("SELECT :a", {"b": 1}, SchemaError, "parameter :a must have a value, args has :b"),
-        ("SELECT :a", {"a": 1, "b": 2}, ConfigurationError, "of a parameter, got :b; parameters are :a"),
+        (
+            "SELECT :a",
+            {"a": 1, "b": 2},
+            ConfigurationError,
+            "belong to a parameter, got :b; parameters are :a",
+        ),
         ("SELECT 1", {"b": 1}, ConfigurationError, "got :b; parameters are none"),
         ("SELECT 1", ["secret"], ConfigurationError, "got 1 values; parameters are none"),
         ("SELECT :a", [1], ConfigurationError, "parameters are :a, so args must be a dict, got a list"),

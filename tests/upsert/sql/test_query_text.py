@@ -198,7 +198,7 @@ def test_hint_and_state_belong_to_the_table_before_them() -> None:
         ("SELECT * FROM table_changes(t, 1", "expected table_changes(table, from [, to]), found '1'"),
         (
             "SELECT * FROM table_changes(db.t, now())",
-            "table 't' at line 1, column 15: table_changes goes from a snapshot's id, a 'tag' or TIME",
+            "table 't' at line 1, column 15: table_changes takes as from and to a snapshot's id, a 'tag",
         ),
     ],
 )

@@ -109,7 +109,7 @@ def test_a_session_has_options_of_logs_for_all_its_tables() -> None:
     found = TableOptions.parse(given, KEYED).log
     assert (found.system, found.is_eventual, found.properties["sasl.password"]) == ("kafka", True, "pa55")
     for key in ("log.scan", "log.kafka.topic"):
-        with pytest.raises(ConfigurationError, match="one of a single table"):
+        with pytest.raises(ConfigurationError, match="belongs to a single table"):
             session[f"table-storage.{key}"] = "full"
 
 

@@ -50,7 +50,7 @@ class Mirror:
         """The mirror of a table; refuses wrong options, and a UNIQUE INDEX."""
         if unique := next((index for index in schema.indexes if index.unique), None):
             raise SchemaError(
-                f"table {name!r}: {unique} must not be UNIQUE, for that is not checked when rows are "
+                f"table {name!r}: {unique} must not be UNIQUE, because that is not checked when rows are "
                 "written, and the mirror would stop at the first duplicate; leave out UNIQUE"
             )
         own = replace(schema, columns=tuple(column.as_data for column in schema.columns))

@@ -167,7 +167,8 @@ class ObjectStoreStages:
             return Entry.from_json(note)
         except (KeyError, TypeError) as cause:
             raise CorruptTableError(
-                f"table.json of {path!r}: what a query fills cannot be read, {cause!r}; restore the file"
+                f"table.json of {path!r}: its entry of the query that fills the table cannot be read, "
+                f"{cause!r}; restore the file"
             ) from cause
 
     def sweep(self, name: str) -> None:

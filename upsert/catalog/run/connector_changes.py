@@ -81,8 +81,8 @@ def _altered(old: Definition, changes: Iterable[a.Alteration], of: str) -> Defin
                 new = replace(new, options=_without(new.options, keys))
             case a.AddColumn(column) if old.connector.lower() == "delta" and old.schema.primary_key:
                 raise SchemaError(
-                    f"{of}: column {column.name!r} cannot be added where a Delta table is followed, for rows "
-                    "that its mirror has already would have NULL in it; DROP TABLE, and CREATE TABLE with it"
+                    f"{of}: column {column.name!r} cannot be added to a Delta table with a key, because rows "
+                    "that its mirror already has would have NULL in it; DROP TABLE, and CREATE TABLE with it"
                 )
             case _:
                 columns = _changed(Columns(0, new.schema, {}, last_id=new.last_id, owner=of), change, of)
@@ -101,8 +101,8 @@ def _check_can_change(before: Mapping[str, str], after: Mapping[str, str | None]
     for key, text in after.items():
         if key_of(key) in FIXED and given.get(key_of(key)) != text:
             raise ConfigurationError(
-                f"{of}: option {key!r} cannot change, for queries, their state and a mirror are of the rows "
-                "that it means; DROP TABLE, and CREATE TABLE with another one"
+                f"{of}: option {key!r} cannot change, because the state of queries and the mirror hold rows "
+                "of its present value; DROP TABLE, and CREATE TABLE with another value"
             )
 
 
@@ -117,18 +117,18 @@ def _changed(columns: Columns, change: Any, of: str) -> Columns:
             change = a.AddColumn(column)
         case a.AddColumn(column) if not column.nullable:
             raise SchemaError(
-                f"{of}: column {column.name!r} is NOT NULL, and rows that are kept would have NULL in it; "
-                "leave out NOT NULL"
+                f"{of}: column {column.name!r} is NOT NULL, and stored rows would have NULL in it; leave out "
+                "NOT NULL"
             )
         case a.RenameColumn(name) | a.WidenColumn(name):
             raise SchemaError(
-                f"{of}: column {name!r} keeps its name and type, by which records and rows that are kept "
+                f"{of}: column {name!r} must keep its name and type, under which records and stored rows "
                 "have its values; add another column"
             )
         case a.DropField(path) | a.RenameField(path) | a.WidenPart(path):
             raise SchemaError(
-                f"{of}: {'.'.join(path)!r} stays as it is, by which records and rows that are kept have its "
-                "values; add another field"
+                f"{of}: {'.'.join(path)!r} must keep its name and type, under which records and stored rows "
+                "have its values; add another field"
             )
         case a.TrackPartition():
             raise SchemaError(f"{of}: a table with a connector has no partitions")

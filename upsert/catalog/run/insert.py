@@ -81,7 +81,7 @@ def insert(context: Context, statement: s.Insert, spark: SparkSession | None) ->
     target = Target.of(context, statement)
     if is_streaming and statement.overwrite:
         raise ConfigurationError(
-            f"{what}: a stream cannot overwrite, for it never has all rows; use INSERT INTO, or "
+            f"{what}: a stream cannot overwrite, because it never has all rows; use INSERT INTO, or "
             "SET 'execution.runtime-mode' = 'batch'"
         )
     session = needed(spark, what, context.options.forwarded())

@@ -142,7 +142,7 @@ def bound(
         except _NoZoneError:
             raise SparkNeededError(
                 f"{what}: argument {name!r} must name its zone where there is no Spark session, as TIMESTAMP "
-                f"'2020-10-01 08:00:00Z', got {value!r}; or give a session, of whose zone it is then"
+                f"'2020-10-01 08:00:00Z', got {value!r}; or give a session, whose zone it then has"
             ) from None
         except ValueError:
             message = f"{what}: argument {name!r} must be {one.must_be}, got {value!r}"

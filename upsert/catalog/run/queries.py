@@ -118,8 +118,8 @@ def check_stable(context: Context, query: QueryText, key: Sequence[str], what: s
     """Refuse METADATA columns of changes in a table whose rows are found by all of their values."""
     if not key and (column := unstable_column(context, query)) is not None:
         raise SchemaError(
-            f"{what}: column {column!r} holds metadata of a change, and the one that takes its row away "
-            "has another one, so a PRIMARY KEY must find the row; leave the column out, or declare a key of "
+            f"{what}: column {column!r} holds metadata of a change, which for the deletion of a row has "
+            "another value, so a PRIMARY KEY must find the row; leave the column out, or declare a key for "
             "the table that is written"
         )
 
@@ -391,8 +391,8 @@ def _is_in_catalog(context: Context, spark: SparkSession, reference: Reference, 
     if "/" in reference.name or _spark_has(spark, qualified):
         if reference.options or reference.as_of is not None or reference.changes is not None:
             raise SchemaError(
-                f"{subject}: table {reference.name!r} at {reference.position} is Spark's, for which there "
-                "are no OPTIONS, no FOR SYSTEM_… and no table_changes; leave them out"
+                f"{subject}: table {reference.name!r} at {reference.position} is a table of Spark, which "
+                "takes no OPTIONS, no FOR SYSTEM_… and no table_changes; leave them out"
             )
         return False
     raise type(error)(placed(f"{subject}: {error}", reference.position))

@@ -172,8 +172,8 @@ def check_engine(table: Table, subject: str) -> None:
     """Refuse a table in which a row does not replace the earlier one of its key."""
     if table.options.merge.needs_present_rows:
         raise ConfigurationError(
-            f"{subject}: rows that Spark finds can be changed where the last one of a key counts, got a "
-            "table with 'merge-engine' or 'sequence.field'; compare columns with literals, or insert rows"
+            f"{subject}: the table must be one in which the last row of a key replaces the others, got one "
+            "with 'merge-engine' or 'sequence.field'; compare columns with literals, or insert rows"
         )
 
 

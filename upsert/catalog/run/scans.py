@@ -428,8 +428,9 @@ def check_read_alike(spark: SparkSession | None, text: str, of: str) -> None:
     setting = None if spark is None else setting_that_reads_otherwise(spark, text)
     if setting is not None:
         raise SchemaError(
-            f"{of}: {text.strip()!r} must mean the same in all sessions, which it does not in one with "
-            f"{setting!r} = 'true'; unset that for the statement, or write no signs that it is for"
+            f"{of}: {text.strip()!r} must mean the same in all sessions, and means something else in one "
+            f"with {setting!r} = 'true'; unset that for the statement, or avoid the characters that it "
+            "affects"
         )
 
 

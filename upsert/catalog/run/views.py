@@ -174,8 +174,8 @@ def alter_view(context: Context, statement: s.AlterView) -> Done:
     keys = change.keys if isinstance(change, ResetOptions) else keys
     if OPTION in map(str.lower, keys):
         raise ConfigurationError(
-            f"{what}: option {OPTION!r} is what the view is, which CREATE OR REPLACE MATERIALIZED VIEW says; "
-            "leave it out"
+            f"{what}: option {OPTION!r} holds the view's definition, which only CREATE OR REPLACE "
+            "MATERIALIZED VIEW changes; leave it out"
         )
     view.table.alter(change)
     return Done(what, "altered")

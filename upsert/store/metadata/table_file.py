@@ -117,7 +117,10 @@ def _parsed(content: bytes, path: str) -> dict[str, Any]:
         texts += [note[name] for name in _TEXTS]
         texts += note["made"] if isinstance(note.get("made"), list) else [None]
     if not is_note or not all(isinstance(text, str) for text in texts):
-        raise CorruptTableError(f"{path}: what a query fills cannot be read, got {note!r}; restore the file")
+        raise CorruptTableError(
+            f"{path}: its entry of the query that fills the table cannot be read, got {note!r}; restore the "
+            "file"
+        )
     if note is not None and not paths.is_unique(note["folder"]):
         raise CorruptTableError(
             f"{path}: a folder must be named by a uuid, got {note['folder']!r}; restore the file"
@@ -203,7 +206,7 @@ def definition_of(folder: str) -> dict[str, Any]:
     """What ``table.json`` says of a table that was filled in a folder, when it has its name."""
     value = value_in(folder)
     if not value:
-        raise TableNotFoundError(f"no table lies at {folder!r}; it was taken away while it was filled")
+        raise TableNotFoundError(f"no table lies at {folder!r}; it was dropped while it was filled")
     if (files := value.get("files")) is not None:
         unique, name = folder.split("/")[-2:]
         value["files"] = f"{unique}/{name}/{files}"

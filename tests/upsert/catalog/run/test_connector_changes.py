@@ -55,7 +55,7 @@ def test_a_followed_delta_table_gets_no_column_that_kept_rows_would_lack(catalog
     definition = Definition("delta", schema, {"path": "/tmp/orders"})
     path = catalog.databases.resolve("orders").path
     define(path, definition)
-    with pytest.raises(SchemaError, match="'level' cannot be added where a Delta table is followed"):
+    with pytest.raises(SchemaError, match="'level' cannot be added to a Delta table with a key"):
         catalog.sql("ALTER TABLE orders ADD COLUMN level INT")
     assert definition_in(path) == definition
 
@@ -129,7 +129,7 @@ def test_a_mirror_that_a_crash_has_left_ahead_is_brought_back(catalog: Catalog) 
 REFUSED: dict[str, tuple[type[Exception], str]] = {
     "SET ('topic' = 'others')": (
         ConfigurationError,
-        "option 'topic' cannot change, for queries, their state",
+        "option 'topic' cannot change, because the state of queries",
     ),
     "SET ('format' = 'avro')": (ConfigurationError, "option 'format' cannot change"),
     "SET ('connector' = 'kafka')": (ConfigurationError, "option 'connector' cannot change"),
@@ -138,7 +138,7 @@ REFUSED: dict[str, tuple[type[Exception], str]] = {
     "SET ('max-rows' = '7')": (ConfigurationError, "unknown option 'max-rows'"),
     "SET ('scan.startup.mode' = 'latest-offset')": (ConfigurationError, "scan.startup.mode"),
     "SET ('mirror.bucket' = '4')": (ConfigurationError, "option 'bucket' cannot change"),
-    "ADD COLUMN x INT NOT NULL": (SchemaError, "is NOT NULL, and rows that are kept"),
+    "ADD COLUMN x INT NOT NULL": (SchemaError, "is NOT NULL, and stored rows"),
     "ADD COLUMN loud INT": (SchemaError, "there is a column of this name"),
     "ADD COLUMN region INT": (SchemaError, "there is a column of this name"),
     "ADD COLUMN x INT METADATA FROM 'nonsense'": (SchemaError, "nonsense"),
@@ -146,8 +146,8 @@ REFUSED: dict[str, tuple[type[Exception], str]] = {
     "DROP COLUMN at": (SchemaError, "at"),
     "DROP COLUMN region": (SchemaError, "region"),
     "DROP COLUMN nothing": (SchemaError, "unknown column 'nothing'"),
-    "RENAME COLUMN level TO l": (SchemaError, "keeps its name and type"),
-    "MODIFY COLUMN level BIGINT": (SchemaError, "keeps its name and type"),
+    "RENAME COLUMN level TO l": (SchemaError, "must keep its name and type"),
+    "MODIFY COLUMN level BIGINT": (SchemaError, "must keep its name and type"),
     "ADD UNIQUE INDEX (level)": (SchemaError, "must not be UNIQUE"),
 }
 

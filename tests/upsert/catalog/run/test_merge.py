@@ -137,7 +137,7 @@ class TestParser:
             ),
             (
                 "MERGE INTO t USING s ON a WHEN NOT MATCHED BY SOURCE THEN UPDATE SET *",
-                "WHEN NOT MATCHED BY SOURCE has no row of it",
+                "WHEN NOT MATCHED BY SOURCE has no row of the source",
             ),
             (
                 "MERGE INTO t USING s ON a WHEN MATCHED THEN UPDATE SET s.n = 1",
@@ -414,7 +414,7 @@ class TestMerge:
         )
         for name, message in (
             ("new", "must have a PRIMARY KEY, by which its rows are told apart"),
-            ("sums", "where the last one of a key counts"),
+            ("sums", "the last row of a key replaces the others"),
             ("topic", "MERGE needs a managed table, got one with a connector"),
         ):
             with pytest.raises(ConfigurationError, match=message):

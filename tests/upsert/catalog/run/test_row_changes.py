@@ -251,5 +251,5 @@ class TestRowsThatSparkFinds:
             "CREATE TABLE sums (id INT, n INT, PRIMARY KEY (id) NOT ENFORCED) "
             "WITH ('merge-engine' = 'partial-update')"
         )
-        with pytest.raises(ConfigurationError, match="where the last one of a key counts"):
+        with pytest.raises(ConfigurationError, match="the last row of a key replaces the others"):
             catalog.sql("UPDATE sums SET n = 1", spark)
