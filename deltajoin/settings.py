@@ -25,8 +25,8 @@ OPTIONS: Final = (
     Option(
         "strategy",
         one_of("auto", "force", "none"),
-        "auto: delta joins, and regular joins where a delta join cannot be; force: each join of the query "
-        "must become a delta join; none: no delta join",
+        "auto: delta joins, and regular joins where a delta join is not possible; force: each join of the "
+        "query must become a delta join; none: no delta join",
         "auto",
         aliases=("table.optimizer.delta-join.strategy",),
     ),
@@ -41,14 +41,14 @@ OPTIONS: Final = (
     Option(
         "consistency",
         one_of("snapshot", "latest"),
-        "snapshot: lookups read pinned versions, and the result is exact; latest: they read what is newest",
+        "snapshot: lookups read pinned versions, and the result is exact; latest: they read the newest rows",
         "snapshot",
     ),
     Option(
         "first-load",
         one_of(*FIRST_LOADS),
         "batch: the first micro-batch joins all existing rows; micro-batches: it obeys the read limit; auto: "
-        "batch where one table can drive it",
+        "batch if one table is in every row of the result",
         "auto",
     ),
     Option(

@@ -73,7 +73,7 @@ OPTIONS: Final = (
         "first-load",
         one_of(*FIRST_LOADS),
         "batch: the first micro-batch joins all existing rows, at pinned versions; micro-batches: it obeys "
-        "max_rows_per_trigger as any other; auto: batch where one table drives the join alone",
+        "max_rows_per_trigger as any other; auto: batch if one table is in every row of the result",
         default="auto",
     ),
     Option(
@@ -86,14 +86,14 @@ OPTIONS: Final = (
     Option(
         "consumer-id",
         text,
-        "name under which the query holds what a restart would read again; default: a random one, which its "
-        "checkpoint keeps",
+        "name under which the query holds the snapshots that a restart would read; default: a random one, "
+        "which its checkpoint keeps",
         default=None,
     ),
     Option(
         "consumer.lease",
         duration_ms,
-        "how long that is held after the query was last heard of; 0 s: nothing is held",
+        "how long these snapshots are held after the query's last renewal; 0 s: none are held",
         default=DEFAULT_LEASE_MS,
     ),
     Option(

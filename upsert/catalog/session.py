@@ -64,19 +64,20 @@ OPTIONS: Final = (
     Option(
         RUNTIME_MODE,
         options.one_of("batch", "streaming"),
-        "batch: a query reads what is there now; streaming: it reads the changes too",
+        "batch: a query reads the current rows; streaming: it reads the existing rows and then all changes",
         "batch",
     ),
     Option(
         RESULT_MODE,
         options.one_of("changelog", "table"),
-        "what a streaming SELECT gives: its changes, or the rows that they make, kept in the driver",
+        "what a streaming SELECT returns: changelog = changes; table = current rows, kept in the driver",
         "changelog",
     ),
     Option(
         TRIGGER,
         _trigger,
-        "of streaming statements: available-now = end with what is there; or the time between micro-batches",
+        "of streaming statements: available-now = read what is available and end; or the time between "
+        "micro-batches",
         {},
         aliases=("execution.checkpointing.interval",),
     ),
@@ -96,8 +97,8 @@ OPTIONS: Final = (
     Option(
         MATERIALIZE,
         SINK_MATERIALIZE.convert,
-        "sink.materialize of streaming INSERT and CREATE TABLE AS, where neither the statement nor the table "
-        "has that option; tables without a key keep every row whatever it says",
+        "sink.materialize of streaming INSERT and CREATE TABLE AS, if neither the statement nor the table "
+        "has that option; without effect on tables without a key, which keep every row",
         None,
     ),
 )

@@ -411,11 +411,11 @@ OPTIONS: Final = (
     Option("field-delimiter", character, "the character between fields", ","),
     Option("disable-quote-character", options.boolean, "whether no field is in quotes", False),
     Option("quote-character", character, 'the character around fields that need it; " without it', None),
-    Option("allow-comments", options.boolean, "whether lines that begin with # are passed over", False),
+    Option("allow-comments", options.boolean, "whether lines that begin with # are skipped", False),
     Option(
         "ignore-parse-errors",
         options.boolean,
-        "whether bad values become NULL and unreadable lines are passed over",
+        "whether bad values become NULL and unreadable lines are skipped",
         False,
     ),
     Option("array-element-delimiter", options.text, "the text between elements of an ARRAY or STRUCT", ";"),

@@ -44,7 +44,7 @@ SHARED_OPTIONS: Final = (
     Option(
         "ignore-parse-errors",
         options.boolean,
-        "whether bad values become NULL and unreadable messages are passed over",
+        "whether bad values become NULL and unreadable messages are skipped",
         False,
     ),
     Option(

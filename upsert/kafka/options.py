@@ -111,7 +111,7 @@ _SHARED: Final = (
     Option(
         "bad-records",
         options.one_of("fail", "skip", "dead-letter"),
-        "of a record that cannot be decoded: fail: it stops the query; skip: it is left out and counted; "
+        "if a record cannot be decoded: fail: the query stops; skip: the record is left out and counted; "
         "dead-letter: it is left out, and copied to the topic bad-records.topic",
         "fail",
     ),
@@ -154,7 +154,7 @@ _SOURCE: Final = (
     Option(
         "fail-on-data-loss",
         options.boolean,
-        "whether to stop when offsets not yet read are gone; false: go on with the earliest that is left",
+        "whether to stop when offsets not yet read are gone; false: continue with the earliest that is left",
         True,
         aliases=("failondataloss",),
     ),
@@ -207,7 +207,7 @@ _SINK: Final = (
     Option(
         "topic.replication-factor",
         options.positive_int,
-        "replicas of a topic that is created; as the brokers have it if left out",
+        "replicas of a topic that is created; default: that of the brokers",
         None,
     ),
     Option(
@@ -280,7 +280,8 @@ _PLAIN_ONLY: Final = (
     Option(
         "scan.parallelism",
         options.positive_int,
-        "tasks that share a micro-batch at least; of formats of rows, for changes of a key stay in order",
+        "minimum number of tasks that share a micro-batch; only for formats of rows, because changes of a "
+        "key must stay in order",
         None,
     ),
     Option("key.fields", options.names, "columns of the key, in this order", ()),
@@ -303,7 +304,7 @@ _PLAIN_ONLY: Final = (
     Option(
         "scan.filter.timestamp-from",
         options.integer(0),
-        "skip what comes before the first record of this time (milliseconds since 1970)",
+        "skip the records before the first one of this time (milliseconds since 1970)",
         None,
     ),
     Option(

@@ -28,25 +28,25 @@ LOOKUP_OPTIONS: Final = (
     Option(
         CACHE,
         _cache,
-        "`NONE`: each micro-batch looks its keys up; `PARTIAL`: a worker process keeps what it has found, as "
-        "the options `lookup.partial-cache.…` say, one of the first three at least",
+        "`NONE`: each micro-batch looks its keys up; `PARTIAL`: a worker process caches the rows that it has "
+        "found, as the options `lookup.partial-cache.…` say; set at least one of the first three",
         "none",
     ),
-    Option(f"{_OF_CACHE}max-rows", positive_int, "most keys whose rows are kept, those used last", None),
+    Option(f"{_OF_CACHE}max-rows", positive_int, "maximum number of cached keys, those used last", None),
     Option(
         f"{_OF_CACHE}expire-after-write",
         positive_duration_ms,
-        "how long after it was looked up a key is looked up again",
+        "how long after its lookup a key is looked up again",
         None,
     ),
     Option(
         f"{_OF_CACHE}expire-after-access",
         positive_duration_ms,
-        "how long after its last use a key is forgotten",
+        "how long after its last use a key leaves the cache",
         None,
     ),
-    Option(f"{_OF_CACHE}cache-missing-key", boolean, "whether keys without rows are kept; `true`", None),
-    Option("lookup.max-retries", integer(0), "how often a request that failed for now is repeated", 3),
+    Option(f"{_OF_CACHE}cache-missing-key", boolean, "whether keys without rows are cached; `true`", None),
+    Option("lookup.max-retries", integer(0), "how often a request is repeated after a temporary failure", 3),
     Option(
         "lookup.async",
         boolean,
@@ -62,7 +62,7 @@ LOOKUP_OPTIONS: Final = (
     Option(
         "lookup.keys-per-request",
         positive_int,
-        "most keys in one request; default: 100 over HTTP, 1000 in PostgreSQL",
+        "maximum number of keys in one request; default: 100 over HTTP, 1000 in PostgreSQL",
         None,
     ),
     Option("lookup.request-timeout", positive_duration_ms, "longest time of one attempt", 30_000),

@@ -67,8 +67,8 @@ READ_OPTIONS: Final = (
     Option(
         "changelog",
         options.one_of("all", "upsert"),
-        "what a stream gives of a log without UPDATE_BEFORE: all = every kind of change; upsert = the newest "
-        "row of each key, +U or -D, for sinks with the same key",
+        "what a stream returns from a log without UPDATE_BEFORE: all = every kind of change; upsert = the "
+        "newest row of each key, +U or -D, for sinks with the same key",
         "all",
     ),
     Option(
@@ -106,7 +106,7 @@ READ_OPTIONS: Final = (
         options.text,
         'which rows to read, as JSON: [["day", "=", "2013-01-01"], ["hub", "in", ["JFK", "EWR"]]], or a list '
         "of such lists, of which one must hold, see upsert.store.predicate; files without such rows are not "
-        "opened. A stream gives each half of a change that passes",
+        "opened. Of an update a stream returns -U and +U each only if its row passes",
         None,
     ),
     Option(
@@ -127,14 +127,14 @@ READ_OPTIONS: Final = (
     Option(
         "consumer-id",
         options.text,
-        "name under which a stream holds what a restart would read again; default: a random one, which its "
-        "checkpoint keeps",
+        "name under which a stream holds the snapshots that a restart would read; default: a random one, "
+        "which its checkpoint keeps",
         None,
     ),
     Option(
         "consumer.lease",
         options.duration_ms,
-        "how long that is held after the stream was last heard of; 0 s: nothing is held",
+        "how long these snapshots are held after the stream's last renewal; 0 s: none are held",
         DEFAULT_LEASE_MS,
     ),
 )
@@ -284,8 +284,8 @@ def _stands_for(value: str) -> StandsFor:
 MERGE_SCHEMA: Final = Option(
     "merge-schema",
     options.boolean,
-    "columns of a batch that the table lacks are added to it, nullable and last, and columns that its "
-    "types do not fit get wider ones, in one change of the definition before the rows are written",
+    "whether columns of a batch that the table lacks are added to it, nullable and last, and too narrow "
+    "types are widened, in one ALTER TABLE before the rows are written",
     False,
     aliases=("mergeschema",),
 )

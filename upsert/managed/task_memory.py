@@ -36,9 +36,9 @@ def task_memory(value: str) -> int:
 TASK_MEMORY: Final = Option(
     "max-memory-per-task",
     task_memory,
-    "memory that a task may take to read its part of a micro-batch, about, beside the 100 MB of a Python "
-    "process with its libraries. A backlog is read in micro-batches that are as large as this and "
-    "max-rows-per-trigger allow; where this alone is given, rows are not counted",
+    "about how much memory a task may take to read its part of a micro-batch, beside the 100 MB of a Python "
+    "process with its libraries. A backlog is read in micro-batches as large as this and "
+    "max-rows-per-trigger allow; if only this option is set, rows are not counted",
     DEFAULT_TASK_MEMORY,
 )
 """Option of streams, and of joins of streams."""

@@ -32,11 +32,11 @@ OPTIONS: Final = (
     Option(
         "table-name",
         options.text,
-        "the table that is written and looked up, `table` or `schema.table`, as it is; of a view rows are "
-        "only looked up",
+        "the table that is written and looked up, `table` or `schema.table`, as PostgreSQL spells it; a view "
+        "can only be looked up",
     ),
-    Option("username", options.text, "who connects; default: as the url says", None),
-    Option("password", Secret, "their password; shown nowhere", None),
+    Option("username", options.text, "the user of the database; default: that of the url", None),
+    Option("password", Secret, "the user's password; masked wherever options are shown", None),
     SINK_MATERIALIZE,
     *LOOKUP_OPTIONS,
 )

@@ -65,8 +65,8 @@ LOG_OPTIONS: Final = (
     Option(
         "log.consistency",
         options.one_of(TRANSACTIONAL, EVENTUAL),
-        "transactional: changes come into the log when they are committed; eventual: before that, and the "
-        "newest one of a key is right in the end; needs a primary key",
+        "transactional: changes are in the log once they are committed; eventual: they are in it earlier, "
+        "and in the end the newest one of a key is right; needs a primary key",
         TRANSACTIONAL,
     ),
     Option(

@@ -59,8 +59,8 @@ def _file_form(owner: str, values: Mapping[str, Any], schema: TableSchema) -> Fi
 SINK_MATERIALIZE: Final = Option(
     "sink.materialize",
     options.one_of("auto", "force", "none"),
-    "whether a keyed sink keeps all rows of each key, to write the newest that is left: auto = where the key "
-    "does not tell the rows of the query apart; force = always; none = never",
+    "whether a sink with a key keeps all rows of each key, to write the newest one that remains: auto = if "
+    "the key does not tell the rows of the query apart; force = always; none = never",
     "auto",
 )
 
@@ -75,8 +75,8 @@ MATERIALIZED_VIEW: Final = Option(
 VIEW_REFRESH: Final = Option(
     "refresh",
     options.one_of("auto", "incremental", "full"),
-    "how a materialized view is refreshed: incremental = by what has changed, and refused where that cannot "
-    "be; full = its query is computed; auto = incremental where it can be and costs less",
+    "how a materialized view is refreshed: incremental = by changed rows, refused for a query that always "
+    "needs all rows; full = by all rows; auto = by changed rows where that is possible and takes less time",
     "auto",
 )
 
@@ -174,7 +174,8 @@ OPTIONS: Final = (
     Option(
         "file.format",
         options.one_of(*(format_.name for format_ in FORMATS)),
-        "format of new data files: arrow is mapped, for lookups; the others are smaller, and read by others",
+        "format of new data files: arrow is memory-mapped, for fast lookups; the others are smaller, and "
+        "other programs read them",
         FORMATS[0].name,
     ),
     Option(
@@ -186,7 +187,7 @@ OPTIONS: Final = (
     Option(
         "file.compression.zstd-level",
         _zstd_level,
-        "how hard zstd tries, for arrow and parquet; default: what the format's library takes",
+        "compression level of zstd, for arrow and parquet; default: that of the format's library",
         None,
     ),
     *MERGE_OPTIONS,

@@ -190,7 +190,7 @@ DESCRIPTOR_OPTIONS: Final = (
 """Which messages these are."""
 
 VALUE_OPTIONS: Final = (
-    Option("ignore-parse-errors", options.boolean, "whether bad messages are passed over", False),
+    Option("ignore-parse-errors", options.boolean, "whether bad messages are skipped", False),
     Option(
         "read-default-values",
         options.boolean,

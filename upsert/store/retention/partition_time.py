@@ -84,7 +84,7 @@ PARTITION_OPTIONS: Final = (
     Option(
         AGE,
         positive_duration_ms,
-        "partitions of a time that is longer ago are dropped; default: none are",
+        "partitions whose time is longer ago than this are dropped; default: none are",
         None,
     ),
     Option(

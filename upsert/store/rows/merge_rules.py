@@ -79,9 +79,9 @@ MERGE_OPTIONS: Final = (
     Option(
         "merge-engine",
         options.one_of(DEDUPLICATE, FIRST_ROW, PARTIAL_UPDATE, AGGREGATION),
-        "what rows of one key become: deduplicate = the last one, first-row = the first one, "
-        "partial-update = the last value of each column that is not NULL, aggregation = what each column's "
-        "function says",
+        "how the rows of a key are merged: deduplicate = the last one, first-row = the first one, "
+        "partial-update = the last value of each column that is not NULL, aggregation = by a function of "
+        "each column",
         DEDUPLICATE,
     ),
     Option(
@@ -93,7 +93,7 @@ MERGE_OPTIONS: Final = (
     Option(
         "ignore-delete",
         options.boolean,
-        "pass over rows of kind -U and -D, which engines other than deduplicate refuse",
+        "ignore rows of kind -U and -D, which engines other than deduplicate refuse",
         False,
     ),
 )
