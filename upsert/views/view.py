@@ -407,7 +407,7 @@ class View:
             ChangelogError: the query gives two rows of one key.
             CommitConflictError: another process has refreshed the view meanwhile.
         """
-        self._check_may_run()
+        self.check_may_run()
         with own_errors_first(), looking_once():
             return self.refresher().refresh(self.newest_versions())
 
@@ -443,7 +443,7 @@ class View:
             ConfigurationError: the view is suspended, or a session is missing.
             TableNotFoundError: a base table was dropped, or made again.
         """
-        self._check_may_run()
+        self.check_may_run()
         if (known := self.query) is not None:
             return known
         refresher = self.refresher()
@@ -459,7 +459,7 @@ class View:
 
         def keep(told: DataFrame, batch: int) -> None:  # noqa: ARG001 - the view itself knows what is done
             with looking_once():
-                self._check_may_run()
+                self.check_may_run()
                 refresher.refresh(self.newest_versions())
             told.collect()  # for Spark's progress, once what it tells of has been done
 
@@ -487,7 +487,12 @@ class View:
             changed = replace(definition, is_suspended=is_suspended)
             self.table.alter(SetOptions({OPTION: changed.to_option()}))
 
-    def _check_may_run(self) -> None:
+    def check_may_run(self) -> None:
+        """Refuse what a suspended view does not do.
+
+        Raises:
+            ConfigurationError: the view is suspended.
+        """
         if self.definition.is_suspended:
             raise ConfigurationError(
                 f"view {self.name!r} is suspended; ALTER MATERIALIZED VIEW {self.name} RESUME lets it be "

@@ -51,13 +51,19 @@ def run(*arguments: str, given: str = "") -> tuple[int, str, str]:
     return process.returncode, out, errors
 
 
+def run_here(*arguments: str, given: str = "") -> tuple[int, str, str]:
+    """The same in this process, which has loaded what the command needs: for commands that start no Spark."""
+    done = CliRunner().invoke(app, arguments, input=given)
+    return done.exit_code, done.stdout, done.stderr
+
+
 def test_a_file_is_an_argument_or_an_option(tmp_path: Path) -> None:
     file = tmp_path / "tables.sql"
     file.write_text("SHOW TABLES;")
     where = ("sql", "-w", str(tmp_path / "warehouse"), "--json")
-    given = [run(*where, *source) for source in ([str(file)], ["-f", str(file)], ["--file", str(file)])]
+    given = [run_here(*where, *source) for source in ([str(file)], ["-f", str(file)], ["--file", str(file)])]
     assert given == [(0, "", "")] * 3
-    code, _, errors = run(*where, str(file), "-f", str(file))
+    code, _, errors = run_here(*where, str(file), "-f", str(file))
     assert (code, "one file or -e says what to do, got several of them; leave one" in errors) == (1, True)
 
 
@@ -70,9 +76,9 @@ def test_definitions_need_no_spark_and_may_come_through_a_pipe(tmp_path: Path) -
     code, out, errors = run("sql", "-w", str(tmp_path), "--json", given=script)
     assert (code, errors) == (0, "")
     assert [list(json.loads(line).values())[-1] for line in out.splitlines()] == ["words"]
-    code, out, _ = run("sql", "-w", str(tmp_path), given="SHOW CREATE TABLE words;")
+    code, out, _ = run_here("sql", "-w", str(tmp_path), given="SHOW CREATE TABLE words;")
     assert (code, out) == (0, f"{Catalog(tmp_path).sql('SHOW CREATE TABLE words')}\n")
-    code, out, _ = run("describe", "words", "-w", str(tmp_path))
+    code, out, _ = run_here("describe", "words", "-w", str(tmp_path))
     assert code == 0
     assert "a; word" in out
 
@@ -185,7 +191,7 @@ def test_standard_input_may_be_closed(tmp_path: Path) -> None:
 def test_a_job_without_a_stream_is_refused(tmp_path: Path) -> None:
     job = tmp_path / "job.sql"
     job.write_text("SHOW TABLES")
-    code, _, errors = run("run", str(job), "-w", str(tmp_path))
+    code, _, errors = run_here("run", str(job), "-w", str(tmp_path))
     assert code == 1
     assert "must start a streaming query" in errors
 

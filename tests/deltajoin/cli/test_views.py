@@ -1,4 +1,4 @@
-"""`deltajoin view` as a user types it, each command in a process of its own."""
+"""`deltajoin view` as a user types it; what starts Spark runs in a process of its own."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import planner
-from tests.deltajoin.cli.test_sql import FLAGS, SILENT_S, run, started
+from tests.deltajoin.cli.test_sql import FLAGS, SILENT_S, run, run_here, started
 from upsert import Catalog
 from upsert.catalog.script import split_statements
 
@@ -30,7 +30,7 @@ def warehouse(spark: SparkSession, tmp_path: Path) -> str:
 
 
 def rows(*arguments: str) -> list[dict[str, object]]:
-    code, out, errors = run(*arguments, "--json")
+    code, out, errors = run_here(*arguments, "--json")
     assert code == 0, errors
     return [json.loads(line) for line in out.splitlines()]
 
@@ -44,17 +44,18 @@ def test_a_view_is_listed_refreshed_suspended_and_dropped(warehouse: str) -> Non
     (described,) = rows("view", "describe", "names", "-w", warehouse)
     assert described["base-versions"] == [["default.fruit", 1]]
     assert described["lag"] == [["default.fruit", "up to date"]]
-    code, _, errors = run("view", "describe", "fruit", "-w", warehouse)
+    code, _, errors = run_here("view", "describe", "fruit", "-w", warehouse)
     assert (code, "'fruit' is a table, and no materialized view" in errors) == (1, True)
-    assert run("view", "suspend", "names", "-w", warehouse)[0] == 0
+    assert run_here("view", "suspend", "names", "-w", warehouse)[0] == 0
     (view,) = rows("view", "list", "-w", warehouse)
     assert view["state"] == "suspended"
-    code, _, errors = run("view", "refresh", "names", "-w", warehouse, *FLAGS)
+    no_spark = ("--conf", "spark.driver.memory=1x")
+    code, _, errors = run("view", "refresh", "names", "-w", warehouse, *no_spark)
     assert (code, "RESUME lets it be refreshed again" in errors) == (1, True)
-    code, _, errors = run("view", "refresh", "names; DROP TABLE fruit", "-w", warehouse)
+    code, _, errors = run_here("view", "refresh", "names; DROP TABLE fruit", "-w", warehouse)
     assert (code, "expected one statement at a time" in errors) == (1, True)
-    assert run("view", "resume", "names", "-w", warehouse)[0] == 0
-    assert run("view", "drop", "names", "-w", warehouse)[0] == 0
+    assert run_here("view", "resume", "names", "-w", warehouse)[0] == 0
+    assert run_here("view", "drop", "names", "-w", warehouse)[0] == 0
     assert rows("view", "list", "-w", warehouse) == []
 
 

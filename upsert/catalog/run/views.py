@@ -90,7 +90,7 @@ def create_view(context: Context, statement: s.CreateView, spark: SparkSession |
     if not context.options.is_streaming:
         return done
     session = jobs.needed(spark, done.statement, context.options.forwarded())
-    return _started(context, statement.name, session, done.statement)
+    return _started(context, opened(context, statement.name, session), done.statement)
 
 
 def create(context: Context, statement: s.CreateView, spark: SparkSession | None) -> Done:
@@ -134,11 +134,12 @@ def _as_it_was(table_ref: TableRef, statement: s.CreateView) -> str:
 def refresh_view(context: Context, statement: s.RefreshView, spark: SparkSession | None) -> Result:
     """``REFRESH MATERIALIZED VIEW``: brings it up to date; in streaming mode starts to keep it so."""
     what = f"REFRESH MATERIALIZED VIEW {statement.name}"
-    session = jobs.needed(spark, what, context.options.forwarded())
+    view = opened(context, statement.name, spark)
+    view.check_may_run()  # before a session is asked for, which may have to be started
+    jobs.needed(spark, what, context.options.forwarded())
     if context.options.is_streaming:
-        return _started(context, statement.name, session, what)
-    done = opened(context, statement.name, session).refresh()
-    return Done(what, "refreshed" if done else "was up to date")
+        return _started(context, view, what)
+    return Done(what, "refreshed" if view.refresh() else "was up to date")
 
 
 def explain_view(context: Context, statement: s.ExplainView, spark: SparkSession | None) -> Rows:
@@ -192,8 +193,8 @@ def suspend_view(context: Context, statement: s.SuspendView, spark: SparkSession
     view.resume()
     if not context.options.is_streaming:
         return Done(what, "resumed")
-    session = jobs.needed(spark, what, context.options.forwarded())
-    return _started(context, statement.name, session, what)
+    jobs.needed(spark, what, context.options.forwarded())
+    return _started(context, view, what)
 
 
 def drop_view(context: Context, statement: s.DropView) -> Result:
@@ -267,8 +268,7 @@ def opened(context: Context, name: str, spark: SparkSession | None) -> View:
     return View(shown, table, bases, checkpoint_in(location, table.uuid), context.views, refresher)
 
 
-def _started(context: Context, name: str, session: SparkSession, what: str) -> Result:
-    view = opened(context, name, session)
+def _started(context: Context, view: View, what: str) -> Result:
     if not storage_of(view.checkpoint).is_local and context.options.value(CHECKPOINT) is None:
         raise jobs.unreachable_checkpoint(what)
     return Running(what, view.start(context.options.value(TRIGGER)), view.checkpoint)

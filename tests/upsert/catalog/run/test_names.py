@@ -54,29 +54,30 @@ def two_databases(spark: SparkSession, catalog: Catalog, tmp_path: Path) -> Iter
     spark.sql("DROP DATABASE d2 CASCADE")
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        "SELECT default.t.v, d2.t.v FROM default.t JOIN d2.t ON default.t.id = d2.t.id",
-        "SELECT default.t.v, d2.t.v FROM t JOIN d2.t ON default.t.id = d2.t.id WHERE d2.t.id = 2",
-        "SELECT DEFAULT.T.v, d2.t.t.id FROM t JOIN D2.T ON default.t.id = d2.T.id",
-        "SELECT d2.t.* FROM default.t LEFT JOIN d2.t ON default.t.id = d2.t.id AND d2.t.v = 'two'",
-        "SELECT t.v, t.t.id FROM d2.t WHERE EXISTS (SELECT 1 FROM default.t WHERE t.id = d2.t.id)",
-        "SELECT v FROM d2.t WHERE id NOT IN (SELECT t.id FROM t WHERE default.t.id > 2)",
-        "SELECT d2.t.id, x.id FROM d2.t JOIN (SELECT t.id FROM default.t WHERE t.id < 3) x ON d2.t.id = x.id",
-        "WITH t AS (SELECT 3 AS id) SELECT d2.t.v FROM t JOIN d2.t ON d2.t.id = 3 WHERE d2.t.id < 9",
-        "SELECT d2.t.v, w.v FROM d2.u AS w JOIN d2.t ON d2.t.id = w.id WHERE d2.t.id = 3",
-        "SELECT d2.t.id FROM d2.u AS t JOIN d2.t ON d2.t.v = 'two' WHERE d2.t.id = 3",
-        "SELECT default.t.v FROM t WHERE default.t.t.id = 7",
-        "SELECT t.v FROM t UNION ALL SELECT t.v FROM d2.t WHERE t.id = 3",
-    ],
+OF_TWO_DATABASES = (
+    "SELECT default.t.v, d2.t.v FROM default.t JOIN d2.t ON default.t.id = d2.t.id",
+    "SELECT default.t.v, d2.t.v FROM t JOIN d2.t ON default.t.id = d2.t.id WHERE d2.t.id = 2",
+    "SELECT DEFAULT.T.v, d2.t.t.id FROM t JOIN D2.T ON default.t.id = d2.T.id",
+    "SELECT d2.t.* FROM default.t LEFT JOIN d2.t ON default.t.id = d2.t.id AND d2.t.v = 'two'",
+    "SELECT t.v, t.t.id FROM d2.t WHERE EXISTS (SELECT 1 FROM default.t WHERE t.id = d2.t.id)",
+    "SELECT v FROM d2.t WHERE id NOT IN (SELECT t.id FROM t WHERE default.t.id > 2)",
+    "SELECT d2.t.id, x.id FROM d2.t JOIN (SELECT t.id FROM default.t WHERE t.id < 3) x ON d2.t.id = x.id",
+    "WITH t AS (SELECT 3 AS id) SELECT d2.t.v FROM t JOIN d2.t ON d2.t.id = 3 WHERE d2.t.id < 9",
+    "SELECT d2.t.v, w.v FROM d2.u AS w JOIN d2.t ON d2.t.id = w.id WHERE d2.t.id = 3",
+    "SELECT d2.t.id FROM d2.u AS t JOIN d2.t ON d2.t.v = 'two' WHERE d2.t.id = 3",
+    "SELECT default.t.v FROM t WHERE default.t.t.id = 7",
+    "SELECT t.v FROM t UNION ALL SELECT t.v FROM d2.t WHERE t.id = 3",
 )
+
+
 def test_a_column_with_its_database_is_the_one_that_spark_takes(
-    spark: SparkSession, two_databases: Catalog, query: str
+    spark: SparkSession, two_databases: Catalog, subtests: pytest.Subtests
 ) -> None:
-    wanted = sorted(map(tuple, spark.sql(query).collect()), key=repr)
-    assert wanted
-    assert rows(two_databases, spark, query) == wanted
+    for query in OF_TWO_DATABASES:
+        with subtests.test(query):
+            wanted = sorted(map(tuple, spark.sql(query).collect()), key=repr)
+            assert wanted
+            assert rows(two_databases, spark, query) == wanted
 
 
 @pytest.mark.parametrize(
@@ -189,51 +190,54 @@ def two_tables(spark: SparkSession, catalog: Catalog) -> Iterator[Catalog]:
         spark.catalog.dropTempView(name)
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        # words that are functions only where no column is called so
-        "SELECT id, current_date, session_user FROM p",
-        "SELECT id FROM p WHERE current_date = 6",
-        # a star of a table that stands in a query within
-        "SELECT x.* FROM p AS o, LATERAL (SELECT o.*, o.id + 1 AS j) AS x",
-        # a unit that is a column, and names that are made of texts
-        "SELECT id, date_trunc(session_user, TIMESTAMP '2026-01-02 03:04:05') AS at FROM p",
-        "SELECT id FROM q WHERE EXISTS (SELECT 1 FROM p WHERE identifier('val') = n * 10)",
-        "SELECT identifier('p.k') AS id FROM p WHERE identifier('id') = 1",
-        # Spark 4.3 has a shorter sign for steps
-        *(() if PYSPARK == "4.2" else ("FROM p | WHERE id > 1 | SET k = id | 8 | SELECT k, val | 1 AS v",)),
-        # a comment goes on behind a backslash
-        "SELECT id FROM p WHERE k = 1 -- \\\n AND val = 0",
-        # a path into a VARIANT
-        """SELECT parse_json('{"a": [{"b c": 7}]}'):a[0].`b c`::INT + id AS n FROM p""",
-        # all columns are compared, grouped by or renamed
-        "SELECT val FROM (p NATURAL JOIN q)",
-        "SELECT `0` FROM p JOIN (SELECT 1 AS one) PIVOT (sum(val) FOR k IN (0, 1))",
-        "SELECT b FROM p AS x(b, a, c, d, e, f) WHERE a = 1",
-        "SELECT val FROM q AS x(val, id, k) WHERE val = 1",
-        # brackets with a name
-        "SELECT x.* FROM (p AS a JOIN (SELECT n FROM q) AS b ON a.id = b.n) AS x",
-        # steps have an order
-        "FROM p |> ORDER BY id |> LIMIT 3 |> WHERE id > 1",
-        "FROM p |> SELECT k AS id, id AS k |> WHERE id = 1",
-        "SELECT id FROM p |> ORDER BY id |> LIMIT 1 + 1",
-        "FROM p |> SELECT id |> UNION ALL SELECT k AS id FROM q |> WHERE id > 0",
-        "FROM p |> SET k = (SELECT max(n) FROM q), val = 1 |> DROP `current_date` |> SORT BY id |> OFFSET 2",
-        # a field of a column, and a table whose name ends so
-        "SELECT id FROM p AS `x.address` WHERE address.id = 4",
-        "SELECT id FROM p AS `address` WHERE address.id = 4",
-    ],
+OF_TWO_TABLES = (
+    # words that are functions only where no column is called so
+    "SELECT id, current_date, session_user FROM p",
+    "SELECT id FROM p WHERE current_date = 6",
+    # a star of a table that stands in a query within
+    "SELECT x.* FROM p AS o, LATERAL (SELECT o.*, o.id + 1 AS j) AS x",
+    # a unit that is a column, and names that are made of texts
+    "SELECT id, date_trunc(session_user, TIMESTAMP '2026-01-02 03:04:05') AS at FROM p",
+    "SELECT id FROM q WHERE EXISTS (SELECT 1 FROM p WHERE identifier('val') = n * 10)",
+    "SELECT identifier('p.k') AS id FROM p WHERE identifier('id') = 1",
+    # Spark 4.3 has a shorter sign for steps
+    *(() if PYSPARK == "4.2" else ("FROM p | WHERE id > 1 | SET k = id | 8 | SELECT k, val | 1 AS v",)),
+    # a comment goes on behind a backslash
+    "SELECT id FROM p WHERE k = 1 -- \\\n AND val = 0",
+    # a path into a VARIANT
+    """SELECT parse_json('{"a": [{"b c": 7}]}'):a[0].`b c`::INT + id AS n FROM p""",
+    # all columns are compared, grouped by or renamed
+    "SELECT val FROM (p NATURAL JOIN q)",
+    "SELECT `0` FROM p JOIN (SELECT 1 AS one) PIVOT (sum(val) FOR k IN (0, 1))",
+    "SELECT b FROM p AS x(b, a, c, d, e, f) WHERE a = 1",
+    "SELECT val FROM q AS x(val, id, k) WHERE val = 1",
+    # brackets with a name
+    "SELECT x.* FROM (p AS a JOIN (SELECT n FROM q) AS b ON a.id = b.n) AS x",
+    # steps have an order
+    "FROM p |> ORDER BY id |> LIMIT 3 |> WHERE id > 1",
+    "FROM p |> SELECT k AS id, id AS k |> WHERE id = 1",
+    "SELECT id FROM p |> ORDER BY id |> LIMIT 1 + 1",
+    "FROM p |> SELECT id |> UNION ALL SELECT k AS id FROM q |> WHERE id > 0",
+    "FROM p |> SET k = (SELECT max(n) FROM q), val = 1 |> DROP `current_date` |> SORT BY id |> OFFSET 2",
+    # a field of a column, and a table whose name ends so
+    "SELECT id FROM p AS `x.address` WHERE address.id = 4",
+    "SELECT id FROM p AS `address` WHERE address.id = 4",
 )
-def test_names_mean_what_they_mean_to_spark(spark: SparkSession, two_tables: Catalog, query: str) -> None:
-    found = two_tables.sql(query, spark)
-    assert isinstance(found, Frame)
-    wanted = spark.sql(query)
-    assert found.df is not None
-    assert found.df.columns == wanted.columns
-    expected = sorted(map(tuple, wanted.collect()), key=repr)
-    assert expected
-    assert rows(two_tables, spark, query) == expected
+
+
+def test_names_mean_what_they_mean_to_spark(
+    spark: SparkSession, two_tables: Catalog, subtests: pytest.Subtests
+) -> None:
+    for query in OF_TWO_TABLES:
+        with subtests.test(query):
+            found = two_tables.sql(query, spark)
+            assert isinstance(found, Frame)
+            wanted = spark.sql(query)
+            assert found.df is not None
+            assert found.df.columns == wanted.columns
+            expected = sorted(map(tuple, wanted.collect()), key=repr)
+            assert expected
+            assert rows(two_tables, spark, query) == expected
 
 
 def test_a_session_that_tells_names_apart_by_case_reads_a_field_for_a_column(
