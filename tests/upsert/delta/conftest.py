@@ -1,4 +1,4 @@
-"""A session with Delta Lake, in a process of its own: `test_delta.py` starts it."""
+"""A session with Delta Lake, in processes of its own: `test_delta.py` starts them."""
 
 import os
 from collections.abc import Iterator
@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 
 from tests.helpers import SESSION_OPTIONS, use_this_python
 from upsert.delta.table import PACKAGE
+from upsert.flock import locked
 
 SETTINGS = {
     "spark.jars.packages": PACKAGE,
@@ -24,7 +25,8 @@ def delta(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     use_this_python(os.environ)
     warehouse = {"spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("spark"))}
     settings = {**SESSION_OPTIONS, **SETTINGS, **warehouse}
-    session = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
+    with locked(tmp_path_factory.getbasetemp().parent / "jars.lock"):  # one process fetches them
+        session = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
