@@ -57,8 +57,13 @@ _SETTINGS: Final = {
     _NAME: "deltajoin",
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
-"""Where neither the user nor Spark's own configuration says otherwise; 200 partitions suit a cluster only."""
+"""Where neither the user nor Spark's own configuration says otherwise.
+
+200 partitions suit a cluster only. And to tell errors the line in Python of each part of a query takes ten
+calls into the JVM a part, where here all that a user wrote is SQL.
+"""
 _DAEMON: Final = {"spark.python.daemon.module": deltajoin_daemon.__name__}
 """For workers of this Python, where it is known that the module is there."""
 _PATIENCE_S: Final = 1.0

@@ -8,10 +8,11 @@ PySpark asks in fifteen calls what it is: ten milliseconds.
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from py4j.java_gateway import JavaClass, JavaPackage
+from py4j.java_gateway import JavaClass, JavaMember, JavaPackage
+from py4j.protocol import STATIC_PREFIX
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
@@ -20,6 +21,10 @@ from upsert.spark.connect import is_connect
 _names: WeakKeyDictionary[SparkContext, _Names] = WeakKeyDictionary()
 _classes: WeakKeyDictionary[SparkContext, dict[str, Any]] = WeakKeyDictionary()
 _mappers: WeakKeyDictionary[SparkContext, Any] = WeakKeyDictionary()
+_class_names: WeakKeyDictionary[Any, JavaMember] = WeakKeyDictionary()
+"""By the client of a JVM, which an object knows, as it does not know its session."""
+
+_CLASS_UTILS: Final = "org.apache.commons.lang3.ClassUtils"
 
 
 class _Names:
@@ -56,7 +61,12 @@ def is_a(spark: SparkSession, thing: Any, name: str) -> bool:
 
 def class_name(thing: Any) -> str:
     """The class of an object of Java's or Scala's, without its package."""
-    return str(thing.getClass().getSimpleName())
+    client = thing._gateway_client
+    if (name_of := _class_names.get(client)) is None:
+        # a library that Spark comes with has one call for it; by the class it is two, and an object
+        name_of = JavaMember("getSimpleName", None, f"{STATIC_PREFIX}{_CLASS_UTILS}", client)
+        _class_names[client] = name_of
+    return str(name_of(thing, ""))
 
 
 def items_of(seq: Any) -> list[Any]:
