@@ -27,6 +27,7 @@ from deltajoin import DeltaJoinSpec, Side
 from tests.deltajoin.lookup.batch_endpoint import BatchEndpoint
 from tests.helpers import REPOSITORY, SESSION_OPTIONS
 from tests.local_postgres import LocalPostgres
+from upsert.materializer.choice import UnprovenKeyWarning
 
 warnings.simplefilter("ignore")
 FOLDER = sys.argv[1]
@@ -136,6 +137,34 @@ def first_join() -> Any:
     sql("CREATE VIEW expensive AS SELECT * FROM orders WHERE amount > 100")
     as_stream(JOIN, "INSERT INTO big SELECT id, product_id, amount FROM expensive")
     return rows("sales"), rows("big")
+
+
+@step
+def second_stream() -> Any:
+    """What is said of a second stream with the checkpoint of one that runs, and whether that still runs."""
+    sql("CREATE TABLE copied (id BIGINT, PRIMARY KEY (id) NOT ENFORCED)")
+    catalog.options["execution.runtime-mode"] = "streaming"
+    del catalog.options["execution.trigger"]
+    try:
+        running = sql("INSERT INTO copied SELECT id FROM orders")
+        try:
+            sql("INSERT INTO copied SELECT id FROM orders WHERE id > 1")
+        except upsert.errors.ConfigurationError as error:
+            return str(error), running.query.isActive
+        finally:
+            running.query.stop()
+    finally:
+        catalog.options["execution.runtime-mode"] = "batch"
+        catalog.options["execution.trigger"] = "available-now"
+
+
+@step
+def unproven_key() -> Any:
+    """What a write of a DataFrame warns of."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", UnprovenKeyWarning)
+        catalog.write_changes(catalog.read_changes(spark, "orders"), "copy")
+    return [str(one.message) for one in told if one.category is UnprovenKeyWarning]
 
 
 JOINED = {

@@ -91,6 +91,19 @@ def test_a_join_in_sql_continues_with_the_changes_of_both_tables(found: dict[str
     assert found["next_join"] == [{"id": 3, "name": "MILK", "amount": 18.0}]
 
 
+def test_a_second_stream_into_a_table_does_not_end_the_first(found: dict[str, Any]) -> None:
+    """The server would stop the first one, and give its checkpoint to the second."""
+    told, is_running = found["second_stream"]
+    assert "table 'copied': a job must have one stream into it, got another one while query" in told
+    assert is_running
+
+
+def test_a_warning_of_a_key_names_what_finds_out_there(found: dict[str, Any]) -> None:
+    """Not the planner, which the catalog has."""
+    (told,) = found["unproven_key"]
+    assert "over Spark Connect only an INSERT INTO of catalog.sql finds out, or say" in told
+
+
 @pytest.mark.long
 def test_each_kind_of_join_in_a_stream_is_its_batch_query(every: dict[str, Any]) -> None:
     streams, batches = every["kinds_of_joins"]

@@ -63,7 +63,11 @@ class Catalyst:
     """
 
     def __init__(self, df: DataFrame) -> None:
-        needs_classic(df, "to read the plan of a query", "see docs/connect.md for what is planned without")
+        needs_classic(
+            df,
+            "to read the plan of a query",
+            "a statement of catalog.sql is planned by its text there, or refused before it runs",
+        )
         self.session: SparkSession = df.sparkSession
         self._jvm: Any = java_of(self.session)
         self._takes = constructors(self.session)

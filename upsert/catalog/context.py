@@ -237,10 +237,14 @@ class Context:
             # a sink that keeps its rows needs every kind of change, as one without a key does
             return self._carried(df, name, (), start_from)
         if choice.is_unproven:
+            finds_out = (
+                "over Spark Connect only an INSERT INTO of catalog.sql finds out"
+                if is_connect(df)
+                else "make the catalog as Catalog(warehouse, optimize=planner.optimize), which finds out"
+            )
             warnings.warn(
-                f"{sink.name}: {choice.reason} of this stream; make the catalog as Catalog(warehouse, "
-                "optimize=planner.optimize), which finds out, or say 'sink.materialize' = 'none' if it "
-                "does, 'force' if it does not",
+                f"{sink.name}: {choice.reason} of this stream; {finds_out}, or say 'sink.materialize' = "
+                "'none' if it does, 'force' if it does not",
                 UnprovenKeyWarning,
                 stacklevel=3,
             )

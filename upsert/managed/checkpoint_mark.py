@@ -22,7 +22,7 @@ from typing import Any, Final, Self
 
 from upsert.codec import Jsonable, written_with
 from upsert.errors import MissingStateError, SnapshotExpiredError
-from upsert.spark.checkpoint_files import local_folder
+from upsert.spark.checkpoint_files import local_folder, query_of
 from upsert.store.metadata.history import History
 from upsert.store.metadata.identity import is_same
 from upsert.store.table import Table
@@ -60,7 +60,7 @@ class CheckpointMark:
     def of(cls, location: str | None, query: str) -> Self:
         """That of a query's ``checkpointLocation``, as far as it is known."""
         folder = None if location is None else local_folder(location)
-        is_own = folder is not None and _json_in(folder, "metadata").get("id") == query
+        is_own = folder is not None and query_of(folder) == query
         return cls(folder if is_own else None, query)
 
     def has_rows(self, table: Table, batch: int) -> bool:

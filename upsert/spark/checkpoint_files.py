@@ -87,6 +87,24 @@ def local_folder(location: str) -> str | None:
     return found["path"] if found["scheme"] == "file" and found["host"] in (None, "", "localhost") else None
 
 
+def query_of(folder: str) -> str | None:
+    """The id of the query whose checkpoint a folder of this machine is; None where it does not tell one.
+
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> query_of(folder)
+    >>> with open(f"{folder}/metadata", "w") as file:
+    ...     _ = file.write('{"id":"0b6a3ea5-6a7c-4a68-9d1c-2d0f3c7b9f10"}')
+    >>> query_of(folder)
+    '0b6a3ea5-6a7c-4a68-9d1c-2d0f3c7b9f10'
+    """
+    with suppress(OSError, ValueError):
+        with open(os.path.join(folder, "metadata"), encoding="utf-8") as file:
+            found = json.load(file)
+        return found.get("id") if isinstance(found, dict) else None
+    return None
+
+
 def _numbers(folder: str) -> set[int]:
     with suppress(OSError):
         return {int(name) for name in os.listdir(folder) if name.isdecimal()}

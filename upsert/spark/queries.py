@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JError
 
+from upsert.spark.checkpoint_files import local_folder, query_of
 from upsert.spark.connect import is_connect
 from upsert.spark.java import class_name, items_of, java_of
 from upsert.spark.task import QUERY_ID
@@ -125,11 +126,13 @@ def checkpoint_of_query(query: StreamingQuery) -> str | None:
 def query_with_checkpoint(spark: SparkSession, checkpoint: str) -> str | None:
     """The id of the query that runs with a checkpoint, in whatever session of this process.
 
-    None for one that is being stopped, whose successor waits for its end; and over Connect, where the server
-    has the queries.
+    None for one that is being stopped, whose successor waits for its end. Over Connect, whose server tells
+    of a session's own queries alone, it is one of these, by the id that a checkpoint on this machine has.
     """
     if is_connect(spark):
-        return None
+        folder = local_folder(checkpoint)
+        id = None if folder is None else query_of(folder)
+        return id if id in active_queries(spark) else None
     jvm = java_of(spark)
     path = jvm.org.apache.hadoop.fs.Path(checkpoint)
     files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
