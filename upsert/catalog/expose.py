@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -123,7 +124,8 @@ class _Exposed:
 
             def reader(self, schema: StructType) -> DataSourceReader:
                 """A batch read."""
-                return self._read().reader(schema)
+                with self._of_present_columns(schema):
+                    return self._read().reader(schema)
 
             def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
                 """The changes."""
@@ -133,15 +135,33 @@ class _Exposed:
                         "deletions look like rows; read them with "
                         f"readStream.table('{exposed.table}{CHANGES}')"
                     )
-                return self._read().streamReader(schema)
+                with self._of_present_columns(schema):
+                    return self._read().streamReader(schema)
 
             def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
                 """A batch write."""
-                return self._written().writer(schema, overwrite)
+                with self._of_present_columns(schema):
+                    return self._written().writer(schema, overwrite)
 
             def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
                 """A stream write."""
                 return self._written().streamWriter(schema, overwrite)
+
+            @contextmanager
+            def _of_present_columns(self, asked: StructType) -> Iterator[None]:
+                """Tell from any other error that Spark's catalog has other columns than the table by now."""
+                try:
+                    yield
+                except SchemaError as cause:
+                    present = {field.name: field.dataType for field in self._table({}).schema()}
+                    if all(present.get(field.name) == field.dataType for field in asked):
+                        raise
+                    raise SchemaError(
+                        f"table {exposed.table!r}: Spark's catalog must have its columns, "
+                        f"{', '.join(map(repr, present))}, found {', '.join(map(repr, asked.names))}; "
+                        "catalog.unexpose(spark) and catalog.expose(spark) bring them there, and ALTER TABLE "
+                        "needs catalog.sql"
+                    ) from cause
 
             def _read(self) -> UpsertTableSource:
                 return self._table({} if exposed.has_kinds else {"row-kind": "false"})

@@ -99,6 +99,26 @@ def test_what_cannot_be_is_told(catalog: Catalog, spark: SparkSession) -> None:
         spark.sql("DROP TABLE theirs")
 
 
+def test_other_columns_in_sparks_catalog_are_told_with_what_brings_the_right_ones(
+    catalog: Catalog, spark: SparkSession
+) -> None:
+    """By an ALTER TABLE of Spark's own, which this format cannot follow, or of another process."""
+    told = "Spark's catalog must have its columns.*catalog.unexpose.*ALTER TABLE needs catalog.sql"
+    for alter in (
+        lambda: spark.sql("ALTER TABLE pears ADD COLUMN colour STRING"),
+        lambda: Catalog(catalog.warehouse).sql("ALTER TABLE pears RENAME COLUMN size TO weight"),
+    ):
+        catalog.expose(spark)
+        alter()
+        for statement in ("SELECT * FROM pears", "INSERT INTO pears TABLE pears"):
+            with pytest.raises(PySparkException, match=told):
+                spark.sql(statement).collect()
+        catalog.unexpose(spark)
+    catalog.expose(spark)
+    spark.sql("INSERT INTO pears VALUES (1, 5.0)")
+    assert rows(spark, "SELECT id, weight FROM pears") == [(1, 5.0)]
+
+
 @pytest.mark.long
 def test_a_client_of_a_thrift_server_reads_and_writes_tables(tmp_path: Path) -> None:
     """With a Hive Metastore, over JDBC, by Spark's own client."""

@@ -6,6 +6,7 @@ import os
 import re
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -56,6 +57,20 @@ def needed(spark: SparkSession | None, what: str, options: Mapping[str, str] = {
 def read_by(spark: SparkSession | None, text: str) -> str:
     """A text of SQL as the session reads it: with the values of Spark's variables, ``${name}``."""
     return with_variables(text, needed(spark, "SQL with '${…}'")) if has_variables(text) else text
+
+
+def missing_in_catalog(spark: SparkSession | None, name: str, missing: str) -> str:
+    """Why a view cannot read what the catalog lacks, and what to do: Spark may have it."""
+    session, is_known = active(spark), False
+    if session is not None:
+        with suppress(AnalysisException):  # no name for Spark
+            is_known = session.catalog.tableExists(".".join(map(types.quoted, name.split("."))))
+    if not is_known:
+        return f"{missing}; create it first"
+    return (
+        f"{name!r} is of the Spark session alone; CREATE TABLE … AS SELECT * FROM {name} takes its rows, "
+        "and a query outside of views reads it as it is"
+    )
 
 
 _JOBS: Final = ".jobs"

@@ -17,7 +17,7 @@ from upsert.catalog.connectors.definition import PlainView, define, definition_i
 from upsert.catalog.create_as.create_as import derived_schema, stages_of
 from upsert.catalog.results import Done, Rows
 from upsert.catalog.run.definitions import is_materialized_view
-from upsert.catalog.run.jobs import needed
+from upsert.catalog.run.jobs import missing_in_catalog, needed
 from upsert.catalog.run.queries import frame
 from upsert.catalog.run.scans import StreamNeededError
 from upsert.catalog.run.shows import matching
@@ -50,7 +50,7 @@ def create_plain_view(context: Context, statement: s.CreatePlainView, spark: Spa
     before = _existing(context, table_ref, statement, what)
     if before is not None and statement.if_not_exists:
         return Done(what, view_was_there(word, statement.query.text, before.text.query))
-    _check_tables(context, table_ref, statement)
+    _check_tables(context, table_ref, statement, spark)
     view = _planned(context, table_ref, statement, spark)
     if statement.is_temporary:
         context.temporary_views[table_ref.qualified] = view
@@ -74,15 +74,17 @@ def _existing(
     raise TableExistsError(f"{what}: there is a {found} of this name; choose another name{remedy}")
 
 
-def _check_tables(context: Context, table_ref: TableRef, statement: s.CreatePlainView) -> None:
+def _check_tables(
+    context: Context, table_ref: TableRef, statement: s.CreatePlainView, spark: SparkSession | None
+) -> None:
     """Refuse a query over what is not in the catalog, and a kept one over what other processes lack."""
     for reference in statement.query.references:
         of = f"view {table_ref.shown!r}: table {reference.name!r} at {reference.position}"
         read = context.databases.resolve(reference.name.partition("$")[0])
         is_temporary = read.qualified in context.temporary_views
         if not is_temporary and not read.exists:
-            missing = read.tables.not_found(read.name)
-            raise SchemaError(f"{of} must be one of the catalog: {missing}; create it first")
+            missing = missing_in_catalog(spark, reference.name, str(read.tables.not_found(read.name)))
+            raise SchemaError(f"{of} must be one of the catalog: {missing}")
         if statement.is_temporary:
             continue
         remedy = "or CREATE TEMPORARY VIEW"

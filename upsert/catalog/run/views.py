@@ -290,7 +290,8 @@ def _bases(
         if table_ref.is_temporary or (read is not None and read.is_temporary):
             raise SchemaError(f"{what} is temporary, and only this session has it; create one that stays")
         if not table_ref.exists:
-            missing = table_ref.tables.not_found(table_ref.name)
+            not_found = str(table_ref.tables.not_found(table_ref.name))
+            missing = jobs.missing_in_catalog(None, reference.name, not_found)
             raise SchemaError(f"{what} must be a table of the catalog: {missing}")
         if reference.as_of is not None or reference.options or reference.changes is not None:
             raise SchemaError(

@@ -368,3 +368,16 @@ def test_a_materialized_view_keeps_the_views_that_it_was_created_with(session: S
         SchemaError,
         "'v' at line 1, column 47 must be a table of",
     )
+
+
+def test_what_spark_alone_has_is_told_from_what_is_nowhere(session: Session) -> None:
+    """A temporary view of the session can be queried, so its name is no mistake."""
+    session.spark.range(2).createOrReplaceTempView("item")  # as items, which would be suggested
+    try:
+        assert session.rows("SELECT * FROM item") == [(0,), (1,)]
+        told = "'item' is of the Spark session alone; CREATE TABLE … AS SELECT"
+        for kind in ("VIEW", "TEMPORARY VIEW", "MATERIALIZED VIEW"):
+            session.refuses(f"CREATE {kind} v AS SELECT * FROM item", SchemaError, told)
+    finally:
+        session.spark.catalog.dropTempView("item")
+    session.refuses("CREATE VIEW v AS SELECT * FROM item", SchemaError, "did you mean 'items'.*; create it")
