@@ -37,19 +37,19 @@ KINDS: Final = ("inner", "left", "right", "full", "semi", "anti")
 
 @dataclass(frozen=True)
 class JoinedTable:
-    """One table of a join: where it lies, which columns to read of it, which rows to leave out.
+    """One table of a join: its path, the columns to read, and the rows to leave out.
 
     Args:
         path: folder of the managed table.
         select: columns of the join's rows, those that the tree uses among them.
         where: filters in the store's form. A row that fails them takes no part in the join, as if the
             table did not have it. Kept as nested tuples.
-        emit: those of ``select`` that come out of the join; None for all. The rest is only compared.
+        emit: those of ``select`` that the join emits; None for all. The rest is only compared.
         began: all these columns as they were when the query began, so that it finds them again after ``ALTER
-            TABLE``; () for those that have the names now.
+            TABLE``; () for the columns that have the names now.
 
     Raises:
-        ConfigurationError: a part is empty or repeated, or a column that is to come out is not selected.
+        ConfigurationError: a part is empty or repeated, or an emitted column is not selected.
 
     >>> JoinedTable("/data/orders", ("order_id", "product_id"), [("amount", ">", 0)]).where
     ((('amount', '>', 0),),)
@@ -123,7 +123,7 @@ class JoinedTable:
 
 @dataclass(frozen=True)
 class Side:
-    """One table of a join of two, with the columns to join by: what people write for `DeltaJoinSpec.of`.
+    """One table of a join of two, with the columns to join by, for `DeltaJoinSpec.of`.
 
     Args:
         path: folder of the managed table.
@@ -179,20 +179,21 @@ def present_name(table: int) -> str:
 
 @dataclass(frozen=True)
 class DeltaJoinSpec:
-    """A join of managed tables, and how much of it to do at once.
+    """A join of managed tables, and the size of its micro-batches.
 
     Args:
-        tables: the tables; one may be there several times, under several numbers.
+        tables: the tables; one may occur several times, under several numbers.
         tree: how they are joined; each number occurs once.
-        present: tables that may be padded with NULLs, for each of which a flag tells whether its part of
-            a row is there: a projection above the join needs it to tell a NULL from a missing row.
+        present: tables that may be padded with NULLs and for which the result has a flag that says whether
+            their part of a row exists: a projection above the join needs it to tell a NULL from a missing
+            row.
         shards: how many tasks share the join of a micro-batch.
         max_rows_per_trigger: changes of each table that a micro-batch reads at most.
-        keep: which rows of the join come out, as a filter above it would say; None for all. It may use
-            columns that do not come out.
-        is_net: whether no row may come out with both signs in one micro-batch, also where rows that differ
-            are equal in the columns that come out. Not needed below an aggregate that sums signs, and
-            dearer: such rows are held until the task has all of them.
+        keep: a filter of the join's rows, as one above the join; None for all rows. It may use columns that
+            are not emitted.
+        is_net: whether a micro-batch must not emit a row with both signs, even if different rows are equal
+            in the emitted columns. It costs memory: such rows are held until the task has all of them. Not
+            needed below an aggregate that sums signed rows.
 
     Raises:
         ConfigurationError: the parts do not fit together, or a limit is not positive.

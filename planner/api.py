@@ -241,7 +241,7 @@ def _with_marks(df: DataFrame, trace: Trace, settings: Settings) -> DataFrame:
 
 
 def check_sink(df: DataFrame, sink_key: Sequence[str] = ()) -> None:
-    """Make sure that what a table is to be written from is right as it is: rows, or changes with their kind.
+    """Check that a DataFrame may be written into a table as it is: rows, or changes with their kind.
 
     Args:
         df: the DataFrame.

@@ -137,7 +137,7 @@ class TableReport:
 
 @dataclass(frozen=True)
 class Lookups:
-    """How many keys a micro-batch looks up at most: what the path of each table comes to.
+    """How many keys a micro-batch looks up at most, along the path of each table.
 
     Attributes:
         by_table: number of a table -> lookups for a batch with as many changes as its latest commit; None
@@ -158,14 +158,14 @@ class Lookups:
 
 @dataclass(frozen=True)
 class JoinReport:
-    """What became of one join of the query, or of several that became one delta join.
+    """How one join of the query is computed, or several that became one delta join.
 
     Attributes:
         join: the join in words: tables and condition.
-        form: of a delta join "fused", "shuffled" or "stateful"; "regular" where Spark joins signed rows;
-            "static" where it joins each change with rows that never change; "lookup" where rows of a stream
-            look a table up; "temporal" where they meet the versions of their time; "spark" where it joins
-            rows; "refused".
+        form: for a delta join "fused", "shuffled" or "stateful"; "regular": Spark joins signed rows;
+            "static": Spark joins each change with rows that never change; "lookup": rows of a stream are
+            looked up in a table; "temporal": they are joined with the versions of their time; "spark": Spark
+            joins rows; "refused".
         tree: how the tables of a delta join are joined, by their numbers.
         tables: its tables by number.
         paths: what the changes of each table look up, in which order and by which index; tables in the order
@@ -175,8 +175,8 @@ class JoinReport:
         cost: what tasks take to share a micro-batch with as many changes as the latest commits; None if one
             task has them all, if that is unknown, or if the form was not left to choose.
         refusals: why it is no delta join, and what to do about it; empty if it is one.
-        hints: what makes it dearer than it could be, or what it relies on, and what to do about that.
-        state: what Spark's state has for it; None for nothing.
+        hints: what makes it cost more than it could, or what it relies on, and what to do about that.
+        state: what Spark's state holds for it; None for nothing.
         grows: whether this state grows with the inputs.
     """
 

@@ -70,7 +70,7 @@ class Column(Jsonable):
         fields: the ids of those fields of its structs that are not known by their names; not compared.
         interval: the fields of an interval that has others than ``day to second``, as in ``hour to minute``;
             None for all else.
-        default: Spark SQL for the value that statements give the column where they name none; None for NULL.
+        default: Spark SQL for the value that statements give the column if they leave it out; None for NULL.
         metadata: the metadata key that the column holds (FLIP-107), None for a physical column.
         virtual: whether a metadata column is only read, never written.
         id: tells the column from all others that its table had or will have, whatever their names; 0 until
@@ -155,8 +155,8 @@ def _path(one: FieldId) -> nested.Path:
 class Index(Jsonable):
     """A secondary index: a promise that rows can be looked up by these columns (FLIP-486).
 
-    Where it is ``unique``, no two rows of the table are equal in these columns, unless one of them is NULL; a
-    write that breaks this is refused.
+    If it is ``unique``, no two rows of the table may be equal in these columns, unless one of the columns is
+    NULL; a write that breaks this is refused.
     """
 
     name: str
@@ -272,7 +272,7 @@ __all__ = ["Check", "Column", "Index", "Length", "TableSchema"]
 class TableSchema(Jsonable):
     """Columns of a table and which of them identify, locate and partition its rows.
 
-    ``computed`` and ``watermark`` are what reads of the table add; rows are stored without them.
+    Reads of the table add ``computed`` and ``watermark``; rows are stored without them.
 
     Without a primary key the table is a multiset: two equal rows are two rows.
     Column names are compared as written.

@@ -81,13 +81,13 @@ def with_lookup(
         upsert_key: the columns by which a later row replaces an earlier one, not NULL. For a log without a
             key, those that tell its rows apart in the result.
         order_by: the columns that say which of two rows of one upsert key is newer, not NULL, such as an
-            offset or a sequence number. () is enough where all changes of a key come from one task in order,
-            as from one partition of Kafka and from managed tables; elsewhere two tasks that bring different
+            offset or a sequence number. () is enough if all changes of a key come from one task in order,
+            as from one partition of Kafka and from managed tables; otherwise two tasks that bring different
             rows of a key in one batch are an error.
-        kinds: which kinds of change the stream may carry: of ``+I``, ``+U``, ``-D``. Default: all three with
+        kinds: which of the kinds ``+I``, ``+U`` and ``-D`` the stream may have. Default: all three with
             ``_row_kind``, else ``+I`` and ``+U``. Fewer kinds allow more joins: ["+I"] says that rows are
-            only ever added.
-        immutable: columns that an upsert key has the same values of for ever.
+            only added.
+        immutable: columns whose values never change for an upsert key.
 
     Returns:
         The same rows with ``_row_kind`` last, and a mark for `lookup_delta_join` and `planner.optimize`.
@@ -205,11 +205,11 @@ def lookup_delta_join(
     ``spark.sql.streaming.noDataMicroBatches.enabled`` to ``false``; the next run with new data tries the
     waiting rows again.
 
-    ``changelog="all"`` gives every kind of change instead: ``+I``, ``-U`` with the row before and ``+U``,
-    ``-D`` with the row that goes, nothing for a row that is as it was. Aggregates and sinks without a key may
-    follow. The row that was given last for each key is kept below ``state_path``, in managed tables, a
-    folder for each query by its id: delete it together with the checkpoint, never alone. A micro-batch that
-    is run again gives the rows that it gave.
+    ``changelog="all"`` gives every kind of change instead: ``+I``, ``-U`` with the previous row and ``+U``,
+    ``-D`` with the deleted row, nothing for an unchanged row. Aggregates and sinks without a key may follow.
+    The last emitted row of each key is kept below ``state_path``, in managed tables, with a folder for each
+    query by its id: delete it together with the checkpoint, never alone. A micro-batch that is run again
+    gives the same rows.
 
     For output mode append; stateless operators may follow. Spark refuses a second ``applyInPandasWithState``
     in a query. The number of tasks is ``spark.sql.shuffle.partitions``.
@@ -236,7 +236,7 @@ def lookup_delta_join(
         right: another one.
         on: columns that must be equal: a name that both sides have, or several, or pairs of names.
         how: "inner", "left", "right" or "full".
-        where: what a pair must meet besides; ``Ref(0, …)`` is the left side, ``Ref(1, …)`` the right one.
+        where: a further condition of a pair; ``Ref(0, …)`` is the left side, ``Ref(1, …)`` the right one.
         **options: ``cache_enabled``, ``left_cache_size``, ``right_cache_size``, ``cache_max_bytes``,
             ``async_buffer_capacity``, ``async_timeout``, ``on_error``, ``shards``, ``changelog``,
             ``state_path``; they may also be set in the session, as ``spark.deltajoin.cache.enabled``.
@@ -245,8 +245,8 @@ def lookup_delta_join(
         Columns of the left side as ``left_…``, of the right side as ``right_…``, and ``_row_kind``.
 
     Raises:
-        ConfigurationError: a side is not marked, an option is wrong, or the result would not come out right;
-            the message names every condition that fails, and its remedy.
+        ConfigurationError: a side is not marked, an option is wrong, or the result would be wrong; the
+            message names every condition that fails, and its remedy.
     """
     session = left.sparkSession
     settings = JoinSettings.of(options, conf_of(session), "lookup_delta_join")

@@ -26,15 +26,15 @@ class HttpLookup:
     """Rows behind an HTTP endpoint.
 
     Keys are sent as ``POST url``, many in one request; ``docs/lookup-sources.md`` has the format. Connections
-    are kept and used again. A status of 429, 408 or 5xx, a lost connection and a timeout are tried again,
-    after the time that ``Retry-After`` says; all other errors are not. Redirects are not followed: they would
-    take the credentials elsewhere.
+    are reused. After a status of 408, 425, 429 or 5xx, a lost connection or a timeout the request is tried
+    again, not before the time of ``Retry-After``; after other errors it is not. Redirects are not followed,
+    because they would send the credentials to another server.
 
     Args:
         url: of the endpoint, ``http`` or ``https``.
-        schema: columns of the rows that it gives.
-        keys: the columns that it is asked by.
-        headers: sent with each request; their values are shown nowhere.
+        schema: columns of the rows that it returns.
+        keys: the columns by which rows are looked up.
+        headers: sent with each request; their values are masked.
         limits: keys a request, requests at a time, seconds a request, attempts.
         missing_is_null: whether a row of a reply may leave columns out, which are NULL then.
         max_reply_bytes: size of a reply, unpacked, above which it is refused.

@@ -18,19 +18,19 @@ from upsert.options import Secret
 class PostgresLookup:
     """Rows of a table of PostgreSQL 13 or later, by columns that have an index there.
 
-    All keys of a request go as arrays into one prepared statement, so a request costs one round trip. As many
-    connections as ``limits.requests`` are opened at most in each worker process, when they are needed.
+    All keys of a request are arrays in one prepared statement, so a request costs one round trip. Each worker
+    process opens at most ``limits.requests`` connections, when it needs them.
 
     Args:
         dsn: ``postgresql://user:password@host:port/database``, with options such as ``?sslmode=verify-full``;
-            its password is shown nowhere.
-        table: name of the table, or ``(schema, name)``; both as they are, upper and lower case count.
+            its password is masked.
+        table: name of the table, or ``(schema, name)``; upper and lower case matter.
         schema: columns to read and their types, all scalar. A column may be wider here than there (INT as
             BIGINT, REAL as DOUBLE); CHAR(n), UUID, JSON and the like need a view that casts them to text.
         keys: the columns to look up by.
         limits: keys a request, requests at a time, seconds a request, attempts.
-        user: who connects, where the dsn does not say so; None: as the dsn says.
-        password: that user's password, as ``user``.
+        user: the user, if the dsn has none; None: that of the dsn.
+        password: the password, likewise.
 
     Raises:
         ConfigurationError, SchemaError: an argument is wrong; nothing was connected to.

@@ -120,11 +120,11 @@ class LookupClient(Protocol):
 
 @runtime_checkable
 class LookupSource(Protocol):
-    """Where rows are, and how they can be asked for: a frozen, picklable value without clients or locks.
+    """Where rows are, and how to look them up: a frozen, picklable value without clients or locks.
 
-    Its ``repr`` shows no secrets, for it is printed in plans, messages and logs.
+    Its ``repr`` shows no secrets, because plans, messages and logs print it.
 
-    A source of one's own is a frozen dataclass with these four names:
+    Your own source is a frozen dataclass with these four members:
 
     >>> from deltajoin.lookup.protocol import Answer, LookupSource, RequestLimits
     >>> @dataclass(frozen=True)

@@ -25,17 +25,17 @@ from upsert.spark.queries import checkpoint_of_query
 
 @dataclass(frozen=True)
 class QueryMetrics:
-    """What a query has done in the micro-batches that Spark remembers.
+    """The figures of a query's micro-batches that Spark remembers.
 
     Attributes:
         id: of the query, the same after a restart.
-        name: that its user gave it; None for none.
+        name: given by the user; None for none.
         state: ``running``, ``ended`` or ``failed``.
         error: why it has failed, with what to do about it; None if it has not.
         batches: the micro-batches, oldest first: rows in and out, times by phase, the versions of tables
-            that each input has come to, rows and bytes of Spark's state.
-        rows_out: rows that they wrote, by the number of the micro-batch, as far as that is known: of tables
-            in the warehouse that was named, and of sinks that say it.
+            that each input has reached, rows and bytes of Spark's state.
+        rows_out: rows that they wrote, by the number of the micro-batch, as far as that is known: for tables
+            in the given warehouse, and for sinks that report it.
         inputs: how far it is behind each table that it reads; () without a warehouse.
         writes: names of the tables that it writes; () without a warehouse.
         lookups: what lookups of latest mode cost; None if it has none. Those of exact joins and of

@@ -35,8 +35,8 @@ def export_metrics(
 
     Every instrument is observed: it reads the files of the warehouse whenever the provider collects, and
     needs no Spark. One process that does this is enough for the queries of any number of drivers. They are
-    the metrics that ``deltajoin ui`` gives to Prometheus. While the storage does not answer there are no
-    values, and a warning in the log.
+    the metrics that ``deltajoin ui`` gives to Prometheus. While the storage does not answer, there are no
+    values, and the log has a warning.
 
     Args:
         warehouse: its folder.

@@ -61,10 +61,10 @@ _DECODED: Final = 4
 
 
 class Snapshot:
-    """The rows of a table at one published version; later commits do not change what it answers.
+    """The rows of a table at one published version; later commits do not change them.
 
-    It holds no lock and no open file. A snapshot that has been expired may meet missing files, which is a
-    ``CorruptTableError`` that names them.
+    It holds no lock and no open file. Reading a snapshot that has expired may find missing files, which is
+    a ``CorruptTableError`` that names them.
 
     Attributes:
         id: the version's number, 0 for a table before its first commit.
@@ -268,7 +268,7 @@ class Snapshot:
     ) -> tuple[npt.NDArray[np.int64], pa.Table]:
         """Every pair of a key and a current row that equals it.
 
-        As ``lookup``, but a key that is given twice is answered twice.
+        As ``lookup``, but a key that occurs twice in ``keys`` has its rows twice.
 
         Returns:
             ``positions`` and rows: ``rows[i]`` equals row ``positions[i]`` of ``keys``. Pairs have no
