@@ -45,7 +45,7 @@ def optimize(
     df: DataFrame,
     *,
     sink_key: Sequence[str] | None = None,
-    sink_replaces: bool = True,
+    sink_rule: str | None = None,
     start_from: str | None = None,
     request: Unnested | OfText | None = None,
     **options: Any,
@@ -61,7 +61,7 @@ def optimize(
     df: DataFrame,
     *,
     sink_key: Sequence[str] | None = None,
-    sink_replaces: bool = True,
+    sink_rule: str | None = None,
     request: Explained,
     **options: Any,
 ) -> Explanation: ...
@@ -75,7 +75,7 @@ def optimize(
     df: DataFrame,
     *,
     sink_key: Sequence[str] | None = None,
-    sink_replaces: bool = True,
+    sink_rule: str | None = None,
     start_from: str | None = None,
     request: Request | None = None,
     **options: Any,
@@ -95,8 +95,8 @@ def optimize(
         sink_key: primary key of the table that the result is written into, () if it has none; None if it is
             not known. The sink must replace and delete rows by this key, as managed tables and
             `upsert-kafka` tables do. `Catalog(optimize=…)` passes it by itself.
-        sink_replaces: whether a row of that table simply replaces the one of its key. False for tables
-            with a `sequence.field` or a `merge-engine`, which must see every change.
+        sink_rule: the option by which that table makes one row of several of a key, `sequence.field` or
+            `merge-engine`; None where a row simply replaces the one of its key.
         start_from: the checkpoint of a stopped query. The result, with a new checkpoint of its own, continues
             from the tables' versions that the stopped query has reached, also with other columns, filters or
             keys of the join. The sink keeps its rows. Only for plans of delta joins and operators without
@@ -138,9 +138,7 @@ def optimize(
         case OfText(query, references, tables):
             return planned(df, query, references, tables, options)
         case Explained(mode):
-            return explain(
-                df, sink_key=sink_key, sink_replaces=sink_replaces, sink_materialize=mode, **options
-            )
+            return explain(df, sink_key=sink_key, sink_rule=sink_rule, sink_materialize=mode, **options)
         case Unnested(streams):
             return unnested_over(Catalyst(df), df, streams)
         case Refreshed(view):
@@ -153,7 +151,7 @@ def optimize(
             assert_never(request)
     if is_connect(df):
         return _carried_over_connect(df, start_from)
-    settings, catalyst, trace = _optimized(df, options, sink_key, start_from, sink_replaces=sink_replaces)
+    settings, catalyst, trace = _optimized(df, options, sink_key, start_from, sink_rule=sink_rule)
     if trace.refusals:
         raise PlanError(trace.refusals, is_for_a_view=trace.is_for_a_view)
     if start_from is not None:
@@ -167,7 +165,7 @@ def explain(
     df: DataFrame,
     *,
     sink_key: Sequence[str] | None = None,
-    sink_replaces: bool = True,
+    sink_rule: str | None = None,
     sink_materialize: str = "auto",
     **options: Any,
 ) -> Explanation:
@@ -176,7 +174,7 @@ def explain(
     Args:
         df: the DataFrame.
         sink_key: as for `optimize`.
-        sink_replaces: as for `optimize`.
+        sink_rule: as for `optimize`.
         sink_materialize: the sink's option `sink.materialize`.
         **options: as for `optimize`.
 
@@ -196,7 +194,7 @@ def explain(
     """
     mode = parse_options("explain", [SINK_MATERIALIZE], {SINK_MATERIALIZE.key: sink_materialize})
     found = mode[SINK_MATERIALIZE.key]
-    settings, _, trace = _optimized(df, options, sink_key, sink_replaces=sink_replaces)
+    settings, _, trace = _optimized(df, options, sink_key, sink_rule=sink_rule)
     sink = None if sink_key is None else sink_report(trace.before, trace.after, tuple(sink_key), found)
     if found == "force" and sink is not None and sink.form == "materialized":
         # a sink that keeps its rows needs every kind of change, as one without a key does
@@ -276,10 +274,10 @@ def _optimized(
     sink_key: Sequence[str] | None,
     start_from: str | None = None,
     *,
-    sink_replaces: bool = True,
+    sink_rule: str | None = None,
 ) -> tuple[Settings, Catalyst, Trace]:
     session = conf_of(df.sparkSession)
-    settings = Settings.of_query(options, session, sink_key, start_from, sink_replaces=sink_replaces)
+    settings = Settings.of_query(options, session, sink_key, start_from, sink_rule=sink_rule)
     catalyst = Catalyst(df)
     return settings, catalyst, optimize_plan(read_plan(catalyst, df), settings)
 

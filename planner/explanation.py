@@ -159,7 +159,7 @@ _MODES: Final[Mapping[str, str]] = {
 }
 
 
-def topic_reports(before: Plan, after: Plan, sink_key: tuple[str, ...] | None) -> Iterator[TopicReport]:
+def topic_reports(before: Plan, after: Plan, settings: Settings) -> Iterator[TopicReport]:
     """A report for each topic of a plan, from left to right."""
     left = {number: topic for numbers, topic in _topics(after) for number in numbers}
     for numbers, given in _topics(before):
@@ -167,25 +167,27 @@ def topic_reports(before: Plan, after: Plan, sink_key: tuple[str, ...] | None) -
         if read is None:
             yield TopicReport(given.name, "mirror", "none", None, given.range)
         else:
-            normalizer, reason = _normalizer(before, given, read, sink_key)
+            normalizer, reason = _normalizer(before, given, read, settings)
             yield TopicReport(read.name, read.mode.value, normalizer, reason, read.range)
 
 
 def _normalizer(
-    before: Plan, given: KafkaTopic, read: KafkaTopic, sink_key: tuple[str, ...] | None
+    before: Plan, given: KafkaTopic, read: KafkaTopic, settings: Settings
 ) -> tuple[str, str | None]:
     if given.mode is Mode.CDC_NORMALIZED:
         return "kept", "the option 'cdc-events-duplicate' asks for it"
     if given.mode is Mode.UPSERT and read.mode is Mode.ALL:
-        reasons = (reason for leaf, reason in unmet_everywhere(before, sink_key) if leaf.origin == given)
+        reasons = (
+            reason for leaf, reason in unmet_everywhere(before, settings.sink_key) if leaf.origin == given
+        )
         return "put in", next(reasons, None)
     if given.mode is not Mode.ALL:
         return "none", None
     if read.mode is Mode.UPSERT:
-        return "left out", f"the sink is keyed by ({', '.join(sink_key or ())})"
+        return "left out", f"the sink is keyed by ({', '.join(settings.sink_key or ())})"
     if topic_of(before, Mode.ALL) is None:
         return "kept", "the query is more than projections and filters of this topic"
-    return "kept", needs_normalizer(before, given, sink_key)
+    return "kept", needs_normalizer(before, given, settings)
 
 
 def _topics(plan: Plan) -> Iterator[tuple[tuple[int, ...], KafkaTopic]]:
@@ -356,6 +358,6 @@ def explanation_of(trace: Trace, settings: Settings, sink: SinkReport | None = N
     is_materialized = sink is not None and sink.form == "materialized"
     joins = tuple(join_reports(trace, settings, is_materialized=is_materialized))
     aggregates = tuple(aggregate_reports(trace))
-    topics = tuple(topic_reports(trace.before, trace.after, settings.sink_key))
+    topics = tuple(topic_reports(trace.before, trace.after, settings))
     of_plan = trace.refusals, trace.before, trace.after, trace.steps
     return Explanation(joins, *of_plan, topics, aggregates, sink, trace.is_for_a_view)

@@ -38,6 +38,7 @@ from planner.rules.static_joins import enrich_stream, refuse_static_join
 from planner.rules.temporal_joins import join_versions, look_up, refuse_scan_of_lookups
 from planner.rules.topics import (
     leave_out_normalizer,
+    leave_out_updates_before,
     look_below_normalize,
     put_in_normalizer,
     refuse_unkeyed_sink,
@@ -140,6 +141,7 @@ RULES: Final[tuple[tuple[Walk, Rule], ...]] = (
     (transform_down, prune_columns),  # downwards: what a Project does not ask for, none below need pass on
     (transform_up, refuse_metadata_in_join),
     (at_top, leave_out_normalizer),  # the sink is above the whole query
+    (at_top, leave_out_updates_before),
     (at_top, narrow_kafka_range),
     (at_top, take_net_changes),  # after narrow_kafka_range, which knows topics of all changes
     (at_top, read_used_columns),  # when it is known how each topic is read

@@ -29,13 +29,13 @@ class Settings(JoinSettings):
     """The options of one call, converted, and what belongs to one query and is no option of the session.
 
     `sink_key` is the primary key of the table that the result goes to, () for a table without one, None if it
-    is not known; `sink_replaces` is whether a row simply takes the place of the one of its key there.
+    is not known; `sink_rule` the option by which that table makes one row of several of a key, None for none.
     `start_from` is the checkpoint of the query that the joins continue, None for none. `small` are the
     folders of tables that an earlier plan of a view has taken for small, see `planner.views.stages`.
     """
 
     sink_key: tuple[str, ...] | None = None
-    sink_replaces: bool = True
+    sink_rule: str | None = None
     start_from: str | None = None
     small: frozenset[str] = frozenset()
 
@@ -47,7 +47,7 @@ class Settings(JoinSettings):
         sink_key: Sequence[str] | None = None,
         start_from: str | None = None,
         *,
-        sink_replaces: bool = True,
+        sink_rule: str | None = None,
     ) -> Self:
         """The options given as arguments, those of the session that are not, and the sink's key.
 
@@ -59,7 +59,7 @@ class Settings(JoinSettings):
             raise ConfigurationError(f"sink_key must be a sequence of column names, got {sink_key!r}")
         key = None if sink_key is None else tuple(sink_key)
         found = cls.of(arguments, session)
-        return replace(found, sink_key=key, sink_replaces=sink_replaces, start_from=start_from)
+        return replace(found, sink_key=key, sink_rule=sink_rule, start_from=start_from)
 
 
 OF_LOOKUP_JOINS: Final = frozenset(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from deltajoin.filters import Filters
 from upsert.errors import ConfigurationError
@@ -149,6 +149,9 @@ def _option(field_: Field[Any]) -> str:
     return f"scan.filter.{field_.name.replace('_', '-')}"
 
 
+_UPDATES_BEFORE: Final = "scan.updates-before"
+
+
 @dataclass(frozen=True)
 class KafkaTopic:
     """What the planner knows about a topic of Kafka as a table, and about the way a query reads it.
@@ -182,6 +185,15 @@ class KafkaTopic:
         """The topic of changes with no more of a key than what its changes in a micro-batch leave."""
         return replace(self, mode=Mode.CDC_NET, options={**self.options, "scan.net-changes": "true"})
 
+    def without_updates_before(self) -> KafkaTopic:
+        """The topic without the `-U` of each update that keeps its key."""
+        return replace(self, options={**self.options, _UPDATES_BEFORE: "false"})
+
+    @property
+    def has_updates_before(self) -> bool:
+        """Whether each update that it gives has its `-U`; for modes other than UPSERT."""
+        return self.options.get(_UPDATES_BEFORE) != "false"
+
     @property
     def has_state_path(self) -> bool:
         """Whether it is known where the source may keep the newest row of each key."""
@@ -214,7 +226,8 @@ class KafkaTopic:
 
     def __str__(self) -> str:
         where = str(self.range)
-        return f"topic {self.name} {self.mode}" + (f" where {where}" if where else "")
+        without = "" if self.has_updates_before else " without -U"
+        return f"topic {self.name} {self.mode}{without}" + (f" where {where}" if where else "")
 
 
 def index_within(schema: TableSchema, columns: set[str]) -> str | None:

@@ -42,6 +42,10 @@ _READ_ALL: Final = (
 )
 
 
+SEQUENCE: Final = "sequence.field"
+"""The option of a sink by which it orders the rows of a key itself."""
+
+
 def topic_of(plan: Plan, mode: Mode) -> KafkaTopic | None:
     """The topic that a plan reads in this mode, through projections and filters alone."""
     leaf = chain_of(plan).leaf
@@ -139,10 +143,12 @@ def _expressions_take_nulls(plan: Plan, topic: KafkaTopic) -> str | None:
     return None
 
 
-def needs_normalizer(plan: Plan, topic: KafkaTopic, sink_key: Sequence[str] | None) -> str | None:
+def needs_normalizer(plan: Plan, topic: KafkaTopic, settings: Settings) -> str | None:
     """Why a topic that a chain of nodes reads up to the sink needs its normalizer, or None."""
-    if reason := _sink_is_keyed_alike(plan, topic, sink_key):
+    if reason := _sink_is_keyed_alike(plan, topic, settings.sink_key):
         return reason
+    if settings.sink_rule == SEQUENCE:
+        return "the sink orders the rows of a key by 'sequence.field', and a delete has no value for it"
     if is_observed(plan):
         return "the query is observed, and its metrics would change"
     return (
@@ -267,7 +273,7 @@ def look_below_normalize(node: Plan, settings: Settings) -> Plan | None:
     """
     match node:
         case Changelog(origin=Normalized(key, given) as origin):
-            own = replace(settings, sink_key=key, sink_replaces=True)
+            own = replace(settings, sink_key=key, sink_rule=None)
             changed = put_in_normalizer(given, own) or given
             if _orders_deletes(origin):
                 changed = leave_out_normalizer(changed, own) or changed
@@ -317,7 +323,7 @@ def leave_out_normalizer(node: Plan, settings: Settings) -> Plan | None:
     """
     match leaf := chain_of(node).leaf:
         case Changelog(origin=KafkaTopic(mode=Mode.ALL) as topic):
-            if needs_normalizer(node, topic, settings.sink_key):
+            if needs_normalizer(node, topic, settings):
                 return None
             upserts = replace(leaf, origin=topic.read_as(Mode.UPSERT), ref=None)
             return transform_up(node, lambda below: upserts if below is leaf else below)
@@ -338,12 +344,34 @@ def take_net_changes(node: Plan, settings: Settings) -> Plan | None:
     """
     match leaf := chain_of(node).leaf:
         case Changelog(origin=KafkaTopic(mode=Mode.CDC) as topic):
-            if not topic.schema.primary_key or not settings.sink_replaces or is_observed(node):
+            if not topic.schema.primary_key or settings.sink_rule is not None or is_observed(node):
                 return None
             if _sink_is_keyed_alike(node, topic, settings.sink_key) or _filters_on_metadata(node, topic):
                 return None
             net = replace(leaf, origin=topic.read_as_net(), ref=None)
             return transform_up(node, lambda below: net if below is leaf else below)
+        case _:
+            return None
+
+
+def leave_out_updates_before(node: Plan, settings: Settings) -> Plan | None:
+    """Read a topic without the `-U` of an update that keeps its key, where the sink has a `sequence.field`.
+
+    There a negative row deletes its key as of its own sequence. So an update that comes late, or that lowers
+    the sequence, would delete the row: its `-U` is newer than its `+U`. Without the `-U` the row stays.
+
+    A filter must be on the key alone, or the row would stay that an update makes fail it.
+    """
+    match leaf := chain_of(node).leaf:
+        case Changelog(origin=KafkaTopic(mode=Mode.ALL | Mode.CDC | Mode.CDC_NORMALIZED) as topic):
+            if settings.sink_rule != SEQUENCE or not topic.schema.primary_key or is_observed(node):
+                return None
+            if not topic.has_updates_before or _filters_are_on_the_key(node, topic):
+                return None
+            if _sink_is_keyed_alike(node, topic, settings.sink_key):
+                return None
+            without = replace(leaf, origin=topic.without_updates_before(), ref=None)
+            return transform_up(node, lambda below: without if below is leaf else below)
         case _:
             return None
 

@@ -294,6 +294,8 @@ def _topic_read(rest: str) -> KafkaTopic:
             case "timestamp", ">=", number:
                 range_ &= RecordRange(timestamp_from=int(number))
     options = {} if name == "stateless" else {"state.path": "/state"}
+    if " without -U" in rest:
+        options["scan.updates-before"] = "false"
     return KafkaTopic(name, TOPICS[name], Mode(mode), range_, mirror=TABLES.get(name), options=options)
 
 

@@ -48,9 +48,9 @@ class Catalog:
         optimize: ``planner.optimize``, or a function like it. Every DataFrame given to ``write_changes``
             passes through it, so that its joins become delta joins and its ``_row_kind`` is carried along.
             If it has a parameter ``sink_key``, it gets the table's primary key, () for none: a table that
-            replaces rows by key needs no ``-U``. If it has one ``sink_replaces``, it gets whether the table
-            does so. If it has a parameter ``view``, materialized views are refreshed through it: by what has
-            changed, where that is possible.
+            replaces rows by key needs no ``-U``. If it has one ``sink_rule``, it gets the option by which the
+            table makes one row of several of a key. If it has a parameter ``view``, materialized views are
+            refreshed through it: by what has changed, where that is possible.
         name: may stand before the name of a database, as in ``main.default.orders``.
 
     Attributes:

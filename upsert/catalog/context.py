@@ -223,7 +223,7 @@ class Context:
         the query that a stream continues. Warns where it is not known whether the key tells the rows apart.
         """
         changes = self._carried(
-            df, name, None if sink is None else sink.key, start_from, replaces=sink is None or sink.replaces
+            df, name, None if sink is None else sink.key, start_from, rule=None if sink is None else sink.rule
         )
         if not changes.isStreaming or sink is None:
             return changes
@@ -300,7 +300,7 @@ class Context:
         if sink is None:
             return optimize(df, request=Explained("auto"))
         request = Explained(sink.mode)
-        return optimize(df, sink_key=sink.key, sink_replaces=sink.replaces, request=request)
+        return optimize(df, sink_key=sink.key, sink_rule=sink.rule, request=request)
 
     def _optimize_with(self, parameter: str) -> Callable[..., Any] | None:
         """``optimize``, if it has such a parameter."""
@@ -316,7 +316,7 @@ class Context:
         sink_key: Sequence[str] | None,
         start_from: str | os.PathLike[str] | None,
         *,
-        replaces: bool = True,
+        rule: str | None = None,
     ) -> DataFrame:
         if start_from is not None and self._optimize_with("start_from") is None:
             raise ConfigurationError(
@@ -324,7 +324,7 @@ class Context:
                 "Catalog(warehouse, optimize=planner.optimize)"
             )
         if self._optimize is not None and df.isStreaming:
-            of_sink = {"sink_key": sink_key, "sink_replaces": replaces}
+            of_sink = {"sink_key": sink_key, "sink_rule": rule}
             given = {name: value for name, value in of_sink.items() if self._optimize_with(name) is not None}
             before = {} if start_from is None else {"start_from": os.fspath(start_from)}
             return self._optimize(df, **given, **before)

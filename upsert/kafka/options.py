@@ -139,6 +139,13 @@ _SOURCE: Final = (
     ),
     Option("scan.bounded.timestamp-millis", options.integer(0), "end as milliseconds since 1970", None),
     Option(
+        "scan.updates-before",
+        options.boolean,
+        "whether an update that keeps its key has its -U",
+        True,
+        set_by="writes into tables with a sequence.field",
+    ),
+    Option(
         "scan.topic-partition-discovery.interval",
         options.duration_ms,
         "how often to look for new topics and partitions; 0: never",

@@ -182,6 +182,15 @@ def rows_of(
     """
     if wanted is not None:
         wanted = {*wanted, *table.primary_key}
+    rows = _rows_of(table, part, output, query_id, wanted)
+    if table.values["scan.updates-before"]:
+        return rows
+    return (_without_updates_before(some, table.primary_key) for some in rows)
+
+
+def _rows_of(
+    table: KafkaTable, part: Range, output: ReadMode, query_id: str | None, wanted: Collection[str] | None
+) -> Iterator[pa.Table]:
     match output:
         case ReadMode.ROWS:
             return _decoded(table, part, wanted=wanted)

@@ -46,9 +46,9 @@ class Sink:
     is_ordered: bool = False
 
     @property
-    def replaces(self) -> bool:
-        """Whether a row simply takes the place of the one of its key."""
-        return self.combined_by is None and not self.is_ordered
+    def rule(self) -> str | None:
+        """The option by which the table decides between several rows of a key, None for none."""
+        return "sequence.field" if self.is_ordered else self.combined_by
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,6 @@ def cases(path: Path) -> Iterator[Case]:
             first, _, body = body.partition("\n")
             name, _, value = first.removeprefix("# ").partition(":")
             known: Any = tuple(value.split()) if name == "sink_key" else value.strip()
-            known = known != "no" if name == "sink_replaces" else known
             settings = replace(settings, **{name: known})
         before, _, expected = body.partition(f"{SEPARATOR}\n")
         yield Case(title, settings, before.strip("\n"), expected.strip("\n"))
@@ -67,12 +66,11 @@ def written(case: Case, result: str) -> str:
     plain = Settings()
     options = "".join(
         f"# {name}: {value}\n"
-        for name in ("strategy", "consistency", "changelog", "state_path")
+        for name in ("strategy", "consistency", "changelog", "state_path", "sink_rule")
         if (value := getattr(case.settings, name)) != getattr(plain, name)
     )
     key = case.settings.sink_key
     sink = "" if key is None else f"# sink_key:{''.join(f' {name}' for name in key)}\n"
-    sink += "" if case.settings.sink_replaces else "# sink_replaces: no\n"
     return f"# title: {case.title}\n{options}{sink}{case.before}\n{SEPARATOR}\n{result}\n"
 
 

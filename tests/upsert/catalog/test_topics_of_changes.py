@@ -90,3 +90,59 @@ def test_a_table_follows_a_log_that_repeats_itself(
         query.start().awaitTermination()
         found = {row["id"]: row.asDict() for row in catalog.read(spark, "copy").collect()}
         assert found == source.rows
+
+
+SEEN = "id INT PRIMARY KEY NOT ENFORCED, seen INT"
+VISITS = [(1, 1), (2, 7), (1, 5), (3, 2), (1, 3), (2, None), (3, 2)]
+"""Key and value of each record, None for a deletion; the third of key 1 is late."""
+
+
+def upserts_of_visits() -> list[tuple[str, str | None]]:
+    return [(json.dumps({"id": id}), n and json.dumps({"id": id, "seen": n})) for id, n in VISITS]
+
+
+def changes_of_visits() -> list[tuple[str, str | None]]:
+    rows: dict[int, Row] = {}
+    found: list[tuple[str, str | None]] = []
+    for id, n in VISITS:
+        before, after = rows.get(id), None if n is None else {"id": id, "seen": n}
+        found.append((str(id), record(before, after, "d" if after is None else "u" if before else "c")))
+        rows |= {} if after is None else {id: after}
+    return found
+
+
+UPSERTS = {"connector": "upsert-kafka", "key.format": "json", "value.format": "json"}
+CHANGES = {"connector": "kafka", "format": "debezium-json"}
+
+
+@pytest.mark.parametrize("step", [1, 3, len(VISITS)])
+@pytest.mark.parametrize(
+    ("options", "records"),
+    [(UPSERTS, upserts_of_visits()), (CHANGES, changes_of_visits())],
+    ids=["upserts", "changes"],
+)
+def test_a_table_with_a_sequence_keeps_the_newest_whichever_records_come_together(
+    spark: SparkSession,
+    kafka: LocalKafka,
+    tmp_path: Path,
+    options: dict[str, str],
+    records: list[tuple[str, str | None]],
+    step: int,
+) -> None:
+    """A late update leaves the row as it is, and a deletion deletes it, in one micro-batch or in several."""
+    topic = f"visits-{uuid.uuid4().hex[:8]}"
+    kafka.create_topic(topic, config={"cleanup.policy": "compact"} if options is UPSERTS else {})
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for key, value in records:
+        producer.produce(topic, value, key=key)
+    producer.flush()
+    catalog = Catalog(tmp_path / "warehouse", optimize=planner.optimize)
+    given = {**options, "topic": topic, "properties.bootstrap.servers": kafka.bootstrap_servers}
+    given["max-rows-per-trigger"] = str(step)
+    clause = ", ".join(f"'{key}' = '{value}'" for key, value in given.items())
+    catalog.sql(f"CREATE TABLE visits ({SEEN}) WITH ({clause})")
+    catalog.sql(f"CREATE TABLE newest ({SEEN}) WITH ('sequence.field' = 'seen')")
+    writer = catalog.write_changes(catalog.read_changes(spark, "visits"), "newest")
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+    query.start().awaitTermination()
+    assert sorted(map(tuple, catalog.read(spark, "newest").collect())) == [(1, 5), (3, 2)]

@@ -71,6 +71,7 @@ TRIES: dict[str, Try] = {
     "state.path": Try("/state", "/state", "", "must be a non-empty text"),
     "state.version": Try("2", 2, *NUMBER),
     "scan.versions": Try("true", True, *BOOLEAN),
+    "scan.updates-before": Try("false", False, *BOOLEAN),
     "mirror.path": Try("/mirror", "/mirror", "", "must be a non-empty text"),
     "mirror.not-given": Try("bad-records", "bad-records", "", "must be a non-empty text"),
     "state.ttl": Try("1 d", 86_400_000, *DURATION),
