@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
@@ -23,7 +24,7 @@ from upsert.managed.options import METADATA_COLUMNS, READ_OPTIONS, WriteOptions
 from upsert.managed.reader import RowMetadata
 from upsert.managed.stepping import STEP, Step
 from upsert.managed.tasks import folded_by_tasks, staged_by_tasks
-from upsert.managed.writer import BatchWriter, hidden_table, sink_of
+from upsert.managed.writer import SESSION_MODE, BatchWriter, hidden_table, is_dynamic, sink_of
 from upsert.materializer.choice import Changes, choose
 from upsert.materializer.micro_batch import Materialize, WriteBatch, by_bucket, micro_batch_writer
 from upsert.registration import register
@@ -162,13 +163,16 @@ def write(df: DataFrame, path: str, options: Mapping[str, str] = {}, *, overwrit
     if df.isStreaming:
         raise ConfigurationError("write needs a batch DataFrame, got a streaming one; use write_changes")
     table = Table.open(path)
-    if WriteOptions.parse({**options, "path": table.path}).merge_schema:
+    asked = WriteOptions.parse({**options, "path": table.path})
+    if overwrite and is_dynamic(asked, table.schema, df.sparkSession.conf.get(SESSION_MODE, "static")):
+        asked = replace(asked, overwrite_mode="dynamic")  # also where no task tells of the session
+    if asked.merge_schema:
         merge_schema(table, df.schema)
     check_fits(df.schema, table.schema, of=f"table {table.name!r}")
     register(df.sparkSession)
     expression = bucket_expression(table)
     if expression is None and not is_connect(df):
-        _write_by_tasks(df, table, WriteOptions.parse({**options, "path": table.path}), overwrite)
+        _write_by_tasks(df, table, asked, overwrite)
         return
     writer = by_bucket(df, table.options.bucket, expression).write.format(FORMAT).option("path", table.path)
     writer = writer if expression is None else writer.option("bucketed", "true")

@@ -304,7 +304,7 @@ WRITE_OPTIONS: Final = (
         "partition-overwrite-mode",
         options.one_of("static", "dynamic"),
         "what an overwrite replaces: static = the table, or what 'partition' says; dynamic = of these, the "
-        "partitions in which there are rows",
+        "partitions in which there are rows; default: as spark.sql.sources.partitionOverwriteMode says",
         None,
     ),
     Option(

@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -66,12 +66,29 @@ def hidden_table(table: Table) -> HiddenTable:
     )
 
 
+SESSION_MODE: Final = "spark.sql.sources.partitionOverwriteMode"
+"""The setting of a session that says what an overwrite replaces, in Spark's own tables of files and here."""
+
+
+def is_dynamic(options: WriteOptions, schema: TableSchema, session: str | None) -> bool:
+    """Whether an overwrite replaces only the partitions that get rows: as its options say, or its session.
+
+    The session's `SESSION_MODE` is for a table with partitions of which the write names none. The rows of a
+    view are all replaced.
+    """
+    if options.overwrite_mode is not None:
+        return options.overwrite_mode == "dynamic"
+    is_open = bool(schema.partitioned_by) and not options.partition and options.stands_for is None
+    return is_open and session is not None and session.lower() == "dynamic"
+
+
 @dataclass(frozen=True)
 class TaskResult(WriterCommitMessage):
-    """What one task has staged, None for no rows, and for which query."""
+    """What one task has staged, None for no rows, for which query, and the `SESSION_MODE` of its session."""
 
     query_id: str | None
     staged: StagedFiles | None
+    session_mode: str | None = None
 
 
 class _Writer:
@@ -94,12 +111,16 @@ class _Writer:
         self._uuid = table.uuid
         self._definition = definition.version
         self._options = options
-        is_dynamic = options.overwrite_mode == "dynamic"
-        self._overwrite = Overwrite(self._partition, is_dynamic) if overwrite else None
+        self._schema = definition.schema
+        self._overwrite = self.replaced(None) if overwrite else None
         if not self.is_batch:
             options.check_for_a_stream()
         elif not overwrite:
             options.check_adds_rows()
+
+    def replaced(self, session_mode: str | None) -> Overwrite:
+        """What an overwrite replaces, in a session of this `SESSION_MODE`."""
+        return Overwrite(self._partition, is_dynamic(self._options, self._schema, session_mode))
 
     @property
     def checkpoint(self) -> str | None:
@@ -108,7 +129,7 @@ class _Writer:
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         """Stage one task's rows; publishes nothing. An attempt that fails leaves nothing that counts."""
-        return TaskResult(task_property(QUERY_ID), self.stage(iterator))
+        return TaskResult(task_property(QUERY_ID), self.stage(iterator), task_property(SESSION_MODE))
 
     def stage(self, iterator: Iterator[pa.RecordBatch]) -> StagedFiles | None:
         """Write files of some rows, as Spark gives them; None for no rows."""
@@ -208,6 +229,9 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish what the tasks staged."""
+        if self._overwrite is not None:
+            modes = (message.session_mode for message in messages if isinstance(message, TaskResult))
+            self._overwrite = self.replaced(next(modes, None))
         self.publish(_staged(messages), *(self._options.micro_batch or (None, None)))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:

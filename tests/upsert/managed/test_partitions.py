@@ -10,19 +10,26 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.helpers import multiset
+from upsert import Catalog
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.managed.options import ReadOptions, WriteOptions
 from upsert.managed.reader import SnapshotReader
-from upsert.managed.writer import BatchWriter, StreamWriter
+from upsert.managed.writer import BatchWriter, StreamWriter, is_dynamic
 from upsert.registration import register
 from upsert.schema import TableSchema
 from upsert.spark.columns import spark_schema
 from upsert.store.files.data_file import forget_open_files
+from upsert.store.metadata.stands_for import StandsFor
 from upsert.store.predicate import where_to_json
 from upsert.store.table import Table
 
 SCHEMA = TableSchema.of(
     {"day": pa.date32(), "hub": pa.string(), "id": pa.int64(), "v": pa.string()},
+    partitioned_by=["day", "hub"],
+)
+KEYED = TableSchema.of(
+    {"day": pa.date32(), "hub": pa.string(), "id": pa.int64(), "v": pa.string()},
+    primary_key=["day", "hub", "id"],
     partitioned_by=["day", "hub"],
 )
 FIRST, SECOND = dt.date(2013, 1, 1), dt.date(2013, 1, 2)
@@ -124,6 +131,55 @@ def test_a_stream_reads_the_partitions_that_its_filter_leaves(
     finally:
         query.stop()
     assert content(target) == {(FIRST, "b", 4, "z")}
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("is_statement", [False, True])
+def test_an_overwrite_follows_sparks_own_setting_of_the_session(
+    spark: SparkSession, tmp_path: Path, is_statement: bool
+) -> None:
+    """As one of a Parquet table does; an option says more, and a table without partitions has one part."""
+    tables = Table.create(tmp_path / "t", SCHEMA), Table.create(tmp_path / "keyed", KEYED)
+    whole = Table.create(tmp_path / "whole", TableSchema.of({"id": pa.int64()}))
+    catalog = Catalog(tmp_path)
+
+    def overwrite(table: Table, rows: DataFrame, mode: str | None = None) -> None:
+        key = "partition-overwrite-mode"
+        if not is_statement:
+            write(rows, table, **({} if mode is None else {key: mode}))
+            return
+        rows.createOrReplaceTempView("given")
+        hint = "" if mode is None else f"/*+ OPTIONS('{key}' = '{mode}') */"
+        catalog.sql(f"INSERT OVERWRITE {table.name} {hint} SELECT * FROM given", spark)
+
+    register(spark)
+    spark.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
+    try:
+        for table in tables:
+            write(spark.createDataFrame(ROWS[:2], DDL), table, "append")
+            one = (FIRST, "a/b", 9, "n")
+            overwrite(table, spark.createDataFrame([one], DDL))
+            assert content(table) == {one, ROWS[1]}
+            overwrite(table, spark.createDataFrame(ROWS[:0], DDL))
+            assert content(table) == {one, ROWS[1]}
+            overwrite(table, spark.createDataFrame([one], DDL), "static")
+            assert content(table) == {one}
+        write(spark.range(3), whole, "append")
+        overwrite(whole, spark.range(0))
+        assert content(whole) == set()
+    finally:
+        spark.conf.unset("spark.sql.sources.partitionOverwriteMode")
+        spark.catalog.dropTempView("given")
+    for table in tables:
+        overwrite(table, spark.createDataFrame(ROWS[1:2], DDL))
+        assert content(table) == {ROWS[1]}
+
+
+def test_rows_of_a_view_are_all_replaced_in_any_session() -> None:
+    of_view = WriteOptions("v", stands_for=StandsFor({}, 0))
+    assert not is_dynamic(of_view, SCHEMA, "dynamic")
+    assert is_dynamic(WriteOptions("t"), SCHEMA, "DYNAMIC")
+    assert not is_dynamic(WriteOptions("t", partition={"hub": "a"}), SCHEMA, "dynamic")
 
 
 def test_tasks_share_small_partitions_and_skip_those_without_rows(table: Table) -> None:
