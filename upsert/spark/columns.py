@@ -98,6 +98,12 @@ def check_fits(given: StructType, schema: TableSchema, *, of: str, known: Collec
     if len(set(given.names)) != len(given.names):
         raise SchemaError(f"{of}: the query names a column twice: {', '.join(given.names)}; rename one")
     if missing := [name for name in expected if name not in names and name not in known]:
+        cased = {name.lower(): name for name in names if name not in expected}
+        if found := next(((cased[name.lower()], name) for name in missing if name.lower() in cased), None):
+            raise SchemaError(
+                f"{of}: the query's column {found[0]!r} must be written as that of the table, {found[1]!r}; "
+                f"rename it, as in df.withColumnRenamed({found[0]!r}, {found[1]!r})"
+            )
         raise SchemaError(
             f"{of}: the query lacks column(s) {', '.join(missing)}; add them, NULL where nothing is known"
         )

@@ -72,6 +72,10 @@ def test_query_may_have_its_columns_in_any_order_and_narrower() -> None:
     [
         (struct(("id", "long", False)), "the query lacks column.s. name"),
         (
+            struct(("ID", "long", False), ("name", "string", True)),
+            "column 'ID' must be written as that of the table, 'id'; rename it",
+        ),
+        (
             struct(("id", "long", False), ("name", "string", True), ("x", "long", True)),
             "column.s. x that the",
         ),
