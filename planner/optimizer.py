@@ -45,7 +45,7 @@ from planner.rules.topics import (
     take_net_changes,
     use_mirror,
 )
-from planner.rules.unsupported import refuse_unsupported
+from planner.rules.unsupported import OF_NO_VIEW, refuse_unsupported
 from planner.settings import Settings
 
 _OF_ONE_QUERY: Final = frozenset(
@@ -82,7 +82,7 @@ class Trace:
         refused = [step for step in self.steps if isinstance(step.result, Refused)]
         return (
             bool(refused)
-            and all(step.rule in _OF_ONE_QUERY or isinstance(step.node, Opaque) for step in refused)
+            and all(step.rule in _OF_ONE_QUERY or _is_of_sql(step.node) for step in refused)
             and all(map(_is_of_whole_tables, walk(self.before)))
         )
 
@@ -90,6 +90,11 @@ class Trace:
     def is_changed(self) -> bool:
         """Whether a rule rewrote anything."""
         return self.after is not self.before
+
+
+def _is_of_sql(node: Plan) -> bool:
+    """Whether an operator that changes do not pass may be in the query of a view."""
+    return isinstance(node, Opaque) and node.name not in OF_NO_VIEW
 
 
 def _is_of_whole_tables(node: Plan) -> bool:

@@ -135,6 +135,7 @@ _OPERATORS: Final = {
     "Tail": "a tail",
     "TransformWithStateInPySpark": "transformWithState",
     "Union": "a union",
+    "Unpivot": "UNPIVOT",
     "Window": "a window function",
     "WithCTE": "a common table expression",
 }

@@ -51,17 +51,29 @@ _FUNCTION: Final = (
     "call it in foreachBatch, or before the rows are written into the table whose changes are read"
 )
 
+_OF_FUNCTIONS: Final = (
+    *("MapInArrow", "FlatMapGroupsInArrow", "TransformWithStateInPySpark"),
+    *("MapInPandas", "FlatMapGroupsInPandas", "FlatMapGroupsInPandasWithState"),
+)
+
+OF_NO_VIEW: Final = frozenset({"Sample", *_OF_FUNCTIONS})
+"""Operators that no query of a materialized view may have: by chance, or without words in SQL."""
+
 _REMEDIES: Final = {
     "AsOfJoin": "join with the versions of the time, deltajoin.temporal_join, or join the changes of both",
     "Except": "use LEFT ANTI JOIN by the key",
     "Expand": "write a GROUP BY for each grouping and bring them together with UNION ALL",
     "Intersect": "use LEFT SEMI JOIN by the key",
     "LateralJoin": "write it as a join with its own condition",
+    "Unpivot": "select with the generator stack, as in stack(2, 'a', a, 'b', b) AS (name, value)",
     "Sample": "choose rows by a hash of their key, as in filter(pmod(xxhash64(id), 100) < 5)",
-    **dict.fromkeys(("MapInArrow", "FlatMapGroupsInArrow", "TransformWithStateInPySpark"), _FUNCTION),
-    **dict.fromkeys(("MapInPandas", "FlatMapGroupsInPandas", "FlatMapGroupsInPandasWithState"), _FUNCTION),
+    **dict.fromkeys(_OF_FUNCTIONS, _FUNCTION),
 }
 """What to do instead, where it is not `_ON_A_SNAPSHOT`."""
+
+_DROP_THE_KIND: Final = (
+    "drop it before, as in df.drop('_row_kind').na.fill('none'); optimize gives it back as the last column"
+)
 
 _RESERVED: Final = Refused(
     f"a column of the query is called {ROW_KIND_COLUMN!r}, which is reserved", "rename it"
@@ -172,7 +184,13 @@ def row_kind_is_left_alone(node: Plan) -> Refused | None:
             for output in node.outputs:
                 is_passed_on = isinstance(output.value, Column) and output.value.is_row_kind
                 if output.column.is_row_kind and not is_passed_on:
-                    return _RESERVED
+                    if not _uses_row_kind(output.value):
+                        return _RESERVED
+                    return Refused(
+                        f"{ROW_KIND_COLUMN!r} is replaced by what is computed of it, as na.fill and replace "
+                        "do with all columns",
+                        _DROP_THE_KIND,
+                    )
                 if _uses_row_kind(output.value) and not output.column.is_row_kind:
                     return Refused(
                         f"{ROW_KIND_COLUMN!r} is used to compute column {output.column.name!r}",
@@ -191,7 +209,8 @@ def row_kind_is_left_alone(node: Plan) -> Refused | None:
         case Filter() | Watermark() if any(_uses_row_kind(expr) for expr in expressions(node)):
             return Refused(
                 f"{ROW_KIND_COLUMN!r} is used in a condition, which would keep half of an update",
-                "remove it; optimize carries the kind through",
+                "remove it, or drop the column before where a function takes all columns, as na.drop does; "
+                "optimize carries the kind through",
             )
     return None
 

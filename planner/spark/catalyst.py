@@ -26,6 +26,9 @@ from upsert.spark.connect import needs_classic
 from upsert.spark.java import class_name, is_a, items_of, java_of, texts_of
 from upsert.spark.reads import is_read, read_of
 
+GROUPING: Final = "spark_grouping_id"
+"""The column by which Spark tells the grouping sets of ROLLUP, CUBE and GROUPING SETS apart."""
+
 JavaObject = Any
 """A Catalyst plan node, expression or attribute. Only this file, `state.py` and `few_rows.py` look inside."""
 

@@ -68,7 +68,7 @@ from planner.plan.sources import KafkaTopic, ManagedTable, Mode, RecordRange
 from planner.plan.translate import OF_DECIMALS
 from planner.plan.trees import children, row_kind_of, walk
 from planner.refusals import Rewrite, not_held
-from planner.spark.catalyst import Catalyst, JavaObject
+from planner.spark.catalyst import GROUPING, Catalyst, JavaObject
 from upsert.catalog.connectors.lookups import FORMAT as LOOKUP_FORMAT
 from upsert.catalog.connectors.lookups import looked_up
 from upsert.changelog.operator import NORMALIZE_MARK
@@ -181,7 +181,10 @@ class _Reader:
                 return Wrapper(child, name, tuple(map(self.column, self.catalyst.references(node))), ref=ref)
             case "Window", (_,):
                 return Opaque(name, inputs, self.output(node), ref=ref, apart=self.apart(node))
-        found = Opaque(name, inputs, self.output(node), ref=ref)
+        columns = self.output(node)
+        if name == "Expand" and all(column.name != GROUPING for column in columns):
+            name = "Unpivot"  # by its name in SQL; of groupings Spark numbers the rows
+        found = Opaque(name, inputs, columns, ref=ref)
         return self.unknown(found, node) if self.asks_marks else found
 
     def marked(self, node: JavaObject, ref: int) -> Plan | None:

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from planner.refusals import PlanError, Refused
-from planner.spark.catalyst import Catalyst, JavaObject
+from planner.spark.catalyst import GROUPING, Catalyst, JavaObject
 
 _LIMITS: Final = ("GlobalLimit", "LocalLimit")
 
@@ -27,9 +27,6 @@ _RULES: Final = (
     *_SIMPLER,
 )
 """Rules of Spark's optimizer; those that rewrite do it to what the first one has prepared."""
-
-_GROUPING: Final = "spark_grouping_id"
-"""The column by which Spark tells the grouping sets of ROLLUP, CUBE and GROUPING SETS apart."""
 
 _NAMES_AWAY: Final = ("analysis.EliminateSubqueryAliases", "analysis.EliminateView")
 """Rules that take out what only gives names."""
@@ -151,7 +148,7 @@ def _grouped(catalyst: Catalyst, node: JavaObject) -> JavaObject:
         if catalyst.is_all(node):
             return catalyst.rewritten(node, f"optimizer.Rewrite{kind}All")
         return node if catalyst.refers_outside(node) else _counted(catalyst, node, kind)
-    if kind == "Expand" and _GROUPING in (catalyst.attribute(one)[1] for one in catalyst.output(node)):
+    if kind == "Expand" and GROUPING in (catalyst.attribute(one)[1] for one in catalyst.output(node)):
         return catalyst.generated_by(node)
     return node
 

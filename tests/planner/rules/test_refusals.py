@@ -104,6 +104,10 @@ REFUSED: dict[str, tuple[Query, str]] = {
         lambda _, t: t["orders"].rollup("product_id").count(),
         f"ROLLUP, CUBE or GROUPING SETS over the changes of 'orders' {ROWS}",
     ),
+    "unpivot": (
+        lambda _, t: t["orders"].unpivot("order_id", ["product_id", "order_id"], "name", "value"),
+        f"UNPIVOT over the changes of 'orders' {ROWS}; select with the generator stack",
+    ),
     "temporal join": (
         _as_of,
         f"an event-time temporal join over the changes of 'orders' and 'products' {ROWS}",
@@ -167,6 +171,10 @@ REFUSED: dict[str, tuple[Query, str]] = {
     "kind overwritten": (
         lambda _, t: t["orders"].withColumn("_row_kind", F.lit("+I")),
         "is called '_row_kind', which is reserved",
+    ),
+    "kind filled in with all columns": (
+        lambda _, t: t["orders"].na.fill("none"),
+        "'_row_kind' is replaced by what is computed of it, as na.fill and replace do with all columns; drop",
     ),
     "natural join": (
         lambda spark, _: spark.sql("SELECT * FROM orders NATURAL JOIN products"),
@@ -234,6 +242,19 @@ def test_query_is_refused(title: str, spark: SparkSession, changes: Mapping[str,
     assert "report it as a bug" not in str(refused.value)
     with pytest.raises(PlanError):
         planner.check_sink(df)
+
+
+@pytest.mark.parametrize(
+    ("title", "is_for_a_view"),
+    [("offset", True), ("rollup", True), ("unpivot", True), ("sample", False), ("mapInPandas", False)],
+)
+def test_a_view_is_the_remedy_only_of_what_a_view_may_have(
+    title: str, is_for_a_view: bool, spark: SparkSession, changes: Mapping[str, DataFrame]
+) -> None:
+    """A sample is drawn by chance, and a function of Python over rows has no words in SQL."""
+    with pytest.raises(PlanError) as refused:
+        planner.optimize(REFUSED[title][0](spark, changes))
+    assert refused.value.is_for_a_view is is_for_a_view
 
 
 FORCED: dict[str, tuple[Query, str]] = {
