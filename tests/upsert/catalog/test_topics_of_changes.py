@@ -98,7 +98,8 @@ VISITS = [(1, 1), (2, 7), (1, 5), (3, 2), (1, 3), (2, None), (3, 2)]
 
 
 def upserts_of_visits() -> list[tuple[str, str | None]]:
-    return [(json.dumps({"id": id}), n and json.dumps({"id": id, "seen": n})) for id, n in VISITS]
+    values = (None if n is None else json.dumps({"id": id, "seen": n}) for id, n in VISITS)
+    return [(json.dumps({"id": id}), value) for (id, _), value in zip(VISITS, values, strict=True)]
 
 
 def changes_of_visits() -> list[tuple[str, str | None]]:

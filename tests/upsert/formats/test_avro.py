@@ -10,7 +10,7 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.upsert.formats import random_columns
@@ -129,10 +129,20 @@ def test_slice_of_rows_is_written_as_the_rows_alone(rows: pa.Table, start: int, 
     assert encoded(part).to_pylist() == encoded(rows).to_pylist()[start : start + length]
 
 
+def has_lowest_decimal(value: Any) -> bool:
+    """Whether a decimal is the lowest of its bytes, as -128 is: fastavro writes it in one byte more."""
+    if isinstance(value, Decimal):
+        number = int("".join(map(str, value.as_tuple().digits)))
+        return value < 0 and number.bit_count() == 1 and number.bit_length() % 8 == 0
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return any(map(has_lowest_decimal, inner))
+
+
 @given(random_columns.tables(schemas()))
 def test_bytes_are_those_that_fastavro_writes(rows: pa.Table) -> None:
     """Row by row, from values of Python and the schema with its logical types."""
     values = rows.to_pylist(maps_as_pydicts="strict")
+    assume(not has_lowest_decimal(values))
     assert encoded(rows).to_pylist() == [datum(derived(rows.schema), row) for row in values]
 
 
