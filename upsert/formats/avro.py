@@ -34,6 +34,7 @@ from upsert.formats.avro_schema import (
     UnfitError,
     codec_schema,
     derived,
+    is_zoned,
     mismatch,
     parse,
     record_mismatch,
@@ -43,12 +44,14 @@ from upsert.formats.avro_schema import (
 from upsert.formats.avro_writer import datums, records
 from upsert.formats.base import BadMessage, Decoded, Format, FormatContext
 from upsert.formats.metadata_columns import MetadataKey
+from upsert.formats.text_values import TimestampStandard, example, read_column, shown
 from upsert.options import Option
 
 _INTEGERS: Final = ("int", "long")
 _TEXTS: Final = ("string", "enum")
 _TIMES: Final = (types.TIMESTAMP, types.TIMESTAMP_NTZ)
 _MICROS: Final = 1_000_000
+_WITH_OFFSET: Final = TimestampStandard.ISO_WITH_OFFSET
 
 
 def to_arrow(values: Sequence[Any], avro: AvroType, field: pa.Field) -> pa.Array:
@@ -74,6 +77,8 @@ def _converted(values: Sequence[Any], avro: AvroType, type_: pa.DataType, is_nul
         return _decimals(values, avro, type_)
     if (per_second := ticks(avro)) is not None and type_ in _TIMES:
         return _times(pa.array(values, pa.int64()), per_second).cast(type_)
+    if type_ in _TIMES and is_zoned(avro):
+        return _zoned(pa.array(values, pa.string()), type_)
     if avro.kind in _INTEGERS:
         numbers = pa.array(values, pa.int64())
         if type_ == pa.date32():
@@ -137,6 +142,14 @@ def _times(numbers: pa.Array, per_second: int) -> pa.Array:
     if per_second <= _MICROS:
         return pc.multiply_checked(numbers, pa.scalar(_MICROS // per_second, pa.int64()))
     return floor_divided(numbers, per_second // _MICROS)
+
+
+def _zoned(texts: pa.Array, type_: pa.DataType) -> pa.Array:
+    times, bad = read_column(texts, type_, _WITH_OFFSET)
+    if bad is not None:
+        text = shown(texts[int(np.argmax(bad))].as_py())
+        raise pa.ArrowInvalid(f"a text must be like {example(type_, _WITH_OFFSET)}, got {text}")
+    return times
 
 
 def _decimals(values: Iterable[bytes | None], avro: AvroType, type_: pa.DataType) -> pa.Array:

@@ -182,13 +182,16 @@ class _Parser:
         return AvroType("record", name=name, fields=fields, depth=_deeper(*(t.depth for _, t in fields)))
 
 
+_ZONED: Final = "iso-8601-with-offset"
+
 _OF_DEBEZIUM: Final = {
     "io.debezium.time.Date": "date",
     "io.debezium.time.Timestamp": "local-timestamp-millis",
     "io.debezium.time.MicroTimestamp": "local-timestamp-micros",
     "io.debezium.time.NanoTimestamp": "local-timestamp-nanos",
+    "io.debezium.time.ZonedTimestamp": _ZONED,
 }
-"""Debezium's names of numbers that are times -> what Avro calls them."""
+"""Debezium's names of numbers and texts that are times -> what Avro calls them, if it has them."""
 
 
 def _with_logical(found: AvroType, value: Mapping[str, Any]) -> AvroType:
@@ -315,6 +318,11 @@ def ticks(avro: AvroType) -> int | None:
     return _PER_SECOND.get(unit) if is_time else None
 
 
+def is_zoned(avro: AvroType) -> bool:
+    """Whether values are texts of times with an offset, which Debezium has and Avro has not."""
+    return avro.kind == "string" and avro.logical == _ZONED
+
+
 def mismatch(avro: AvroType, field: pa.Field, *, writing: bool) -> str | None:
     """Why values of an Avro type are none of a column, or the other way round; None if they are.
 
@@ -376,7 +384,7 @@ def _can_read(avro: AvroType, type_: pa.DataType) -> bool:
     if type_ == pa.float32():
         return avro.kind in ("float", *_INTEGERS)
     if type_ in _TIMES:
-        return ticks(avro) is not None
+        return ticks(avro) is not None or is_zoned(avro)
     if type_ == pa.date32():
         return avro.kind == "int" and avro.logical in ("date", None)
     return bool(avro.kind == "boolean" and type_ == pa.bool_())
@@ -387,6 +395,8 @@ def _can_write(avro: AvroType, type_: pa.DataType) -> bool:
         return False
     if pa.types.is_integer(type_):
         return avro.kind == "long" or type_ != pa.int64()
+    if type_ in _TIMES:
+        return not is_zoned(avro)
     if type_ == pa.float64():
         return avro.kind == "double"
     if pa.types.is_floating(type_):

@@ -203,6 +203,8 @@ def test_times_are_those_of_debezium_s_own_types(double: Double) -> None:
         "milli": ("long", "Timestamp", -1, datetime(1969, 12, 31, 23, 59, 59, 999_000)),
         "micro": ("long", "MicroTimestamp", 1_000_001, datetime(1970, 1, 1, 0, 0, 1, 1)),
         "nano": ("long", "NanoTimestamp", 1_999, datetime(1970, 1, 1, 0, 0, 0, 1)),
+        "local": ("string", "ZonedTimestamp", "1970-01-01T00:01Z", datetime(1970, 1, 1, 0, 1)),
+        "zoned": ("string", "ZonedTimestamp", "1970-01-01T02:00+02:00", datetime(1970, 1, 1, tzinfo=UTC)),
     }
     schema = envelope(
         *(
@@ -212,11 +214,15 @@ def test_times_are_those_of_debezium_s_own_types(double: Double) -> None:
     )
     row = {name: number for name, (_, _, number, _) in kinds.items()}
     ntz = types.TIMESTAMP_NTZ
-    fields = pa.schema([("d", pa.date32()), ("milli", ntz), ("micro", ntz), ("nano", ntz)])
+    fields = pa.schema([("d", pa.date32()), *((name, ntz) for name in ("milli", "micro", "nano", "local"))])
+    fields = fields.append(pa.field("zoned", types.TIMESTAMP))
     found = decode(double, fields, schema, [change("c", None, row)])
     assert changes(found) == [["+I", *(expected for _, _, _, expected in kinds.values())]]
-    numbers = pa.schema([(name, pa.int64()) for name in row])
-    assert changes(decode(double, numbers, schema, [change("c", None, row)])) == [["+I", *row.values()]]
+    plain = pa.schema([(name, pa.int64() if isinstance(row[name], int) else pa.string()) for name in row])
+    assert changes(decode(double, plain, schema, [change("c", None, row)])) == [["+I", *row.values()]]
+    (bad,) = decode(double, fields, schema, [change("c", None, row | {"zoned": "infinity"})]).bad
+    like = "a text must be like 2020-12-30T12:13:14.123+00:00, got 'infinity'"
+    assert bad.reason == f"field 'zoned' does not fit TIMESTAMP: {like}"
 
 
 def test_schema_is_the_one_that_flink_derives(double: Double) -> None:
