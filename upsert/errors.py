@@ -21,6 +21,7 @@
     ├── LogNotPublishedError  the commit stands, its log lacks it: repair the log, then publish_log()
     ├── FencedError           another attempt writes instead of this one: stop
     ├── MissingStateError     the state of a query is gone or belongs to another: restore it, or start over
+    ├── ProcessLostError      a process of a query was killed: give it memory, start the query again
     ├── BrokenPayloadError    rows were damaged between two tasks: run the batch again
     ├── UntrackedChangesError a commit wrote rows that no change stream shows: reload what depends on it
     ├── StorageError          a disk or an object store refused or failed: remove the cause, try again
@@ -37,7 +38,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 
 class UpsertError(Exception):
@@ -131,6 +132,10 @@ class MissingStateError(UpsertError):
     """The state of a streaming query is gone or damaged, or does not fit its checkpoint."""
 
 
+class ProcessLostError(UpsertError):
+    """A Python process that a query needs was killed or crashed; the query continues from its checkpoint."""
+
+
 class BrokenPayloadError(UpsertError):
     """Rows that reached a task are not what another task sent; the micro-batch emitted nothing."""
 
@@ -169,6 +174,15 @@ _OTHER_COLUMNS: Final = re.compile(r"\[(?:DELTA_SCHEMA_CHANGED?|DELTA_STREAMING_
 
 _TWO_DRIVERS: Final = re.compile(r"\[CONCURRENT_STREAM_LOG_UPDATE\].* detected for (\d+)")
 """What Spark says where another driver has written the next file of a checkpoint's log."""
+
+_LOST_SOURCE: Final = re.compile(
+    r"java\.[\w.]+Exception\b[^\n]*\n(?:\s+at java\.[^\n]*\n)*\s+at "
+    r"org\.apache\.spark\.sql\.execution\.python\.streaming\.PythonStreamingSourceRunner\."
+)
+"""A connection that ends where Spark asks the process that answers for a stream."""
+
+_LOST_WORKER: Final = re.compile(r"Python worker exited unexpectedly \(crashed\)")
+"""What Spark says where the process of a task ends."""
 
 _NO_TIME: Final = re.compile(r"\[UNSUPPORTED_TIME_TYPE\]")
 """How Spark calls a column of TIME where the session has no such type, which is its default."""
@@ -241,6 +255,8 @@ def own_error(error: BaseException) -> UpsertError | None:
                 f"begun micro-batch {twice[1]}: the query runs twice; stop one of the drivers, SHOW JOBS "
                 "names the one that was heard of last; nothing is lost or doubled"
             )
+        if (lost := _lost_process(cause)) is not None:
+            return lost
         if _NO_TIME.search(str(cause)):
             return ConfigurationError(
                 "a column of TIME: expected a session that has the type, found one without it; "
@@ -248,6 +264,26 @@ def own_error(error: BaseException) -> UpsertError | None:
             )
         cause = cause.__cause__
     return None
+
+
+def _lost_process(error: BaseException) -> ProcessLostError | None:
+    """The error about a process of Python that has ended, if Spark's error tells of one."""
+    java: Any = getattr(
+        error, "_cause", None
+    )  # PySpark gives what Java raised, and its trace, no public name
+    if _LOST_SOURCE.search(f"{error}\n{getattr(java, '_stackTrace', '')}"):
+        which = "the Python process that answers for the query's source"
+        more = "give the driver more memory beside that of its JVM (spark.driver.memoryOverhead)"
+    elif _LOST_WORKER.search(str(error)):
+        which = "a Python process of the query's tasks"
+        more = "give executors more memory beside that of the JVM (spark.executor.memoryOverhead)"
+    else:
+        return None
+    return ProcessLostError(
+        f"{which}: expected it to run as long as the query needs it, found it gone: it was killed, most "
+        "often for lack of memory, or crashed; the log of the system or the events of the container say so; "
+        f"{more}, and start the query again: it continues from its checkpoint"
+    )
 
 
 def raised_in_python(text: str) -> str | None:

@@ -1,18 +1,24 @@
 """The sentence of this project is found in what Spark makes of it."""
 
+import os
 import shutil
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
 
 from upsert import Table, TableSchema, own_error
 from upsert.errors import (
     DuplicateKeyError,
     FencedError,
     MissingStateError,
+    ProcessLostError,
     SchemaError,
     SnapshotExpiredError,
     UpsertError,
@@ -69,6 +75,59 @@ def test_a_second_driver_of_a_checkpoint_is_told(spark: SparkSession, tmp_path: 
     found = own_error(failed.value)
     assert isinstance(found, FencedError)
     assert "which has begun micro-batch 1: the query runs twice; stop one of the drivers" in str(found)
+
+
+class Killed(DataSource):
+    """A stream whose process is killed when it is asked for the newest offset."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "killed"
+
+    def schema(self) -> str:
+        return "n INT"
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802
+        return KilledReader()
+
+
+class KilledReader(DataSourceStreamReader):
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+        return {"n": 0}
+
+    def latestOffset(self) -> dict[str, int]:  # type: ignore[override] # noqa: N802
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[int]]:
+        raise NotImplementedError
+
+
+@pytest.mark.spark
+def test_a_process_of_the_source_that_was_killed_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    spark.dataSource.register(Killed)
+    stream = spark.readStream.format("killed").load().writeStream.format("noop")
+    query = stream.option("checkpointLocation", str(tmp_path)).start()
+    with pytest.raises(StreamingQueryException) as failed:
+        query.awaitTermination()
+    for error in (failed.value, query.exception()):
+        assert error is not None
+        found = own_error(error)
+        assert isinstance(found, ProcessLostError)
+        assert "answers for the query's source: expected it to run" in str(found)
+
+
+@pytest.mark.spark
+def test_a_worker_that_was_killed_is_told(spark: SparkSession) -> None:
+    def killed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        os.kill(os.getpid(), signal.SIGKILL)
+        yield from batches
+
+    with pytest.raises(Exception, match="exited unexpectedly") as failed:
+        spark.range(1).mapInArrow(killed, "id BIGINT").collect()
+    found = own_error(failed.value)
+    assert isinstance(found, ProcessLostError)
+    assert "a Python process of the query's tasks: expected it to run" in str(found)
 
 
 STREAM = "[STREAM_FAILED] Query terminated with exception: {}\nLogical Plan:\n+- DeltaSource[file:/orders]"
