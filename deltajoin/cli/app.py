@@ -42,7 +42,7 @@ app.add_typer(sql.view_app, name="view", rich_help_panel=EXECUTE)
 def of_all(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version, and end."),
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
     """What is said before a command."""
@@ -73,7 +73,9 @@ def demo(context: typer.Context) -> None:
 @app.command(rich_help_panel=LOOK)
 def ui(
     warehouse: Warehouse = HERE,
-    host: Annotated[str, typer.Option(help="Address to listen at; others can reach 0.0.0.0.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="Address to listen at; 0.0.0.0 is open to other machines.")
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Port; 0 for a free one.")] = 8642,
     html: Annotated[
         Path | None, typer.Option("--html", help="Write all pages to one file instead.", show_default=False)

@@ -111,7 +111,7 @@ Params = Annotated[
     list[str] | None,
     typer.Option("--param", help="A value for :name in statements, name=value; may be repeated."),
 ]
-Trace = Annotated[bool, typer.Option("--trace", help="Also print what Python and Java say of an error.")]
+Trace = Annotated[bool, typer.Option("--trace", help="Also print the stack traces of Python and Java.")]
 Master = Annotated[str | None, typer.Option(help="Spark's master.", show_default="local[*]")]
 
 
@@ -126,7 +126,7 @@ def sql(
         Path | None, typer.Option("--file", "-f", help="The same as FILE.", show_default=False)
     ] = None,
     warehouse: Warehouse = HERE,
-    rows: Annotated[int, typer.Option(min=1, help="Rows of a query that a table shows.")] = SHOWN_ROWS,
+    rows: Annotated[int, typer.Option(min=1, help="Maximum number of rows to show.")] = SHOWN_ROWS,
     params: Params = None,
     conf: Conf = None,
     master: Master = None,
@@ -172,15 +172,15 @@ def run(
         int,
         typer.Option(
             min=0,
-            help="How often in a row all queries are started again when one fails.",
+            help="How many times in a row to restart all queries when one fails.",
         ),
     ] = 0,
     trace: Trace = False,
     as_json: Json = False,
 ) -> None:
-    """Run the streaming statements of a file until they are stopped, and tell their progress.
+    """Run the streaming statements of a file until they are stopped, and show their progress.
 
-    All statements are checked first. Ctrl-C and SIGTERM stop the queries; run again, they go on from there.
+    All statements are checked first. Ctrl-C and SIGTERM stop the queries; a later run continues from there.
     """
     with (
         errors_printed(as_json=as_json, trace=trace) as output,
@@ -303,14 +303,14 @@ def refresh_views(
     names: Annotated[list[str], typer.Argument(metavar="VIEW…", help="Names of views.", show_default=False)],
     warehouse: Warehouse = HERE,
     is_kept: Annotated[
-        bool, typer.Option("--keep", help="Go on with every commit of their tables, until interrupted.")
+        bool, typer.Option("--keep", help="Continue with every commit of their tables, until interrupted.")
     ] = False,
     conf: Conf = None,
     master: Master = None,
     trace: Trace = False,
     as_json: Json = False,
 ) -> None:
-    """Bring views to the newest rows of their tables, one after the other; --keep goes on with them."""
+    """Bring views to the newest rows of their tables, one after the other; --keep keeps them up to date."""
     statements = [f"REFRESH MATERIALIZED VIEW {name}" for name in names]
     mode = ["SET 'execution.runtime-mode' = 'streaming'"] if is_kept else []
     _execute([*mode, *statements], warehouse, conf, master, trace=trace, as_json=as_json)

@@ -68,7 +68,7 @@ def head(
     rows: Annotated[int, typer.Option("--rows", "-n", min=0, help="How many rows.")] = 10,
     snapshot: SnapshotId = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Show them again after each commit, until interrupted.")
+        bool, typer.Option("--follow", "-f", help="Redraw them after each commit, until interrupted.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -107,7 +107,7 @@ def changes(
         int | None, typer.Option(min=0, help="Up to this snapshot.", show_default="the latest")
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with every commit, until interrupted.")
+        bool, typer.Option("--follow", "-f", help="Continue with every commit, until interrupted.")
     ] = False,
     limit: Annotated[
         int | None, typer.Option("--limit", "-n", min=1, help="Stop after so many rows.")
@@ -191,7 +191,7 @@ def files(
 
 @app.command(rich_help_panel=MAINTAIN)
 def compact(name: Name, warehouse: Warehouse = HERE, as_json: Json = False) -> None:
-    """Merge each bucket to one sorted run; readers and writers go on meanwhile."""
+    """Merge each bucket into one sorted run; readers and writers continue meanwhile."""
     with errors_printed(as_json=as_json) as output:
         table = table_of(warehouse, name)
         before = table.snapshot().info
@@ -214,7 +214,7 @@ def publish_log(
     accept_gap: Annotated[
         bool,
         typer.Option(
-            "--accept-gap", help="Go on behind commits that expired unsent; readers of the log stop there."
+            "--accept-gap", help="Continue after commits that expired unsent; readers of the log stop there."
         ),
     ] = False,
     as_json: Json = False,
@@ -232,7 +232,7 @@ def expire(
     warehouse: Warehouse = HERE,
     as_json: Json = False,
 ) -> None:
-    """Give up old states of a table, and delete the files that only they need."""
+    """Expire old states of a table, and delete the files that only they need."""
     with errors_printed(as_json=as_json) as output:
         gone = table_of(warehouse, name).expire(keep=keep)
         output.rows([{"snapshots that can no longer be read": gone}])
@@ -242,7 +242,7 @@ def expire(
 def clean(
     name: Name,
     older_than_hours: Annotated[
-        float, typer.Option(min=0.0, help="Spare younger files: longer than the longest write takes.")
+        float, typer.Option(min=0.0, help="Keep younger files; must be longer than the longest write.")
     ] = 24.0,
     warehouse: Warehouse = HERE,
     as_json: Json = False,
@@ -258,7 +258,7 @@ def check(
     name: Name,
     warehouse: Warehouse = HERE,
     deep: Annotated[
-        bool, typer.Option("--deep", help="Read the data files too, not only what is said of them.")
+        bool, typer.Option("--deep", help="Read the data files too, not only the metadata.")
     ] = False,
     as_json: Json = False,
 ) -> None:
