@@ -436,8 +436,10 @@ def net(changes: pa.Table, key: Sequence[str]) -> pa.Table:
     comes = signs(changes.column(ROW_KIND_COLUMN)) > 0
     firsts, lasts = order.firsts, order.lasts
     goes_first = ~comes[firsts]
-    left = np.union1d(firsts[goes_first], lasts[comes[lasts] | ~goes_first])
-    return changes if len(left) == changes.num_rows else gather(changes, left)
+    is_left = np.zeros(changes.num_rows, np.bool_)
+    is_left[firsts[goes_first]] = True
+    is_left[lasts[comes[lasts] | ~goes_first]] = True
+    return gather(changes, np.flatnonzero(is_left))
 
 
 _CHUNK_ROWS: Final = 65_536
