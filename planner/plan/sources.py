@@ -181,9 +181,14 @@ class KafkaTopic:
         """The topic read without a normalizer, as UPSERT, or with one, as ALL."""
         return replace(self, mode=mode, options={**self.options, "changelog": mode.value})
 
-    def read_as_net(self) -> KafkaTopic:
-        """The topic of changes with no more of a key than what its changes in a micro-batch leave."""
-        return replace(self, mode=Mode.CDC_NET, options={**self.options, "scan.net-changes": "true"})
+    def read_as_net(self, *, needs_before: bool) -> KafkaTopic:
+        """The topic of changes with no more of a key than what its changes in a micro-batch leave.
+
+        Updates may lack their row before if that is not needed.
+        """
+        before = {} if needs_before else {"scan.needs-before": "false"}
+        own = {"scan.net-changes": "true", **before}
+        return replace(self, mode=Mode.CDC_NET, options={**self.options, **own})
 
     def without_updates_before(self) -> KafkaTopic:
         """The topic without the `-U` of each update that keeps its key."""

@@ -340,7 +340,7 @@ def take_net_changes(node: Plan, settings: Settings) -> Plan | None:
     of the log the last one decides. What is left is the same for sound changes.
 
     Projections and filters may lie between, but no filter on metadata of records, which those left out have
-    of their own.
+    of their own. If filters are on the key alone, an update needs no row before.
     """
     match leaf := chain_of(node).leaf:
         case Changelog(origin=KafkaTopic(mode=Mode.CDC) as topic):
@@ -348,7 +348,8 @@ def take_net_changes(node: Plan, settings: Settings) -> Plan | None:
                 return None
             if _sink_is_keyed_alike(node, topic, settings.sink_key) or _filters_on_metadata(node, topic):
                 return None
-            net = replace(leaf, origin=topic.read_as_net(), ref=None)
+            needs_before = _filters_are_on_the_key(node, topic) is not None
+            net = replace(leaf, origin=topic.read_as_net(needs_before=needs_before), ref=None)
             return transform_up(node, lambda below: net if below is leaf else below)
         case _:
             return None

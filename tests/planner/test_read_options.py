@@ -275,7 +275,7 @@ TOPIC: Mapping[str, Mapping[str, str]] = {
 DECLARED = {
     *("topic", "topic-pattern", "value.format", "key.format", "key.fields-prefix", "value.fields-include"),
     *("fields.verify-integrity", "key.fields", "mirror.path", "mirror.not-given", "state.version"),
-    *("scan.versions", "scan.net-changes", "scan.updates-before"),
+    *("scan.versions", "scan.net-changes", "scan.needs-before", "scan.updates-before"),
 }
 """Options that say what the topic is, not how a query reads it."""
 WRITTEN = ("sink.", "topic.", "sequence.field")

@@ -36,6 +36,8 @@ class FormatContext:
     Attributes:
         fields: the columns that the format reads or writes, by the names that it sees.
         declared: those that messages hold, where only some of them are read; else None.
+        needs_before: whether an update without its row before is refused, where messages are changes; else
+            its row after is all that it gives.
         options: the values of all options of the format, by key.
         side: key or value.
         topic: the topic, None where several are read; a schema registry's subject follows from it.
@@ -48,6 +50,7 @@ class FormatContext:
     topic: str | None = None
     metadata: tuple[str, ...] = ()
     declared: pa.Schema | None = None
+    needs_before: bool = True
 
     @property
     def held(self) -> pa.Schema:

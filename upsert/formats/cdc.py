@@ -110,22 +110,30 @@ class EnvelopeReader(Protocol):
         """The envelopes of some messages."""
 
     def images(self, envelopes: Envelopes, first_kinds: Positions) -> Images:
-        """The images in the envelopes; refuses those that lack one."""
+        """The images in the envelopes; refuses those that lack one, or changes their kind."""
 
     def metadata(self, key: str, envelopes: Envelopes) -> pa.Array:
         """The values of a metadata key, one for each envelope."""
 
 
-def before_and_after(envelopes: Envelopes, first_kinds: Positions, remedy: str) -> Images:
-    """Images in ``before`` and ``after``; ``remedy`` says how a tool comes to write the one before."""
+def before_and_after(
+    envelopes: Envelopes, first_kinds: Positions, remedy: str, *, needs_before: bool
+) -> Images:
+    """Images in ``before`` and ``after``; ``remedy`` says how a tool comes to write the one before.
+
+    An update without that one is refused, or if it is not needed, is an ``UPDATE_AFTER`` in ``first_kinds``.
+    """
     before, after = envelopes.columns["before"], envelopes.columns["after"]
+    if not needs_before:
+        first_kinds[(first_kinds == UPDATE_BEFORE) & is_null(before)] = UPDATE_AFTER
     is_update = first_kinds == UPDATE_BEFORE
     envelopes.refuse(
         (is_update | (first_kinds == DELETE)) & is_null(before),
         f"field 'before' is NULL in an update or delete; {remedy}",
     )
     envelopes.refuse(
-        (is_update | (first_kinds == INSERT)) & is_null(after), "field 'after' is NULL in an insert or update"
+        np.isin(first_kinds, (INSERT, UPDATE_BEFORE, UPDATE_AFTER)) & is_null(after),
+        "field 'after' is NULL in an insert or update",
     )
 
     def columns(rows: ChangedRows) -> list[pa.Array]:

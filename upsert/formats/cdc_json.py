@@ -314,10 +314,12 @@ class _OggReader(_Reader):
 
     def __init__(self, context: FormatContext) -> None:
         image = pa.struct(list(context.fields))
+        self._needs_before = context.needs_before
         super().__init__(context, [pa.field("before", image), pa.field("after", image)])
 
     def images(self, envelopes: Envelopes, first_kinds: Positions) -> Images:
-        return cdc.before_and_after(envelopes, first_kinds, OGG_REMEDY)
+        needs_before = self._needs_before
+        return cdc.before_and_after(envelopes, first_kinds, OGG_REMEDY, needs_before=needs_before)
 
     def _times(self, values: pa.Array, name: str, envelopes: Envelopes) -> pa.Array:
         # op_ts has a space where current_ts has a T
@@ -347,7 +349,10 @@ _SOURCE: Final = {
 }
 """Metadata key -> the fields of the block ``source`` that it comes from."""
 
-DEBEZIUM_REMEDY: Final = "a table of PostgreSQL needs ALTER TABLE ... REPLICA IDENTITY FULL"
+DEBEZIUM_REMEDY: Final = (
+    "a table of PostgreSQL needs ALTER TABLE ... REPLICA IDENTITY FULL, or, for updates, its topic the "
+    "option 'cdc-events-duplicate' = 'true'"
+)
 """How Debezium comes to write the image before a change."""
 
 
@@ -404,6 +409,7 @@ class _DebeziumReader:
 
     def __init__(self, context: FormatContext) -> None:
         self._has_schema = bool(context.options.get("schema-include", False))
+        self._needs_before = context.needs_before
         fields = debezium_envelope(context)
         if self._has_schema:
             fields = [pa.field("payload", pa.struct(fields))]
@@ -425,7 +431,8 @@ class _DebeziumReader:
         return envelopes
 
     def images(self, envelopes: Envelopes, first_kinds: Positions) -> Images:
-        return cdc.before_and_after(envelopes, first_kinds, DEBEZIUM_REMEDY)
+        needs_before = self._needs_before
+        return cdc.before_and_after(envelopes, first_kinds, DEBEZIUM_REMEDY, needs_before=needs_before)
 
     def metadata(self, key: str, envelopes: Envelopes) -> pa.Array:
         return envelopes.columns[key] if key == "schema" else debezium_metadata(key, envelopes)

@@ -24,6 +24,7 @@ NAME: Final = "debezium-avro-confluent"
 class _DebeziumAvroReader:
     def __init__(self, context: FormatContext) -> None:
         of_schema = tuple(key for key in context.metadata if key in avro_confluent.METADATA)
+        self._needs_before = context.needs_before
         fields = pa.schema(cdc_json.debezium_envelope(context))
         self._messages = avro_confluent.AvroConfluentDecoder(
             replace(context, fields=fields, metadata=of_schema)
@@ -41,7 +42,8 @@ class _DebeziumAvroReader:
         return envelopes
 
     def images(self, envelopes: cdc.Envelopes, first_kinds: Positions) -> cdc.Images:
-        return cdc.before_and_after(envelopes, first_kinds, cdc_json.DEBEZIUM_REMEDY)
+        remedy, needs_before = cdc_json.DEBEZIUM_REMEDY, self._needs_before
+        return cdc.before_and_after(envelopes, first_kinds, remedy, needs_before=needs_before)
 
     def metadata(self, key: str, envelopes: cdc.Envelopes) -> pa.Array:
         if key in avro_confluent.METADATA:

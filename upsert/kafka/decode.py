@@ -126,8 +126,9 @@ class RecordDecoder:
         self._metadata = found | {column.column.name: column for column in hidden}
         own = (column for column in table.schema.columns if column.name in wanted)
         self._columns = (*own, *(column.column for column in hidden))
-        self._key = None if table.key is None else _Side(table.key, topic, self._metadata)
-        self._value = _Side(table.value.reading(wanted), topic, self._metadata)
+        before = table.needs_before
+        self._key = None if table.key is None else _Side(table.key, topic, self._metadata, before)
+        self._value = _Side(table.value.reading(wanted), topic, self._metadata, before)
 
     @property
     def wanted(self) -> frozenset[str]:
@@ -240,13 +241,16 @@ class RecordDecoder:
 class _Side:
     """The decoder of a key or a value, and where it puts columns and metadata."""
 
-    def __init__(self, part: RecordPart, topic: str, metadata: dict[str, MetadataColumn]) -> None:
+    def __init__(
+        self, part: RecordPart, topic: str, metadata: dict[str, MetadataColumn], needs_before: bool
+    ) -> None:
         prefix = f"{part.side}."
         offered = {key.key for key in part.format.metadata}
         asked = {column.key.key for column in metadata.values()}
         self.metadata = {prefix + key for key in sorted(offered) if prefix + key in asked}
         ordered = tuple(sorted(key.removeprefix(prefix) for key in self.metadata))
-        self.decode: Callable[[pa.Array], Decoded] = part.format.decoder(part.context(topic, ordered)).decode
+        context = part.context(topic, ordered, needs_before=needs_before)
+        self.decode: Callable[[pa.Array], Decoded] = part.format.decoder(context).decode
         self._indexes = {name: index for index, name in enumerate(part.columns)}
         self._metadata_indexes = {
             prefix + key: len(part.columns) + index for index, key in enumerate(ordered)

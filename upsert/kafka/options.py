@@ -328,6 +328,13 @@ _PLAIN_ONLY: Final = (
         False,
         set_by="writes into tables with the primary key of the topic",
     ),
+    Option(
+        "scan.needs-before",
+        options.boolean,
+        "whether an update must have its row before",
+        True,
+        set_by="writes into tables with the primary key of the topic",
+    ),
 )
 
 OPTIONS: Final[Mapping[str, tuple[Option, ...]]] = {

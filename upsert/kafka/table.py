@@ -49,9 +49,13 @@ class RecordPart:
         """The format itself."""
         return format_named(self.format_name, f"{self.side}.format")
 
-    def context(self, topic: str | None, metadata: tuple[str, ...] = ()) -> FormatContext:
+    def context(
+        self, topic: str | None, metadata: tuple[str, ...] = (), *, needs_before: bool = True
+    ) -> FormatContext:
         """What a decoder or encoder of this part is made from."""
-        return FormatContext(self.fields, self.options, self.side, topic, metadata, self.held)
+        return FormatContext(
+            self.fields, self.options, self.side, topic, metadata, self.held, needs_before=needs_before
+        )
 
     def reading(self, wanted: Collection[str]) -> RecordPart:
         """The part with only these columns read, at least one; itself where its format reads all."""
@@ -203,6 +207,12 @@ class KafkaTable:
     def is_changelog(self) -> bool:
         """Whether the table is read as changes, with ``_row_kind``: not where records are only appended."""
         return self.is_upsert or not self.value.format.is_insert_only
+
+    @property
+    def needs_before(self) -> bool:
+        """Whether an update must have its row before; not where its key says which row it replaces."""
+        is_normalized = bool(self.values.get("cdc-events-duplicate"))
+        return bool(self.values.get("scan.needs-before", True)) and not is_normalized
 
     @cached_property
     def offered_metadata(self) -> Mapping[str, MetadataKey]:

@@ -11,7 +11,9 @@ from pyspark.sql import DataFrame, SparkSession
 import planner
 import upsert
 from planner import PlanError
-from planner.plan.trees import tree
+from planner.plan.nodes import Changelog
+from planner.plan.sources import KafkaTopic
+from planner.plan.trees import chain_of, tree
 from upsert import Catalog
 from upsert.changelog.operator import normalize
 from upsert.errors import ConfigurationError
@@ -103,6 +105,17 @@ def test_explain_tells_why_the_normalizer_went_or_stayed(words: Reader) -> None:
     assert (kept.normalizer, kept.reason) == ("kept", "filter on n")
     (unknown,) = planner.explain(df).topics
     assert unknown.reason == "the key of the sink is not known; give it as sink_key"
+
+
+def test_an_update_needs_no_row_before_into_a_table_with_its_key(clicks: Reader) -> None:
+    """But with a filter on another column: a row that leaves it must go."""
+    df = clicks(format="debezium-json", **{"primary-key": "user"})
+    for filtered, needed in ((df.filter("user > 3"), False), (df.filter("url > 'a'"), True)):
+        leaf = chain_of(planner.explain(filtered, sink_key=["user"]).after).leaf
+        assert isinstance(leaf, Changelog)
+        assert isinstance(leaf.origin, KafkaTopic)
+        assert leaf.origin.mode == "cdc-net"
+        assert leaf.origin.options.get("scan.needs-before") == (None if needed else "false")
 
 
 def test_no_option_is_in_what_explain_prints(words: Reader, clicks: Reader) -> None:

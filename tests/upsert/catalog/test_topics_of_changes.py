@@ -22,12 +22,14 @@ Row = dict[str, Any]
 
 
 class Connector:
-    """Writes what Debezium writes about a table of PostgreSQL, whose deletions have nothing but the key.
+    """Writes what Debezium writes about a table of PostgreSQL: deletions have nothing but the key.
 
+    By default PostgreSQL does not tell the row before an update either.
     It repeats its last changes when it starts again, and rows that it has written when a snapshot reads them.
     """
 
-    def __init__(self, kafka: LocalKafka, draw: random.Random) -> None:
+    def __init__(self, kafka: LocalKafka, draw: random.Random, *, has_before: bool) -> None:
+        self._has_before = has_before
         self.topic = f"changes-{uuid.uuid4().hex[:8]}"
         kafka.create_topic(self.topic, partitions=2)
         self.rows: dict[int, Row] = {}
@@ -51,7 +53,8 @@ class Connector:
             yield id, record({"id": id, "n": None, "name": None}, None, "d")
             return
         self.rows[id] = {"id": id, "n": self._draw.randrange(3), "name": self._draw.choice(["ä", '{"a": 1}'])}
-        yield id, record(old, self.rows[id], "c" if old is None else "u")
+        before = old if self._has_before else None
+        yield id, record(before, self.rows[id], "c" if old is None else "u")
         if self._draw.random() < 0.2:
             yield id, record(None, self.rows[id], "r")
 
@@ -68,19 +71,21 @@ def record(before: Row | None, after: Row | None, op: str) -> str:
     return json.dumps({"before": before, "after": after, "op": op, "ts_ms": 1, "transaction": None})
 
 
-@pytest.mark.parametrize("buckets", [1, 16])
+@pytest.mark.parametrize(
+    ("buckets", "has_before", "normalized"), [(1, True, False), (16, False, False), (1, False, True)]
+)
 def test_a_table_follows_a_log_that_repeats_itself(
-    spark: SparkSession, kafka: LocalKafka, tmp_path: Path, buckets: int
+    spark: SparkSession, kafka: LocalKafka, tmp_path: Path, buckets: int, has_before: bool, normalized: bool
 ) -> None:
     """Whatever comes twice, and whichever changes one micro-batch has, the last change of each key holds."""
     seed = random.randrange(1 << 32)
     print("seed", seed)
-    source = Connector(kafka, random.Random(seed))
+    source = Connector(kafka, random.Random(seed), has_before=has_before)
     catalog = Catalog(tmp_path / "warehouse", optimize=planner.optimize)
     catalog.sql(
         f"CREATE TABLE changes ({COLUMNS}) WITH ('connector' = 'kafka', 'topic' = '{source.topic}', "
         f"'properties.bootstrap.servers' = '{kafka.bootstrap_servers}', 'format' = 'debezium-json', "
-        "'max-rows-per-trigger' = '60')"
+        f"'max-rows-per-trigger' = '60', 'cdc-events-duplicate' = '{normalized}')"
     )
     catalog.sql(f"CREATE TABLE copy ({COLUMNS}) WITH ('bucket' = '{buckets}')")
     for _ in range(3):

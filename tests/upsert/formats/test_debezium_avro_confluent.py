@@ -151,7 +151,10 @@ def test_bad_messages_name_what_is_wrong_in_their_order(double: Double) -> None:
         ],
     )
     assert changes(found) == [["+I", 1, "ann"]]
-    remedy = "a table of PostgreSQL needs ALTER TABLE ... REPLICA IDENTITY FULL"
+    remedy = (
+        "a table of PostgreSQL needs ALTER TABLE ... REPLICA IDENTITY FULL, or, for updates, its topic the "
+        "option 'cdc-events-duplicate' = 'true'"
+    )
     before = f"field 'before' is NULL in an update or delete; {remedy}"
     assert [(bad.position, bad.reason) for bad in found.bad] == [
         (0, before),

@@ -70,6 +70,20 @@ def test_update_or_delete_without_image_before_names_the_remedy(op: str) -> None
     assert "REPLICA IDENTITY FULL" in why
 
 
+def test_update_without_image_before_is_its_new_row_where_no_other_is_needed() -> None:
+    """A deletion must have one, for its key at least."""
+    records = [
+        {"before": None, "after": {"n": 1}, "op": "u"},
+        {"before": {"n": 1}, "after": {"n": 2}, "op": "u"},
+        {"before": None, "after": None, "op": "u"},
+        {"before": None, "after": None, "op": "d"},
+    ]
+    messages = pa.array([json.dumps(one).encode() for one in records], pa.binary())
+    found = FORMAT.decoder(FormatContext(N, needs_before=False)).decode(messages)
+    assert changes(found) == [["+U", 1], ["-U", 1], ["+U", 2]]
+    assert [message.position for message in found.bad] == [2, 3]
+
+
 @pytest.mark.parametrize(
     ("message", "expected"),
     [

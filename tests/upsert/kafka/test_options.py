@@ -104,6 +104,7 @@ TRIES: dict[str, Try] = {
     "scan.filter.offset-until": Try("5", 5, *NUMBER),
     "scan.filter.timestamp-from": Try("5", 5, *NUMBER),
     "cdc-events-duplicate": Try("true", True, *BOOLEAN, {"value.format": "debezium-json"}),
+    "scan.needs-before": Try("false", False, *BOOLEAN, {"value.format": "debezium-json"}),
     "scan.net-changes": Try("true", True, *BOOLEAN, {"value.format": "debezium-json"}),
 }
 CASES = [(connector, option.key) for connector, declared in OPTIONS.items() for option in declared]
