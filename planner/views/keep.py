@@ -219,12 +219,13 @@ def kept(df: DataFrame, view: ViewShape, settings: Settings) -> KeptView | DeepV
     """
     catalyst = Catalyst(df)
     joined = unnested(catalyst, catalyst.analyzed(df))
-    plan = read_plan(catalyst, catalyst.dataframe(joined))
+    whole = catalyst.dataframe(joined)
+    plan = read_plan(catalyst, whole)
     leaves = (leaf.rows for leaf in walk(plan) if isinstance(leaf, Relation))
     uuids = {rows.table.path: Table.open(rows.table.path).uuid for rows in leaves if rows is not None}
     settings = replace(settings, small=frozenset(path for path in uuids if uuids[path] in view.small))
     planning = Planning(catalyst, OneTask(small_session(df.sparkSession)), settings, view)
-    found = _kept(planning, catalyst.dataframe(joined), not catalyst.has_subqueries(joined))
+    found = _kept(planning, whole, plan, not catalyst.has_subqueries(joined))
     found.small = frozenset(uuids[path] for path in small_sides(plan, settings))
     if view.must_be_incremental and not found.is_incremental:
         raise ConfigurationError(
@@ -235,9 +236,10 @@ def kept(df: DataFrame, view: ViewShape, settings: Settings) -> KeptView | DeepV
 
 
 def _kept(
-    planning: Planning, whole: DataFrame, is_lasting: bool, *, is_over_hidden: bool = False
+    planning: Planning, whole: DataFrame, plan: Plan, is_lasting: bool, *, is_over_hidden: bool = False
 ) -> KeptView | DeepView:
-    plan = planning.with_guesses(read_plan(planning.catalyst, whole))
+    """A query, as a DataFrame and as a plan."""
+    plan = planning.with_guesses(plan)
     if (changes := changes_of(plan, planning.settings)) is not None:
         template, rows = (planning.template(one) for one in (planning.built(changes.plan), whole))
         note = f"by changes: those of its rows follow from {step_in_words(changes.tables, changes.still)}"
@@ -489,13 +491,15 @@ def _over(
     nodes = {number: one.node(versions) for number, one in found.items()}
     over, catalyst = planning.built(_with(plan, nodes)), planning.catalyst
     is_lasting = not catalyst.has_subqueries(catalyst.analyzed(over))
-    return DeepView(tuple(found.values()), _kept(planning, over, is_lasting, is_over_hidden=True))
+    rest = _kept(planning, over, read_plan(catalyst, over), is_lasting, is_over_hidden=True)
+    return DeepView(tuple(found.values()), rest)
 
 
 def _kept_rows(planning: Planning, rows: DataFrame) -> KeptView | DeepView:
     """How the rows of a part of a query are kept; they have no key."""
     settings = replace(planning.settings, sink_key=None)
-    return _kept(replace(planning, settings=settings), rows, is_lasting=True)
+    plan = read_plan(planning.catalyst, rows)
+    return _kept(replace(planning, settings=settings), rows, plan, is_lasting=True)
 
 
 def _rows_beside(plan: Plan, stages: Collection[int]) -> int:

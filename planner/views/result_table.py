@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
@@ -18,8 +19,9 @@ from pyspark.sql.types import StructField, StructType
 
 from planner.plan.nodes import Plan, Project, Relation
 from planner.plan.sources import ManagedTable
+from planner.spark.template import Template
 from planner.views.drawing import Part, keys_of
-from planner.views.inputs import Planning
+from planner.views.inputs import Input, Planning
 from planner.views.kept_table import brought, read_of, snapshot_of
 from planner.views.moves import Versions
 from planner.views.stage_table import IS_NULL, StageTable, key_of
@@ -45,15 +47,24 @@ class ResultTable:
         self._planning = planning
         self._stage = stage
         self._groups = stage.group_outputs
-        session, sums = planning.catalyst.session, stage.opened()
-        changed = frames.read_changes(session, sums.path, scan_source="files")
-        self._changes = planning.template(self._made(stage.changed_results(changed)))
-        all_rows = self._made(stage.results(frames.read(session, sums.path, 0)))
-        self._rows = planning.template(all_rows.where(F.col(ROW_KIND_COLUMN) != RowKind.DELETE.value))
+        sums = stage.opened()
+        self._all_rows = self._made(stage.results(frames.read(planning.catalyst.session, sums.path, 0)))
         self._outputs = stage.stage.columns
-        self._schema = self._schema_of(all_rows, looked_up(plan, self._outputs))
+        self._schema = self._schema_of(self._all_rows, looked_up(plan, self._outputs))
         self._path = planning.folder_of(f"{stage.name}-rows-{_short(self._schema)}", stage.row_count)
         self._buckets = sums.options.bucket
+
+    @cached_property
+    def _rows(self) -> Template[Input]:
+        """All rows of the table; made, as the changes are, when it is wanted: one of them often is not."""
+        return self._planning.template(self._all_rows.where(F.col(ROW_KIND_COLUMN) != RowKind.DELETE.value))
+
+    @cached_property
+    def _changes(self) -> Template[Input]:
+        """The changes of the table, made of those of the stage."""
+        session, sums = self._planning.catalyst.session, self._stage.opened()
+        changed = frames.read_changes(session, sums.path, scan_source="files")
+        return self._planning.template(self._made(self._stage.changed_results(changed)))
 
     @property
     def planned(self) -> Project:
