@@ -164,6 +164,7 @@ class KafkaTopic:
         apart: the options of the query that its mirror, if it has one, was not given.
         table: the catalog's table that declares it, if it may have a mirror.
         mirror: the managed table that mirrors it, with the changes that the query reads.
+        splits_key_changes: whether a change of a row's key is a deletion and an insert in its records.
     """
 
     name: str
@@ -176,6 +177,7 @@ class KafkaTopic:
     table: str | None = field(default=None, compare=False)
     mirror: ManagedTable | None = field(default=None, compare=False)
     apart: str | None = field(default=None, compare=False)
+    splits_key_changes: bool = field(default=True, compare=False)
 
     def read_as(self, mode: Mode) -> KafkaTopic:
         """The topic read without a normalizer, as UPSERT, or with one, as ALL."""

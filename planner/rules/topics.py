@@ -341,9 +341,12 @@ def take_net_changes(node: Plan, settings: Settings) -> Plan | None:
 
     Projections and filters may lie between, but no filter on metadata of records, which those left out have
     of their own. If filters are on the key alone, an update needs no row before.
+
+    Each partition must have all changes of its keys. Where one record changes the key of a row, the row goes
+    in another partition than it came in, and only all of the changes say which rows are left.
     """
     match leaf := chain_of(node).leaf:
-        case Changelog(origin=KafkaTopic(mode=Mode.CDC) as topic):
+        case Changelog(origin=KafkaTopic(mode=Mode.CDC, splits_key_changes=True) as topic):
             if not topic.schema.primary_key or settings.sink_rule is not None or is_observed(node):
                 return None
             if _sink_is_keyed_alike(node, topic, settings.sink_key) or _filters_on_metadata(node, topic):

@@ -301,6 +301,7 @@ class _Reader:
             # who reads some of the columns must still say which there are
             options=columns_option(known) | options,
             apart=options.get(_APART),
+            splits_key_changes=known.value.format.splits_key_changes,
         )
         if topic.mode is Mode.ROWS:
             return Relation(name, columns, is_streaming=True, topic=topic, ref=ref)

@@ -98,6 +98,7 @@ TOPICS = {
     "words": _topic(["word"], Declared("word", _TEXT), Declared("n", _LONG), Declared("d", _TEXT)),
     "stateless": _topic(["word"], Declared("word", _TEXT), Declared("n", _LONG)),
     "strict": _topic(["word"], Declared("word", _TEXT), Declared("n", _LONG, nullable=False)),
+    "renames": _topic(["word"], Declared("word", _TEXT), Declared("n", _LONG)),
     "seats": _topic(["row", "seat"], *(Declared(name, _LONG) for name in ("row", "seat", "guest"))),
     "members": _topic(["id"], Declared("id", _LONG), Declared("region", _TEXT)),
     "clicks": _topic([], Declared("user", _LONG), Declared("url", _TEXT)),
@@ -296,7 +297,8 @@ def _topic_read(rest: str) -> KafkaTopic:
     options = {} if name == "stateless" else {"state.path": "/state"}
     if " without -U" in rest:
         options["scan.updates-before"] = "false"
-    return KafkaTopic(name, TOPICS[name], Mode(mode), range_, mirror=TABLES.get(name), options=options)
+    topic = KafkaTopic(name, TOPICS[name], Mode(mode), range_, mirror=TABLES.get(name), options=options)
+    return replace(topic, splits_key_changes=name != "renames")
 
 
 def _delta_join(line: str, rest: Sequence[str], types: dict[int, str]) -> tuple[Plan, Sequence[str]]:

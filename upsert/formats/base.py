@@ -128,6 +128,8 @@ class Format:
         metadata: the metadata that messages carry, by keys without a prefix.
         is_insert_only: whether a message is a row, as opposed to a change of a row.
         reads_some: whether a decoder may be asked for some of the columns that messages hold.
+        splits_key_changes: whether a change of a row's key comes as a deletion and an insert, each with the
+            message key of its row; else one message has both, in the partition of the new key.
     """
 
     name: str
@@ -138,6 +140,7 @@ class Format:
     metadata: tuple[MetadataKey, ...] = ()
     is_insert_only: bool = True
     reads_some: bool = False
+    splits_key_changes: bool = False
 
 
 OF_ROWS: Final[Mapping[str, str]] = {

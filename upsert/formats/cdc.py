@@ -153,6 +153,7 @@ class CdcTool:
         operation: the member of an envelope that names the kind of change.
         first_kinds: for each of its texts the kind of the first row.
         check: refuses fields and options, as that of a `Format` does.
+        splits_key_changes: as of a `Format`.
     """
 
     name: str
@@ -163,6 +164,7 @@ class CdcTool:
     check: Callable[[FormatContext], None]
     reader: Callable[[FormatContext], EnvelopeReader]
     encoder: Callable[[FormatContext], Encoder]
+    splits_key_changes: bool = False
 
 
 def cdc_format(tool: CdcTool) -> Format:
@@ -175,6 +177,7 @@ def cdc_format(tool: CdcTool) -> Format:
         encoder=tool.encoder,
         metadata=tool.metadata,
         is_insert_only=False,
+        splits_key_changes=tool.splits_key_changes,
     )
 
 

@@ -465,6 +465,7 @@ DEBEZIUM: Final = cdc.cdc_format(
         check=_check,
         reader=_DebeziumReader,
         encoder=_debezium_encoder,
+        splits_key_changes=True,
     )
 )
 

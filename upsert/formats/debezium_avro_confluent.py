@@ -103,6 +103,7 @@ TOOL: Final = cdc.CdcTool(
     check=_check,
     reader=_DebeziumAvroReader,
     encoder=_DebeziumAvroEncoder,
+    splits_key_changes=True,
 )
 
 FORMAT: Final = cdc.cdc_format(TOOL)

@@ -211,6 +211,8 @@ class KafkaTable:
     @property
     def needs_before(self) -> bool:
         """Whether an update must have its row before; not where its key says which row it replaces."""
+        if not self.value.format.splits_key_changes:
+            return True  # the row before may have another key
         is_normalized = bool(self.values.get("cdc-events-duplicate"))
         return bool(self.values.get("scan.needs-before", True)) and not is_normalized
 

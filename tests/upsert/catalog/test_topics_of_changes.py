@@ -3,7 +3,7 @@
 import json
 import random
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +95,76 @@ def test_a_table_follows_a_log_that_repeats_itself(
         query.start().awaitTermination()
         found = {row["id"]: row.asDict() for row in catalog.read(spark, "copy").collect()}
         assert found == source.rows
+
+
+Change = tuple[Row | None, Row | None]
+
+
+def renames(draw: random.Random) -> tuple[list[Change], dict[int, Row]]:
+    """Rows before and after changes that also change keys, there and back, and the rows at their end."""
+    rows: dict[int, Row] = {}
+    changes: list[Change] = []
+    for _ in range(200):
+        before = rows.pop(draw.randrange(5), None)
+        id, n = draw.randrange(5), draw.randrange(2)
+        is_deleted = id in rows or (before is not None and draw.random() < 0.2)
+        after = None if is_deleted else {"id": id, "n": n, "name": "ä"}
+        if before is not None or after is not None:
+            changes.append((before, after))
+        rows |= {} if after is None else {id: after}
+    return changes, rows
+
+
+def of_maxwell(before: Row | None, after: Row | None) -> str:
+    if before is None or after is None:
+        return json.dumps({"type": "delete" if after is None else "insert", "data": after or before})
+    old = {name: value for name, value in before.items() if after[name] != value}
+    return json.dumps({"type": "update", "data": after, "old": old})
+
+
+def of_canal(before: Row | None, after: Row | None) -> str:
+    kind = "INSERT" if before is None else "DELETE" if after is None else "UPDATE"
+    old = [before] if kind == "UPDATE" else None
+    return json.dumps({"type": kind, "data": [after or before], "old": old})
+
+
+def of_golden_gate(before: Row | None, after: Row | None) -> str:
+    kind = "I" if before is None else "D" if after is None else "U"
+    return json.dumps({"op_type": kind, "before": before, "after": after})
+
+
+@pytest.mark.parametrize(
+    ("format_", "record_of"),
+    [("maxwell-json", of_maxwell), ("canal-json", of_canal), ("ogg-json", of_golden_gate)],
+)
+def test_a_table_follows_records_that_change_keys(
+    spark: SparkSession,
+    kafka: LocalKafka,
+    tmp_path: Path,
+    format_: str,
+    record_of: Callable[[Row | None, Row | None], str],
+) -> None:
+    """The row of the old key goes in the partition of the new one, in no order with what the old one has."""
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    changes, rows = renames(random.Random(seed))
+    topic = f"renames-{uuid.uuid4().hex[:8]}"
+    kafka.create_topic(topic, partitions=2)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for before, after in changes:
+        id = (after or before or {})["id"]
+        producer.produce(topic, record_of(before, after), key=str(id), partition=id % 2)
+    producer.flush()
+    catalog = Catalog(tmp_path / "warehouse", optimize=planner.optimize)
+    catalog.sql(
+        f"CREATE TABLE changes ({COLUMNS}) WITH ('connector' = 'kafka', 'topic' = '{topic}', "
+        f"'properties.bootstrap.servers' = '{kafka.bootstrap_servers}', 'format' = '{format_}')"
+    )
+    catalog.sql(f"CREATE TABLE copy ({COLUMNS})")
+    writer = catalog.write_changes(catalog.read_changes(spark, "changes"), "copy")
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+    query.start().awaitTermination()
+    assert {row["id"]: row.asDict() for row in catalog.read(spark, "copy").collect()} == rows
 
 
 SEEN = "id INT PRIMARY KEY NOT ENFORCED, seen INT"

@@ -203,3 +203,17 @@ def test_partition_is_writable_only_where_keys_need_not_stay_together() -> None:
 def test_repeated_changes_need_a_format_of_changes() -> None:
     options = {**BROKERS, "topic": "t", "format": "json", "cdc-events-duplicate": "true"}
     assert "is for formats of changes, got 'json'" in refusal(PLAIN, options)
+
+
+def test_an_update_needs_no_row_before_where_its_key_says_which_row_it_replaces() -> None:
+    """Debezium's alone: of GoldenGate only that row says which key the row had."""
+    schema = TableSchema.of({"k": pa.string(), "n": pa.int64()}, primary_key=["k"])
+
+    def needs_before(format_: str, **options: str) -> bool:
+        given = {"properties.bootstrap.servers": "h:1", "topic": "t", "format": format_} | options
+        return KafkaTable.of(PLAIN, schema, given).needs_before
+
+    assert needs_before("debezium-json")
+    assert not needs_before("debezium-json", **{"cdc-events-duplicate": "true"})
+    assert not needs_before("debezium-json", **{"scan.needs-before": "false"})
+    assert needs_before("ogg-json", **{"cdc-events-duplicate": "true"})
