@@ -25,7 +25,7 @@ import planner
 import upsert
 from deltajoin import DeltaJoinSpec, Side
 from tests.deltajoin.lookup.batch_endpoint import BatchEndpoint
-from tests.helpers import REPOSITORY, SESSION_OPTIONS
+from tests.helpers import REPOSITORY, SESSION_OPTIONS, wait_until
 from tests.local_postgres import LocalPostgres
 from upsert.materializer.choice import UnprovenKeyWarning
 
@@ -156,6 +156,32 @@ def second_stream() -> Any:
     finally:
         catalog.options["execution.runtime-mode"] = "batch"
         catalog.options["execution.trigger"] = "available-now"
+
+
+@step
+def recorded() -> Any:
+    """What SHOW JOBS says of a query, once it is told of its end.
+
+    When the listener comes, the server has counts of tasks in Python that no other call has taken: rows are
+    looked for in files.
+    """
+    sql("CREATE TABLE followed (id BIGINT, PRIMARY KEY (id) NOT ENFORCED)")
+    changes = catalog.read_changes(spark, "orders")
+    location = os.path.join(FOLDER, "to-followed")
+    writer = catalog.write_changes(changes.select("id", "_row_kind"), "followed")
+    running = writer.option("checkpointLocation", location).start()
+    wait_until(lambda: rows("followed"))
+    catalog.record_queries(spark)
+    query = changes.writeStream.format("noop").queryName("recorded").trigger(availableNow=True).start()
+    assert query.awaitTermination(120)
+    running.stop()
+
+    def states() -> list[str]:
+        return [row["status"] for row in sql("SHOW JOBS").rows.to_pylist() if row["job_id"] == query.id]
+
+    with contextlib.suppress(AssertionError):
+        wait_until(lambda: states() == ["ended"], 60)
+    return states()
 
 
 @step

@@ -98,6 +98,11 @@ def test_a_second_stream_into_a_table_does_not_end_the_first(found: dict[str, An
     assert is_running
 
 
+def test_the_end_of_a_query_is_recorded(found: dict[str, Any]) -> None:
+    """Its listener stays, also after answers of the server with what was counted in Python."""
+    assert found["recorded"] == ["ended"]
+
+
 def test_a_warning_of_a_key_names_what_finds_out_there(found: dict[str, Any]) -> None:
     """Not the planner, which the catalog has."""
     (told,) = found["unproven_key"]

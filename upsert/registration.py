@@ -7,7 +7,7 @@ from weakref import WeakSet
 
 from pyspark.sql import SparkSession
 
-from upsert.spark.connect import end_runs_of_pipelines, is_connect
+from upsert.spark.connect import is_connect, leave_out_counts
 from upsert.spark.formats import FORMAT, knows, make_known, was_sent
 from upsert.spark.java import java_of
 from upsert.spark.version import version_of
@@ -49,7 +49,7 @@ def register(spark: SparkSession) -> None:
         if not was_sent(spark, FORMAT):
             version_of(spark)
             _register(spark)
-            end_runs_of_pipelines(spark)
+            leave_out_counts(spark)
         return
     version_of(spark)
     # Spark looks for the Python format of a stream in the session that is active in the thread, whichever

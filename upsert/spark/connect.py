@@ -7,14 +7,16 @@ plan, no copy of the session, no thread of a query that calls Python here.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
-
-from pyspark.errors import PySparkValueError
+from typing import TYPE_CHECKING, Any, Final
 
 from upsert.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+_COUNTS: Final = "__python_accumulator__"
+"""Under this name an answer of the server has what was counted in Python."""
 
 
 def is_connect(of: SparkSession | DataFrame) -> bool:
@@ -39,24 +41,22 @@ def needs_classic(of: SparkSession | DataFrame, what: str, instead: str) -> None
         )
 
 
-def end_runs_of_pipelines(spark: SparkSession) -> None:
-    """Let ``spark-pipelines`` end well when a source in Python was read in its run.
+def leave_out_counts(spark: SparkSession) -> None:
+    """Let a client of PySpark's pass over what its server has counted in Python, when it has taken that in.
 
-    The server adds what Python's profilers have counted, nothing as a rule, to the last answer of a run, and
-    PySpark's client fails there with UNKNOWN_RESPONSE, when the run is complete. Errors of a run come before.
+    After a source or a function in Python has run, the server adds such counts, nothing as a rule, to its
+    answers. Where these come one by one, PySpark takes them for an UNKNOWN_RESPONSE: a run of
+    ``spark-pipelines`` ends so when it is complete, and listeners of queries hear no more.
     """
     client: Any = spark.client
-    given = client.execute_command_as_iterator
+    given = client._execute_and_fetch_as_iterator
 
-    def answers(*args: Any, **kwargs: Any) -> Iterator[dict[str, Any]]:
-        try:
-            yield from given(*args, **kwargs)
-        except PySparkValueError as error:
-            response = (error.getMessageParameters() or {}).get("response", "")
-            if error.getCondition() != "UNKNOWN_RESPONSE" or "__python_accumulator__" not in response:
-                raise
+    def answers(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        for answer in given(*args, **kwargs):
+            if getattr(answer, "name", None) != _COUNTS:
+                yield answer
 
-    client.execute_command_as_iterator = answers
+    client._execute_and_fetch_as_iterator = answers
 
 
 def parallelism(spark: SparkSession) -> int:
