@@ -424,7 +424,7 @@ def net(changes: pa.Table, key: Sequence[str]) -> pa.Table:
     The row that goes is the one that the first change takes away, the row that comes the one that the last
     change adds. A key that the first change adds and the last one takes away is deleted, for it may have been
     there: what is in between is not looked at, so it does not matter whether these changes agree, or come
-    twice.
+    twice. Where the row that goes is the one that comes, it only comes.
 
     >>> kinds = ["+I", "+I", "-U", "+U", "+I", "-D", "-D"]
     >>> rows = {"k": [1, 1, 1, 1, 2, 2, 3], "n": [5, 5, 5, 6, 7, None, 8], "_row_kind": kinds}
@@ -436,6 +436,10 @@ def net(changes: pa.Table, key: Sequence[str]) -> pa.Table:
     comes = signs(changes.column(ROW_KIND_COLUMN)) > 0
     firsts, lasts = order.firsts, order.lasts
     goes_first = ~comes[firsts]
+    both = np.flatnonzero(goes_first & comes[lasts])
+    data = changes.drop_columns([ROW_KIND_COLUMN])
+    # a sink would let these cancel, and keep another row that it may have
+    goes_first[both[same_rows(data, firsts[both], data, lasts[both])]] = False
     is_left = np.zeros(changes.num_rows, np.bool_)
     is_left[firsts[goes_first]] = True
     is_left[lasts[comes[lasts] | ~goes_first]] = True
