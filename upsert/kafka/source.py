@@ -197,7 +197,7 @@ def _rows_of(
         case ReadMode.NEWEST:
             return folded(_decoded(table, part, wanted=wanted), table.primary_key)
         case ReadMode.NET:
-            return folded(_decoded(table, part, wanted=wanted), table.primary_key, net)
+            return _net(table, part, wanted)
         case ReadMode.TABLE:
             return _present(folded(_decoded(table, part, wanted=wanted), table.primary_key))
         case ReadMode.CHANGES:
@@ -210,13 +210,31 @@ def _decoded(
     hidden: Sequence[MetadataColumn] = (),
     wanted: Collection[str] | None = None,
 ) -> Iterator[pa.Table]:
+    return (rows for _, rows in _decoded_records(table, part, hidden, wanted))
+
+
+def _net(table: KafkaTable, part: Range, wanted: Collection[str] | None) -> Iterator[pa.Table]:
+    """What the changes of each key leave; all of them where records have no key, and lie in any partition."""
+    chunks = _decoded_records(table, part, (), wanted)
+    for records, first in chunks:
+        changes = chain([first], (rows for _, rows in chunks))
+        if records.column("key").null_count:
+            return changes
+        return folded(changes, table.primary_key, net)
+    return iter(())
+
+
+def _decoded_records(
+    table: KafkaTable, part: Range, hidden: Sequence[MetadataColumn], wanted: Collection[str] | None
+) -> Iterator[tuple[pa.Table, pa.Table]]:
+    """The records of a range, a chunk at a time, and the rows of each."""
     connection = table.connection
     decoder = RecordDecoder(table, part.partition.topic, hidden, wanted)
     bad_records = BadRecords(table, connection, part.partition)
     for records in _records(table, connection, part, decoder.wanted | bad_records.wanted):
         decoded = decoder.decode(records)
         bad_records.handle(records, decoded)
-        yield decoded.rows
+        yield records, decoded.rows
     bad_records.report()
 
 

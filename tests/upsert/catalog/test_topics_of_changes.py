@@ -222,3 +222,32 @@ def test_a_table_with_a_sequence_keeps_the_newest_whichever_records_come_togethe
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
     query.start().awaitTermination()
     assert sorted(map(tuple, catalog.read(spark, "newest").collect())) == [(1, 5), (3, 2)]
+
+
+def test_records_without_a_key_are_all_looked_at_for_they_lie_in_any_partition(
+    spark: SparkSession, kafka: LocalKafka, tmp_path: Path
+) -> None:
+    """A row comes in one partition and goes in another one, within a micro-batch."""
+    topic = f"unkeyed-{uuid.uuid4().hex[:8]}"
+    kafka.create_topic(topic, partitions=2)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    catalog = Catalog(tmp_path / "warehouse", optimize=planner.optimize)
+    catalog.sql(
+        f"CREATE TABLE changes ({COLUMNS}) WITH ('connector' = 'kafka', 'topic' = '{topic}', "
+        f"'properties.bootstrap.servers' = '{kafka.bootstrap_servers}', 'format' = 'debezium-json')"
+    )
+    catalog.sql(f"CREATE TABLE copy ({COLUMNS})")
+    old, new = ({"id": 1, "n": n, "name": "x"} for n in (1, 2))
+
+    def write(*changes: tuple[Row | None, Row | None, int]) -> list[int]:
+        for before, after, partition in changes:
+            text = record(before, after, "d" if after is None else "c")
+            producer.produce(topic, text, partition=partition)
+        producer.flush()
+        writer = catalog.write_changes(catalog.read_changes(spark, "changes"), "copy")
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+        query.start().awaitTermination()
+        return [row["n"] for row in catalog.read(spark, "copy").collect()]
+
+    assert write((None, old, 0)) == [1]
+    assert write((old, None, 0), (None, new, 1), (new, None, 0)) == []
