@@ -8,10 +8,11 @@ PySpark asks in fifteen calls what it is: ten milliseconds.
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from py4j.java_gateway import JavaClass, JavaMember, JavaPackage
+from py4j.java_gateway import GatewayClient, JavaClass, JavaMember, JavaPackage
 from py4j.protocol import STATIC_PREFIX
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
@@ -21,8 +22,6 @@ from upsert.spark.connect import is_connect
 _names: WeakKeyDictionary[SparkContext, _Names] = WeakKeyDictionary()
 _classes: WeakKeyDictionary[SparkContext, dict[str, Any]] = WeakKeyDictionary()
 _mappers: WeakKeyDictionary[SparkContext, Any] = WeakKeyDictionary()
-_class_names: WeakKeyDictionary[Any, JavaMember] = WeakKeyDictionary()
-"""By the client of a JVM, which an object knows, as it does not know its session."""
 
 _CLASS_UTILS: Final = "org.apache.commons.lang3.ClassUtils"
 
@@ -61,12 +60,13 @@ def is_a(spark: SparkSession, thing: Any, name: str) -> bool:
 
 def class_name(thing: Any) -> str:
     """The class of an object of Java's or Scala's, without its package."""
-    client = thing._gateway_client
-    if (name_of := _class_names.get(client)) is None:
-        # a library that Spark comes with has one call for it; by the class it is two, and an object
-        name_of = JavaMember("getSimpleName", None, f"{STATIC_PREFIX}{_CLASS_UTILS}", client)
-        _class_names[client] = name_of
-    return str(name_of(thing, ""))
+    return str(_class_names(thing._gateway_client)(thing, ""))
+
+
+@lru_cache(maxsize=4)
+def _class_names(client: GatewayClient) -> JavaMember:
+    """A function of a library that Spark has: one call, where the class itself takes two, and an object."""
+    return JavaMember("getSimpleName", None, f"{STATIC_PREFIX}{_CLASS_UTILS}", client)
 
 
 def items_of(seq: Any) -> list[Any]:
