@@ -36,14 +36,11 @@ from planner.plan.trees import (
 from planner.refusals import Refused, first_refusal, operator_in_words
 from planner.rules.push_down import narrow_kafka_range
 from planner.settings import Settings
+from upsert.materializer.choice import SEQUENCE
 
 _READ_ALL: Final = (
     "read it with changelog = 'all', or make its changes whole with upsert.normalize(df, key=[…], order_by=…)"
 )
-
-
-SEQUENCE: Final = "sequence.field"
-"""The option of a sink by which it orders the rows of a key itself."""
 
 
 def topic_of(plan: Plan, mode: Mode) -> KafkaTopic | None:

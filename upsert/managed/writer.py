@@ -23,7 +23,7 @@ from upsert.blobs import by_number, gathered
 from upsert.errors import ConfigurationError
 from upsert.managed.checkpoint_mark import CheckpointMark
 from upsert.managed.options import WriteOptions
-from upsert.materializer.choice import Sink, check_raw
+from upsert.materializer.choice import SEQUENCE, Sink, check_raw
 from upsert.materializer.hidden_table import FOLDER, HiddenTable, KeptRows
 from upsert.schema import TableSchema
 from upsert.spark.batches import from_spark
@@ -51,7 +51,7 @@ def described_sink(
 ) -> Sink:
     """A table that may not be there yet as a sink; see ``sink_of``."""
     merge = options.merge
-    combined = "merge-engine" if merge.engine != DEDUPLICATE else "sequence.field" if merge.sequence else None
+    combined = "merge-engine" if merge.engine != DEDUPLICATE else SEQUENCE if merge.sequence else None
     return Sink(f"table {name!r}", schema.primary_key, materialize or options.materialize, combined)
 
 

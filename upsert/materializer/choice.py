@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from upsert import options
 from upsert.errors import ConfigurationError
@@ -30,6 +30,10 @@ def mode_of(given: Mapping[str, str], of: str) -> str | None:
     return str(options.parse(of, [SINK_MATERIALIZE], own)[SINK_MATERIALIZE.key]) if own else None
 
 
+SEQUENCE: Final = "sequence.field"
+"""The option of a table by which a column says which row of a key is the newest."""
+
+
 @dataclass(frozen=True)
 class Sink:
     """What counts of a table that changes go into; ``mode`` is its ``sink.materialize``.
@@ -48,7 +52,7 @@ class Sink:
     @property
     def rule(self) -> str | None:
         """The option by which the table decides between several rows of a key, None for none."""
-        return "sequence.field" if self.is_ordered else self.combined_by
+        return SEQUENCE if self.is_ordered else self.combined_by
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from pyspark.errors import AnalysisException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import planner
 from upsert.catalog.catalog import Catalog
@@ -26,11 +26,16 @@ def catalog(tmp_path: Path) -> Catalog:
     return Catalog(tmp_path / "warehouse", optimize=planner.optimize)
 
 
+def in_order(df: DataFrame) -> list[tuple[Any, ...]]:
+    """Its rows, which may have two columns of one name."""
+    return sorted(map(tuple, df.collect()), key=repr)
+
+
 def rows(catalog: Catalog, spark: SparkSession, query: str) -> list[tuple[Any, ...]]:
     found = catalog.sql(query, spark)
     assert isinstance(found, Frame)
     assert found.df is not None
-    return sorted(map(tuple, found.df.collect()), key=repr)
+    return in_order(found.df)
 
 
 COLUMNS = "id INT, v STRING, t STRUCT<id: INT>"
@@ -75,7 +80,7 @@ def test_a_column_with_its_database_is_the_one_that_spark_takes(
 ) -> None:
     for query in OF_TWO_DATABASES:
         with subtests.test(query):
-            wanted = sorted(map(tuple, spark.sql(query).collect()), key=repr)
+            wanted = in_order(spark.sql(query))
             assert wanted
             assert rows(two_databases, spark, query) == wanted
 
@@ -103,7 +108,7 @@ def test_a_name_with_dots_may_be_a_field_of_a_column_that_is_called_as_the_datab
             fields = "named_struct('t', named_struct('zz', 4)), named_struct('id', 7)"
             spark.sql(f"INSERT INTO {name} VALUES (1, {fields}), (2, NULL, NULL)")
             catalog.sql(f"INSERT INTO {name} VALUES (1, {fields}), (2, NULL, NULL)", spark)
-        wanted = sorted(map(tuple, spark.sql(query).collect()), key=repr)
+        wanted = in_order(spark.sql(query))
         assert wanted
         assert rows(catalog, spark, query) == wanted
     finally:
@@ -235,7 +240,7 @@ def test_names_mean_what_they_mean_to_spark(
             wanted = spark.sql(query)
             assert found.df is not None
             assert found.df.columns == wanted.columns
-            expected = sorted(map(tuple, wanted.collect()), key=repr)
+            expected = in_order(wanted)
             assert expected
             assert rows(two_tables, spark, query) == expected
 
@@ -306,4 +311,4 @@ def test_a_session_whose_names_in_backquotes_are_patterns_has_all_columns(
         assert isinstance(found, Frame)
         assert found.df is not None
         assert found.df.columns == session.sql(query).columns
-        assert rows(two_tables, session, query) == sorted(map(tuple, session.sql(query).collect()), key=repr)
+        assert rows(two_tables, session, query) == in_order(session.sql(query))
