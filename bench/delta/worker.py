@@ -12,12 +12,15 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
 WARM_UP: Final = 3
+CALLS: Final = 3
+"""So often an action is timed, after a first one that is not."""
 READS: Final = 3
 """The changes are read back so often: a first time, and then with what that has compiled and started."""
 KEYS: Final = 10_000
@@ -100,9 +103,9 @@ class Delta:
         """All rows."""
         return self.spark.read.format("delta").load(self.path)
 
-    def peers(self, folder: str) -> dict[str, Any]:  # noqa: ARG002
-        """Nothing else is measured with this Spark."""
-        return {}
+    def scans(self, folder: str) -> dict[str, Any]:  # noqa: ARG002
+        """Seconds of scans of the table."""
+        return scans(self.read)[0]
 
     def lookup(self, keys: list[int]) -> int:
         """How many rows have one of these keys."""
@@ -162,18 +165,16 @@ class Ours:
 
         return read(self.spark, self.path)
 
-    def peers(self, folder: str) -> dict[str, Any]:
-        """Scans of the same rows by the same Spark: of Parquet files, and of the table by a named filter."""
+    def scans(self, folder: str) -> dict[str, Any]:
+        """Seconds of scans of the table, also by a named filter, and of Parquet files with the same rows."""
         from upsert.managed.frames import read
 
         files = f"{folder}/parquet"
         self.read().write.parquet(files)
+        ours, parquet = scans(self.read, partial(self.spark.read.parquet, files))
         where = {"scan.where": json.dumps([["customer", "=", 77], ["id", ">", 1000]])}
-        parquet = scans(lambda: self.spark.read.parquet(files))
-        return {
-            "named_filter_scan_s": timed(lambda: read(self.spark, self.path, options=where).count()),
-            "parquet_scans": parquet,
-        }
+        [named] = timed(lambda: read(self.spark, self.path, options=where).count())
+        return {**ours, "named_filter_scan_s": named, "parquet_scans": parquet}
 
     def lookup(self, keys: list[int]) -> int:
         """How many rows have one of these keys."""
@@ -212,9 +213,8 @@ def main(name: str, folder: str, rows: int, batch: int, batches: int) -> dict[st
         **changes_read(reads),
         "bytes_written_a_byte_changed": round(written / (done * batch * CHANGED_ROW_BYTES), 1),
         "folder_mb": size_of(system.path) >> 20,
-        **scans(system.read),
-        **system.peers(folder),
-        "lookup_s": timed(lambda: system.lookup(keys)),
+        **system.scans(folder),
+        "lookup_s": timed(lambda: system.lookup(keys))[0],
     }
 
 
@@ -253,23 +253,32 @@ def changes_read(reads: list[tuple[int, float]]) -> dict[str, Any]:
     }
 
 
-def scans(read: Callable[[], DataFrame]) -> dict[str, float]:
-    """Seconds of a scan of all columns and rows, and of a filter above it, by Spark."""
-    return {
-        "scan_s": timed(lambda: read().selectExpr("max(xxhash64(*))").collect()),
-        "filtered_scan_s": timed(lambda: read().where("customer = 77 AND id > 1000").count()),
-    }
+def scans(*reads: Callable[[], DataFrame]) -> list[dict[str, float]]:
+    """Seconds of a scan of all columns and rows, and of a filter above it, by Spark, of each read."""
+    full = timed(*(partial(_hashed, read) for read in reads))
+    filtered = timed(*(partial(_filtered, read) for read in reads))
+    return [
+        {"scan_s": all_rows, "filtered_scan_s": some} for all_rows, some in zip(full, filtered, strict=True)
+    ]
 
 
-def timed(action: Callable[[], object]) -> float:
-    """Median seconds of a few calls after a first one."""
-    action()
-    found = []
-    for _ in range(3):
-        start = time.perf_counter()
-        action()
-        found.append(time.perf_counter() - start)
-    return round(statistics.median(found), 3)
+def _hashed(read: Callable[[], DataFrame]) -> object:
+    return read().selectExpr("max(xxhash64(*))").collect()
+
+
+def _filtered(read: Callable[[], DataFrame]) -> object:
+    return read().where("customer = 77 AND id > 1000").count()
+
+
+def timed(*actions: Callable[[], object]) -> list[float]:
+    """Median seconds of a few calls of each after a first one: in turn, for later calls find a warmer JVM."""
+    found: list[list[float]] = [[] for _ in actions]
+    for _ in range(1 + CALLS):
+        for seconds, action in zip(found, actions, strict=True):
+            start = time.perf_counter()
+            action()
+            seconds.append(time.perf_counter() - start)
+    return [round(statistics.median(each[1:]), 3) for each in found]
 
 
 def size_of(path: str) -> int:
