@@ -1,8 +1,9 @@
 """Avro schemas: parsed, derived from columns, as the codec needs them, and which fit which columns (pure).
 
 A writer's schema may come from a registry and is not trusted. Refused are recursive types, which no column
-can hold, types that take no bytes, of which a short message could hold billions, and unions other than of
-one type and null. What is left needs no more memory than its messages, times a constant.
+can hold, and types that take no bytes, of which a short message could hold billions. What is left needs no
+more memory than its messages, times a constant. No column holds a union of several types: such a field is
+passed over.
 
 Which types of schemas and of columns go together: reading is generous where nothing is lost (whole numbers of
 other widths, enums as texts, times of any unit and either kind); writing takes what the schema's readers get
@@ -74,11 +75,13 @@ class AvroType:
     """One type of a schema.
 
     Attributes:
-        kind: ``boolean`` … ``string``, ``enum``, ``fixed``, ``array``, ``map`` or ``record``.
+        kind: ``boolean`` … ``string``, ``enum``, ``fixed``, ``array``, ``map`` or ``record``; or ``union``,
+            of other than one type and null.
         name: full name of a record, enum or fixed.
         nullable: whether it is in a union with null.
         null_is_first: whether null is the first of the two.
         inner: type of the items of an array, or of the values of a map.
+        branches: of a union; None for null.
         size: of a fixed, in bytes.
         depth: how deep the types in it are nested.
     """
@@ -89,6 +92,7 @@ class AvroType:
     nullable: bool = False
     null_is_first: bool = True
     inner: AvroType | None = None
+    branches: tuple[AvroType | None, ...] = ()
     fields: tuple[tuple[str, AvroType], ...] = ()
     symbols: tuple[str, ...] = ()
     size: int = 0
@@ -97,6 +101,8 @@ class AvroType:
     depth: int = 1
 
     def __str__(self) -> str:
+        if self.branches:
+            return "a union of " + ", ".join(str(branch or "null") for branch in self.branches)
         return f"{self.kind} ({self.logical})" if self.logical else self.kind
 
 
@@ -145,15 +151,15 @@ class _Parser:
         raise ValueError(f"{_short(name)} is no type")
 
     def _union(self, branches: list[Any], namespace: str) -> AvroType:
-        others = [branch for branch in branches if branch != "null"]
-        if len(others) != 1 or len(branches) > 2:
-            raise ValueError(f"a union must be of one type and null, got {_short(branches)}")
-        found = self.read(others[0], namespace)
-        if len(branches) == 1:
-            raise ValueError(f"a union of one type is of no use, got {_short(branches)}")
-        if found.nullable:
+        found = [None if branch == "null" else self.read(branch, namespace) for branch in branches]
+        others = [branch for branch in found if branch is not None]
+        if any(branch.nullable or branch.branches for branch in others):
             raise ValueError("a union must not be in a union")
-        return replace(found, nullable=True, null_is_first=branches[0] == "null")
+        if len(found) == 2 and len(others) == 1:
+            return replace(others[0], nullable=True, null_is_first=found[0] is None)
+        if not found:
+            raise ValueError("a union must be of some type, got []")
+        return AvroType("union", branches=tuple(found), depth=_deeper(0, *(b.depth for b in others)))
 
     def _define(self, value: Mapping[str, Any], namespace: str) -> AvroType:
         name = _text(value["name"])
@@ -237,6 +243,8 @@ def codec_schema(root: AvroType) -> Any:
         plain: Any = named(found) if found.name else found.kind
         if found.inner is not None:
             plain = {"type": found.kind, "items" if found.kind == "array" else "values": bare(found.inner)}
+        elif found.branches:
+            plain = ["null" if branch is None else bare(branch) for branch in found.branches]
         if not found.nullable:
             return plain
         return ["null", plain] if found.null_is_first else [plain, "null"]

@@ -393,6 +393,23 @@ def _member(source: pa.Array, name: str) -> pa.Array:
     return source.flatten()[source.type.get_field_index(name)]
 
 
+def _missing(name: str, has_schema: bool, envelopes: Envelopes, row: int) -> str:
+    """Says that a message has no such field, what it seems to be, and what to do then."""
+    message = envelopes.messages[int(envelopes.positions[row])].as_py()
+    if b'"specversion"' in message:
+        remedy = (
+            "this is a CloudEvent, which no format reads; let the connector write with "
+            "org.apache.kafka.connect.json.JsonConverter"
+        )
+    elif has_schema:
+        remedy = "schema-include is set"
+    elif b'"payload"' in message:
+        remedy = "where messages carry their schema, set schema-include"
+    else:
+        remedy = "rows that Debezium has unwrapped are of the format json"
+    return f"field {name!r} is missing; {remedy}"
+
+
 class _DebeziumReader:
     """``debezium-json``: each message is a change, with the row before and after it, and maybe with a schema.
 
@@ -419,15 +436,13 @@ class _DebeziumReader:
 
     def read(self, messages: pa.Array) -> Envelopes:
         envelopes = Envelopes(self._reader.decode(messages), messages)
-        missing = "field 'op' is missing"
         if self._has_schema:
             payload = envelopes.columns.pop("payload")
-            envelopes.refuse(is_null(payload), "field 'payload' is missing; schema-include is set")
+            envelopes.refuse(is_null(payload), partial(_missing, "payload", True, envelopes))
             names = [field.name for field in payload.type]
             envelopes.columns |= dict(zip(names, payload.flatten(), strict=True))
-        else:
-            missing += "; where messages carry their schema, set schema-include"
-        envelopes.refuse(is_null(envelopes.columns["op"]), missing)
+        is_missing = is_null(envelopes.columns["op"])
+        envelopes.refuse(is_missing, partial(_missing, "op", self._has_schema, envelopes))
         return envelopes
 
     def images(self, envelopes: Envelopes, first_kinds: Positions) -> Images:

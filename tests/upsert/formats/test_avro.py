@@ -481,6 +481,20 @@ def test_time_out_of_range_is_bad() -> None:
     assert bad.reason.startswith("field 'v' does not fit TIMESTAMP")
 
 
+def test_unions_of_several_types_are_passed_over_where_no_column_is_declared_for_them() -> None:
+    inner = {"type": "record", "name": "i", "fields": [{"name": "x", "type": ["string", "long"]}]}
+    schema = record(("id", ["null", "string", "long"]), ("v", "int"), ("more", [inner, "int"]))
+    values: list[Any] = [
+        {"id": "a", "v": 1, "more": {"x": 5}},
+        {"id": 2, "v": 2, "more": 7},
+        {"id": None, "v": 3, "more": {"x": "b"}},
+    ]
+    messages = [datum(schema, value) for value in values]
+    assert decoded(one(pa.int32()), messages, schema=schema).rows.to_pylist() == [{"v": n} for n in (1, 2, 3)]
+    with pytest.raises(SchemaError, match="'id' is BIGINT, the schema says a union of null, string, long"):
+        decoded(pa.schema([("id", pa.int64())]), messages, schema=schema)
+
+
 def test_lengths_that_lie_cost_nothing() -> None:
     huge = b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01"  # 2**63 - 1
     fields = {
@@ -507,8 +521,9 @@ EMPTY_RECORD = {"type": "record", "name": "e", "fields": []}
         (record(("v", {"type": "fixed", "name": "f", "size": 0})), "size of a fixed must be at least 1"),
         (record(("v", ["null", "r"])), "type 'r' is recursive"),
         (record(("v", {"type": "array", "items": "r"})), "type 'r' is recursive"),
-        (record(("v", ["null", "int", "string"])), "a union must be of one type and null"),
-        (record(("v", ["int"])), "a union of one type is of no use"),
+        (record(("v", [])), "a union must be of some type, got []"),
+        (record(("v", ["int", ["null", "string"]])), "a union must not be in a union"),
+        (record(("v", ["null", "int", {"type": "array", "items": "null"}])), "null alone takes no bytes"),
         (record(("v", "int"), ("v", "int")), "must have fields, each once"),
         ("[" * 100_000, "nested too deeply"),
         ('{"type":' * 5_000 + '"int"' + "}" * 5_000, "nested too deeply"),

@@ -26,6 +26,18 @@ reason = partial(json_changes.reason, FORMAT)
 SCOOTER = {"id": 111, "name": "scooter", "weight": 5.18}
 LIGHTER = {**SCOOTER, "weight": 5.15}
 HAMMER = {"id": 112, "name": "hammer", "weight": 1}
+CLOUD_EVENT = {
+    "id": "name:shop;lsn:29274832;txId:565",
+    "source": "/debezium/postgresql/shop",
+    "specversion": "1.0",
+    "type": "io.debezium.connector.postgresql.DataChangeEvent",
+    "iodebeziumop": "c",
+    "data": {"schema": {}, "payload": {"before": None, "after": {"n": 1}}},
+}
+IS_CLOUD_EVENT = (
+    "this is a CloudEvent, which no format reads; let the connector write with "
+    "org.apache.kafka.connect.json.JsonConverter"
+)
 
 
 def test_create_read_update_and_delete() -> None:
@@ -91,6 +103,8 @@ def test_update_without_image_before_is_its_new_row_where_no_other_is_needed() -
         ({"before": {"n": 1}, "after": None, "op": "u"}, "field 'after' is NULL in an insert or update"),
         ({"after": {"n": 1}, "op": "t"}, "field 'op': 't' is none of c, r, u, d"),
         ({"payload": {}}, "field 'op' is missing; where messages carry their schema, set schema-include"),
+        ({"n": 1}, "field 'op' is missing; rows that Debezium has unwrapped are of the format json"),
+        (CLOUD_EVENT, f"field 'op' is missing; {IS_CLOUD_EVENT}"),
         ({"after": {"n": "x"}, "op": "c"}, "field 'after.n': 'x' is no BIGINT"),
         ([{"after": {"n": 1}, "op": "c"}], "an array is no object"),
         (b"{", "not valid JSON: Expecting property name enclosed in double quotes at character 1"),
@@ -121,6 +135,8 @@ def test_schema_around_the_payload() -> None:
     found = decode(N, messages, ("schema",), schema_include="true")
     assert changes(found) == [["+I", 1, '{"type":"struct","optional":false}']]
     assert [bad.reason for bad in found.bad] == ["field 'payload' is missing; schema-include is set"]
+    (bad,) = decode(N, [CLOUD_EVENT], schema_include="true").bad
+    assert bad.reason == f"field 'payload' is missing; {IS_CLOUD_EVENT}"
 
 
 SOURCE = {"ts_ms": 1_500, "db": "shop", "schema": "public", "table": "products", "snapshot": False, "pos": 4}
