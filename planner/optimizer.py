@@ -41,6 +41,7 @@ from planner.rules.topics import (
     leave_out_updates_before,
     look_below_normalize,
     put_in_normalizer,
+    refuse_metadata_of_changes,
     refuse_unkeyed_sink,
     take_net_changes,
     use_mirror,
@@ -149,6 +150,7 @@ RULES: Final[tuple[tuple[Walk, Rule], ...]] = (
     (at_top, leave_out_updates_before),
     (at_top, narrow_kafka_range),
     (at_top, take_net_changes),  # after narrow_kafka_range, which knows topics of all changes
+    (at_top, refuse_metadata_of_changes),  # which net changes have no need of
     (at_top, read_used_columns),  # when it is known how each topic is read
 )
 """Each rule with the direction in which it walks; `tests/planner/rules/plans/` draws what each one does."""

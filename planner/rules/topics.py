@@ -146,6 +146,8 @@ def needs_normalizer(plan: Plan, topic: KafkaTopic, settings: Settings) -> str |
         return reason
     if settings.sink_rule == SEQUENCE:
         return "the sink orders the rows of a key by 'sequence.field', and a delete has no value for it"
+    if settings.sink_rule is not None:
+        return f"the sink combines the rows of a key by {settings.sink_rule!r}, which counts each of them"
     if is_observed(plan):
         return "the query is observed, and its metrics would change"
     return (
@@ -353,6 +355,47 @@ def take_net_changes(node: Plan, settings: Settings) -> Plan | None:
             return transform_up(node, lambda below: net if below is leaf else below)
         case _:
             return None
+
+
+_ALIKE: Final = frozenset(
+    {
+        *("topic", "timestamp-type", "database", "table", "source.database", "source.schema", "source.table"),
+        *("primary-keys", "primary-key-columns", "pk-names"),
+    }
+)
+"""Metadata, without `value.`, that all records of a key have alike."""
+
+
+def refuse_metadata_of_changes(node: Plan, settings: Settings) -> Refused | None:
+    """Refuse to write changes by key with metadata that each record has of its own, such as its offset.
+
+    The row that a change takes away has the metadata of that change, so it is not the row that was added. If
+    both are in one micro-batch, they do not cancel, and two rows of the key are left. The net changes of a
+    key have one record of it, and a normalizer remembers the metadata of each row.
+    """
+    match chain_of(node).leaf:
+        case Changelog(origin=KafkaTopic(mode=Mode.CDC) as topic):
+            if not settings.sink_key or settings.sink_rule is not None:
+                return None
+            used = {origin.name for column in node.columns for origin in origins(column, node)}
+            varying = {column.name for column in topic.schema.metadata if _varies(column.metadata, topic)}
+            if not (own := ", ".join(sorted(used & varying))):
+                return None
+            one = "" if topic.splits_key_changes else ", for which the topic must have one partition"
+            return Refused(
+                f"changes of {topic.name!r} cannot be written by key with {own}, which each record has of "
+                "its own: the row that a change takes away is not the one that was added",
+                f"leave {own} out of the query, or let the topic's rows be remembered, "
+                f"'cdc-events-duplicate' = 'true'{one}",
+            )
+    return None
+
+
+def _varies(key: str | None, topic: KafkaTopic) -> bool:
+    """Whether records of a key differ in metadata; one that changes the key may change the partition."""
+    if key == "partition":
+        return not topic.splits_key_changes
+    return key is not None and key not in _ALIKE and key.partition(".")[2] not in _ALIKE
 
 
 def leave_out_updates_before(node: Plan, settings: Settings) -> Plan | None:
