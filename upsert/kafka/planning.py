@@ -297,6 +297,8 @@ class Planner:
         self._connection = table.connection
         self._now = now
         self._looked_s: float | None = None
+        self._awaited: dict[str, _Offsets] = {}
+        """Topics with new partitions that hold records -> where the others must be read to before these."""
         self.latest = Offset()
         """Where the stream will be when it has read all that was there when the last step was planned."""
 
@@ -343,7 +345,8 @@ class Planner:
         """The offset with the partitions that were found since; looks at the interval only."""
         interval_s = self._table.values["scan.topic-partition-discovery.interval"] / 1000
         now = self._now()
-        if self._looked_s is not None and (interval_s == 0 or now < self._looked_s + interval_s):
+        is_due = self._looked_s is None or (0 < interval_s <= now - self._looked_s)
+        if not is_due and not self._awaited:
             return start
         infos = self._topics()
         if self._looked_s is None:
@@ -360,6 +363,8 @@ class Planner:
             return kept  # the bounds were fixed when the query began, and nothing else belongs to it
         found = [p for info in infos.values() for p in _partitions(info) if p not in kept.partitions]
         self._check_no_new_partitions(kept, bounds.chosen(found))
+        if start.stream is not None and self._table.is_changelog:
+            found = self._in_order(kept, bounds.chosen(found))
         progress = bounds.at_start(found) if start.stream is None else bounds.of_discovered(found)
         return replace(
             kept,
@@ -428,6 +433,28 @@ class Planner:
                 "are no longer in order with its newer ones; copy the topic to a new one"
                 + (", or set 'allow-new-partitions' = 'true'" if is_upsert else "")
             )
+
+    def _in_order(self, known: Offset, found: Sequence[TopicPartition]) -> list[TopicPartition]:
+        """Those of some new partitions that may be read now, where the changes of a key must stay in order.
+
+        A key that moves has its older changes in another partition, and a sink knows no order within a
+        micro-batch. So a new partition waits until it has a record, and then until micro-batches have read
+        what the others had at that time: all changes of the keys that have moved.
+        """
+        added = [partition for partition in found if partition.topic in known.ids]
+        ends = admin.latest_offsets(self._connection, added) if added else {}
+        moved = {partition.topic for partition in added if ends[partition] > 0}
+        for topic in moved - self._awaited.keys():
+            older = [partition for partition in known.partitions if partition.topic == topic]
+            self._awaited[topic] = admin.latest_offsets(self._connection, older) if older else {}
+        waiting = {
+            partition.topic
+            for topic in moved
+            for partition, end in self._awaited[topic].items()
+            if (progress := known.partitions[partition]).at < self._end(progress, end)
+        }
+        self._awaited = {topic: self._awaited[topic] for topic in waiting}
+        return [p for p in found if p not in added or p.topic in moved - waiting]
 
     def _check_not_expired(self, known: Offset, earliest: Mapping[TopicPartition, int]) -> None:
         for partition, offset in earliest.items():

@@ -214,14 +214,23 @@ def _decoded(
 
 
 def _net(table: KafkaTable, part: Range, wanted: Collection[str] | None) -> Iterator[pa.Table]:
-    """What the changes of each key leave; all of them where records have no key, and lie in any partition."""
+    """What the changes of each key leave; all of them if a record has no key, for it may lie anywhere."""
     chunks = _decoded_records(table, part, (), wanted)
-    for records, first in chunks:
-        changes = chain([first], (rows for _, rows in chunks))
-        if records.column("key").null_count:
-            return changes
-        return folded(changes, table.primary_key, net)
-    return iter(())
+    without_key: list[pa.Table] = []
+
+    def with_keys() -> Iterator[pa.Table]:
+        for records, rows in chunks:
+            if records.column("key").null_count:
+                without_key.append(rows)
+                return
+            yield rows
+
+    left = list(folded(with_keys(), table.primary_key, net))
+    if not without_key:
+        return iter(left)
+    if left:  # what was folded is read again
+        return _decoded(table, part, wanted=wanted)
+    return chain(without_key, (rows for _, rows in chunks))
 
 
 def _decoded_records(

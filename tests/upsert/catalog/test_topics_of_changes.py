@@ -2,17 +2,27 @@
 
 import json
 import random
+import time
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewPartitions
 from pyspark.sql import SparkSession
 
 import planner
 from upsert.catalog.catalog import Catalog
+from upsert.errors import UpsertError
+from upsert.kafka.client.records import TopicPartition
+from upsert.kafka.planning import Range
+from upsert.kafka.source import CHUNK_ROWS, ReadMode, rows_of
+from upsert.kafka.table import KafkaTable
+from upsert.schema import TableSchema
 from upsert.testing import LocalKafka
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
@@ -251,3 +261,130 @@ def test_records_without_a_key_are_all_looked_at_for_they_lie_in_any_partition(
 
     assert write((None, old, 0)) == [1]
     assert write((old, None, 0), (None, new, 1), (new, None, 0)) == []
+
+
+@pytest.mark.parametrize("step", [2, 1000])
+def test_a_row_that_moves_to_an_added_partition_stays(
+    spark: SparkSession, kafka: LocalKafka, tmp_path: Path, step: int
+) -> None:
+    """Inserted and deleted in the old partition, then inserted alike in the new one, between two runs."""
+    topic = f"grown-{uuid.uuid4().hex[:8]}"
+    kafka.create_topic(topic)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    catalog = Catalog(tmp_path / "warehouse", optimize=planner.optimize)
+    catalog.sql(
+        f"CREATE TABLE changes ({COLUMNS}) WITH ('connector' = 'kafka', 'topic' = '{topic}', "
+        f"'properties.bootstrap.servers' = '{kafka.bootstrap_servers}', 'format' = 'debezium-json', "
+        f"'max-rows-per-trigger' = '{step}')"
+    )
+    catalog.sql(f"CREATE TABLE copy ({COLUMNS})")
+    rows = [{"id": id, "n": id, "name": "x"} for id in range(4)]
+
+    def follow() -> list[int]:
+        writer = catalog.write_changes(catalog.read_changes(spark, "changes"), "copy")
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+        query.start().awaitTermination()
+        return sorted(row["id"] for row in catalog.read(spark, "copy").collect())
+
+    producer.produce(topic, record(None, rows[0], "c"), key="0")
+    producer.flush()
+    assert follow() == [0]
+    for row in rows[1:]:
+        producer.produce(topic, record(None, row, "c"), key=str(row["id"]))
+        producer.produce(topic, record(row, None, "d"), key=str(row["id"]))
+    producer.flush()
+    add_partition(kafka, topic)
+    newcomer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for row in rows[1:]:
+        newcomer.produce(topic, record(None, row, "c"), key=str(row["id"]), partition=1)
+    newcomer.flush()
+    assert follow() == [0, 1, 2, 3]
+
+
+def add_partition(kafka: LocalKafka, topic: str) -> None:
+    client = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    client.create_partitions([NewPartitions(topic, 2)])[topic].result()
+    deadline = time.monotonic() + 60
+    while len(client.list_topics(topic).topics[topic].partitions) != 2:
+        assert time.monotonic() < deadline
+
+
+@pytest.mark.parametrize("format_", ["maxwell-json", "canal-json", "ogg-json"])
+def test_metadata_that_each_record_has_of_its_own_is_refused_where_rows_must_cancel(
+    spark: SparkSession, tmp_path: Path, format_: str
+) -> None:
+    catalog = Catalog(tmp_path / "warehouse", optimize=planner.optimize)
+    place = f"{COLUMNS}, place BIGINT METADATA FROM 'offset' VIRTUAL"
+    catalog.sql(
+        f"CREATE TABLE changes ({place}) WITH ('connector' = 'kafka', 'topic' = 'changes', "
+        f"'properties.bootstrap.servers' = 'localhost:1', 'format' = '{format_}')"
+    )
+    catalog.sql(f"CREATE TABLE copy ({COLUMNS}, place BIGINT)")
+    with pytest.raises(UpsertError, match="cannot be written by key with place"):
+        catalog.write_changes(catalog.read_changes(spark, "changes"), "copy")
+
+
+def test_records_with_and_without_a_key_are_all_looked_at(kafka: LocalKafka) -> None:
+    """Also where the first without a key comes when others have been folded."""
+    topic = f"mixed-{uuid.uuid4().hex[:8]}"
+    kafka.create_topic(topic)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    row = {"id": 1, "n": 1}
+    changes = [record(None, row, "c"), record(row, None, "d")]
+    count = CHUNK_ROWS // 2 + 1
+    for number in range(count):
+        for change in changes:
+            producer.produce(topic, change, key=None if number == count - 1 else "1")
+        producer.poll(0)
+    producer.flush()
+    given = {"topic": topic, "properties.bootstrap.servers": kafka.bootstrap_servers}
+    table = KafkaTable.of(
+        "kafka",
+        TableSchema.of({"id": pa.int32(), "n": pa.int32()}, primary_key=["id"]),
+        given | {"format": "debezium-json"},
+    )
+    part = Range(TopicPartition(topic, 0), None, None, 0, 0, 2 * count)
+    found = list(rows_of(table, part, ReadMode.NET, None))
+    assert sum(rows.num_rows for rows in found) == 2 * count
+    keyed = replace(part, end=CHUNK_ROWS)
+    assert [rows.to_pylist() for rows in rows_of(table, keyed, ReadMode.NET, None)] == [
+        [{**row, "_row_kind": "-D"}]
+    ]
+
+
+TABLES_THAT_COMBINE = {
+    "sum": (
+        {"merge-engine": "aggregation", "fields.seen.aggregate-function": "sum"},
+        [(1, 3), (2, 0), (3, 2)],
+    ),
+    "max": (
+        {"merge-engine": "aggregation", "fields.seen.aggregate-function": "max", "ignore-delete": "true"},
+        [(1, 5), (2, 7), (3, 2)],
+    ),
+    "first": ({"merge-engine": "first-row", "ignore-delete": "true"}, [(1, 1), (2, 7), (3, 2)]),
+}
+
+
+@pytest.mark.parametrize("step", [1, len(VISITS)])
+@pytest.mark.parametrize("name", TABLES_THAT_COMBINE)
+def test_a_table_combines_all_records_of_an_upsert_topic_whichever_come_together(
+    spark: SparkSession, kafka: LocalKafka, tmp_path: Path, name: str, step: int
+) -> None:
+    """It gets each change: a sum is that of the newest rows, a maximum that of all."""
+    table, expected = TABLES_THAT_COMBINE[name]
+    topic = f"visits-{uuid.uuid4().hex[:8]}"
+    kafka.create_topic(topic, config={"cleanup.policy": "compact"})
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for key, value in upserts_of_visits():
+        producer.produce(topic, value, key=key)
+    producer.flush()
+    catalog = Catalog(tmp_path / "warehouse", optimize=planner.optimize)
+    given = {**UPSERTS, "topic": topic, "properties.bootstrap.servers": kafka.bootstrap_servers}
+    given["max-rows-per-trigger"] = str(step)
+    for table_name, options in (("visits", given), ("combined", table)):
+        clause = ", ".join(f"'{key}' = '{value}'" for key, value in options.items())
+        catalog.sql(f"CREATE TABLE {table_name} ({SEEN}) WITH ({clause})")
+    writer = catalog.write_changes(catalog.read_changes(spark, "visits"), "combined")
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+    query.start().awaitTermination()
+    assert sorted(map(tuple, catalog.read(spark, "combined").collect())) == expected

@@ -302,6 +302,35 @@ def test_new_partitions_are_read_but_of_an_upsert_topic_refused(
     assert reached.partitions[TopicPartition(topic, 1)] == PartitionProgress(0, 1)
 
 
+def test_a_new_partition_of_changes_waits_for_what_is_in_the_others(
+    connection: Connection, new_topic: NewTopic
+) -> None:
+    """A key that moves has changes in both, and a micro-batch that read both would not know their order."""
+    topic = new_topic()
+    given = {"properties.bootstrap.servers": connection.bootstrap_servers, "topic": topic}
+    table = KafkaTable.of(PLAIN, KEYED, given | {"format": "debezium-json"})
+    put(connection, topic, 1)
+    clock = Clock()
+    planner = Planner(table, now=clock)
+    (_, before) = steps(planner)
+    add_partition(connection, topic)
+    newcomer = Connection({**connection.properties, "client.id": "knows the new partition"})
+    old, new = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    put(newcomer, topic, 2, 3, 4)
+    clock.now_s = 1000.0
+    without = planner.next(before, 1)
+    assert without.partitions == {old: PartitionProgress(0, 2)}, "the new one has no record yet"
+    put(newcomer, topic, 5, partition=1)
+    clock.now_s = 2000.0
+    waiting = planner.next(without, 1)
+    assert waiting.partitions == {old: PartitionProgress(0, 3)}
+    put(newcomer, topic, 6, 7)
+    reached = planner.next(waiting, 1)
+    assert reached.partitions == {old: PartitionProgress(0, 4)}
+    both = planner.next(reached, None)
+    assert both.partitions == {old: PartitionProgress(0, 6), new: PartitionProgress(0, 1)}
+
+
 def test_new_partitions_are_refused_where_changes_are_normalized(
     connection: Connection, new_topic: NewTopic, tmp_path: Path
 ) -> None:
