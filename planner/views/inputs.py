@@ -67,16 +67,6 @@ class Input(Protocol):
         """Its rows, read by Spark."""
 
 
-class HiddenTable(Protocol):
-    """A hidden table that stands for versions of others."""
-
-    def opened(self) -> Table:
-        """The table, made if this is the first time."""
-
-    def at(self, versions: Versions) -> int:
-        """Its snapshot that stands for some versions of the base tables: brought there."""
-
-
 _FEWER_COLUMNS: Final = (
     "optimizer.ColumnPruning",
     "optimizer.CollapseProject",
@@ -204,12 +194,6 @@ class Planning:
     def has(self, path: str) -> bool:
         """Whether a hidden table is there already: an earlier plan of the view has needed it."""
         return bool(uuids_of(self.view.folder, [os.path.basename(path)]))
-
-    def version_of(self, table: HiddenTable, versions: Versions) -> int:
-        """The snapshot of a hidden table at some versions: brought there, unless it is only explained."""
-        if self.view.scratch is None:
-            return table.at(versions)
-        return table.opened().snapshot().info.data_version
 
     def rows_in(self, path: str) -> int:
         """About how many rows a hidden table has; at most, if it is not there yet."""

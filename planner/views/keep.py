@@ -9,7 +9,7 @@ import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -25,7 +25,7 @@ from planner.spark.template import Template
 from planner.spark.unnest import unnested
 from planner.views.drawing import Part, once
 from planner.views.inputs import Input, Planning
-from planner.views.kept_table import COLUMN, can_keep, names_of, relation, step_in_words, tables_in
+from planner.views.kept_table import COLUMN, KeptTable, can_keep, names_of, relation, step_in_words, tables_in
 from planner.views.moves import ORDERED_ROWS, SHALLOW_ROWS, WHOLE_ROWS, Bases, Move, Versions, bases_of
 from planner.views.partition_table import PartitionTable
 from planner.views.partitions import partitions_of
@@ -62,35 +62,6 @@ whose size goes up and down a little, each process would make it or drop it."""
 
 FROM_HIDDEN: Final = "computed from its hidden tables"
 """Why all rows of a view are computed: what they are of is kept."""
-
-
-class KeptTable(Protocol):
-    """A hidden table in place of a part of a view's plan."""
-
-    @property
-    def planned(self) -> Plan:
-        """The part as what is read of the table, for a plan that is only looked at."""
-
-    @property
-    def part(self) -> Part:
-        """What is kept, and what moves it."""
-
-    @property
-    def is_there(self) -> bool:
-        """Whether an earlier plan has made the table."""
-
-    @property
-    def uuid(self) -> str:
-        """The table's, once it is there."""
-
-    def node(self, versions: Versions) -> Relation:
-        """The part as what is read of the table, which is brought to some versions of the base tables."""
-
-    def at(self, versions: Versions) -> int:
-        """The table's snapshot that stands for some versions of the base tables: brought there."""
-
-    def known_at(self, versions: Versions) -> int | None:
-        """The snapshot that stands for some versions, if there is one."""
 
 
 class KeptView:

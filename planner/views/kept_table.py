@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -20,10 +23,11 @@ from planner.plan.nodes import Opaque, Output, Plan, Project, Relation, TableRow
 from planner.plan.sources import ManagedTable
 from planner.plan.trees import expressions, walk
 from planner.spark.catalyst import Catalyst, JavaObject
-from planner.views.drawing import named
-from planner.views.moves import Versions
+from planner.views.drawing import Part, keys_of, named
+from planner.views.inputs import Planning
+from planner.views.moves import Bases, Versions
 from planner.views.stages import Folders, Tables
-from upsert.errors import CommitConflictError, SchemaError
+from upsert.errors import CommitConflictError, SchemaError, TableNotFoundError
 from upsert.managed import frames
 from upsert.schema import Column as TableColumn
 from upsert.schema import Index, TableSchema
@@ -43,6 +47,102 @@ _ROWS_OF_BUCKET: Final = 10_000_000
 
 _IDS: Final = -2_120_000_000
 """Ids for the columns of a plan that is only looked at, below all that rules draw."""
+
+
+class KeptTable(ABC):
+    """A hidden table in place of a part of a view's plan, which may not be there yet.
+
+    Attributes:
+        path: its folder.
+        schema: its columns, of which the first ones are those of the part.
+        bases: the tables that its rows are of.
+    """
+
+    def __init__(
+        self,
+        planning: Planning,
+        path: str,
+        schema: TableSchema,
+        columns: Sequence[Column],
+        *,
+        buckets: int,
+        bases: Bases,
+        rows: int | None = None,
+    ) -> None:
+        """Of a part with such columns, which has about so many rows if that is known."""
+        self._planning = planning
+        self.path = path
+        self.schema = schema
+        self._columns = columns
+        self._buckets = buckets
+        self.bases = bases
+        self._row_count = rows
+
+    @property
+    @abstractmethod
+    def part(self) -> Part:
+        """What it is, and what moves it."""
+
+    @abstractmethod
+    def at(self, versions: Versions) -> int:
+        """The table's snapshot that stands for some versions of the base tables: brought there.
+
+        Raises:
+            CommitConflictError: another process has brought it further.
+        """
+
+    @property
+    def name(self) -> str:
+        """That of its folder."""
+        return os.path.basename(self.path)
+
+    @property
+    def title(self) -> str:
+        """Its name, its keys, and its rows as far as they are known."""
+        keys = keys_of(self.schema)
+        return f"table {self.name}{f' ({keys})' if keys else ''}, {self._planning.rows_in_words(self.path)}"
+
+    @property
+    def planned(self) -> Project:
+        """The part as what is read of the table, for a plan that is only looked at."""
+        read = ManagedTable(self.name, self.path, self.schema, self._buckets, rows=self._row_count)
+        return _read_of(read, self._columns)
+
+    def node(self, versions: Versions) -> Relation:
+        """The part as what is read of the table at some versions of the base tables.
+
+        It is brought there, unless the view is only explained.
+
+        Raises:
+            CommitConflictError: another process has brought it further.
+        """
+        catalyst, table = self._planning.catalyst, self.opened()
+        is_explained = self._planning.view.scratch is not None
+        version = table.snapshot().info.data_version if is_explained else self.at(versions)
+        read = frames.read(catalyst.session, self.path, version)
+        return relation(catalyst, self._columns, catalyst.analyzed(read), self.name)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether an earlier plan has made the table."""
+        return self._planning.has(self.path)
+
+    @property
+    def uuid(self) -> str:
+        """The table's, once it is there."""
+        return Table.open(self.path).uuid
+
+    def opened(self) -> Table:
+        """The table, made if this is the first time."""
+        with suppress(TableNotFoundError):
+            return Table.open(self.path)
+        return Table.create(self.path, self.schema, {"bucket": str(self._buckets)}, if_not_exists=True)
+
+    def known_at(self, versions: Versions) -> int | None:
+        """The snapshot that stands for some versions of the base tables, if there is one."""
+        if not self.bases.keys() <= versions.keys():
+            return None
+        return snapshot_of(self.opened(), {uuid: versions[uuid] for uuid in self.bases})
 
 
 def brought(table: Table, target: Versions, rows: Callable[[Versions, Costs], Computed]) -> tuple[Table, int]:
@@ -207,7 +307,7 @@ def _in_sql(catalyst: Catalyst, plan: Plan) -> Iterator[str]:
             yield from map(catalyst.text, catalyst.evaluated(catalyst.kept(node.ref)))
 
 
-def read_of(read: ManagedTable, outputs: Sequence[Column]) -> Project:
+def _read_of(read: ManagedTable, outputs: Sequence[Column]) -> Project:
     """Columns of a plan as what is read of a table, for a plan that is only looked at."""
     ids = range(_IDS, _IDS - len(outputs), -1)
     columns = tuple(

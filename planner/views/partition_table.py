@@ -20,23 +20,21 @@ from pyspark.sql import types as t
 
 from deltajoin.filters import Filters
 from planner.plan.expressions import Column
-from planner.plan.nodes import Aggregate, Project, Relation
-from planner.plan.sources import ManagedTable
+from planner.plan.nodes import Aggregate, Relation
 from planner.plan.trees import transform_down
 from planner.spark.catalyst import Catalyst
-from planner.views.drawing import Part, keys_of
+from planner.views.drawing import Part
 from planner.views.inputs import Planning
 from planner.views.kept_table import (
     COLUMN,
+    KeptTable,
     bag_schema,
     brought,
     buckets_for,
     can_keep,
     meaning_of,
     most_rows,
-    read_of,
     relation,
-    snapshot_of,
 )
 from planner.views.moves import Bases, Move, Versions
 from planner.views.partitions import Partitions, relation_below
@@ -261,7 +259,7 @@ def _changes(source: OwnRows | RowsTable, since: int, until: int, *, is_small: b
         yield changed.select(list(source.by))
 
 
-class PartitionTable:
+class PartitionTable(KeptTable):
     """The table of what one part of a query gives, partition by partition."""
 
     def __init__(
@@ -274,16 +272,17 @@ class PartitionTable:
         indexes: Sequence[Sequence[int]],
     ) -> None:
         """Use ``of``."""
-        self._planning = planning
         self._part = part
         self._source = source
         self._template = planning.template(made, (touched,))
         self._by = [name for name in made.columns if not name.startswith(COLUMN)]
-        self._schema = bag_schema(made.schema, [self._by, *_looked_up(indexes)])
-        self._buckets = buckets_for(part.tables)
-        json = str(self._schema.to_json())
-        self._name = meaning_of(planning.catalyst, part.top, meant(part.top), part.tables, json)
-        self._path = planning.folder_of(f"{self._name}-partitions", most_rows(part.tables))
+        schema = bag_schema(made.schema, [self._by, *_looked_up(indexes)])
+        json = str(schema.to_json())
+        meaning = meaning_of(planning.catalyst, part.top, meant(part.top), part.tables, json)
+        self._consumer = f"{planning.consumer}-{meaning}"
+        path = planning.folder_of(f"{meaning}-partitions", most_rows(part.tables))
+        buckets, bases = buckets_for(part.tables), source.bases
+        super().__init__(planning, path, schema, part.top.columns, buckets=buckets, bases=bases)
 
     @classmethod
     def of(
@@ -321,50 +320,14 @@ class PartitionTable:
         return cls(planning, part, source, touched, made, indexes)
 
     @property
-    def planned(self) -> Project:
-        """The part as what is read of the table, for a plan that is only looked at."""
-        read = ManagedTable(os.path.basename(self._path), self._path, self._schema, self._buckets)
-        return read_of(read, self._part.top.columns)
-
-    def node(self, versions: Versions) -> Relation:
-        """The part as what is read of the table, which is brought to some versions of the base tables.
-
-        Raises:
-            CommitConflictError: another process has brought it further.
-        """
-        self.opened()
-        catalyst = self._planning.catalyst
-        read = frames.read(catalyst.session, self._path, self._planning.version_of(self, versions))
-        return relation(catalyst, self._part.top.columns, catalyst.analyzed(read), "partitions")
-
-    @property
     def part(self) -> Part:
         """What it is, and what moves it."""
-        name = os.path.basename(self._path)
-        title = f"table {name} ({keys_of(self._schema)}), {self._planning.rows_in_words(self._path)}"
         what = "groups" if isinstance(self._part.node, Aggregate) else "partitions"
         kept = f"by {what}: those with changed rows are computed again, all others stay"
         found = f"the rows of a {what[:-1]} are looked up in {os.path.basename(self._source.path)}"
         inputs = () if isinstance(self._source, OwnRows) else (self._source.part,)
         reads = frozenset((os.path.basename(self._source.path),)) if not inputs else frozenset[str]()
-        return Part(name, title, (kept, found), meant(self._part.top), inputs, reads)
-
-    @property
-    def is_there(self) -> bool:
-        """Whether an earlier plan has made the table."""
-        return self._planning.has(self._path)
-
-    @property
-    def uuid(self) -> str:
-        """The table's, once it is there."""
-        return Table.open(self._path).uuid
-
-    def known_at(self, versions: Versions) -> int | None:
-        """The snapshot that stands for some versions of the base tables, if there is one."""
-        bases = self._source.bases
-        if not bases.keys() <= versions.keys():
-            return None
-        return snapshot_of(self.opened(), {uuid: versions[uuid] for uuid in bases})
+        return Part(self.name, self.title, (kept, found), meant(self._part.top), inputs, reads)
 
     def at(self, versions: Versions) -> int:
         """The table's snapshot that stands for some versions of the base tables: brought there.
@@ -372,15 +335,15 @@ class PartitionTable:
         Raises:
             CommitConflictError: another process has brought it further.
         """
-        target = {uuid: versions[uuid] for uuid in self._source.bases}
+        target = {uuid: versions[uuid] for uuid in self.bases}
         own = self.opened()
 
         def rows(known: Versions, costs: Costs) -> Computed:
             source, to = self._source.opened(), self._source.at(versions)
             since = self._source.known_at(known)
             begin = {} if since is None else {source.uuid: since}
-            consumer = f"{self._planning.consumer}-{self._name}"
-            move = self._planning.move({source.uuid: source.path}, begin, {source.uuid: to}, costs, consumer)
+            bases, end = {source.uuid: source.path}, {source.uuid: to}
+            move = self._planning.move(bases, begin, end, costs, self._consumer)
             if move.step is None or since is None:
                 return Computed(self._planning.computed(self._template, move), move.refresh, are_all=True)
             session = self._planning.catalyst.session
@@ -407,13 +370,8 @@ class PartitionTable:
                 return signed_rows(own.layout, old, collected(new), f"stage {own.path!r}")
             new = self._planning.catalyst.session.createDataFrame(new.combine_chunks())
         version = head.info.data_version
-        before = many(self._planning.catalyst, self._path, version, self._by, keys)
+        before = many(self._planning.catalyst, self.path, version, self._by, keys)
         return difference(before.select(*names), new, ())
-
-    def opened(self) -> Table:
-        """The table, made if this is the first time."""
-        options = {"bucket": str(self._buckets)}
-        return Table.create(self._path, self._schema, options, if_not_exists=True)
 
 
 def _looked_up(indexes: Sequence[Sequence[int]]) -> list[list[str]]:

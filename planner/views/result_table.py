@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Final
@@ -17,12 +16,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
-from planner.plan.nodes import Plan, Project, Relation
-from planner.plan.sources import ManagedTable
+from planner.plan.nodes import Plan
 from planner.spark.template import Template
-from planner.views.drawing import Part, keys_of
+from planner.views.drawing import Part
 from planner.views.inputs import Input, Planning
-from planner.views.kept_table import brought, read_of, snapshot_of
+from planner.views.kept_table import KeptTable, brought, snapshot_of
 from planner.views.moves import Versions
 from planner.views.stage_table import IS_NULL, StageTable, key_of
 from planner.views.stages import looked_up
@@ -32,27 +30,25 @@ from upsert.schema import Column as TableColumn
 from upsert.schema import Index, TableSchema
 from upsert.spark.columns import stored_type
 from upsert.store.metadata.stands_for import Costs
-from upsert.store.table import Table
 from upsert.types import is_scalar
 from upsert.views.refresh import Computed
 
 _KEY: Final = "key_"
 
 
-class ResultTable:
+class ResultTable(KeptTable):
     """The rows of one aggregate where a plan reads them."""
 
     def __init__(self, planning: Planning, stage: StageTable, plan: Plan) -> None:
         """Of a stage in a plan; the table itself may not be there yet."""
-        self._planning = planning
         self._stage = stage
         self._groups = stage.group_outputs
-        sums = stage.opened()
+        sums, columns, rows = stage.opened(), stage.stage.columns, stage.row_count
         self._all_rows = self._made(stage.results(frames.read(planning.catalyst.session, sums.path, 0)))
-        self._outputs = stage.stage.columns
-        self._schema = self._schema_of(self._all_rows, looked_up(plan, self._outputs))
-        self._path = planning.folder_of(f"{stage.name}-rows-{_short(self._schema)}", stage.row_count)
-        self._buckets = sums.options.bucket
+        schema = self._schema_of(self._all_rows, looked_up(plan, columns))
+        path = planning.folder_of(f"{stage.name}-rows-{_short(schema)}", rows)
+        buckets = sums.options.bucket
+        super().__init__(planning, path, schema, columns, buckets=buckets, bases=stage.bases, rows=rows)
 
     @cached_property
     def _rows(self) -> Template[Input]:
@@ -67,45 +63,9 @@ class ResultTable:
         return self._planning.template(self._made(self._stage.changed_results(changed)))
 
     @property
-    def planned(self) -> Project:
-        """The aggregate as what is read of the table, for a plan that is only looked at."""
-        read = ManagedTable(
-            os.path.basename(self._path), self._path, self._schema, self._buckets, rows=self._stage.row_count
-        )
-        return read_of(read, self._outputs)
-
-    def node(self, versions: Versions) -> Relation:
-        """The aggregate as what is read of the table, which is brought to some versions of the base tables.
-
-        Raises:
-            CommitConflictError: another process has brought it further.
-        """
-        self.opened()
-        version = self._planning.version_of(self, versions)
-        read = frames.read(self._planning.catalyst.session, self._path, version)
-        return self._stage.relation(self._planning.catalyst.analyzed(read))
-
-    def opened(self) -> Table:
-        """The table, made if this is the first time."""
-        options = {"bucket": str(self._buckets)}
-        return Table.create(self._path, self._schema, options, if_not_exists=True)
-
-    @property
     def part(self) -> Part:
         """What it is, and what moves it."""
-        name = os.path.basename(self._path)
-        title = f"table {name} ({keys_of(self._schema)}), {self._planning.rows_in_words(self._path)}"
-        return Part(name, title, ("by changes: the results of its stage",), "", (self._stage.part,))
-
-    @property
-    def is_there(self) -> bool:
-        """Whether an earlier plan has made the table."""
-        return self._planning.has(self._path)
-
-    @property
-    def uuid(self) -> str:
-        """The table's, once it is there."""
-        return Table.open(self._path).uuid
+        return Part(self.name, self.title, ("by changes: the results of its stage",), "", (self._stage.part,))
 
     def at(self, versions: Versions) -> int:
         """The table's snapshot that stands for some versions of the base tables: brought there.
@@ -113,7 +73,7 @@ class ResultTable:
         Raises:
             CommitConflictError: another process has brought it further.
         """
-        target = {uuid: versions[uuid] for uuid in self._stage.bases}
+        target = {uuid: versions[uuid] for uuid in self.bases}
 
         def rows(known: Versions, costs: Costs) -> Computed:
             sums, to = self._stage.at(versions)
@@ -123,14 +83,8 @@ class ResultTable:
             template = self._rows if move.step is None else self._changes
             return Computed(self._planning.computed(template, move), move.refresh, are_all=move.step is None)
 
-        _, found = brought(Table.open(self._path), target, rows)
+        _, found = brought(self.opened(), target, rows)
         return found
-
-    def known_at(self, versions: Versions) -> int | None:
-        """The snapshot that stands for some versions of the base tables, if there is one."""
-        if not self._stage.bases.keys() <= versions.keys():
-            return None
-        return snapshot_of(Table.open(self._path), {uuid: versions[uuid] for uuid in self._stage.bases})
 
     def _made(self, results: DataFrame) -> DataFrame:
         """The table's rows and their kind, of results of the stage."""

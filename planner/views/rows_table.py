@@ -6,7 +6,6 @@ What is above reads it as it reads any table: some of its rows by an index, its 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
@@ -14,11 +13,11 @@ from typing import Final, Protocol
 from pyspark.sql import DataFrame
 
 from planner.plan.expressions import Column
-from planner.plan.nodes import Plan, Project, Relation
-from planner.plan.sources import ManagedTable
-from planner.views.drawing import Part, keys_of
+from planner.plan.nodes import Plan
+from planner.views.drawing import Part
 from planner.views.inputs import Planning
 from planner.views.kept_table import (
+    KeptTable,
     bag_schema,
     brought,
     buckets_for,
@@ -26,17 +25,12 @@ from planner.views.kept_table import (
     most_rows,
     named_tables,
     names_of,
-    read_of,
-    relation,
-    snapshot_of,
 )
 from planner.views.moves import Versions, bases_of
 from planner.views.stages import Tables, meant
 from upsert.codec import Jsonable
-from upsert.managed import frames
 from upsert.store.metadata.stands_for import Costs
 from upsert.store.read.snapshot import Snapshot
-from upsert.store.table import Table
 from upsert.views.refresh import Computed, PlanOutgrownError
 
 
@@ -71,14 +65,11 @@ class KeptRows(Protocol):
         """What makes the rows those of other versions of the base tables."""
 
 
-class RowsTable:
+class RowsTable(KeptTable):
     """The table of the rows of one plan.
 
     Attributes:
-        path: its folder.
         by: the columns of its first index; () for none.
-        bases: the tables that its rows are of.
-        schema: its columns, under the names that the DataFrame gives.
         where: which of its rows are read: all.
     """
 
@@ -98,51 +89,22 @@ class RowsTable:
     ) -> None:
         """Of a plan, its rows with their names, and how they are kept; the table may not be there yet.
 
-        The first columns of the table are those of the plan that are given. With a line it is of other rows
-        than the plan, and has a name of its own.
+        Its columns have the names that the DataFrame gives; the first ones are those of the plan that are
+        given. With a line it is of other rows than the plan, and has a name of its own.
         """
-        self._planning = planning
-        self._columns = columns
-        self.bases = bases_of(tables)
         comment = None if line is None else json.dumps(line.to_json())
-        self.schema = replace(bag_schema(rows.schema, indexes), comment=comment)
+        schema = replace(bag_schema(rows.schema, indexes), comment=comment)
         self._line = line
         self._tables = tables
         self._plan = plan
         self._kept = kept
         self.by = tuple(indexes[0]) if indexes else ()
-        self._buckets = buckets_for(tables)
         if name is None:
-            meaning = str(self.schema.to_json())
+            meaning = str(schema.to_json())
             name = f"{meaning_of(planning.catalyst, plan, meant(plan), tables, meaning)}-input"
-        self.path = planning.folder_of(name, most_rows(tables) if line is None else line.most)
-
-    @property
-    def planned(self) -> Project:
-        """The rows as what is read of the table, for a plan that is only looked at."""
-        read = ManagedTable(os.path.basename(self.path), self.path, self.schema, self._buckets)
-        return read_of(read, self._columns)
-
-    def node(self, versions: Versions) -> Relation:
-        """The rows as what is read of the table, which is brought to some versions of the base tables.
-
-        Raises:
-            CommitConflictError: another process has brought it further.
-        """
-        catalyst = self._planning.catalyst
-        self.opened()
-        read = frames.read(catalyst.session, self.path, self._planning.version_of(self, versions))
-        return relation(catalyst, self._columns, catalyst.analyzed(read), "rows")
-
-    @property
-    def is_there(self) -> bool:
-        """Whether an earlier plan has made the table."""
-        return self._planning.has(self.path)
-
-    @property
-    def uuid(self) -> str:
-        """The table's, once it is there."""
-        return Table.open(self.path).uuid
+        path = planning.folder_of(name, most_rows(tables) if line is None else line.most)
+        bases = bases_of(tables)
+        super().__init__(planning, path, schema, columns, buckets=buckets_for(tables), bases=bases)
 
     @property
     def compared(self) -> tuple[str, ...]:
@@ -152,18 +114,11 @@ class RowsTable:
     @property
     def part(self) -> Part:
         """What it is, and what moves it."""
-        name, keys = os.path.basename(self.path), keys_of(self.schema)
-        title = f"table {name}{f' ({keys})' if keys else ''}, {self._planning.rows_in_words(self.path)}"
         which = "its rows" if self._line is None else "the first rows of an order,"
         moved = f"by changes: {which} moved by a step of {named_tables(self._tables)}"
         below = self._kept.part
         reads = below.reads | names_of(self._tables)
-        return Part(name, title, (moved,), meant(self._plan), below.inputs, reads)
-
-    def opened(self) -> Table:
-        """The table, made if this is the first time."""
-        options = {"bucket": str(self._buckets)}
-        return Table.create(self.path, self.schema, options, if_not_exists=True)
+        return Part(self.name, self.title, (moved,), meant(self._plan), below.inputs, reads)
 
     def at(self, versions: Versions) -> int:
         """The table's snapshot that stands for some versions of the base tables: brought there.
@@ -180,8 +135,3 @@ class RowsTable:
         if self._line is not None and not self._line.fits(table.snapshot(found)):
             raise PlanOutgrownError
         return found
-
-    def known_at(self, versions: Versions) -> int | None:
-        """The snapshot that stands for some versions of the base tables, if there is one."""
-        target = {uuid: versions[uuid] for uuid in self.bases if uuid in versions}
-        return snapshot_of(self.opened(), target) if len(target) == len(self.bases) else None
