@@ -25,8 +25,26 @@ from planner.spark.template import Template
 from planner.spark.unnest import unnested
 from planner.views.drawing import Part, once
 from planner.views.inputs import Input, Planning
-from planner.views.kept_table import COLUMN, KeptTable, can_keep, names_of, relation, step_in_words, tables_in
-from planner.views.moves import ORDERED_ROWS, SHALLOW_ROWS, WHOLE_ROWS, Bases, Move, Versions, bases_of
+from planner.views.kept_table import (
+    COLUMN,
+    KeptTable,
+    can_keep,
+    names_of,
+    relation,
+    row_count,
+    step_in_words,
+    tables_in,
+)
+from planner.views.moves import (
+    ORDERED_ROWS,
+    SHALLOW_ROWS,
+    WHOLE_ROWS,
+    Bases,
+    Move,
+    Versions,
+    bases_of,
+    versions_of,
+)
 from planner.views.partition_table import PartitionTable
 from planner.views.partitions import partitions_of
 from planner.views.result_table import ResultTable
@@ -34,7 +52,7 @@ from planner.views.rows_table import RowsTable
 from planner.views.stage_table import StageRows, StageTable
 from planner.views.stages import (
     Folders,
-    Stage,
+    Tables,
     changes_of,
     joined_in,
     looked_up,
@@ -209,53 +227,59 @@ def kept(df: DataFrame, view: ViewShape, settings: Settings) -> KeptView | DeepV
 def _kept(
     planning: Planning, whole: DataFrame, plan: Plan, is_lasting: bool, *, is_over_hidden: bool = False
 ) -> KeptView | DeepView:
-    """A query, as a DataFrame and as a plan."""
+    """How a query, as a DataFrame and as a plan, is kept: in the first way that it allows and that helps."""
     plan = planning.with_guesses(plan)
-    if (changes := changes_of(plan, planning.settings)) is not None:
-        template, rows = (planning.template(one) for one in (planning.built(changes.plan), whole))
-        note = f"by changes: those of its rows follow from {step_in_words(changes.tables, changes.still)}"
-        part = Part("", _THE_VIEW, (note,), shown(changes.plan), reads=names_of(changes.tables))
-        followed = bases_of(changes.tables), changes.still, template
-        return KeptView(planning, followed, rows, "", True, is_lasting, part, changes.is_unique)
-    if (parted := _parted(planning, plan)) is not None:
-        return parted
-    if (indexed := _indexed(planning, plan)) is not None:
-        return indexed
+    followed = _followed(planning, whole, plan, is_lasting)
+    if found := followed or _parted(planning, plan) or _indexed(planning, plan):
+        return found
     made = [(stage, StageTable.of(planning, stage)) for stage in stages_of(plan, planning.settings)]
-    stages = {id(stage.node): (stage, table) for stage, table in made if table is not None}
+    stages = {id(stage.node): table for stage, table in made if table is not None}
     lost = [id(stage.node) for stage, table in made if table is None]
-    if lost and (parted := _parted(planning, plan, lost)) is not None:
-        return parted
+    if lost and (found := _parted(planning, plan, lost)):
+        return found
     deep = _deep(planning, plan, list(stages.values())) if stages else ""
     if not isinstance(deep, str):
         return deep
-    if (topped := _topped(planning, plan, ORDERED_ROWS if is_over_hidden else WHOLE_ROWS)) is not None:
-        return topped
-    if (joined := _joined(planning, plan, stages.keys())) is not None:
-        return joined
-    if not stages:
-        reason = FROM_HIDDEN if is_over_hidden else why_not(plan, planning.settings)
-        rest = planning.template(whole)
-        what = "what is below" if is_over_hidden else "its tables"
-        note = f"all rows of {what} are read, and what is computed is compared: {_why_all(planning, plan)}"
-        part = Part("", _THE_VIEW, (note,), meant(plan), reads=tables_in(plan))
-        return KeptView(planning, None, rest, reason, False, is_lasting, part)
-    rows_of = {number: StageRows(table) for number, (_, table) in stages.items()}
-    nodes = {number: one.node for number, one in rows_of.items()}
-    over = _with(plan, nodes)
+    most_whole = ORDERED_ROWS if is_over_hidden else WHOLE_ROWS
+    if found := _topped(planning, plan, most_whole) or _joined(planning, plan, stages.keys()):
+        return found
+    if stages:
+        return _over_stages(planning, plan, stages, deep, is_lasting)
+    reason = FROM_HIDDEN if is_over_hidden else why_not(plan, planning.settings)
+    what = "what is below" if is_over_hidden else "its tables"
+    note = f"all rows of {what} are read, and what is computed is compared: {_why_all(planning, plan)}"
+    part = Part("", _THE_VIEW, (note,), meant(plan), reads=tables_in(plan))
+    return KeptView(planning, None, planning.template(whole), reason, False, is_lasting, part)
+
+
+def _followed(planning: Planning, whole: DataFrame, plan: Plan, is_lasting: bool) -> KeptView | None:
+    """The view of which the changes follow from those of its tables, if they do."""
+    if (changes := changes_of(plan, planning.settings)) is None:
+        return None
+    template, rows = (planning.template(one) for one in (planning.built(changes.plan), whole))
+    note = f"by changes: those of its rows follow from {step_in_words(changes.tables, changes.still)}"
+    part = Part("", _THE_VIEW, (note,), shown(changes.plan), reads=names_of(changes.tables))
+    followed = bases_of(changes.tables), changes.still, template
+    return KeptView(planning, followed, rows, "", True, is_lasting, part, changes.is_unique)
+
+
+def _over_stages(
+    planning: Planning, plan: Plan, stages: Mapping[int, StageTable], why: str, is_lasting: bool
+) -> KeptView:
+    """The view of which all rows are computed from those of its stages; ``why`` they are not tables."""
+    rows_of = {number: StageRows(table) for number, table in stages.items()}
+    over = _with(plan, {number: one.node for number, one in rows_of.items()})
     rest = planning.template(planning.built(over), tuple(rows_of.values()))
-    why = deep or needs_all_rows(over) or "they are few"
+    why = why or needs_all_rows(over) or "they are few"
     note = f"all rows of what is below are read, and what is computed is compared: {why}"
-    parts = once(table.part for _, table in stages.values())
+    parts = once(table.part for table in stages.values())
     part = Part("", _THE_VIEW, (note,), meant(over), parts, tables_in(over))
     return KeptView(planning, None, rest, FROM_HIDDEN, True, is_lasting, part)
 
 
-def _deep(
-    planning: Planning, plan: Plan, stages: Sequence[tuple[Stage, StageTable]]
-) -> KeptView | DeepView | str:
+def _deep(planning: Planning, plan: Plan, stages: Sequence[StageTable]) -> KeptView | DeepView | str:
     """The view with its stages as tables, if there are many groups, and it helps; or why not."""
-    if not all(table.group_outputs for _, table in stages):
+    if not all(table.group_outputs for table in stages):
         return ""
     if planning.view.scratch is None:
         _fill(stages)
@@ -267,31 +291,25 @@ def _deep(
     settings = planning.settings
     is_kept = changes_of(looked_at, settings) or stages_of(looked_at, settings) or unindexed(looked_at)
     is_ordered = planning.view.must_be_incremental or any(
-        _are_worth(planning, table.row_count, ORDERED_ROWS, [found[id(stage.node)]])
-        for stage, table in stages
+        _are_worth(planning, table.row_count, ORDERED_ROWS, [found[id(table.stage.node)]]) for table in stages
     )
     has_parts = bool(is_kept or partitions_of(looked_at, settings))
     if not has_parts and not (is_ordered and _tops(planning, looked_at)):
         return _why_all(planning, looked_at)
-    versions: dict[str, int] = {}
-    for stage, _ in stages:
-        versions |= {Table.open(read.path).uuid: version for read, version in stage.tables}
-    deep = _over(planning, plan, found, versions)
+    deep = _over(planning, plan, found, tuple(read for one in stages for read in one.stage.tables))
     # whether a line can be drawn is known only once the results are there: without one they are read whole
     if has_parts and isinstance(deep, DeepView) and not deep.rest.is_incremental:
         return _why_all(planning, looked_at)
     return deep
 
 
-def _results(
-    planning: Planning, plan: Plan, stages: Sequence[tuple[Stage, StageTable]]
-) -> dict[int, ResultTable]:
+def _results(planning: Planning, plan: Plan, stages: Sequence[StageTable]) -> dict[int, ResultTable]:
     """The results of stages as tables, by the identity of their nodes; none if all of it is small."""
-    groups = max(table.row_count for _, table in stages)
-    beside = _rows_beside(plan, {id(stage.node) for stage, _ in stages})
+    groups = max(table.row_count for table in stages)
+    beside = _rows_beside(plan, {id(table.stage.node) for table in stages})
     if _STAYS * groups <= SHALLOW_ROWS and _STAYS * beside <= WHOLE_ROWS:
         return {}
-    found = {id(stage.node): ResultTable(planning, table, plan) for stage, table in stages}
+    found = {id(table.stage.node): ResultTable(planning, table, plan) for table in stages}
     is_small = groups <= SHALLOW_ROWS and beside <= WHOLE_ROWS
     return {} if is_small and not all(one.is_there for one in found.values()) else found
 
@@ -308,11 +326,11 @@ def _are_worth(planning: Planning, rows: int, most_whole: int, tables: Iterable[
     return _STAYS * rows > most_whole and all(one.is_there for one in tables)
 
 
-def _fill(stages: Sequence[tuple[Stage, StageTable]]) -> None:
+def _fill(stages: Sequence[StageTable]) -> None:
     """Bring stages without groups to where the plan reads their tables: those of a new view may have many."""
-    for stage, table in stages:
+    for table in stages:
         if not table.row_count:
-            table.at({Table.open(read.path).uuid: version for read, version in stage.tables})
+            table.at(versions_of(table.stage.tables))
 
 
 def _why_all(planning: Planning, plan: Plan) -> str:
@@ -330,9 +348,9 @@ def _parted(planning: Planning, plan: Plan, also: Collection[int] = ()) -> KeptV
     So are aggregates of sums whose groups cannot be a key: ``also``, by their identity.
     """
     found: dict[int, PartitionTable] = {}
-    versions: dict[str, int] = {}
+    tables: Tables = ()
     for part in partitions_of(plan, planning.settings, also):
-        rows = sum(read.rows or 0 for read, _ in part.tables)
+        rows = row_count(part.tables)
         if not _may_be_worth(planning, rows, WHOLE_ROWS):
             continue
         table = PartitionTable.of(
@@ -340,8 +358,8 @@ def _parted(planning: Planning, plan: Plan, also: Collection[int] = ()) -> KeptV
         )
         if table is not None and _are_worth(planning, rows, WHOLE_ROWS, [table]):
             found[id(part.place)] = table
-            versions |= {Table.open(read.path).uuid: version for read, version in part.tables}
-    return _over(planning, plan, found, versions) if found else None
+            tables += part.tables
+    return _over(planning, plan, found, tables) if found else None
 
 
 def _indexed(planning: Planning, plan: Plan) -> KeptView | DeepView | None:
@@ -351,7 +369,7 @@ def _indexed(planning: Planning, plan: Plan) -> KeptView | DeepView | None:
     if not missing or not _may_be_worth(planning, rows, WHOLE_ROWS):
         return None
     found: dict[int, RowsTable] = {}
-    versions: dict[str, int] = {}
+    tables: Tables = ()
     # rows of another table decide what a condition with a subquery leaves: it stays above
     filters = {
         id(node.child): node
@@ -365,7 +383,7 @@ def _indexed(planning: Planning, plan: Plan) -> KeptView | DeepView | None:
         assert leaf.rows is not None
         assert leaf.rows.snapshot is not None
         found[id(place)] = table
-        versions[Table.open(leaf.rows.table.path).uuid] = leaf.rows.snapshot
+        tables += ((leaf.rows.table, leaf.rows.snapshot),)
     if not _are_worth(planning, rows, WHOLE_ROWS, found.values()):
         return None
     settings = planning.settings
@@ -374,7 +392,7 @@ def _indexed(planning: Planning, plan: Plan) -> KeptView | DeepView | None:
         parts = len(partitions_of(looked_at, settings)) + len(_tops(planning, looked_at))
         if parts + len(stages_of(looked_at, settings)) <= len(stages_of(plan, settings)):
             return None
-    return _over(planning, plan, found, versions)
+    return _over(planning, plan, found, tables)
 
 
 def _tops(planning: Planning, plan: Plan) -> tuple[Top, ...]:
@@ -390,25 +408,25 @@ def _tops(planning: Planning, plan: Plan) -> tuple[Top, ...]:
 def _topped(planning: Planning, plan: Plan, most_whole: int) -> KeptView | DeepView | None:
     """The view with the first rows of larger inputs than so many as tables, for its ORDER BY … LIMIT."""
     found: dict[int, RowsTable] = {}
-    versions: dict[str, int] = {}
+    tables: Tables = ()
     for top in _tops(planning, plan):
-        size = sum(read.rows or 0 for read, _ in top.tables)
-        if not _may_be_worth(planning, size, most_whole):
+        rows = row_count(top.tables)
+        if not _may_be_worth(planning, rows, most_whole):
             continue
-        must_be_there = size <= most_whole and not planning.view.must_be_incremental
+        must_be_there = rows <= most_whole and not planning.view.must_be_incremental
         keep = partial(_kept_rows, planning)
         if (table := table_of(planning, top, keep, must_be_there=must_be_there)) is not None:
             found[id(top.child)] = table
-            versions |= {Table.open(read.path).uuid: version for read, version in top.tables}
-    return _over(planning, plan, found, versions) if found else None
+            tables += top.tables
+    return _over(planning, plan, found, tables) if found else None
 
 
 def _joined(planning: Planning, plan: Plan, stages: Collection[int]) -> KeptView | DeepView | None:
     """The view with the rows of joins of large tables as tables, where the rest needs all of them."""
     found: dict[int, RowsTable] = {}
-    versions: dict[str, int] = {}
+    tables: Tables = ()
     for part in joined_in(plan, planning.settings, stages):
-        size = sum(read.rows or 0 for read, _ in part.tables)
+        size = row_count(part.tables)
         if not _may_be_worth(planning, size, WHOLE_ROWS):
             continue
         columns = part.plan.columns
@@ -423,8 +441,8 @@ def _joined(planning: Planning, plan: Plan, stages: Collection[int]) -> KeptView
             if not _are_worth(planning, size, WHOLE_ROWS, [table]):
                 continue
             found[id(part.place)] = table
-            versions |= {Table.open(read.path).uuid: version for read, version in part.tables}
-    return _over(planning, plan, found, versions) if found else None
+            tables += part.tables
+    return _over(planning, plan, found, tables) if found else None
 
 
 def _rows_of(
@@ -456,9 +474,13 @@ def _rows_of(
 
 
 def _over(
-    planning: Planning, plan: Plan, found: Mapping[int, KeptTable], versions: Versions
+    planning: Planning, plan: Plan, found: Mapping[int, KeptTable], tables: Tables
 ) -> KeptView | DeepView:
-    """The view with tables in place of parts of its plan, over which the rest is kept."""
+    """The view with tables in place of parts of its plan, over which the rest is kept.
+
+    They are brought to the versions of the base tables that these are read at.
+    """
+    versions = versions_of(tables)
     nodes = {number: one.node(versions) for number, one in found.items()}
     over, catalyst = planning.built(_with(plan, nodes)), planning.catalyst
     is_lasting = not catalyst.has_subqueries(catalyst.analyzed(over))

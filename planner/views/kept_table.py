@@ -284,6 +284,11 @@ def most_rows(tables: Tables) -> int:
     return max(read.rows or 0 for read, _ in tables)
 
 
+def row_count(tables: Tables) -> int:
+    """How many rows some tables have together."""
+    return sum(read.rows or 0 for read, _ in tables)
+
+
 def buckets_for(tables: Tables) -> int:
     """How many buckets a hidden table of some tables has: as many as these, fewer if they are small.
 

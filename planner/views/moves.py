@@ -66,6 +66,11 @@ def bases_of(tables: Tables) -> Bases:
     return {Table.open(read.path).uuid: read.path for read, _ in tables}
 
 
+def versions_of(tables: Tables) -> Versions:
+    """The versions at which tables are read."""
+    return {Table.open(read.path).uuid: version for read, version in tables}
+
+
 def move_of(
     bases: Bases,
     known: Versions,

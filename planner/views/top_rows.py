@@ -25,9 +25,9 @@ from planner.plan.trees import children
 from planner.settings import Settings
 from planner.views.inputs import Planning
 from planner.views.kept_table import COLUMN, can_keep, meaning_of
+from planner.views.moves import versions_of
 from planner.views.rows_table import KeptRows, Line, RowsTable
 from planner.views.stages import Tables, changes_of, meant
-from upsert.store.table import Table
 from upsert.views.hidden_tables import hidden_tables
 from upsert.views.refresh import PlanOutgrownError
 
@@ -187,7 +187,7 @@ def table_of(
     if known is not None:
         found = table(known)
         with suppress(PlanOutgrownError):
-            found.at({Table.open(read.path).uuid: version for read, version in top.tables})
+            found.at(versions_of(top.tables))
             return found
     line = None if must_be_there else rows.line(top.shown)
     return None if line is None else table(line)
