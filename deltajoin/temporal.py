@@ -46,6 +46,9 @@ STATE: Final = "label STRING, waiting BINARY, versions BINARY"
 DELETED: Final = "_is_deleted"
 """Column of the versions: whether the key has no row from then on."""
 
+_OF: Final = "temporal join"
+"""What messages about its inputs begin with."""
+
 _BLOB: Final = "blob"
 _WHOLE: Final = 1 << 62
 _FOREVER: Final = 9_214_646_400_000_000
@@ -374,33 +377,17 @@ def _declared(
     select: Sequence[str] | None,
     how: str,
 ) -> TemporalJoin:
-    of = "temporal join"
-    if how not in HOWS:
-        raise ConfigurationError(f"{of}: how must be one of {', '.join(HOWS)}, got {how!r}")
-    if ROW_KIND_COLUMN in left.columns:
-        raise ChangelogError(
-            f"{of}: rows of the left side must only be added, got a stream with {ROW_KIND_COLUMN!r}"
-        )
-    if ROW_KIND_COLUMN not in right.columns:
-        raise ChangelogError(f"{of}: the right side must be changes, got no column {ROW_KIND_COLUMN!r}")
-    for name, side, column in (("left", left, time), ("right", right, valid_from)):
-        if not side.isStreaming:
-            raise ConfigurationError(f"{of}: the {name} side must be a stream, got a batch")
-        if column not in side.columns or WATERMARK not in side.schema[column].metadata:
-            raise ConfigurationError(
-                f"{of}: the {name} side must have a watermark for column {column!r}; declare WATERMARK FOR "
-                f"{column} AS … in CREATE TABLE, or df.withWatermark({column!r}, '5 seconds')"
-            )
+    _check_inputs(left, right, time, valid_from, how)
     schemas = [
         pa.schema(
-            [(field.name, stored_type(field, of)) for field in side.schema if field.name != ROW_KIND_COLUMN]
+            [(field.name, stored_type(field, _OF)) for field in side.schema if field.name != ROW_KIND_COLUMN]
         )
         for side in (left, right)
     ]
     for number, schema in enumerate(schemas):
         if missing := [pair[number] for pair in on if pair[number] not in schema.names]:
             raise SchemaError(
-                f"{of}: on must name columns of both sides, got {missing[0]!r}; columns are "
+                f"{_OF}: on must name columns of both sides, got {missing[0]!r}; columns are "
                 f"{', '.join(schema.names)}"
             )
     equated = {other for _, other in on}
@@ -409,10 +396,30 @@ def _declared(
     times = [schemas[0].field(time).type, schemas[1].field(valid_from).type]
     if not on or None in join.key_types or times[0] != times[1]:
         raise SchemaError(
-            f"{of}: keys and times of both sides must have one scalar type each, got "
+            f"{_OF}: keys and times of both sides must have one scalar type each, got "
             f"{', '.join(f'{one} = {other}' for one, other in (*on, (time, valid_from)))}; cast them"
         )
     names = [*schemas[0].names, *selected]
     if repeated := next((name for name in names if names.count(name) > 1), None):
-        raise SchemaError(f"{of}: the result must have each column once, got {repeated!r} twice; rename it")
+        raise SchemaError(f"{_OF}: the result must have each column once, got {repeated!r} twice; rename it")
     return join
+
+
+def _check_inputs(left: DataFrame, right: DataFrame, time: str, valid_from: str, how: str) -> None:
+    """Refuse what is no stream of rows and one of changes, each with a watermark for its time."""
+    if how not in HOWS:
+        raise ConfigurationError(f"{_OF}: how must be one of {', '.join(HOWS)}, got {how!r}")
+    if ROW_KIND_COLUMN in left.columns:
+        raise ChangelogError(
+            f"{_OF}: rows of the left side must only be added, got a stream with {ROW_KIND_COLUMN!r}"
+        )
+    if ROW_KIND_COLUMN not in right.columns:
+        raise ChangelogError(f"{_OF}: the right side must be changes, got no column {ROW_KIND_COLUMN!r}")
+    for name, side, column in (("left", left, time), ("right", right, valid_from)):
+        if not side.isStreaming:
+            raise ConfigurationError(f"{_OF}: the {name} side must be a stream, got a batch")
+        if column not in side.columns or WATERMARK not in side.schema[column].metadata:
+            raise ConfigurationError(
+                f"{_OF}: the {name} side must have a watermark for column {column!r}; declare WATERMARK FOR "
+                f"{column} AS … in CREATE TABLE, or df.withWatermark({column!r}, '5 seconds')"
+            )
