@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -251,50 +251,61 @@ def join_reports(trace: Trace, settings: Settings, *, is_materialized: bool = Fa
     ``is_materialized`` says that the sink keeps all rows of each key.
     """
     fixed = _why_one_form(trace.after, is_materialized)
-    final = {node.row_kind: node for node in walk(trace.after) if isinstance(node, DeltaJoin)}
-    handled, told = set(), set[int]()
+    told, handled = set[int](), set[str]()
     for join, results in _by_join(trace.steps):
         name = join_in_words(join)
         handled.add(name)
         if refusals := tuple(result for result in results if isinstance(result, Refused)):
             yield JoinReport(name, "refused", refusals=refusals)
             continue
-        for part in (part for result in results if not isinstance(result, Refused) for part in walk(result)):
+        parts = (part for result in results if not isinstance(result, Refused) for part in walk(result))
+        for part in parts:
             if isinstance(part, Enriched | EnrichedUpserts):
                 if id(part) in told:  # it lies below the lookups of another join
                     continue
                 told.add(id(part))
-            match part:
-                case DeltaJoin():
-                    made = final.get(part.row_kind, part)
-                    hidden = blurred(trace.after) if made in final.values() else ()
-                    yield _delta_join(name, made, settings, hidden, fixed)
-                case Enriched(rows=TableRows()):
-                    yield JoinReport(name, "lookup", hints=(_ENRICHED,))
-                case Enriched(rows=VersionRows()):
-                    yield JoinReport(name, "temporal", hints=(_VERSIONS,), state=_WAITING)
-                case Enriched(rows=LookupRows(table)):
-                    yield JoinReport(name, "lookup", hints=(_LOOKED_UP.format(table.name, table.connector),))
-                case EnrichedUpserts(rows=LookupRows(table), key=key):
-                    names = ", ".join(column.name for column in key)
-                    hint = _LOOKED_UP_FOR_CHANGES.format(table.name, table.connector, names)
-                    yield JoinReport(name, "lookup", consistency=_CONSISTENCY["latest"], hints=(hint,))
-                case RegularJoin(reason=reason, remedy=remedy):
-                    why = Refused(reason, remedy)
-                    yield JoinReport(name, "regular", refusals=(why,), state=_EVERY_CHANGE, grows=True)
-                case Changelog(origin=LookupJoined() as joined):
-                    yield _lookup_join(name, joined, _whole(joined, trace.after))
-    static_joins = (step for step in trace.steps if step.rule == refuse_static_join.__name__)
+            if isinstance(part, DeltaJoin):
+                yield _delta_join(name, part, trace.after, settings, fixed)
+            elif (report := _replaced(name, part, trace.after)) is not None:
+                yield report
+    yield from _of_joins_left(trace, handled)
+
+
+def _replaced(name: str, part: Plan, after: Plan) -> JoinReport | None:
+    """The report of a join that became this part of a plan; None if the part is not what computes it."""
+    match part:
+        case Enriched(rows=TableRows()):
+            return JoinReport(name, "lookup", hints=(_ENRICHED,))
+        case Enriched(rows=VersionRows()):
+            return JoinReport(name, "temporal", hints=(_VERSIONS,), state=_WAITING)
+        case Enriched(rows=LookupRows(table)):
+            return JoinReport(name, "lookup", hints=(_LOOKED_UP.format(table.name, table.connector),))
+        case EnrichedUpserts(rows=LookupRows(table), key=key):
+            names = ", ".join(column.name for column in key)
+            hint = _LOOKED_UP_FOR_CHANGES.format(table.name, table.connector, names)
+            return JoinReport(name, "lookup", consistency=_CONSISTENCY["latest"], hints=(hint,))
+        case RegularJoin(reason=reason, remedy=remedy):
+            why = Refused(reason, remedy)
+            return JoinReport(name, "regular", refusals=(why,), state=_EVERY_CHANGE, grows=True)
+        case Changelog(origin=LookupJoined() as joined):
+            return _lookup_join(name, joined, _whole(joined, after))
+    return None
+
+
+def _of_joins_left(trace: Trace, handled: Collection[str]) -> Iterator[JoinReport]:
+    """The reports of the joins that the plan still has, but for those that rules have replaced or refused."""
     refused = {
-        join_in_words(step.node): (step.result,)
-        for step in static_joins
-        if isinstance(step.node, Join) and isinstance(step.result, Refused)
+        join_in_words(step.node): step.result
+        for step in trace.steps
+        if step.rule == refuse_static_join.__name__
+        and isinstance(step.node, Join)
+        and isinstance(step.result, Refused)
     }
     for node in walk(trace.after):
         if not isinstance(node, Join) or (name := join_in_words(node)) in handled:
             continue
         if name in refused:
-            yield JoinReport(name, "refused", refusals=refused[name])
+            yield JoinReport(name, "refused", refusals=(refused[name],))
         elif static_input(node) is not None:
             yield JoinReport(name, "static", hints=(_ASSUMED,))
         elif not reads_changes(node):
@@ -326,9 +337,11 @@ def _why_one_form(plan: Plan, is_materialized: bool) -> str | None:
     return None
 
 
-def _delta_join(
-    name: str, made: DeltaJoin, settings: Settings, hidden: Sequence[str], fixed: str | None
-) -> JoinReport:
+def _delta_join(name: str, join: DeltaJoin, after: Plan, settings: Settings, fixed: str | None) -> JoinReport:
+    """The report of a delta join, as later rules have left it."""
+    final = {node.row_kind: node for node in walk(after) if isinstance(node, DeltaJoin)}
+    made = final.get(join.row_kind, join)
+    hidden = blurred(after) if made in final.values() else ()
     paths, tables = lookup_paths(made), list[TableReport]()
     for one in made.tables:
         columns, table = tuple(column.name for column in one.columns), one.table
