@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -108,77 +108,79 @@ class _Exposed:
 
     def source(self) -> type[DataSource]:
         """The format of this table alone."""
-        exposed = self
+        return type("Exposed", (_ExposedSource,), {"exposed": self})
 
-        class Exposed(DataSource):
-            """A managed table, whose folder need not be said."""
 
-            @classmethod
-            def name(cls) -> str:
-                """Of this table and no other."""
-                return exposed.format
+class _ExposedSource(DataSource):
+    """A managed table, whose folder need not be said: that of the class which each table has."""
 
-            def schema(self) -> StructType | str:
-                """The table's columns, and the kind of a change where it has one."""
-                return self._read().schema()
+    exposed: ClassVar[_Exposed]
 
-            def reader(self, schema: StructType) -> DataSourceReader:
-                """A batch read."""
-                with self._of_present_columns(schema):
-                    return self._read().reader(schema)
+    @classmethod
+    def name(cls) -> str:
+        """Of this table and no other."""
+        return cls.exposed.format
 
-            def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-                """The changes."""
-                if not exposed.has_kinds:
-                    raise SchemaError(
-                        f"table {exposed.table!r}: its changes must have column _row_kind, without which "
-                        "deletions look like rows; read them with "
-                        f"readStream.table('{exposed.table}{CHANGES}')"
-                    )
-                with self._of_present_columns(schema):
-                    return self._read().streamReader(schema)
+    def schema(self) -> StructType | str:
+        """The table's columns, and the kind of a change where it has one."""
+        return self._read().schema()
 
-            def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-                """A batch write."""
-                with self._of_present_columns(schema):
-                    return self._written().writer(schema, overwrite)
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A batch read."""
+        with self._of_present_columns(schema):
+            return self._read().reader(schema)
 
-            def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-                """A stream write."""
-                return self._written().streamWriter(schema, overwrite)
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """The changes."""
+        table = self.exposed.table
+        if not self.exposed.has_kinds:
+            raise SchemaError(
+                f"table {table!r}: its changes must have column _row_kind, without which deletions look like "
+                f"rows; read them with readStream.table('{table}{CHANGES}')"
+            )
+        with self._of_present_columns(schema):
+            return self._read().streamReader(schema)
 
-            @contextmanager
-            def _of_present_columns(self, asked: StructType) -> Iterator[None]:
-                """Tell from any other error that Spark's catalog has other columns than the table by now."""
-                try:
-                    yield
-                except SchemaError as cause:
-                    present = {field.name: field.dataType for field in self._table({}).schema()}
-                    if all(present.get(field.name) == field.dataType for field in asked):
-                        raise
-                    raise SchemaError(
-                        f"table {exposed.table!r}: Spark's catalog must have its columns, "
-                        f"{', '.join(map(repr, present))}, found {', '.join(map(repr, asked.names))}; "
-                        "catalog.unexpose(spark) and catalog.expose(spark) bring them there, and ALTER TABLE "
-                        "needs catalog.sql"
-                    ) from cause
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """A batch write."""
+        with self._of_present_columns(schema):
+            return self._written().writer(schema, overwrite)
 
-            def _read(self) -> UpsertTableSource:
-                return self._table({} if exposed.has_kinds else {"row-kind": "false"})
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        """A stream write."""
+        return self._written().streamWriter(schema, overwrite)
 
-            def _written(self) -> UpsertTableSource:
-                if exposed.has_kinds:
-                    raise SchemaError(
-                        f"table '{exposed.table}{CHANGES}' shows the changes of {exposed.table!r}, it has no "
-                        f"rows of its own; write into {exposed.table!r}"
-                    )
-                return self._table({})
+    @contextmanager
+    def _of_present_columns(self, asked: StructType) -> Iterator[None]:
+        """Tell from any other error that Spark's catalog has other columns than the table by now."""
+        try:
+            yield
+        except SchemaError as cause:
+            present = {field.name: field.dataType for field in self._table({}).schema()}
+            if all(present.get(field.name) == field.dataType for field in asked):
+                raise
+            raise SchemaError(
+                f"table {self.exposed.table!r}: Spark's catalog must have its columns, "
+                f"{', '.join(map(repr, present))}, found {', '.join(map(repr, asked.names))}; "
+                "catalog.unexpose(spark) and catalog.expose(spark) bring them there, and ALTER TABLE "
+                "needs catalog.sql"
+            ) from cause
 
-            def _table(self, more: Mapping[str, str]) -> UpsertTableSource:
-                given = {key: value for key, value in self.options.items() if key.lower() in _OPTIONS}
-                return UpsertTableSource({**given, **more, "path": exposed.path})
+    def _read(self) -> UpsertTableSource:
+        return self._table({} if self.exposed.has_kinds else {"row-kind": "false"})
 
-        return Exposed
+    def _written(self) -> UpsertTableSource:
+        table = self.exposed.table
+        if self.exposed.has_kinds:
+            raise SchemaError(
+                f"table '{table}{CHANGES}' shows the changes of {table!r}, it has no rows of its own; write "
+                f"into {table!r}"
+            )
+        return self._table({})
+
+    def _table(self, more: Mapping[str, str]) -> UpsertTableSource:
+        given = {key: value for key, value in self.options.items() if key.lower() in _OPTIONS}
+        return UpsertTableSource({**given, **more, "path": self.exposed.path})
 
 
 def _prefix(context: Context) -> str:
