@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert import options
+from upsert.arrays import Positions
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.formats import avro
 from upsert.formats.base import BadMessage, Decoded, Format, FormatContext
@@ -173,18 +174,14 @@ class AvroConfluentDecoder:
         numbers = headers.indices.fill_null(-1).to_numpy(zero_copy_only=False)
         by_header = np.argsort(numbers, kind="stable")
         starts = np.searchsorted(numbers[by_header], np.arange(len(headers.dictionary) + 1))
-        tables, places, bad = [self._empty], [np.zeros(0, np.int64)], []
+        groups: list[tuple[Positions, pa.Table]] = []
+        bad: list[BadMessage] = []
         for number, header in enumerate(headers.dictionary.to_pylist()):
             own = by_header[starts[number] : starts[number + 1]]
             rows, kept, reasons = self._of_schema(header, messages.take(pa.array(own)))
-            tables.append(rows)
-            places.append(own[np.array(kept, np.int64)])
+            groups.append((own[np.array(kept, np.int64)], rows))
             bad += [BadMessage(int(own[message.position]), message.reason) for message in reasons]
-        found, positions = pa.concat_tables(tables), np.concatenate(places)
-        if len(headers.dictionary) > 1:
-            order = np.argsort(positions)
-            found, positions = found.take(pa.array(order)), positions[order]
-        return Decoded.at(positions, len(messages), found.combine_chunks(), bad)
+        return Decoded.of_groups(groups, len(messages), self._empty, bad)
 
     def _of_schema(self, header: bytes, messages: pa.Array) -> tuple[pa.Table, list[int], list[BadMessage]]:
         """The rows of messages that name one schema."""

@@ -96,6 +96,22 @@ class Decoded:
         ordered = sorted(bad, key=lambda message: message.position)
         return cls(rows, None if is_one_each else positions, kinds, tuple(ordered))
 
+    @classmethod
+    def of_groups(
+        cls,
+        groups: Sequence[tuple[Positions, pa.Table]],
+        count: int,
+        empty: pa.Table,
+        bad: Iterable[BadMessage],
+    ) -> Self:
+        """The same of groups of messages that were read apart: the rows of each, and where they are."""
+        rows = pa.concat_tables([empty, *(rows for _, rows in groups)])
+        positions = np.concatenate([np.zeros(0, np.int64), *(own for own, _ in groups)])
+        if len(groups) > 1:
+            order = np.argsort(positions)
+            rows, positions = rows.take(pa.array(order)), positions[order]
+        return cls.at(positions, count, rows.combine_chunks(), bad)
+
 
 class Decoder(Protocol):
     """Messages to rows."""

@@ -86,19 +86,14 @@ class _Decoder:
 
     def decode(self, messages: pa.Array) -> Decoded:
         """One row a message. Bad is what names no message of a schema of the registry, or is none."""
-        groups, bad = _by_prefix(messages)
-        tables, places = [self._empty], [np.zeros(0, np.int64)]
-        for prefix, own in groups.items():
+        prefixes, bad = _by_prefix(messages)
+        groups = []
+        for prefix, own in prefixes.items():
             rows, kept, reasons = self._of_schema(prefix, messages.take(pa.array(own)))
-            tables.append(rows)
-            places.append(own[kept])
+            groups.append((own[kept], rows))
             bad += [BadMessage(int(own[one.position]), one.reason) for one in reasons]
-        found, positions = pa.concat_tables(tables), np.concatenate(places)
-        if len(groups) > 1:
-            order = np.argsort(positions)
-            found, positions = found.take(pa.array(order)), positions[order]
         left = () if self._passes_bad_over else bad
-        return Decoded.at(positions, len(messages), found.combine_chunks(), left)
+        return Decoded.of_groups(groups, len(messages), self._empty, left)
 
     def _of_schema(self, prefix: bytes, messages: pa.Array) -> tuple[pa.Table, Positions, list[BadMessage]]:
         """The rows of messages that begin with the same id and indexes."""
