@@ -222,55 +222,59 @@ def own_error(error: BaseException) -> UpsertError | None:
     while cause is not None:
         if isinstance(cause, UpsertError):
             return cause
-        if found := _RAISED.findall(str(cause)):
-            name, sentence = found[-1]  # an error that was raised from another one stands behind it
+        if raised := _RAISED.findall(str(cause)):
+            name, sentence = raised[-1]  # an error that was raised from another one stands behind it
             known = {cls.__name__: cls for cls in _subclasses(UpsertError) if _takes_a_sentence(cls)}
             return known.get(name, UpsertError)(sentence.strip())
-        if _OTHER_STATE.search(str(cause)):
-            return MissingStateError(
-                "the query's checkpoint: expected state with the fields that this query keeps, found others: "
-                "the query was another one, or an older release kept its state in another way (a sum of "
-                "DOUBLE as one number); start it with a new checkpointLocation and an empty sink"
-            )
-        if bad := _BAD_CHECKPOINT.search(str(cause)):
-            return bad_checkpoint(str(cause)[bad.start() :].partition(": ")[2])
-        if bad := _BAD_OFFSET.search(str(cause)):
-            return bad_checkpoint(f"one of the newest two of its folder 'offsets' is no JSON: {bad[1]}")
-        if _LOST_VERSIONS.search(str(cause)):
-            return SnapshotExpiredError(
-                "the query's Delta table: expected every version since the one that was read last, found "
-                "some of them gone, or without their changes: VACUUM or the log's retention took them, the "
-                "change data feed was off, or it is another table; DROP TABLE the one that has the mirror, "
-                "create it again, and the mirror begins with the rows of that moment"
-            )
-        if _OTHER_COLUMNS.search(str(cause)):
-            return SchemaError(
-                "the query's Delta table: expected the columns that it had when the query began, found "
-                "others; start the query again; if it ends again, a column was dropped or renamed: DROP "
-                "TABLE the one that has the mirror, and create it again"
-            )
-        if twice := _TWO_DRIVERS.search(str(cause)):
-            return FencedError(
-                "the query's checkpoint: expected one driver that writes it, found another one, which has "
-                f"begun micro-batch {twice[1]}: the query runs twice; stop one of the drivers, SHOW JOBS "
-                "names the one that was heard of last; nothing is lost or doubled"
-            )
-        if (lost := _lost_process(cause)) is not None:
-            return lost
-        if _NO_TIME.search(str(cause)):
-            return ConfigurationError(
-                "a column of TIME: expected a session that has the type, found one without it; "
-                "spark.conf.set('spark.sql.timeType.enabled', 'true'), which is off by default in Spark"
-            )
+        if (found := _explained(str(cause)) or _lost_process(cause)) is not None:
+            return found
         cause = cause.__cause__
+    return None
+
+
+def _explained(text: str) -> UpsertError | None:
+    """What a text of Spark's means for a query; None if it is about something else."""
+    if _OTHER_STATE.search(text):
+        return MissingStateError(
+            "the query's checkpoint: expected state with the fields that this query keeps, found others: "
+            "the query was another one, or an older release kept its state in another way (a sum of "
+            "DOUBLE as one number); start it with a new checkpointLocation and an empty sink"
+        )
+    if bad := _BAD_CHECKPOINT.search(text):
+        return bad_checkpoint(text[bad.start() :].partition(": ")[2])
+    if bad := _BAD_OFFSET.search(text):
+        return bad_checkpoint(f"one of the newest two of its folder 'offsets' is no JSON: {bad[1]}")
+    if _LOST_VERSIONS.search(text):
+        return SnapshotExpiredError(
+            "the query's Delta table: expected every version since the one that was read last, found "
+            "some of them gone, or without their changes: VACUUM or the log's retention took them, the "
+            "change data feed was off, or it is another table; DROP TABLE the one that has the mirror, "
+            "create it again, and the mirror begins with the rows of that moment"
+        )
+    if _OTHER_COLUMNS.search(text):
+        return SchemaError(
+            "the query's Delta table: expected the columns that it had when the query began, found "
+            "others; start the query again; if it ends again, a column was dropped or renamed: DROP "
+            "TABLE the one that has the mirror, and create it again"
+        )
+    if twice := _TWO_DRIVERS.search(text):
+        return FencedError(
+            "the query's checkpoint: expected one driver that writes it, found another one, which has "
+            f"begun micro-batch {twice[1]}: the query runs twice; stop one of the drivers, SHOW JOBS "
+            "names the one that was heard of last; nothing is lost or doubled"
+        )
+    if _NO_TIME.search(text):
+        return ConfigurationError(
+            "a column of TIME: expected a session that has the type, found one without it; "
+            "spark.conf.set('spark.sql.timeType.enabled', 'true'), which is off by default in Spark"
+        )
     return None
 
 
 def _lost_process(error: BaseException) -> ProcessLostError | None:
     """The error about a process of Python that has ended, if Spark's error tells of one."""
-    java: Any = getattr(
-        error, "_cause", None
-    )  # PySpark gives what Java raised, and its trace, no public name
+    # PySpark gives what Java raised, and its trace, no public name
+    java: Any = getattr(error, "_cause", None)
     if _LOST_SOURCE.search(f"{error}\n{getattr(java, '_stackTrace', '')}"):
         which = "the Python process that answers for the query's source"
         more = "give the driver more memory beside that of its JVM (spark.driver.memoryOverhead)"
