@@ -67,7 +67,7 @@ class Inner:
             raise ConfigurationError(f"an inner join needs two children or more, got {self.children!r}")
         scopes = [visible(child) for child in self.children]
         for pair in self.on:
-            one, other = (_scope_of(ref, scopes, "an inner join") for ref in pair)
+            one, other = (_scope_of(ref, scopes) for ref in pair)
             if one == other:
                 raise ConfigurationError(
                     f"an inner join's keys must be of two children, got {_words(pair)}; make it a condition"
@@ -192,11 +192,11 @@ def _pairs(on: Iterable[Sequence[Ref]]) -> On:
     return tuple((one, other) for one, other in on)
 
 
-def _scope_of(ref: Ref, scopes: Sequence[frozenset[int]], what: str) -> int:
+def _scope_of(ref: Ref, scopes: Sequence[frozenset[int]]) -> int:
     for number, scope in enumerate(scopes):
         if ref.table in scope:
             return number
-    raise ConfigurationError(f"{what} must use columns of its children, got {ref}")
+    raise ConfigurationError(f"an inner join must use columns of its children, got {ref}")
 
 
 def _check_scope(condition: Condition | None, scope: frozenset[int], what: str) -> None:

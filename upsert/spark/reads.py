@@ -42,25 +42,23 @@ def load_stream(
     spark: SparkSession,
     format_: type[DataSource],
     options: Mapping[str, str],
-    schema: StructType | None = None,
     *,
-    reader_lasts: bool = False,
+    reader_lasts: bool,
 ) -> DataFrame:
-    """A stream of a format.
+    """A stream of a format, with all of its columns.
 
     Args:
         spark: a session that knows the format.
         format_: the format.
         options: of the read.
-        schema: the columns to read; if None, those of the source.
         reader_lasts: whether a reader that is made now reads as one does that is made when the query starts;
             for other sources Spark asks a process for the function of tasks then.
     """
     reader = spark.readStream.format(format_.name())
     if is_connect(spark):
-        return _loaded_by_server(reader, options, schema)
+        return _loaded_by_server(reader, options, None)
     source = _source(format_, options)
-    df = reader.options(**options).schema(source.schema() if schema is None else schema).load()
+    df = reader.options(**options).schema(source.schema()).load()
     _hand_over(df, source, source.streamReader(df.schema) if reader_lasts else None)
     return df
 
@@ -69,11 +67,11 @@ def load_batch(
     spark: SparkSession,
     format_: type[DataSource],
     options: Mapping[str, str],
-    schema: StructType | None = None,
+    schema: StructType | None,
     *,
     is_planned_now: bool = True,
 ) -> DataFrame:
-    """A batch of a format, with the same arguments.
+    """A batch of a format, with some of its columns; all for None.
 
     If ``is_planned_now`` its partitions are those of now, which suits a read of one state: then it is a
     function of their numbers, not a source, for Spark takes less to make rows of what a function gives. Such
