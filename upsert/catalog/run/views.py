@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from upsert import types
-from upsert.catalog.connectors.definition import definition_in
+from upsert.catalog.connectors.definition import PlainView, definition_in
 from upsert.catalog.context import Context
 from upsert.catalog.create_as.create_as import (
     NewTable,
@@ -278,51 +278,61 @@ def _bases(
     context: Context, view: TableRef, references: Sequence[Reference]
 ) -> tuple[dict[str, Base], dict[str, ViewText]]:
     """The tables that a view's query reads, and the plain views, by names; refuses what has no versions."""
-    of = f"view {view.shown!r}"
     found: dict[str, Base] = {}
     plain: dict[str, ViewText] = {}
     for reference in references:
-        what = f"{of}: table {reference.name!r} at {reference.position}"
-        if split(reference.name)[1] is not None:
-            raise SchemaError(f"{what} is a system table, which has no versions; query it where it is needed")
-        table_ref = context.databases.resolve(reference.name)
-        read = context.plain_view(reference.name)
-        if table_ref.is_temporary or (read is not None and read.is_temporary):
-            raise SchemaError(f"{what} is temporary, and only this session has it; create one that stays")
-        if not table_ref.exists:
-            not_found = str(table_ref.tables.not_found(table_ref.name))
-            missing = jobs.missing_in_catalog(None, reference.name, not_found)
-            raise SchemaError(f"{what} must be a table of the catalog: {missing}")
-        if reference.as_of is not None or reference.options or reference.changes is not None:
-            raise SchemaError(
-                f"{what} is read as it is at each refresh; leave out FOR SYSTEM_…, OPTIONS and table_changes"
-            )
-        if table_ref.warehouse != view.warehouse:
-            raise SchemaError(f"{what} must lie in the catalog of the view; create the view there")
-        if read is not None:
-            plain[read.text.name] = read.text
-            # it was checked that no view reads itself when it was created
-            own = _bases(
-                context, view, within(read.text, read.catalog, QueryText.of(read.text.query, subject=what))
-            )
-            found |= own[0]
-            plain |= own[1]
+        what = f"view {view.shown!r}: table {reference.name!r} at {reference.position}"
+        table_ref, read = _checked(context, view, reference, what)
+        if read is None:
+            found[reference.name] = _base(view, table_ref, reference.name, what)
             continue
-        path = table_ref.existing()
-        if definition_in(path) is not None:
-            raise SchemaError(
-                f"{what} must be a managed table, which has versions; keep one equal to it with INSERT INTO "
-                "… SELECT in streaming mode, and read that"
-            )
-        if path == view.path:
-            raise SchemaError(f"{what} is the view itself; give the view another name")
-        qualified = table_ref.qualified.partition(".")[2]
-        table = Table.open(path)
-        columns = tuple(declared_names(table.schema))
-        origins = tuple(origin_of(table.schema, name) for name in columns)
-        fields = fields_of(table.schema)
-        found[reference.name] = Base(reference.name, qualified, table.uuid, columns, origins, fields)
+        plain[read.text.name] = read.text
+        # it was checked that no view reads itself when it was created
+        below = within(read.text, read.catalog, QueryText.of(read.text.query, subject=what))
+        own_bases, own_views = _bases(context, view, below)
+        found |= own_bases
+        plain |= own_views
     return found, plain
+
+
+def _checked(
+    context: Context, view: TableRef, reference: Reference, what: str
+) -> tuple[TableRef, PlainView | None]:
+    """What a view reads, which is kept in its catalog and has versions; with it the plain view that it is."""
+    if split(reference.name)[1] is not None:
+        raise SchemaError(f"{what} is a system table, which has no versions; query it where it is needed")
+    table_ref = context.databases.resolve(reference.name)
+    read = context.plain_view(reference.name)
+    if table_ref.is_temporary or (read is not None and read.is_temporary):
+        raise SchemaError(f"{what} is temporary, and only this session has it; create one that stays")
+    if not table_ref.exists:
+        not_found = str(table_ref.tables.not_found(table_ref.name))
+        missing = jobs.missing_in_catalog(None, reference.name, not_found)
+        raise SchemaError(f"{what} must be a table of the catalog: {missing}")
+    if reference.as_of is not None or reference.options or reference.changes is not None:
+        raise SchemaError(
+            f"{what} is read as it is at each refresh; leave out FOR SYSTEM_…, OPTIONS and table_changes"
+        )
+    if table_ref.warehouse != view.warehouse:
+        raise SchemaError(f"{what} must lie in the catalog of the view; create the view there")
+    return table_ref, read
+
+
+def _base(view: TableRef, table_ref: TableRef, name: str, what: str) -> Base:
+    """A table that a view reads under a name."""
+    path = table_ref.existing()
+    if definition_in(path) is not None:
+        raise SchemaError(
+            f"{what} must be a managed table, which has versions; keep one equal to it with INSERT INTO "
+            "… SELECT in streaming mode, and read that"
+        )
+    if path == view.path:
+        raise SchemaError(f"{what} is the view itself; give the view another name")
+    qualified = table_ref.qualified.partition(".")[2]
+    table = Table.open(path)
+    columns = tuple(declared_names(table.schema))
+    origins = tuple(origin_of(table.schema, column) for column in columns)
+    return Base(name, qualified, table.uuid, columns, origins, fields_of(table.schema))
 
 
 @dataclass(frozen=True)
