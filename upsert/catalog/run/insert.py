@@ -260,16 +260,7 @@ class Target:
                 f"{what}: {clause} needs a managed table, got one with a connector; leave it out"
             )
         writable = {c.name: c for c in schema.columns if c.metadata is None or not c.virtual}
-        for name in (*statement.partition, *statement.dynamic):
-            if name not in schema.partitioned_by:
-                known = ", ".join(schema.partitioned_by) or "none"
-                raise SchemaError(f"{what}: PARTITION names {name!r}; partition columns are {known}")
-        given = {
-            name: value
-            for name, value in statement.partition.items()
-            if not pa.types.is_string(schema.type_of(name))  # any value has a text
-        }
-        specified(schema, given, what)
+        _check_partition(statement, schema, what)
         chosen = statement.columns
         if chosen is None:
             chosen = tuple(name for name in writable if name not in statement.partition)
@@ -405,6 +396,20 @@ class Target:
             writer = table.write_changes(changes)
         settings = job.settings(context.options)
         return lambda: Running(self.what, job.started(rows.sparkSession, writer, settings), job.checkpoint)
+
+
+def _check_partition(statement: s.Insert, schema: TableSchema, what: str) -> None:
+    """Refuse a PARTITION of other columns, or with values that these cannot have."""
+    for name in (*statement.partition, *statement.dynamic):
+        if name not in schema.partitioned_by:
+            known = ", ".join(schema.partitioned_by) or "none"
+            raise SchemaError(f"{what}: PARTITION names {name!r}; partition columns are {known}")
+    given = {
+        name: value
+        for name, value in statement.partition.items()
+        if not pa.types.is_string(schema.type_of(name))  # any value has a text
+    }
+    specified(schema, given, what)
 
 
 def _check_writable(
