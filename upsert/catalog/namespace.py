@@ -253,8 +253,10 @@ class Catalogs:
         """Make a catalog the current one, with the database that was current in it."""
         self.current = self._of(name)
 
-    def database(self, name: str) -> tuple[Databases, str]:
-        """The catalog and the own name of a database: ``database``, or ``catalog.database``."""
+    def database(self, name: str | None) -> tuple[Databases, str]:
+        """The catalog and the own name of ``database`` or ``catalog.database``; None: of the current one."""
+        if name is None:
+            return self.current, self.current.current
         catalog, _, own = name.partition(".")
         if catalog.isidentifier() and own.isidentifier():
             return self._of(catalog), own

@@ -166,9 +166,7 @@ def temporary(context: Context, name: str) -> Iterator[None]:
 def _drop_temporary(context: Context, statement: s.DropTable) -> Result:
     """``DROP TEMPORARY TABLE``, also where the catalog has a table of the name now."""
     *before, own = statement.name.split(".")
-    databases, database = context.databases, context.databases.current
-    if before:
-        databases, database = context.catalogs.database(".".join(before))
+    databases, database = context.catalogs.database(".".join(before) or None)
     dropped = databases.temporary.drop(database, own)
     if not dropped and not statement.if_exists:
         raise TableNotFoundError(

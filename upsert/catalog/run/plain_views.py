@@ -20,7 +20,7 @@ from upsert.catalog.run.definitions import is_materialized_view
 from upsert.catalog.run.jobs import missing_in_catalog, needed
 from upsert.catalog.run.queries import frame
 from upsert.catalog.run.scans import StreamNeededError
-from upsert.catalog.run.shows import matching
+from upsert.catalog.run.shows import matching, temporary_views
 from upsert.errors import (
     ConfigurationError,
     CorruptTableError,
@@ -169,15 +169,12 @@ def drop_plain_view(context: Context, statement: s.DropPlainView) -> Done:
 
 def show_plain_views(context: Context, statement: s.ShowPlainViews) -> Rows:
     """``SHOW VIEWS``: name, whether it is one of the session, and query of each."""
-    databases, own = context.databases, context.databases.current
-    if statement.database is not None:
-        databases, own = context.catalogs.database(statement.database)
-    before = f"{databases.catalog}.{own}."
-    temporary = [name.removeprefix(before) for name in context.temporary_views if name.startswith(before)]
+    databases, own = context.catalogs.database(statement.database)
+    temporary = temporary_views(context, databases, own)
     found: list[dict[str, Any]] = []
     for name in matching(sorted({*databases.tables(own).names(), *temporary}), statement.like):
         try:
-            view = context.plain_view(f"{before}{name}")
+            view = context.plain_view(f"{databases.catalog}.{own}.{name}")
         # it may be one, and the others are to be seen
         except (CorruptTableError, ConfigurationError) as damage:
             found.append({"view": name, "temporary": name in temporary, "query": f"damaged: {damage}"})

@@ -21,6 +21,7 @@ from upsert.views.view import ViewDefinition
 
 if TYPE_CHECKING:
     from upsert.catalog.context import Context
+    from upsert.catalog.namespace import Databases
 
 
 def texts(name: str, values: Iterable[str]) -> pa.Table:
@@ -45,13 +46,16 @@ def show_catalogs(context: Context, statement: s.ShowCatalogs) -> Result:
 
 def show_tables(context: Context, statement: s.ShowTables) -> Result:
     """``SHOW TABLES``: one column, ``table``."""
-    databases, own = context.databases, context.databases.current
-    if statement.database is not None:
-        databases, own = context.catalogs.database(statement.database)
-    before = f"{databases.catalog}.{own}."
-    temporary = (name.removeprefix(before) for name in context.temporary_views if name.startswith(before))
-    names = sorted({*context.tables(statement.database), *databases.temporary.names(own), *temporary})
+    databases, own = context.catalogs.database(statement.database)
+    temporary = (*databases.temporary.names(own), *temporary_views(context, databases, own))
+    names = sorted({*context.tables(statement.database), *temporary})
     return Rows("SHOW TABLES", texts("table", matching(names, statement.like)))
+
+
+def temporary_views(context: Context, databases: Databases, database: str) -> list[str]:
+    """Names of the session's views in a database."""
+    before = f"{databases.catalog}.{database}."
+    return [name.removeprefix(before) for name in context.temporary_views if name.startswith(before)]
 
 
 def matching(names: Sequence[str], like: str | None) -> Sequence[str]:
