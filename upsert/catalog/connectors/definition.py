@@ -132,15 +132,7 @@ def define(folder: str, definition: Definition) -> None:
         ConfigurationError: the folder cannot be made or written.
     """
     value = {"uuid": definition.uuid, **definition.to_json()}
-    try:
-        storage_of(folder).prepare(folder)
-        is_new = table_file.publish_pointer(folder, value)
-    except (NotADirectoryError, FileExistsError, PermissionError) as cause:
-        raise ConfigurationError(
-            f"table path must be a folder that can be written, got {folder!r}: "
-            f"{os.strerror(cause.errno or 0)}"
-        ) from cause
-    if not is_new:
+    if not table_file.publish_pointer(folder, value, folder):
         raise TableExistsError(f"table {folder!r} exists already; choose another name, or IF NOT EXISTS")
 
 

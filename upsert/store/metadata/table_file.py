@@ -161,11 +161,26 @@ def named_folders(value: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(name for name in found if name)
 
 
-def publish_pointer(folder: str, value: Mapping[str, Any]) -> bool:
+def publish_pointer(folder: str, value: Mapping[str, Any], prepared: str) -> bool:
     """Make a folder a table by its ``table.json``; False if it is one, or a query has taken its name.
 
-    After an ``UnknownOutcomeError`` it may have been published.
+    The folder ``prepared`` comes first: a reader that sees ``table.json`` may count on it. After an
+    ``UnknownOutcomeError`` it may have been published.
+
+    Raises:
+        ConfigurationError: the folder cannot be made or written.
     """
+    try:
+        storage_of(folder).prepare(prepared)
+        return _published(folder, value)
+    except (NotADirectoryError, FileExistsError, PermissionError) as cause:
+        raise ConfigurationError(
+            f"table path must be a folder that can be written, got {folder!r}: "
+            f"{os.strerror(cause.errno or 0)}"
+        ) from cause
+
+
+def _published(folder: str, value: Mapping[str, Any]) -> bool:
     path = os.path.join(folder, paths.TABLE_FILE)
     if put_if_absent(path, _content(value), _mode(value)):
         return True
@@ -289,16 +304,7 @@ def new(folder: str, schema: TableSchema, options: Mapping[str, str]) -> TableFi
 
 def publish(table: TableFile) -> bool:
     """Make a table's folder one; False if it was one already."""
-    folder = table.folder
-    try:
-        # the folder of snapshots comes first: a reader that sees table.json may count on it
-        storage_of(folder).prepare(os.path.join(table.root, paths.SNAPSHOT_FOLDER))
-        return publish_pointer(folder, to_json(table))
-    except (NotADirectoryError, FileExistsError, PermissionError) as cause:
-        raise ConfigurationError(
-            f"table path must be a folder that can be written, got {folder!r}: "
-            f"{os.strerror(cause.errno or 0)}"
-        ) from cause
+    return publish_pointer(table.folder, to_json(table), os.path.join(table.root, paths.SNAPSHOT_FOLDER))
 
 
 def to_json(table: TableFile) -> dict[str, Any]:
