@@ -143,26 +143,46 @@ class _Changes:
 
         The target is that of a snapshot.
         """
-        key = self.table.schema.primary_key
         source = joined.schema[s.MERGE_SOURCE].dataType
         assert isinstance(source, StructType)
+        changed = self._by_key(self._chosen(joined, source))
+        may_meet = not all(self._is_found_by_key(clause, source) for clause in self.statement.clauses)
+        if may_meet:
+            key = self.table.schema.primary_key
+            kept = frames.read(joined.sparkSession, self.table.path, snapshot, key)
+            changed = changed.join(kept.withColumn(_KEPT, F.lit(True)), list(key), "left")
+        updates, deletes, inserts = map(F.col, _COUNTS.values())
+        kind = self._checked_kind(updates, deletes, inserts, may_meet=may_meet)
+        deleted = F.least(deletes, F.lit(1)).alias(_COUNTS[s.MergeAction.DELETE])
+        columns = [F.col(f"{_ROW}.{quoted(name)}").alias(name) for name in self.table.schema.names]
+        return changed.select(*columns, kind.alias(ROW_KIND_COLUMN), updates, deleted, inserts)
+
+    def _chosen(self, joined: DataFrame, source: StructType) -> DataFrame:
+        """What the first clause that applies to a row of the query does, and to which row of the target."""
         action, row = F.lit(None).cast("string"), F.lit(None)
         for number, clause in reversed(list(enumerate(self.statement.clauses))):
             applies = F.col(s.CLAUSE.format(number))
             values = F.struct(*self._row(number, clause, joined, source))
             row = F.when(applies, values).otherwise(row)
             action = F.when(applies, F.lit(clause.action.value)).otherwise(action)
-        chosen = joined.select(action.alias(_ACTION), row.alias(_ROW)).where(F.col(_ACTION).isNotNull())
+        return joined.select(action.alias(_ACTION), row.alias(_ROW)).where(F.col(_ACTION).isNotNull())
 
-        def count(action: s.MergeAction) -> Column:
-            return F.count_if(F.col(_ACTION) == action.value)
+    def _by_key(self, chosen: DataFrame) -> DataFrame:
+        """For each key how often each action is done to it, and the row that it has afterwards.
 
-        updates, deletes, inserts = map(F.col, _COUNTS.values())
-        # the row that a key has afterwards; the deleted one where it has none
+        That is the deleted one where it has none.
+        """
+        counts = [F.count_if(F.col(_ACTION) == one.value).alias(name) for one, name in _COUNTS.items()]
         newest = F.max_by(_ROW, F.col(_ACTION) != s.MergeAction.DELETE.value)
-        grouped = chosen.groupBy(*(F.col(f"{_ROW}.{quoted(name)}").alias(name) for name in key)).agg(
-            *(count(action).alias(name) for action, name in _COUNTS.items()), newest.alias(_ROW)
-        )
+        key = (F.col(f"{_ROW}.{quoted(name)}").alias(name) for name in self.table.schema.primary_key)
+        return chosen.groupBy(*key).agg(*counts, newest.alias(_ROW))
+
+    def _checked_kind(self, updates: Column, deletes: Column, inserts: Column, *, may_meet: bool) -> Column:
+        """Whether a row is written or deleted; an error where rows of the source are at odds about it.
+
+        ``may_meet`` says that an inserted row may meet one of the target with its key.
+        """
+        key = self.table.schema.primary_key
         has_key = F.lit(True)  # the store refuses rows without one
         for name in key:
             has_key &= F.col(quoted(name)).isNotNull()
@@ -171,18 +191,14 @@ class _Changes:
             ((inserts > 1) & has_key, _TWICE),
             ((inserts > 0) & (updates > 0), _THERE),
         ]
-        if not all(self._is_found_by_key(clause, source) for clause in self.statement.clauses):
-            kept = frames.read(joined.sparkSession, self.table.path, snapshot, key)
-            grouped = grouped.join(kept.withColumn(_KEPT, F.lit(True)), list(key), "left")
+        if may_meet:
             checks.append(((inserts > 0) & (deletes == 0) & F.col(_KEPT), _THERE))
-        written = F.when(updates + inserts > 0, RowKind.INSERT.value).otherwise(RowKind.DELETE.value)
+        kind = F.when(updates + inserts > 0, RowKind.INSERT.value).otherwise(RowKind.DELETE.value)
+        shown = F.to_json(F.struct(*map(quoted, key)))
         for violated, why in reversed(checks):
-            shown = F.to_json(F.struct(*map(quoted, key)))
             refusal = F.raise_error(F.concat(F.lit(why), shown)).cast("string")
-            written = F.when(violated, refusal).otherwise(written)
-        deleted = F.least(deletes, F.lit(1)).alias(_COUNTS[s.MergeAction.DELETE])
-        columns = [F.col(f"{_ROW}.{quoted(name)}").alias(name) for name in self.table.schema.names]
-        return grouped.select(*columns, written.alias(ROW_KIND_COLUMN), updates, deleted, inserts)
+            kind = F.when(violated, refusal).otherwise(kind)
+        return kind
 
     def _row(self, number: int, clause: s.MergeClause, joined: DataFrame, source: StructType) -> list[Column]:
         """The columns of the row that a clause writes, or deletes."""
