@@ -14,7 +14,6 @@ from rich.live import Live
 from deltajoin.cli.command import Output, reason_of
 from upsert.catalog.query_records import is_micro_batch
 from upsert.errors import UpsertError
-from upsert.retry import retried
 from upsert.show.terminal import RowGrid
 from upsert.views.progress import METRICS
 
@@ -78,38 +77,22 @@ def kept(
     So often in a row; counted from the start when the job has run for ten minutes. ``tell`` is told of each
     failure that is followed by a restart.
     """
-    began, has_recovered, reason = monotonic(), False, ""
-
-    def attempt() -> None:
-        nonlocal began
-        began = monotonic()
-        run()
-
-    def is_passing(failure: BaseException) -> bool:
-        nonlocal has_recovered, reason
-        has_recovered, reason = monotonic() - began >= _RECOVERED_S, str(failure)
-        return isinstance(failure, UpsertError) and not has_recovered
-
-    def pause(seconds: float) -> None:
-        tell(reason)
-        sleep(seconds)
-
+    restarted, pause = 0, _FIRST_PAUSE_S
     while True:
+        began = monotonic()
         try:
-            retried(
-                attempt,
-                is_passing=is_passing,
-                first_pause_s=_FIRST_PAUSE_S,
-                longest_pause_s=_LONGEST_PAUSE_S,
-                tries=restarts + 1,
-                sleep=pause,
-            )
-        except UpsertError:
-            if not has_recovered or not restarts:
+            return run()
+        except UpsertError as failure:
+            has_recovered = monotonic() - began >= _RECOVERED_S
+            if not restarts or (restarted == restarts and not has_recovered):
                 raise
-            pause(_FIRST_PAUSE_S)
+            tell(str(failure))
+        if has_recovered:
+            sleep(_FIRST_PAUSE_S)
+            restarted, pause = 0, _FIRST_PAUSE_S
         else:
-            return
+            sleep(pause)
+            restarted, pause = restarted + 1, min(2 * pause, _LONGEST_PAUSE_S)
 
 
 def tell_restart(output: Output, reason: str) -> None:
