@@ -44,6 +44,16 @@ class Sample(NamedTuple):
         return cls(tuple(rows.column_names), tuple(values))
 
 
+class Box(NamedTuple):
+    """What a box of the graph stands for."""
+
+    kind: str
+    name: str
+    note: str = ""
+    state: str = ""
+    href: str = ""
+
+
 class Node(NamedTuple):
     """A box of the graph, with its upper left corner."""
 
@@ -119,7 +129,7 @@ def graph_of(overview: Overview, href: Href, only: QueryInfo | None = None) -> G
 
     ``href`` makes the links. With ``only`` this query is drawn alone, with what it reads and writes.
     """
-    boxes: dict[str, tuple[str, str, str, str, str]] = {}
+    boxes: dict[str, Box] = {}
     arrows: list[tuple[str, str]] = []
     tables = {table.name: table for table in overview.tables}
 
@@ -127,7 +137,7 @@ def graph_of(overview: Overview, href: Href, only: QueryInfo | None = None) -> G
         found = tables.get(name)
         count = "" if found is None or found.rows is None else rows(found.rows)
         kind = "table" if found is None or found.view is None else "view"
-        boxes.setdefault(f"t {name}", (kind, name, count, "", href("table", name)))
+        boxes.setdefault(f"t {name}", Box(kind, name, count, href=href("table", name)))
         return f"t {name}"
 
     for query in overview.queries if only is None else (only,):
@@ -136,9 +146,9 @@ def graph_of(overview: Overview, href: Href, only: QueryInfo | None = None) -> G
         id = f"q {query.record.id}"
         last = f", {milliseconds(query.record.batches[-1].took_ms)}" if query.record.batches else ""
         note = f"{query.state}{last}"
-        boxes[id] = ("query", query.name, note, query.state, href("query", query.record.id))
+        boxes[id] = Box("query", query.name, note, query.state, href("query", query.record.id))
         for source in (*(f"topic {name}" for name in query.topics), *query.sources):
-            boxes.setdefault(f"s {source}", ("source", source, "", "", ""))
+            boxes.setdefault(f"s {source}", Box("source", source))
             arrows.append((f"s {source}", id))
         arrows += [(table(lag.table), id) for lag in query.reads if lag.table is not None]
         arrows += [(id, table(name)) for name in query.writes]
@@ -157,7 +167,7 @@ def graph_of(overview: Overview, href: Href, only: QueryInfo | None = None) -> G
 def _arrows_of_view(
     view: TableInfo,
     overview: Overview,
-    boxes: dict[str, tuple[str, str, str, str, str]],
+    boxes: dict[str, Box],
     table: Callable[[str], str],
     *,
     has_query: bool,
@@ -168,8 +178,7 @@ def _arrows_of_view(
     names = {one.uuid: one.name for one in overview.tables if one.uuid}
     stages = {stage.uuid: f"h {stage.uuid}" for stage in view.view.stages}
     for stage in view.view.stages:
-        note = f"stage, {rows(stage.rows)}"
-        boxes[stages[stage.uuid]] = ("stage", stage.name, note, "", "")
+        boxes[stages[stage.uuid]] = Box("stage", stage.name, f"stage, {rows(stage.rows)}")
         for uuid in stage.reads:
             if uuid in stages:
                 yield stages[uuid], stages[stage.uuid]
@@ -185,7 +194,7 @@ def _arrows_of_view(
                 yield table(lag.table), table(view.name)
 
 
-def _placed(boxes: Mapping[str, tuple[str, str, str, str, str]], arrows: Sequence[tuple[str, str]]) -> Graph:
+def _placed(boxes: Mapping[str, Box], arrows: Sequence[tuple[str, str]]) -> Graph:
     columns = layers(list(boxes), arrows)
     used: dict[int, int] = {}
     at: dict[str, tuple[int, int]] = {}
