@@ -218,6 +218,8 @@ def commit_staged(committer: Committer, staged: Iterable[StagedFiles], terms: Te
             _check_state(history, stands_for, latest)
         live, names = history.files(latest), history.layout.schema.partitioned_by
         removed, left = _replaced(live, overwrite, given.partitions, names)
+        # by their definition rows are found among the existing ones: first of all it must be one that can be
+        _check_definitions(committer, rows.files, latest)
         files = rows.at(latest, left)
         if not files and not removed and transaction is None and stands_for is None:
             return None
@@ -311,8 +313,14 @@ def _replaced(
 def _check_raw_is_fresh(committer: Committer, raw: Collection[RawFile], head: SnapshotInfo) -> None:
     """Raw changes are no data files, so the commit itself does not see what they were based on."""
     _check_bases(committer, (each.base for each in raw if each.file), head)
-    for version in sorted({each.definition for each in raw} - {head.definition}):
-        committer.rules.check_definition(version, head.definition)
+    _check_definitions(committer, raw, head)
+
+
+def _check_definitions(
+    committer: Committer, staged: Iterable[RawFile | FileEntry], latest: SnapshotInfo
+) -> None:
+    for version in sorted({each.definition for each in staged} - {latest.definition}):
+        committer.rules.check_definition(version, latest.definition)
 
 
 def _check_bases(committer: Committer, bases: Iterable[int], head: SnapshotInfo) -> None:

@@ -423,6 +423,17 @@ def test_whole_rows_staged_before_their_columns_changed_are_written_again(tmp_pa
     assert table.snapshot().scan().to_pylist() == [{"x": 1, "b": None}]
 
 
+def test_a_deletion_of_a_whole_row_staged_before_its_columns_changed_is_written_again(tmp_path: Path) -> None:
+    """It is not that there are too few such rows: under the new columns they are other ones."""
+    table = Table.create(tmp_path / "t", TableSchema.of({"a": pa.int64()}))
+    table.write(pa.table({"a": [1]}))
+    staged = table.stage(pa.table({"a": [1], ROW_KIND_COLUMN: ["-D"]}), order="rows")
+    table.alter(AddColumn(Column("b", pa.int64())))
+    with pytest.raises(StaleWriterError, match="rows without PRIMARY KEY are told apart"):
+        table.commit([staged])
+    assert table.snapshot().scan().to_pylist() == [{"a": 1, "b": None}]
+
+
 def test_of_two_that_alter_at_once_the_second_builds_on_the_first(users: Table) -> None:
     rivals = [AddColumn(Column("first", pa.int8()))]
 
