@@ -390,7 +390,10 @@ class Table:
         """The staged changes from one state back to an older one, bucket by bucket."""
         start, end = Version.complete(target), Version.complete(head.data_version)
         found = (self.changes_between(start, end, buckets=[one]) for one in range(self.options.bucket))
-        return (self.stage(_changes.inverted(rows), order="none") for rows in found if rows.num_rows)
+        changes = (_changes.inverted(rows) for rows in found if rows.num_rows)
+        if self.layout.is_counted:  # ALTER TABLE may have brought a row into another bucket since then
+            return map(self.stage_raw, changes)
+        return (self.stage(rows, order="none") for rows in changes)
 
     def stage(
         self, rows: Rows, *, order: Order, definition: int | None = None, is_committed_here: bool = False

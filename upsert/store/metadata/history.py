@@ -25,7 +25,7 @@ from upsert.errors import ConfigurationError, CorruptTableError, SnapshotExpired
 from upsert.store import paths
 from upsert.store.kept import Kept
 from upsert.store.metadata import stored_files, table_file, tag_file
-from upsert.store.metadata.definition import Definition
+from upsert.store.metadata.definition import Definition, has_same_values
 from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.metadata.file_set import FileSet
 from upsert.store.metadata.looks import looks
@@ -327,19 +327,40 @@ class History:
         raise CorruptTableError(f"snapshot file {self._path(id)!r} is missing; restore it from a copy")
 
     def equal_to(self, id: int, head: SnapshotInfo | None = None) -> SnapshotInfo:
-        """The newest retained snapshot with the rows of snapshot ``id``: it has the fewest files to read."""
+        """The newest retained snapshot with the rows of snapshot ``id``: it has the fewest files to read.
+
+        Its rows lie in the buckets and in the order in which they lay then, see `lie_alike`, so a reader that
+        has got through some of them goes on with the others.
+        """
         head = head or self._looked_for(id)
         if id == 0:
             return EMPTY
         self._check_id(id, head)
-        if head.data_version <= id:
+        if head.data_version <= id and (head.id == id or not self._may_have_moved(head)):
             return head
         found = self._info(max(id, head.oldest))
         if found.data_version > id:
             return self._tagged(id, head)
-        while (following := self._info(found.id + 1)).data_version == found.data_version:
+        while found.id < head.id:
+            following = self._info(found.id + 1)
+            if following.data_version != found.data_version or not self.lie_alike(found, following):
+                break
             found = following
         return found
+
+    def _may_have_moved(self, head: SnapshotInfo) -> bool:
+        return head.definition > 0 and self.layout.is_counted
+
+    def lie_alike(self, one: SnapshotInfo, other: SnapshotInfo) -> bool:
+        """Whether a row that both have lies in the same bucket, by the same hash.
+
+        Not so in a table without primary key, whose rows are their own keys, if ALTER TABLE has changed their
+        columns in between.
+        """
+        if one.definition == other.definition or not self.layout.is_counted:
+            return True
+        schemas = (self.definition_at(info.definition).schema for info in (one, other))
+        return has_same_values(*schemas)
 
     def identity_of(self, data_version: int) -> str | None:
         """The ``identity`` of a data version; empty if it is not known, None if the table has none such.

@@ -7,12 +7,15 @@ Three cases differ only in where the keys are found:
 - *diff* (of a bucket from which a commit has removed files: its partition was overwritten or dropped; or of
   all, if commits have expired since the base was tagged): all keys that it has at the base and at the target.
 
+In a table without primary key ALTER TABLE may bring a row into another bucket. What commits before and after
+it have changed is found apart, and counted together.
+
 Compaction, expiry and clean-up change no rows and are not seen here at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -83,12 +86,28 @@ def change_files(table: PinnedTable, base: int, target: int, scope: Scope = EVER
         return _within(table, scope, _oldest_first(after.files), _oldest_first(before.files))
     commits = data_commits(table, base, target)
     hidden = _hidden(table, commits, scope)
-    deltas = table.published.deltas(commits)
-    replaced = dict.fromkeys(entry.bucket_id for delta in deltas for entry in delta.removed)
-    new = [entry for delta in deltas for entry in delta.added if entry.bucket_id not in replaced]
-    new += _oldest_first(after.files.within(replaced))
-    old = _oldest_first(before.files.within(replaced))
+    new: list[FileEntry] = []
+    old: list[FileEntry] = []
+    for some in _with_rows_alike(table, commits):
+        deltas = table.published.deltas(some)
+        replaced = dict.fromkeys(entry.bucket_id for delta in deltas for entry in delta.removed)
+        new += [entry for delta in deltas for entry in delta.added if entry.bucket_id not in replaced]
+        if replaced:
+            new += _oldest_first(table.snapshot(some[-1].id).files.within(replaced))
+            old += _oldest_first(table.snapshot(some[0].id - 1).files.within(replaced))
     return _within(table, scope, new, old, hidden)
+
+
+def _with_rows_alike(table: PinnedTable, commits: Sequence[SnapshotInfo]) -> Iterator[list[SnapshotInfo]]:
+    """Commits in groups, so that rows of one lie alike: what a bucket had and has can be compared."""
+    some: list[SnapshotInfo] = []
+    for commit in commits:
+        if some and not table.published.lie_alike(some[-1], commit):
+            yield some
+            some = []
+        some.append(commit)
+    if some:
+        yield some
 
 
 def _within(

@@ -499,8 +499,19 @@ class PinnedTable:
     def at(self, version: Version) -> AtVersion:
         """The table at a version."""
         target = self.snapshot(version.target)
-        base = target if version.is_complete else self.snapshot(version.base)
+        base = target if version.is_complete else self.before_commits(version.base)
         return AtVersion(version, self.layout, base, target)
+
+    def before_commits(self, data_version: int) -> Snapshot:
+        """The rows of a data version as they lie where the next commit that changes rows finds them."""
+        published = self.published
+        info = published.equal_to(data_version, head := published.seen_from(data_version))
+        while head.oldest <= info.id < head.id:
+            following = published.info(info.id + 1, head)
+            if following.changes_rows:
+                break
+            info = following
+        return Snapshot.retained(published, info, self.layout)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ import numpy as np
 
 from upsert.store.files.data_file import DataFile
 from upsert.store.metadata.file_entry import FileEntry
+from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.read.change_files import (
     EVERYTHING,
     Scope,
@@ -162,6 +163,7 @@ def _last_commit_within(table: PinnedTable, base: int, latest: int, limit: StepL
     if has_gap(table, before, latest):
         return _oldest_state_after(table, base, latest)
     reached, rows, room = base, 0, _Room(replace(limit, rows=None))
+    last: SnapshotInfo | None = None
     has_bytes = limit != StepLimit(limit.rows)
     for commit in data_commits(table, base, latest):
         is_alone = commit.kind in ("overwrite", "delete") or not commit.is_shown
@@ -170,10 +172,12 @@ def _last_commit_within(table: PinnedTable, base: int, latest: int, limit: StepL
         if has_bytes and fits and not is_alone:
             added = table.published.delta(commit).added
             fits = room.take(added, [entry.rows for entry in added])
-        if reached > base and (is_alone or not fits):
+        # a place between two keys means nothing where ALTER TABLE has given rows other ones
+        is_alike = last is None or table.published.lie_alike(last, commit)
+        if reached > base and (is_alone or not fits or not is_alike):
             break
         check_tracked(table, commit, scope)
-        reached = commit.id
+        reached, last = commit.id, commit
         if is_alone or not fits:
             break
     return reached

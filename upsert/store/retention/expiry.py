@@ -106,7 +106,7 @@ def _expire(committer: Committer, rule: Retention, lock: Lock) -> int:
         lock.check(renew=True)
         known = consumers.read_all(history.root, history.uuid)
         held = consumers.held_versions(known, latest, marks[0].data_version, now_ms)
-        first = policy.boundary(marks, rule, now_ms, held)
+        first = policy.boundary(marks, rule, now_ms, held, history.lie_alike)
         return Change("expire", oldest=marks[first].id) if first else None
 
     head = committer.commit(propose).info

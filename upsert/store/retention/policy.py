@@ -7,8 +7,8 @@ enough, for until then it was the table.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Collection, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -39,12 +39,19 @@ class Retention:
     limit: int | None = DEFAULT_LIMIT
 
 
-def boundary(marks: Sequence[SnapshotInfo], rule: Retention, now_ms: int, held: Collection[int] = ()) -> int:
+def boundary(
+    marks: Sequence[SnapshotInfo],
+    rule: Retention,
+    now_ms: int,
+    held: Collection[int] = (),
+    lie_alike: Callable[[SnapshotInfo, SnapshotInfo], bool] = lambda one, other: True,  # noqa: ARG005
+) -> int:
     """Position of the first snapshot that stays; 0 if none may go.
 
     ``marks`` are all that can be read, oldest first, at least one; few of them are looked at. Times, states
     and data versions ascend, with repeats. The data versions ``held`` stay, and all that follows: a consumer
-    still reads from there.
+    still reads from there. Of a state that is held, the newest snapshot stays whose rows ``lie_alike`` with
+    those of its first one: a reader may be in the middle of them.
     """
     at = 0
     if rule.age_ms is not None:  # what was the latest one when the time to keep began
@@ -53,8 +60,20 @@ def boundary(marks: Sequence[SnapshotInfo], rule: Retention, now_ms: int, held: 
         at = max(at, _by_number(marks, rule.max_states))
     at = min(at, _by_number(marks, rule.min_states))
     for version in held:
-        at = min(at, max(0, bisect_right(marks, version, key=lambda mark: mark.data_version) - 1))
+        at = min(at, _of_state(marks, version, lie_alike))
     return at if rule.limit is None else min(at, rule.limit)
+
+
+def _of_state(
+    marks: Sequence[SnapshotInfo], version: int, lie_alike: Callable[[SnapshotInfo, SnapshotInfo], bool]
+) -> int:
+    """The newest snapshot of a state whose rows lie as in its first one."""
+    last = max(0, bisect_right(marks, version, key=lambda mark: mark.data_version) - 1)
+    first = bisect_left(marks, marks[last].data_version, hi=last, key=lambda mark: mark.data_version)
+    begun = marks[first]
+    if lie_alike(begun, marks[last]):
+        return last
+    return bisect_left(range(last), True, lo=first, key=lambda at: not lie_alike(begun, marks[at])) - 1
 
 
 def _by_number(marks: Sequence[SnapshotInfo], keep: int) -> int:

@@ -1,6 +1,7 @@
 """Which snapshots may go: by number, by age, by both; and random cases against the rules."""
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 from hypothesis import given
@@ -46,6 +47,20 @@ def test_a_snapshot_goes_only_when_its_successor_is_old_enough() -> None:
 def test_what_is_held_stays_with_all_that_follows() -> None:
     marks = points(*[0] * 10)
     assert kept_from(marks, Retention(1, 1, None, None), now_ms=9, held=(3, 7)) == 3
+
+
+def test_of_a_state_that_is_held_the_rows_stay_as_they_lay() -> None:
+    """In the middle of a step a reader knows which rows it has read by where they lie."""
+    marks = [Point(1, 1, 1, 0), Point(2, 1, 1, 0), Point(3, 1, 1, 0), Point(4, 1, 1, 0), Point(5, 2, 5, 0)]
+    rule = Retention(1, 1, None, None)
+    for moved in (2, 3, 4, 5):
+        first = boundary(marks, rule, 0, [1], partial(lie_alike, moved))
+        assert marks[first].id == moved - 1
+
+
+def lie_alike(moved: int, one: Point, other: Point) -> bool:
+    """Whether two snapshots are on one side of the one that has moved the rows."""
+    return (one.id < moved) == (other.id < moved)
 
 
 def test_one_run_takes_no_more_than_its_limit() -> None:
