@@ -52,16 +52,35 @@ def retried(
     [0.1, 0.2]
     """
     begun = monotonic()
-    longest, number = min(first_pause_s, longest_pause_s), 1
-    while True:
-        try:
-            return call()
-        except BaseException as failure:
-            if not is_passing(failure):
-                raise
+    try:
+        return call()
+    except BaseException as failure:
+        if not is_passing(failure):
+            raise
+        failures = [failure]
+    # only here, for it brings asyncio along, and tornado where that is installed; most calls do not fail
+    from tenacity import RetryCallState, Retrying, retry_if_exception, wait_exponential
+
+    exponential = wait_exponential(multiplier=first_pause_s, max=longest_pause_s)
+
+    def attempt() -> T:
+        if failures:
+            raise failures.pop()
+        return call()
+
+    def pause(state: RetryCallState) -> float:
+        longest = exponential(state)
+        return longest if jitter is None else jitter(longest / 2, longest)
+
+    def is_over(state: RetryCallState) -> bool:
+        is_late = monotonic() + state.upcoming_sleep - begun >= patience_s
+        return is_late or state.attempt_number == tries
+
+    def after(state: RetryCallState) -> None:
+        if state.outcome is not None and (failure := state.outcome.exception()) is not None:
             on_failure(failure)
-            pause = longest if jitter is None else jitter(longest / 2, longest)
-            if number == tries or monotonic() + pause - begun >= patience_s:
-                raise
-        sleep(pause)
-        longest, number = min(2 * longest, longest_pause_s), number + 1
+
+    retrying = Retrying(
+        retry=retry_if_exception(is_passing), wait=pause, stop=is_over, after=after, sleep=sleep, reraise=True
+    )
+    return retrying(attempt)

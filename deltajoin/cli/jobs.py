@@ -14,6 +14,7 @@ from rich.live import Live
 from deltajoin.cli.command import Output, reason_of
 from upsert.catalog.query_records import is_micro_batch
 from upsert.errors import UpsertError
+from upsert.retry import retried
 from upsert.show.terminal import RowGrid
 from upsert.views.progress import METRICS
 
@@ -77,22 +78,38 @@ def kept(
     So often in a row; counted from the start when the job has run for ten minutes. ``tell`` is told of each
     failure that is followed by a restart.
     """
-    restarted, pause = 0, _FIRST_PAUSE_S
-    while True:
+    began, has_recovered, reason = monotonic(), False, ""
+
+    def attempt() -> None:
+        nonlocal began
         began = monotonic()
+        run()
+
+    def is_passing(failure: BaseException) -> bool:
+        nonlocal has_recovered, reason
+        has_recovered, reason = monotonic() - began >= _RECOVERED_S, str(failure)
+        return isinstance(failure, UpsertError) and not has_recovered
+
+    def pause(seconds: float) -> None:
+        tell(reason)
+        sleep(seconds)
+
+    while True:
         try:
-            return run()
-        except UpsertError as failure:
-            has_recovered = monotonic() - began >= _RECOVERED_S
-            if not restarts or (restarted == restarts and not has_recovered):
+            retried(
+                attempt,
+                is_passing=is_passing,
+                first_pause_s=_FIRST_PAUSE_S,
+                longest_pause_s=_LONGEST_PAUSE_S,
+                tries=restarts + 1,
+                sleep=pause,
+            )
+        except UpsertError:
+            if not has_recovered or not restarts:
                 raise
-            tell(str(failure))
-        if has_recovered:
-            sleep(_FIRST_PAUSE_S)
-            restarted, pause = 0, _FIRST_PAUSE_S
+            pause(_FIRST_PAUSE_S)
         else:
-            sleep(pause)
-            restarted, pause = restarted + 1, min(2 * pause, _LONGEST_PAUSE_S)
+            return
 
 
 def tell_restart(output: Output, reason: str) -> None:

@@ -2,8 +2,8 @@
 
 A batch is cut into requests, and the requests of all batches of the process take their turns on one event
 loop. A request that is slow, or waits for its next try, holds up no other one. The answer comes in the order
-of the batch's rows, whatever the order in which requests end. Retries are made for every kind of source in
-the same way; a source only says, by its error's class, whether asking again could help.
+of the batch's rows, whatever the order in which requests end. Retries are made by ``tenacity``, for every
+kind of source in the same way; a source only says, by its error's class, whether asking again could help.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import atexit
 import os
-import random
 import threading
 from collections import OrderedDict
 from collections.abc import Coroutine, Hashable
@@ -23,6 +22,14 @@ from typing import Any, Final, Self, TypeVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from tenacity import (
+    AsyncRetrying,
+    RetryCallState,
+    retry_if_exception_type,
+    stop_after_attempt,
+    wait_random_exponential,
+)
+from tenacity.wait import wait_base
 
 from deltajoin.errors import LookupFailedError, LookupUnavailableError
 from deltajoin.lookup.keys import DistinctKeys, comparable, distinct_keys
@@ -31,6 +38,7 @@ from deltajoin.lookup.protocol import (
     AnswerRows,
     LookupClient,
     LookupSource,
+    RequestLimits,
     check_answer,
     check_source,
     joined_parts,
@@ -122,6 +130,18 @@ class Request:
             self.failures.setdefault(int(at), failure)
 
 
+class _Backoff(wait_base):
+    """Full jitter (a wait between 0 and a bound that doubles), or as long as the source asked for."""
+
+    def __init__(self, limits: RequestLimits) -> None:
+        self._jittered = wait_random_exponential(multiplier=limits.first_wait_s, max=limits.max_wait_s)
+
+    def __call__(self, retry_state: RetryCallState) -> float:
+        error = retry_state.outcome.exception() if retry_state.outcome else None
+        asked = error.retry_after_s if isinstance(error, LookupUnavailableError) else None
+        return max(asked or 0.0, self._jittered(retry_state))
+
+
 class Asker:
     """Asks one client on behalf of all batches of a process; lives on the event loop.
 
@@ -135,6 +155,7 @@ class Asker:
         self._attempt_s = min(source.limits.timeout_s, timeout_s)
         self._turns = asyncio.Semaphore(source.limits.requests)
         self._in_flight = 0
+        self._backoff = _Backoff(source.limits)
         self._time = asyncio.get_running_loop().time
 
     async def ask(self, request: Request, tally: LookupCounts) -> LookupUnavailableError | None:
@@ -150,21 +171,28 @@ class Asker:
         return None
 
     async def ask_again(self, request: Request, tally: LookupCounts, failure: LookupUnavailableError) -> None:
-        """Wait and make further attempts, until all that can be known about the keys is known."""
-        limits = self._source.limits
-        bound = limits.first_wait_s
+        """Wait and make further attempts, until all that can be known about the keys is known.
+
+        The first attempt is made without tenacity, whose start costs as much as a request.
+        """
+        outcomes: list[LookupUnavailableError] = [failure]
+
+        async def attempt() -> None:
+            if outcomes:
+                raise outcomes.pop()
+            async with self._turns:
+                tally.retries += 1
+                await self._attempt(request, tally)
+
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type(LookupUnavailableError),
+            stop=stop_after_attempt(self._source.limits.attempts),
+            wait=self._backoff,
+            reraise=True,
+        )
         try:
             async with asyncio.timeout_at(request.begun + self._timeout_s):
-                for _ in range(1, limits.attempts):
-                    await asyncio.sleep(max(failure.retry_after_s or 0.0, random.uniform(0.0, bound)))
-                    bound = min(2 * bound, limits.max_wait_s)
-                    async with self._turns:
-                        tally.retries += 1
-                        try:
-                            return await self._attempt(request, tally)
-                        except LookupUnavailableError as another:
-                            failure = another
-            request.fail(failure)
+                await retrying(attempt)
         except LookupFailedError as last:
             request.fail(last)
         except TimeoutError:
