@@ -166,7 +166,28 @@ class _Text:
         self, query: QueryText, references: Sequence[Reference], tables: Sequence[DataFrame | None]
     ) -> None:
         self._query = query
-        select = query.tree
+        self._select = select = self._checked()
+        joins: list[exp.Join] = list(select.args.get("joins") or ())
+        nodes = [select.args["from_"].this, *(join.this for join in joins)]
+        self._sources: list[_Source] = []
+        is_batch = not any(table is not None and table.isStreaming for table in tables)
+        for number, (node, stream, reference) in enumerate(zip(nodes, tables, references, strict=True)):
+            is_found = reference.as_of is not None and reference.as_of.kind in _FOUND and number > 0
+            if stream is None or not (stream.isStreaming or is_found or is_batch):
+                self._refuse(f"table {reference.name!r} at {reference.position}, which is no stream,")
+            as_of = reference.as_of if is_found else None
+            columns = tuple(name for name in stream.columns if name != ROW_KIND_COLUMN)
+            if self._of_alias(visible_name(node)) is not None:
+                self._refuse(
+                    f"a query of two tables called {visible_name(node)!r}", "give one of them an alias"
+                )
+            self._sources.append(_Source(number, visible_name(node), stream, columns, as_of))
+            if number:
+                self._sources[-1] = self._joined(joins[number - 1], self._sources[-1])
+
+    def _checked(self) -> exp.Select:
+        """The tree of the query, which has only parts that are planned, each made of the row alone."""
+        select = self._query.tree
         if not isinstance(select, exp.Select):
             self._refuse(f"a query that is {type(select).__name__.upper()}")
         known = ("expressions", "from_", "joins", "where", *(["group"] if counted(select) else []))
@@ -179,31 +200,11 @@ class _Text:
             if node is not select and not ("group" in known and type(node) in FUNCTIONS):
                 is_counted = isinstance(node, exp.AggFunc)
                 self._refuse(repr(node.sql("spark")), *([_COUNTED] if is_counted else []))
-        if query.parameters:
+        if self._query.parameters:
             self._refuse("a query with parameters")
-        if (found := of_the_moment(query.text)) is not None:
+        if (found := of_the_moment(self._query.text)) is not None:
             self._refuse(f"{found.what}, which is not of the row alone,")
-        self._select = select
-        joins: list[exp.Join] = list(select.args.get("joins") or ())
-        nodes = [select.args["from_"].this, *(join.this for join in joins)]
-        self._sources: list[_Source] = []
-        for number, (node, stream, reference) in enumerate(zip(nodes, tables, references, strict=True)):
-            is_found = reference.as_of is not None and reference.as_of.kind in _FOUND and number > 0
-            if stream is None or not (stream.isStreaming or is_found or self._is_batch(tables)):
-                self._refuse(f"table {reference.name!r} at {reference.position}, which is no stream,")
-            as_of = reference.as_of if is_found else None
-            columns = tuple(name for name in stream.columns if name != ROW_KIND_COLUMN)
-            if self._of_alias(visible_name(node)) is not None:
-                self._refuse(
-                    f"a query of two tables called {visible_name(node)!r}", "give one of them an alias"
-                )
-            self._sources.append(_Source(number, visible_name(node), stream, columns, as_of))
-            if number:
-                self._sources[-1] = self._joined(joins[number - 1], self._sources[-1])
-
-    @staticmethod
-    def _is_batch(tables: Sequence[DataFrame | None]) -> bool:
-        return not any(table is not None and table.isStreaming for table in tables)
+        return select
 
     def _refuse(
         self, what: str, remedy: str = "write SELECT … FROM … JOIN … ON a.x = b.y … WHERE …"
