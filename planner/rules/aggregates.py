@@ -371,27 +371,10 @@ class _NotComputableError(ValueError):
 def lookup_aggregate(node: Aggregate, because: str) -> LookupAggregate | Refused:
     """The aggregate, which fulfils `AGGREGATE_CONDITIONS`, by lookups; `because` it is no signed sum."""
     what = f"{because}, so the rows of a group that changes must be looked up"
-    match leaf := chain_of(node.child).leaf:
-        case Changelog(origin=ManagedTable() as table):
-            pass
-        case Changelog(origin=KafkaTopic(mode=Mode.ALL, mirror=ManagedTable() as table)):
-            pass
-        case Changelog(origin=KafkaTopic(mode=Mode.ALL, apart=str()) as topic):
-            how, remedy = read_apart(topic)
-            return Refused(f"{what}, and the query {how}", remedy)
-        case Changelog(origin=KafkaTopic(mode=Mode.ALL, table=str(name))):
-            return Refused(
-                f"{what}, and a topic cannot be looked up",
-                f"mirror the topic in a managed table: start catalog.mirror(spark, {name!r})",
-            )
-        case DeltaJoin() | RegularJoin():
-            return Refused(
-                f"{what}, and the rows of a join cannot be looked up",
-                f"write the join into a managed table with {_index_on(node)}, catalog.write_changes, and "
-                "aggregate that table's changes, catalog.read_changes",
-            )
-        case _:
-            return Refused(f"{what}, and the aggregate does not read one managed table", _ON_A_TABLE)
+    leaf = chain_of(node.child).leaf
+    table = _looked_up(leaf, node, what)
+    if isinstance(table, Refused):
+        return table
     if refused := not_held(table, Rewrite.AGGREGATE):
         return Refused(f"{what}, and {refused.reason}", refused.remedy)
     if is_observed(node.child):
@@ -414,6 +397,31 @@ def lookup_aggregate(node: Aggregate, because: str) -> LookupAggregate | Refused
         return _made(node, table, leaf, keys, index)
     except _NotComputableError as fault:
         return Refused(f"{what}; but {fault}", fault.remedy)
+
+
+def _looked_up(leaf: Plan, node: Aggregate, what: str) -> ManagedTable | Refused:
+    """The table whose rows an aggregate looks up, by what it reads; ``what`` it needs begins a refusal."""
+    match leaf:
+        case (
+            Changelog(origin=ManagedTable() as table)
+            | Changelog(origin=KafkaTopic(mode=Mode.ALL, mirror=ManagedTable() as table))
+        ):
+            return table
+        case Changelog(origin=KafkaTopic(mode=Mode.ALL, apart=str()) as topic):
+            how, remedy = read_apart(topic)
+            return Refused(f"{what}, and the query {how}", remedy)
+        case Changelog(origin=KafkaTopic(mode=Mode.ALL, table=str(name))):
+            return Refused(
+                f"{what}, and a topic cannot be looked up",
+                f"mirror the topic in a managed table: start catalog.mirror(spark, {name!r})",
+            )
+        case DeltaJoin() | RegularJoin():
+            return Refused(
+                f"{what}, and the rows of a join cannot be looked up",
+                f"write the join into a managed table with {_index_on(node)}, catalog.write_changes, and "
+                "aggregate that table's changes, catalog.read_changes",
+            )
+    return Refused(f"{what}, and the aggregate does not read one managed table", _ON_A_TABLE)
 
 
 def _index_on(node: Aggregate) -> str:
