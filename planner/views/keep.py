@@ -9,7 +9,7 @@ import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -82,13 +82,28 @@ FROM_HIDDEN: Final = "computed from its hidden tables"
 """Why all rows of a view are computed: what they are of is kept."""
 
 
+class Followed(NamedTuple):
+    """How the changes of a view follow from those of its tables.
+
+    Attributes:
+        bases: the tables.
+        still: folders of those whose changes are not followed: if one changes, all rows are computed.
+        template: what gives the changes.
+        is_unique: whether the view's key is proven, so that changes need not be compared with its rows.
+    """
+
+    bases: Bases
+    still: Folders
+    template: Template[Input]
+    is_unique: bool
+
+
 class KeptView:
     """What the refreshes of one view compute: made once for its query, run at any versions of its tables.
 
     Attributes:
         is_incremental: whether anything but all rows of the tables is read.
         is_lasting: whether it holds for other versions than those of the query that it was made of.
-        is_unique: whether the view's key is proven, so that changes need not be compared with its rows.
         part: how its rows are computed, and from which hidden tables.
         small: uuids of the small tables that its query joins without equality.
     """
@@ -98,23 +113,30 @@ class KeptView:
     def __init__(
         self,
         planning: Planning,
-        changes: tuple[Bases, Folders, Template[Input]] | None,
+        followed: Followed | None,
         rest: Template[Input],
         why_rest: str,
+        part: Part,
+        *,
         is_incremental: bool,
         is_lasting: bool,
-        part: Part,
-        is_unique: bool = True,
     ) -> None:
-        """Of a query whose changes follow from those of its tables, or of another, with or without stages."""
+        """Of a query whose changes follow from those of its tables, or of another, with or without stages.
+
+        ``rest`` gives all rows, which are computed instead for the reason ``why_rest``.
+        """
         self._planning = planning
-        self._changes = changes
+        self._followed = followed
         self._rest = rest
         self._why_rest = why_rest
+        self.part = part
         self.is_incremental = is_incremental
         self.is_lasting = is_lasting
-        self.is_unique = is_unique
-        self.part = part
+
+    @property
+    def is_unique(self) -> bool:
+        """Whether the view's key is proven, so that changes need not be compared with its rows."""
+        return self._followed is None or self._followed.is_unique
 
     @property
     def hidden(self) -> frozenset[str]:
@@ -138,14 +160,14 @@ class KeptView:
         Raises:
             CommitConflictError: another process brings the stages to other versions at this moment.
         """
-        if self._changes is None:
+        if self._followed is None:
             return self._all_rows(versions, self._why_rest, costs)
-        bases, still, template = self._changes
+        bases, still, template, is_unique = self._followed
         move = self._planning.move(bases, known, versions, costs, still=still)
         if move.step is None:
             return Computed(self._planning.computed(self._rest, move), move.refresh, are_all=True)
         found = self._planning.computed(template, move)
-        if self.is_unique or isinstance(found, pa.Table):
+        if is_unique or isinstance(found, pa.Table):
             return Computed(found, move.refresh, are_all=False)
         return self._all_rows(versions, "many rows have changed, and the view's key is not proven", costs)
 
@@ -249,7 +271,8 @@ def _kept(
     what = "what is below" if is_over_hidden else "its tables"
     note = f"all rows of {what} are read, and what is computed is compared: {_why_all(planning, plan)}"
     part = Part("", _THE_VIEW, (note,), meant(plan), reads=tables_in(plan))
-    return KeptView(planning, None, planning.template(whole), reason, False, is_lasting, part)
+    rest = planning.template(whole)
+    return KeptView(planning, None, rest, reason, part, is_incremental=False, is_lasting=is_lasting)
 
 
 def _followed(planning: Planning, whole: DataFrame, plan: Plan, is_lasting: bool) -> KeptView | None:
@@ -259,8 +282,8 @@ def _followed(planning: Planning, whole: DataFrame, plan: Plan, is_lasting: bool
     template, rows = (planning.template(one) for one in (planning.built(changes.plan), whole))
     note = f"by changes: those of its rows follow from {step_in_words(changes.tables, changes.still)}"
     part = Part("", _THE_VIEW, (note,), shown(changes.plan), reads=names_of(changes.tables))
-    followed = bases_of(changes.tables), changes.still, template
-    return KeptView(planning, followed, rows, "", True, is_lasting, part, changes.is_unique)
+    followed = Followed(bases_of(changes.tables), changes.still, template, changes.is_unique)
+    return KeptView(planning, followed, rows, "", part, is_incremental=True, is_lasting=is_lasting)
 
 
 def _over_stages(
@@ -274,7 +297,7 @@ def _over_stages(
     note = f"all rows of what is below are read, and what is computed is compared: {why}"
     parts = once(table.part for table in stages.values())
     part = Part("", _THE_VIEW, (note,), meant(over), parts, tables_in(over))
-    return KeptView(planning, None, rest, FROM_HIDDEN, True, is_lasting, part)
+    return KeptView(planning, None, rest, FROM_HIDDEN, part, is_incremental=True, is_lasting=is_lasting)
 
 
 def _deep(planning: Planning, plan: Plan, stages: Sequence[StageTable]) -> KeptView | DeepView | str:
