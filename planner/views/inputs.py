@@ -30,7 +30,7 @@ from planner.views.stages import Folders
 from upsert.errors import TableNotFoundError
 from upsert.managed.datasource import TableStepSource, UpsertTableSource
 from upsert.managed.stepping import STEP, SUFFIX, StepReader
-from upsert.spark.batches import arrow_schema
+from upsert.spark.batches import arrow_schema, read_up_to
 from upsert.spark.formats import FORMAT
 from upsert.spark.reads import load_batch
 from upsert.store.metadata.stands_for import Costs
@@ -121,15 +121,8 @@ class Source:
         if not self._is_few(move):
             return None
         options = {name.lower(): value for name, value in self._at(move).items()}
-        batches: list[pa.RecordBatch] = []
-        rows = size = 0
-        for batch in _batches(_SOURCES[self._format](options).reader(self.schema)):
-            assert isinstance(batch, pa.RecordBatch)  # our readers give Arrow
-            batches.append(batch)
-            rows, size = rows + batch.num_rows, size + batch.nbytes
-            if rows > FEW_ROWS or size > FEW_BYTES:
-                return None
-        return pa.Table.from_batches(batches, batches[0].schema if batches else arrow_schema(self.schema))
+        batches = _batches(_SOURCES[self._format](options).reader(self.schema))
+        return read_up_to(batches, FEW_ROWS, FEW_BYTES, arrow_schema(self.schema))
 
     def frame(self, move: Move) -> DataFrame:
         """Its rows, read by Spark."""

@@ -35,6 +35,7 @@ from upsert.managed.tasks import (
 )
 from upsert.managed.writer import StreamWriter
 from upsert.materializer.micro_batch import by_bucket
+from upsert.spark.batches import read_up_to
 from upsert.spark.formats import FORMAT, known_format
 from upsert.spark.planned_batch import PlannedBatch, QueryInArrow, ReadForArrow, RowByRow
 from upsert.spark.query_writer import QueryWriter
@@ -201,17 +202,12 @@ class WriteStep:
         rows, size = reader.size(start, end)
         if rows > few or size > few_bytes:
             return None
-        batches: list[pa.RecordBatch] = []
-        rows = size = 0
         with counted_at_end() as counted:
-            for one in chain.from_iterable(map(reader.read, reader.partitions(start, end))):
-                assert isinstance(one, pa.RecordBatch)  # our readers give Arrow
-                batches.append(one)
-                rows, size = rows + one.num_rows, size + one.nbytes
-                if rows > few or size > few_bytes:
-                    counted.clear()  # tasks do all of it
-                    return None
-        return pa.Table.from_batches(batches, batches[0].schema if batches else pa.schema([]))
+            batches = chain.from_iterable(map(reader.read, reader.partitions(start, end)))
+            found = read_up_to(batches, few, few_bytes, pa.schema([]))
+            if found is None:
+                counted.clear()  # tasks do all of it
+        return found
 
     def _staged_by_tasks(
         self,

@@ -148,6 +148,28 @@ def collected(rows: pa.Table) -> pa.Table:
     return pa.Table.from_batches(from_spark(rows.to_batches()), schema)
 
 
+def read_up_to(
+    batches: Iterable[object], most_rows: int, most_bytes: int, empty: pa.Schema
+) -> pa.Table | None:
+    """What a reader of ours gives, with the columns ``empty`` if it is nothing; None for more than so much.
+
+    It is read no further than to the batch with which it becomes too much.
+
+    >>> batches = [pa.record_batch({"id": [1, 2]}), pa.record_batch({"id": [3]})]
+    >>> read_up_to(batches, 3, 1000, pa.schema([])).num_rows, read_up_to(batches, 2, 1000, pa.schema([]))
+    (3, None)
+    """
+    found: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        assert isinstance(batch, pa.RecordBatch)  # our readers give Arrow
+        found.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows > most_rows or size > most_bytes:
+            return None
+    return pa.Table.from_batches(found, found[0].schema if found else empty)
+
+
 def arrow_of(df: DataFrame) -> pa.Table:
     """What ``DataFrame.toArrow`` gives; that of PySpark 4.3 fails where a VARIANT is NULL."""
     if not any(_has_variant(field.dataType) for field in df.schema.fields) or is_connect(df):
