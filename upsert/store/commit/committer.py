@@ -104,6 +104,10 @@ class Environment:
     uniform: Callable[[float, float], float] = field(default=random.uniform)
     put_if_absent: Callable[[str, bytes], bool] = put_if_absent
 
+    def now_ms(self) -> int:
+        """The time in milliseconds, as snapshots have it."""
+        return int(self.now() * 1000)
+
 
 REAL: Final = Environment()
 
@@ -227,7 +231,7 @@ class Committer:
             parent=head.uuid or None,
             kind=change.kind,
             # time never runs backwards in a history: readers start "from a time"
-            time_ms=max(int(environment.now() * 1000), head.time_ms),
+            time_ms=max(environment.now_ms(), head.time_ms),
             data_version=own_id if change.changes_rows else head.data_version,
             tracked=visible.is_tracked,
             untracked=visible.hidden,

@@ -70,10 +70,11 @@ def _asked(configured: Retention, keep: int | None, older_than_s: float | None) 
 def after_commit(committer: Committer, retention: Retention) -> None:
     """Expire what has become due, if anything has and no other process does; never fails the commit."""
     try:
-        marks = _Retained(committer.history, committer.history.seen_just_now(), _now_ms(committer))
-        if not policy.is_due(marks, retention, _now_ms(committer)):
+        history, now_ms = committer.history, committer.environment.now_ms
+        marks = _Retained(history, history.seen_just_now(), now_ms())
+        if not policy.is_due(marks, retention, now_ms()):
             return
-        with lifetime_lock_if_free(committer.history) as lock:
+        with lifetime_lock_if_free(history) as lock:
             if lock is not None:
                 _expire(committer, retention, lock)
     except Exception as failure:  # the commit is published: nothing that happens here may deny it
@@ -86,7 +87,7 @@ def after_commit(committer: Committer, retention: Retention) -> None:
 
 
 def _expire(committer: Committer, rule: Retention, lock: Lock) -> int:
-    history, now_ms = committer.history, _now_ms(committer)
+    history, now_ms = committer.history, committer.environment.now_ms()
     before = history.latest()
     if before.time_ms > now_ms + AHEAD_MS:
         until = datetime.fromtimestamp(before.time_ms / 1000, UTC).isoformat(timespec="seconds")
@@ -117,10 +118,6 @@ def _expire(committer: Committer, rule: Retention, lock: Lock) -> int:
         others = (each for each in consumers.read_all(history.root, history.uuid) if each.name != CONSUMER)
         consumers.remove_lapsed(history.root, others, now_ms)
     return max(head.oldest, 1) - max(before.oldest, 1)
-
-
-def _now_ms(committer: Committer) -> int:
-    return int(committer.environment.now() * 1000)
 
 
 class _Retained(Sequence[SnapshotInfo]):

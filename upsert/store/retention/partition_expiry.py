@@ -77,7 +77,7 @@ def after_commit(committer: Committer, age: PartitionAge | None) -> Committed | 
     """
     if age is None:
         return None
-    key, now_ms = committer.history.uuid, _now_ms(committer)
+    key, now_ms = committer.history.uuid, committer.environment.now_ms()
     if (last := _looked.get(key)) is not None and last <= now_ms < last + age.interval_ms:
         return None
     try:
@@ -94,13 +94,9 @@ def after_commit(committer: Committer, age: PartitionAge | None) -> Committed | 
     return done if gone else None
 
 
-def _now_ms(committer: Committer) -> int:
-    return int(committer.environment.now() * 1000)
-
-
 def _checked_now_ms(committer: Committer, latest: SnapshotInfo) -> int:
     """The time here, less what the newest snapshot says that its clock, and so the one here, is ahead by."""
-    now_ms, written = _now_ms(committer), written_ms(committer.history, latest.id)
+    now_ms, written = committer.environment.now_ms(), written_ms(committer.history, latest.id)
     ahead = 0 if written is None else latest.time_ms - written
     if ahead <= AHEAD_MS or now_ms < latest.time_ms:
         return now_ms
