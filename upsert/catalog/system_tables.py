@@ -107,7 +107,12 @@ def read(table: Table, system: str, state: int | str | None = None) -> pa.Table:
     return pa.table(dict(zip(found.columns, arrays, strict=True)))
 
 
-def _time(milliseconds: int) -> datetime:
+def time_of(milliseconds: int) -> datetime:
+    """The time of so many milliseconds since 1970.
+
+    >>> str(time_of(1_500))
+    '1970-01-01 00:00:01.500000+00:00'
+    """
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
@@ -115,7 +120,7 @@ def _snapshots(table: Table, _: Snapshot) -> _Rows:
     for one in table.history():
         base = None if one.base_versions is None else list(one.base_versions.items())
         counts = one.rows, one.delta_rows, one.files
-        time_ = _time(one.time_ms)
+        time_ = time_of(one.time_ms)
         yield one.id, one.definition, one.kind, time_, one.data_version, *counts, one.is_shown, base
 
 
@@ -135,7 +140,7 @@ def _files(table: Table, state: Snapshot) -> _Rows:
             one.deletes,
             one.bytes,
             one.sequence,
-            _time(one.written_ms),
+            time_of(one.written_ms),
             _bounds(one.min, names),
             _bounds(one.max, names),
         )
@@ -158,7 +163,7 @@ def _text(value: Any) -> str:
 def _partitions(table: Table, state: Snapshot) -> _Rows:
     for one in partition_infos(table.root, table.definition, state.files):
         counts = one.rows, one.bytes, one.files
-        changed = _time(one.last_modified_ms)
+        changed = time_of(one.last_modified_ms)
         yield one.name or None, *counts, changed, one.is_compacted, one.change_tracking, one.path
 
 
@@ -170,15 +175,15 @@ def _manifests(_: Table, state: Snapshot) -> _Rows:
 def _tags(table: Table, _: Snapshot) -> _Rows:
     for tag in table.tags():
         one = tag.snapshot
-        yield tag.name, one.id, one.definition, _time(one.time_ms), one.rows, _time(tag.created_ms)
+        yield tag.name, one.id, one.definition, time_of(one.time_ms), one.rows, time_of(tag.created_ms)
 
 
 def _consumers(table: Table, _: Snapshot) -> _Rows:
     now = int(time.time() * 1000)
     for one in table.consumers():
-        until = _time(one.until_ms)
+        until = time_of(one.until_ms)
         version = one.version
-        yield one.name, version.base, version.target, _time(one.renewed_ms), until, one.is_lapsed(now)
+        yield one.name, version.base, version.target, time_of(one.renewed_ms), until, one.is_lapsed(now)
 
 
 def _options(table: Table, _: Snapshot) -> _Rows:

@@ -14,7 +14,7 @@ from upsert.catalog.namespace import TableRef
 from upsert.catalog.results import Result, Rows
 from upsert.catalog.run.definitions import fitting_partitions, given_options, managed
 from upsert.catalog.run.jobs import active
-from upsert.catalog.system_tables import known, split
+from upsert.catalog.system_tables import known, split, time_of
 from upsert.errors import ConfigurationError, TableNotFoundError
 from upsert.schema import ComputedColumn, TableSchema
 from upsert.sql import statements as s
@@ -124,7 +124,7 @@ def _table_row(name: str, table: Table, spark: SparkSession | None) -> dict[str,
         "file.path": table.path,
         "file.format": table.options.file_form.format,
         "bucket": table.options.bucket,
-        "last-modified": None if newest_ms is None else _time(newest_ms),
+        "last-modified": None if newest_ms is None else time_of(newest_ms),
         "compacted": all(info.is_compacted for info in partitions),
         "num-files": sum(info.files for info in partitions),
         "change-tracking": table.options.change_tracking,
@@ -200,7 +200,7 @@ def partition_details(table: Table, chosen: Mapping[str, Any], what: str) -> Row
             "partition": info.name,
             "file.path": info.path,
             "change-tracking": info.change_tracking,
-            "last-modified": _time(info.last_modified_ms),
+            "last-modified": time_of(info.last_modified_ms),
             "compacted": info.is_compacted,
             "num-files": info.files,
         }
@@ -224,10 +224,6 @@ def _log(table: Table) -> dict[str, Any]:
 
 def _servers(text: str | None) -> list[tuple[str, str]] | None:
     return None if text is None else [("bootstrap.servers", text)]
-
-
-def _time(milliseconds: int) -> datetime:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
 def _watermark(table: Table, spark: SparkSession | None) -> datetime | None:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import pyarrow as pa
@@ -20,6 +19,7 @@ from upsert.catalog import query_records
 from upsert.catalog.create_as.create_as import StreamSettings
 from upsert.catalog.results import Done, Rows
 from upsert.catalog.session import CHECKPOINT, PIPELINE, TRIGGER, SessionOptions
+from upsert.catalog.system_tables import time_of
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.spark.queries import query_with_checkpoint, stop_query
 from upsert.spark.variables import has_variables, with_variables
@@ -241,8 +241,8 @@ def _jobs(context: Context, spark: SparkSession | None) -> list[dict[str, Any]]:
                 "job_id": record.id,
                 "job_name": record.name,
                 "status": "running" if is_ours else record.shown_state(now_ms),
-                "start_time": datetime.fromtimestamp(record.started_ms / 1000, UTC),
-                "heard_time": datetime.fromtimestamp(record.heard_ms / 1000, UTC),
+                "start_time": time_of(record.started_ms),
+                "heard_time": time_of(record.heard_ms),
                 "driver": record.driver,
                 "error": record.error,
                 "checkpoint": record.checkpoint,
@@ -261,7 +261,7 @@ def _jobs(context: Context, spark: SparkSession | None) -> list[dict[str, Any]]:
 def _last_batch(batch: query_records.MicroBatch) -> dict[str, Any]:
     return {
         "batch_id": batch.id,
-        "batch_time": datetime.fromtimestamp(batch.time_ms / 1000, UTC),
+        "batch_time": time_of(batch.time_ms),
         "rows_in": batch.rows_in,
         "rows_out": batch.rows_out,
         "duration_ms": batch.duration_ms.get("triggerExecution"),
@@ -300,7 +300,7 @@ def stop_job(context: Context, statement: s.StopJob, spark: SparkSession | None)
     if record.state != "running":
         return Done(what, f"has {record.state} before")
     if record.shown_state(now_ms) == "silent":
-        heard = datetime.fromtimestamp(record.heard_ms / 1000, UTC)
+        heard = time_of(record.heard_ms)
         raise ConfigurationError(
             f"{what}: its driver {record.driver} was last heard of at {heard:%Y-%m-%d %H:%M:%S} UTC, and "
             "would not see the request; if that process still exists, stop it there"
