@@ -71,7 +71,7 @@ class Rewrite(StrEnum):
 _CHANGES: Final = frozenset(
     {
         *("path", "row-kind", "max-rows-per-trigger", "max-memory-per-task", "scan.where"),
-        *("consumer-id", "consumer.lease"),
+        *("consumer-id", "consumer.lease", "scan.used-columns"),
     }
 )
 
@@ -81,7 +81,10 @@ HELD: Final = {
     Rewrite.AGGREGATE: _CHANGES | {"metadata.columns"},
     # `scan.pinned` is for batches: a stream looks up what is newest when it processes a row
     Rewrite.ENRICHMENT: frozenset(
-        {"path", "row-kind", "scan.mode", "scan.snapshot-id", "scan.where", "scan.pinned"}
+        {
+            *("path", "row-kind", "scan.mode", "scan.snapshot-id", "scan.where", "scan.pinned"),
+            "scan.used-columns",
+        }
     ),
 }
 """The options that each rewrite follows. They read files, so `scan.source` = 'files' is held."""

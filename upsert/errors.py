@@ -237,8 +237,9 @@ def _explained(text: str) -> UpsertError | None:
     if _OTHER_STATE.search(text):
         return MissingStateError(
             "the query's checkpoint: expected state with the fields that this query keeps, found others: "
-            "the query was another one, or an older release kept its state in another way (a sum of "
-            "DOUBLE as one number); start it with a new checkpointLocation and an empty sink"
+            "the query was another one, a column that it groups by or adds up has become wider, or an older "
+            "release kept its state in another way (a sum of DOUBLE as one number); start it with a new "
+            "checkpointLocation and an empty sink"
         )
     if bad := _BAD_CHECKPOINT.search(text):
         return bad_checkpoint(text[bad.start() :].partition(": ")[2])

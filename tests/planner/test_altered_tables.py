@@ -7,7 +7,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 import planner
-from upsert import Catalog
+from upsert import Catalog, own_error
 from upsert.catalog.results import Running
 from upsert.errors import ConfigurationError
 
@@ -83,6 +83,44 @@ def test_a_running_query_goes_on_and_so_does_its_checkpoint_with_new_names_and_t
     catalog.sql("SET 'execution.trigger' = 'available-now'")
     run(catalog, spark, JOIN_ANEW)
     assert rows(catalog) == expected - {(3, 30, "one")} | {(5, 2**40, "zwei")}
+
+
+@pytest.mark.parametrize(
+    ("columns", "query"),
+    [
+        ("sku INT, n BIGINT", "SELECT sku, sum(amount) AS n FROM orders GROUP BY sku"),
+        ("id BIGINT, n BIGINT", "SELECT id, amount AS n FROM orders"),
+    ],
+)
+def test_a_column_that_is_replaced_ends_the_queries_that_use_it_and_no_other(
+    catalog: Catalog, spark: SparkSession, columns: str, query: str
+) -> None:
+    """A sum would keep the old values, and a copy too."""
+    key = columns.split()[0]
+    script(catalog, spark, f"CREATE TABLE sink ({columns}, PRIMARY KEY ({key}) NOT ENFORCED)")
+    script(catalog, spark, "CREATE TABLE skus (id BIGINT, sku INT, PRIMARY KEY (id) NOT ENFORCED)")
+    run(catalog, spark, f"INSERT INTO sink {query}")
+    run(catalog, spark, "INSERT INTO skus SELECT id, sku FROM orders", "second")
+    script(catalog, spark, "ALTER TABLE orders DROP COLUMN amount; ALTER TABLE orders ADD COLUMN amount INT")
+    batch(catalog, spark, "INSERT INTO orders VALUES (1, 2, 7)")
+    with pytest.raises(StreamingQueryException, match="column 'amount' must be the one that the checkpoint"):
+        run(catalog, spark, f"INSERT INTO sink {query}")
+    run(catalog, spark, "INSERT INTO skus SELECT id, sku FROM orders", "second")
+    assert rows(catalog, "skus") == {(1, 2), (2, 2), (3, 1)}
+
+
+def test_sums_of_a_column_that_has_become_wider_are_refused_with_what_to_do(
+    catalog: Catalog, spark: SparkSession
+) -> None:
+    """They lie in the state in the narrow type."""
+    script(catalog, spark, "CREATE TABLE sink (sku INT, n BIGINT, PRIMARY KEY (sku) NOT ENFORCED)")
+    query = "INSERT INTO sink SELECT sku, sum(amount) AS n FROM orders GROUP BY sku"
+    run(catalog, spark, query)
+    script(catalog, spark, "ALTER TABLE orders MODIFY amount BIGINT")
+    batch(catalog, spark, "INSERT INTO orders VALUES (1, 2, 7)")
+    with pytest.raises(StreamingQueryException) as raised:
+        run(catalog, spark, query)
+    assert "has become wider" in str(own_error(raised.value))
 
 
 def test_a_changed_query_is_told_what_differs_and_goes_on_from_where_the_first_has_got_to(

@@ -262,6 +262,7 @@ BATCH: Mapping[str, str] = {
     "max-rows-per-trigger": "7",
     "max-memory-per-task": "300 mb",
     "scan.untracked": "skip",
+    "scan.used-columns": "id",
     "consumer.lease": "1 s",
 }
 

@@ -166,7 +166,8 @@ class LogReader(ChangesReader):
         return version.is_complete and version.base >= self._begun
 
     def _offset(self, before: Offset, position: LogOffset) -> Offset:
-        return self._holding.in_offset(self._holding.consumer_of(before)) | position.to_json()
+        consumer = self._holding.in_offset(self._holding.consumer_of(before))
+        return {**self.columns_in_offset, **consumer, **position.to_json()}
 
     def _keep(self, offset: Offset, table: Table, begun: LogOffset, end: LogOffset | None = None) -> None:
         if self._needs_snapshots:
@@ -226,6 +227,7 @@ class LogReader(ChangesReader):
 
     def _position(self, offset: Offset, table: Table) -> LogOffset:
         version_of({name: offset.get(name) for name in _OF_FILES}, table)
+        self.check_columns(offset, table)
         found = LogOffset.from_json(offset, f"table {table.name!r}")
         if found.topic != self._topic.name:
             raise log_ended(table.name, found.topic)

@@ -116,6 +116,13 @@ READ_OPTIONS: Final = (
         "skips it, and from then on its changes may not fit those before",
         "fail",
     ),
+    Option(
+        "scan.used-columns",
+        options.names,
+        "the columns that a stream's query uses, where it reads more: only these must still be the ones that "
+        "its checkpoint was written with; default: all that are read. SQL says it itself",
+        None,
+    ),
     Option("row-kind", options.boolean, "whether rows have the column _row_kind; a stream must", True),
     Option(
         METADATA_COLUMNS,
@@ -187,6 +194,7 @@ class ReadOptions:
     changelog: str = _read("changelog")
     state_path: str | None = None
     task_memory: int = _read(TASK_MEMORY.key)
+    used: tuple[str, ...] | None = _read("scan.used-columns")
     names_mode: bool = field(default=False, compare=False)
     asked: frozenset[str] = field(default=frozenset(), compare=False)
 

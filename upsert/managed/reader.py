@@ -1,9 +1,10 @@
 """Spark partitions from a table: a snapshot for a batch read, a step of its changes for a micro-batch.
 
-Offsets of a stream are ``{"consumer": id, "table": uuid, "version": …}``: small JSON with sorted names, for
-Spark compares offsets as text. The version says all that a replay needs, so a micro-batch is the same however
-often it runs; an offset of an older release, without the uuids of snapshots, is given back as it is. Every
-call opens the table again: a reader that outlived its table would serve another's files.
+Offsets of a stream are ``{"columns": ids, "consumer": id, "table": uuid, "version": …}``: small JSON with
+sorted names, for Spark compares offsets as text. The version says all that a replay needs, so a micro-batch
+is the same however often it runs; an offset of an older release, without the uuids of snapshots or the ids of
+columns, is given back as it is. Every call opens the table again: a reader that outlived its table would
+serve another's files.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from upsert import types
-from upsert.errors import ConfigurationError, SnapshotExpiredError
+from upsert.errors import ConfigurationError, SchemaError, SnapshotExpiredError
 from upsert.formats.metadata_columns import MetadataKey
 from upsert.log.offset import LOG
 from upsert.managed.options import ReadOptions
@@ -175,7 +176,7 @@ def state_named_by(options: ReadOptions, table: Table) -> int:
 
 
 STREAM_ONLY: Final = frozenset(
-    {"max-rows-per-trigger", "max-memory-per-task", "scan.untracked", "consumer.lease"}
+    {"max-rows-per-trigger", "max-memory-per-task", "scan.untracked", "scan.used-columns", "consumer.lease"}
 )
 """Options that mean nothing for a batch, beside those that are refused with a remedy of their own."""
 
@@ -199,6 +200,17 @@ class ChangesPartition(InputPartition):
     end: Version
     bucket: int
     commit: Commit
+
+
+COLUMNS: Final = "columns"
+"""Name in an offset of the ids of the columns that the query uses, by their names."""
+
+
+def _ids_of_used(columns: PinnedColumns, where: PinnedWhere, used: Sequence[str] | None) -> Mapping[str, int]:
+    """The ids of the columns that a query uses of those that it reads, and that its filter names."""
+    filtered = () if where.where is None else parse_where(where.where, where.schema).columns
+    found = {column.name: column.id for column in columns.columns if used is None or column.name in used}
+    return {**found, **{name: where.schema.column(name).id for name in filtered}}
 
 
 def _wanted(
@@ -283,6 +295,7 @@ class ChangesReader(SteppingReader[Table]):
             raise ConfigurationError(
                 f"{FORMAT}: option 'scan.pinned' is for a batch, a stream has no such state; leave it out"
             )
+        self._ids = _ids_of_used(self._columns, self._where, options.used)
         if ROW_KIND_COLUMN not in asked.names:
             raise ConfigurationError(
                 f"{FORMAT}: a stream of changes must have the column {ROW_KIND_COLUMN!r}, or deletions would "
@@ -311,12 +324,43 @@ class ChangesReader(SteppingReader[Table]):
         return [opened]
 
     def versions_of(self, opened: Table, offset: Offset) -> tuple[Version | None]:
-        """Its version, see `version_of`."""
-        return (version_of(offset, opened),)
+        """Its version, see `version_of`; refuses an offset that was written with other columns."""
+        found = version_of(offset, opened)
+        self.check_columns(offset, opened)
+        return (found,)
+
+    def check_columns(self, offset: Offset, opened: Table) -> None:
+        """Refuse to continue where another column has the name of one that the query used.
+
+        What it has made of the old column, such as a sum, is in its sink or its state, and no change of the
+        new column takes it back.
+
+        Raises:
+            SchemaError: there is such a column.
+        """
+        then = offset.get(COLUMNS)
+        if not isinstance(then, dict):
+            return  # the beginning, or an offset of an earlier release
+        for name, id in self._ids.items():
+            known = then.get(name, id)
+            if known == id or known in self._ids.values():
+                continue
+            called = next((column.name for column in opened.schema.columns if column.id == known), None)
+            was = "was dropped:" if called is None else f"is called {called!r} now: name it so, or"
+            raise SchemaError(
+                f"table {opened.name!r}: column {name!r} must be the one that the checkpoint knows, "
+                f"got another one in place of it, which {was} begin with a new checkpoint and an empty sink; "
+                "a query that does not use it says so with 'scan.used-columns'"
+            )
 
     def offset_at(self, opened: Table, versions: tuple[Version, ...], consumer: str | None = None) -> Offset:
         """The offset of its version."""
-        return _offset(opened, versions[0], self._holding.in_offset(consumer))
+        return {**self.columns_in_offset, **_offset(opened, versions[0], self._holding.in_offset(consumer))}
+
+    @property
+    def columns_in_offset(self) -> Offset:
+        """What tells a restart which columns the query uses."""
+        return {COLUMNS: dict(self._ids)}
 
     def ends(
         self, opened: Table, versions: tuple[Version | None, ...], max_rows: int | None

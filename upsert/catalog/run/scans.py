@@ -305,7 +305,7 @@ class Scan:
                 "it to a table and join or count there, or name the other columns"
             )
         if self._reads_changes:
-            df = frames.read_changes(spark, path, **{**metadata, **given})
+            df = frames.read_changes(spark, path, **{**metadata, **self._used(schema), **given})
         else:
             options = {**metadata, **given, **self._state(spark), **self._where(spark, schema)}
             df = frames.read(spark, path, columns=self._columns(schema), options=options)
@@ -369,6 +369,13 @@ class Scan:
     def _columns(self, schema: TableSchema) -> tuple[str, ...] | None:
         """The columns that the query may need, at least one of them; None: all."""
         return None if self._may_need_all else columns_for(schema, self._may_need)
+
+    def _used(self, schema: TableSchema) -> dict[str, str]:
+        """The columns that a stream may need, for its checkpoint: it reads all."""
+        names = self._columns(schema)
+        if names is None or any(set(name) & set(",;") for name in names):
+            return {}
+        return {"scan.used-columns": ",".join(names)}
 
     def _computed(self, schema: TableSchema) -> list[str] | None:
         if self._may_need_all:
