@@ -28,7 +28,7 @@ from upsert.lookups.options import LookupTable
 from upsert.spark.formats import FORMAT
 from upsert.stream_keys import VERSIONS_MARK
 
-_PLAIN: Final = frozenset({"row-kind", "scan.pinned", "scan.where"})
+_PLAIN: Final = frozenset({"row-kind", "scan.pinned", "scan.used-columns", "scan.where"})
 """Options of a read of a managed table that a lookup does without: WHERE stays above it."""
 
 

@@ -144,7 +144,8 @@ class _Source:
     def path(self) -> str | None:
         """The folder of a managed table whose changes the stream reads as they are; None for others."""
         read = relation(self.stream).read.data_source
-        is_plain = read.format == "upsert-table" and len(read.paths) == 1 and not read.options
+        others = set(read.options) - {"scan.used-columns"}  # a join knows by itself which it uses
+        is_plain = read.format == "upsert-table" and len(read.paths) == 1 and not others
         return str(read.paths[0]) if is_plain else None
 
 
