@@ -439,7 +439,7 @@ class Planner:
 
         A key that moves has its older changes in another partition, and a sink knows no order within a
         micro-batch. So a new partition waits until it has a record, and then until micro-batches have read
-        what the others had at that time: all changes of the keys that have moved.
+        what the others had at that time: all changes of the keys that have moved to it.
         """
         added = [partition for partition in found if partition.topic in known.ids]
         ends = admin.latest_offsets(self._connection, added) if added else {}
