@@ -327,6 +327,14 @@ class Planner:
         available = {p: (min(end, max(known.partitions[p].at, earliest[p])), end) for p, end in ahead.items()}
         return known.moved(share(available, max_rows))
 
+    def replayed(self, end: Offset) -> Offset:
+        """The end of a step that was planned before, without topics that are gone or others of their name.
+
+        Their records are lost, and those of another topic were not meant.
+        """
+        known = [name for name, id_ in end.ids.items() if id_ is not None]
+        return self._check_same_topics(end, admin.topics(self._connection, known)) if known else end
+
     def ends(self) -> dict[TopicPartition, int]:
         """The ends of all partitions that there are now."""
         partitions = [p for info in self._topics().values() for p in _partitions(info)]

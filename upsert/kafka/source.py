@@ -351,6 +351,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planner: Planner | None = None
         self._commits: GroupCommits | None = None
         self._until: dict[TopicPartition, int] | None = None
+        self._planned: dict[str, Any] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what plans and commits: their clients belong to the process that made them."""
@@ -380,15 +381,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         begun = Offset.from_json(start, self._table.name)
         self._commit_to_group(begun)
-        return self._planning().next(begun, max_rows, self._until).to_json()
+        self._planned = self._planning().next(begun, max_rows, self._until).to_json()
+        return self._planned
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where the stream will be when it has read all: for the progress that Spark shows."""
         return self._planning().latest.to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[RangePartition]:
-        """One range for each partition that the step reaches, or more where ``scan.parallelism`` says so."""
+        """One range for each partition that the step reaches, or more where ``scan.parallelism`` says so.
+
+        A step that an earlier run of the query has planned may be of topics that are others now.
+        """
         first, last = (Offset.from_json(offset, self._table.name) for offset in (start, end))
+        if end != self._planned:
+            last = self._planning().replayed(last)
         return _partitions(self._table, ranges(first, last))
 
     def read(self, partition: RangePartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]

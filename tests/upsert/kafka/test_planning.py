@@ -10,15 +10,17 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from upsert.errors import ConfigurationError, RecordsExpiredError, UpsertError
 from upsert.kafka.client import admin
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.producer import produce
 from upsert.kafka.client.records import TopicPartition
+from upsert.kafka.declaration import struct_of
 from upsert.kafka.options import PLAIN, UPSERT
 from upsert.kafka.planning import Offset, PartitionProgress, Planner, ranges
-from upsert.kafka.source import ReadMode, rows_of
+from upsert.kafka.source import ReadMode, StreamReader, rows_of
 from upsert.kafka.table import KafkaTable
 from upsert.schema import TableSchema
 
@@ -368,6 +370,34 @@ def test_a_topic_that_was_created_again_is_noticed(
         *_, after = steps(going_on, start=before)
     assert "deleted and created again" in caplog.text
     assert read(tolerant, before, after) == [3, 4, 5]
+
+
+@pytest.mark.parametrize("is_created_again", [True, False])
+def test_a_step_that_is_replayed_reads_no_other_topic(
+    connection: Connection, new_topic: NewTopic, is_created_again: bool
+) -> None:
+    """A query is stopped within a micro-batch, and the topic is replaced before the query starts again."""
+    topic, other = new_topic(), new_topic()
+    put(connection, topic, 1, 2)
+    put(connection, other, 9)
+    tables = [
+        numbers(connection, f"{topic};{other}", fail__on__data__loss=text) for text in ("true", "false")
+    ]
+    strict, tolerant = (StreamReader(table, struct_of(table)) for table in tables)
+    begin = strict.initialOffset()
+    end = strict.latestOffset(begin, ReadAllAvailable())
+    assert sorted(part.part.partition.topic for part in strict.partitions(begin, end)) == sorted(
+        [topic, other]
+    )
+    admin.delete_topic(connection, topic)
+    if is_created_again:
+        admin.create_topic(connection, topic, 1)
+        put(connection, topic, 3, 4, 5)
+    (again,) = tolerant.partitions(begin, end)
+    assert again.part.partition.topic == other
+    again_strict = StreamReader(tables[0], struct_of(tables[0]))
+    with pytest.raises(RecordsExpiredError, match=f"topic '{topic}'"):
+        again_strict.partitions(begin, end)
 
 
 def test_a_topic_of_a_pattern_may_go_away_where_loss_is_accepted(

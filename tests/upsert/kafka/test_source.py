@@ -86,7 +86,7 @@ def test_state_lies_in_the_folder_of_the_driver_wherever_tasks_run(
 
 def offset(*at: int) -> dict[str, object]:
     places = {TopicPartition("t", number): PartitionProgress(0, to) for number, to in enumerate(at)}
-    return Offset(places, {"t": "x"}, "s").to_json()
+    return Offset(places, {"t": None}, "s").to_json()
 
 
 @pytest.mark.parametrize(
