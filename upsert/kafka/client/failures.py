@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 from upsert import retry
 from upsert.errors import (
     ConfigurationError,
+    DeliveryError,
     FencedError,
     KafkaUnavailableError,
     RecordsExpiredError,
@@ -67,6 +68,11 @@ _KINDS: Final[tuple[tuple[type[UpsertError], str, str], ...]] = (
         "correct the option or property",
         """_INVALID_ARG INVALID_CONFIG INVALID_REPLICATION_FACTOR INVALID_PARTITIONS
         INVALID_TRANSACTION_TIMEOUT TOPIC_EXCEPTION POLICY_VIOLATION""",
+    ),
+    (
+        DeliveryError,
+        "a topic allows max.message.bytes a record, and the client 'properties.message.max.bytes' (1000000)",
+        "MSG_SIZE_TOO_LARGE",
     ),
     (
         FencedError,

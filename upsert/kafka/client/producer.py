@@ -69,7 +69,9 @@ class Sender:
         self._reports = Reports()
         self._is_busy = self._is_left = False
         self._lock = threading.Lock()
-        own = {"message.timeout.ms": int(connection.patience_s * 1000), **_DEFAULTS}
+        patience_ms = int(connection.patience_s * 1000)
+        longest_ms = int(properties.get("transaction.timeout.ms", patience_ms))  # or the client refuses them
+        own = {"message.timeout.ms": min(patience_ms, longest_ms), **_DEFAULTS}
         if "delivery.timeout.ms" in connection.properties:
             del own["message.timeout.ms"]  # the same by its other name
         settings = client_properties(connection, own, {**_FIXED, **properties})

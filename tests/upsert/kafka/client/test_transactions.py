@@ -160,6 +160,16 @@ def test_records_that_fail_leave_nothing_visible(connection: Connection, new_top
     assert visible(connection, topic) == expected(0)
 
 
+def test_a_transaction_may_time_out_before_the_patience_of_the_connection(
+    connection: Connection, new_topic: NewTopic
+) -> None:
+    """What the client refuses is a record that may wait for longer than its transaction."""
+    topic = new_topic()
+    short = Connection({**connection.properties, "transaction.timeout.ms": "5000"}, patience_s=30)
+    assert write(short, topic, 0) == WRITTEN
+    assert visible(connection, topic) == expected(0)
+
+
 def test_a_stalled_attempt_is_locked_out(connection: Connection, new_topic: NewTopic) -> None:
     topic = new_topic()
 
