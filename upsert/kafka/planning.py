@@ -21,7 +21,7 @@ from upsert.kafka.client import admin
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.records import TopicPartition, share, whole
 from upsert.kafka.table import KafkaTable
-from upsert.kafka.topics import cleanup_warning
+from upsert.kafka.topics import cleanup_warning, compaction_warning
 
 
 @dataclass(frozen=True)
@@ -399,7 +399,7 @@ class Planner:
 
     def _look_first(self) -> None:
         """Once, before anything is read: what can be seen of the topics and would be noticed late."""
-        if warning := cleanup_warning(self._table):
+        if warning := cleanup_warning(self._table) or compaction_warning(self._table):
             LOG.warning(warning)
         copies = self._table.values["bad-records.topic"]
         if copies is not None and not admin.topics(self._connection, names=copies):

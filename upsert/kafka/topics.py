@@ -73,17 +73,38 @@ def cleanup_warning(table: KafkaTable) -> str | None:
     """
     if not table.is_upsert:
         return None
-    names = admin.topics(table.connection, names=table.topics, pattern=table.values["topic-pattern"])
     try:
-        policies = admin.cleanup_policies(table.connection, list(names))
+        found = _first_cleaned(table, "delete")
     except ConfigurationError as refusal:  # reading a topic takes fewer rights than looking at its settings
         return f"{table.name}: whether its topics are compacted could not be found out: {refusal}"
-    deleting = {name: policy for name, policy in sorted(policies.items()) if "delete" in policy}
-    if not deleting:
+    if found is None:
         return None
-    name, policy = next(iter(deleting.items()))
     return (
-        f"{table.name}: topic {name!r} should have cleanup.policy 'compact', and has "
-        f"{','.join(sorted(policy))!r}: once old records are deleted, keys "
-        "are missing, and deletions are not seen"
+        f"{table.name}: topic {found[0]!r} should have cleanup.policy 'compact', and has {found[1]!r}: once "
+        "old records are deleted, keys are missing, and deletions are not seen"
     )
+
+
+def compaction_warning(table: KafkaTable) -> str | None:
+    """What is to be said of compacted topics of a table of changes; None: nothing, or it is not known."""
+    if table.is_upsert or not table.is_changelog:
+        return None
+    try:
+        found = _first_cleaned(table, "compact")
+    except ConfigurationError:
+        return None
+    if found is None:
+        return None
+    return (
+        f"{table.name}: topic {found[0]!r} should have cleanup.policy 'delete', and has {found[1]!r}: of a "
+        "deleted row only the tombstone is left then, which is no change"
+    )
+
+
+def _first_cleaned(table: KafkaTable, policy: str) -> tuple[str, str] | None:
+    """The first topic that is cleaned so, and its whole policy."""
+    names = admin.topics(table.connection, names=table.topics, pattern=table.values["topic-pattern"])
+    for name, policies in sorted(admin.cleanup_policies(table.connection, list(names)).items()):
+        if policy in policies:
+            return name, ",".join(sorted(policies))
+    return None

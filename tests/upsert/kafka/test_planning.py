@@ -499,6 +499,21 @@ def test_topics_that_forget_keys_are_warned_of(
     assert ("should have cleanup.policy 'compact'" in caplog.text) is is_warned
 
 
+@pytest.mark.parametrize(("policy", "is_warned"), [("compact", True), ("delete", False)])
+def test_topics_that_forget_changes_are_warned_of(
+    connection: Connection,
+    new_topic: NewTopic,
+    caplog: pytest.LogCaptureFixture,
+    policy: str,
+    is_warned: bool,
+) -> None:
+    given = {"properties.bootstrap.servers": connection.bootstrap_servers, "format": "debezium-json"}
+    topic = new_topic(**{"cleanup.policy": policy})
+    with caplog.at_level(logging.WARNING, "upsert.kafka"):
+        steps(Planner(KafkaTable.of(PLAIN, KEYED, given | {"topic": topic})))
+    assert ("should have cleanup.policy 'delete'" in caplog.text) is is_warned
+
+
 def test_who_may_not_see_settings_of_a_topic_may_read_it(
     connection: Connection,
     new_topic: NewTopic,
