@@ -16,6 +16,7 @@ from upsert import types
 from upsert.catalog.catalog import Catalog
 from upsert.catalog.connectors.definition import Definition, connect, definition_in
 from upsert.catalog.connectors.kafka import KafkaConnector
+from upsert.catalog.run.definitions import is_materialized_view
 from upsert.errors import (
     ConfigurationError,
     CorruptTableError,
@@ -249,6 +250,14 @@ def test_dropped_name_may_be_used_by_the_other_kind(catalog: Catalog) -> None:
     catalog.sql("DROP TABLE t")
     catalog.sql(words("t"))
     assert connected(catalog, "t").table.only_topic == "words"
+
+
+def test_what_is_replaced_or_dropped_meanwhile_is_no_materialized_view(catalog: Catalog) -> None:
+    """DROP TABLE asks when it has found the name: by then it may be another table's, or none's."""
+    catalog.sql(words())
+    catalog.sql("CREATE TABLE managed (id BIGINT)")
+    named = [catalog.context.databases.resolve(name) for name in ("words", "managed", "gone")]
+    assert not any(map(is_materialized_view, named))
 
 
 def test_one_of_many_creators_wins_and_its_whole_statement_is_kept(catalog: Catalog) -> None:

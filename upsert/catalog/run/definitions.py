@@ -343,10 +343,11 @@ def changeable(context: Context, name: str, what: str) -> Table:
 
 
 def is_materialized_view(table_ref: TableRef) -> bool:
-    """Whether what has this name is a materialized view."""
-    if definition_in(table_ref.path) is not None:
+    """Whether what has this name is a materialized view, by one look: others may drop or replace it."""
+    try:
+        return definition_of(Table.open(table_ref.path)) is not None
+    except (ConfigurationError, TableNotFoundError):  # it has a connector, or is gone
         return False
-    return definition_of(Table.open(table_ref.path)) is not None
 
 
 def refuse_view(table: Table, what: str) -> None:
