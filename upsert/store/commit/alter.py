@@ -62,7 +62,7 @@ class _Attempt:
         self._history = history
         self._changes = changes
         self._published: tuple[int, Definition] | None = None
-        self._rewriting: dict[tuple[int, int], Change] = {}
+        self._rewriting: dict[tuple[int, int, int], tuple[FileEntry, ...]] = {}
         self._checked: tuple[int, tuple[Check, ...]] | None = None
 
     def propose(self, head: SnapshotInfo) -> Change | None:
@@ -80,12 +80,13 @@ class _Attempt:
         new = self._published[1]
         if not new.layout.is_counted or has_same_values(old.schema, new.schema):
             return Change("alter", definition=new.version)
-        versions = head.data_version, new.version
-        if versions not in self._rewriting:
-            live, root = self._history.files(head), self._history.root
+        live, root = self._history.files(head), self._history.root
+        # a compaction meanwhile leaves the rows as they are, and has put them into other files
+        rows = head.data_version, head.fence, new.version
+        if rows not in self._rewriting:
             added = _rewrite(root, old.layout, new.layout, live.groups.values(), head.id, self.written)
-            self._rewriting[versions] = Change("alter", tuple(added), live.entries, definition=new.version)
-        return self._rewriting[versions]
+            self._rewriting[rows] = tuple(added)
+        return Change("alter", self._rewriting[rows], live.entries, definition=new.version)
 
     def _check_rows(self, old: Definition, new: Definition, head: SnapshotInfo) -> None:
         """Refuse existing rows that break a constraint of ``new`` which ``old`` has not."""

@@ -2,9 +2,10 @@
 
 import datetime as dt
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -448,6 +449,29 @@ def test_of_two_that_alter_at_once_the_second_builds_on_the_first(users: Table) 
     assert slow.schema.names == ("id", "age", "name", "first", "second")
     assert [column.id for column in slow.schema.columns] == [1, 2, 3, 4, 5]
     assert slow.definition.version > Table.open(users.path).published.info(2).definition
+
+
+@pytest.mark.parametrize("upkeep", ["compact", "clean"])
+def test_whole_rows_are_in_the_new_form_though_their_files_are_others_by_then(
+    tmp_path: Path, upkeep: str
+) -> None:
+    table = Table.create(tmp_path / "t", TableSchema.of({"a": pa.int64()}), {"write-only": "true"})
+    for value in (1, 1, 2):
+        table.write(pa.table({"a": [value]}))
+    rivals: list[Callable[[Table], object]] = [
+        Table.compact if upkeep == "compact" else partial(Table.clean, older_than_s=0)
+    ]
+
+    def publish(path: str, content: bytes) -> bool:
+        if rivals:
+            rivals.pop()(Table.open(table.path))
+        return put_if_absent(path, content)
+
+    slow = Table.open(table.path)
+    slow._committer = Committer(slow.published, Environment(put_if_absent=publish))
+    slow.alter(AddColumn(Column("b", pa.int8())))
+    assert sorted(row["a"] for row in table.snapshot().scan().to_pylist()) == [1, 1, 2]
+    assert [found for found in table.check(deep=True) if not found.is_information] == []
 
 
 def test_whole_rows_that_come_while_their_columns_change_are_in_the_new_form(tmp_path: Path) -> None:
