@@ -309,7 +309,7 @@ class Planner:
 
         It reads about ``max_rows`` records, and nothing beyond ``until``, nor partitions that this lacks.
         """
-        known = self._with_discovered(start)
+        known = self._with_discovered(start, until)
         latest = self._latest_of(known)
         if latest is None or (known is start and self._is_replaced(known, latest)):
             self._looked_s = None  # look at all topics again, which says what is lost
@@ -349,7 +349,7 @@ class Planner:
         values = self._table.values
         return admin.topics(self._connection, names=self._table.topics, pattern=values["topic-pattern"])
 
-    def _with_discovered(self, start: Offset) -> Offset:
+    def _with_discovered(self, start: Offset, until: Mapping[TopicPartition, int] | None) -> Offset:
         """The offset with the partitions that were found since; looks at the interval only."""
         interval_s = self._table.values["scan.topic-partition-discovery.interval"] / 1000
         now = self._now()
@@ -372,7 +372,7 @@ class Planner:
         found = [p for info in infos.values() for p in _partitions(info) if p not in kept.partitions]
         self._check_no_new_partitions(kept, bounds.chosen(found))
         if start.stream is not None and self._table.is_changelog:
-            found = self._in_order(kept, bounds.chosen(found))
+            found = self._in_order(kept, bounds.chosen(found), until)
         progress = bounds.at_start(found) if start.stream is None else bounds.of_discovered(found)
         return replace(
             kept,
@@ -442,19 +442,22 @@ class Planner:
                 + (", or set 'allow-new-partitions' = 'true'" if is_upsert else "")
             )
 
-    def _in_order(self, known: Offset, found: Sequence[TopicPartition]) -> list[TopicPartition]:
+    def _in_order(
+        self, known: Offset, found: Sequence[TopicPartition], until: Mapping[TopicPartition, int] | None
+    ) -> list[TopicPartition]:
         """Those of some new partitions that may be read now, where the changes of a key must stay in order.
 
         A key that moves has its older changes in another partition, and a sink knows no order within a
         micro-batch. So a new partition waits until it has a record, and then until micro-batches have read
-        what the others had at that time: all changes of the keys that have moved to it.
+        what the others had at that time: all changes of the keys that have moved to it. A query that reads
+        ``until`` where topics ended when it began knows no other time.
         """
         added = [partition for partition in found if partition.topic in known.ids]
-        ends = admin.latest_offsets(self._connection, added) if added else {}
+        ends = self._ends_of(added, until)
         moved = {partition.topic for partition in added if ends[partition] > 0}
         for topic in moved - self._awaited.keys():
             older = [partition for partition in known.partitions if partition.topic == topic]
-            self._awaited[topic] = admin.latest_offsets(self._connection, older) if older else {}
+            self._awaited[topic] = self._ends_of(older, until)
         waiting = {
             partition.topic
             for topic in moved
@@ -463,6 +466,13 @@ class Planner:
         }
         self._awaited = {topic: self._awaited[topic] for topic in waiting}
         return [p for p in found if p not in added or p.topic in moved - waiting]
+
+    def _ends_of(
+        self, partitions: Sequence[TopicPartition], until: Mapping[TopicPartition, int] | None
+    ) -> _Offsets:
+        if until is not None:
+            return {partition: until.get(partition, 0) for partition in partitions}
+        return admin.latest_offsets(self._connection, partitions) if partitions else {}
 
     def _check_not_expired(self, known: Offset, earliest: Mapping[TopicPartition, int]) -> None:
         for partition, offset in earliest.items():

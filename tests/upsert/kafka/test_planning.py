@@ -333,6 +333,32 @@ def test_a_new_partition_of_changes_waits_for_what_is_in_the_others(
     assert both.partitions == {old: PartitionProgress(0, 6), new: PartitionProgress(0, 1)}
 
 
+def test_a_run_up_to_now_reads_a_new_partition_though_the_others_grow_meanwhile(
+    connection: Connection, new_topic: NewTopic
+) -> None:
+    """Each run of availableNow sees the topic as it was when the run began."""
+    topic = new_topic()
+    given = {"properties.bootstrap.servers": connection.bootstrap_servers, "topic": topic}
+    table = KafkaTable.of(PLAIN, KEYED, given | {"format": "debezium-json"})
+    put(connection, topic, 1)
+    (_, before) = steps(Planner(table))
+    add_partition(connection, topic)
+    newcomer = Connection({**connection.properties, "client.id": "knows the new partition"})
+    old, new = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    early, late = Planner(table), Planner(table)
+    ends = early.ends()
+    put(newcomer, topic, 2)
+    put(newcomer, topic, 3, partition=1)
+    # it began before the new partition had a record
+    assert early.next(before, None, ends) == before
+    ends = late.ends()
+    put(newcomer, topic, 4)
+    reached = late.next(before, None, ends)
+    assert reached.partitions == {old: PartitionProgress(0, 2)}
+    both = late.next(reached, None, ends)
+    assert both.partitions == {old: PartitionProgress(0, 2), new: PartitionProgress(0, 1)}
+
+
 def test_new_partitions_are_refused_where_changes_are_normalized(
     connection: Connection, new_topic: NewTopic, tmp_path: Path
 ) -> None:
