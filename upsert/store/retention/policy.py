@@ -69,7 +69,7 @@ def _of_state(
 ) -> int:
     """The newest snapshot of a state whose rows lie as in its first one."""
     last = max(0, bisect_right(marks, version, key=lambda mark: mark.data_version) - 1)
-    first = bisect_left(marks, marks[last].data_version, hi=last, key=lambda mark: mark.data_version)
+    first = max(0, marks[last].data_version - marks[0].id)  # a data version is the id of its first snapshot
     begun = marks[first]
     if lie_alike(begun, marks[last]):
         return last

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -56,6 +57,20 @@ def test_of_a_state_that_is_held_the_rows_stay_as_they_lay() -> None:
     for moved in (2, 3, 4, 5):
         first = boundary(marks, rule, 0, [1], partial(lie_alike, moved))
         assert marks[first].id == moved - 1
+
+
+def test_what_is_held_takes_few_looks_at_snapshots() -> None:
+    """Each may be a request to a store, and there is a run after many a commit."""
+    looked = set[int]()
+
+    class Looked(list[Point]):
+        def __getitem__(self, at: Any) -> Any:
+            looked.add(at)
+            return super().__getitem__(at)
+
+    marks = Looked(points(*[0] * 1000))
+    assert boundary(marks, Retention(1, 1, None, None), 0, [300]) == 299
+    assert len(looked) <= 2 * 10 + 2, "two searches among 1000"
 
 
 def lie_alike(moved: int, one: Point, other: Point) -> bool:
