@@ -71,7 +71,7 @@ _KINDS: Final[tuple[tuple[type[UpsertError], str, str], ...]] = (
     ),
     (
         DeliveryError,
-        "a topic allows max.message.bytes a record, and the client 'properties.message.max.bytes' (1000000)",
+        "a topic allows max.message.bytes a record, a client 'properties.message.max.bytes', else 1000000",
         "MSG_SIZE_TOO_LARGE",
     ),
     (

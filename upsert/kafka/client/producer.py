@@ -69,9 +69,11 @@ class Sender:
         self._reports = Reports()
         self._is_busy = self._is_left = False
         self._lock = threading.Lock()
-        patience_ms = int(connection.patience_s * 1000)
-        longest_ms = int(properties.get("transaction.timeout.ms", patience_ms))  # or the client refuses them
-        own = {"message.timeout.ms": min(patience_ms, longest_ms), **_DEFAULTS}
+        longest_ms = int(connection.patience_s * 1000)
+        transaction_ms = str(properties.get("transaction.timeout.ms", ""))
+        if transaction_ms.isdecimal():  # else the client says what is wrong with it
+            longest_ms = min(longest_ms, int(transaction_ms))  # it refuses records that may wait for longer
+        own = {"message.timeout.ms": longest_ms, **_DEFAULTS}
         if "delivery.timeout.ms" in connection.properties:
             del own["message.timeout.ms"]  # the same by its other name
         settings = client_properties(connection, own, {**_FIXED, **properties})

@@ -153,8 +153,8 @@ def test_a_record_that_the_client_refuses_is_told(
         produce(connection, topic, [table])
     assert str(refused.value) == (
         f"writing to {topic}: Kafka at {connection.bootstrap_servers!r} said: Unable to produce message: "
-        "Broker: Message size too large (MSG_SIZE_TOO_LARGE); a topic allows max.message.bytes a record, and "
-        "the client 'properties.message.max.bytes' (1000000)"
+        "Broker: Message size too large (MSG_SIZE_TOO_LARGE); a topic allows max.message.bytes a record, a "
+        "client 'properties.message.max.bytes', else 1000000"
     )
 
 

@@ -170,6 +170,13 @@ def test_a_transaction_may_time_out_before_the_patience_of_the_connection(
     assert visible(connection, topic) == expected(0)
 
 
+@pytest.mark.parametrize("given", ["soon", "-1", "0"])
+def test_a_timeout_that_is_none_is_refused_by_its_name(connection: Connection, given: str) -> None:
+    wrong = Connection({**connection.properties, "transaction.timeout.ms": given})
+    with pytest.raises(ConfigurationError, match=r"property \"transaction\.timeout\.ms\""):
+        TransactionalWriter(wrong, "t", "id")
+
+
 def test_a_stalled_attempt_is_locked_out(connection: Connection, new_topic: NewTopic) -> None:
     topic = new_topic()
 
