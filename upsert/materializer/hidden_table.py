@@ -187,9 +187,23 @@ class HiddenTable:
         if table.schema.arrow != wanted.arrow or table.schema.primary_key != wanted.primary_key:
             raise ConfigurationError(
                 f"{self.sink}: a query must continue with the columns and the PRIMARY KEY of its start, "
-                "for the rows of its keys are kept with them, got others; begin with a new checkpoint"
+                f"for the rows of its keys are kept with them, got {self._others(table.schema)}; begin with "
+                "a new checkpoint and an empty sink"
             )
         return table
+
+    def _others(self, kept: TableSchema) -> str:
+        """What of the sink differs from what its rows are kept with."""
+        if kept.primary_key != self.rows.table_schema().primary_key:
+            return "another PRIMARY KEY"
+        for column in self.rows.schema.columns:
+            own = self.rows.own(column.name)
+            if own not in kept.names:
+                return f"column {column.name!r}, which was added meanwhile"
+            if kept.type_of(own) != column.type:
+                was = types.sql_name(kept.type_of(own))
+                return f"column {column.name!r} of type {types.sql_name(column.type)}, which was {was}"
+        return "fewer columns, of which one was dropped meanwhile"
 
     def base(self, table: Table, query: str, batch: int) -> SnapshotInfo:
         """The newest snapshot before a micro-batch; it may have expired, or the checkpoint was set back."""

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from upsert.errors import SchemaError
-from upsert.materializer.hidden_table import ARRIVAL, COUNT, IDENTITY, KeptRows
+from upsert.errors import ConfigurationError, SchemaError
+from upsert.materializer.hidden_table import ARRIVAL, COUNT, IDENTITY, HiddenTable, KeptRows
 from upsert.materializer.micro_batch import whole_keys
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
@@ -157,6 +157,31 @@ def test_columns_are_kept_by_their_ids() -> None:
     form = KeptRows(SCHEMA, ("k",))
     assert form.table_schema().names == ("c4", "c2", "c3", "c7", IDENTITY, COUNT, ARRIVAL)
     assert form.table_schema().primary_key == ("c2", IDENTITY)
+
+
+@pytest.mark.parametrize(
+    ("columns", "key", "found"),
+    [
+        (SCHEMA.columns[1:], ("k",), "fewer columns, of which one was dropped meanwhile"),
+        ((*SCHEMA.columns, Column("n", pa.int8(), id=8)), ("k",), "column 'n', which was added meanwhile"),
+        (
+            (SCHEMA.columns[0], SCHEMA.columns[1], Column("value", pa.float32(), id=3), SCHEMA.columns[3]),
+            ("k",),
+            "column 'value' of type FLOAT, which was DOUBLE",
+        ),
+        (SCHEMA.columns, ("k", "count"), "another PRIMARY KEY"),
+    ],
+)
+def test_a_sink_whose_columns_have_changed_is_refused_by_what_has(
+    tmp_path: Path, columns: tuple[Column, ...], key: tuple[str, ...], found: str
+) -> None:
+    HiddenTable("table 's'", str(tmp_path), KeptRows(SCHEMA, ("k",)), 1, ("k",)).opened("query", 0)
+    renamed = tuple(replace(column, name=column.name + "_") for column in SCHEMA.columns)
+    same = KeptRows(TableSchema(renamed, ("k_",)), ("k_",))
+    HiddenTable("table 's'", str(tmp_path), same, 1, ("k_",)).opened("query", 1)
+    other = HiddenTable("table 's'", str(tmp_path), KeptRows(TableSchema(columns, key), key), 1, key)
+    with pytest.raises(ConfigurationError, match=f", got {found}; begin with a new checkpoint and an empty"):
+        other.opened("query", 1)
 
 
 def test_whole_keys_ends_where_a_key_ends() -> None:
