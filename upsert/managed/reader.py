@@ -295,6 +295,11 @@ class ChangesReader(SteppingReader[Table]):
             raise ConfigurationError(
                 f"{FORMAT}: option 'scan.pinned' is for a batch, a stream has no such state; leave it out"
             )
+        if unknown := [name for name in options.used or () if name not in asked.names]:
+            raise ConfigurationError(
+                f"{FORMAT}: option 'scan.used-columns' must name columns that the stream reads, got "
+                f"{unknown[0]!r}; columns are {', '.join(asked.names)}"
+            )
         self._ids = _ids_of_used(self._columns, self._where, options.used)
         if ROW_KIND_COLUMN not in asked.names:
             raise ConfigurationError(

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from upsert.errors import SchemaError
+from upsert.errors import ConfigurationError, SchemaError
 from upsert.managed.options import ReadOptions
 from upsert.managed.reader import ChangesReader
 from upsert.schema import Column, TableSchema
@@ -93,6 +93,14 @@ def test_other_columns_may_be_replaced_and_used_ones_renamed_and_widened(table: 
     assert len(step(reader_of(table), start)) == 1
     with pytest.raises(SchemaError, match=r"column 'a' must be .* which is called 'c' now"):
         step(reader_of(table, used_columns="id,a"), start)
+
+
+@pytest.mark.parametrize("used", ["id,amount", "ID", "a.x"])
+def test_a_used_column_that_is_not_read_is_refused(table: Table, used: str) -> None:
+    """Passed over, it would not be watched."""
+    refusal = "must name columns that the stream reads, got .*; columns are id, a, b, _row_kind"
+    with pytest.raises(ConfigurationError, match=refusal):
+        reader_of(table, used_columns=used)
 
 
 def test_a_column_that_only_the_filter_names_is_used(table: Table) -> None:

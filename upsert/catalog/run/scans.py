@@ -373,8 +373,8 @@ class Scan:
     def _used(self, schema: TableSchema) -> dict[str, str]:
         """The columns that a stream may need, for its checkpoint: it reads all."""
         names = self._columns(schema)
-        if names is None or any(set(name) & set(",;") for name in names):
-            return {}
+        if names is None or any(set(name) & set(",;") or name != name.strip() for name in names):
+            return {}  # the option cannot say it
         return {"scan.used-columns": ",".join(names)}
 
     def _computed(self, schema: TableSchema) -> list[str] | None:
