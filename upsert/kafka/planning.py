@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final, Self
 
-from upsert.codec import Jsonable
+from upsert.codec import Jsonable, written_with
 from upsert.errors import ConfigurationError, RecordsExpiredError, TableNotFoundError
 from upsert.kafka.client import admin
 from upsert.kafka.client.connection import Connection
@@ -57,6 +57,8 @@ class Offset:
             brokers that have none.
         stream: a name of its own for every stream, given with its first step: what it remembers is kept under
             it, for one query may read a topic twice. None before that.
+        awaited: where the partitions of a topic must be read to before new ones of it are read; none where
+            no new partition waits.
 
     >>> one = Offset({TopicPartition("words", 0): PartitionProgress(0, 42)}, {"words": "x7"}, "s1")
     >>> one.to_json()["topics"]
@@ -68,10 +70,14 @@ class Offset:
     partitions: Mapping[TopicPartition, PartitionProgress] = field(default_factory=dict)
     ids: Mapping[str, str | None] = field(default_factory=dict)
     stream: str | None = None
+    awaited: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """The form that Spark keeps; equal offsets give equal text."""
-        topics = {name: _Topic({}, self.ids[name], {}, {}) for name in sorted(self.ids)}
+        awaited: dict[str, dict[str, int]] = {}
+        for (topic, partition), end in sorted(self.awaited.items()):
+            awaited.setdefault(topic, {})[str(partition)] = end
+        topics = {name: _Topic({}, self.ids[name], {}, {}, awaited.get(name)) for name in sorted(self.ids)}
         for (topic, partition), progress in sorted(self.partitions.items()):
             number, entry = str(partition), topics[topic]
             entry.begin[number] = progress.begin
@@ -94,7 +100,13 @@ class Offset:
                 for name, entry in kept.topics.items()
                 for number, at in entry.partitions.items()
             }
-            return cls(partitions, {name: entry.id for name, entry in kept.topics.items()}, kept.stream)
+            awaited = {
+                TopicPartition(name, int(number)): whole(end)
+                for name, entry in kept.topics.items()
+                for number, end in (entry.awaited or {}).items()
+            }
+            ids = {name: entry.id for name, entry in kept.topics.items()}
+            return cls(partitions, ids, kept.stream, awaited)
         except (KeyError, TypeError, ValueError, AttributeError):
             raise ConfigurationError(
                 f"{of}: the checkpoint must hold offsets of Kafka topics, got {value!r}; choose another one"
@@ -112,6 +124,7 @@ class Offset:
             self,
             partitions={p: progress for p, progress in self.partitions.items() if p.topic not in gone},
             ids={name: id_ for name, id_ in self.ids.items() if name not in gone},
+            awaited={p: end for p, end in self.awaited.items() if p.topic not in gone},
         )
 
 
@@ -123,6 +136,7 @@ class _Topic(Jsonable):
     id: str | None
     partitions: dict[str, int]
     until: dict[str, int]
+    awaited: dict[str, int] | None = field(default=None, metadata=written_with("awaited"))
 
 
 @dataclass(frozen=True)
@@ -297,8 +311,8 @@ class Planner:
         self._connection = table.connection
         self._now = now
         self._looked_s: float | None = None
-        self._awaited: dict[str, _Offsets] = {}
-        """Topics with new partitions that hold records -> where the others must be read to before these."""
+        self._written: _Offsets = {}
+        """What partitions held when `ends` was asked, with transactions that were open."""
         self.latest = Offset()
         """Where the stream will be when it has read all that was there when the last step was planned."""
 
@@ -338,7 +352,11 @@ class Planner:
     def ends(self) -> dict[TopicPartition, int]:
         """The ends of all partitions that there are now."""
         partitions = [p for info in self._topics().values() for p in _partitions(info)]
-        return admin.latest_offsets(self._connection, partitions) if partitions else {}
+        if not partitions:
+            return {}
+        ends = admin.latest_offsets(self._connection, partitions)
+        self._written = admin.written_offsets(self._connection, partitions)
+        return ends
 
     def _end(self, progress: PartitionProgress, latest: int) -> int:
         """How far a partition may be read now; a filter bounds the step alone: the query may drop it."""
@@ -354,7 +372,7 @@ class Planner:
         interval_s = self._table.values["scan.topic-partition-discovery.interval"] / 1000
         now = self._now()
         is_due = self._looked_s is None or (0 < interval_s <= now - self._looked_s)
-        if not is_due and not self._awaited:
+        if not is_due and not start.awaited:
             return start
         infos = self._topics()
         if self._looked_s is None:
@@ -372,7 +390,8 @@ class Planner:
         found = [p for info in infos.values() for p in _partitions(info) if p not in kept.partitions]
         self._check_no_new_partitions(kept, bounds.chosen(found))
         if start.stream is not None and self._table.is_changelog:
-            found = self._in_order(kept, bounds.chosen(found), until)
+            found, awaited = self._in_order(kept, bounds.chosen(found), until)
+            kept = replace(kept, awaited=awaited)
         progress = bounds.at_start(found) if start.stream is None else bounds.of_discovered(found)
         return replace(
             kept,
@@ -444,35 +463,28 @@ class Planner:
 
     def _in_order(
         self, known: Offset, found: Sequence[TopicPartition], until: Mapping[TopicPartition, int] | None
-    ) -> list[TopicPartition]:
-        """Those of some new partitions that may be read now, where the changes of a key must stay in order.
+    ) -> tuple[list[TopicPartition], _Offsets]:
+        """Those of some new partitions that may be read now, and what the others wait for.
 
         A key that moves has its older changes in another partition, and a sink knows no order within a
         micro-batch. So a new partition waits until it has a record, and then until micro-batches have read
-        what the others had at that time: all changes of the keys that have moved to it. A query that reads
-        ``until`` where topics ended when it began knows no other time.
+        what the others had at that time, in transactions that were open too: all changes of the keys that
+        have moved to it. A query that reads ``until`` where topics ended when it began knows no other time;
+        what was in open transactions then is for the next one, which finds in its offset what to wait for.
         """
         added = [partition for partition in found if partition.topic in known.ids]
-        ends = self._ends_of(added, until)
-        moved = {partition.topic for partition in added if ends[partition] > 0}
-        for topic in moved - self._awaited.keys():
-            older = [partition for partition in known.partitions if partition.topic == topic]
-            self._awaited[topic] = self._ends_of(older, until)
+        visible = until if until is not None else admin.latest_offsets(self._connection, added)
+        moved = {partition.topic for partition in added if visible.get(partition, 0) > 0}
+        older = [partition for partition in known.partitions if partition.topic in moved]
+        unknown = [p for p in older if p not in known.awaited and (until is None or p not in self._written)]
+        ends = {**self._written, **admin.written_offsets(self._connection, unknown), **known.awaited}
         waiting = {
             partition.topic
-            for topic in moved
-            for partition, end in self._awaited[topic].items()
-            if (progress := known.partitions[partition]).at < self._end(progress, end)
+            for partition in older
+            if (progress := known.partitions[partition]).at < self._end(progress, ends[partition])
         }
-        self._awaited = {topic: self._awaited[topic] for topic in waiting}
-        return [p for p in found if p not in added or p.topic in moved - waiting]
-
-    def _ends_of(
-        self, partitions: Sequence[TopicPartition], until: Mapping[TopicPartition, int] | None
-    ) -> _Offsets:
-        if until is not None:
-            return {partition: until.get(partition, 0) for partition in partitions}
-        return admin.latest_offsets(self._connection, partitions) if partitions else {}
+        awaited = {partition: ends[partition] for partition in older if partition.topic in waiting}
+        return [p for p in found if p not in added or p.topic in moved - waiting], awaited
 
     def _check_not_expired(self, known: Offset, earliest: Mapping[TopicPartition, int]) -> None:
         for partition, offset in earliest.items():

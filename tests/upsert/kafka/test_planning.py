@@ -359,6 +359,48 @@ def test_a_run_up_to_now_reads_a_new_partition_though_the_others_grow_meanwhile(
     assert both.partitions == {old: PartitionProgress(0, 2), new: PartitionProgress(0, 1)}
 
 
+@pytest.mark.parametrize("is_available_now", [False, True])
+def test_a_new_partition_waits_for_transactions_that_were_open_when_it_got_its_first_record(
+    connection: Connection, new_topic: NewTopic, is_available_now: bool
+) -> None:
+    """They may hold older changes of keys that have moved to it, and nobody sees these yet."""
+    library = pytest.importorskip("confluent_kafka")
+    topic = new_topic()
+    given = {"properties.bootstrap.servers": connection.bootstrap_servers, "topic": topic}
+    table = KafkaTable.of(PLAIN, KEYED, given | {"format": "debezium-json"})
+    old, new = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    put(connection, topic, 1)
+    (_, before) = steps(Planner(table))
+    own = {"bootstrap.servers": connection.bootstrap_servers, "transactional.id": topic}
+    writer = library.Producer(own)
+    writer.init_transactions()
+    writer.begin_transaction()
+    writer.produce(topic, b"2", b"key", partition=0)
+    writer.flush()
+    add_partition(connection, topic)
+    newcomer = Connection({**connection.properties, "client.id": "knows the new partition"})
+    put(newcomer, topic, 3, partition=1)
+
+    def run(planner: Planner, start: Offset) -> list[dict[TopicPartition, PartitionProgress]]:
+        until = planner.ends() if is_available_now else None
+        found = [start]
+        while (after := planner.next(found[-1], None, until)) != found[-1]:
+            found.append(after)
+        reached.append(found[-1])
+        return [dict(offset.partitions) for offset in found[1:] if offset.partitions != start.partitions]
+
+    reached: list[Offset] = []
+    planner = Planner(table)
+    assert run(planner, before) == []
+    writer.commit_transaction()
+    while admin.latest_offsets(connection, [old])[old] < 3:
+        pass  # Kafka shows a transaction a moment after it has confirmed it
+    put(newcomer, topic, 4, partition=1)
+    without = {old: PartitionProgress(0, 3)}
+    another = Planner(table) if is_available_now else planner
+    assert run(another, reached[-1]) == [without, without | {new: PartitionProgress(0, 2)}]
+
+
 def test_new_partitions_are_refused_where_changes_are_normalized(
     connection: Connection, new_topic: NewTopic, tmp_path: Path
 ) -> None:

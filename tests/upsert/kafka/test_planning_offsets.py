@@ -19,8 +19,11 @@ def place(begin: int, read: int, left: int | None) -> PartitionProgress:
 
 PLACES = st.builds(place, st.integers(0, 50), st.integers(0, 50), st.none() | st.integers(0, 50))
 OFFSETS = st.builds(
-    lambda places: Offset(places, {p.topic: f"id of {p.topic}" for p in places}, "s1"),
+    lambda places, ends: Offset(
+        places, {p.topic: f"id of {p.topic}" for p in places}, "s1", {p: ends[p] for p in places if p in ends}
+    ),
     st.dictionaries(PARTITIONS, PLACES, max_size=8),
+    st.dictionaries(PARTITIONS, st.integers(0, 50)),
 )
 
 
@@ -32,7 +35,10 @@ def test_an_offset_survives_json(offset: Offset) -> None:
 @given(OFFSETS)
 def test_equal_offsets_are_equal_text(offset: Offset) -> None:
     backwards = Offset(
-        dict(reversed(offset.partitions.items())), dict(reversed(offset.ids.items())), offset.stream
+        dict(reversed([*offset.partitions.items()])),
+        dict(reversed([*offset.ids.items()])),
+        offset.stream,
+        dict(reversed([*offset.awaited.items()])),
     )
     assert json.dumps(backwards.to_json()) == json.dumps(offset.to_json())
 

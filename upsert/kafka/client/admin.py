@@ -325,6 +325,13 @@ def latest_offsets(connection: Connection, partitions: Iterable[TopicPartition])
     return _offsets(connection, partitions, lambda spec: spec.latest())
 
 
+def written_offsets(
+    connection: Connection, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """The offset after the last record of each partition, also of transactions that are still open."""
+    return _offsets(connection, partitions, lambda spec: spec.latest(), "read_uncommitted")
+
+
 def offsets_for_time(
     connection: Connection, partitions: Iterable[TopicPartition], timestamp_ms: int
 ) -> dict[TopicPartition, int]:
@@ -337,13 +344,16 @@ def offsets_for_time(
 
 
 def _offsets(
-    connection: Connection, partitions: Iterable[TopicPartition], spec: Callable[[Any], Any]
+    connection: Connection,
+    partitions: Iterable[TopicPartition],
+    spec: Callable[[Any], Any],
+    isolation_level: str | None = None,
 ) -> dict[TopicPartition, int]:
     specs = admin_library().OffsetSpec
     asked = {library().TopicPartition(*partition): spec(specs) for partition in partitions}
     if not asked:
         return {}
-    isolation = getattr(library().IsolationLevel, connection.isolation_level.upper())
+    isolation = getattr(library().IsolationLevel, (isolation_level or connection.isolation_level).upper())
     known = [TopicPartition(key.topic, key.partition) for key in asked]
 
     def ask(admin: Any, seconds: float) -> Any:
