@@ -351,11 +351,12 @@ class ChangesReader(SteppingReader[Table]):
             if known == id or known in self._ids.values():
                 continue
             called = next((column.name for column in opened.schema.columns if column.id == known), None)
-            was = "was dropped:" if called is None else f"is called {called!r} now: name it so, or"
+            was = "was dropped" if called is None else f"is called {called!r} now"
+            remedy = "" if called is None else f"use {called!r}, or "
             raise SchemaError(
-                f"table {opened.name!r}: column {name!r} must be the one that the checkpoint knows, "
-                f"got another one in place of it, which {was} begin with a new checkpoint and an empty sink; "
-                "a query that does not use it says so with 'scan.used-columns'"
+                f"table {opened.name!r}: column {name!r} must be the one that the checkpoint knows, which "
+                f"{was}, got another one of this name; {remedy}begin with a new checkpoint and an empty "
+                "sink; a query that does not use it says so with 'scan.used-columns'"
             )
 
     def offset_at(self, opened: Table, versions: tuple[Version, ...], consumer: str | None = None) -> Offset:
