@@ -45,21 +45,23 @@ def put(
     produce(connection, topic, [pa.table(columns)])
 
 
+def _given(connection: Connection, topic: str, options: dict[str, str]) -> dict[str, str]:
+    named = {name.replace("__", "-").replace("_", "."): value for name, value in options.items()}
+    return {"properties.bootstrap.servers": connection.bootstrap_servers, "topic": topic, **named}
+
+
 def numbers(connection: Connection, topic: str, **options: str) -> KafkaTable:
-    own = {"properties.bootstrap.servers": connection.bootstrap_servers, "format": "json", "topic": topic}
-    given = own | {name.replace("__", "-").replace("_", "."): value for name, value in options.items()}
+    given = {"format": "json", **_given(connection, topic, options)}
     return KafkaTable.of(PLAIN, NUMBERS, {name: value for name, value in given.items() if value})
 
 
 def upserts(connection: Connection, topic: str, **options: str) -> KafkaTable:
-    own = {
-        "properties.bootstrap.servers": connection.bootstrap_servers,
-        "topic": topic,
-        "changelog": "upsert",
-    }
-    formats = {"format": "json", "key.format": "json"}
-    given = {name.replace("__", "-").replace("_", "."): value for name, value in options.items()}
-    return KafkaTable.of(UPSERT, KEYED, own | formats | given)
+    own = {"changelog": "upsert", "format": "json", "key.format": "json"}
+    return KafkaTable.of(UPSERT, KEYED, own | _given(connection, topic, options))
+
+
+def changes(connection: Connection, topic: str, **options: str) -> KafkaTable:
+    return KafkaTable.of(PLAIN, KEYED, {"format": "debezium-json", **_given(connection, topic, options)})
 
 
 def read(table: KafkaTable, start: Offset, end: Offset) -> list[int]:
@@ -309,8 +311,7 @@ def test_a_new_partition_of_changes_waits_for_what_is_in_the_others(
 ) -> None:
     """A key that moves has changes in both, and a micro-batch that read both would not know their order."""
     topic = new_topic()
-    given = {"properties.bootstrap.servers": connection.bootstrap_servers, "topic": topic}
-    table = KafkaTable.of(PLAIN, KEYED, given | {"format": "debezium-json"})
+    table = changes(connection, topic)
     put(connection, topic, 1)
     clock = Clock()
     planner = Planner(table, now=clock)
@@ -338,8 +339,7 @@ def test_a_run_up_to_now_reads_a_new_partition_though_the_others_grow_meanwhile(
 ) -> None:
     """Each run of availableNow sees the topic as it was when the run began."""
     topic = new_topic()
-    given = {"properties.bootstrap.servers": connection.bootstrap_servers, "topic": topic}
-    table = KafkaTable.of(PLAIN, KEYED, given | {"format": "debezium-json"})
+    table = changes(connection, topic)
     put(connection, topic, 1)
     (_, before) = steps(Planner(table))
     add_partition(connection, topic)
@@ -366,8 +366,7 @@ def test_a_new_partition_waits_for_transactions_that_were_open_when_it_got_its_f
     """They may hold older changes of keys that have moved to it, and nobody sees these yet."""
     library = pytest.importorskip("confluent_kafka")
     topic = new_topic()
-    given = {"properties.bootstrap.servers": connection.bootstrap_servers, "topic": topic}
-    table = KafkaTable.of(PLAIN, KEYED, given | {"format": "debezium-json"})
+    table = changes(connection, topic)
     old, new = TopicPartition(topic, 0), TopicPartition(topic, 1)
     put(connection, topic, 1)
     (_, before) = steps(Planner(table))
@@ -407,10 +406,9 @@ def test_new_partitions_are_refused_where_changes_are_normalized(
     """The newest row of a key is remembered by partition: where the key goes, it would be inserted again."""
     topic = new_topic()
     put(connection, topic, 1)
-    given = {"properties.bootstrap.servers": connection.bootstrap_servers, "topic": topic}
-    given |= {"format": "debezium-json", "cdc-events-duplicate": "true", "state.path": str(tmp_path)}
-    table = KafkaTable.of(PLAIN, KEYED, given)
-    first_alone = KafkaTable.of(PLAIN, KEYED, given | {"scan.filter.partitions": "0"})
+    given = {"cdc__events__duplicate": "true", "state_path": str(tmp_path)}
+    table = changes(connection, topic, **given)
+    first_alone = changes(connection, topic, **given, scan_filter_partitions="0")
     (_, before) = steps(Planner(table))
     add_partition(connection, topic)
     with pytest.raises(ConfigurationError, match=r"copy the topic to a new one$"):
@@ -575,10 +573,9 @@ def test_topics_that_forget_changes_are_warned_of(
     policy: str,
     is_warned: bool,
 ) -> None:
-    given = {"properties.bootstrap.servers": connection.bootstrap_servers, "format": "debezium-json"}
     topic = new_topic(**{"cleanup.policy": policy})
     with caplog.at_level(logging.WARNING, "upsert.kafka"):
-        steps(Planner(KafkaTable.of(PLAIN, KEYED, given | {"topic": topic})))
+        steps(Planner(changes(connection, topic)))
     assert ("should have cleanup.policy 'delete'" in caplog.text) is is_warned
 
 
@@ -605,17 +602,10 @@ def test_changes_that_come_more_than_once_are_normalized(
     topic = new_topic()
     one, two = {"k": "a", "n": 1}, {"k": "a", "n": 2}
     moved = {"k": "b", "n": 2}
-    changes = [(None, one, "c"), (one, two, "u"), (one, two, "u"), (two, moved, "u"), (moved, None, "d")]
-    values = [json.dumps({"before": b, "after": a, "op": op}).encode() for b, a, op in changes]
+    made = [(None, one, "c"), (one, two, "u"), (one, two, "u"), (two, moved, "u"), (moved, None, "d")]
+    values = [json.dumps({"before": b, "after": a, "op": op}).encode() for b, a, op in made]
     produce(connection, topic, [pa.table({"key": pa.nulls(5, pa.binary()), "value": values})])
-    given = {
-        "properties.bootstrap.servers": connection.bootstrap_servers,
-        "topic": topic,
-        "format": "debezium-json",
-        "cdc-events-duplicate": "true",
-        "state.path": str(tmp_path),
-    }
-    table = KafkaTable.of(PLAIN, KEYED, given)
+    table = changes(connection, topic, cdc__events__duplicate="true", state_path=str(tmp_path))
     (part,) = ranges(Offset(), Planner(table).next(Offset(), None))
     found = [row for rows in rows_of(table, part, ReadMode.CHANGES, "q") for row in rows.to_pylist()]
     by_key = [[(r["_row_kind"], r["n"]) for r in found if r["k"] == key] for key in "ab"]
