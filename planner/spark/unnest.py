@@ -38,6 +38,14 @@ _CONDITIONS_DOWN: Final = (
 )
 """Rules by which the condition of an inner join reaches it through a join that was a subquery."""
 
+_EMPTY_AWAY: Final = (
+    "optimizer.ConstantFolding",
+    "optimizer.BooleanSimplification",
+    "optimizer.PruneFilters",
+    "optimizer.PropagateEmptyRelation",
+)
+"""Rules that take out what a condition of constants leaves no row of."""
+
 
 def unnested(catalyst: Catalyst, plan: JavaObject) -> JavaObject:
     """A plan with EXISTS, IN and subqueries for a value as joins.
@@ -48,7 +56,7 @@ def unnested(catalyst: Catalyst, plan: JavaObject) -> JavaObject:
     """
     named = catalyst.rewritten(plan, *_NAMES_AWAY)
     flat = _joined(catalyst, named, _with_existence_joined)
-    return named if flat is None else _with_distinct_below(catalyst, flat)
+    return named if flat is None else _with_distinct_below(catalyst, _without_empty(catalyst, flat))
 
 
 def unnested_over(
@@ -117,6 +125,23 @@ def _joined(catalyst: Catalyst, named: JavaObject, existence: _Rewrite) -> JavaO
     """A plan with its subqueries as joins; None if something refers to what is outside of one at the end."""
     flat = catalyst.rewritten(_flattened(catalyst, named, existence), *_CONDITIONS_DOWN)
     return None if catalyst.refers_outside(flat) else flat
+
+
+def _without_empty(catalyst: Catalyst, plan: JavaObject) -> JavaObject:
+    """The plan without branches of a UNION in which a constant is another one than a condition wants.
+
+    A WITH that unites rows of several kinds, of which each use wants one, is else kept as all kinds for each.
+    What has no row and cannot be left out stays as it was: rows of constants are of no table.
+    """
+    pruned = catalyst.rewritten(plan, *_EMPTY_AWAY)
+    return plan if _has_constant_rows(catalyst, pruned) else pruned
+
+
+def _has_constant_rows(catalyst: Catalyst, node: JavaObject) -> bool:
+    inputs = catalyst.children(node)
+    return catalyst.class_name(node) == "LocalRelation" or any(
+        _has_constant_rows(catalyst, child) for child in inputs
+    )
 
 
 def _flattened(catalyst: Catalyst, plan: JavaObject, existence: _Rewrite) -> JavaObject:

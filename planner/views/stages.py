@@ -218,6 +218,8 @@ def needs_all_rows(plan: Plan) -> str:
     >>> rows = Relation("r", (Column(1, "a", "int"),))
     >>> needs_all_rows(Distinct(rows, rows.columns)), needs_all_rows(Filter(rows, None))
     ('DISTINCT', '')
+    >>> needs_all_rows(Opaque("Window", (rows,), rows.columns))
+    'a window function over all rows'
     """
     found = dict.fromkeys(kind for node in walk(plan) if (kind := _kind_of_all_rows(node)))
     return ", ".join(found)
@@ -229,8 +231,10 @@ def _kind_of_all_rows(node: Plan) -> str | None:
             return None
         case Opaque(name="GlobalLimit"):
             return "LIMIT"
-        case Opaque(apart=apart, name=name):
-            return name if apart is None else "a window function"
+        case Opaque(name="Window", apart=apart):
+            return "a window function over all rows" if apart is None else "a window function"
+        case Opaque(name=name):
+            return name
         case Distinct():
             return "DISTINCT"
         case Aggregate(groups=groups, outputs=outputs):

@@ -159,6 +159,21 @@ def test_aggregates_are_kept_in_stages(
         assert kinds == {"append"}, name
 
 
+def test_a_branch_that_a_constant_rules_out_is_not_kept(catalog: Catalog, spark: SparkSession) -> None:
+    """A WITH of rows of two kinds, each used for one of them, has one stage for each use."""
+    query = """WITH t AS (
+            SELECT shop, 'sold' AS kind, sum(n) AS n FROM sales GROUP BY shop
+            UNION ALL SELECT shop, 'closed', sum(since) FROM closed GROUP BY shop)
+        SELECT a.shop, a.n, b.n AS since FROM t a JOIN t b ON a.shop = b.shop
+        WHERE a.kind = 'sold' AND b.kind = 'closed'"""
+    view = catalog.create_view("v", query, spark=spark)
+    for seed in range(1, 4):
+        change(catalog, seed)
+        assert view.refresh()
+        assert rows_of(catalog, "v") == expected(catalog, query), seed
+    assert len(stages(view.table)) == 2
+
+
 def test_tasks_compute_what_the_driver_does(
     catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
