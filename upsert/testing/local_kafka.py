@@ -234,6 +234,14 @@ class ProcessBroker:
         self._end()
         self._launch()
 
+    def pause(self) -> None:
+        """Stop the broker with SIGSTOP: its connections stay, and it answers nothing."""
+        self._order(b"pause\n")
+
+    def resume(self) -> None:
+        """Let a broker that was paused go on."""
+        self._order(b"resume\n")
+
     def _format(self, jars: Path, folder: Path) -> None:
         listeners = f"PLAINTEXT://{_HOST}:{self._port}"
         settings = {
@@ -263,7 +271,7 @@ class ProcessBroker:
             self._watchdog = subprocess.Popen(
                 [sys.executable, "-I", watchdog, str(self._folder), *broker],
                 stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
                 stderr=file,
                 start_new_session=True,  # Ctrl-C is the parent's to handle
             )
@@ -276,6 +284,15 @@ class ProcessBroker:
                 what = "it ended" if ended else f"it did not serve within {START_SECONDS:.0f} s"
                 raise _not_started(f"{what}; the end of its log: {tail}")
             time.sleep(0.05)
+
+    def _order(self, order: bytes) -> None:
+        if self._watchdog is None:
+            raise UpsertError("this Kafka: only a broker that runs can be paused, and it does not")
+        assert self._watchdog.stdin is not None
+        assert self._watchdog.stdout is not None
+        self._watchdog.stdin.write(order)
+        self._watchdog.stdin.flush()
+        self._watchdog.stdout.readline()
 
     def _end(self, order: bytes = b"stop\n") -> None:
         if self._watchdog is None:
@@ -372,6 +389,14 @@ class ContainerBroker:
         """End the broker with SIGKILL; its data stays for `restart`."""
         self._container.get_wrapped_container().kill()
 
+    def pause(self) -> None:
+        """Let the broker keep its connections, and answer nothing."""
+        self._container.get_wrapped_container().pause()
+
+    def resume(self) -> None:
+        """Let a broker that was paused go on."""
+        self._container.get_wrapped_container().unpause()
+
     def restart(self) -> None:
         """Start again with the same data and port; a broker that still runs is stopped first."""
         container = self._container.get_wrapped_container()
@@ -400,13 +425,13 @@ class RunningBroker:
         """Do nothing: it goes on running."""
 
     def kill(self) -> None:
-        """Refuse, as `restart` does."""
+        """Refuse, as `restart`, `pause` and `resume` do."""
         raise ConfigurationError(
-            f"the Kafka at {self.bootstrap_servers!r} — only a broker started here can be killed or "
+            f"the Kafka at {self.bootstrap_servers!r} — only a broker started here can be killed, paused or "
             f"restarted — it comes from {BOOTSTRAP_VARIABLE}; use LocalKafka(own=True)"
         )
 
-    restart = kill
+    restart = pause = resume = kill
 
 
 class LocalKafka:
@@ -487,6 +512,14 @@ class LocalKafka:
     def restart(self) -> None:
         """Start again with the same address and data; a broker that still runs is stopped first."""
         self._started().restart()
+
+    def pause(self) -> None:
+        """Let the broker keep its connections, and answer nothing, as on a machine that hangs."""
+        self._started().pause()
+
+    def resume(self) -> None:
+        """Let a broker that was paused go on."""
+        self._started().resume()
 
     def _started(self) -> ProcessBroker | ContainerBroker | RunningBroker:
         if self._broker is None:

@@ -1,9 +1,10 @@
 """Runs one program for as long as the parent process lives; started as a file, so it imports no package.
 
 ``python -I watchdog.py <folder> <program> <arguments…>``. Standard input carries orders, one a line: ``stop``
-ends the program with SIGTERM (and with SIGKILL when that takes too long), ``kill`` with SIGKILL at once. The
-end of standard input means that the parent is gone: the program is ended and its folder removed. The exit
-status is the program's.
+ends the program with SIGTERM (and with SIGKILL when that takes too long), ``kill`` with SIGKILL at once;
+``pause`` stops it with SIGSTOP until ``resume``, and each says on standard output that it is done. The end of
+standard input means that the parent is gone: the program is ended and its folder removed. The exit status is
+the program's.
 """
 
 import os
@@ -14,6 +15,7 @@ import subprocess
 import sys
 
 POLL_SECONDS = 0.5
+SIGNALS = {b"pause\n": signal.SIGSTOP, b"resume\n": signal.SIGCONT}
 STOP_SECONDS = 15.0
 
 
@@ -30,6 +32,9 @@ def main(folder: str, command: list[str]) -> int:
                 kill(program)
             elif order == b"stop\n":
                 stop(program)
+            elif order in SIGNALS:
+                program.send_signal(SIGNALS[order])
+                os.write(1, b"done\n")
             elif order is not None or os.getppid() != parent:
                 stop(program)
                 shutil.rmtree(folder, ignore_errors=True)
@@ -41,6 +46,7 @@ def main(folder: str, command: list[str]) -> int:
 def stop(program: subprocess.Popen[bytes]) -> None:
     """End the program in its own way if it finds one in time."""
     program.terminate()
+    program.send_signal(signal.SIGCONT)  # one that is paused would not see it
     try:
         program.wait(STOP_SECONDS)
     except subprocess.TimeoutExpired:

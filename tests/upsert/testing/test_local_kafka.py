@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import REPOSITORY, wait_until
-from upsert.errors import ConfigurationError, UpsertError
+from upsert.errors import ConfigurationError, KafkaUnavailableError, UpsertError
+from upsert.kafka.client.admin import topics
+from upsert.kafka.client.connection import Connection
 from upsert.testing import local_kafka
 from upsert.testing.local_kafka import BOOTSTRAP_VARIABLE, LocalKafka, ProcessBroker
 
@@ -56,6 +58,17 @@ def test_a_killed_broker_comes_back_at_the_same_address() -> None:
         assert broker.bootstrap_servers == address
         assert accepts_connections(address)
     assert not accepts_connections(address)
+
+
+def test_a_broker_that_was_paused_answers_when_it_is_resumed_and_can_be_stopped() -> None:
+    with LocalKafka(own=True) as broker:
+        connection = Connection({"bootstrap.servers": broker.bootstrap_servers}, patience_s=1)
+        broker.pause()
+        with pytest.raises(KafkaUnavailableError):
+            topics(connection, pattern="t")
+        broker.resume()
+        broker.create_topic("t")
+        broker.pause()
 
 
 def test_a_broker_ends_with_its_parent_even_when_that_is_killed(tmp_path: Path) -> None:
