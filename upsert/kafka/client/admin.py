@@ -52,6 +52,7 @@ def answers(
     ask: Callable[[Any, float], Mapping[Any, Any]],
     *,
     skips_missing: bool = False,
+    check: Callable[[Any], None] = lambda _: None,
     on_failure: Callable[[Any], None] = lambda _: None,
 ) -> dict[Any, Any]:
     """The results of a request's futures, without topics that are not there where ``skips_missing``.
@@ -61,6 +62,7 @@ def answers(
         subject: what is asked, for messages.
         ask: gives the futures of a client's request, which may take so many seconds.
         skips_missing: whether a missing topic is left out; else it is an error.
+        check: may raise why a result is none.
         on_failure: is called with the ``KafkaError`` of each try that failed, and may raise another error.
     """
     gone = codes("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC") if skips_missing else frozenset()
@@ -75,6 +77,7 @@ def answers(
                     wait([future], _LISTEN_SECONDS)
                     _listen(connection, subject, admin, reports, begun)
                 results[key] = future.result()
+                check(results[key])
             except library().KafkaException as failure:
                 if failure.args[0].code() not in gone:
                     on_failure(failure.args[0])
@@ -86,10 +89,10 @@ def answers(
 
 def _listen(connection: Connection, subject: str, admin: Any, reports: Reports, begun: float) -> None:
     admin.poll(0)
-    if (failure := reports.broker_failure) is not None:
-        if is_lasting(failure):
-            raise library().KafkaException(failure)
-        tell(connection, subject, failure, begun)
+    failure = reports.broker_failure
+    if failure is not None and is_lasting(failure):
+        raise library().KafkaException(failure)
+    tell(connection, subject, failure, begun)
 
 
 def _with_admin(connection: Connection, subject: str, call: Callable[[Any, Reports], T]) -> T:
@@ -363,8 +366,16 @@ def _offsets(
         if error.code() in codes("_NOENT"):  # no leader, either for now or for ever
             _check_existence(connection, known)
 
-    found = answers(connection, f"offsets of {_named(known)}", ask, on_failure=on_failure)
+    subject = f"offsets of {_named(known)}"
+    found = answers(connection, subject, ask, check=_check_is_known, on_failure=on_failure)
     return {TopicPartition(key.topic, key.partition): result.offset for key, result in found.items()}
+
+
+def _check_is_known(found: Any) -> None:
+    """Raise that time is up, where a broker has not told an offset in time: the library gives none then."""
+    kafka = library()
+    if found.offset == kafka.OFFSET_INVALID:
+        raise kafka.KafkaException(kafka.KafkaError(kafka.KafkaError._TIMED_OUT))
 
 
 def _check_existence(connection: Connection, partitions: Iterable[TopicPartition]) -> None:

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from upsert.arrays import integers
-from upsert.errors import RecordsExpiredError, UpsertError
+from upsert.errors import KafkaUnavailableError, RecordsExpiredError, UpsertError
+from upsert.kafka.client.admin import latest_offsets
 from upsert.kafka.client.connection import ClientCache, Connection, client_properties, library
 from upsert.kafka.client.failures import Reports, is_lasting, is_passing, made, tell, translated, unavailable
 from upsert.kafka.client.message_consumer import Consumer
@@ -29,6 +32,9 @@ _AT_ONCE: Final = 10_000
 _NEAR: Final = 100
 """So many offsets between two ranges are read and left out: another request would take longer."""
 _WAIT_SECONDS: Final = 0.1
+
+ASKED_SECONDS: Final = 10.0
+"""How long a broker may take to say where a partition ends of which no record comes."""
 
 _DEFAULTS: Final = {
     "group.id": "deltajoin",  # the library wants one; nothing is ever committed under it
@@ -189,19 +195,25 @@ class PartitionReader:
 
     def _check_patience(self, last_progress: float, end: int) -> None:
         failure = self._reports.broker_failure
-        if failure is not None:
-            if is_lasting(failure):
-                raise self._failed(failure)
-            tell(self._connection, self._subject, failure, last_progress)
+        if failure is not None and is_lasting(failure):
+            raise self._failed(failure)
+        tell(self._connection, self._subject, failure, last_progress)
         if time.monotonic() - last_progress < self._connection.patience_s:
             return
-        if failure is not None:
-            raise unavailable(self._connection, self._subject, failure.str())
-        raise RecordsExpiredError(
-            f"{self._subject} from offset {self._given}: the partition should reach {end}, and no record "
-            f"came for {self._connection.patience_s:g} s; it may have been deleted and created again: start "
-            "over, or accept the gap"
-        )
+        if failure is None:
+            with suppress(KafkaUnavailableError):
+                self._check_reaches(end)
+        raise unavailable(self._connection, self._subject, None if failure is None else failure.str())
+
+    def _check_reaches(self, end: int) -> None:
+        """Raise that the partition ends before ``end`` where a broker says so; it may just be silent."""
+        asked = replace(self._connection, patience_s=min(ASKED_SECONDS, self._connection.patience_s))
+        last = latest_offsets(asked, [self._partition])[self._partition]
+        if last < end:
+            raise RecordsExpiredError(
+                f"{self._subject} from offset {self._given}: the partition should reach {end}, and ends at "
+                f"{last}; it may have been deleted and created again: start over, or accept the gap"
+            )
 
 
 def _rows_before(records: pa.Table, offset: int) -> int:

@@ -149,18 +149,19 @@ _told: dict[tuple[str, str], float] = {}
 """When a process last said that a cluster cannot be reached, by address and kind of failure."""
 
 
-def tell(connection: Connection, subject: str, error: Any, since: float) -> None:
-    """Log why Kafka cannot be reached, soon after it could not and then once a minute."""
+def tell(connection: Connection, subject: str, error: Any | None, since: float) -> None:
+    """Log why Kafka cannot be reached, soon after it could not and then once a minute; None: it is silent."""
     now = time.monotonic()
-    key = connection.bootstrap_servers, error.name()
+    key = connection.bootstrap_servers, "" if error is None else error.name()
     if now < since + min(TELL_SECONDS, connection.patience_s / 2):
         return
     if now < _told.get(key, -TELL_AGAIN_SECONDS) + TELL_AGAIN_SECONDS:
         return
     _told[key] = now
     left_s = max(0.0, since + connection.patience_s - now)
+    cause = "no answer so far" if error is None else connection.masked(error.str())
     text = "%s: Kafka at %r cannot be reached: %s; trying again for %.0f s"
-    LOG.warning(text, subject, connection.bootstrap_servers, connection.masked(error.str()), left_s)
+    LOG.warning(text, subject, connection.bootstrap_servers, cause, left_s)
 
 
 def made(connection: Connection, subject: str, make: Callable[[], T]) -> T:
@@ -243,13 +244,17 @@ def with_client(
 GRACE_SECONDS: Final = 10.0
 """How much longer than its own limit a call is waited for."""
 
+_MEANWHILE_SECONDS: Final = 1.0
+
 
 class DidNotReturnError(Exception):
     """A call is still at work: what it works on may not be touched any more."""
 
 
-def bounded(call: Callable[[], object], seconds: float) -> None:
+def bounded(call: Callable[[], object], seconds: float, meanwhile: Callable[[], None] = lambda: None) -> None:
     """Make a call that should take so many seconds at most; what it raises is raised here.
+
+    While it takes long, ``meanwhile`` is called again and again.
 
     It runs in a thread of its own, which cannot be ended: when it takes `GRACE_SECONDS` longer, a
     ``DidNotReturnError`` is raised, and it goes on, holding on to what it uses, until it returns or the
@@ -265,8 +270,11 @@ def bounded(call: Callable[[], object], seconds: float) -> None:
 
     thread = threading.Thread(target=run, name="kafka-call", daemon=True)
     thread.start()
-    thread.join(seconds + GRACE_SECONDS)
-    if thread.is_alive():
-        raise DidNotReturnError
+    deadline = time.monotonic() + seconds + GRACE_SECONDS
+    while thread.is_alive():
+        if (left_s := deadline - time.monotonic()) <= 0:
+            raise DidNotReturnError
+        thread.join(min(left_s, _MEANWHILE_SECONDS))
+        meanwhile()
     if failures:
         raise failures[0]

@@ -152,10 +152,10 @@ class Sender:
         while self.client.waiting:
             self.client.flush(_FLUSH_SECONDS)
             self._poll(0)
-            if (failure := self._reports.broker_failure) is not None:
-                if is_lasting(failure):
-                    raise translated(self._connection, self.subject, failure)
-                tell(self._connection, self.subject, failure, begun)
+            failure = self._reports.broker_failure
+            if failure is not None and is_lasting(failure):
+                raise translated(self._connection, self.subject, failure)
+            tell(self._connection, self.subject, failure, begun)
             if time.monotonic() > deadline:
                 raise self._unavailable(self.subject)
         self.check()
@@ -195,9 +195,14 @@ class Sender:
                 if self._is_left:
                     self.client.close()
 
+        begun = time.monotonic()
+
+        def meanwhile() -> None:
+            tell(self._connection, self.subject, self._reports.broker_failure, begun)
+
         self._is_busy = True
         try:
-            bounded(made, seconds)
+            bounded(made, seconds, meanwhile)
         except RuntimeError:  # no thread has begun, or the call has ended with it
             self._is_busy = False
             raise

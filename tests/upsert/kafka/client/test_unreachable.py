@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 
 import pyarrow as pa
 import pytest
@@ -58,6 +59,39 @@ def test_the_cause_is_in_the_log_and_in_the_error(
     assert len(told) == 1
     assert f"Kafka at {servers!r} cannot be reached: " in told[0]
     assert cause in told[0]
+
+
+@pytest.fixture(scope="module")
+def own_broker() -> Iterator[LocalKafka]:
+    with LocalKafka(own=True) as broker:
+        at = Connection({"bootstrap.servers": broker.bootstrap_servers})
+        admin.create_topic(at, "t", 1)
+        produce(at, "t", [ROWS])
+        yield broker
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("client", ["offsets", "group", "produce", "produce once", "read"])
+def test_a_broker_that_hangs_is_no_end_of_a_partition_and_is_told_of(
+    own_broker: LocalKafka, client: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It keeps its connections, so the library has no error to report, and gives offsets that are none."""
+    known = {"bootstrap.servers": own_broker.bootstrap_servers, "client.id": client}
+    connection = Connection(known, patience_s=2)
+    while True:
+        with suppress(KafkaUnavailableError):  # a slow machine takes longer for the first answer
+            CLIENTS[client](connection)
+            break
+    own_broker.pause()
+    try:
+        with (
+            caplog.at_level(logging.WARNING, "upsert.kafka"),
+            pytest.raises(KafkaUnavailableError, match="should answer within 2 s, and did not"),
+        ):
+            CLIENTS[client](connection)
+    finally:
+        own_broker.resume()
+    assert any("cannot be reached: " in record.getMessage() for record in caplog.records)
 
 
 def test_the_option_says_how_long_it_is_tried() -> None:
