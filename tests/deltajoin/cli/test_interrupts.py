@@ -120,7 +120,8 @@ def test_queries_of_a_job_that_is_stopped_with_all_of_its_processes_have_not_fai
     assert (record.state, record.error) == ("ended", None)
 
 
-@pytest.mark.parametrize("is_for_all", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("is_for_all", [False, True])
 def test_a_job_ends_in_good_order_in_its_first_micro_batch(
     tmp_path: Path, warehouse: Path, is_for_all: bool
 ) -> None:

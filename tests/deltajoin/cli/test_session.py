@@ -92,6 +92,7 @@ session.close()
 """
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_settings_come_from_the_command_line_then_from_sparks_files_then_from_the_command(
     tmp_path: Path,

@@ -1,4 +1,4 @@
-"""`deltajoin view` as a user types it; what starts Spark runs in a process of its own."""
+"""`deltajoin view` as a user types it; what starts Spark has the session of the tests, or its own process."""
 
 import json
 from pathlib import Path
@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 
 import planner
 from tests.deltajoin.cli.test_sql import FLAGS, SILENT_S, run, run_here, started
+from tests.helpers import lent
 from upsert import Catalog
 from upsert.catalog.script import split_statements
 
@@ -35,10 +36,11 @@ def rows(*arguments: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in out.splitlines()]
 
 
-def test_a_view_is_listed_refreshed_suspended_and_dropped(warehouse: str) -> None:
+def test_a_view_is_listed_refreshed_suspended_and_dropped(spark: SparkSession, warehouse: str) -> None:
     (view,) = rows("view", "list", "-w", warehouse)
     assert (view["view"], view["state"]) == ("names", "behind")
-    code, out, errors = run("view", "refresh", "names", "-w", warehouse, *FLAGS)
+    with lent(spark):
+        code, out, errors = run_here("view", "refresh", "names", "-w", warehouse)
     assert (code, out) == (0, "REFRESH MATERIALIZED VIEW names: refreshed\n"), errors
     assert rows("head", "names", "-w", warehouse) == [{"name": "fig", "n": 2}, {"name": "kiwi", "n": 1}]
     (described,) = rows("view", "describe", "names", "-w", warehouse)

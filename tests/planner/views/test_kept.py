@@ -807,7 +807,7 @@ def test_a_view_that_shows_a_text_with_a_collation_is_refused_with_the_remedy(
     assert rows_of(catalog, "v") == counted(found.df.toArrow())
 
 
-@pytest.mark.parametrize(("by", "is_kept"), [(", g", True), ("", False)])
+@pytest.mark.parametrize(("by", "is_kept"), [(", g", True), pytest.param("", False, marks=pytest.mark.long)])
 def test_rows_join_sessions_and_part_them(
     catalog: Catalog, spark: SparkSession, by: str, is_kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -201,7 +201,7 @@ UPSERTS = {"connector": "upsert-kafka", "key.format": "json", "value.format": "j
 CHANGES = {"connector": "kafka", "format": "debezium-json"}
 
 
-@pytest.mark.parametrize("step", [1, 3, len(VISITS)])
+@pytest.mark.parametrize("step", [1, pytest.param(3, marks=pytest.mark.long), len(VISITS)])
 @pytest.mark.parametrize(
     ("options", "records"),
     [(UPSERTS, upserts_of_visits()), (CHANGES, changes_of_visits())],

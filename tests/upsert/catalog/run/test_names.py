@@ -85,18 +85,17 @@ def test_a_column_with_its_database_is_the_one_that_spark_takes(
             assert rows(two_databases, spark, query) == wanted
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        "SELECT d2.t.zz, d2.t.id FROM d2.t",
-        "SELECT id FROM d2.t WHERE d2.t.zz = 4",
-        "SELECT d2.t.d2.t.zz, d2.t.t.id FROM d2.t",
-        "SELECT d2.t.* FROM d2.t",
-        "SELECT d2.t.zz FROM d2.u",
-    ],
+OF_FIELDS = (
+    "SELECT d2.t.zz, d2.t.id FROM d2.t",
+    "SELECT id FROM d2.t WHERE d2.t.zz = 4",
+    "SELECT d2.t.d2.t.zz, d2.t.t.id FROM d2.t",
+    "SELECT d2.t.* FROM d2.t",
+    "SELECT d2.t.zz FROM d2.u",
 )
+
+
 def test_a_name_with_dots_may_be_a_field_of_a_column_that_is_called_as_the_database(
-    spark: SparkSession, catalog: Catalog, tmp_path: Path, query: str
+    spark: SparkSession, catalog: Catalog, tmp_path: Path, subtests: pytest.Subtests
 ) -> None:
     columns = "id INT, d2 STRUCT<t: STRUCT<zz: INT>>, t STRUCT<id: INT>"
     catalog.sql("CREATE DATABASE d2")
@@ -108,9 +107,11 @@ def test_a_name_with_dots_may_be_a_field_of_a_column_that_is_called_as_the_datab
             fields = "named_struct('t', named_struct('zz', 4)), named_struct('id', 7)"
             spark.sql(f"INSERT INTO {name} VALUES (1, {fields}), (2, NULL, NULL)")
             catalog.sql(f"INSERT INTO {name} VALUES (1, {fields}), (2, NULL, NULL)", spark)
-        wanted = in_order(spark.sql(query))
-        assert wanted
-        assert rows(catalog, spark, query) == wanted
+        for query in OF_FIELDS:
+            with subtests.test(query):
+                wanted = in_order(spark.sql(query))
+                assert wanted
+                assert rows(catalog, spark, query) == wanted
     finally:
         spark.sql("DROP DATABASE d2 CASCADE")
 

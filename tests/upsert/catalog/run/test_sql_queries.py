@@ -454,11 +454,12 @@ class TestStreaming:
                 [10, 11, 12],
                 marks=pytest.mark.long,
             ),
-            (
+            pytest.param(
                 """EXISTS (SELECT 1 FROM products p WHERE p.product = o.product
                    AND p.product IN (SELECT product FROM orders WHERE amount > 1.5))""",
                 [10, 11, 12],
                 [10, 12],
+                marks=pytest.mark.long,
             ),
             (
                 "amount > 1.9 OR EXISTS (SELECT 1 FROM products p WHERE p.product = o.product)",

@@ -362,7 +362,7 @@ for batch in (0, 1):
     )
 """
 
-OFTEN = {"transaction.after-begin:2", "transaction.after-marker:1", "transaction.after-marker:2"}
+OFTEN = {"transaction.after-begin:2", "transaction.after-marker:2"}
 
 
 @pytest.mark.parametrize(
