@@ -12,6 +12,9 @@ from planner.plan.trees import children, walk
 _PASSING = (Filter, Join, Project, Union, Wrapper)
 """What lies between a join and the tables that it looks rows up in."""
 
+Origin = tuple[Relation, Column]
+"""A relation, and a column of it."""
+
 
 def unindexed(plan: Plan) -> Mapping[int, tuple[Relation, tuple[tuple[Column, ...], ...]]]:
     """The relations of a batch query that lack an index, by identity, with all columns by which joins look.
@@ -31,15 +34,22 @@ def unindexed(plan: Plan) -> Mapping[int, tuple[Relation, tuple[tuple[Column, ..
     >>> [(leaf.name, [[column.name for column in by] for by in found])
     ...  for leaf, found in unindexed(join).values()]
     [('one', [['x']])]
+
+    By another name it is the same column:
+
+    >>> from planner.plan.nodes import Output
+    >>> renamed = Project(one, (Output(Column(9, "y", "bigint"), one.columns[1]),))
+    >>> on = Call("EqualTo", (renamed.columns[0], other.columns[0]), "boolean")
+    >>> join = Join(renamed, other, "inner", on, (*renamed.columns, *other.columns))
+    >>> [[[column.name for column in by] for by in found] for _, found in unindexed(join).values()]
+    [[['x']]]
     """
     found: dict[int, tuple[Relation, dict[tuple[int, ...], tuple[Column, ...]]]] = {}
     lacking = set()
     for node in walk(plan):
         if not isinstance(node, Filter | Join):
             continue
-        leaves = list(_leaves(node))
-        owner = {column.id: leaf for leaf in leaves for column in leaf.columns}
-        for leaf, by in _looked_up(node, owner):
+        for leaf, by in _looked_up(node, _origins(node)):
             if leaf.rows is None or leaf.rows.snapshot is None:
                 continue
             ids = tuple(column.id for column in by)
@@ -51,7 +61,7 @@ def unindexed(plan: Plan) -> Mapping[int, tuple[Relation, tuple[tuple[Column, ..
 
 
 def _looked_up(
-    node: Filter | Join, owner: Mapping[int, Relation]
+    node: Filter | Join, origins: Mapping[int, Origin]
 ) -> Iterator[tuple[Relation, tuple[Column, ...]]]:
     """Each relation with the columns of it that a condition sets equal to those of one other relation."""
     pairs: dict[tuple[int, int], dict[int, Column]] = {}
@@ -61,18 +71,28 @@ def _looked_up(
         one, other = map(without_widening, part.args)
         if not isinstance(one, Column) or not isinstance(other, Column):
             continue
-        left, right = owner.get(one.id), owner.get(other.id)
-        for column, mine, others in ((one, left, right), (other, right, left)):
-            if mine is not None and mine is not others:
-                pairs.setdefault((id(mine), id(others)), {})[column.id] = column
-    relations = {id(leaf): leaf for leaf in owner.values()}
+        left, right = origins.get(one.id), origins.get(other.id)
+        for mine, others in ((left, right), (right, left)):
+            if mine is not None and (others is None or mine[0] is not others[0]):
+                pair = id(mine[0]), -1 if others is None else id(others[0])
+                pairs.setdefault(pair, {})[mine[1].id] = mine[1]
+    relations = {id(leaf): leaf for leaf, _ in origins.values()}
     for (mine_id, _), columns in pairs.items():
         yield relations[mine_id], tuple(columns[number] for number in sorted(columns))
 
 
-def _leaves(plan: Plan) -> Iterator[Relation]:
+def _origins(plan: Plan) -> dict[int, Origin]:
+    """By the id of a column that can be looked up: the relation that it is read from, and its name there."""
     if isinstance(plan, Relation):
-        yield plan
-    elif isinstance(plan, _PASSING):
-        for child in children(plan):
-            yield from _leaves(child)
+        return {column.id: (plan, column) for column in plan.columns}
+    if not isinstance(plan, _PASSING):
+        return {}
+    found = {id: origin for child in children(plan) for id, origin in _origins(child).items()}
+    if isinstance(plan, Project):
+        named = {one.column.id: one.value for one in plan.outputs}
+        found |= {
+            id: found[value.id]
+            for id, value in named.items()
+            if isinstance(value, Column) and value.id in found
+        }
+    return found
