@@ -61,6 +61,7 @@ from planner.views.stages import (
     shown,
     small_sides,
     stages_of,
+    why_all,
     why_not,
 )
 from planner.views.top_rows import Top, table_of, tops_of
@@ -358,11 +359,10 @@ def _fill(stages: Sequence[StageTable]) -> None:
 
 def _why_all(planning: Planning, plan: Plan) -> str:
     """Why all rows are read of which a plan over tables is computed."""
-    kinds = needs_all_rows(plan)
     if _rows_beside(plan, ()) <= WHOLE_ROWS and not planning.view.must_be_incremental:
         few = f"there are no more than {WHOLE_ROWS:,} of them"
-        return f"{few}, for {kinds}" if kinds else few
-    return kinds or why_not(plan, planning.settings)
+        return f"{few}, for {kinds}" if (kinds := needs_all_rows(plan)) else few
+    return why_all(plan, planning.settings)
 
 
 def _parted(planning: Planning, plan: Plan, also: Collection[int] = ()) -> KeptView | DeepView | None:
@@ -414,8 +414,23 @@ def _indexed(planning: Planning, plan: Plan) -> KeptView | DeepView | None:
     if changes_of(looked_at, settings) is None:
         parts = len(partitions_of(looked_at, settings)) + len(_tops(planning, looked_at))
         if parts + len(stages_of(looked_at, settings)) <= len(stages_of(plan, settings)):
-            return None
+            return _over_joins(planning, plan, looked_at, found, tables)
     return _over(planning, plan, found, tables)
+
+
+def _over_joins(
+    planning: Planning, plan: Plan, looked_at: Plan, found: Mapping[int, RowsTable], tables: Tables
+) -> DeepView | None:
+    """The view over tables with an index, if joins of these can be kept below what needs all rows of them."""
+    if _joined_tables(looked_at, planning.settings) <= _joined_tables(plan, planning.settings):
+        return None
+    made = _over(planning, plan, found, tables)
+    return made if isinstance(made, DeepView) and made.rest.is_incremental else None
+
+
+def _joined_tables(plan: Plan, settings: Settings) -> int:
+    """How many tables joins read whose rows follow from changes."""
+    return sum(len(part.tables) for part in joined_in(plan, settings, ()))
 
 
 def _tops(planning: Planning, plan: Plan) -> tuple[Top, ...]:

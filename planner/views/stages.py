@@ -47,6 +47,7 @@ from planner.plan.trees import (
     tree,
     walk,
 )
+from planner.refusals import Refused
 from planner.settings import Settings
 from upsert.rowkind import ROW_KIND_COLUMN
 
@@ -200,16 +201,35 @@ def _used_outside(whole: Plan, part: Plan) -> set[int]:
 
 def why_not(plan: Plan, settings: Settings) -> str:
     """Why neither a query nor an aggregate of it can be computed from changes."""
-    over_changes, tables, _ = _over_changes(plan, settings, _ids())
-    if not tables:
+    lowest = _lowest(plan, replace(settings, sink_key=None))
+    if not _over_changes(lowest, settings, _ids())[1]:
         return "it reads something else than managed tables"
-    refusals = optimize_plan(over_changes, replace(settings, sink_key=None)).refusals
-    if refusals:
+    if refusals := _refusals(lowest, settings):
         return f"{refusals[0].reason}; {refusals[0].remedy}"
     return (
         "none of its aggregates is of sums, over rows and joins with an index for each lookup, by groups of "
         "types that a key can have, which FLOAT, DOUBLE, ARRAY, MAP and collated texts are not"
     )
+
+
+def why_all(plan: Plan, settings: Settings) -> str:
+    """Why all rows are read of which a plan is computed: what needs them, or why what is below does."""
+    kinds, lowest = needs_all_rows(plan), _lowest(plan, replace(settings, sink_key=None))
+    is_of_a_kind = isinstance(lowest, Opaque) or _kind_of_all_rows(lowest) is not None
+    return kinds if kinds and (is_of_a_kind or not _refusals(lowest, settings)) else why_not(plan, settings)
+
+
+def _refusals(plan: Plan, settings: Settings) -> Sequence[Refused]:
+    over_changes, _, _ = _over_changes(plan, settings, _ids())
+    return optimize_plan(over_changes, replace(settings, sink_key=None)).refusals
+
+
+def _lowest(plan: Plan, settings: Settings) -> Plan:
+    """The lowest part of a query that does not follow from the changes of its tables."""
+    for child in children(plan):
+        if changes_of(child, settings) is None:
+            return _lowest(child, settings)
+    return plan
 
 
 def needs_all_rows(plan: Plan) -> str:

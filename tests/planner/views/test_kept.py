@@ -587,6 +587,8 @@ JOINED = {
         GROUP BY item""",
     "newest of all": """SELECT max(s.id) AS id, min(since) AS since FROM sales s JOIN closed c
         ON s.shop = c.shop AND s.n > c.since""",
+    "no index": """SELECT count(DISTINCT item) AS i, sum(price) AS p, sum(since) AS since
+        FROM sales s JOIN closed c ON s.n = c.since""",
     "union": """SELECT id, n FROM (
         SELECT id, row_number() OVER (ORDER BY id) AS n FROM sales
         UNION ALL SELECT s.id, since FROM shops JOIN sales s USING (shop) JOIN closed USING (shop))""",
@@ -600,7 +602,7 @@ JOINED = {
 @pytest.mark.parametrize(
     ("names", "seeds"),
     [
-        (["top", "not exists, beside a value"], range(1, 2)),
+        (["top", "not exists, beside a value", "no index"], range(1, 2)),
         pytest.param(list(JOINED), range(2, 8), marks=[pytest.mark.long, pytest.mark.minutes]),
     ],
     ids=["some", "all"],
@@ -1128,11 +1130,14 @@ FILTERED = {
     "outer": "SELECT a.id, b.v FROM a LEFT JOIN (SELECT k, v FROM b WHERE v BETWEEN 3 AND 8) b ON a.k = b.k",
     "sums": "SELECT b.v, count(*) AS n FROM a JOIN b ON a.k = b.k WHERE b.v > 2 GROUP BY b.v",
     "newest": "SELECT k, v, row_number() OVER (PARTITION BY k ORDER BY v) AS nth FROM b WHERE v > 2",
+    "renamed": "SELECT a.id, v FROM a JOIN (SELECT k AS found, v FROM b WHERE v > 2) b ON a.k = found",
 }
 """Queries that read some rows of tables without an index for it."""
 
 
-@pytest.mark.parametrize("names", [("in", "newest"), pytest.param(("outer", "sums"), marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "names", [("in", "newest", "renamed"), pytest.param(("outer", "sums"), marks=pytest.mark.long)]
+)
 def test_rows_that_a_filter_leaves_out_of_a_hidden_table_change(
     spark: SparkSession, tmp_path: Path, names: tuple[str, ...]
 ) -> None:
