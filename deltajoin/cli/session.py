@@ -360,13 +360,14 @@ class Session:
 
     def _show_changes(self, df: DataFrame) -> None:
         from upsert.spark.batches import arrow_of
+        from upsert.spark.query_writer import query_writer
 
         def show(rows: DataFrame, batch: int) -> None:  # noqa: ARG001 - Spark gives the number too
             found = arrow_of(rows)
             if found.num_rows:
                 self._output.table(found)
 
-        query = df.writeStream.outputMode("update").foreachBatch(show).start()
+        query = query_writer(df).outputMode("update").foreachBatch(show).start()
         with self._showing(query):
             query.awaitTermination()
 

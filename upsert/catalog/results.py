@@ -41,17 +41,16 @@ class Materialized:
             "its rows would be kept in the server's process: INSERT them INTO a table",
         )
         from upsert.spark.batches import arrow_of
+        from upsert.spark.query_writer import QueryWriter
 
         upserts = UpsertKey.of_schema(changes.schema.jsonValue())
         names = [name for name in changes.columns if name != ROW_KIND_COLUMN]
         keys = None if upserts is None else {names.index(name) for key in upserts.keys for name in key}
-        self._key = None if keys is None else sorted(keys)
         empty = changes.sparkSession.createDataFrame([], changes.drop(ROW_KIND_COLUMN).schema)
-        self._schema = empty.toArrow().schema
-        self._rows: dict[str, tuple[tuple[Any, ...], int]] = {}
-        self._lock = threading.Lock()
-        writer = changes.writeStream.foreachBatch(lambda rows, _: self._apply(arrow_of(rows)))
-        writer = writer.outputMode("append" if upserts is None or upserts.is_append else "update")
+        self._kept = kept = _Rows(empty.toArrow().schema, None if keys is None else sorted(keys))
+        # of what has the query the function may know nothing, see `QueryWriter.foreachBatch`
+        writer = QueryWriter(changes).foreachBatch(lambda rows, _: kept.apply(arrow_of(rows)))
+        writer.outputMode("append" if upserts is None or upserts.is_append else "update")
         self.query = (writer.trigger(**trigger) if trigger else writer).start()
 
     def __repr__(self) -> str:
@@ -59,6 +58,20 @@ class Materialized:
 
     def rows(self) -> pa.Table:
         """The rows that are in the result now."""
+        return self._kept.rows()
+
+
+class _Rows:
+    """Rows that result from changes; those of a ``key`` replace each other, without one they are counted."""
+
+    def __init__(self, schema: pa.Schema, key: Sequence[int] | None) -> None:
+        self._schema = schema
+        self._key = key
+        self._rows: dict[str, tuple[tuple[Any, ...], int]] = {}
+        self._lock = threading.Lock()
+
+    def rows(self) -> pa.Table:
+        """Those that are there now."""
         with self._lock:
             values = [row for row, count in self._rows.values() for _ in range(count)]
         columns = list(zip(*values, strict=True)) or [()] * len(self._schema)
@@ -67,7 +80,7 @@ class Materialized:
             schema=self._schema,
         )
 
-    def _apply(self, changes: pa.Table) -> None:
+    def apply(self, changes: pa.Table) -> None:
         """Apply the changes of one micro-batch, of which there may be any number for a row."""
         has_kinds = ROW_KIND_COLUMN in changes.column_names
         kinds = changes.column(ROW_KIND_COLUMN).to_pylist() if has_kinds else ["+I"] * changes.num_rows

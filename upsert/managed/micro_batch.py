@@ -107,15 +107,12 @@ class _StepWriter(QueryWriter):
     def __init__(self, df: DataFrame, step: Callable[[Mapping[str, str]], WriteStep]) -> None:
         super().__init__(df)
         self._step_with = step
-        self._step: WriteStep | None = None
-        self.foreachBatch(self._write)
+        self._begun = begun = list[WriteStep]()
+        # no micro-batch comes before the start; of the writer itself the function may know nothing
+        self.foreachBatch(lambda rows, batch: begun[-1](rows, batch))
 
     def begin(self) -> None:
-        self._step = self._step_with(self.given)
-
-    def _write(self, rows: DataFrame, batch: int) -> None:
-        assert self._step is not None  # no micro-batch comes before the start
-        self._step(rows, batch)
+        self._begun.append(self._step_with(self.given))
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from upsert.errors import StorageError, bad_checkpoint
 from upsert.spark.checkpoint_files import damage_in, left_of_first_plan, local_folder
 from upsert.spark.connect import is_connect
+from upsert.spark.leftovers import note_caller, remove_leftovers
 from upsert.spark.queries import is_being_stopped, query_with_checkpoint
 from upsert.spark.settings import CHECKPOINT_FILES, OF_A_LOCAL_DISK, has_setting, is_local, set_for_now
 from upsert.spark.task import micro_batch_of
@@ -57,11 +58,17 @@ class QueryWriter(DataStreamWriter):
         return self
 
     def foreachBatch(self, func: Callable[[DataFrame, int], None]) -> Self:  # noqa: N802
-        """Let a function write each micro-batch."""
+        """Let a function write each micro-batch.
+
+        Python keeps the function while the JVM has the query, and the JVM has what objects of Python stand
+        for. So a function that holds its writer or its query keeps both for ever.
+        """
+        given = self.given
 
         def written(rows: DataFrame, batch: int) -> None:
+            note_caller(rows.sparkSession)
             try:
-                with micro_batch_of(self.given.get("checkpointlocation")):
+                with micro_batch_of(given.get("checkpointlocation")):
                     func(rows, batch)
             except Exception as error:  # the store wraps what the JVM raises
                 interruption = _interruption(error)
@@ -89,6 +96,7 @@ class QueryWriter(DataStreamWriter):
         self.begin()
         spark = self._spark
         with _starting:
+            remove_leftovers(spark)
             location = self.given.get("checkpointlocation") or spark.conf.get(_CHECKPOINTS, None)
             if location is None:
                 return super().start(path, format, outputMode, partitionBy, queryName)
