@@ -12,6 +12,7 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
+from cachetools import LRUCache
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -27,23 +28,27 @@ from upsert.errors import ConfigurationError, CorruptTableError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.spark.connect import parallelism
 from upsert.spark.java import conf_of
+from upsert.store.kept import Kept
 from upsert.types import quoted
 
 LOOKUP_SIDE_MARK: Final = "deltajoin.lookup_side"
 """Metadata of the ``_row_kind`` of a marked stream: the name of its side."""
 
-_sides: Final[dict[str, LookupSide]] = {}
+MAX_SIDES: Final = 1_000
+"""So many sides have a name at once; of more, those that no plan has asked for longest lose it."""
+
+_sides: Final = Kept[str, LookupSide](LRUCache(MAX_SIDES), is_inherited=True)
 
 
 def mark_of(side: LookupSide) -> str:
     """A new name for a side."""
     mark = uuid.uuid4().hex
-    _sides[mark] = side
+    _sides.put(mark, side)
     return mark
 
 
 def side_of_mark(mark: str) -> LookupSide | None:
-    """The side of a name; None for a name that another process gave."""
+    """The side of a name; None for a name that another process gave, or that has been lost."""
     return _sides.get(mark)
 
 

@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 from typing import Final
 
 from deltajoin.expressions import Ref
-from deltajoin.latest.api import side_of_mark
+from deltajoin.latest.api import MAX_SIDES, side_of_mark
 from deltajoin.latest.spec import SIDES, LatestJoin, faults_of
 from deltajoin.settings import JoinSettings
 from planner.plan.expressions import Call, Column, Expr, conjunction, conjuncts, without_kinds
@@ -68,8 +68,8 @@ def _both_inputs_can_be_looked_up(join: Join) -> Refused | None:
             )
         if side_of_mark(stream.mark) is None:
             return Refused(
-                f"the {name} input was given its source by another process",
-                "call deltajoin.with_lookup in the one that optimizes",
+                f"the {name} input was given its source by another process, or before {MAX_SIDES:,} others",
+                "call deltajoin.with_lookup in the process that optimizes, shortly before",
             )
     return None
 
