@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import traceback
 from collections.abc import Callable, Hashable
 from typing import Any, Final, TypeVar
 
@@ -231,9 +232,13 @@ def with_client(
         own.broker_failure = None  # of the time before this request
         try:
             result = call(client, own)
-        except library().KafkaException:
+        except library().KafkaException as failure:
             client.poll(0)
             reports.broker_failure = own.broker_failure
+            # a failure that is raised by a future holds it, and so this client with its threads, in a circle
+            # of which a process that only waits collects none
+            traceback.clear_frames(failure.__traceback__)
+            client = kept = None
             raise
         clients.give_back(key, kept)
         return result

@@ -1,15 +1,18 @@
 """Kafka that cannot be reached: every client says why, and tries again for as long as the option says."""
 
+import gc
 import logging
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from upsert.errors import ConfigurationError, KafkaUnavailableError
 from upsert.kafka.client import admin, failures
-from upsert.kafka.client.connection import Connection
+from upsert.kafka.client.connection import Connection, library
 from upsert.kafka.client.consumer import read_range
 from upsert.kafka.client.producer import produce
 from upsert.kafka.client.records import TopicPartition
@@ -92,6 +95,27 @@ def test_a_broker_that_hangs_is_no_end_of_a_partition_and_is_told_of(
     finally:
         own_broker.resume()
     assert any("cannot be reached: " in record.getMessage() for record in caplog.records)
+
+
+def test_a_try_has_no_client_but_its_own() -> None:
+    """Each has threads and sockets; a process that waits for Kafka collects no circles of objects."""
+    clients: list[weakref.ref[Any]] = []
+    alive: list[int] = []
+
+    def ask(client: Any, _: float) -> Any:
+        clients.append(weakref.ref(client))
+        alive.append(sum(one() is not None for one in clients))
+        if len(alive) == 3:
+            raise ConfigurationError("enough")
+        return client.describe_topics(library().TopicCollection(["t"]), request_timeout=0.1)
+
+    gc.disable()
+    try:
+        with pytest.raises(ConfigurationError, match="enough"):
+            admin.answers(Connection({"bootstrap.servers": "127.0.0.1:1"}), "t", ask)
+    finally:
+        gc.enable()
+    assert alive == [1, 1, 1]
 
 
 def test_the_option_says_how_long_it_is_tried() -> None:
