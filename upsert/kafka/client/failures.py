@@ -46,6 +46,11 @@ _PASSING: Final = """
 """
 """Names of errors that may be gone when the call is made again."""
 
+_WHEN_FENCED: Final = (
+    "another attempt has taken over, or the transaction was open for longer than transaction.timeout.ms; if "
+    "two queries run with one checkpoint, stop one; a query that is started again continues"
+)
+
 _KINDS: Final[tuple[tuple[type[UpsertError], str, str], ...]] = (
     (
         TableNotFoundError,
@@ -77,7 +82,7 @@ _KINDS: Final[tuple[tuple[type[UpsertError], str, str], ...]] = (
     ),
     (
         FencedError,
-        "another attempt has taken over, or the transaction was open for longer than transaction.timeout.ms",
+        _WHEN_FENCED,
         "_FENCED PRODUCER_FENCED INVALID_PRODUCER_EPOCH FENCED_INSTANCE_ID",
     ),
 )

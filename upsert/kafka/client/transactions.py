@@ -331,8 +331,9 @@ def _skip(
         pass
     if marker.batch > batch:
         raise ConfigurationError(
-            f"{subject}: batches are written in order, and batch {marker.batch} is in Kafka already; the "
-            "checkpoint is older than what was written: start with a new checkpoint, whose ids are new"
+            f"{subject}: batches are written in order, and batch {marker.batch} is in Kafka already; if "
+            "another query runs with the same checkpoint, stop one of them, and start the other again; if "
+            "the checkpoint is an older copy, begin with a new one, whose ids are new"
         )
     given = fingerprint_text(fingerprint)
     if marker.fingerprint != given:
