@@ -19,9 +19,11 @@ from upsert.codec import Jsonable, written_with
 from upsert.errors import ConfigurationError, RecordsExpiredError, TableNotFoundError
 from upsert.kafka.client import admin
 from upsert.kafka.client.connection import Connection
+from upsert.kafka.client.failures import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS
 from upsert.kafka.client.records import TopicPartition, share, whole
 from upsert.kafka.table import KafkaTable
 from upsert.kafka.topics import cleanup_warning, compaction_warning
+from upsert.retry import retried
 
 
 @dataclass(frozen=True)
@@ -32,11 +34,14 @@ class PartitionProgress:
         begin: first offset that the query has read, or will.
         at: next offset to read.
         until: where the read ends, exclusive; None where it never does.
+        epoch: the leader epoch in which the partition reached to ``at``, by which a partition is told that
+            was cut and has grown again; None where it is not known. It is no part of the place.
     """
 
     begin: int
     at: int
     until: int | None = None
+    epoch: int | None = field(default=None, compare=False)
 
     @property
     def is_at_end(self) -> bool:
@@ -77,7 +82,14 @@ class Offset:
         awaited: dict[str, dict[str, int]] = {}
         for (topic, partition), end in sorted(self.awaited.items()):
             awaited.setdefault(topic, {})[str(partition)] = end
-        topics = {name: _Topic({}, self.ids[name], {}, {}, awaited.get(name)) for name in sorted(self.ids)}
+        epochs: dict[str, dict[str, int]] = {}
+        for (topic, partition), progress in sorted(self.partitions.items()):
+            if progress.epoch is not None:
+                epochs.setdefault(topic, {})[str(partition)] = progress.epoch
+        topics = {
+            name: _Topic({}, self.ids[name], {}, {}, awaited.get(name), epochs.get(name))
+            for name in sorted(self.ids)
+        }
         for (topic, partition), progress in sorted(self.partitions.items()):
             number, entry = str(partition), topics[topic]
             entry.begin[number] = progress.begin
@@ -96,6 +108,7 @@ class Offset:
                     whole(entry.begin[number]),
                     whole(at),
                     whole(entry.until[number]) if number in entry.until else None,
+                    whole(epochs[number]) if number in (epochs := entry.epochs or {}) else None,
                 )
                 for name, entry in kept.topics.items()
                 for number, at in entry.partitions.items()
@@ -112,9 +125,15 @@ class Offset:
                 f"{of}: the checkpoint must hold offsets of Kafka topics, got {value!r}; choose another one"
             ) from None
 
-    def moved(self, at: Mapping[TopicPartition, int]) -> Self:
-        """This offset with some partitions read further."""
-        moved = {p: replace(self.partitions[p], at=offset) for p, offset in at.items()}
+    def moved(
+        self, at: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int | None] = {}
+    ) -> Self:
+        """This offset with some partitions read further, in leader epochs; those that stay keep theirs."""
+        moved = {
+            p: replace(self.partitions[p], at=offset, epoch=epochs.get(p))
+            for p, offset in at.items()
+            if offset != self.partitions[p].at
+        }
         return replace(self, partitions={**self.partitions, **moved})
 
     def without(self, topics: Iterable[str]) -> Self:
@@ -137,6 +156,7 @@ class _Topic(Jsonable):
     partitions: dict[str, int]
     until: dict[str, int]
     awaited: dict[str, int] | None = field(default=None, metadata=written_with("awaited"))
+    epochs: dict[str, int] | None = field(default=None, metadata=written_with("epochs"))
 
 
 @dataclass(frozen=True)
@@ -311,6 +331,8 @@ class Planner:
         self._connection = table.connection
         self._now = now
         self._looked_s: float | None = None
+        self._compared: dict[TopicPartition, tuple[int, int | None]] = {}
+        """Where partitions stood, and in which leader epoch, when it was last asked whether they were cut."""
         self._written: _Offsets = {}
         """What partitions held when `ends` was asked, with transactions that were open."""
         self.latest = Offset()
@@ -323,13 +345,26 @@ class Planner:
 
         It reads about ``max_rows`` records, and nothing beyond ``until``, nor partitions that this lacks.
         """
+        return retried(
+            lambda: self._next(start, max_rows, until),
+            # brokers learn of topics and partitions one after the other
+            is_passing=lambda failure: isinstance(failure, TableNotFoundError),
+            patience_s=self._connection.patience_s,
+            first_pause_s=FIRST_PAUSE_SECONDS,
+            longest_pause_s=LONGEST_PAUSE_SECONDS,
+        )
+
+    def _next(
+        self, start: Offset, max_rows: int | None, until: Mapping[TopicPartition, int] | None
+    ) -> Offset:
         known = self._with_discovered(start, until)
         latest = self._latest_of(known)
-        if latest is None or (known is start and self._is_replaced(known, latest)):
+        if known is start and self._is_replaced(known, latest):
             self._looked_s = None  # look at all topics again, which says what is lost
-            return self.next(start, max_rows, until)
+            return self._next(start, max_rows, until)
         self._check_not_shorter(known, latest)
-        ends = {partition: self._end(known.partitions[partition], end) for partition, end in latest.items()}
+        epochs = {partition: end.epoch for partition, end in latest.items()}
+        ends = {p: self._end(known.partitions[p], end.offset) for p, end in latest.items()}
         self.latest = known.moved(ends)
         if until is not None:
             ends = {p: min(end, until.get(p, 0)) for p, end in ends.items()}
@@ -339,7 +374,7 @@ class Planner:
         earliest = admin.earliest_offsets(self._connection, list(ahead))
         self._check_not_expired(known, earliest)
         available = {p: (min(end, max(known.partitions[p].at, earliest[p])), end) for p, end in ahead.items()}
-        return known.moved(share(available, max_rows))
+        return known.moved(share(available, max_rows), epochs)
 
     def replayed(self, end: Offset) -> Offset:
         """The end of a step that was planned before, without topics that are gone or others of their name.
@@ -400,17 +435,18 @@ class Planner:
             stream=start.stream or uuid.uuid4().hex,
         )
 
-    def _latest_of(self, known: Offset) -> dict[TopicPartition, int] | None:
-        """The ends of all partitions of which more may be read; None where a topic is no longer there."""
+    def _latest_of(self, known: Offset) -> dict[TopicPartition, admin.End]:
+        """The ends of all partitions of which more may be read."""
         unfinished = [partition for partition, progress in known.partitions.items() if not progress.is_at_end]
         try:
-            return admin.latest_offsets(self._connection, unfinished) if unfinished else {}
+            return admin.ends_with_epochs(self._connection, unfinished) if unfinished else {}
         except TableNotFoundError:
-            return None
+            self._looked_s = None  # look at all topics again, which says what is lost
+            raise
 
-    def _is_replaced(self, known: Offset, latest: Mapping[TopicPartition, int]) -> bool:
+    def _is_replaced(self, known: Offset, latest: Mapping[TopicPartition, admin.End]) -> bool:
         """Whether a topic in which something has changed is another one than when all were looked at."""
-        if all(known.partitions[partition].at == end for partition, end in latest.items()):
+        if all(known.partitions[partition].at == end.offset for partition, end in latest.items()):
             return False
         infos = admin.topics(self._connection, names=list(known.ids))
         pairs = [(id_, infos[name].id if name in infos else "") for name, id_ in known.ids.items()]
@@ -442,7 +478,8 @@ class Planner:
                     f"uuid {id_!r}, the brokers have {info.id!r}"
                 )
                 lost.append(name)
-            elif numbers and max(numbers) >= info.partitions:
+            elif numbers and max(numbers) >= info.partitions and None in (id_, info.id):
+                # with the same id it has them: a broker that answers has not learnt of the last ones yet
                 self._lost(f"topic {name!r} has lost partitions: it has {info.partitions}")
                 lost.append(name)
         return start.without(lost) if lost else start
@@ -495,15 +532,30 @@ class Planner:
                     f"{offset - 1} were deleted before they were read"
                 )
 
-    def _check_not_shorter(self, known: Offset, latest: Mapping[TopicPartition, int]) -> None:
-        for partition, offset in latest.items():
-            progress = known.partitions[partition]
-            if progress.begin < progress.at and offset < progress.at:
+    def _check_not_shorter(self, known: Offset, latest: Mapping[TopicPartition, admin.End]) -> None:
+        """Notice a log that was cut, also where it has grown since, with other records."""
+        read = {
+            partition: (end, known.partitions[partition])
+            for partition, end in latest.items()
+            if known.partitions[partition].begin < known.partitions[partition].at
+        }
+        led_anew = {
+            partition: admin.End(progress.at, progress.epoch)
+            for partition, (end, progress) in read.items()
+            if None not in (end.epoch, progress.epoch)
+            and end.epoch != progress.epoch
+            and end.offset >= progress.at
+            and self._compared.get(partition) != (progress.at, end.epoch)
+        }
+        cut = admin.shortened(self._connection, led_anew) if led_anew else frozenset()
+        for partition, (end, progress) in read.items():
+            if end.offset < progress.at or partition in cut:
                 self._lost(
                     f"topic {partition.topic!r}, partition {partition.partition}: it ends at offset "
-                    f"{offset}, and has been read up to {progress.at}; it was shortened (an unclean leader "
-                    f"election), and what is written below {progress.at} will not be read"
+                    f"{end.offset}, and has been read up to {progress.at}; it was shortened (an unclean "
+                    f"leader election), and what is written below {progress.at} will not be read"
                 )
+        self._compared |= {p: (end.offset, latest[p].epoch) for p, end in led_anew.items()}
 
     def _lost(self, what: str) -> None:
         if self._table.values["fail-on-data-loss"]:

@@ -251,31 +251,30 @@ def _records(
     table: KafkaTable, connection: Connection, part: Range, wanted: frozenset[str]
 ) -> Iterator[pa.Table]:
     """The raw records of a range; past a gap where ``fail-on-data-loss`` is off."""
-    start = part.start
-    while start < part.end:
+    start, end, failed_at = part.start, part.end, -1
+    while start < end:
         try:
-            for records in read_range(
-                connection, part.partition, start, part.end, wanted, max_rows=CHUNK_ROWS
-            ):
+            for records in read_range(connection, part.partition, start, end, wanted, max_rows=CHUNK_ROWS):
                 yield records
                 if records.num_rows:
                     start = records.column("offset")[-1].as_py() + 1
             return
         except RecordsExpiredError:
-            if table.values["fail-on-data-loss"]:
+            # a reader that was kept notices that a log was cut; a new one reads what it has got since
+            if table.values["fail-on-data-loss"] or failed_at == start:
                 raise
-        earliest = admin.earliest_offsets(connection, [part.partition])[part.partition]
-        if earliest <= start:
-            return  # the log ends before the range does: it was shortened, and nothing more will come
-        LOG.warning(
-            "%s: %s: offsets %d to %d were deleted before they were read; going on, as 'fail-on-data-loss' = "
-            "'false' says",
-            table.name,
-            part.partition,
-            start,
-            earliest - 1,
+            failed_at = start
+        (first,) = admin.earliest_offsets(connection, [part.partition]).values()
+        (last,) = admin.latest_offsets(connection, [part.partition]).values()
+        gaps = (
+            (start, first, "were deleted before they were read"),
+            (max(start, last), end, "are no longer there: the partition was shortened"),
         )
-        start = earliest
+        for low, high, what in gaps:
+            if low < high:
+                text = "%s: %s: offsets %d to %d %s; going on, as 'fail-on-data-loss' = 'false' says"
+                LOG.warning(text, table.name, part.partition, low, high - 1, what)
+        start, end = max(start, first), min(end, last)
 
 
 def _present(rows: Iterator[pa.Table]) -> Iterator[pa.Table]:

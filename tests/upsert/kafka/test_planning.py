@@ -4,7 +4,8 @@ import json
 import logging
 import time
 from collections.abc import Callable
-from itertools import pairwise
+from dataclasses import replace
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -398,6 +399,29 @@ def test_a_new_partition_waits_for_transactions_that_were_open_when_it_got_its_f
     without = {old: PartitionProgress(0, 3)}
     another = Planner(table) if is_available_now else planner
     assert run(another, reached[-1]) == [without, without | {new: PartitionProgress(0, 2)}]
+
+
+@pytest.mark.parametrize("loss", ["true", "false"])
+def test_a_broker_that_has_not_learnt_of_a_partition_is_waited_for(
+    connection: Connection, new_topic: NewTopic, loss: str
+) -> None:
+    """The topic is the same, so it has lost none: with loss accepted all of it was read again."""
+    topic = new_topic()
+    put(connection, topic, 1)
+    table = numbers(connection, topic, fail__on__data__loss=loss)
+    (_, before) = steps(Planner(table))
+    second = {TopicPartition(topic, 1): PartitionProgress(0, 0)}
+    known = replace(before, partitions={**before.partitions, **second})
+    looks = count(1)
+
+    def clock() -> float:  # asked at each look at the topics
+        if next(looks) == 2:
+            add_partition(connection, topic)
+            put(connection, topic, 2)
+        return 0.0
+
+    after = Planner(table, clock).next(known, None)
+    assert read(table, known, after) == [2]
 
 
 def test_new_partitions_are_refused_where_changes_are_normalized(

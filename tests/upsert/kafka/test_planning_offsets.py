@@ -13,11 +13,12 @@ from upsert.kafka.planning import Offset, PartitionProgress, Range, ranges, spli
 PARTITIONS = st.builds(TopicPartition, st.sampled_from(["a", "b"]), st.integers(0, 11))
 
 
-def place(begin: int, read: int, left: int | None) -> PartitionProgress:
-    return PartitionProgress(begin, begin + read, None if left is None else begin + read + left)
+def place(begin: int, read: int, left: int | None, epoch: int | None) -> PartitionProgress:
+    return PartitionProgress(begin, begin + read, None if left is None else begin + read + left, epoch)
 
 
-PLACES = st.builds(place, st.integers(0, 50), st.integers(0, 50), st.none() | st.integers(0, 50))
+NUMBERS = st.integers(0, 50)
+PLACES = st.builds(place, NUMBERS, NUMBERS, st.none() | NUMBERS, st.none() | NUMBERS)
 OFFSETS = st.builds(
     lambda places, ends: Offset(
         places, {p.topic: f"id of {p.topic}" for p in places}, "s1", {p: ends[p] for p in places if p in ends}
@@ -29,7 +30,11 @@ OFFSETS = st.builds(
 
 @given(OFFSETS)
 def test_an_offset_survives_json(offset: Offset) -> None:
-    assert Offset.from_json(json.loads(json.dumps(offset.to_json())), "t") == offset
+    found = Offset.from_json(json.loads(json.dumps(offset.to_json())), "t")
+    assert found == offset
+    assert [place.epoch for place in found.partitions.values()] == [
+        offset.partitions[partition].epoch for partition in found.partitions
+    ]
 
 
 @given(OFFSETS)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import wait
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from upsert.errors import TableNotFoundError, UpsertError
 from upsert.kafka.client.connection import (
@@ -25,7 +25,16 @@ from upsert.kafka.client.connection import (
     client_properties,
     library,
 )
-from upsert.kafka.client.failures import Reports, codes, is_lasting, made, tell, unavailable, with_client
+from upsert.kafka.client.failures import (
+    Reports,
+    codes,
+    is_lasting,
+    made,
+    retried,
+    tell,
+    unavailable,
+    with_client,
+)
 from upsert.kafka.client.records import TopicPartition
 
 T = TypeVar("T")
@@ -310,6 +319,20 @@ def group_consumer(
     return made(connection, subject, lambda: library().Consumer(properties, logger=LOGGER))
 
 
+def _looking_consumer(connection: Connection, subject: str, reports: Reports) -> Any:
+    """A consumer that reads no more of a partition than it must."""
+    fixed = {
+        "group.id": "deltajoin",  # the library wants one; nothing is ever committed under it
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "auto.offset.reset": "error",
+        "queued.min.messages": 1,
+        "error_cb": reports.on_error,
+    }
+    properties = client_properties(connection, fixed=fixed)
+    return made(connection, subject, lambda: library().Consumer(properties, logger=LOGGER))
+
+
 _consumers: ClientCache[tuple[Any, Reports]] = ClientCache(16, close=lambda kept: kept[0].close())
 
 
@@ -325,7 +348,66 @@ def latest_offsets(connection: Connection, partitions: Iterable[TopicPartition])
 
     With ``read_committed``, the default, that is the start of the oldest transaction still open.
     """
-    return _offsets(connection, partitions, lambda spec: spec.latest())
+    return {partition: end.offset for partition, end in ends_with_epochs(connection, partitions).items()}
+
+
+class End(NamedTuple):
+    """The offset after the last record of a partition, and the leader epoch in which it was told.
+
+    Each leader of a partition has an epoch of its own, higher than those before; None from old brokers.
+    """
+
+    offset: int
+    epoch: int | None
+
+
+def ends_with_epochs(
+    connection: Connection, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, End]:
+    """The same as `latest_offsets`, with leader epochs."""
+    found = _listed_offsets(connection, partitions, lambda spec: spec.latest())
+    return {partition: End(one.offset, one.leader_epoch) for partition, one in found.items()}
+
+
+_CUT: Final = "Partition log truncation detected at"
+"""What librdkafka says then; of an epoch that a broker does not know, as of an old format, it says more."""
+
+
+def shortened(connection: Connection, read: Mapping[TopicPartition, End]) -> frozenset[TopicPartition]:
+    """The partitions that have been cut below an offset since a leader of that epoch told that it has them.
+
+    An unclean leader election does that. The log may have grown beyond the offset again, with other records;
+    then only its history of leaders tells, which librdkafka asks for where it begins to read with an epoch.
+    """
+    subject, kafka = f"leaders of {_named(read)}", library()
+    asked = [
+        kafka.TopicPartition(*partition, end.offset, leader_epoch=end.epoch)
+        for partition, end in read.items()
+    ]
+    told = kafka.KafkaError._PARTITION_EOF, kafka.KafkaError._AUTO_OFFSET_RESET
+    reports = Reports()
+
+    def look() -> frozenset[TopicPartition]:
+        consumer = _looking_consumer(connection, subject, reports)
+        try:
+            consumer.assign(asked)
+            left, cut = set(read), set()
+            deadline = time.monotonic() + min(REQUEST_SECONDS, connection.patience_s)
+            while left:
+                if time.monotonic() > deadline:
+                    raise kafka.KafkaException(kafka.KafkaError(kafka.KafkaError._TIMED_OUT))
+                if (message := consumer.poll(_LISTEN_SECONDS)) is None:
+                    continue
+                error, place = message.error(), TopicPartition(message.topic(), message.partition())
+                if error is None or error.code() in told:
+                    left.discard(place)
+                if error is not None and _CUT in error.str():
+                    cut.add(place)
+            return frozenset(cut)
+        finally:
+            consumer.close()
+
+    return retried(connection, subject, look, reports)
 
 
 def written_offsets(
@@ -352,6 +434,16 @@ def _offsets(
     spec: Callable[[Any], Any],
     isolation_level: str | None = None,
 ) -> dict[TopicPartition, int]:
+    found = _listed_offsets(connection, partitions, spec, isolation_level)
+    return {partition: one.offset for partition, one in found.items()}
+
+
+def _listed_offsets(
+    connection: Connection,
+    partitions: Iterable[TopicPartition],
+    spec: Callable[[Any], Any],
+    isolation_level: str | None = None,
+) -> dict[TopicPartition, Any]:
     specs = admin_library().OffsetSpec
     asked = {library().TopicPartition(*partition): spec(specs) for partition in partitions}
     if not asked:
@@ -368,7 +460,7 @@ def _offsets(
 
     subject = f"offsets of {_named(known)}"
     found = answers(connection, subject, ask, check=_check_is_known, on_failure=on_failure)
-    return {TopicPartition(key.topic, key.partition): result.offset for key, result in found.items()}
+    return {TopicPartition(key.topic, key.partition): result for key, result in found.items()}
 
 
 def _check_is_known(found: Any) -> None:
