@@ -52,6 +52,7 @@ from planner.views.rows_table import RowsTable
 from planner.views.stage_table import StageRows, StageTable
 from planner.views.stages import (
     Folders,
+    Joined,
     Tables,
     changes_of,
     joined_in,
@@ -61,6 +62,7 @@ from planner.views.stages import (
     shown,
     small_sides,
     stages_of,
+    united_in,
     why_all,
     why_not,
 )
@@ -386,11 +388,29 @@ def _parted(planning: Planning, plan: Plan, also: Collection[int] = ()) -> KeptV
 
 
 def _indexed(planning: Planning, plan: Plan) -> KeptView | DeepView | None:
-    """The view with the rows of tables that lack an index as tables that have it, if that helps."""
-    missing = unindexed(plan)
+    """The view with rows that joins look up without an index as tables that have it, if that helps.
+
+    They are rows of tables, and those of UNION ALL.
+    """
+    united = united_in(plan, planning.settings)
+    found, tables = _kept_parts(planning, plan, united)
+    inside = {id(node) for part in united if id(part.place) in found for node in walk(part.place)}
+    of_tables, also = _unindexed_tables(planning, plan, inside)
+    found = {**found, **of_tables}
+    return _over_indexed(planning, plan, found, tables + also) if found else None
+
+
+def _unindexed_tables(
+    planning: Planning, plan: Plan, apart: Collection[int]
+) -> tuple[Mapping[int, RowsTable], Tables]:
+    """The rows of tables that lack an index as tables that have it, by their places; none if one cannot.
+
+    Those ``apart``, by identity, are none of them.
+    """
+    missing = {number: one for number, one in unindexed(plan).items() if number not in apart}
     rows = sum(leaf.rows.table.rows or 0 for leaf, _ in missing.values() if leaf.rows is not None)
     if not missing or not _may_be_worth(planning, rows, WHOLE_ROWS):
-        return None
+        return {}, ()
     found: dict[int, RowsTable] = {}
     tables: Tables = ()
     # rows of another table decide what a condition with a subquery leaves: it stays above
@@ -402,13 +422,18 @@ def _indexed(planning: Planning, plan: Plan) -> KeptView | DeepView | None:
     for number, (leaf, looked_up_by) in missing.items():
         place = filters.get(number, leaf)
         if (table := _rows_of(planning, place, leaf, looked_up_by)) is None:
-            return None
+            return {}, ()
         assert leaf.rows is not None
         assert leaf.rows.snapshot is not None
         found[id(place)] = table
         tables += ((leaf.rows.table, leaf.rows.snapshot),)
-    if not _are_worth(planning, rows, WHOLE_ROWS, found.values()):
-        return None
+    return (found, tables) if _are_worth(planning, rows, WHOLE_ROWS, found.values()) else ({}, ())
+
+
+def _over_indexed(
+    planning: Planning, plan: Plan, found: Mapping[int, RowsTable], tables: Tables
+) -> KeptView | DeepView | None:
+    """The view over tables with the indexes that its joins need, if more of it follows from changes then."""
     settings = planning.settings
     looked_at = _with(plan, {number: one.planned for number, one in found.items()})
     if changes_of(looked_at, settings) is None:
@@ -461,9 +486,17 @@ def _topped(planning: Planning, plan: Plan, most_whole: int) -> KeptView | DeepV
 
 def _joined(planning: Planning, plan: Plan, stages: Collection[int]) -> KeptView | DeepView | None:
     """The view with the rows of joins of large tables as tables, where the rest needs all of them."""
+    found, tables = _kept_parts(planning, plan, joined_in(plan, planning.settings, stages))
+    return _over(planning, plan, found, tables) if found else None
+
+
+def _kept_parts(
+    planning: Planning, plan: Plan, parts: Iterable[Joined]
+) -> tuple[Mapping[int, RowsTable], Tables]:
+    """Parts of a plan as tables of their rows, by their places, where these are many; and what they read."""
     found: dict[int, RowsTable] = {}
     tables: Tables = ()
-    for part in joined_in(plan, planning.settings, stages):
+    for part in parts:
         size = row_count(part.tables)
         if not _may_be_worth(planning, size, WHOLE_ROWS):
             continue
@@ -480,7 +513,7 @@ def _joined(planning: Planning, plan: Plan, stages: Collection[int]) -> KeptView
                 continue
             found[id(part.place)] = table
             tables += part.tables
-    return _over(planning, plan, found, tables) if found else None
+    return found, tables
 
 
 def _rows_of(

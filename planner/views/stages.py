@@ -149,7 +149,7 @@ def changes_of(plan: Plan, settings: Settings) -> Changes | None:
 
 @dataclass(frozen=True)
 class Joined:
-    """Joins of a query whose rows follow from their tables' changes, below something that needs all rows.
+    """Joins of a query, or a UNION ALL, whose rows follow from their tables' changes, below something else.
 
     Attributes:
         place: where the query has them.
@@ -178,13 +178,37 @@ def _joined_below(whole: Plan, plan: Plan, settings: Settings, apart: Collection
         return
     is_joined = any(isinstance(node, Join) for node in walk(plan)) and not isinstance(plan, Opaque)
     if is_joined and (changes := changes_of(plan, settings)) is not None:
-        used = _used_outside(whole, plan)
-        needed = tuple(Output.of(column) for column in plan.columns if column.id in used)
-        if needed:
-            yield Joined(plan, Project(plan, needed), changes.tables)
+        yield from _needed_of(whole, plan, changes.tables)
         return
     for child in children(plan):
         yield from _joined_below(whole, child, settings, apart)
+
+
+def _needed_of(whole: Plan, part: Plan, tables: Tables) -> Iterator[Joined]:
+    """A part of a query with the columns that are needed of it, if there are any."""
+    used = _used_outside(whole, part)
+    if needed := tuple(Output.of(column) for column in part.columns if column.id in used):
+        yield Joined(part, Project(part, needed), tables)
+
+
+def united_in(plan: Plan, settings: Settings) -> tuple[Joined, ...]:
+    """The sides of joins of a batch query that are a UNION ALL, and of which each row follows from changes.
+
+    No index of a table finds a row of several tables; one of their rows together does.
+    """
+    sides = (side for node in walk(plan) if isinstance(node, Join) for side in (node.left, node.right))
+    settings = replace(settings, sink_key=None)
+    found: list[Joined] = []
+    for side in sides:
+        if _is_union(side) and (changes := changes_of(side, settings)) is not None:
+            found += _needed_of(plan, side, changes.tables)
+    return tuple(found)
+
+
+def _is_union(plan: Plan) -> bool:
+    while isinstance(plan, Filter | Project | Wrapper):
+        (plan,) = children(plan)
+    return isinstance(plan, Union)
 
 
 def _used_outside(whole: Plan, part: Plan) -> set[int]:

@@ -1130,13 +1130,15 @@ FILTERED = {
     "outer": "SELECT a.id, b.v FROM a LEFT JOIN (SELECT k, v FROM b WHERE v BETWEEN 3 AND 8) b ON a.k = b.k",
     "sums": "SELECT b.v, count(*) AS n FROM a JOIN b ON a.k = b.k WHERE b.v > 2 GROUP BY b.v",
     "newest": "SELECT k, v, row_number() OVER (PARTITION BY k ORDER BY v) AS nth FROM b WHERE v > 2",
+    "union": """SELECT a.id, x.v FROM a JOIN (SELECT k, v FROM b WHERE v > 2 UNION ALL SELECT id, k FROM a) x
+        ON a.k = x.k""",
     "renamed": "SELECT a.id, v FROM a JOIN (SELECT k AS found, v FROM b WHERE v > 2) b ON a.k = found",
 }
 """Queries that read some rows of tables without an index for it."""
 
 
 @pytest.mark.parametrize(
-    "names", [("in", "newest", "renamed"), pytest.param(("outer", "sums"), marks=pytest.mark.long)]
+    "names", [("in", "newest", "renamed", "union"), pytest.param(("outer", "sums"), marks=pytest.mark.long)]
 )
 def test_rows_that_a_filter_leaves_out_of_a_hidden_table_change(
     spark: SparkSession, tmp_path: Path, names: tuple[str, ...]
