@@ -5,10 +5,17 @@ import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import (
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tests.helpers import wait_until
@@ -16,6 +23,7 @@ from upsert.catalog.catalog import Catalog
 from upsert.catalog.results import Materialized
 from upsert.spark import leftovers
 from upsert.spark.leftovers import remove_leftovers, useless_monitors
+from upsert.spark.queries import stop_listening
 from upsert.spark.query_writer import QueryWriter
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("ended_queries")]
@@ -120,7 +128,29 @@ def test_the_function_of_an_ended_query_is_collected(spark: SparkSession, tmp_pa
         writer.trigger(availableNow=True).start().awaitTermination()
         return weakref.ref(thing)
 
-    thing = started()
+    wait_until_collected(spark, started())
+
+
+def test_a_listener_that_has_stopped_is_collected(spark: SparkSession) -> None:
+    def stopped() -> weakref.ref[StreamingQueryListener]:
+        listener = Listener()
+        spark.streams.addListener(listener)
+        stop_listening(spark, listener)
+        return weakref.ref(listener)
+
+    wait_until_collected(spark, stopped())
+
+
+class Listener(StreamingQueryListener):
+    def onQueryStarted(self, event: QueryStartedEvent) -> None: ...  # noqa: N802
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None: ...  # noqa: N802
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None: ...  # noqa: N802
+
+
+def wait_until_collected(spark: SparkSession, thing: weakref.ref[Any]) -> None:
+    """Until neither Python nor the JVM has it."""
 
     def is_collected() -> bool:
         remove_leftovers(spark)

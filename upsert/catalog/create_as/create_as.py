@@ -39,6 +39,7 @@ from upsert.materializer.choice import Sink
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Index, TableSchema
 from upsert.spark.columns import column_of
+from upsert.spark.queries import stop_listening
 from upsert.store import Table
 from upsert.store.storage import storage_of
 from upsert.store.table_options import TableOptions
@@ -201,7 +202,7 @@ class QueryWatcher(StreamingQueryListener):
         try:
             query = writer.start()
         except BaseException:
-            self._spark.streams.removeListener(self)
+            stop_listening(self._spark, self)
             raise
         with self._lock:
             self._run, self._query_id = str(query.runId), str(query.id)
@@ -228,7 +229,7 @@ class QueryWatcher(StreamingQueryListener):
             self._end(event.exception)
 
     def _end(self, failure: str | None) -> None:
-        self._spark.streams.removeListener(self)
+        stop_listening(self._spark, self)
         trigger = self._settings.trigger
         if failure is not None:
             self._stage.discard()
