@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.java_gateway import GatewayClient
+from py4j.protocol import CALL_COMMAND_NAME
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import QueryProgressEvent, QueryStartedEvent, QueryTerminatedEvent
 
 from deltajoin.latest.metrics import LEVELS, MAXIMA, NAMES, OBSERVED
 from upsert.catalog import query_recorder, query_records
 from upsert.catalog.catalog import Catalog
-from upsert.catalog.query_recorder import QueryRecorder, QueryRecordWarning
+from upsert.catalog.query_recorder import QueryRecorder, QueryRecordWarning, ToldAsText
 from upsert.catalog.query_records import KEPT_BATCHES, Decision, MicroBatch, QueryRecord, Totals, read_all
 from upsert.catalog.run import jobs
 from upsert.errors import ConfigurationError, UpsertError
@@ -302,6 +304,39 @@ def test_events_become_a_record(recorder: QueryRecorder, tmp_path: Path) -> None
         "boom; mend it",
         [0, 1, 2],
     )
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("ended_queries")
+def test_a_recorder_gets_the_progress_of_a_micro_batch_in_few_calls(
+    spark: SparkSession, recorder: QueryRecorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else events of a driver with many micro-batches a second wait, more and more of them."""
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "one").write_text("a\n")
+    writer = spark.readStream.text(str(tmp_path / "texts")).writeStream.format("noop")
+    query = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
+    query.awaitTermination()
+    told = query._jsq.lastProgress()
+
+    class Event:
+        def progress(self) -> Any:
+            return told
+
+    recorder.onQueryStarted(started(str(query.id)))
+    calls, send = [], GatewayClient.send_command
+
+    def counted(self: GatewayClient, command: str, *args: Any, **given: Any) -> Any:
+        if command.startswith(CALL_COMMAND_NAME) and threading.current_thread() is threading.main_thread():
+            calls.append(command)
+        return send(self, command, *args, **given)
+
+    monkeypatch.setattr(GatewayClient, "send_command", counted)
+    ToldAsText(recorder).onQueryProgress(Event())
+    recorder.close()
+    (record,) = read_all(str(tmp_path)).queries
+    assert [batch.id for batch in record.batches] == [0]
+    assert len(calls) == 1
 
 
 def test_a_query_that_starts_again_keeps_what_earlier_runs_told(tmp_path: Path) -> None:
