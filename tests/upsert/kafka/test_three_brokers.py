@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
 from tests.helpers import wait_until
 from tests.upsert.kafka.three_brokers import NUMBERS, ThreeBrokers
-from upsert.errors import RecordsExpiredError, UpsertError
+from upsert.errors import KafkaUnavailableError, RecordsExpiredError, UpsertError
 from upsert.kafka.client import admin
 from upsert.kafka.client.producer import produce
 from upsert.kafka.client.records import TopicPartition
@@ -108,3 +109,19 @@ def test_a_transaction_is_written_once_whichever_broker_dies_in_it(
     everywhere = [TopicPartition(topic, partition) for partition in range(3)]
     wait_until(lambda: all(brokers.in_sync(topic, partition) == [*NUMBERS] for partition in range(3)))
     assert sum(admin.latest_offsets(connection, everywhere).values()) >= 200
+
+
+def test_records_that_too_few_replicas_get_are_refused_with_that_cause(brokers: ThreeBrokers) -> None:
+    """Who leads the partition answers, so the library has nothing to report, and tries again."""
+    brokers.create_topic("alone", [[1, 2, 3]])
+    connection = replace(brokers.connection(), patience_s=10)
+    produce(connection, "alone", [rows(1)])
+    for number in (2, 3):
+        brokers.pause(number)
+    try:
+        with pytest.raises(KafkaUnavailableError, match=r"last: .*fewer replicas .* 'min\.insync\.replicas'"):
+            produce(connection, "alone", [rows(2)])
+    finally:
+        for number in (2, 3):
+            brokers.resume(number)
+    produce(brokers.connection(), "alone", [rows(2)])

@@ -76,6 +76,14 @@ class ThreeBrokers:
         """Start a broker again with its data."""
         self._brokers[number].restart()
 
+    def pause(self, number: int) -> None:
+        """Let a broker keep its connections, and answer nothing."""
+        self._brokers[number].pause()
+
+    def resume(self, number: int) -> None:
+        """Let a broker that was paused go on."""
+        self._brokers[number].resume()
+
     def leader(self, topic: str, partition: int = 0) -> int:
         """Who leads a partition, -1 if none does that a broker knows of."""
         found = self._partition(topic, partition)

@@ -59,6 +59,11 @@ _DEFAULTS: Final = {
 
 _FIXED: Final = {"delivery.report.only.error": True}
 
+_UNCONFIRMED: Final = (
+    "no broker confirmed the records, as where fewer replicas are in sync than 'min.insync.replicas' says"
+)
+"""The client tries again then for as long as it may, and reports nothing else."""
+
 
 class Sender:
     """A client that writes, and the first thing that went wrong with it."""
@@ -171,7 +176,7 @@ class Sender:
             return
         error, target = self._reports.failure
         if error.code() == library().KafkaError._MSG_TIMED_OUT:
-            raise self._unavailable(f"writing to {target}")
+            raise self._unavailable(f"writing to {target}", _UNCONFIRMED)
         if error.code() in codes("_PURGE_QUEUE", "_PURGE_INFLIGHT"):
             # given up because of another failure, such as a right that is missing
             cause = self.client.failure_of_transaction()
@@ -179,9 +184,10 @@ class Sender:
                 raise translated(self._connection, self.subject, cause, DeliveryError)
         raise translated(self._connection, f"writing to {target}", error, DeliveryError)
 
-    def _unavailable(self, subject: str) -> KafkaUnavailableError:
+    def _unavailable(self, subject: str, otherwise: str | None = None) -> KafkaUnavailableError:
+        """What a broker was last seen to meet is the cause, or what is likely where none met anything."""
         last = self._reports.broker_failure
-        return unavailable(self._connection, subject, None if last is None else last.str())
+        return unavailable(self._connection, subject, otherwise if last is None else last.str())
 
     def bounded(self, call: Callable[[Producer], object], seconds: float) -> None:
         """As `bounded`; the client is busy until the call has returned, whatever ends the wait for it."""
