@@ -29,7 +29,13 @@ from upsert.errors import ConfigurationError, DeliveryError, KafkaUnavailableErr
 from upsert.failpoints import reach
 from upsert.kafka.client.admin import group_markers
 from upsert.kafka.client.connection import ClientCache, Connection, library
-from upsert.kafka.client.failures import DidNotReturnError, is_passing, translated, unavailable
+from upsert.kafka.client.failures import (
+    GRACE_SECONDS,
+    DidNotReturnError,
+    is_passing,
+    translated,
+    unavailable,
+)
 from upsert.kafka.client.message_producer import Producer
 from upsert.kafka.client.producer import Sender
 from upsert.kafka.client.records import TopicPartition
@@ -46,6 +52,11 @@ FINGERPRINT_LENGTH: Final = 1000
 OWN_COMMIT_SECONDS: Final = 2.0
 """How long a commit may take to be seen after it is answered: some milliseconds on a quiet broker."""
 _ABORT_SECONDS: Final = 5.0
+
+_AGAIN: Final = (
+    "a call of the client did not come back, as where the broker dies that coordinates the transaction or "
+    "keeps its marker; another attempt is right"
+)
 
 POINTS: Final = (
     "transaction.after-look",
@@ -217,7 +228,8 @@ class TransactionalWriter:
             with self._sender.refusals():
                 self._sender.bounded(call, seconds)
         except DidNotReturnError:
-            raise unavailable(self._connection, self._subject, None) from None
+            waited = replace(self._connection, patience_s=seconds + GRACE_SECONDS)
+            raise unavailable(waited, self._subject, _AGAIN) from None
 
 
 @dataclass(frozen=True)

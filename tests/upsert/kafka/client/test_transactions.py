@@ -270,7 +270,7 @@ def test_a_client_whose_call_returns_late_is_ended_then(
     topic, goes_on = new_topic(), threading.Event()
     writer = TransactionalWriter(connection, topic, topic)
     client = writer._sender.client
-    with pytest.raises(KafkaUnavailableError):
+    with pytest.raises(KafkaUnavailableError, match=r"did not come back.*; another attempt is right"):
         writer._call(lambda _: goes_on.wait(60), 0)
     writer.discard()
     client.poll(0)
