@@ -87,6 +87,24 @@ def test_a_batch_of_one_state_is_a_function_in_the_plan(spark: SparkSession, tmp
     assert sorted(row.k for row in read["rows"].collect()) == [1, 2, 3]
 
 
+def test_reads_of_as_many_partitions_share_their_numbers_within_a_session(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Also in one plan, and a session has its own: its settings are not those of another."""
+    schema, tables = TableSchema.of({"k": pa.int64()}, primary_key=["k"]), []
+    for name, bucket in [("a", "1"), ("b", "1"), ("c", "2")]:
+        tables.append(Table.create(tmp_path / name, schema, {"bucket": bucket}))
+        tables[-1].write(pa.table({"k": range(len(tables), 10)}))
+    a, b, c = (frames.read(spark, table.path) for table in tables)
+    elsewhere = frames.read(spark.newSession(), tables[0].path)
+    numbers: list[Any] = [each._jdf.queryExecution().analyzed().child() for each in (a, b, c, elsewhere)]
+    ids = [each.rdd().id() for each in numbers]
+    assert [one == ids[0] for one in ids] == [True, True, False, False]
+    both = a.join(b, a.k == b.k).join(c, a.k == c.k).select(a.k)
+    assert sorted(row.k for row in both.unionAll(a).collect()) == sorted([*range(3, 10), *range(1, 10)])
+    assert sorted(row.k for row in elsewhere.collect()) == [*range(1, 10)]
+
+
 def test_a_function_of_the_user_s_is_no_read(spark: SparkSession) -> None:
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches
