@@ -16,23 +16,19 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
-
-from pyspark import SparkContext
-from pyspark.sql.streaming.listener import JStreamingQueryListener, StreamingQueryListener
+from typing import TYPE_CHECKING, Final
 
 from upsert.catalog import query_records
 from upsert.catalog.query_records import Decision, QueryRecord
 from upsert.errors import UpsertError
 from upsert.managed.process_memory import peak_bytes, worker_peak
 from upsert.spark.jvm import unless_it_ends
-from upsert.spark.queries import active_queries, attached, checkpoint_of, stop_listening, stop_query
+from upsert.spark.listener import ProgressListener, stop_listening
+from upsert.spark.queries import active_queries, attached, checkpoint_of, stop_query
 
 if TYPE_CHECKING:
-    from py4j.java_gateway import JavaObject
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.listener import (
-        QueryProgressEvent,
         QueryStartedEvent,
         QueryTerminatedEvent,
     )
@@ -49,7 +45,7 @@ class QueryRecordWarning(RuntimeWarning):
     """The record of a query could not be written; the query goes on, and so do attempts to write."""
 
 
-class QueryRecorder(StreamingQueryListener):
+class QueryRecorder(ProgressListener):
     """Records the streaming queries of a session; ``Catalog.record_queries`` makes one.
 
     Args:
@@ -131,23 +127,11 @@ class QueryRecorder(StreamingQueryListener):
         now, id = self._now_ms(), str(event.id)
         self._put(QueryRecord(id, str(event.runId), event.name, self._driver, "running", now, now))
 
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """A micro-batch has ended."""
-        self.progressed(event.progress.json)
-
     def progressed(self, text: str) -> None:
-        """The same, of the progress as JSON."""
+        """A micro-batch has ended, with a progress as Spark's JSON."""
         progress = json.loads(text)
         peaks = peak_bytes(), worker_peak(progress["id"])
         self._change(progress["id"], lambda record: record.progressed(progress, self._now_ms(), peaks))
-
-    @property
-    def _jlistener(self) -> JavaObject:
-        """What the JVM calls; PySpark's own has an attribute of this name."""
-        if not hasattr(self, "_jlistenerobj"):
-            jvm: Any = SparkContext._jvm
-            self._jlistenerobj = jvm.PythonStreamingQueryListenerWrapper(ToldAsText(self))
-        return self._jlistenerobj
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         """A query has ended, was stopped or has failed."""
@@ -278,23 +262,6 @@ class QueryRecorder(StreamingQueryListener):
         if (mark := attached(self._session, id, query_records.DECISIONS_MARK)) is not None:
             decisions = Decision.all_in(mark)
             self._replace(id, lambda record: replace(record, decisions=decisions))
-
-
-class ToldAsText(JStreamingQueryListener):
-    """Hands on what the JVM tells a recorder, the progress of a micro-batch as one text.
-
-    PySpark asks for each figure of it, in 456 calls for a copy of a table. A driver of many queries may have
-    dozens of micro-batches a second: then events wait, up to 10,000 of them.
-    """
-
-    pylistener: QueryRecorder
-
-    def onQueryProgress(self, jevent: JavaObject) -> None:  # noqa: N802
-        """A micro-batch has ended."""
-        self.pylistener.progressed(jevent.progress().json())
-
-    def onQueryIdle(self, jevent: JavaObject) -> None:  # noqa: N802
-        """Nothing: a recorder writes by itself that a query lives."""
 
 
 def _pause(closing: threading.Event, seconds: float) -> None:

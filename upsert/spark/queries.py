@@ -17,7 +17,6 @@ from upsert.spark.task import QUERY_ID
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.listener import StreamingQueryListener
     from pyspark.sql.streaming.query import StreamingQuery
 
 _WATCHED_EVERY_S: Final = 0.5
@@ -61,15 +60,6 @@ def stop_query(spark: SparkSession, id: str) -> bool:
                 query.stop()
                 return True
     return False
-
-
-def stop_listening(spark: SparkSession, listener: StreamingQueryListener) -> None:
-    """Let a listener hear no more, and be collected.
-
-    PySpark lets it hold an object of the JVM that holds the listener: neither side would ever be collected.
-    """
-    spark.streams.removeListener(listener)
-    vars(listener).pop("_jlistenerobj", None)
 
 
 def checkpoint_of(spark: SparkSession, id: str) -> str | None:

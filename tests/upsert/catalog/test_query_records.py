@@ -22,11 +22,12 @@ from pyspark.sql.streaming.listener import QueryProgressEvent, QueryStartedEvent
 from deltajoin.latest.metrics import LEVELS, MAXIMA, NAMES, OBSERVED
 from upsert.catalog import query_recorder, query_records
 from upsert.catalog.catalog import Catalog
-from upsert.catalog.query_recorder import QueryRecorder, QueryRecordWarning, ToldAsText
+from upsert.catalog.query_recorder import QueryRecorder, QueryRecordWarning
 from upsert.catalog.query_records import KEPT_BATCHES, Decision, MicroBatch, QueryRecord, Totals, read_all
 from upsert.catalog.run import jobs
 from upsert.errors import ConfigurationError, UpsertError
 from upsert.options import masked_text
+from upsert.spark.listener import ToldAsText
 from upsert.store.version import Version
 
 ID = "11111111-0000-4000-8000-000000000001"
