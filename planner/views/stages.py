@@ -136,6 +136,8 @@ def changes_of(plan: Plan, settings: Settings) -> Changes | None:
     """The query over changes, if it is delta joins and what works row by row; None for any other."""
     if isinstance(plan, Opaque) and plan.name == "Sort":
         plan = plan.inputs[0]  # a table has no order
+    if any(isinstance(node, Aggregate | Opaque) for node in walk(plan)):
+        return None  # they remember rows, whatever the rules make of them, which take long over a large plan
     over_changes, tables, still = _over_changes(plan, settings, _ids())
     if not tables:
         return None
@@ -331,16 +333,14 @@ def _found(plan: Plan, settings: Settings, ids: Iterator[int]) -> Iterator[Stage
 
 
 def _stage(node: Aggregate | Distinct, settings: Settings, ids: Iterator[int]) -> Stage | None:
+    if any(isinstance(one, Aggregate | Distinct) for one in walk(node.child)):
+        return None  # a DISTINCT that tells nothing apart is left out: the sums are those of what is below
     over_changes, tables, still = _over_changes(node, settings, ids)
     if not tables:
         return None
     trace = optimize_plan(over_changes, settings)
     found = [one for one in walk(trace.after) if isinstance(one, SignedAggregate)]
-    if trace.refusals or len(found) != 1:
-        return None
-    if any(isinstance(one, Aggregate | Distinct) for one in walk(node.child)):
-        return None  # a DISTINCT that tells nothing apart is left out: the sums are those of what is below
-    if not _is_row_by_row(found[0].child):
+    if trace.refusals or len(found) != 1 or not _is_row_by_row(found[0].child):
         return None
     values = [output.value for output in found[0].outputs]
     missing = (group for group in found[0].groups if group.by.value not in values)
