@@ -8,6 +8,7 @@ differs between Sparks.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -36,6 +37,10 @@ _LIST_OF: Final = 10
 """So many items Java's ``List.of`` takes as arguments."""
 
 _EPOCH: Final = datetime(1970, 1, 1)
+_ATTRIBUTE: Final = re.compile(r"(.*)#(\d+): ([^#]+)", re.DOTALL)
+"""An AttributeReference as Spark shows it in a plan; after the last ``#`` only a struct has names."""
+
+_ALL: Final = 2**31 - 1
 _PLAN_EXPRESSION: Final = "org.apache.spark.sql.catalyst.expressions.PlanExpression"
 
 
@@ -215,6 +220,10 @@ class Catalyst:
         ]
         return StructType.fromJson({"type": "struct", "fields": fields})
 
+    def schema(self, node: JavaObject) -> StructType:
+        """What a node puts out, as a schema."""
+        return StructType.fromJson(json.loads(str(node.schema().json())))
+
     def projected(self, node: JavaObject) -> list[JavaObject]:
         """The named expressions of a Project."""
         return items_of(node.projectList())
@@ -336,12 +345,24 @@ class Catalyst:
 
     def attribute(self, attribute: JavaObject) -> tuple[int, str, str]:
         """Id, name and type of an attribute or an alias."""
-        expr_id = attribute.exprId()
-        number = int(expr_id.id())
+        number, name, type_name = self._shown(attribute) or (
+            int(attribute.exprId().id()),
+            str(attribute.name()),
+            self.type_name(attribute),
+        )
         if number not in self._qualifiers:
-            self._expr_ids.setdefault(number, expr_id)
+            self._expr_ids.setdefault(number, attribute.exprId())
             self._qualifiers[number] = attribute.qualifier()
-        return number, str(attribute.name()), self.type_name(attribute)
+        return number, name, type_name
+
+    def _shown(self, attribute: JavaObject) -> tuple[int, str, str] | None:
+        """Id, name and type in one crossing, not in seven; None of what is shown in another way.
+
+        An alias ends with its id, and the type of a struct has names in it.
+        """
+        text = str(attribute.simpleString(_ALL))
+        found = None if "struct<" in text else _ATTRIBUTE.fullmatch(text)
+        return None if found is None else (int(found[2]), found[1], found[3])
 
     def type_name(self, expr: JavaObject) -> str:
         """Type of an expression, as Spark SQL spells it."""

@@ -141,7 +141,8 @@ class _Reader:
 
     def node(self, node: JavaObject) -> Plan:
         name, ref = self.catalyst.class_name(node), self.catalyst.keep(node)
-        if name == "Project" and self.asks_marks and (marked := self.marked(node, ref)) is not None:
+        marks = self.kind_marks(node) if name == "Project" else {}
+        if marks and self.asks_marks and (marked := self.marked(node, marks, ref)) is not None:
             return marked
         if self.catalyst.is_batch(node):
             return self.relation(node, ref)
@@ -153,7 +154,7 @@ class _Reader:
                 return Relation(name, self.output(node), self.catalyst.is_streaming(node), ref=ref)
             case "Project", (child,):
                 outputs = tuple(map(self.named, self.catalyst.projected(node)))
-                return Project(child, outputs, self.known_keys(node), ref=ref)
+                return Project(child, outputs, _known_keys(marks), ref=ref)
             case "Aggregate", (child,):
                 groups = tuple(map(self.group, self.catalyst.grouping(node)))
                 outputs = tuple(map(self.named, self.catalyst.aggregated(node)))
@@ -187,13 +188,13 @@ class _Reader:
         found = Opaque(name, inputs, columns, ref=ref)
         return self.unknown(found, node) if self.asks_marks else found
 
-    def marked(self, node: JavaObject, ref: int) -> Plan | None:
+    def marked(self, node: JavaObject, marks: Mapping[str, Any], ref: int) -> Plan | None:
         """What a Project stands for that has a mark of ours; None for another one."""
-        if (upserts := self.upserts(node)) is not None:
+        if (upserts := _upserts(marks)) is not None:
             return Changelog(upserts.key.of, self.output(node), upserts, ref=ref)
-        if (versions := self.versions(node)) is not None:
+        if (versions := self.versions(node, marks)) is not None:
             return Relation("Project", self.output(node), is_streaming=True, lookups=versions, ref=ref)
-        if WHOLE_MARK in self.kind_marks(node):
+        if WHOLE_MARK in marks:
             return Changelog(LOOKUP_JOIN, self.output(node), None, ref=ref)
         return None
 
@@ -236,37 +237,17 @@ class _Reader:
     def given(self, node: JavaObject) -> list[JavaObject]:
         return [one for child in self.catalyst.children(node) for one in self.catalyst.output(child)]
 
-    def upserts(self, node: JavaObject) -> Upserts | None:
-        """What is known of upserts that `optimize` or a join by lookups made, if this is their last step.
-
-        A stream that `deltajoin.with_lookup` has marked counts as one.
-        """
-        metadata = self.kind_marks(node)
-        if (mark := metadata.get(LOOKUP_SIDE_MARK)) is not None:
-            side = side_of_mark(mark)
-            names = () if side is None else side.upsert_key
-            of = "a stream with lookups" if side is None else f"a stream with {name_of(side.source)}"
-            key = UpsertKey(tuple((name,) for name in names), of=of, is_append=True)
-            return LookupStream(key, mark)
-        found = metadata.get(UPSERTS_MARK)
-        return None if found is None else Upserts(UpsertKey.from_text(found))
-
-    def versions(self, node: JavaObject) -> VersionRows | None:
+    def versions(self, node: JavaObject, marks: Mapping[str, Any]) -> VersionRows | None:
         """The versions that a Project stands for which leaves out the kinds of the changes below it.
 
         A column that is made of a marked one has its mark too, but no kinds below.
         """
-        mark = self.kind_marks(node).get(VERSIONS_MARK)
+        mark = marks.get(VERSIONS_MARK)
         if mark is None or not any(self.column(one).is_row_kind for one in self.given(node)):
             return None
         said, (changes,) = json.loads(mark), self.catalyst.children(node)
         names = said["name"], tuple(said["key"]), said["time"], said["valid-from"]
         return VersionRows(*names, said["has-deletes"], self.catalyst.keep(changes))
-
-    def known_keys(self, node: JavaObject) -> tuple[tuple[tuple[str, ...], ...], ...]:
-        """The unique keys that an earlier `optimize` has found for what a Project gives."""
-        mark = self.kind_marks(node).get(KEYS_MARK)
-        return () if mark is None else UniqueKeys.from_text(mark).keys
 
     def kind_marks(self, node: JavaObject) -> Mapping[str, Any]:
         """What is attached to the last column of a Project, if it is computed there."""
@@ -516,6 +497,27 @@ class OperatorReader:
         """How many rows a limit lets through; None if that is computed."""
         assert node.ref is not None
         return self.catalyst.row_number(self.catalyst.kept(node.ref))
+
+
+def _upserts(marks: Mapping[str, Any]) -> Upserts | None:
+    """What is known of upserts that `optimize` or a join by lookups made, by the marks of their last step.
+
+    A stream that `deltajoin.with_lookup` has marked counts as one.
+    """
+    if (mark := marks.get(LOOKUP_SIDE_MARK)) is not None:
+        side = side_of_mark(mark)
+        names = () if side is None else side.upsert_key
+        of = "a stream with lookups" if side is None else f"a stream with {name_of(side.source)}"
+        key = UpsertKey(tuple((name,) for name in names), of=of, is_append=True)
+        return LookupStream(key, mark)
+    found = marks.get(UPSERTS_MARK)
+    return None if found is None else Upserts(UpsertKey.from_text(found))
+
+
+def _known_keys(marks: Mapping[str, Any]) -> tuple[tuple[tuple[str, ...], ...], ...]:
+    """The unique keys that an earlier `optimize` has found for what a Project gives, by its marks."""
+    mark = marks.get(KEYS_MARK)
+    return () if mark is None else UniqueKeys.from_text(mark).keys
 
 
 def _upserts_of(table: ManagedTable) -> Upserts:

@@ -81,7 +81,7 @@ class Source:
     def __init__(self, catalyst: Catalyst, leaf: JavaObject, relation: JavaObject) -> None:
         """Of a relation, where a plan has it: the relation itself, or some columns of a table."""
         self.leaf = leaf
-        self.schema = catalyst.struct(catalyst.output(leaf))
+        self.schema = catalyst.schema(leaf)
         self._session = catalyst.session
         self._is_step = catalyst.is_streaming(relation)
         if self._is_step:
