@@ -152,11 +152,11 @@ class Reports:
 
 
 _told: dict[tuple[str, str], float] = {}
-"""When a process last said that a cluster cannot be reached, by address and kind of failure."""
+"""When a process last said that a cluster cannot be reached, by address and failure; "" is silence."""
 
 
 def tell(connection: Connection, subject: str, error: Any | None, since: float) -> None:
-    """Log why Kafka cannot be reached, soon after it could not and then once a minute; None: it is silent."""
+    """Log why Kafka cannot be reached, or that it is silent, after some seconds and then once a minute."""
     now = time.monotonic()
     key = connection.bootstrap_servers, "" if error is None else error.name()
     if now < since + min(TELL_SECONDS, connection.patience_s / 2):
@@ -165,9 +165,12 @@ def tell(connection: Connection, subject: str, error: Any | None, since: float) 
         return
     _told[key] = now
     left_s = max(0.0, since + connection.patience_s - now)
-    cause = "no answer so far" if error is None else connection.masked(error.str())
+    if error is None:
+        text = "%s: Kafka at %r has not answered yet; waiting for another %.0f s"
+        LOG.warning(text, subject, connection.bootstrap_servers, left_s)
+        return
     text = "%s: Kafka at %r cannot be reached: %s; trying again for %.0f s"
-    LOG.warning(text, subject, connection.bootstrap_servers, cause, left_s)
+    LOG.warning(text, subject, connection.bootstrap_servers, connection.masked(error.str()), left_s)
 
 
 def made(connection: Connection, subject: str, make: Callable[[], T]) -> T:
@@ -237,7 +240,7 @@ def with_client(
         own.broker_failure = None  # of the time before this request
         try:
             result = call(client, own)
-        except library().KafkaException as failure:
+        except Exception as failure:  # also one of ours, after which the caller may try again
             client.poll(0)
             reports.broker_failure = own.broker_failure
             # a failure that is raised by a future holds it, and so this client with its threads, in a circle

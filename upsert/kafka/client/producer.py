@@ -152,15 +152,17 @@ class Sender:
 
     def flush(self) -> None:
         """Wait until Kafka has confirmed all records, or raise for the first that it has not."""
-        begun = time.monotonic()
-        deadline = begun + self._connection.patience_s + FLUSH_GRACE_SECONDS
-        while self.client.waiting:
+        last_progress = time.monotonic()
+        deadline = last_progress + self._connection.patience_s + FLUSH_GRACE_SECONDS
+        while waiting := self.client.waiting:
             self.client.flush(_FLUSH_SECONDS)
+            if self.client.waiting < waiting:
+                last_progress = time.monotonic()
             self._poll(0)
             failure = self._reports.broker_failure
             if failure is not None and is_lasting(failure):
                 raise translated(self._connection, self.subject, failure)
-            tell(self._connection, self.subject, failure, begun)
+            tell(self._connection, self.subject, failure, last_progress)
             if time.monotonic() > deadline:
                 raise self._unavailable(self.subject)
         self.check()

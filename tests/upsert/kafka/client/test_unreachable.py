@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from upsert.errors import ConfigurationError, KafkaUnavailableError
+from upsert.errors import ConfigurationError, KafkaUnavailableError, TableNotFoundError
 from upsert.kafka.client import admin, failures
 from upsert.kafka.client.connection import Connection, library
 from upsert.kafka.client.consumer import read_range
@@ -94,7 +94,21 @@ def test_a_broker_that_hangs_is_no_end_of_a_partition_and_is_told_of(
             CLIENTS[client](connection)
     finally:
         own_broker.resume()
-    assert any("cannot be reached: " in record.getMessage() for record in caplog.records)
+    told = "has not answered yet", "cannot be reached: Failed to get committed offsets: Local: Timed out"
+    assert any(text in record.getMessage() for record in caplog.records for text in told)
+
+
+@pytest.mark.kafka
+def test_a_broker_that_confirms_slowly_is_not_told_of(
+    own_broker: LocalKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Here in one request for each record; what a task has written may take minutes in production."""
+    one_by_one = {"batch.num.messages": "1", "max.in.flight.requests.per.connection": "1"}
+    connection = Connection({"bootstrap.servers": own_broker.bootstrap_servers, **one_by_one})
+    records = pa.table({"key": [b"k"] * 15_000, "value": [b"v"] * 15_000})
+    with caplog.at_level(logging.WARNING, "upsert.kafka"):
+        produce(connection, "t", [records])
+    assert not [record.getMessage() for record in caplog.records if record.name == "upsert.kafka"]
 
 
 def test_a_try_has_no_client_but_its_own() -> None:
@@ -116,6 +130,27 @@ def test_a_try_has_no_client_but_its_own() -> None:
     finally:
         gc.enable()
     assert alive == [1, 1, 1]
+
+
+def test_a_request_that_ends_with_an_error_of_ours_leaves_no_client() -> None:
+    """As where a partition is missing, which is asked for again while brokers may not have learnt of it."""
+    clients: list[weakref.ref[Any]] = []
+
+    def ask(client: Any, _: float) -> Any:
+        clients.append(weakref.ref(client))
+        return client.describe_topics(library().TopicCollection(["t"]), request_timeout=0.1)
+
+    def refuse(_: Any) -> None:
+        raise TableNotFoundError("t is missing")
+
+    gc.disable()
+    try:
+        for _ in range(2):
+            with pytest.raises(TableNotFoundError, match="t is missing"):
+                admin.answers(Connection({"bootstrap.servers": "127.0.0.1:1"}), "t", ask, on_failure=refuse)
+            assert [client() for client in clients] == [None] * len(clients)
+    finally:
+        gc.enable()
 
 
 def test_the_option_says_how_long_it_is_tried() -> None:
