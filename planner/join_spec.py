@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from deltajoin.core.costs import SharedTable, StepCost
 from deltajoin.core.evaluate import split_of_join
@@ -27,8 +28,16 @@ class _Facts:
     def name(self, table: int) -> str:
         return self.tables[table].name
 
+    @cached_property
+    def known(self) -> dict[tuple[int, tuple[str, ...]], str | None]:
+        """The indexes that were looked for: orders in which tables are looked up have them in common."""
+        return {}
+
     def index_for(self, table: int, columns: Sequence[str]) -> str | None:
-        found = index_within(self.tables[table].schema, set(columns))
+        by = table, tuple(columns)
+        if by not in self.known:
+            self.known[by] = index_within(self.tables[table].schema, set(columns))
+        found = self.known[by]
         return "INDEX" if found is None and (table, tuple(columns)) in self.assumed else found
 
     def rows_per_key(self, table: int, columns: Sequence[str]) -> float:

@@ -82,7 +82,7 @@ class Catalyst:
         self._kept: list[JavaObject] = []
         self._expr_ids: dict[int, JavaObject] = {}
         self._numbers: dict[int, int] = {}
-        self._qualifiers: dict[int, JavaObject] = {}
+        self._attributes: dict[int, JavaObject] = {}
 
     def keep(self, thing: JavaObject) -> int:
         """A number for the object, by which `kept` gives it back."""
@@ -350,9 +350,7 @@ class Catalyst:
             str(attribute.name()),
             self.type_name(attribute),
         )
-        if number not in self._qualifiers:
-            self._expr_ids.setdefault(number, attribute.exprId())
-            self._qualifiers[number] = attribute.qualifier()
+        self._attributes.setdefault(number, attribute)
         return number, name, type_name
 
     def _shown(self, attribute: JavaObject) -> tuple[int, str, str] | None:
@@ -467,15 +465,16 @@ class Catalyst:
 
         It inherits what is attached to a column, unless `metadata` replaces that.
         """
+        read = self._attributes.get(number)
         if number not in self._expr_ids:
-            drawn = self._new_id()
-            self._expr_ids[number] = drawn
-            self._numbers[int(drawn.id())] = number
+            self._expr_ids[number] = self._new_id() if read is None else read.exprId()
+            if read is None:
+                self._numbers[int(self._expr_ids[number].id())] = number
         explicit = self._none
         if metadata is not None:
             attached = self._jvm.org.apache.spark.sql.types.Metadata.fromJson(json.dumps(dict(metadata)))
             explicit = self._jvm.scala.Option.apply(attached)
-        qualifier = self._qualifiers.get(number) or self._seq([])
+        qualifier = self._seq([]) if read is None else read.qualifier()
         return self._made.Alias(expr, name, self._expr_ids[number], qualifier, explicit, self._seq([]))
 
     def substituted(self, expr: JavaObject, known: Sequence[tuple[JavaObject, JavaObject]]) -> JavaObject:

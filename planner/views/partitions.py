@@ -24,7 +24,7 @@ from planner.plan.nodes import (
 )
 from planner.plan.trees import children, expressions, walk, with_children
 from planner.settings import Settings
-from planner.views.stages import Tables, changes_of, stages_of
+from planner.views.stages import Tables, changes_of, has_stage
 
 _KEYS: Final = -2_050_000_000
 """Ids for the columns that tell partitions apart, below those that stages and rules draw."""
@@ -121,7 +121,7 @@ def _part(plan: Plan, settings: Settings, also: Collection[int]) -> Partitions |
         # a row may join two sessions, or leave two: they are told apart by all rows of the other groups
         lasting = (group for group in node.groups if group.window is not WindowKind.SESSION)
         keys: tuple[Expr, ...] = tuple(dict.fromkeys(group.value for group in lasting))
-        if id(node) not in also and stages_of(node, settings):
+        if id(node) not in also and has_stage(node, settings):
             return None
     else:
         node, keys = _windows(node)

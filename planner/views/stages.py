@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final
 
 from planner.optimizer import optimize_plan
@@ -70,6 +71,9 @@ Folders = frozenset[str]
 _RESTING = (Filter, Join, Project, Relation, Union, Wrapper)
 """What a side may be made of that stands still."""
 
+_KNOWN: Final = 512
+"""Of so many parts of queries it is known what follows from changes: about those of one large query."""
+
 _IDS = re.compile(r"#(-?\d+)")
 
 
@@ -115,6 +119,32 @@ def stages_of(plan: Plan, settings: Settings) -> tuple[Stage, ...]:
     return tuple(_found(plan, replace(settings, sink_key=None), _ids()))
 
 
+def has_stage(plan: Plan, settings: Settings) -> bool:
+    """Whether `stages_of` finds any."""
+    settings = replace(settings, sink_key=None)
+    aggregates = (one for one in walk(plan) if isinstance(one, Aggregate | Distinct))
+    return any(_is_stage(_Node(one), settings) for one in aggregates)
+
+
+@lru_cache(maxsize=_KNOWN)
+def _is_stage(node: _Node, settings: Settings) -> bool:
+    assert isinstance(node.plan, Aggregate | Distinct)
+    return _stage(node.plan, settings, _ids()) is not None
+
+
+@dataclass(frozen=True, eq=False)
+class _Node:
+    """A node as the very object that it is: to compare what two plans say takes as long as to walk them."""
+
+    plan: Plan
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Node) and other.plan is self.plan
+
+    def __hash__(self) -> int:
+        return id(self.plan)
+
+
 @dataclass(frozen=True)
 class Changes:
     """A query of which each row follows from the changes of its tables, with nothing kept.
@@ -133,10 +163,19 @@ class Changes:
 
 
 def changes_of(plan: Plan, settings: Settings) -> Changes | None:
-    """The query over changes, if it is delta joins and what works row by row; None for any other."""
+    """The query over changes, if it is delta joins and what works row by row; None for any other.
+
+    Each way to keep a view asks it of the same parts of its query, and all rules run over each of them.
+    """
+    return _changes_of(_Node(plan), settings)
+
+
+@lru_cache(maxsize=_KNOWN)
+def _changes_of(node: _Node, settings: Settings) -> Changes | None:
+    plan = node.plan
     if isinstance(plan, Opaque) and plan.name == "Sort":
         plan = plan.inputs[0]  # a table has no order
-    if any(isinstance(node, Aggregate | Opaque) for node in walk(plan)):
+    if any(isinstance(one, Aggregate | Opaque) for one in walk(plan)):
         return None  # they remember rows, whatever the rules make of them, which take long over a large plan
     over_changes, tables, still = _over_changes(plan, settings, _ids())
     if not tables:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, cast
 from weakref import WeakKeyDictionary
 
 from py4j.java_gateway import GatewayClient, JavaClass, JavaMember, JavaPackage
@@ -22,6 +22,9 @@ from upsert.spark.connect import is_connect
 _names: WeakKeyDictionary[SparkContext, _Names] = WeakKeyDictionary()
 _classes: WeakKeyDictionary[SparkContext, dict[str, Any]] = WeakKeyDictionary()
 _mappers: WeakKeyDictionary[SparkContext, Any] = WeakKeyDictionary()
+
+_CLASS_NAME: Final = "_upsert_class_name"
+"""What keeps its class in Python's side of an object of Java's, which no Java method is called."""
 
 _CLASS_UTILS: Final = "org.apache.commons.lang3.ClassUtils"
 
@@ -59,8 +62,11 @@ def is_a(spark: SparkSession, thing: Any, name: str) -> bool:
 
 
 def class_name(thing: Any) -> str:
-    """The class of an object of Java's or Scala's, without its package."""
-    return str(_class_names(thing._gateway_client)(thing, ""))
+    """The class of an object of Java's or Scala's, without its package; asked for once."""
+    known = vars(thing)
+    if _CLASS_NAME not in known:
+        known[_CLASS_NAME] = str(_class_names(thing._gateway_client)(thing, ""))
+    return cast("str", known[_CLASS_NAME])
 
 
 @lru_cache(maxsize=4)

@@ -1,0 +1,75 @@
+"""What of a query follows from its tables' changes is asked of the same parts again and again.
+
+Parts that look alike are told apart: a plan is known by the object that it is.
+"""
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from planner.plan.expressions import Aggregation, Column, Literal
+from planner.plan.nodes import Aggregate, Filter, GroupBy, Opaque, Output, Plan, Relation, TableRows
+from planner.plan.sources import ManagedTable
+from planner.settings import Settings
+from planner.views.stages import changes_of, has_stage, stages_of
+from upsert.schema import TableSchema
+
+SCHEMA = TableSchema.of({"id": pa.int64(), "x": pa.int64()}, primary_key=["id"])
+ID, X, N, M = (Column(number, name, "bigint") for number, name in enumerate(("id", "x", "n", "m"), 1))
+TRUE = Literal(True, "boolean")
+PLAIN = Settings.of_query({}, {})
+
+
+def table(snapshot: int = 1, name: str = "t") -> Relation:
+    """The rows of a table in one state."""
+    read = ManagedTable(name, f"/{name}", SCHEMA, bucket_key=("id",))
+    return Relation(name, (ID, X), rows=TableRows(read, snapshot))
+
+
+def counted(plan: Plan, by: Column, name: Column) -> Aggregate:
+    """How many rows there are of each value."""
+    count = Aggregation("Count", (Literal(1, "int"),), ("int",))
+    return Aggregate(plan, (GroupBy(by),), (Output(by, by), Output(name, count)))
+
+
+def test_plans_that_come_and_go_are_not_taken_for_each_other() -> None:
+    """A new plan may have the place of one that is gone; its own snapshot is read."""
+    for snapshot in range(1, 2_000):
+        found = changes_of(Filter(table(snapshot), TRUE), PLAIN)
+        assert found is not None
+        assert [version for _, version in found.tables] == [snapshot]
+
+
+def test_what_is_known_of_a_plan_depends_on_what_it_is_written_into() -> None:
+    """By its own key a table's rows are told apart, by another column they are not."""
+    plan = Filter(table(), TRUE)
+    by_id, by_x = (changes_of(plan, replace(PLAIN, sink_key=(key,))) for key in ("id", "x"))
+    assert by_id is not None
+    assert by_x is not None
+    assert (by_id.is_unique, by_x.is_unique) == (True, False)
+
+
+def test_no_changes_follow_above_what_remembers_rows() -> None:
+    """An aggregate, and what the planner does not know, wherever they are; but an ORDER BY at the top."""
+    rows = table()
+    limited = Opaque("GlobalLimit", (rows,), rows.columns)
+    for plan in (counted(rows, X, N), Filter(counted(rows, X, N), TRUE), limited, Filter(limited, TRUE)):
+        assert changes_of(plan, PLAIN) is None
+    assert changes_of(Opaque("Sort", (rows,), rows.columns), PLAIN) is not None
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        table(),
+        counted(table(), X, N),
+        counted(counted(table(), X, N), N, M),
+        Filter(counted(Opaque("GlobalLimit", (table(),), (ID, X)), X, N), TRUE),
+        counted(Relation("unknown", (ID, X)), X, N),
+    ],
+    ids=["table", "aggregate", "aggregate of an aggregate", "aggregate of a LIMIT", "no table"],
+)
+def test_a_stage_is_known_to_be_there_where_one_is_found(plan: Plan) -> None:
+    """Whether there is one is asked without making those of all parts of a query."""
+    assert has_stage(plan, PLAIN) == bool(stages_of(plan, PLAIN))
