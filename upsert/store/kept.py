@@ -46,6 +46,19 @@ class Kept(Generic[Key, Thing]):
                 found = self._things[key] = make()
             return found
 
+    def keep_only(self, is_wanted: Callable[[Key], bool]) -> None:
+        """Keep only what is wanted by its key; other threads do not wait for the answers."""
+        with self._lock:
+            keys = [*self._things]
+        unwanted = [key for key in keys if not is_wanted(key)]
+        with self._lock:
+            for key in unwanted:
+                self._things.pop(key, None)
+
+    def __len__(self) -> int:
+        """How many things are kept."""
+        return len(self._things)
+
     def clear(self) -> None:
         """Keep nothing; who holds something may go on using it."""
         with self._lock:

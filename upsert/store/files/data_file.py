@@ -441,8 +441,37 @@ class DataFile:
         return self._layout.key_hashes(self.take(self._layout.key, rows)), rows
 
 
-_OPEN = Kept[tuple[str, str, int], DataFile](LRUCache(MAX_OPEN_FILES), is_inherited=True)
-"""By the table's folder, name, and version of the definition that they are read as; no name is used twice."""
+class _OpenFiles(Kept[tuple[str, str, int], DataFile]):
+    """By the table's folder, name, and version of the definition that they are read as.
+
+    No name is used twice. A file that was deleted takes its disk space as long as it is mapped: a table that
+    changes all the time had four times its own size in such files. Now and then they are looked for.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(LRUCache(MAX_OPEN_FILES), is_inherited=True)
+        self._opened = 0
+
+    def put(self, key: tuple[str, str, int], thing: DataFile) -> None:
+        """Keep an open file; let others go that were deleted, if as many were opened as a quarter of all."""
+        super().put(key, thing)
+        self._opened += 1
+        if self._opened >= max(_FEWEST_OPENED, len(self) // 4):
+            self._opened = 0
+            self.keep_only(_may_be_there)
+
+
+_FEWEST_OPENED: Final = 16
+"""Deleted files are looked for when so many others were opened, at the earliest."""
+
+
+def _may_be_there(key: tuple[str, str, int]) -> bool:
+    """Whether a file is not known to be deleted; of one that was downloaded there is only the copy."""
+    path = resolve(*key[:2])
+    return "://" in path or os.path.exists(path)
+
+
+_OPEN: Final = _OpenFiles()
 
 
 def forget_open_files() -> None:

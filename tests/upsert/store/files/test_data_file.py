@@ -211,6 +211,23 @@ def test_open_file_is_shared_and_survives_its_deletion(tmp_path):
         DataFile.open(tmp_path, LAYOUT, entry)
 
 
+def test_maps_of_deleted_files_go_when_others_are_opened(tmp_path):
+    """As long as a file is mapped it takes its space on the disk; who holds it may go on."""
+    left, deleted, held = (write(tmp_path) for _ in range(3))
+    file = DataFile.open(tmp_path, LAYOUT, held)
+    for entry in (left, deleted):
+        DataFile.open(tmp_path, LAYOUT, entry)
+    for entry in (deleted, held):
+        (tmp_path / entry.file).unlink()
+    for other in (tmp_path / "a", tmp_path / "b"):
+        for _ in range(data_file._FEWEST_OPENED):
+            DataFile.open(other, LAYOUT, write(other))
+    mapped = Path("/proc/self/maps").read_text()
+    assert [entry.file in mapped for entry in (left, deleted, held)] == [True, False, True]
+    assert file.table.to_pydict() == ROWS.to_pydict()
+    assert DataFile.open(tmp_path, LAYOUT, left) is DataFile.open(tmp_path, LAYOUT, left)
+
+
 def test_forked_child_reads_open_files(tmp_path):
     """PySpark forks its workers; a map or a lock that does not survive that would hang them."""
     entry = write(tmp_path)
