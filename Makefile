@@ -27,9 +27,6 @@ export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(PY)
 # Spark starts several Python processes for each query: without compiled files each would compile the project anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Most modules are never imported, and those that are Python compiles then.
-PIP_FLAGS := --quiet --disable-pip-version-check --no-compile
-
 # Prefix of every command that starts Spark: finds or installs Java 17+, or stops and says how to get it.
 WITH_JAVA = JAVA_HOME="$$(sh scripts/java.sh)" && export JAVA_HOME &&
 
@@ -46,16 +43,16 @@ help:  ## list the targets
 
 install: $(STAMP)  ## make .venv and install everything into it (SPARK=4.2: and .venv-4.2; so with all that follow)
 
-.venv/.installed: pyproject.toml requirements.lock scripts/venv.sh scripts/worker_path.py
+.venv/.installed: pyproject.toml requirements.lock scripts/venv.sh scripts/packages.sh scripts/worker_path.py
 	@sh scripts/venv.sh .venv
-	.venv/bin/python -m pip install $(PIP_FLAGS) --constraint requirements.lock --editable '.[dev]'
+	sh scripts/packages.sh .venv/bin/python --constraint requirements.lock --editable '.[dev]'
 	@.venv/bin/python scripts/worker_path.py
 	@touch $@
 
 # It has PySpark alone, of that version; all else is that of .venv, which stands behind it on the path.
 .venv-%/.installed: .venv/.installed
-	@PYTHON=.venv/bin/python sh scripts/venv.sh $(@D)
-	$(@D)/bin/python -m pip install $(PIP_FLAGS) --no-deps 'pyspark==$*.*'
+	@.venv/bin/python -m venv --without-pip --clear $(@D)
+	sh scripts/packages.sh $(@D)/bin/python --no-deps 'pyspark==$*.*'
 	@$(@D)/bin/python -c 'import pathlib, sysconfig; own = sysconfig.get_path("purelib"); \
 	  pathlib.Path(own, "behind.pth").write_text("import site; site.addsitedir(%r)\n" % own.replace("$(@D)", ".venv"))'
 	@touch $@
