@@ -10,8 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
@@ -25,6 +23,7 @@ from planner.spark.versions import constructors
 from upsert.spark.batches import local_rows
 from upsert.spark.connect import needs_classic
 from upsert.spark.java import class_name, is_a, items_of, java_of, texts_of
+from upsert.spark.literals import python_value
 from upsert.spark.reads import is_read, read_of
 
 GROUPING: Final = "spark_grouping_id"
@@ -36,23 +35,11 @@ JavaObject = Any
 _LIST_OF: Final = 10
 """So many items Java's ``List.of`` takes as arguments."""
 
-_EPOCH: Final = datetime(1970, 1, 1)
 _ATTRIBUTE: Final = re.compile(r"(.*)#(\d+): ([^#]+)", re.DOTALL)
 """An AttributeReference as Spark shows it in a plan; after the last ``#`` only a struct has names."""
 
 _ALL: Final = 2**31 - 1
 _PLAN_EXPRESSION: Final = "org.apache.spark.sql.catalyst.expressions.PlanExpression"
-
-
-_LITERALS: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "boolean": bool,
-    **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), int),
-    **dict.fromkeys(("float", "double"), float),
-    "string": str,
-    "date": lambda days: date(1970, 1, 1) + timedelta(days=days),
-    "timestamp": lambda micros: (_EPOCH + timedelta(microseconds=micros)).replace(tzinfo=UTC),
-    "timestamp_ntz": lambda micros: _EPOCH + timedelta(microseconds=micros),
-}
 
 
 class FirstOrder(NamedTuple):
@@ -380,7 +367,7 @@ class Catalyst:
 
     def literal(self, expr: JavaObject) -> Any:
         """Value of a Literal as Python has it; a ValueError where it has none."""
-        return self._python_value(expr.value(), self.type_name(expr))
+        return python_value(expr.value(), self.type_name(expr))
 
     def folded(self, expr: JavaObject) -> Any:
         """Value of a constant expression.
@@ -389,21 +376,9 @@ class Catalyst:
             ValueError: it cannot be computed, or Python has no such value.
         """
         try:
-            return self._python_value(expr.eval(None), self.type_name(expr))
+            return python_value(expr.eval(None), self.type_name(expr))
         except (Py4JJavaError, PySparkException) as cause:
             raise ValueError(f"the constant {self.text(expr)} cannot be computed") from cause
-
-    def _python_value(self, value: Any, type_name: str) -> Any:
-        if value is None:
-            return None
-        if type_name.startswith("decimal"):
-            return Decimal(str(value))
-        if type_name == "string" and not value.isValid():
-            raise ValueError("no constant: text that is no UTF-8, which Java shows with other signs")
-        try:
-            return _LITERALS[type_name](value if isinstance(value, int | float) else str(value))
-        except (KeyError, OverflowError) as cause:
-            raise ValueError(f"no constant of type {type_name}: {value}") from cause
 
     def is_deterministic(self, expr: JavaObject) -> bool:
         """Whether Catalyst calls the expression, with all its arguments, deterministic."""

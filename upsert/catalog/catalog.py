@@ -262,8 +262,9 @@ class Catalog:
         Rows of a web service or of PostgreSQL can only be looked up by key: such a DataFrame is for a join
         that ``planner.optimize`` turns into lookups, and cannot be read by itself.
 
-        Name ``columns`` and ``where`` to read less: Spark does not pass to a Python source which columns and
-        rows a query needs. ``Catalog.sql`` takes both from the text.
+        Name ``columns`` to read less: Spark does not pass to Python which columns a query needs. Comparisons
+        in ``where`` and ``filter`` of the DataFrame reach the read of a large table by themselves;
+        over Spark Connect name them here. ``Catalog.sql`` takes both from the text.
 
         Args:
             spark: the session; the format is registered in it.

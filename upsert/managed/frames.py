@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from upsert.errors import ConfigurationError
 from upsert.managed.datasource import TableStepSource, UpsertTableSource
 from upsert.managed.micro_batch import FOLDED_BUCKETS, step_writer
-from upsert.managed.options import METADATA_COLUMNS, READ_OPTIONS, WriteOptions
+from upsert.managed.options import METADATA_COLUMNS, READ_OPTIONS, SCAN_WHERE, WriteOptions
 from upsert.managed.reader import RowMetadata
 from upsert.managed.stepping import STEP, Step
 from upsert.managed.tasks import folded_by_tasks, staged_by_tasks
@@ -32,6 +32,7 @@ from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.spark.batches import collected
 from upsert.spark.columns import bucket_expression, check_fits, merge_schema, spark_schema
 from upsert.spark.connect import is_connect
+from upsert.spark.filtered_read import FilteredRead
 from upsert.spark.formats import FORMAT
 from upsert.spark.planned_batch import ReadForArrow
 from upsert.spark.query_writer import query_writer
@@ -40,6 +41,7 @@ from upsert.store.metadata import table_file
 from upsert.store.metadata.looks import looks
 from upsert.store.metadata.snapshot import refs_of
 from upsert.store.metadata.stands_for import StandsFor
+from upsert.store.predicate import where_to_json
 from upsert.store.read.row_metadata import metadata_option
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.rows.merge_rules import DEDUPLICATE
@@ -61,6 +63,9 @@ _STATES: Final = frozenset({"scan.mode", "log.scan", "scan.pinned"})
 
 _PLANNED_NOW: Final = 10_000
 """Entries of manifests that are looked through in some ten milliseconds."""
+
+_FILTERED: Final = 200_000
+"""Of fewer rows it takes longer to see what a filter leaves out than to read them."""
 
 _FOLDED_TASKS: Final = 8
 """An aggregate or a join with state has as many tasks as a shuffle: each would start to write in Python."""
@@ -135,8 +140,16 @@ def read(
         snapshot = table.snapshot().id
         given["scan.pinned"] = f"{snapshot}@{table.uuid}"
     asked = None if columns is None else _asked(table, columns, options)
-    is_planned_now = snapshot is not None and _has_few_files(table.snapshot(snapshot))
-    return load_batch(spark, UpsertTableSource, given, asked, is_planned_now=is_planned_now)
+    state = None if snapshot is None else table.snapshot(snapshot)
+    is_planned_now = state is not None and _has_few_files(state)
+
+    def load(more: Mapping[str, str] = {}) -> DataFrame:
+        return load_batch(spark, UpsertTableSource, {**given, **more}, asked, is_planned_now=is_planned_now)
+
+    rows = 0 if state is None else state.info.rows
+    if rows < _FILTERED or is_connect(spark) or SCAN_WHERE in map(str.lower, options):
+        return load()
+    return FilteredRead(load(), table.schema.names, lambda where: load({SCAN_WHERE: where_to_json(where)}))
 
 
 def _asked(table: Table, columns: Sequence[str], options: Mapping[str, str]) -> StructType:

@@ -26,6 +26,7 @@ from upsert.store.table import Table
 from upsert.store.table_options import SINK_MATERIALIZE
 
 METADATA_COLUMNS: Final = "metadata.columns"
+SCAN_WHERE: Final = "scan.where"
 DEFAULT_MAX_ROWS: Final = 1_000_000
 ALL_ROWS: Final = 2**63 - 1
 """As `max-rows-per-trigger`: rows are not counted."""
@@ -102,7 +103,7 @@ READ_OPTIONS: Final = (
     ),
     TASK_MEMORY,
     Option(
-        "scan.where",
+        SCAN_WHERE,
         options.text,
         'which rows to read, as JSON: [["day", "=", "2013-01-01"], ["hub", "in", ["JFK", "EWR"]]], or a list '
         "of such lists, of which one must hold, see upsert.store.predicate; files without such rows are not "
@@ -184,7 +185,7 @@ class ReadOptions:
     max_rows: int = _read("max-rows-per-trigger")
     row_kind: bool = _read("row-kind")
     metadata: Mapping[str, str] = field(default_factory=dict)
-    where: str | None = _read("scan.where")
+    where: str | None = _read(SCAN_WHERE)
     tag: str | None = _read("scan.tag-name")
     pinned: tuple[int, str] | None = _read("scan.pinned")
     consumer_id: str | None = _read("consumer-id")

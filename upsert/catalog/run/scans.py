@@ -17,7 +17,7 @@ from upsert.catalog.system_tables import read as system_rows
 from upsert.catalog.system_tables import split
 from upsert.errors import SchemaError, TableNotFoundError, UpsertError
 from upsert.managed import frames
-from upsert.managed.options import METADATA_COLUMNS, ReadOptions
+from upsert.managed.options import METADATA_COLUMNS, SCAN_WHERE, ReadOptions
 from upsert.managed.reader import state_named_by
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
@@ -89,7 +89,7 @@ def read_managed(
     schema = table.schema
     options = metadata_options(schema, columns)
     if where is not None and parse_where(where, schema).alternatives:
-        options["scan.where"] = where_to_json(where)
+        options[SCAN_WHERE] = where_to_json(where)
     if columns is None:
         return with_declared(frames.read(spark, table.path, snapshot, options=options), schema)
     _check_declared(schema, columns, of=f"table {table.name!r}")
@@ -286,7 +286,7 @@ class Scan:
         own = [one for one in self._comparisons if not keys or one.column.lower() in keys]
         where = pushed(own, schema, zone(spark))
         metadata = metadata_options(schema, self._computed(schema))
-        options = {**metadata, **({"scan.where": where_to_json(where)} if where else {})}
+        options = {**metadata, **({SCAN_WHERE: where_to_json(where)} if where else {})}
         df = frames.changes_between(spark, table.path, start, end, options)
         return with_declared(df, schema, self._computed(schema))
 
@@ -355,8 +355,8 @@ class Scan:
     def _where(self, spark: SparkSession, schema: TableSchema) -> dict[str, str]:
         """Rows that the query drops anyway are not read."""
         where = pushed(self._comparisons, schema, zone(spark))
-        is_given = "scan.where" in self.reference.options
-        return {"scan.where": where_to_json(where)} if where and not is_given else {}
+        is_given = SCAN_WHERE in self.reference.options
+        return {SCAN_WHERE: where_to_json(where)} if where and not is_given else {}
 
     @property
     def _comparisons(self) -> Sequence[Comparison]:
