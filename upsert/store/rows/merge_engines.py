@@ -2,171 +2,28 @@
 
 Where a table has a sequence or a merge engine of its own, a commit stores for each key the row that the table
 holds from then on, so no reader has to know. The stored row of a key is one of its rows, with the value of
-all before it. NULL changes no value but that of ``last_value`` and ``first_value``.
+all before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from upsert import types
-from upsert.arrays import Mask, Positions, is_null, one_array
+from upsert.arrays import Positions, is_null, one_array
 from upsert.errors import ChangelogError, SchemaError
+from upsert.store.rows.aggregate_functions import FUNCTIONS, Groups, ambiguous_key, at
 from upsert.store.rows.conform import Signs
 from upsert.store.rows.fold import Order, fold
 from upsert.store.rows.hashing import fixed_bytes, row_hashes
 from upsert.store.rows.keys import KeyOrder, in_sequence, last_of_each, order_by
 from upsert.store.rows.layout import Layout
 from upsert.store.rows.merge import SortedRows, gather
-from upsert.store.rows.merge_rules import DEDUPLICATE, FIRST_ROW, RETRACTABLE, Aggregate, SequenceGroup
-
-_SAFE: Final = float(2**62)
-"""Sums of 64-bit integers below this cannot wrap around, whatever the rounding of the estimate."""
-
-_WIDE_DIGITS: Final = 76
-
-
-@dataclass(frozen=True)
-class Groups:
-    """Rows ordered by key, and within a key as they count.
-
-    ``of`` is the number of each row's key, ascending from 0 without a gap; ``is_stored`` are the table's own.
-    """
-
-    of: Positions
-    signs: npt.NDArray[np.int64]
-    is_stored: Mask
-
-    @property
-    def starts(self) -> Positions:
-        """The first row of each key."""
-        return np.flatnonzero(np.append(True, self.of[1:] != self.of[:-1]))
-
-
-def _aggregated(aggregate: Aggregate, values: pa.Array, groups: Groups) -> pa.Array:
-    if aggregate.function == "sum":
-        return _sum(aggregate, values, groups)
-    if aggregate.function == "count":
-        return _count(values, groups)
-    if aggregate.function == "listagg":
-        return _listagg(values, groups, aggregate.delimiter)
-    return _at(values, _CHOICES[aggregate.function](values, groups))
-
-
-def _ambiguous_key(aggregate: Aggregate, values: pa.Array, groups: Groups) -> int | None:
-    """The number of a key whose new rows give different values by their order, None if there is none."""
-    if aggregate.function not in _ORDERED:
-        return None
-    counts = ~groups.is_stored
-    if aggregate.function in ("last_non_null_value", "listagg"):
-        counts &= ~is_null(values)
-    rows = np.flatnonzero(counts)
-    if len(rows) < 2:
-        return None
-    words = _words([values.take(pa.array(rows))])
-    differs = (words[1:] != words[:-1]).any(axis=1) & (groups.of[rows[1:]] == groups.of[rows[:-1]])
-    return int(groups.of[rows[1:]][differs][0]) if differs.any() else None
-
-
-def _at(values: pa.Array, positions: Positions) -> pa.Array:
-    """The values at some positions, NULL where one is negative."""
-    return values.take(pa.array(positions, mask=positions < 0))
-
-
-def _last_known(values: pa.Array, groups: Groups) -> Positions:
-    known = np.where(is_null(values), -1, np.arange(len(values)))
-    newest = np.maximum.reduceat(known, groups.starts)
-    return np.where(newest >= groups.starts, newest, -1)
-
-
-def _first_value(values: pa.Array, groups: Groups) -> Positions:  # noqa: ARG001 - one signature for all
-    """The stored row, which came before all others whatever its sequence, else the first of the new ones."""
-    first = groups.starts.copy()
-    stored = np.flatnonzero(groups.is_stored)
-    first[groups.of[stored]] = stored
-    return first
-
-
-def _extreme(values: pa.Array, groups: Groups, *, largest: bool) -> Positions:
-    found = np.full(int(groups.of[-1]) + 1, -1, dtype=np.int64)
-    known = np.flatnonzero(~is_null(values))
-    if not len(known):
-        return found
-    order = order_by([pa.array(groups.of[known]), values.take(pa.array(known))]).rows
-    of = groups.of[known][order]
-    chosen = last_of_each(of) if largest else np.append(True, of[1:] != of[:-1])
-    found[of[chosen]] = known[order[chosen]]
-    return found
-
-
-_CHOICES: Final[Mapping[str, Callable[[pa.Array, Groups], Positions]]] = {
-    "last_value": lambda _, groups: np.flatnonzero(last_of_each(groups.of)),
-    "last_non_null_value": _last_known,
-    "first_value": _first_value,
-    "min": partial(_extreme, largest=False),
-    "max": partial(_extreme, largest=True),
-    "bool_and": partial(_extreme, largest=False),
-    "bool_or": partial(_extreme, largest=True),
-}
-
-_ORDERED: Final = frozenset({"last_value", "last_non_null_value", "first_value", "listagg"})
-
-
-def _count(values: pa.Array, groups: Groups) -> pa.Array:
-    """Counts already stored, and one for each new value that is not NULL."""
-    missing = is_null(values)
-    known = np.where(groups.is_stored, pc.fill_null(values, 0).to_numpy(), 1)
-    return pa.array(np.add.reduceat(np.where(missing, 0, known * groups.signs), groups.starts))
-
-
-def _sum(aggregate: Aggregate, values: pa.Array, groups: Groups) -> pa.Array:
-    is_empty = ~np.logical_or.reduceat(~is_null(values), groups.starts)
-    type_ = values.type
-    if pa.types.is_floating(type_):
-        numbers = pc.fill_null(values, 0).to_numpy().astype(np.float64)
-        with np.errstate(all="ignore"):  # infinities and NaN are results
-            sums = np.add.reduceat(numbers * groups.signs, groups.starts)
-        return pa.array(sums, mask=is_empty).cast(type_, safe=False)
-    try:
-        if pa.types.is_decimal(type_):
-            return _exact_sums(values, groups, is_empty).cast(type_)
-        numbers = pc.fill_null(values, 0).to_numpy().astype(np.int64)
-        if float(np.max(np.add.reduceat(np.abs(numbers.astype(np.float64)), groups.starts))) >= _SAFE:
-            return _exact_sums(values.cast(pa.decimal128(38, 0)), groups, is_empty).cast(type_)
-        return pa.array(np.add.reduceat(numbers * groups.signs, groups.starts), mask=is_empty).cast(type_)
-    except pa.ArrowInvalid as cause:
-        raise ChangelogError(
-            f"column {aggregate.column!r}: a sum must fit {types.sql_name(type_)}, got one that does not "
-            f"({cause}); widen the column"
-        ) from cause
-
-
-def _exact_sums(values: pa.Array, groups: Groups, is_empty: Mask) -> pa.Array:
-    """Sums of decimals with as many digits as there are."""
-    wide = pc.fill_null(values.cast(pa.decimal256(_WIDE_DIGITS, values.type.scale)), 0)
-    signed = pc.if_else(pa.array(groups.signs < 0), pc.negate(wide), wide)
-    grouped = pa.table({"key": groups.of, "value": signed}).group_by("key", use_threads=False)
-    sums = grouped.aggregate([("value", "sum")]).column("value_sum").combine_chunks()
-    return pc.if_else(pa.array(is_empty), pa.scalar(None, sums.type), sums)
-
-
-def _listagg(values: pa.Array, groups: Groups, delimiter: str) -> pa.Array:
-    """The stored text, then the new ones; NULL only where all are."""
-    known = np.flatnonzero(~is_null(values))
-    # a row that came late was ordered before the stored one, whose text cannot be taken apart again
-    known = known[np.lexsort((known, ~groups.is_stored[known], groups.of[known]))]
-    counts = np.bincount(groups.of[known], minlength=int(groups.of[-1]) + 1)
-    offsets = pa.array(np.append(0, np.cumsum(counts)), pa.int32())
-    joined = pc.binary_join(pa.ListArray.from_arrays(offsets, values.take(pa.array(known))), delimiter)
-    return pc.if_else(pa.array(counts == 0), pa.scalar(None, values.type), joined)
+from upsert.store.rows.merge_rules import DEDUPLICATE, FIRST_ROW, SequenceGroup
 
 
 def _rows_of_group(group: SequenceGroup, rows: pa.Table, groups: Groups) -> Positions:
@@ -175,7 +32,7 @@ def _rows_of_group(group: SequenceGroup, rows: pa.Table, groups: Groups) -> Posi
     Of the table's own rows one stays where no other row says anything.
     """
     of, stored = groups.of, np.flatnonzero(groups.is_stored)
-    found = np.full(int(of[-1]) + 1, -1, dtype=np.int64)
+    found = np.full(groups.count, -1, dtype=np.int64)
     found[of[stored]] = stored
     known = _known(group, rows)
     if len(known):
@@ -282,7 +139,7 @@ def _without_deletions(
         name
         for name in layout.schema.names
         if name not in layout.key and name not in layout.merge.sequence
-        if layout.merge.aggregate(name).function not in RETRACTABLE
+        if not FUNCTIONS[layout.merge.aggregate(name).function].takes_back
     ]
     if layout.merge.engine == FIRST_ROW or others:
         which = "" if layout.merge.engine == FIRST_ROW else f" of column {others[0]!r}"
@@ -321,7 +178,7 @@ def _combined(
     has_order = order == "rows" or bool(layout.merge.sequence)
     by_group = _rows_of_groups(layout, arranged, groups, has_order)
     columns = [
-        _complete(layout, name, _at(one_array(arranged.column(name)), by_group[name]))
+        _complete(layout, name, at(one_array(arranged.column(name)), by_group[name]))
         if name in by_group
         else _column(layout, arranged, name, groups, has_order)
         for name in names
@@ -361,6 +218,6 @@ def _column(layout: Layout, rows: pa.Table, name: str, groups: Groups, has_order
     if name in layout.key or name in layout.merge.sequence:
         return values.take(pa.array(np.flatnonzero(last_of_each(groups.of))))
     aggregate = layout.merge.aggregate(name)
-    if not has_order and (number := _ambiguous_key(aggregate, values, groups)) is not None:
+    if not has_order and (number := ambiguous_key(aggregate, values, groups)) is not None:
         raise _ambiguous(layout, rows, int(groups.starts[number]), f"column {name!r}")
-    return _complete(layout, name, _aggregated(aggregate, values, groups))
+    return _complete(layout, name, FUNCTIONS[aggregate.function].results(aggregate, values, groups))

@@ -9,16 +9,15 @@ row in which all of ``<columns>`` are NULL says nothing about the group.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
-
-import pyarrow as pa
 
 from upsert import options, types
 from upsert.errors import ConfigurationError
 from upsert.options import Option
 from upsert.schema import TableSchema
+from upsert.store.rows.aggregate_functions import FUNCTIONS, Aggregate
 
 
 @dataclass(frozen=True)
@@ -72,8 +71,6 @@ DEDUPLICATE: Final = "deduplicate"
 FIRST_ROW: Final = "first-row"
 PARTIAL_UPDATE: Final = "partial-update"
 AGGREGATION: Final = "aggregation"
-_DEFAULT_FUNCTION: Final = "last_non_null_value"
-_DEFAULT_DELIMITER: Final = ","
 
 MERGE_OPTIONS: Final = (
     Option(
@@ -100,41 +97,16 @@ MERGE_OPTIONS: Final = (
 """The options that have one name; ``fields.<column>.…`` are taken by ``split``."""
 
 _FIELD: Final = re.compile(
-    r"fields\.(?P<column>.+)\.(?P<what>aggregate-function|list-agg-delimiter|sequence-group)"
+    r"fields\.(?P<column>.+)\.(?P<what>aggregate-function|list-agg-delimiter|distinct|sequence-group)"
 )
 
 _GROUP: Final = "sequence-group"
 
-
-def _is_number(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_))
-
-
-_FUNCTIONS: Final[Mapping[str, tuple[str, Any]]] = {
-    "sum": ("a number", _is_number),
-    "count": ("BIGINT", pa.types.is_int64),
-    "min": ("of a scalar type", types.is_scalar),
-    "max": ("of a scalar type", types.is_scalar),
-    "last_value": ("of any type", lambda _: True),
-    "last_non_null_value": ("of any type", lambda _: True),
-    "first_value": ("of any type", lambda _: True),
-    "bool_and": ("BOOLEAN", pa.types.is_boolean),
-    "bool_or": ("BOOLEAN", pa.types.is_boolean),
-    "listagg": ("STRING", pa.types.is_string),
+_TOLD: Final[Mapping[str, tuple[str, str, Callable[[str], Any]]]] = {
+    "list-agg-delimiter": ("listagg", "delimiter", str),
+    "distinct": ("collect", "distinct", options.boolean),
 }
-"""Function -> the columns that it can be declared for."""
-
-RETRACTABLE: Final = frozenset({"sum", "count"})
-"""Functions that rows of kind -U and -D can take back from."""
-
-
-@dataclass(frozen=True)
-class Aggregate:
-    """What one column of a table with ``merge-engine = aggregation`` holds of the rows of a key."""
-
-    column: str
-    function: str
-    delimiter: str = _DEFAULT_DELIMITER
+"""Option of a column -> the function that it is for, an attribute of its ``Aggregate``, its converter."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +141,7 @@ class MergeRules:
     def aggregate(self, column: str) -> Aggregate:
         """The function of a column that is neither in the key nor in the sequence."""
         declared = (aggregate for aggregate in self.aggregates if aggregate.column == column)
-        return next(declared, Aggregate(column, _DEFAULT_FUNCTION))
+        return next(declared, Aggregate(column))
 
 
 PLAIN: Final = MergeRules()
@@ -182,7 +154,7 @@ def split(
     """The options without those of single fields, and what these declare: functions and groups.
 
     >>> split("t", {"bucket": "2", "fields.n.aggregate-function": "sum"})
-    ({'bucket': '2'}, (Aggregate(column='n', function='sum', delimiter=','),), ())
+    ({'bucket': '2'}, (Aggregate(column='n', function='sum', delimiter=',', distinct=False),), ())
     """
     others: dict[str, str] = {}
     found: dict[str, dict[str, str]] = {}
@@ -200,17 +172,27 @@ def split(
 
 def _aggregate(owner: str, column: str, said: Mapping[str, str]) -> Aggregate:
     function = said.get("aggregate-function", "").lower()
-    if function not in _FUNCTIONS:
+    if function not in FUNCTIONS:
         raise ConfigurationError(
-            f"{owner}: option 'fields.{column}.aggregate-function' must be one of {', '.join(_FUNCTIONS)}, "
+            f"{owner}: option 'fields.{column}.aggregate-function' must be one of {', '.join(FUNCTIONS)}, "
             f"got {function!r}"
         )
-    if function != "listagg" and "list-agg-delimiter" in said:
-        raise ConfigurationError(
-            f"{owner}: option 'fields.{column}.list-agg-delimiter' needs the function 'listagg', got "
-            f"{function!r}; leave it out"
-        )
-    return Aggregate(column, function, said.get("list-agg-delimiter", _DEFAULT_DELIMITER))
+    told: dict[str, Any] = {}
+    for option, (its, attribute, convert) in _TOLD.items():
+        if option not in said:
+            continue
+        if function != its:
+            raise ConfigurationError(
+                f"{owner}: option 'fields.{column}.{option}' needs the function {its!r}, got {function!r}; "
+                "leave it out"
+            )
+        try:
+            told[attribute] = convert(said[option])
+        except ValueError as cause:
+            raise ConfigurationError(
+                f"{owner}: option 'fields.{column}.{option}' must be {cause}, got {said[option]!r}"
+            ) from None
+    return Aggregate(column, function, **told)
 
 
 def is_of_field(key: str) -> bool:
@@ -262,9 +244,9 @@ def _check_aggregate(owner: str, rules: MergeRules, aggregate: Aggregate, schema
             f"{owner}: option {option!r} must be of another column than those of 'sequence.field', which "
             "hold the highest sequence; leave one of them out"
         )
-    expected, fits = _FUNCTIONS[aggregate.function]
-    if not fits(schema.type_of(aggregate.column)):
-        raise _misfit(owner, option, aggregate.column, schema, expected)
+    function = FUNCTIONS[aggregate.function]
+    if not function.fits(schema.type_of(aggregate.column)):
+        raise _misfit(owner, option, aggregate.column, schema, function.columns)
 
 
 def _check_column(owner: str, option: str, column: str, schema: TableSchema) -> None:

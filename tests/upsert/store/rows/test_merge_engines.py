@@ -1,6 +1,7 @@
 """Sequences and merge engines beside a plain Python fold, over random commits, races and crashes."""
 
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from functools import partial
@@ -21,6 +22,7 @@ from upsert.store import Table
 from upsert.store.alterations import AddColumn, SetOptions
 from upsert.store.commit import append
 from upsert.store.commit.committer import Committer, Environment
+from upsert.store.rows import aggregate_functions
 from upsert.store.rows.partitions import Overwrite
 from upsert.store.storage import put_if_absent
 
@@ -214,19 +216,32 @@ def test_a_race_about_another_bucket_needs_no_second_look(
 FUNCTIONS = {
     "n": "sum", "f": "sum", "d": "sum", "c": "count", "lo": "min", "hi": "max", "w": "max",
     "last": "last_value", "known": "last_non_null_value", "first": "first_value", "every": "bool_and",
-    "some": "bool_or", "all": "listagg",
+    "some": "bool_or", "all": "listagg", "once": "first_non_null_value", "kept": "collect", "tags": "collect",
+    "facts": "merge_map",
 }  # fmt: skip
 TYPES = {
     "n": pa.int64(), "f": pa.float64(), "d": pa.decimal128(10, 2), "c": pa.int64(), "lo": pa.string(),
     "hi": pa.int32(), "w": pa.float64(), "last": pa.int64(), "known": pa.list_(pa.int64()),
     "first": pa.string(), "every": pa.bool_(), "some": pa.bool_(), "all": pa.string(),
+    "once": pa.list_(pa.string()), "kept": pa.list_(pa.int32()),
+    "tags": pa.list_(pa.struct([("a", pa.float64()), ("b", pa.string())])),
+    "facts": pa.map_(pa.string(), pa.list_(pa.int64())),
 }  # fmt: skip
 VALUES: dict[str, list[Any]] = {
     "n": [0, 1, -5, 2**40], "f": [0.5, -2.0], "d": [Decimal("1.25"), Decimal("-3.50")], "c": [1, 7],
     "lo": ["", "a", "é", "b"], "hi": [-5, 0, 7], "w": [1.0, -math.inf, 2.5], "last": [1, 2],
     "known": [[], [1, None], [2]], "first": ["x", "y"], "every": [True, False], "some": [True, False],
-    "all": ["p", "", "q"],
+    "all": ["p", "", "q"], "once": [["x"], []], "kept": [[], [1, None], [2, 1]],
+    "tags": [[], [{"a": 0.5, "b": "x"}, None], [{"a": None, "b": ""}, {"a": 0.5, "b": "x"}]],
+    "facts": [[], [("x", [1]), ("y", None)], [("y", [2])], [("x", [3, None])]],
 }  # fmt: skip
+
+
+def distinct(old: list[Any], new: list[Any]) -> list[Any]:
+    found: list[Any] = []
+    for value in (*old, *new):
+        found += [value] * (value not in found)
+    return found
 
 
 def fold_aggregates(there: Row | None, row: Row, is_late: bool) -> Row:
@@ -243,10 +258,14 @@ def fold_aggregates(there: Row | None, row: Row, is_late: bool) -> Row:
             new[name] = a if is_late else b
         elif function == "first_value":
             new[name] = b if there is None else a
+        elif function == "first_non_null_value":
+            new[name] = b if a is None else a
         elif function == "last_non_null_value":
             new[name] = a if b is None or (is_late and a is not None) else b
         elif a is None or b is None:
             new[name] = b if a is None else a
+            if name == "tags" and b is not None:
+                new[name] = distinct([], b)
         else:
             new[name] = {
                 "sum": lambda x, y: x + y,
@@ -255,6 +274,8 @@ def fold_aggregates(there: Row | None, row: Row, is_late: bool) -> Row:
                 "bool_and": lambda x, y: x and y,
                 "bool_or": lambda x, y: x or y,
                 "listagg": lambda x, y: f"{x}|{y}",
+                "collect": distinct if name == "tags" else operator.add,
+                "merge_map": lambda x, y: list((dict(x) | dict(y)).items()),
             }[function](a, b)
     return new
 
@@ -271,6 +292,7 @@ AGGREGATION = (
     | {
         "merge-engine": "aggregation",
         "fields.all.list-agg-delimiter": "|",
+        "fields.tags.distinct": "true",
         "fields.s.aggregate-function": "max",
     }
     | {f"fields.{name}.aggregate-function": function for name, function in FUNCTIONS.items()}
@@ -280,6 +302,7 @@ AGGREGATION = (
 @settings(max_examples=EXAMPLES)
 @given(rows_strategy(VALUES), st.sampled_from(["1", "3"]))
 def test_every_function_does_what_a_plain_fold_does(commits, buckets) -> None:
+    assert set(FUNCTIONS.values()) == set(aggregate_functions.FUNCTIONS)
     with TemporaryDirectory() as folder:
         table = Table.create(folder + "/t", AGGREGATED, AGGREGATION | {"bucket": buckets})
         model: dict[Any, Row] = {}
@@ -406,6 +429,27 @@ def test_without_an_order_no_value_is_chosen_by_chance(tmp_path: Path) -> None:
         table.commit([clash])
 
 
+def test_maps_need_an_order_only_where_they_say_different_things_of_a_key(tmp_path: Path) -> None:
+    columns = {"id": pa.int64(), "m": pa.map_(pa.string(), pa.int64()), "l": pa.list_(pa.int64())}
+    functions = {"fields.m.aggregate-function": "merge_map", "fields.l.aggregate-function": "collect"}
+    table = Table.create(
+        tmp_path / "t",
+        TableSchema.of(columns, primary_key=["id"]),
+        {"merge-engine": "aggregation", **functions},
+    )
+
+    def write(name: str, *values: Any) -> None:
+        table.commit([table.stage_raw(arrow(table, [{"id": 1, name: value} for value in values]))])
+
+    write("m", [("a", 1), ("b", 2)], [("c", 3), ("a", 1)])
+    write("m", [("a", 4)], None, [])
+    assert dict(contents(table)[1]["m"]) == {"a": 4, "b": 2, "c": 3}
+    with pytest.raises(ChangelogError, match="must give column 'm' one value"):
+        write("m", [("a", 1), ("b", 2)], [("b", 3)])
+    with pytest.raises(ChangelogError, match="must give column 'l' one value"):
+        write("l", [1], [2])
+
+
 def test_not_null_is_asked_of_the_combined_row(tmp_path: Path) -> None:
     columns = (Column("id", pa.int64()), Column("a", pa.int64(), nullable=False), Column("b", pa.int64()))
     table = Table.create(tmp_path / "t", TableSchema(columns, ("id",)), {"merge-engine": "partial-update"})
@@ -437,6 +481,7 @@ def test_a_column_that_comes_later_takes_part(tmp_path: Path) -> None:
     assert contents(table) == {1: {"id": 1, "n": 2, "m": 4, "hits": 1}}
 
 
+COLLECTED = {"merge-engine": "aggregation", "fields.l.aggregate-function": "collect"}
 REFUSED = [
     ({"sequence.field": "x"}, "'sequence.field' must name a column outside of the primary key .*'x'"),
     ({"sequence.field": "id"}, "outside of the primary key"),
@@ -449,6 +494,10 @@ REFUSED = [
     ({"merge-engine": "aggregation", "fields.l.aggregate-function": "sum"}, "that is a number, got 'l'"),
     ({"merge-engine": "aggregation", "fields.n.aggregate-function": "count"}, "that is BIGINT"),
     ({"merge-engine": "aggregation", "fields.n.list-agg-delimiter": ";"}, "must be one of sum"),
+    ({"merge-engine": "aggregation", "fields.n.aggregate-function": "collect"}, "that is an ARRAY"),
+    ({"merge-engine": "aggregation", "fields.n.aggregate-function": "merge_map"}, "that is a MAP"),
+    (COLLECTED | {"fields.l.distinct": "yes"}, "'fields.l.distinct' must be true or false, got 'yes'"),
+    (COLLECTED | {"fields.l.list-agg-delimiter": ""}, "needs the function 'listagg', got 'collect'"),
     (
         {"merge-engine": "aggregation", "fields.n.aggregate-function": "max", "sequence.field": "n"},
         "of another column than those of 'sequence.field'",
