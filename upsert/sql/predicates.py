@@ -362,16 +362,31 @@ def _time_of_day(text: str) -> time | None:
 
 
 def instant(text: str, zone: str | None) -> datetime:
-    """The time that a text says, in the session's zone unless it names another one.
+    """The time that a text says, in UTC; of the session's zone unless it names another one.
 
     Raises:
-        ValueError: the text is no time, or names no zone where none is given, or the zone is not known.
+        ValueError: the text is no time that Python has, or names no zone where none is given, or what
+            the zone was at the time is not known.
 
-    >>> instant("2020-10-01 08:00:00", "Europe/Berlin").timestamp()
-    1601532000.0
+    >>> instant("2020-10-01 08:00:00", "Europe/Berlin")
+    datetime.datetime(2020, 10, 1, 6, 0, tzinfo=datetime.timezone.utc)
     """
     found = datetime.fromisoformat(text.strip())
-    return found if found.tzinfo is not None else found.replace(tzinfo=_zone(zone))
+    if found.tzinfo is None:
+        found = found.replace(tzinfo=_zone(zone))
+    if isinstance(found.tzinfo, ZoneInfo) and found.year < _ZONES_AGREE_FROM:
+        raise ValueError(f"what zone {zone!r} was before {_ZONES_AGREE_FROM} is not the same everywhere")
+    try:
+        return found.astimezone(UTC)
+    except OverflowError as cause:
+        raise ValueError(f"{text!r} is not within the years 1 to 9999 of UTC") from cause
+
+
+_ZONES_AGREE_FROM: Final = 2000
+"""Java and Python have tables of zones of their own, which differ in earlier years.
+
+In Europe/Amsterdam and a hundred others that is so before 1970, in some of no place, as EET, until 1996.
+"""
 
 
 _OFFSET: Final = re.compile(r"(?:UTC|GMT|UT)?([+-])([0-9]{1,2})(?::?([0-9]{1,2}))?(?::?([0-9]{2}))?")
@@ -387,7 +402,7 @@ def _zone(name: str | None) -> tzinfo:
         span = timedelta(hours=hours, minutes=minutes, seconds=seconds)
         return timezone(-span if sign == "-" else span)
     try:
-        return UTC if name == "Z" else ZoneInfo(name)
+        return UTC if name in ("Z", "UTC", "GMT", "Etc/UTC") else ZoneInfo(name)
     except (ZoneInfoNotFoundError, OSError) as cause:  # such as Java's PST
         raise ValueError(f"zone {name!r} is not known") from cause
 

@@ -3,6 +3,7 @@
 from datetime import datetime
 from decimal import Decimal
 
+import pyarrow as pa
 import pytest
 
 from upsert.errors import SchemaError
@@ -388,6 +389,22 @@ def test_time_is_one_of_the_sessions_zone_however_that_is_written(zone: str | No
         return
     with pytest.raises(SchemaError, match=r"needs literals of its type, TIMESTAMP.*, got CAST\('2020"):
         alternatives(condition, schema, zone, "DELETE FROM t", "main.default.t")
+
+
+@pytest.mark.parametrize(
+    ("time", "zone"),
+    [
+        ("0001-01-01 00:00:00", "+02:00"),  # in UTC of the year before
+        ("9999-12-31 23:59:59", "America/New_York"),
+        ("9999-12-31 23:59:59-05:00", "UTC"),
+        ("1930-01-01 00:00:00", "Europe/Amsterdam"),  # 00:19:32 ahead of UTC to Java, 00:00 to Python
+        ("1980-07-01 00:00:00", "EET"),  # summer time to Java
+    ],
+)
+def test_time_is_sparks_own_matter_where_python_may_take_it_for_another(time: str, zone: str) -> None:
+    query = QueryText.of(f"SELECT * FROM t WHERE at < TIMESTAMP '{time}' AND id > 1")
+    schema = TableSchema.of({"id": pa.int64(), "at": TIMESTAMP})
+    assert pushed(query.references[0].where, schema, zone) == [("id", ">", 1)]
 
 
 @pytest.mark.parametrize(
