@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from functools import reduce
 from typing import Any, Final
@@ -311,7 +311,9 @@ def where_to_json(where: Where) -> str:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, date | datetime | time):
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return _in_utc(value).isoformat()
+    if isinstance(value, date | time):
         return value.isoformat()
     if isinstance(value, timedelta):
         return str(value // timedelta(microseconds=1))
@@ -322,6 +324,16 @@ def _plain(value: Any) -> Any:
     if isinstance(value, set | frozenset):
         return list(value)
     raise SchemaError(f"where: a value must be a number, text, day, time or bytes, got {value!r}")
+
+
+def _in_utc(value: datetime) -> datetime:
+    """A time in UTC: Arrow reads no offset with seconds, as places had before they had zones."""
+    try:
+        return value.astimezone(UTC)
+    except OverflowError as cause:
+        raise SchemaError(
+            f"where: a time must be within the years 1 to 9999 of UTC, got {str(value)!r}; leave it out"
+        ) from cause
 
 
 def where_from_json(text: str, schema: TableSchema) -> Where:

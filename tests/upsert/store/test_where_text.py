@@ -1,6 +1,8 @@
 """A filter survives being an option's text."""
 
+from datetime import datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pytest
@@ -9,6 +11,7 @@ from tests.upsert.store.samples import KEY_VALUES
 from upsert.errors import SchemaError
 from upsert.schema import TableSchema
 from upsert.store.predicate import parse_where, where_from_json, where_to_json
+from upsert.types import TIMESTAMP
 
 SCHEMA = TableSchema.of({"d": pa.date32(), "n": pa.int32(), "s": pa.string(), "b": pa.binary()})
 
@@ -31,6 +34,13 @@ def test_a_filter_reads_back_for_every_type(type_: pa.DataType) -> None:
         .apply(rows)
         .equals(parse_where(within, schema).apply(rows))
     )
+
+
+def test_a_time_of_a_place_before_it_had_a_zone_reads_back() -> None:
+    schema, at = TableSchema.of({"at": TIMESTAMP}), datetime(1890, 1, 1, tzinfo=ZoneInfo("Europe/Berlin"))
+    assert where_from_json(where_to_json([("at", "=", at)]), schema) == [("at", "=", at)]  # 00:53:28 ahead
+    with pytest.raises(SchemaError, match="must be within the years 1 to 9999 of UTC, got '0001-01-01"):
+        where_to_json([("at", "=", datetime.min.replace(tzinfo=at.tzinfo))])
 
 
 @pytest.mark.parametrize(
