@@ -1,3 +1,3 @@
-"""Kafka topics as tables: sources and sinks for Spark, and a broker to try them with."""
+"""Kafka topics as tables: sources and sinks for Spark."""
 
 import upsert.spark.version  # noqa: F401  (raises where PySpark is of a version that has too little)

@@ -28,12 +28,6 @@ def accepts_connections(address: str) -> bool:
     return True
 
 
-def test_the_older_import_path_gives_the_same_class() -> None:
-    from upsert.kafka import testing
-
-    assert testing.LocalKafka is LocalKafka
-
-
 def test_an_address_in_the_environment_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(BOOTSTRAP_VARIABLE, "elsewhere:9092")
     with LocalKafka() as broker:
