@@ -146,11 +146,6 @@ class KeptView:
         """Names of the hidden tables that it reads."""
         return self.part.hidden
 
-    @property
-    def explanation(self) -> Part:
-        """What a refresh reads and computes."""
-        return self.part
-
     def at(self, known: Versions, versions: Versions, costs: Costs) -> Computed:
         """What makes the view's rows those of other versions: changes with their kinds, or all rows.
 
@@ -206,11 +201,6 @@ class DeepView:
     def hidden(self) -> frozenset[str]:
         """As of a `KeptView`."""
         return self.part.hidden
-
-    @property
-    def explanation(self) -> Part:
-        """As of a `KeptView`."""
-        return self.part
 
     def at(self, known: Versions, versions: Versions, costs: Costs) -> Computed:
         """As of a `KeptView`."""

@@ -216,7 +216,7 @@ class Kept(Protocol):
         """Uuids of the small tables that its query joins without equality."""
 
     @property
-    def explanation(self) -> Explained:
+    def part(self) -> Explained:
         """What a refresh reads and computes."""
 
     @property
@@ -248,7 +248,7 @@ def explained(plan: Plan | None, view: ViewShape, mode: str, rows: DataFrame) ->
         return ReadWhole(AS_OPTION_SAYS if mode == "full" else NOT_PLANNED)
     with TemporaryDirectory(prefix="explained-") as scratch:
         shape = replace(view, must_be_incremental=mode == "incremental", scratch=scratch)
-        return plan(rows, shape).explanation
+        return plan(rows, shape).part
 
 
 def _check_is_not_incremental(of: SparkSession | DataFrame, mode: str) -> None:
