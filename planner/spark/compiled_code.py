@@ -18,14 +18,14 @@ from pyspark.sql import SparkSession
 from planner.spark.catalyst import JavaObject
 from upsert.spark.java import java_of
 
-ENTRIES: Final = 2_000
+_ENTRIES: Final = 2_000
 """So many texts are remembered at least; one with its classes takes some 40 kB."""
 
 _GENERATOR: Final = "org.apache.spark.sql.catalyst.expressions.codegen.CodeGenerator$"
 _CACHES: Final = "org.sparkproject.guava.cache.LocalCache"
 
 
-def make_room(spark: SparkSession, entries: int = ENTRIES) -> bool:
+def make_room(spark: SparkSession) -> bool:
     """Let the session's JVM remember so many compiled texts; False if Spark does not have them as expected.
 
     It has as many as it had then, and a refresh takes longer.
@@ -46,7 +46,7 @@ def make_room(spark: SparkSession, entries: int = ENTRIES) -> bool:
         count = arrays.getLength(parts)
         for number in range(count):
             part = arrays.get(parts, number)
-            most.setLong(part, max(most.getLong(part), -(-entries // count)))
+            most.setLong(part, max(most.getLong(part), -(-_ENTRIES // count)))
     except Py4JError:
         return False
     return True

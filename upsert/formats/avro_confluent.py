@@ -46,9 +46,9 @@ def secret(value: str) -> Secret:
     return Secret(options.text(value))
 
 
-def _option(key: str, convert: Any, doc: str, default: Any = None) -> Option:
+def _option(key: str, convert: Any, doc: str) -> Option:
     """An option that also has the name that Flink gave it first."""
-    return Option(key, convert, doc, default, aliases=(f"schema-registry.{key}",))
+    return Option(key, convert, doc, None, aliases=(f"schema-registry.{key}",))
 
 
 REGISTRY_OPTIONS: Final = (

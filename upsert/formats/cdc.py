@@ -11,7 +11,7 @@ look like.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, Protocol
@@ -42,12 +42,12 @@ class Envelopes:
     Their members are ``columns``; ``positions`` are those of their messages; ``bad`` is in any order.
     """
 
-    def __init__(self, read: Decoded, messages: pa.Array, bad: Sequence[BadMessage] = ()) -> None:
+    def __init__(self, read: Decoded, messages: pa.Array) -> None:
         self.messages = messages
         self.columns = {name: one_array(read.rows.column(name)) for name in read.rows.column_names}
         self.positions = np.arange(len(messages)) if read.positions is None else read.positions
         self.is_good = np.ones(len(self.positions), dtype=np.bool_)
-        self.bad = [*bad, *read.bad]
+        self.bad = [*read.bad]
 
     def refuse(self, is_bad: Mask, reason: str | Callable[[int], str]) -> None:
         """Count envelopes as bad that are not yet; a reason may depend on the number of the envelope."""
