@@ -422,13 +422,10 @@ class TableSchema(Jsonable):
             found = tuple(Column(name, type_) for name, type_ in columns.items())
         return cls(found, tuple(primary_key), partitioned_by=tuple(partitioned_by))
 
-    def index(self, *columns: str, unique: bool = False) -> Self:
-        """This schema with one more index, named ``INDEX_col1_col2`` as FLIP-486 does."""
-        return replace(self, indexes=(*self.indexes, Index.over(columns, unique=unique)))
-
-    def index_named(self, name: str, columns: Iterable[str], *, unique: bool = False) -> Self:
-        """This schema with one more index of the given name."""
-        return replace(self, indexes=(*self.indexes, Index(name, tuple(columns), unique)))
+    def index(self, *columns: str, unique: bool = False, name: str | None = None) -> Self:
+        """This schema with one more index, named ``INDEX_col1_col2`` as FLIP-486 does if no name is given."""
+        added = Index.over(columns, unique=unique) if name is None else Index(name, columns, unique)
+        return replace(self, indexes=(*self.indexes, added))
 
     def check_watermark(self) -> None:
         """Refuse a watermark that no stream can have; tables that have one stay.

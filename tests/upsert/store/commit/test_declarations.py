@@ -32,7 +32,7 @@ VISITS = Definition(0, TableSchema.of({"id": pa.int64(), "at": TIMESTAMP}, prima
 
 
 def test_added_index_finds_rows_of_every_file_and_a_dropped_one_serves_none(tmp_path: Path) -> None:
-    table = Table.create(tmp_path / "t", HUBS.index_named("by", ["n"]), {"write-only": "true"})
+    table = Table.create(tmp_path / "t", HUBS.index("n", name="by"), {"write-only": "true"})
     table.write(pa.table({"id": [1, 2], "hub": ["JFK", "EWR"], "n": [7, 8]}))
     # the same name over other columns: what the first file's sidecar has under it must not be believed
     table.alter(DropIndex("by"), AddIndex(Index("by", ("hub",))))

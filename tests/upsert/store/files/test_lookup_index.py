@@ -138,7 +138,7 @@ def test_both_zeros_and_all_nans_are_one_key_each():
 
 def test_sidecar_has_an_index_for_the_key_its_prefixes_and_each_secondary_index():
     schema = TableSchema.of({"a": pa.int64(), "b": pa.string(), "c": pa.int64()}, primary_key=["a", "b"])
-    layout = Layout.of(schema.index("c").index_named("both", ["b", "c"]))
+    layout = Layout.of(schema.index("c").index("b", "c", name="both"))
     rows = pa.record_batch({"a": [1, 1, 2], "b": ["x", "y", "x"], "c": [5, 5, None]}, schema=layout.stored)
     indexes = read_indexes(layout, build_sidecar(layout, rows))
     assert list(indexes) == ["pk", "prefix_1", "index_3", "index_2_3"]

@@ -290,7 +290,7 @@ def test_lookups_that_cannot_be_served_are_refused(tmp_path, columns, keys, mess
 
 def test_index_for_names_what_serves_a_lookup(tmp_path):
     schema = TableSchema.of({n: pa.int64() for n in "abcd"}, primary_key=["a", "b", "c"])
-    layout = Layout.of(schema.index("d").index_named("two", ["d", "b"]))
+    layout = Layout.of(schema.index("d").index("d", "b", name="two"))
     snapshot = Runs(tmp_path, layout).snapshot()
     served = {"abcd": "PRIMARY KEY", "ba": "PRIMARY KEY prefix (a, b)", "da": "PRIMARY KEY prefix (a)"}
     served |= {"d": "INDEX_d", "bd": "two", "cb": None}
