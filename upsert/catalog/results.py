@@ -129,9 +129,10 @@ class Result:
         """What another kind of result has: ``catalog.sql(…).rows`` needs no cast, and says what is wrong."""
         if name.startswith("_"):
             raise AttributeError(name)
+        has = ", ".join(sorted(name for name in dir(self) if not name.startswith("_")))
         raise AttributeError(
-            f"{self.statement}: returns {type(self).__name__}, which has no {name!r}; docs/sql.md says what "
-            "each statement returns"
+            f"{self.statement}: returns {type(self).__name__}, which has {has}, no {name!r}; docs/sql.md "
+            "says what each statement returns"
         )
 
 
@@ -201,9 +202,18 @@ class PlanText(Rows):
 
 @dataclass(frozen=True, repr=False)
 class Frame(Result):
-    """A query that has not run: a batch DataFrame, or a streaming one with ``_row_kind`` where it changes."""
+    """A query that has not run: a batch DataFrame, or a streaming one with ``_row_kind`` where it changes.
+
+    It has the DataFrame's methods too: ``catalog.sql("SELECT …", spark).show()`` works as with ``spark.sql``.
+    """
 
     df: DataFrame
+
+    def __getattr__(self, name: str) -> Any:
+        """What the DataFrame has."""
+        if name.startswith("_") or name == "df" or not hasattr(type(self.df), name):
+            return super().__getattr__(name)
+        return getattr(self.df, name)
 
     def __repr__(self) -> str:
         return f"<{self.statement}: {self.df}>"

@@ -212,6 +212,14 @@ class TestScript:
         assert str(error.value) == f"script: the text has an open quote or comment: what {where} has no end"
 
 
+def test_a_result_without_what_is_asked_for_says_what_it_has(catalog: Catalog) -> None:
+    done = catalog.sql(DAYS)
+    with pytest.raises(
+        AttributeError, match=r"CREATE TABLE visits: returns Done, which has note, statement, no 'show'"
+    ):
+        done.show()
+
+
 class TestOptions:
     def test_options_of_new_tables_are_those_of_the_session_unless_they_say_otherwise(
         self, catalog: Catalog

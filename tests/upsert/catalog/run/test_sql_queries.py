@@ -101,6 +101,14 @@ class TestBatch:
         assert "product" not in plan
         assert [tuple(row) for row in result.df.collect()] == [(11,)]
 
+    def test_a_result_has_the_methods_of_its_dataframe(self, sql: Session) -> None:
+        result = sql("SELECT id FROM orders")
+        assert result.where("id < 11").collect() == [(10,)]
+        with pytest.raises(
+            AttributeError, match=r"SELECT: returns Frame, which has df, rows, statement, no 'id'"
+        ):
+            _ = result.id
+
     def test_state_of_a_table_is_chosen_by_snapshot_tag_or_time(self, sql: Session) -> None:
         table = sql.catalog.table("orders")
         first = table.snapshot()
