@@ -7,6 +7,7 @@ Spark passes no filter to what Python reads for it. So a DataFrame of such a rea
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final, cast
@@ -31,6 +32,8 @@ _OPERATORS: Final = {
 }
 _MIRRORED: Final = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _FLOATS: Final = ("float", "double")
+
+_CLOCK: Final = re.compile(r"\b(now|today|tomorrow|yesterday)|\btime '", re.IGNORECASE)
 
 _PASSED: Final = ("Filter", "Project", "SubqueryAlias")
 """Nodes between a read and what is called on its DataFrame."""
@@ -98,8 +101,11 @@ def comparisons(df: AnyDataFrame, columns: Collection[str]) -> Iterator[Comparis
     """Those between a column of a read and a constant that are true of all rows that a DataFrame has of it.
 
     They are taken from what Spark's optimizer makes of the plan, in which casts and constants are computed.
-    Passed over is what the store judges otherwise than Spark, for which NaN is above all numbers.
+    Passed over is what the store judges otherwise than Spark, for which NaN is above all numbers, and each
+    plan whose constants are others when it runs again.
     """
+    if _asks_the_clock(df):
+        return
     node, conditions = df._jdf.queryExecution().optimizedPlan(), []
     while not is_read(node):
         if class_name(node) not in _PASSED:
@@ -115,6 +121,22 @@ def comparisons(df: AnyDataFrame, columns: Collection[str]) -> Iterator[Comparis
     found = list(_conjuncts(conditions[-1], known))
     others = {name for name, operator, _ in found if operator != "is not null"}
     yield from (one for one in found if one[1] != "is not null" or one[0] not in others)
+
+
+def _asks_the_clock(df: AnyDataFrame) -> bool:
+    """Whether a condition has the time, the user or the like, which Spark puts in whenever a plan runs.
+
+    Texts such as 'today' are a time when they are cast, and a time of day is completed by the day that it is.
+    """
+    node = df._jdf.queryExecution().analyzed()
+    patterns = java_of(df.sparkSession).org.apache.spark.sql.catalyst.trees
+    if node.containsPattern(getattr(getattr(patterns, "TreePattern$"), "MODULE$").CURRENT_LIKE()):
+        return True
+    while class_name(node) in _PASSED:
+        if class_name(node) == "Filter" and _CLOCK.search(str(node.condition().sql())):
+            return True
+        node = node.child()
+    return False
 
 
 def _conjuncts(condition: Any, known: dict[int, str]) -> Iterator[Comparison]:

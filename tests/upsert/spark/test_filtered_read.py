@@ -93,7 +93,12 @@ CONDITIONS: dict[str, list[Comparison] | None] = {
     "id = 5 AND id = 6": None,
     "id > 1e3": [],
     "ok = (n > 3)": None,
-    "rand() < 2 AND id < 9": None,
+    "rand() < 2 AND id < 9": [("id", "<", 9)],
+    "day < current_date() AND id < 9": [],
+    "day < 'today' AND id < 9": [],
+    "day < to_date('yesterday') AND id < 9": [],
+    "at < CAST(TIME'09:00:00' AS TIMESTAMP) AND id < 9": [],
+    "name = current_user() OR id < 9": [],
     "false": None,
 }
 
