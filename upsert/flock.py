@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final, Self
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY
@@ -66,10 +66,22 @@ class FileLock:
 
 @contextmanager
 def locked(path: str | os.PathLike[str], *, is_folder: bool = False) -> Iterator[None]:
-    """Hold the lock on a file or folder, see ``FileLock.take``; wait while another process has it."""
-    lock = FileLock.take(path, wait=True, is_folder=is_folder)
+    """Hold the lock on a file or folder, see ``FileLock.take``; wait while another process has it.
+
+    It is the one that lies there then: who had the lock may have put another one in its place.
+    """
+    lock = _lock_of_present(path, is_folder=is_folder)
     try:
         yield
     finally:
-        if lock is not None:
-            lock.release()
+        lock.release()
+
+
+def _lock_of_present(path: str | os.PathLike[str], *, is_folder: bool) -> FileLock:
+    while True:
+        lock = FileLock.take(path, wait=True, is_folder=is_folder)
+        assert lock is not None  # it has waited
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.stat(path), os.fstat(lock.descriptor)):
+                return lock
+        lock.release()

@@ -34,7 +34,13 @@ from deltajoin.observe.overview import (
 from upsert.catalog.connectors.definition import VIEW, PlainView, definition_in
 from upsert.catalog.context import Context
 from upsert.catalog.query_records import QueryRecord, read_all
-from upsert.errors import SchemaError, SnapshotExpiredError, TableNotFoundError, UpsertError
+from upsert.errors import (
+    DatabaseNotFoundError,
+    SchemaError,
+    SnapshotExpiredError,
+    TableNotFoundError,
+    UpsertError,
+)
 from upsert.options import masked_text
 from upsert.schema import TableSchema
 from upsert.sql.show_create import create_text, masked, plain_view_text, view_text
@@ -101,14 +107,13 @@ class Observer:
         databases = self._context.databases
         names = [
             name if database == databases.current else f"{database}.{name}"
-            for database in databases.names()
-            for name in self._context.tables(database)
+            for database, name in databases.all_tables()
         ]
         infos, opened = list[TableInfo](), dict[str, _Opened]()
         for name in names:
             try:
                 found = self._table(name)
-            except TableNotFoundError:
+            except (TableNotFoundError, DatabaseNotFoundError):
                 continue  # it was dropped since
             except (UpsertError, ValueError) as error:
                 infos.append(TableInfo(name, "table", error=str(error)))

@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
 )
 
 from upsert.catalog.connectors.definition import definition_in
-from upsert.errors import ConfigurationError, SchemaError
+from upsert.errors import ConfigurationError, DatabaseNotFoundError, SchemaError, TableNotFoundError
 from upsert.managed.datasource import UpsertTableSource
 from upsert.managed.options import READ_OPTIONS, WRITE_OPTIONS
 from upsert.registration import register
@@ -194,14 +194,17 @@ def _hash(path: str) -> str:
 
 def _tables(context: Context, prefix: str) -> Iterator[_Exposed]:
     """The managed tables and views of the current catalog, each as rows and as changes."""
-    for database in context.databases.names():
-        for name in context.tables(database):
+    for database, name in context.databases.all_tables():
+        try:
             path = context.databases.resolve(f"{database}.{name}").existing()
-            if definition_in(path) is None:
-                table = Table.open(path)
-                own = f"{prefix}_{_hash(path)}_{table.uuid}_{table.definition.version}"
-                yield _Exposed(database, name, path, own, has_kinds=False)
-                yield _Exposed(database, name, path, f"{own}{CHANGES}", has_kinds=True)
+            if definition_in(path) is not None:
+                continue
+            table = Table.open(path)
+        except (TableNotFoundError, DatabaseNotFoundError):
+            continue  # it was dropped since
+        own = f"{prefix}_{_hash(path)}_{table.uuid}_{table.definition.version}"
+        yield _Exposed(database, name, path, own, has_kinds=False)
+        yield _Exposed(database, name, path, f"{own}{CHANGES}", has_kinds=True)
 
 
 def _exposed(spark: SparkSession, prefix: str) -> Iterator[tuple[str, str]]:

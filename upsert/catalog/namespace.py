@@ -8,7 +8,7 @@ can have such a name, so neither hides the other.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
@@ -99,7 +99,13 @@ class Databases:
         if not self._has(name):
             hint = suggestion(name, self.names(), "databases are")
             raise DatabaseNotFoundError(f"database {name!r} does not exist in {self.folder!r}; {hint}")
-        return warehouse_at(self._path(name))
+        return warehouse_at(self._path(name), is_database=True)
+
+    def all_tables(self) -> Iterator[tuple[str, str]]:
+        """Database and name of each table; a database that another process drops meanwhile has none."""
+        for database in self.names():
+            with suppress(DatabaseNotFoundError):
+                yield from ((database, name) for name in self.tables(database).names())
 
     def resolve(self, name: str) -> TableRef:
         """The table that ``name``, ``database.name`` or ``catalog.database.name`` refers to.
@@ -161,20 +167,22 @@ class Databases:
                 f"database {name!r}: neither the default database nor the one in use can be dropped; USE "
                 "another one, or drop its tables"
             )
-        if if_exists and not self._has(name):
-            return
-        tables, top = self.tables(name), warehouse_at(self.folder)
-        with warehouse.ddl_lock(self.folder), warehouse.ddl_lock(tables.folder):
-            if (names := tables.names()) and not cascade:
-                raise ConfigurationError(
-                    f"database {name!r} must be empty, it has {', '.join(names)}; drop them, or use CASCADE"
-                )
-            if storage_of(self.folder).is_local:
-                top.throw_away(self._path(name))
-            else:
-                for table in names:
-                    tables.drop(table)
-                storage_of(self.folder).delete(os.path.join(self._path(name), _MARK))
+        with warehouse.ddl_lock(self.folder):
+            if if_exists and not self._has(name):
+                return
+            tables, top = self.tables(name), warehouse_at(self.folder)
+            with tables.alone():
+                if (names := tables.names()) and not cascade:
+                    raise ConfigurationError(
+                        f"database {name!r} must be empty, it has {', '.join(names)}; drop them, or use "
+                        "CASCADE"
+                    )
+                if storage_of(self.folder).is_local:
+                    top.throw_away(tables.folder)
+                else:
+                    for table in names:
+                        tables.drop(table)
+                    storage_of(self.folder).delete(os.path.join(tables.folder, _MARK))
         top.empty_trash()
 
     def use(self, name: str) -> None:

@@ -19,7 +19,13 @@ from functools import partial
 from typing import Final
 
 from upsert.catalog.create_as.stages import is_visible
-from upsert.errors import ConfigurationError, CorruptTableError, TableExistsError, TableNotFoundError
+from upsert.errors import (
+    ConfigurationError,
+    CorruptTableError,
+    DatabaseNotFoundError,
+    TableExistsError,
+    TableNotFoundError,
+)
 from upsert.flock import locked
 from upsert.options import suggestion
 from upsert.sql.tokens import NAME_RULE
@@ -77,9 +83,30 @@ def checked_name(name: str, what: str) -> str:
 
 @dataclass(frozen=True)
 class Warehouse:
-    """Tables are the folders directly in ``folder`` that have a ``table.json``."""
+    """Tables are the folders directly in ``folder`` that have a ``table.json``.
+
+    Attributes:
+        folder: where they lie.
+        is_database: whether it is the folder of a database, which no table makes.
+    """
 
     folder: str
+    is_database: bool = False
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Let one statement at a time create or drop a table here, as ``ddl_lock`` does.
+
+        Raises:
+            DatabaseNotFoundError: the database was dropped meanwhile.
+        """
+        with ddl_lock(self.folder):
+            if self.is_database and storage_of(self.folder).is_local and not os.path.isdir(self.folder):
+                raise DatabaseNotFoundError(
+                    f"database {self.folder!r} must be there until the statement has ended, it was dropped "
+                    "meanwhile; create it again"
+                )
+            yield
 
     def names(self) -> tuple[str, ...]:
         """Names of all tables, sorted."""
@@ -143,8 +170,8 @@ class Warehouse:
                 "a table of that name and INSERT INTO it"
             )
         with ExitStack() as locks:
-            for folder in sorted({self.folder, to.folder}):
-                locks.enter_context(ddl_lock(folder))
+            for one in sorted({self, to}, key=lambda one: one.folder):
+                locks.enter_context(one.alone())
             prepare()
             if os.path.lexists(target):
                 raise TableExistsError(f"table {new!r} exists already in {to.folder!r}; choose another name")
@@ -170,7 +197,10 @@ class Warehouse:
 
     def empty_trash(self) -> None:
         """Delete logs and files of what was dropped, also where a DROP TABLE was killed half-way."""
-        for entry in os.listdir(self.folder):
+        entries: list[str] = []
+        with suppress(FileNotFoundError):  # a database that was dropped meanwhile is trash itself
+            entries = os.listdir(self.folder)
+        for entry in entries:
             folder = os.path.join(self.folder, entry)
             # the logs go first: only the files of a table know of its log
             if entry.startswith(DROPPED) and logs_are_gone(folder, partial(_drop_logs, folder)):
@@ -212,6 +242,7 @@ class ObjectStoreWarehouse(Warehouse):
             return True  # it can be dropped
 
 
-def warehouse_at(folder: str) -> Warehouse:
+def warehouse_at(folder: str, *, is_database: bool = False) -> Warehouse:
     """The tables of a local folder, or of one in an object store."""
-    return Warehouse(folder) if storage_of(folder).is_local else ObjectStoreWarehouse(folder)
+    kind = Warehouse if storage_of(folder).is_local else ObjectStoreWarehouse
+    return kind(folder, is_database)

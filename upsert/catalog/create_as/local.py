@@ -161,8 +161,9 @@ class LocalStages:
         """
         folder = self.tables.path(name)
         path = os.path.join(folder, ENTRY_FILE)
-        make_parent(folder)  # the catalog's lock is one on the warehouse
-        with ddl_lock(self.tables.folder):
+        if not self.tables.is_database:
+            make_parent(folder)  # the catalog's lock is one on the warehouse
+        with self.tables.alone():
             self.sweep(name)
             if _has_table_file(folder):
                 raise TableExistsError(

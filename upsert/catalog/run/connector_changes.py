@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from upsert.catalog import warehouse
 from upsert.catalog.connectors.definition import Definition, connect, definition_in, redefine
 from upsert.catalog.results import Done, Running
 from upsert.catalog.run.definitions import check_no_mirror_runs
@@ -48,7 +47,7 @@ def alter(context: Context, statement: s.AlterTable) -> Done:
     table_ref = context.databases.resolve(statement.name)
     what, of = f"ALTER TABLE {statement.name}", f"table {table_ref.shown!r}"
     check_no_mirror_runs(context, table_ref)
-    with warehouse.ddl_lock(table_ref.tables.folder):
+    with table_ref.tables.alone():
         path = table_ref.existing()
         if (old := definition_in(path)) is None:
             raise ConfigurationError(f"{of}: another process has replaced it; execute the statement again")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
-from upsert.catalog import warehouse
 from upsert.catalog.connectors.definition import (
     VIEW,
     Definition,
@@ -96,28 +96,29 @@ def create_table(context: Context, statement: s.CreateTable, spark: SparkSession
     path, options = table_ref.path, dict(statement.options)
     if os.path.isfile(path):
         raise TableExistsError(f"table {table_ref.shown!r}: {path!r} is a file; choose another name")
-    try:
-        if (connector := options.pop("connector", None)) is not None:
-            definition = Definition(connector, of_connector(statement.schema, (), what), options)
-            connect(table_ref.shown, definition, path).check_target(lambda: needed(spark, what))
-            with warehouse.ddl_lock(table_ref.tables.folder):
-                _sweep(table_ref)
-                define(path, definition)
+    make: Callable[[], object]
+    if (connector := options.pop("connector", None)) is not None:
+        definition = Definition(connector, of_connector(statement.schema, (), what), options)
+        connect(table_ref.shown, definition, path).check_target(lambda: needed(spark, what))
+        make = partial(define, path, definition)
+    else:
+        options = context.options.with_defaults(options)
+        make = partial(Table.create, path, statement.schema, options)
+    with table_ref.tables.alone():
+        try:
+            _sweep(table_ref)
+            make()
+        except TableExistsError as cause:
+            if not table_ref.exists:
+                raise  # one that is being created does not exist yet
+            if not statement.if_not_exists:
+                raise TableExistsError(
+                    f"table {table_ref.shown!r} exists already; choose another name, or CREATE TABLE IF NOT "
+                    "EXISTS"
+                ) from cause
         else:
-            options = context.options.with_defaults(options)
-            with warehouse.ddl_lock(table_ref.tables.folder):
-                _sweep(table_ref)
-                Table.create(path, statement.schema, options)
-    except TableExistsError as cause:
-        if not table_ref.exists:
-            raise  # one that is being created does not exist yet
-        if not statement.if_not_exists:
-            raise TableExistsError(
-                f"table {table_ref.shown!r} exists already; choose another name, or CREATE TABLE IF NOT "
-                "EXISTS"
-            ) from cause
-        return Done(what, _as_it_was(context, table_ref, statement, options))
-    return Done(what, "created")
+            return Done(what, "created")
+    return Done(what, _as_it_was(context, table_ref, statement, options))
 
 
 def _as_it_was(

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from upsert.catalog import warehouse
 from upsert.catalog.connectors.definition import PlainView, define, definition_in, redefine
 from upsert.catalog.create_as.create_as import derived_schema, stages_of
 from upsert.catalog.results import Done, Rows
@@ -131,7 +130,7 @@ def _rows(context: Context, session: SparkSession, query: QueryText, table_ref: 
 
 
 def _keep(table_ref: TableRef, view: PlainView, *, replaces: bool) -> None:
-    with warehouse.ddl_lock(table_ref.tables.folder):
+    with table_ref.tables.alone():
         if replaces:
             if definition_in(table_ref.existing()) is None:
                 raise TableExistsError(f"view {table_ref.shown!r}: there is a table of this name now")

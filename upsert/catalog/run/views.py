@@ -34,6 +34,7 @@ from upsert.catalog.system_tables import split
 from upsert.errors import (
     ConfigurationError,
     CorruptTableError,
+    DatabaseNotFoundError,
     SchemaError,
     TableExistsError,
     TableNotFoundError,
@@ -227,6 +228,8 @@ def show_views(context: Context, statement: s.ShowViews) -> Result:
             if definition_in(path) is None and definition_of(Table.open(path)) is not None:
                 view = opened(context, full, None)
                 found.append({"view": name, "state": _state(view), "query": view.definition.query})
+        except (TableNotFoundError, DatabaseNotFoundError):
+            continue  # it was dropped since
         except CorruptTableError as damage:  # it may be one, and the others are to be seen
             found.append({"view": name, "state": f"damaged: {damage}", "query": None})
     return Rows.listed(
