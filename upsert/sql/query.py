@@ -622,9 +622,21 @@ def _names_columns(table: exp.Table, select: exp.Expr | None, tree: exp.Expr) ->
             is_own = column.table.lower() in called  # it may stand in a query within this one
         else:
             is_own = star.find_ancestor(exp.Select) is select and not isinstance(star.parent, exp.Count)
-        if is_own:
+        if is_own and not _is_of_exists(star if column is None else column):
             return False
     return True
+
+
+def _is_of_exists(item: exp.Expr) -> bool:
+    """Whether a query gives a star or ``t.*`` to EXISTS, which asks for no value of its rows."""
+    select = item.parent
+    return (
+        isinstance(select, exp.Select)
+        and item.arg_key == "expressions"
+        and isinstance(select.parent, exp.Exists)
+        and not select.args.get("distinct")  # with OFFSET, how many rows differ decides; so does GROUP BY ALL
+        and not select.args.get("group")
+    )
 
 
 def _is_renamed(table: exp.Table) -> bool:
