@@ -452,6 +452,10 @@ class Catalyst:
         qualifier = self._seq([]) if read is None else read.qualifier()
         return self._made.Alias(expr, name, self._expr_ids[number], qualifier, explicit, self._seq([]))
 
+    def named(self, expr: JavaObject, name: str) -> JavaObject:
+        """The expression under a name and a new id."""
+        return self._renamed(expr, name, self._new_id())
+
     def substituted(self, expr: JavaObject, known: Sequence[tuple[JavaObject, JavaObject]]) -> JavaObject:
         """The expression with each part that means the same as the first of a pair replaced by the second."""
         for old, new in known:

@@ -5,11 +5,11 @@ Most of it is done by rules of Spark's own optimizer, which a view's batch plan 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from planner.refusals import PlanError, Refused
@@ -45,6 +45,9 @@ _EMPTY_AWAY: Final = (
     "optimizer.PropagateEmptyRelation",
 )
 """Rules that take out what a condition of constants leaves no row of."""
+
+_EXACT: Final = {"sum": ("tinyint", "smallint", "int", "bigint", "decimal"), "avg": ("decimal",)}
+"""The types of which a function adds numbers without rounding, which would depend on their order."""
 
 
 def unnested(catalyst: Catalyst, plan: JavaObject) -> JavaObject:
@@ -351,19 +354,73 @@ def _with_distinct_below(catalyst: Catalyst, node: JavaObject) -> JavaObject:
     if catalyst.class_name(node) != "Aggregate":
         return node
     functions, groups = catalyst.functions(node), catalyst.grouping(node)
-    values = [child for one in functions for child in catalyst.children(catalyst.aggregation(one)[0])]
-    if not all(_is_distinct(catalyst, one) for one in functions) or len(values) != len(functions):
+    distinct = [one for one in functions if _is_distinct(catalyst, one)]
+    values = [child for one in distinct for child in catalyst.children(catalyst.aggregation(one)[0])]
+    if not values or len(values) != len(distinct):
         return node
-    is_grouped = any(one.semanticEquals(value) for one in groups for value in values[:1])
-    columns = groups if is_grouped else [*groups, *values[:1]]
-    if not values or any(catalyst.class_name(one) != "AttributeReference" for one in columns):
+    is_grouped = any(one.semanticEquals(values[0]) for one in groups)
+    columns = groups if is_grouped else [*groups, values[0]]
+    if any(catalyst.class_name(one) != "AttributeReference" for one in columns):
         return node
     if not all(one.semanticEquals(values[0]) for one in values):
         return node
+    if len(distinct) < len(functions):  # of groups, those with changed rows are computed again
+        return node if groups else _with_sums_of_each(catalyst, node, functions, values[0])
     apart = catalyst.aggregate(columns, columns, catalyst.children(node)[0])
     known = [(one, catalyst.of_all_values(one)) for one in functions]
     outputs = [catalyst.substituted(one, known) for one in catalyst.aggregated(node)]
     return catalyst.aggregate(groups, outputs, apart)
+
+
+def _with_sums_of_each(
+    catalyst: Catalyst, node: JavaObject, functions: Sequence[JavaObject], value: JavaObject
+) -> JavaObject:
+    """An aggregate of all rows by way of one for each value that COUNT(DISTINCT) tells apart.
+
+    It stays as it is if another of its functions is no sum, or one that rounds what it adds.
+    """
+    if not all(_can_be_added(catalyst, one) for one in functions):
+        return node
+    given, parts = [catalyst.named(value, "value")], list[Column]()
+    for number, one in enumerate(functions):
+        function, condition, is_distinct = catalyst.aggregation(one)
+        if is_distinct:
+            continue
+        (argument,) = catalyst.children(function)
+        known = argument if condition is None else catalyst.where(condition, argument)
+        given.append(catalyst.named(known, f"given_{number}"))
+        parts.append(F.count(f"given_{number}").alias(f"count_{number}"))
+        if catalyst.class_name(function) != "Count":
+            parts.append(F.sum(f"given_{number}").alias(f"sum_{number}"))
+    rows = catalyst.dataframe(catalyst.project(given, catalyst.children(node)[0]))
+    of_each = rows.groupBy("value").agg(*parts)
+    totals = [
+        F.coalesce(F.sum(part.name), F.lit(0)).alias(part.name)
+        if part.name.startswith("count_")
+        else F.sum(part.name).cast(part.dataType).alias(part.name)  # the sum of sums has a larger type
+        for part in of_each.schema[1:]
+    ]
+    whole = catalyst.analyzed(of_each.agg(F.count("value").alias("value"), *totals))
+    columns = {catalyst.attribute(one)[1]: one for one in catalyst.output(whole)}
+    known = []
+    for number, one in enumerate(functions):
+        function, _, is_distinct = catalyst.aggregation(one)
+        found = columns["value" if is_distinct else f"count_{number}"]
+        if (total := columns.get(f"sum_{number}")) is not None:
+            is_average = catalyst.class_name(function) == "Average"
+            found = catalyst.average(function, total, found) if is_average else total
+        known.append((one, found))
+    return catalyst.project([catalyst.substituted(one, known) for one in catalyst.aggregated(node)], whole)
+
+
+def _can_be_added(catalyst: Catalyst, aggregation: JavaObject) -> bool:
+    """Whether an aggregate of all rows follows from those of parts of the rows, and is the same exactly."""
+    function, condition, is_distinct = catalyst.aggregation(aggregation)
+    arguments, name = catalyst.children(function), str(function.prettyName())
+    if len(arguments) != 1 or (is_distinct and (name != "count" or condition is not None)):
+        return False
+    type_name, *_ = catalyst.type_name(arguments[0]).split("(")
+    return name == "count" or type_name in _EXACT.get(name, ())
 
 
 def _is_distinct(catalyst: Catalyst, function: JavaObject) -> bool:

@@ -42,6 +42,8 @@ STAGED = {
     "having, top": """SELECT shop, sum(n) AS n FROM sales GROUP BY shop HAVING count(*) > 1
         ORDER BY n DESC, shop LIMIT 3""",
     "distinct": "SELECT DISTINCT item, n > 4 AS many FROM sales",
+    "distinct beside sums": """SELECT count(DISTINCT item) AS i, sum(price) AS s, floor(avg(price)) AS mean,
+        count(*) FILTER (WHERE n > 4) AS many, sum(n) + count(DISTINCT item) AS n FROM sales""",
     "an aggregate of aggregates": """SELECT c, count(*) AS shops FROM
         (SELECT shop, count(*) AS c FROM sales GROUP BY shop) GROUP BY c""",
     "distinct groups": """SELECT DISTINCT shop, c FROM
@@ -141,7 +143,7 @@ def assert_only_appended(views: Mapping[str, View], *named: str) -> None:
 @pytest.mark.parametrize(
     ("names", "seeds"),
     [
-        (["sums of a join", "distinct groups"], range(1, 2)),
+        (["sums of a join", "distinct groups", "distinct beside sums"], range(1, 2)),
         pytest.param(list(STAGED), range(2, 5), marks=[pytest.mark.long, pytest.mark.minutes]),
     ],
     ids=["some", "all"],
