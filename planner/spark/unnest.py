@@ -398,7 +398,7 @@ def _with_sums_of_each(
         F.coalesce(F.sum(part.name), F.lit(0)).alias(part.name)
         if part.name.startswith("count_")
         else F.sum(part.name).cast(part.dataType).alias(part.name)  # the sum of sums has a larger type
-        for part in of_each.schema[1:]
+        for part in of_each.schema.fields[1:]
     ]
     whole = catalyst.analyzed(of_each.agg(F.count("value").alias("value"), *totals))
     columns = {catalyst.attribute(one)[1]: one for one in catalyst.output(whole)}
