@@ -19,12 +19,12 @@ from deltajoin.observe.overview import (
     ConsumerRow,
     Due,
     FileRow,
+    HiddenTable,
     Lag,
     Level,
     Overview,
     QueryInfo,
     SnapshotRow,
-    Stage,
     TableInfo,
     ViewInfo,
     lag_of,
@@ -229,12 +229,12 @@ class Observer:
             refreshes = {
                 name: str(one) for name, one in refreshes_of(info.name, found.table, view.tables).items()
             }
-            stages = _stages(found.table)
+            hidden = _hidden(found.table)
         except UpsertError as error:  # a refresh replaces hidden tables while this looks at them
             return replace(info, error=str(error))
         refusal = _refusal(info.name, view, found, opened)
         query = masked_text(view.query)
-        return replace(info, view=ViewInfo(query, view.is_suspended, lags, stages, refreshes, refusal))
+        return replace(info, view=ViewInfo(query, view.is_suspended, lags, hidden, refreshes, refusal))
 
 
 def _refusal(name: str, view: ViewDefinition, own: _Opened, opened: Mapping[str, _Opened]) -> str | None:
@@ -309,9 +309,9 @@ def _lag(uuid: str, at: Version, opened: Mapping[str, _Opened], now_ms: int) -> 
     return lag_of(uuid, found.info.name, at, found.history, now_ms)
 
 
-def _stages(view: Table) -> tuple[Stage, ...]:
+def _hidden(view: Table) -> tuple[HiddenTable, ...]:
     return tuple(
-        Stage(name, one.uuid, one.head.info.rows, tuple(sorted(one.head.info.base_versions or ())))
+        HiddenTable(name, one.uuid, one.head.info.rows, tuple(sorted(one.head.info.base_versions or ())))
         for name, one in sorted(hidden_tables(view.path).items())
     )
 

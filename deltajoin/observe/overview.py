@@ -102,8 +102,8 @@ class Due:
 
 
 @dataclass(frozen=True)
-class Stage:
-    """A hidden table that a materialized view keeps; ``reads`` are uuids of tables and of other stages."""
+class HiddenTable:
+    """One that a materialized view keeps; ``reads`` are uuids of tables and of other hidden tables."""
 
     name: str
     uuid: str
@@ -121,7 +121,7 @@ class ViewInfo:
     query: str
     is_suspended: bool
     lags: tuple[Lag, ...]
-    stages: tuple[Stage, ...]
+    hidden: tuple[HiddenTable, ...]
     refreshes: Mapping[str, str]
     refusal: str | None = None
 

@@ -125,7 +125,7 @@ def bars_of(batches: Sequence[MicroBatch]) -> Bars | None:
 
 
 def graph_of(overview: Overview, href: Href, only: QueryInfo | None = None) -> Graph | None:
-    """Tables, queries and the stages of views, each to the right of what it reads; None if nothing is read.
+    """Tables, hidden ones too, and queries, each to the right of what it reads; None if nothing is read.
 
     ``href`` makes the links. With ``only`` this query is drawn alone, with what it reads and writes.
     """
@@ -172,20 +172,20 @@ def _arrows_of_view(
     *,
     has_query: bool,
 ) -> Iterable[tuple[str, str]]:
-    """From the tables of a view through its stages to itself."""
+    """From the tables of a view through its hidden ones to itself."""
     if view.view is None:
         return
     names = {one.uuid: one.name for one in overview.tables if one.uuid}
-    stages = {stage.uuid: f"h {stage.uuid}" for stage in view.view.stages}
-    for stage in view.view.stages:
-        boxes[stages[stage.uuid]] = Box("stage", stage.name, f"stage, {rows(stage.rows)}")
-        for uuid in stage.reads:
-            if uuid in stages:
-                yield stages[uuid], stages[stage.uuid]
+    hidden = {one.uuid: f"h {one.uuid}" for one in view.view.hidden}
+    for one in view.view.hidden:
+        boxes[hidden[one.uuid]] = Box("hidden", one.name, f"hidden table, {rows(one.rows)}")
+        for uuid in one.reads:
+            if uuid in hidden:
+                yield hidden[uuid], hidden[one.uuid]
             elif uuid in names:
-                yield table(names[uuid]), stages[stage.uuid]
-    read = {uuid for stage in view.view.stages for uuid in stage.reads}
-    for uuid, id in stages.items():
+                yield table(names[uuid]), hidden[one.uuid]
+    read = {uuid for one in view.view.hidden for uuid in one.reads}
+    for uuid, id in hidden.items():
         if uuid not in read:
             yield id, table(view.name)
     if not has_query:

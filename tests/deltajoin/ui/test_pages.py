@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from deltajoin.observe.observer import Observer
-from deltajoin.observe.overview import Lag, Overview, QueryInfo, Stage, TableInfo, ViewInfo, lag_of
+from deltajoin.observe.overview import HiddenTable, Lag, Overview, QueryInfo, TableInfo, ViewInfo, lag_of
 from deltajoin.ui import pages
 from tests.deltajoin.ui import shop
 from tests.object_store import ObjectStore
@@ -155,7 +155,8 @@ def hostile() -> Overview:
     )
     lag = Lag(HOSTILE, HOSTILE, HOSTILE, 1, 5, 2.0)
     lost = Lag(None, HOSTILE, HOSTILE, None, None, None)
-    view = ViewInfo(HOSTILE, True, (lag,), (Stage(HOSTILE, HOSTILE, 1, (HOSTILE, "b")),), {HOSTILE: HOSTILE})
+    hidden = HiddenTable(HOSTILE, HOSTILE, 1, (HOSTILE, "b"))
+    view = ViewInfo(HOSTILE, True, (lag,), (hidden,), {HOSTILE: HOSTILE})
     table = TableInfo(
         HOSTILE,
         HOSTILE,

@@ -92,7 +92,7 @@ def asked(first_run: StreamingQuery, failed: StreamingQuery, catalog: Catalog) -
     assert (broken.state, broken.error) == ("failed", str(own_error(failed.exception())))
 
 
-def test_a_kept_view_with_its_stages(catalog: Catalog, spark: SparkSession) -> None:
+def test_a_kept_view_with_its_hidden_tables(catalog: Catalog, spark: SparkSession) -> None:
     text = "SELECT word, count(*) AS n FROM words GROUP BY word"
     view = catalog.create_view("counts", text, primary_key=["word"], spark=spark)
     catalog.table("words").write(pa.table({"id": [6], "word": ["tea"]}))
@@ -111,5 +111,5 @@ def test_a_kept_view_with_its_stages(catalog: Catalog, spark: SparkSession) -> N
     graph = pages.graph_of(seen, pages.of_server)
     assert graph is not None
     kinds = [node.kind for node in graph.nodes]
-    assert kinds.count("stage") == len(counts.view.stages)
+    assert kinds.count("hidden") == len(counts.view.hidden)
     assert {"table", "view", "query"} <= set(kinds)
