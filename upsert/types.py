@@ -138,6 +138,17 @@ def with_stored_variants(type_: pa.DataType) -> pa.DataType:
     return VARIANT if _is_variant_in_spark(type_) else _with_inner(type_, with_stored_variants)
 
 
+def with_numbers(type_: pa.DataType) -> pa.DataType:
+    """The type with numbers for times and intervals, of which Python does not have all.
+
+    >>> with_numbers(pa.list_(pa.time64("ns"))), with_numbers(pa.date32())
+    (ListType(list<item: int64>), DataType(int32))
+    """
+    if pa.types.is_temporal(type_):
+        return pa.int32() if type_.bit_width == 32 else pa.int64()
+    return _with_inner(type_, with_numbers)
+
+
 def _is_variant_in_spark(type_: pa.DataType) -> bool:
     is_alike = pa.types.is_struct(type_) and type_ == _SPARK_VARIANT
     return is_alike and b"variant" in (type_.field("metadata").metadata or {})

@@ -31,6 +31,7 @@ from upsert.errors import (
     raised_in_python,
 )
 from upsert.show.terminal import RowGrid, plain
+from upsert.show.values import rows_of
 
 EXECUTE: Final = "SQL, streaming jobs, materialized views"
 LOOK: Final = "Look at tables and queries"
@@ -93,7 +94,7 @@ class Output:
 
     def table(self, rows: pa.Table, *, title: str | None = None) -> None:
         """Print the rows of an Arrow table, its columns also if there are no rows."""
-        found = rows.to_pylist()
+        found = [dict(zip(rows.column_names, row, strict=True)) for row in rows_of(rows)]
         if self.as_json or found:
             self.rows(found, title=title)
         else:

@@ -36,6 +36,7 @@ from upsert.catalog.results import (
 from upsert.catalog.script import split_statements
 from upsert.errors import ConfigurationError, own_errors_first
 from upsert.show.terminal import RowGrid
+from upsert.show.values import rows_of
 from upsert.sql.parameters import bound, parameters, written
 from upsert.sql.parser import parse
 from upsert.sql.statements import CreateView, RefreshView
@@ -477,8 +478,7 @@ def _param(text: str) -> tuple[str, Any]:
 
 def _picture(rows: pa.Table) -> Group:
     """The rows of a result as they are now, in a fixed order."""
-    found: list[dict[str, Any]] = sorted(rows.to_pylist(), key=lambda row: repr(list(row.values())))
     return Group(
-        RowGrid(rows.column_names, (list(row.values()) for row in found)),
+        RowGrid(rows.column_names, sorted(rows_of(rows), key=repr)),
         Text(f"{rows.num_rows} rows; Ctrl-C ends", style="dim"),
     )

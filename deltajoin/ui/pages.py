@@ -19,6 +19,7 @@ from markupsafe import Markup
 from deltajoin.observe.measures import PHASES, levels_of, phases_of, sides_of, table_lookups
 from deltajoin.observe.overview import Overview, QueryInfo, TableInfo, shown
 from upsert.catalog.query_records import MicroBatch
+from upsert.show.values import rows_of
 
 Href = Callable[[str, str], str]
 """The link to a page: of its kind (``tables``, ``pipelines``, ``table``, ``query``), and a name or an id."""
@@ -40,8 +41,7 @@ class Sample(NamedTuple):
     @classmethod
     def of(cls, rows: pa.Table) -> Sample:
         """The rows of an Arrow table."""
-        values = zip(*(column.to_pylist() for column in rows.columns), strict=True)
-        return cls(tuple(rows.column_names), tuple(values))
+        return cls(tuple(rows.column_names), tuple(rows_of(rows)))
 
 
 class Box(NamedTuple):

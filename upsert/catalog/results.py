@@ -13,8 +13,10 @@ import pyarrow as pa
 from upsert.errors import ConfigurationError, own_errors_first
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.show import html
+from upsert.show.values import rows_of, values_of
 from upsert.spark.connect import needs_classic
 from upsert.stream_keys import UpsertKey
+from upsert.types import with_numbers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -76,7 +78,10 @@ class _Rows:
             values = [row for row, count in self._rows.values() for _ in range(count)]
         columns = list(zip(*values, strict=True)) or [()] * len(self._schema)
         return pa.table(
-            [pa.array(column, field.type) for column, field in zip(columns, self._schema, strict=True)],
+            [
+                pa.array(column, with_numbers(type_)).cast(type_)
+                for column, type_ in zip(columns, self._schema.types, strict=True)
+            ],
             schema=self._schema,
         )
 
@@ -85,7 +90,7 @@ class _Rows:
         has_kinds = ROW_KIND_COLUMN in changes.column_names
         kinds = changes.column(ROW_KIND_COLUMN).to_pylist() if has_kinds else ["+I"] * changes.num_rows
         columns = [
-            column.to_pylist()
+            column.cast(with_numbers(column.type)).to_pylist()
             for name, column in zip(changes.column_names, changes.columns, strict=True)
             if name != ROW_KIND_COLUMN
         ]
@@ -352,10 +357,13 @@ def as_text(rows: pa.Table) -> str:
     """
     if not rows.num_columns:
         return "(no columns)"
-    shown = rows.slice(0, _SHOWN_ROWS).to_pydict()
+    shown = rows.slice(0, _SHOWN_ROWS)
     if (text := only_text(rows)) is not None:
         return text
-    columns = [[name, *map(_cell, values)] for name, values in shown.items()]
+    columns = [
+        [name, *map(_cell, values_of(column))]
+        for name, column in zip(shown.column_names, shown.columns, strict=True)
+    ]
     widths = [max(map(len, column)) for column in columns]
     lines = [
         " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
@@ -374,15 +382,14 @@ def _as_html(title: str, rows: pa.Table) -> str:
     if (text := only_text(rows)) is not None:
         return html.page(title, html.block(text))
     shown = rows.slice(0, html.MAX_ROWS)
-    values = zip(*(column.to_pylist() for column in shown.columns), strict=True)
-    return html.page(title, html.grid(rows.column_names, list(values), rows.num_rows))
+    return html.page(title, html.grid(rows.column_names, rows_of(shown), rows.num_rows))
 
 
 def only_text(rows: pa.Table) -> str | None:
     """The one value of a table, if it has several lines."""
     if not rows.num_rows == rows.num_columns == 1:
         return None
-    text = str(rows.column(0)[0].as_py())
+    text = str(values_of(rows.column(0))[0])
     return text if "\n" in text else None
 
 

@@ -7,6 +7,7 @@ import errno
 import json
 from datetime import UTC, datetime
 
+import pyarrow as pa
 import pyspark
 import pytest
 import typer
@@ -100,6 +101,52 @@ def test_lines_of_a_plan_that_warn_are_red_where_there_are_colours() -> None:
         with output.console.capture() as captured:
             output.plan(["a", "b[0]"], {1})
         assert captured.get().splitlines() == ["a", expected]
+
+
+def test_values_that_python_has_not_are_shown_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nanoseconds, and years beyond 9999, also within nested values; a year of Python's beside them."""
+    days = pa.array([3_000_000, 0, None], pa.date32())
+    rows = pa.table(
+        {
+            "day": days,
+            "at": pa.array([2**63 - 1, -(2**63), 0], pa.timestamp("us", tz="UTC")),
+            "wall": pa.array([253_402_300_800_000_000, None, 0], pa.timestamp("us")),
+            "t": pa.array([1, 1000, None], pa.time64("ns")),
+            "s": pa.StructArray.from_arrays([days], names=["day"]),
+            "l": pa.array([[1], [], None], pa.list_(pa.time64("ns"))),
+            "m": pa.array([[(3_000_000, 1)], [], None], pa.map_(pa.date32(), pa.time64("ns"))),
+        }
+    )
+    Output(as_json=True).table(rows)
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [
+        {
+            "day": "+10183-09-21",
+            "at": "+294247-01-10T04:00:54.775807+00:00",
+            "wall": "+10000-01-01T00:00:00",
+            "t": "00:00:00.000000001",
+            "s": {"day": "+10183-09-21"},
+            "l": ["00:00:00.000000001"],
+            "m": [["+10183-09-21", "00:00:00.000000001"]],
+        },
+        {
+            "day": "1970-01-01",
+            "at": "-290308-12-21T19:59:05.224192+00:00",
+            "wall": None,
+            "t": "00:00:00.000001",
+            "s": {"day": "1970-01-01"},
+            "l": [],
+            "m": [],
+        },
+        {
+            "day": None,
+            "at": "1970-01-01T00:00:00+00:00",
+            "wall": "1970-01-01T00:00:00",
+            "t": None,
+            "s": {"day": None},
+            "l": None,
+            "m": None,
+        },
+    ]
 
 
 def test_few_columns_are_a_table_whose_long_values_are_folded() -> None:

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 import planner
 from upsert import types
 from upsert.catalog.catalog import Catalog
+from upsert.catalog.results import Materialized, as_text
 from upsert.errors import CheckViolatedError, ConfigurationError, SchemaError
 from upsert.registration import register
 from upsert.spark.batches import collected, table_for_spark
@@ -213,6 +214,25 @@ def test_a_stream_of_changes_carries_them_into_another_table(
         source.write(some)
         follow()
         assert by_id(sink.snapshot().scan()) == by_id(source.snapshot().scan())
+
+
+def test_a_live_result_has_nanoseconds_and_years_that_python_has_not(
+    catalog: Catalog, session: SparkSession
+) -> None:
+    precision = 9 if COMPARES_PRECISIONS else 6
+    catalog.sql(
+        f"""CREATE TABLE far (id INT, at TIMESTAMP, days ARRAY<DATE>, t TIME({precision}),
+            PRIMARY KEY (id) NOT ENFORCED)"""
+    )
+    table = catalog.table("far")
+    rows = pa.table(
+        [[1, 2], [2**63 - 1, -(2**63)], [[3_000_000], None], [1, None]], schema=table.schema.arrow
+    )
+    table.write(rows)
+    live = Materialized(catalog.read_changes(session, "far"), {"availableNow": True})
+    live.query.awaitTermination()
+    assert collected(live.rows()).sort_by("id").cast(rows.schema).equals(rows)
+    assert "+10183-09-21" in as_text(live.rows())
 
 
 def test_an_interval_with_parts_that_its_column_lacks_is_refused(catalog: Catalog) -> None:

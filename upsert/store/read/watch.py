@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from upsert.errors import ConfigurationError, SnapshotExpiredError, TableNotFoundError
 from upsert.show import html
+from upsert.show.values import rows_of
 from upsert.store.predicate import Where
 from upsert.store.read.snapshot import Snapshot
 
@@ -102,7 +103,7 @@ class Picture:
         return html.page(self.title, html.facts(self.facts), grid)
 
     def _values(self) -> list[tuple[Any, ...]]:
-        return list(zip(*(column.to_pylist() for column in self.rows.columns), strict=True))
+        return rows_of(self.rows)
 
 
 def page_of(title: str, snapshot: Snapshot) -> str:

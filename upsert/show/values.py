@@ -1,0 +1,68 @@
+"""Rows of Arrow as what shows them takes them: Python's values, and texts where Python has none (pure).
+
+Python's times end with microseconds, and its years with 9999.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+
+def rows_of(rows: pa.Table) -> list[tuple[Any, ...]]:
+    """The rows, each with the values of its columns."""
+    return list(zip(*map(values_of, rows.columns), strict=True))
+
+
+def values_of(column: pa.ChunkedArray) -> list[Any]:
+    """The values of a column.
+
+    >>> values_of(pa.chunked_array([pa.array([1, 3_000_000], pa.date32())]))
+    [datetime.date(1970, 1, 2), '+10183-09-21']
+    >>> values_of(pa.chunked_array([pa.array([36_000_000_000_001], pa.time64("ns"))]))
+    ['10:00:00.000000001']
+    """
+    if not _has_nanoseconds(column.type):
+        with suppress(OverflowError, ValueError):  # one of them is beyond Python's years
+            found: list[Any] = column.to_pylist()
+            return found
+    return [_value(one) for one in column]
+
+
+def _has_nanoseconds(type_: pa.DataType) -> bool:
+    inner = (type_.field(number).type for number in range(type_.num_fields))
+    return type_ == pa.time64("ns") or any(map(_has_nanoseconds, inner))
+
+
+def _value(one: pa.Scalar) -> Any:
+    type_ = one.type
+    if not one.is_valid:
+        return None
+    if pa.types.is_struct(type_):
+        return {field.name: _value(one[number]) for number, field in enumerate(type_)}
+    if pa.types.is_map(type_):
+        return [(_value(entry[0]), _value(entry[1])) for entry in one.values]
+    if pa.types.is_list(type_):
+        return [_value(element) for element in one.values]
+    if type_ == pa.time64("ns") and one.value % 1000:
+        return one.cast(pa.string()).as_py()
+    try:
+        return one.as_py()
+    except (OverflowError, ValueError):
+        return _far(one)
+
+
+def _far(one: pa.Scalar) -> str:
+    """A date or a time of a year that Python does not have, as ISO 8601 writes it."""
+    if pa.types.is_date(one.type):
+        day, rest = one.value, ""
+    else:
+        day, micros = divmod(one.value, 86_400 * 10**6)
+        zone = "" if one.type.tz is None else "+00:00"
+        rest = f"T{(datetime.min + timedelta(microseconds=micros)).time().isoformat()}{zone}"
+    text = str(np.datetime64(day, "D"))
+    return f"{text if text.startswith('-') else f'+{text}'}{rest}"
