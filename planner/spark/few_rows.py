@@ -23,7 +23,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors.exceptions.base import UnknownException
 from pyspark.errors.exceptions.captured import convert_exception
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, MapType, StructType
 
 from planner.spark.catalyst import Catalyst, JavaObject
 from planner.spark.compiled_code import make_room
@@ -62,6 +62,8 @@ _IN_PLACE: Final = frozenset(("InputAdapter",)) | frozenset(
 )
 """Operators that need no job of their own, nor a Python process: rows of one task become rows of it."""
 
+_NESTED: Final = (ArrayType, MapType, StructType)
+
 _PAGE_BYTES: Final = 1 << 20
 """Groups take memory by pages, the least that Spark allows; its default fits millions of rows."""
 
@@ -87,6 +89,7 @@ class OneTask:
         self._tasks = _object_of(spark, "TaskContext")
         self._to_arrow = _object_of(spark.sql.execution.arrow, "ArrowConverters")
         self._iterators = _object_of(scala.collection, "Iterator")
+        self._projections = _object_of(spark.sql.catalyst.expressions, "UnsafeProjection")
         self._no_rows = self._iterators.empty()
         self._arrays = jvm.java.lang.reflect.Array
         self._map = scala.collection.mutable.HashMap
@@ -146,13 +149,30 @@ class OneTask:
                 memory.cleanUpAllAllocatedMemory()
                 self._tasks.unset()
 
-    def put(self, holder: JavaObject, rows: pa.Table, schema: JavaObject, task: JavaObject) -> None:
+    def in_spark_s_form(self, schema: JavaObject, columns: StructType) -> JavaObject | None:
+        """What makes rows of Spark's own form of those in Arrow; None where columns need none.
+
+        Functions with lambdas take an element of an array, or a value of a map, that is NULL in Arrow for a
+        number, and fail.
+        """
+        are_flat = not any(isinstance(field.dataType, _NESTED) for field in columns.fields)
+        return None if are_flat else self._projections.create(schema)
+
+    def put(
+        self,
+        holder: JavaObject,
+        rows: pa.Table,
+        schema: JavaObject,
+        form: JavaObject | None,
+        task: JavaObject,
+    ) -> None:
         """Let a holder have rows, in the columns that the schema says, to be read once."""
         read = self._no_rows
         if rows.num_rows:
             (batch,) = rows.combine_chunks().to_batches()
             batches = self._iterators.single(batch.serialize().to_pybytes())
             read = self._to_arrow.fromBatchIterator(batches, schema, self._zone, False, False, task)
+            read = read if form is None else read.map(form)
         holder.update(_KEY, read)
 
     def rows(
@@ -233,6 +253,10 @@ class FewRows:
                 self._sorts = self._sorts_in(plan)
         self._schemas = [leaf.schema() for leaf, _ in leaves]
         self._stored = [arrow_schema(schema) for _, schema in leaves]
+        self._forms = [
+            task.in_spark_s_form(leaf, columns)
+            for leaf, (_, columns) in zip(self._schemas, leaves, strict=True)
+        ]
         self._columns = plan.schema()
         self._read_as = arrow_schema(StructType.fromJson(json.loads(self._columns.json())))
 
@@ -253,7 +277,8 @@ class FewRows:
                 try:
                     for number in self._read:
                         each = rows[number].cast(self._stored[number])
-                        self.task.put(self._holders[number], each, self._schemas[number], task)
+                        holder, schema = self._holders[number], self._schemas[number]
+                        self.task.put(holder, each, schema, self._forms[number], task)
                     return self.task.rows(self._rdd, self._partition, self._columns, self._read_as, task)
                 finally:
                     self._forget()
