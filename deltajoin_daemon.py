@@ -10,11 +10,16 @@ Only a process with one thread can be forked safely, and some libraries start th
 Where there is a second thread afterwards, or something could not be loaded, this process becomes Spark's own
 daemon. Under ``spark.executor.pyspark.memory`` it loads nothing: Spark bounds the addresses of each worker,
 and Arrow reserves a gigabyte of them unless there is a bound when it is loaded.
+
+Spark never ends a daemon. A server of Spark Connect starts some nine of them for each session that works
+with tables, and they stay when the session has ended. There this one ends when it has had no worker for a
+while; see docs/decisions/0114.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import Final
 
@@ -24,10 +29,20 @@ _THREADS: Final = "/proc/self/task"
 _ALLOCATOR: Final = "JE_ARROW_MALLOC_CONF"
 _BOUND: Final = "PYSPARK_EXECUTOR_MEMORY_MB"
 """What Spark tells workers of ``spark.executor.pyspark.memory``."""
+_SESSION: Final = "SPARK_JOB_ARTIFACT_UUID"
+"""What Spark tells of whose session the daemon is; in a classic driver it is that of all."""
+_ANY: Final = "default"
+_IDLE_S: Final = 600
+"""Spark ends a worker that had nothing to do for a minute."""
 
 
-def main() -> None:
-    """Load the packages if that leaves this process able to fork, and serve Spark."""
+def main(idle_s: int = _IDLE_S) -> None:
+    """Load the packages if that leaves this process able to fork, and serve Spark.
+
+    Args:
+        idle_s: so many seconds after the last fork, and then as often, the daemon of a session of Spark
+            Connect ends if it has no worker.
+    """
     # as Spark's daemon does when it serves: Ctrl-C in a terminal is for the driver
     os.setpgid(0, 0)
     runs_tasks = sys.argv[1:] == [_WORKER] and os.path.isdir(_THREADS) and _BOUND not in os.environ
@@ -35,6 +50,8 @@ def main() -> None:
         os.execv(sys.executable, [sys.executable, "-m", "pyspark.daemon", *sys.argv[1:]])
     from pyspark.daemon import manager
 
+    if os.environ.get(_SESSION, _ANY) != _ANY:
+        _end_without_workers(idle_s)
     manager()
 
 
@@ -44,6 +61,29 @@ def _is_loaded_with_one_thread() -> bool:
     except Exception:  # whatever it is, Spark tells it where a task needs the module
         return False
     return len(os.listdir(_THREADS)) == 1
+
+
+def _end_without_workers(idle_s: int) -> None:
+    """From now on look after each pause whether this process has a child, and end it if not."""
+    daemon = os.getpid()
+
+    def again() -> None:
+        if os.getpid() == daemon:  # and not a worker, which inherits what is called here
+            signal.alarm(idle_s)
+
+    def look(*_: object) -> None:
+        if os.getpid() != daemon:
+            return
+        try:
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:  # there is none
+            os.kill(daemon, signal.SIGTERM)
+        else:
+            again()
+
+    signal.signal(signal.SIGALRM, look)
+    os.register_at_fork(after_in_parent=again)
+    again()
 
 
 def _load() -> None:

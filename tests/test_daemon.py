@@ -2,9 +2,12 @@
 
 import json
 import os
+import re
+import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -124,3 +127,44 @@ def test_where_a_package_cannot_be_loaded_sparks_own_daemon_forks(tmp_path: Path
 def test_a_daemon_of_processes_that_run_no_tasks_loads_nothing() -> None:
     with _daemon("pyspark.sql.worker.plan_data_source_read") as daemon:
         assert "libarrow" not in (daemon / "maps").read_text()
+
+
+LOOKING_EACH_SECOND = "import deltajoin_daemon; deltajoin_daemon.main(idle_s=1)"
+
+
+@contextmanager
+def _of_session(session: str) -> Iterator[tuple[subprocess.Popen[bytes], Callable[[], socket.socket]]]:
+    """The daemon of a session, and what lets it fork a worker, which ends with the connection to it."""
+    command = [sys.executable, "-c", LOOKING_EACH_SECOND, "pyspark.sql.worker.create_data_source"]
+    environment = {**os.environ, "SPARK_JOB_ARTIFACT_UUID": session}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe) as daemon:
+        assert daemon.stdin is not None
+        assert daemon.stdout is not None
+        port = int.from_bytes(daemon.stdout.read(4), "big")
+
+        def worker() -> socket.socket:
+            connection = socket.create_connection(("127.0.0.1", port))
+            assert int.from_bytes(connection.recv(4), "big") > 0  # its process
+            return connection
+
+        try:
+            yield daemon, worker
+        finally:
+            daemon.stdin.close()
+
+
+def test_the_daemon_of_a_session_of_spark_connect_ends_when_it_has_no_worker() -> None:
+    """Each session has daemons of its own there, which Spark never ends."""
+    with _of_session("5ac5e5ef-6f0b-4a4c-8a0e-6f4a1f9a7b1c") as (daemon, worker):
+        with worker():
+            os.kill(daemon.pid, signal.SIGALRM)
+            worker().close()  # it has looked, and forks on
+        assert daemon.wait(60) == 1  # as where Spark ends it
+
+
+def test_the_daemon_of_a_classic_driver_does_not_look() -> None:
+    with _of_session("default") as (daemon, worker):
+        worker().close()
+        (caught,) = re.findall(r"SigCgt:\s*(\w+)", Path(f"/proc/{daemon.pid}/status").read_text())
+        assert not int(caught, 16) >> (signal.SIGALRM - 1) & 1
