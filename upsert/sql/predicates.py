@@ -349,8 +349,9 @@ def _time(text: str, kind: Any, type_: pa.DataType, zone: str | None) -> date | 
             return _time_of_day(text) if pa.types.is_time(type_) else None
         if kind is exp.DType.DATE:
             return date.fromisoformat(text) if type_ == pa.date32() else None
-        is_instant = type_ == types.TIMESTAMP and kind is not exp.DType.TIMESTAMPNTZ
-        return instant(text, zone) if is_instant else None
+        if type_ != types.TIMESTAMP or kind is exp.DType.TIMESTAMPNTZ or _zones_may_differ(text, zone):
+            return None
+        return instant(text, zone)
     except ValueError:
         return None
 
@@ -365,21 +366,26 @@ def instant(text: str, zone: str | None) -> datetime:
     """The time that a text says, in UTC; of the session's zone unless it names another one.
 
     Raises:
-        ValueError: the text is no time that Python has, or names no zone where none is given, or what
-            the zone was at the time is not known.
+        ValueError: the text is no time that Python has, or names no zone where none is given.
 
     >>> instant("2020-10-01 08:00:00", "Europe/Berlin")
     datetime.datetime(2020, 10, 1, 6, 0, tzinfo=datetime.timezone.utc)
     """
-    found = datetime.fromisoformat(text.strip())
-    if found.tzinfo is None:
-        found = found.replace(tzinfo=_zone(zone))
-    if isinstance(found.tzinfo, ZoneInfo) and found.year < _ZONES_AGREE_FROM:
-        raise ValueError(f"what zone {zone!r} was before {_ZONES_AGREE_FROM} is not the same everywhere")
     try:
-        return found.astimezone(UTC)
+        return _in_zone(text, zone).astimezone(UTC)
     except OverflowError as cause:
         raise ValueError(f"{text!r} is not within the years 1 to 9999 of UTC") from cause
+
+
+def _in_zone(text: str, zone: str | None) -> datetime:
+    found = datetime.fromisoformat(text.strip())
+    return found.replace(tzinfo=_zone(zone)) if found.tzinfo is None else found
+
+
+def _zones_may_differ(text: str, zone: str | None) -> bool:
+    """Whether Spark may take the time for another one."""
+    found = _in_zone(text, zone)
+    return isinstance(found.tzinfo, ZoneInfo) and found.year < _ZONES_AGREE_FROM
 
 
 _ZONES_AGREE_FROM: Final = 2000
