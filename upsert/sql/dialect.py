@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from threading import Lock
 from typing import Any, ClassVar, Final
 
+from cachetools import LRUCache, cached
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import ErrorLevel, ParseError, TokenError
@@ -249,14 +251,20 @@ def _comments_white(text: str) -> str:
     return _QUOTED.sub(lambda one: " " * len(one[0]) if one["comment"] else one[0], text)
 
 
-def tokens_of(text: str, subject: str) -> list[Token]:
+def tokens_of(text: str, subject: str) -> Sequence[Token]:
     """The words of a text."""
     try:
-        return CatalogDialect().tokenize(_comments_white(text))
+        return _tokens(text)
     except TokenError as cause:
         raise SchemaError(
             f"{subject}: the text has an open quote or comment: {_opened(text, cause)}"
         ) from None
+
+
+@cached(LRUCache(maxsize=100_000, getsizeof=len), lock=Lock())
+def _tokens(text: str) -> Sequence[Token]:
+    """A statement is asked for its words a dozen times while it is read: those of the last ones are kept."""
+    return tuple(CatalogDialect().tokenize(_comments_white(text)))
 
 
 _MISSING: Final = re.compile(r"Missing (.+) from [0-9]+:([0-9]+)", re.DOTALL)

@@ -164,7 +164,7 @@ def _valued(query: QueryText, args: Args | None) -> QueryText:
             f"{subject}: each value of args must belong to a parameter, got {got}; parameters are "
             f"{_listed(names) or 'none'}"
         )
-    return replace(query, args=dict(given))
+    return replace(query, args=dict(given)) if given else query
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -267,7 +267,9 @@ class QueryText:
     @cached_property
     def parameters(self) -> tuple[str, ...]:
         """The names of the parameters, each once; those of ``numbers`` are ``?``."""
-        marks = query_tree(self.worded.text, self.subject, self.worded).find_all(exp.Placeholder)
+        # in the tree itself they may have values
+        tree = query_tree(self.worded.text, self.subject, self.worded) if self.args else self.tree
+        marks = tree.find_all(exp.Placeholder)
         return tuple(sorted({mark.name for mark in marks}))
 
     @cached_property

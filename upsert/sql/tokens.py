@@ -46,7 +46,7 @@ class Cursor:
         self.subject = subject
         self.text = text
         self._next = 0
-        tokens = tokens_of(text, subject)
+        tokens = list(tokens_of(text, subject))
         self._end = len(text)
         while tokens and tokens[-1].token_type is TokenType.SEMICOLON:
             self._end = tokens.pop().start
