@@ -29,7 +29,7 @@ from upsert.materializer.choice import Changes, choose
 from upsert.materializer.micro_batch import Materialize, WriteBatch, by_bucket, micro_batch_writer
 from upsert.registration import register
 from upsert.rowkind import ROW_KIND_COLUMN
-from upsert.spark.batches import collected
+from upsert.spark.batches import arrow_of, collected
 from upsert.spark.columns import bucket_expression, check_fits, merge_schema, spark_schema
 from upsert.spark.connect import is_connect
 from upsert.spark.filtered_read import FilteredRead
@@ -173,6 +173,32 @@ def write(df: DataFrame, path: str, options: Mapping[str, str] = {}, *, overwrit
         SchemaError: its columns do not fit the table.
         ChangelogError: two rows have one key.
     """
+    table, asked = _asked_to_write(df, path, options, overwrite)
+    register(df.sparkSession)
+    expression = bucket_expression(table)
+    if expression is None and not is_connect(df):
+        _write_by_tasks(df, table, asked, overwrite)
+        return
+    writer = by_bucket(df, table.options.bucket, expression).write.format(FORMAT).option("path", table.path)
+    writer = writer if expression is None else writer.option("bucketed", "true")
+    writer.options(**options).mode("overwrite" if overwrite else "append").save()
+
+
+def write_list(df: DataFrame, path: str, options: Mapping[str, str] = {}, *, overwrite: bool = False) -> None:
+    """As `write`, of the few rows of a list, in their order: of a key the last one counts.
+
+    Spark computes them, and this process commits them. It takes no session of Spark Connect, whose process
+    need not have the table's files.
+    """
+    _, asked = _asked_to_write(df, path, options, overwrite)
+    writer = BatchWriter(asked, df.schema, overwrite)
+    writer.commit_here(arrow_of(df))
+
+
+def _asked_to_write(
+    df: DataFrame, path: str, options: Mapping[str, str], overwrite: bool
+) -> tuple[Table, WriteOptions]:
+    """The table that rows fit, and what is asked of the write."""
     if df.isStreaming:
         raise ConfigurationError("write needs a batch DataFrame, got a streaming one; use write_changes")
     table = Table.open(path)
@@ -182,14 +208,7 @@ def write(df: DataFrame, path: str, options: Mapping[str, str] = {}, *, overwrit
     if asked.merge_schema:
         merge_schema(table, df.schema)
     check_fits(df.schema, table.schema, of=f"table {table.name!r}")
-    register(df.sparkSession)
-    expression = bucket_expression(table)
-    if expression is None and not is_connect(df):
-        _write_by_tasks(df, table, asked, overwrite)
-        return
-    writer = by_bucket(df, table.options.bucket, expression).write.format(FORMAT).option("path", table.path)
-    writer = writer if expression is None else writer.option("bucketed", "true")
-    writer.options(**options).mode("overwrite" if overwrite else "append").save()
+    return table, asked
 
 
 def _write_by_tasks(df: DataFrame, table: Table, options: WriteOptions, overwrite: bool) -> None:

@@ -37,6 +37,7 @@ from upsert.store.metadata.definition import Definition
 from upsert.store.rows.conform import conform
 from upsert.store.rows.merge_rules import DEDUPLICATE
 from upsert.store.rows.partitions import Overwrite, check_within, filled, specified
+from upsert.store.storage.local import synced_together
 from upsert.store.table import Table
 from upsert.store.table_options import TableOptions
 
@@ -233,6 +234,19 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
             modes = (message.session_mode for message in messages if isinstance(message, TaskResult))
             self._overwrite = self.replaced(next(modes, None))
         self.publish(_staged(messages), *(self._options.micro_batch or (None, None)))
+
+    def commit_here(self, rows: pa.Table) -> None:
+        """Write rows that this process has, as Spark collects them; of a key the last one counts."""
+        with synced_together():
+            staged = []
+            if (given := self._given(iter(rows.to_batches()))) is not None:
+                table, began, read = given
+                found = read.read_all()
+                staged = [table.stage(found, order="rows", definition=began.version, is_committed_here=True)]
+            with self._table().discarded_if_failed(staged):
+                for one in staged:
+                    check_within(one.partitions, self._partition, of=self._of)
+                self.publish(staged, *(self._options.micro_batch or (None, None)))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Remove what the tasks staged, where it certainly was not published."""

@@ -94,11 +94,9 @@ def insert(context: Context, statement: s.Insert, spark: SparkSession | None) ->
     if rows.isStreaming:
         check_stable(context, statement.query, target.key, what)
         return target.planned(context, rows, start_from, replaces=_replaces_rows(context, statement))
-    if statement.query.is_list:
-        rows = target.last_of_each_key(rows)
 
     def write() -> Result:
-        target.write(rows, overwrite=statement.overwrite)
+        target.write(rows, overwrite=statement.overwrite, is_list=statement.query.is_list)
         return Done(what, "overwritten" if statement.overwrite else "written")
 
     return write
@@ -360,10 +358,10 @@ class Target:
         merge = self.table.options.merge
         return merge.engine != DEDUPLICATE or bool(merge.sequence)
 
-    def write(self, rows: DataFrame, *, overwrite: bool) -> None:
-        """Write the rows of a batch."""
+    def write(self, rows: DataFrame, *, overwrite: bool, is_list: bool) -> None:
+        """Write the rows of a batch; those of a list in their order."""
         if not isinstance(self.table, Table):
-            self.table.write(rows)
+            self.table.write(self.last_of_each_key(rows) if is_list else rows)
             return
         options = dict(self.options)
         if overwrite and self.dynamic:
@@ -371,6 +369,10 @@ class Target:
             options = {"partition-overwrite-mode": "dynamic", **given}
         if overwrite and self.partition:
             options["partition"] = json.dumps(dict(self.partition), default=str)
+        if is_list and not is_connect(rows):
+            frames.write_list(rows, self.table.path, options, overwrite=overwrite)
+            return
+        rows = self.last_of_each_key(rows) if is_list else rows
         frames.write(rows, self.table.path, options, overwrite=overwrite)
 
     def planned(

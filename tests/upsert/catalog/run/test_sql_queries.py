@@ -170,6 +170,18 @@ class TestBatch:
         sql("INSERT INTO bag VALUES (1, 1), (1, 1)")
         assert sql.stored("bag") == [(1, 1), (1, 1)]
 
+    def test_a_list_goes_in_without_tasks_that_write(self, sql: Session) -> None:
+        """Spark computes the rows, in one job, and the driver commits them in their order."""
+        sql(
+            "CREATE TABLE notes (id INT, texts STRING, PRIMARY KEY (id) NOT ENFORCED) "
+            "WITH ('merge-engine' = 'aggregation', 'fields.texts.aggregate-function' = 'listagg')"
+        )
+        scheduler = sql.spark.sparkContext._jsc.sc().dagScheduler()
+        before = scheduler.numTotalJobs()
+        sql("INSERT INTO notes VALUES (1, 'c'), (2, 'x'), (1, upper('a')), (1, 'b')")
+        assert scheduler.numTotalJobs() - before <= 1
+        assert sql.stored("notes") == [(1, "c,A,b"), (2, "x")]
+
     def test_overwrite_replaces_the_table_or_a_partition(self, sql: Session) -> None:
         sql(
             "CREATE TABLE visits (day DATE, id INT, n INT, PRIMARY KEY (day, id) NOT ENFORCED) "
