@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from threading import Lock
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 from cachetools import LRUCache, cached
 from sqlglot import exp
@@ -254,17 +254,29 @@ def _comments_white(text: str) -> str:
 def tokens_of(text: str, subject: str) -> Sequence[Token]:
     """The words of a text."""
     try:
-        return _tokens(text)
+        return _read(text).words
     except TokenError as cause:
         raise SchemaError(
             f"{subject}: the text has an open quote or comment: {_opened(text, cause)}"
         ) from None
 
 
-@cached(LRUCache(maxsize=100_000, getsizeof=len), lock=Lock())
-def _tokens(text: str) -> Sequence[Token]:
+class _Read(NamedTuple):
+    """A text and its words."""
+
+    text: str
+    words: Sequence[Token]
+
+    @property
+    def bytes(self) -> int:
+        """About what it takes: of a part of a statement the text is as long as the statement, but white."""
+        return len(self.text) + 300 * len(self.words)
+
+
+@cached(LRUCache(maxsize=40_000_000, getsizeof=lambda read: read.bytes), lock=Lock())
+def _read(text: str) -> _Read:
     """A statement is asked for its words a dozen times while it is read: those of the last ones are kept."""
-    return tuple(CatalogDialect().tokenize(_comments_white(text)))
+    return _Read(text, tuple(CatalogDialect().tokenize(_comments_white(text))))
 
 
 _MISSING: Final = re.compile(r"Missing (.+) from [0-9]+:([0-9]+)", re.DOTALL)

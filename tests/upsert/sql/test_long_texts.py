@@ -9,6 +9,7 @@ import pytest
 
 from upsert.errors import SchemaError
 from upsert.schema import TableSchema
+from upsert.sql.dialect import _read, tokens_of
 from upsert.sql.parser import parse
 from upsert.sql.statements import Select, SetOption
 from upsert.sql.tokens import hints_in, without_hints
@@ -121,3 +122,10 @@ def test_a_type_of_more_levels_than_python_goes_down_is_refused(
         type_ = nest(type_)
     with pytest.raises(SchemaError, match="levels deep"):
         TableSchema.of({"id": pa.int64(), "v": type_}, primary_key=["id"])
+
+
+def test_a_text_whose_words_are_kept_weighs_too() -> None:
+    """Each part of a statement set is read in a text as long as the set, all around it white."""
+    _read.cache.clear()
+    tokens_of(" " * 100_000 + "SELECT 1", "query")
+    assert 100_000 < _read.cache.currsize < 101_000 < _read.cache.maxsize
