@@ -7,12 +7,15 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
 
+import numpy as np
+
 _EPOCH: Final = datetime(1970, 1, 1)
 
 _VALUES: Final[Mapping[str, Callable[[Any], Any]]] = {
     "boolean": bool,
     **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), int),
-    **dict.fromkeys(("float", "double"), float),
+    "float": lambda number: float(np.float32(number)),  # Java tells 0.2 of what is 0.200000003
+    "double": float,
     "string": str,
     "date": lambda days: date(1970, 1, 1) + timedelta(days=days),
     "timestamp": lambda micros: (_EPOCH + timedelta(microseconds=micros)).replace(tzinfo=UTC),
@@ -28,6 +31,8 @@ def python_value(value: Any, type_name: str) -> Any:
 
     >>> python_value(15_706, "date"), python_value(None, "int")
     (datetime.date(2013, 1, 1), None)
+    >>> python_value(0.2, "float")
+    0.20000000298023224
     """
     if value is None:
         return None
