@@ -41,7 +41,7 @@ from upsert.store.metadata import table_file
 from upsert.store.metadata.looks import looks
 from upsert.store.metadata.snapshot import refs_of
 from upsert.store.metadata.stands_for import StandsFor
-from upsert.store.predicate import where_to_json
+from upsert.store.predicate import Where, where_to_json
 from upsert.store.read.row_metadata import metadata_option
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.rows.merge_rules import DEDUPLICATE
@@ -149,7 +149,14 @@ def read(
     rows = 0 if state is None else state.info.rows
     if rows < _FILTERED or is_connect(spark) or SCAN_WHERE in map(str.lower, options):
         return load()
-    return FilteredRead(load(), table.schema.names, lambda where: load({SCAN_WHERE: where_to_json(where)}))
+    uuid, known = table.uuid, table.definition
+
+    def again(where: Where) -> DataFrame | None:
+        found = Table.open(path)
+        is_as_known = (found.uuid, found.definition.version) == (uuid, known.version)
+        return load({SCAN_WHERE: where_to_json(where)}) if is_as_known else None
+
+    return FilteredRead(load(), known.schema.names, again)
 
 
 def _asked(table: Table, columns: Sequence[str], options: Mapping[str, str]) -> StructType:

@@ -49,14 +49,15 @@ class FilteredRead(DataFrame):
         self,
         df: AnyDataFrame,
         columns: Collection[str],
-        again: Callable[[Sequence[Comparison]], AnyDataFrame],
+        again: Callable[[Sequence[Comparison]], AnyDataFrame | None],
     ) -> None:
         """Of a read.
 
         Args:
             df: its DataFrame.
             columns: the columns of it that can be compared where it is read.
-            again: makes the same read of the rows of which some comparisons are true.
+            again: makes the same read of the rows of which some comparisons are true; None if it no longer
+                can, for the table has other columns by now.
         """
         super().__init__(df._jdf, df.sparkSession)
         self._compared = columns
@@ -66,10 +67,10 @@ class FilteredRead(DataFrame):
         """As `DataFrame.filter`."""
         filtered = super().filter(condition)
         found = list(comparisons(filtered, self._compared))
-        if not found:
+        if not found or (read := self._again(found)) is None:
             return self._kept(filtered)
         jvm = java_of(self.sparkSession)
-        plan = _over(filtered._jdf.queryExecution().analyzed(), self._again(found), jvm)
+        plan = _over(filtered._jdf.queryExecution().analyzed(), read, jvm)
         made = jvm.org.apache.spark.sql.classic.Dataset.ofRows(_java_session(self.sparkSession), plan)
         return self._kept(DataFrame(made, self.sparkSession))
 
@@ -102,9 +103,9 @@ def comparisons(df: AnyDataFrame, columns: Collection[str]) -> Iterator[Comparis
 
     They are taken from what Spark's optimizer makes of the plan, in which casts and constants are computed.
     Passed over is what the store judges otherwise than Spark, for which NaN is above all numbers, and each
-    plan whose constants are others when it runs again.
+    plan whose constants are others when it runs again, or to which it matters what other rows there are.
     """
-    if _asks_the_clock(df):
+    if not _takes_each_row_alone(df) or _asks_the_clock(df):
         return
     node, conditions = df._jdf.queryExecution().optimizedPlan(), []
     while not is_read(node):
@@ -121,6 +122,17 @@ def comparisons(df: AnyDataFrame, columns: Collection[str]) -> Iterator[Comparis
     found = list(_conjuncts(conditions[-1], known))
     others = {name for name, operator, _ in found if operator != "is not null"}
     yield from (one for one in found if one[1] != "is not null" or one[0] not in others)
+
+
+def _takes_each_row_alone(df: AnyDataFrame) -> bool:
+    """Whether what a plan makes of a row depends on no other: it has no windows, and numbers no rows.
+
+    Where such a column is not used the optimizer drops it, but a later call may name it.
+    """
+    plan = node = df._jdf.queryExecution().analyzed()
+    while class_name(node) in _PASSED:
+        node = node.child()
+    return is_read(node) and bool(plan.deterministic())
 
 
 def _asks_the_clock(df: AnyDataFrame) -> bool:
