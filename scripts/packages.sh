@@ -12,11 +12,14 @@ say() { printf '%s\n' "$*" >&2; }
 # What pip was told by its variable "$1", or by its file under the name "$2".
 told() {
     eval "value=\${$1:-}"
-    [ -n "$value" ] || value=$("$tools/python" -m pip config get "global.$2" 2>/dev/null || true)
+    for section in global install; do
+        [ -n "$value" ] || value=$("$tools/python" -m pip config get "$section.$2" 2>/dev/null || true)
+    done
     printf '%s' "$value"
 }
 
 with_uv() {
+    [ -z "$(told PIP_NO_INDEX no-index)" ] || return 1
     [ -x "$tools/uv" ] || "$tools/python" -m pip install --quiet --disable-pip-version-check --constraint requirements.lock uv || return 1
     index=$(told PIP_INDEX_URL index-url)
     more=$(told PIP_EXTRA_INDEX_URL extra-index-url)

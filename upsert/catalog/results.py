@@ -134,7 +134,7 @@ class Result:
         """What another kind of result has: ``catalog.sql(…).rows`` needs no cast, and says what is wrong."""
         if name.startswith("_"):
             raise AttributeError(name)
-        has = ", ".join(sorted(name for name in dir(self) if not name.startswith("_")))
+        has = ", ".join(sorted(name for name in object.__dir__(self) if not name.startswith("_")))
         raise AttributeError(
             f"{self.statement}: returns {type(self).__name__}, which has {has}, no {name!r}; docs/sql.md "
             "says what each statement returns"
@@ -219,6 +219,10 @@ class Frame(Result):
         if name.startswith("_") or name == "df" or not hasattr(type(self.df), name):
             return super().__getattr__(name)
         return getattr(self.df, name)
+
+    def __dir__(self) -> list[str]:
+        """For completion."""
+        return [*super().__dir__(), *dir(type(self.df))]
 
     def __repr__(self) -> str:
         return f"<{self.statement}: {self.df}>"
