@@ -16,6 +16,7 @@ import upsert
 from upsert.managed import frames
 from upsert.spark.filtered_read import Comparison, FilteredRead, comparisons
 from upsert.spark.reads import read_of
+from upsert.spark.version import PYSPARK
 from upsert.store.alterations import AddColumn
 
 pytestmark = pytest.mark.spark
@@ -101,10 +102,11 @@ CONDITIONS: dict[str, list[Comparison] | None] = {
     "day < current_date() AND id < 9": [],
     "day < 'today' AND id < 9": [],
     "day < to_date('yesterday') AND id < 9": [],
-    "at < CAST(TIME'09:00:00' AS TIMESTAMP) AND id < 9": [],
     "name = current_user() OR id < 9": [],
     "false": None,
 }
+if PYSPARK != "4.2":  # which has no such cast
+    CONDITIONS["at < CAST(TIME'09:00:00' AS TIMESTAMP) AND id < 9"] = []
 
 
 def test_a_filter_reads_less_and_gives_the_same_rows(spark: SparkSession, catalog: upsert.Catalog) -> None:
