@@ -105,18 +105,14 @@ def comparisons(df: AnyDataFrame, columns: Collection[str]) -> Iterator[Comparis
     Passed over is what the store judges otherwise than Spark, for which NaN is above all numbers, and each
     plan whose constants are others when it runs again, or to which it matters what other rows there are.
     """
-    if not _takes_each_row_alone(df) or _asks_the_clock(df):
+    query = df._jdf.queryExecution()
+    read, given = _down_to_read(query.analyzed())
+    if read is None or not _is_always_the_same(df.sparkSession, query.analyzed(), given):
         return
-    node, conditions = df._jdf.queryExecution().optimizedPlan(), []
-    while not is_read(node):
-        if class_name(node) not in _PASSED:
-            return
-        if class_name(node) == "Filter":
-            conditions.append(node.condition())
-        node = node.child()
-    if not conditions:
+    read, conditions = _down_to_read(query.optimizedPlan())
+    if read is None or not conditions:
         return
-    names = {int(one.exprId().id()): str(one.name()) for one in items_of(node.output())}
+    names = {int(one.exprId().id()): str(one.name()) for one in items_of(read.output())}
     known = {id: name for id, name in names.items() if name in columns}
     # the columns of the lowest are the read's own
     found = list(_conjuncts(conditions[-1], known))
@@ -124,31 +120,30 @@ def comparisons(df: AnyDataFrame, columns: Collection[str]) -> Iterator[Comparis
     yield from (one for one in found if one[1] != "is not null" or one[0] not in others)
 
 
-def _takes_each_row_alone(df: AnyDataFrame) -> bool:
-    """Whether what a plan makes of a row depends on no other: it has no windows, and numbers no rows.
-
-    Where such a column is not used the optimizer drops it, but a later call may name it.
-    """
-    plan = node = df._jdf.queryExecution().analyzed()
-    while class_name(node) in _PASSED:
+def _down_to_read(node: Any) -> tuple[Any | None, list[Any]]:
+    """The read below a plan, and the conditions above it, the lowest last; None if others are between."""
+    conditions: list[Any] = []
+    while not is_read(node):
+        if (name := class_name(node)) not in _PASSED:
+            return None, conditions
+        if name == "Filter":
+            conditions.append(node.condition())
         node = node.child()
-    return is_read(node) and bool(plan.deterministic())
+    return node, conditions
 
 
-def _asks_the_clock(df: AnyDataFrame) -> bool:
-    """Whether a condition has the time, the user or the like, which Spark puts in whenever a plan runs.
+def _is_always_the_same(spark: SparkSession, plan: Any, conditions: Sequence[Any]) -> bool:
+    """Whether a plan makes the same of a row whenever it runs, and whatever other rows there are.
 
-    Texts such as 'today' are a time when they are cast, and a time of day is completed by the day that it is.
+    It is not where it numbers rows, also in a column that the optimizer drops, for a later call may name it;
+    nor where a condition has the time, the user or the like, which Spark puts in when it runs. Texts such as
+    'today' are a time when they are cast, and a time of day is completed by the day that it is.
     """
-    node = df._jdf.queryExecution().analyzed()
-    patterns = java_of(df.sparkSession).org.apache.spark.sql.catalyst.trees
-    if node.containsPattern(getattr(getattr(patterns, "TreePattern$"), "MODULE$").CURRENT_LIKE()):
-        return True
-    while class_name(node) in _PASSED:
-        if class_name(node) == "Filter" and _CLOCK.search(str(node.condition().sql())):
-            return True
-        node = node.child()
-    return False
+    patterns = java_of(spark).org.apache.spark.sql.catalyst.trees
+    filled_in = getattr(getattr(patterns, "TreePattern$"), "MODULE$").CURRENT_LIKE()
+    if not plan.deterministic() or plan.containsPattern(filled_in):
+        return False
+    return not any(_CLOCK.search(str(condition.sql())) for condition in conditions)
 
 
 def _conjuncts(condition: Any, known: dict[int, str]) -> Iterator[Comparison]:
