@@ -32,30 +32,34 @@ def in_order(df: DataFrame) -> list[tuple[Any, ...]]:
 
 
 def rows(catalog: Catalog, spark: SparkSession, query: str) -> list[tuple[Any, ...]]:
+    return in_order(frame(catalog, spark, query))
+
+
+def frame(catalog: Catalog, spark: SparkSession, query: str) -> DataFrame:
     found = catalog.sql(query, spark)
     assert isinstance(found, Frame)
     assert found.df is not None
-    return in_order(found.df)
+    return found.df
 
 
 COLUMNS = "id INT, v STRING, t STRUCT<id: INT>"
 
 
-@pytest.fixture
-def two_databases(spark: SparkSession, catalog: Catalog, tmp_path: Path) -> Iterator[Catalog]:
-    """A table ``t`` in ``default`` and one in ``d2``, ours and Spark's."""
+@pytest.fixture(scope="module")
+def two_databases(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Catalog]:
+    """Tables ``t`` in ``default`` and ``t`` and ``u`` in ``d2``, and views of Spark's with the same rows."""
+    folder = tmp_path_factory.mktemp("two-databases")
+    catalog = Catalog(folder / "warehouse", optimize=planner.optimize)
     catalog.sql("CREATE DATABASE d2")
-    spark.sql(f"CREATE DATABASE d2 LOCATION '{tmp_path}/d2'")
+    spark.sql(f"CREATE DATABASE d2 LOCATION '{folder}/d2'")
     for name, value in (("default.t", "one"), ("d2.t", "two"), ("d2.u", "three")):
         own = f"(2, '{value}', named_struct('id', 7)), (3, '{value}', NULL)"
-        catalog.sql(f"CREATE TABLE {name} ({COLUMNS}, PRIMARY KEY (id) NOT ENFORCED)")
-        location = f"{tmp_path}/{name}"
-        spark.sql(f"CREATE TABLE {name} ({COLUMNS}) USING parquet LOCATION '{location}'")
         first = f"({10 + len(value)}, 'first of {name}', NULL)"
+        catalog.sql(f"CREATE TABLE {name} ({COLUMNS}, PRIMARY KEY (id) NOT ENFORCED)")
         catalog.sql(f"INSERT INTO {name} VALUES {first}, {own}", spark)
-        spark.sql(f"INSERT INTO {name} VALUES {first}, {own}")
+        spark.sql(f"CREATE VIEW {name} AS SELECT * FROM VALUES {first}, {own} AS rows(id, v, t)")
     yield catalog
-    spark.sql("DROP TABLE default.t")
+    spark.sql("DROP VIEW default.t")
     spark.sql("DROP DATABASE d2 CASCADE")
 
 
@@ -86,34 +90,33 @@ def test_a_column_with_its_database_is_the_one_that_spark_takes(
 
 
 OF_FIELDS = (
-    "SELECT d2.t.zz, d2.t.id FROM d2.t",
-    "SELECT id FROM d2.t WHERE d2.t.zz = 4",
-    "SELECT d2.t.d2.t.zz, d2.t.t.id FROM d2.t",
-    "SELECT d2.t.* FROM d2.t",
-    "SELECT d2.t.zz FROM d2.u",
+    "SELECT d3.t.zz, d3.t.id FROM d3.t",
+    "SELECT id FROM d3.t WHERE d3.t.zz = 4",
+    "SELECT d3.t.d3.t.zz, d3.t.t.id FROM d3.t",
+    "SELECT d3.t.* FROM d3.t",
+    "SELECT d3.t.zz FROM d3.u",
 )
 
 
 def test_a_name_with_dots_may_be_a_field_of_a_column_that_is_called_as_the_database(
     spark: SparkSession, catalog: Catalog, tmp_path: Path, subtests: pytest.Subtests
 ) -> None:
-    columns = "id INT, d2 STRUCT<t: STRUCT<zz: INT>>, t STRUCT<id: INT>"
-    catalog.sql("CREATE DATABASE d2")
-    spark.sql(f"CREATE DATABASE d2 LOCATION '{tmp_path}/d2'")
+    columns = "id INT, d3 STRUCT<t: STRUCT<zz: INT>>, t STRUCT<id: INT>"
+    fields = "(1, named_struct('t', named_struct('zz', 4)), named_struct('id', 7)), (2, NULL, NULL)"
+    catalog.sql("CREATE DATABASE d3")
+    spark.sql(f"CREATE DATABASE d3 LOCATION '{tmp_path}/d3'")
     try:
-        for name in ("d2.t", "d2.u"):
+        for name in ("d3.t", "d3.u"):
             catalog.sql(f"CREATE TABLE {name} ({columns}, PRIMARY KEY (id) NOT ENFORCED)")
-            spark.sql(f"CREATE TABLE {name} ({columns}) USING parquet")
-            fields = "named_struct('t', named_struct('zz', 4)), named_struct('id', 7)"
-            spark.sql(f"INSERT INTO {name} VALUES (1, {fields}), (2, NULL, NULL)")
-            catalog.sql(f"INSERT INTO {name} VALUES (1, {fields}), (2, NULL, NULL)", spark)
+            catalog.sql(f"INSERT INTO {name} VALUES {fields}", spark)
+            spark.sql(f"CREATE VIEW {name} AS SELECT * FROM VALUES {fields} AS rows(id, d3, t)")
         for query in OF_FIELDS:
             with subtests.test(query):
                 wanted = in_order(spark.sql(query))
                 assert wanted
                 assert rows(catalog, spark, query) == wanted
     finally:
-        spark.sql("DROP DATABASE d2 CASCADE")
+        spark.sql("DROP DATABASE d3 CASCADE")
 
 
 def test_a_column_that_may_be_of_either_table_is_refused(spark: SparkSession, two_databases: Catalog) -> None:
@@ -125,12 +128,17 @@ def test_a_column_that_may_be_of_either_table_is_refused(spark: SparkSession, tw
             two_databases.sql(query, spark)
 
 
-def test_target_and_source_of_a_merge_need_two_names(spark: SparkSession, two_databases: Catalog) -> None:
+def test_target_and_source_of_a_merge_need_two_names(spark: SparkSession, catalog: Catalog) -> None:
+    catalog.sql("CREATE DATABASE d2")
+    for name in ("t", "d2.t"):
+        catalog.sql(f"CREATE TABLE {name} (id INT, PRIMARY KEY (id) NOT ENFORCED)")
+        catalog.sql(f"INSERT INTO {name} VALUES (2), (3)", spark)
     merge = "MERGE INTO default.t USING d2.t{} ON {}.id = 3 AND default.t.id = {}.id WHEN MATCHED THEN DELETE"
     with pytest.raises(SchemaError, match=r"different names, got 't' at .* for both; give one .* an alias"):
-        two_databases.sql(merge.format("", "d2.t", "d2.t"), spark)
-    two_databases.sql(merge.format(" AS s", "s", "s"), spark)
-    assert rows(two_databases, spark, "SELECT id FROM t WHERE id < 4 AND v = 'one'") == [(2,)]
+        catalog.sql(merge.format("", "d2.t", "d2.t"), spark)
+    catalog.sql(merge.format(" AS s", "s", "s"), spark)
+    assert rows(catalog, spark, "SELECT id FROM t") == [(2,)]
+    assert rows(catalog, spark, "SELECT id FROM d2.t") == [(2,), (3,)]
 
 
 MADE_UP = (
@@ -179,18 +187,23 @@ PAIRS = {
 }
 
 
-@pytest.fixture
-def two_tables(spark: SparkSession, catalog: Catalog) -> Iterator[Catalog]:
+@pytest.fixture(scope="module")
+def two_tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Catalog]:
     """Tables ``p`` and ``q`` of several files, and temporary views of Spark's with the same rows."""
+    catalog = Catalog(tmp_path_factory.mktemp("two-tables"), optimize=planner.optimize)
     for name, columns in PAIRS.items():
         catalog.sql(f"CREATE TABLE {name} ({columns}, PRIMARY KEY (id) NOT ENFORCED)")
+        written = []
         for ids in (range(3), range(3, 6)):
             if name == "p":
                 own = (f"({i}, {i % 2}, {i * 10}, {9 - i}, 's{i}', named_struct('id', {5 - i}))" for i in ids)
             else:
                 own = (f"({i}, {i % 2}, {i % 3})" for i in ids)
-            catalog.sql(f"INSERT INTO {name} VALUES {', '.join(own)}", spark)
-        spark.createDataFrame(catalog.table(name).snapshot().scan(), columns).createOrReplaceTempView(name)
+            written.append(", ".join(own))
+            catalog.sql(f"INSERT INTO {name} VALUES {written[-1]}", spark)
+        names = ", ".join(column.split(" ")[0] for column in columns.split(", "))
+        view = f"SELECT * FROM VALUES {', '.join(written)} AS rows({names})"
+        spark.sql(f"CREATE TEMPORARY VIEW {name} AS {view}")
     yield catalog
     for name in PAIRS:
         spark.catalog.dropTempView(name)
@@ -236,14 +249,11 @@ def test_names_mean_what_they_mean_to_spark(
 ) -> None:
     for query in OF_TWO_TABLES:
         with subtests.test(query):
-            found = two_tables.sql(query, spark)
-            assert isinstance(found, Frame)
-            wanted = spark.sql(query)
-            assert found.df is not None
-            assert found.df.columns == wanted.columns
+            found, wanted = frame(two_tables, spark, query), spark.sql(query)
+            assert found.columns == wanted.columns
             expected = in_order(wanted)
             assert expected
-            assert rows(two_tables, spark, query) == expected
+            assert in_order(found) == expected
 
 
 def test_a_session_that_tells_names_apart_by_case_reads_a_field_for_a_column(
@@ -291,9 +301,10 @@ def test_a_stream_has_the_names_of_a_batch(spark: SparkSession, two_tables: Cata
     """In the steps of a pipe, and in a list of all columns, where its kind of change does not count."""
     wanted = sorted(map(tuple, spark.sql(query).collect()))
     assert wanted
-    two_tables.sql("SET 'execution.runtime-mode' = 'streaming'")
-    two_tables.sql("SET 'execution.result-mode' = 'table'")
-    found = two_tables.sql(query, spark)
+    streaming = Catalog(two_tables.warehouse, optimize=planner.optimize)
+    streaming.sql("SET 'execution.runtime-mode' = 'streaming'")
+    streaming.sql("SET 'execution.result-mode' = 'table'")
+    found = streaming.sql(query, spark)
     assert isinstance(found, Live)
     assert found.query is not None
     try:
@@ -308,8 +319,6 @@ def test_a_session_whose_names_in_backquotes_are_patterns_has_all_columns(
 ) -> None:
     session = copy_of(spark, {"spark.sql.parser.quotedRegexColumnNames": "true"})
     for query in ("SELECT `(k|v.*|id)` FROM p", "SELECT q.`(id)?+.+` FROM q WHERE `n` = 1"):
-        found = two_tables.sql(query, session)
-        assert isinstance(found, Frame)
-        assert found.df is not None
-        assert found.df.columns == session.sql(query).columns
-        assert rows(two_tables, session, query) == in_order(session.sql(query))
+        found, wanted = frame(two_tables, session, query), session.sql(query)
+        assert found.columns == wanted.columns
+        assert in_order(found) == in_order(wanted)
