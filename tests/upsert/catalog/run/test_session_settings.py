@@ -19,7 +19,8 @@ from upsert.spark.settings import copy_of
 
 pytestmark = pytest.mark.spark
 
-SEED = int(os.environ.get("SEED", "0"))
+SEED = int(os.environ.get("SEED", "5"))
+"""Of the first eight numbers some fit and some do not, into several types, by each statement."""
 
 SIGNS = (
     "spark.sql.parser.escapedStringLiterals",
@@ -62,18 +63,17 @@ def theirs(spark: SparkSession, tmp_path: Path) -> Iterator[str]:
     spark.sql("DROP TABLE theirs")
 
 
-@pytest.mark.parametrize("count", [12, pytest.param(80, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [8, pytest.param(80, marks=pytest.mark.long)])
 def test_a_number_that_does_not_fit_is_an_error_also_without_ansi(
     spark: SparkSession, catalog: Catalog, theirs: str, count: int
 ) -> None:
     """A cast of such a session would make another number of it, or NULL."""
     random, session = Random(SEED), copy_of(spark, {"spark.sql.ansi.enabled": "false"})
     catalog.sql(f"CREATE TABLE t (id INT, {theirs}, PRIMARY KEY (id) NOT ENFORCED)")
-    refused = 0
+    stored: dict[int, str] = {}
     for row in range(count):
         column, (type_, value) = random.choice([*enumerate(TYPES.items())])
         value = value.format(number(random))
-        told = f"seed {SEED}: {type_} gets {value}"
         merge = f"MERGE INTO t USING (SELECT {row} AS id) AS s ON t.id = s.id"
         written = [
             f"INSERT INTO t (id, c{column}) VALUES ({row}, {value})",
@@ -86,17 +86,16 @@ def test_a_number_that_does_not_fit_is_an_error_also_without_ansi(
         try:
             session.sql(f"INSERT INTO theirs (id, c{column}) VALUES ({row}, {value})")
         except (ArithmeticException, AnalysisException):
-            refused += 1
             with pytest.raises(PySparkException, match=f"'c{column}' must be .* cannot hold"):
                 catalog.sql(statement, session)
             catalog.sql(f"DELETE FROM t WHERE id = {row}")
         else:
             catalog.sql(statement, session)
-            query = f"SELECT id, CAST(c{column} AS STRING) FROM {{}} WHERE id = {row}"
-            assert (
-                rows(catalog, session, query.format("t")) == session.sql(query.format("theirs")).collect()
-            ), told
-    assert 0 < refused < count
+            stored[row] = f"{type_} gets {value}"
+    assert 0 < len(stored) < count
+    texts = ", ".join(f"CAST(c{column} AS STRING) AS c{column}" for column in range(len(TYPES)))
+    wanted = sorted(map(tuple, session.sql(f"SELECT id, {texts} FROM theirs").collect()), key=repr)
+    assert rows(catalog, session, f"SELECT id, {texts} FROM t") == wanted, f"seed {SEED}: {stored}"
 
 
 def test_a_time_is_updated_in_a_session_whose_timestamps_have_no_zone(
