@@ -16,6 +16,7 @@ from tests.local_postgres import LocalPostgres
 from tests.object_store import CREDENTIALS, KINDS, ObjectStore, Server
 from upsert.spark.java import java_of
 from upsert.testing import LocalKafka
+from upsert.testing.local_kafka import BOOTSTRAP_VARIABLE
 
 # Tests kill processes, and what a process has written outlives it. Only a power failure takes what was not
 # synced, and waiting for the disk was most of the time of many tests. A test of what is synced has its own.
@@ -131,11 +132,18 @@ def postgres() -> Iterator[LocalPostgres]:
 
 
 @pytest.fixture(autouse=True)
-def _names_of_doctests(request: pytest.FixtureRequest, doctest_namespace: dict[str, object]) -> None:
-    """An example in a docstring that speaks of `spark` or `kafka.` finds the session or broker so named."""
+def _names_of_doctests(
+    request: pytest.FixtureRequest, doctest_namespace: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An example in a docstring that speaks of `spark` or `kafka.` finds the session or broker so named.
+
+    One that makes a `LocalKafka` gets the broker that all share, as where a developer has one running.
+    """
     if isinstance(request.node, pytest.DoctestItem):
         source = "".join(example.source for example in request.node.dtest.examples)
         if "spark" in source:
             doctest_namespace["spark"] = request.getfixturevalue("spark")
         if "kafka.bootstrap_servers" in source:
             doctest_namespace["kafka"] = request.getfixturevalue("kafka")
+        if "LocalKafka()" in source:
+            monkeypatch.setenv(BOOTSTRAP_VARIABLE, request.getfixturevalue("kafka").bootstrap_servers)

@@ -54,6 +54,7 @@ def test_a_killed_broker_comes_back_at_the_same_address() -> None:
     assert not accepts_connections(address)
 
 
+@pytest.mark.long  # each try of `test_unreachable.py` pauses and resumes its broker, and stops a paused one
 def test_a_broker_that_was_paused_answers_when_it_is_resumed_and_can_be_stopped() -> None:
     with LocalKafka(own=True) as broker:
         connection = Connection({"bootstrap.servers": broker.bootstrap_servers}, patience_s=1)
