@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, BinaryIO, Final, Self
 from urllib.parse import unquote
 from uuid import uuid4
 
@@ -247,18 +247,23 @@ class LossyProxy:
             threading.Thread(target=self._pass_on, args=(client,), daemon=True).start()
 
     def _pass_on(self, client: socket.socket) -> None:
-        with client, socket.create_connection(self._target) as server:
-            while head := _head(client):
+        with (
+            client,
+            socket.create_connection(self._target) as server,
+            client.makefile("rb") as asked,
+            server.makefile("rb") as answered,
+        ):
+            while head := _head(asked):
                 line = unquote(head.split(b"\r\n")[0].decode()).replace("POST ", "PUT ")
-                content = _body(client, head)
+                content = _body(asked, head, client)
                 if self.refuse is not None and self.refuse in line and self.times:
                     self.times -= 1
                     client.sendall(b"HTTP/1.1 %d refused\r\nContent-Length: 0\r\n\r\n" % self.status)
                     continue
                 server.sendall(head + content)
-                while (answer := _head(server)).startswith(b"HTTP/1.1 100"):
+                while (answer := _head(answered)).startswith(b"HTTP/1.1 100"):
                     pass  # the client has been told so already
-                found = b"" if line.startswith("HEAD") else _body(server, answer)
+                found = b"" if line.startswith("HEAD") else _body(answered, answer, server)
                 if self.cut is not None and self.cut in line and found:
                     self.cut = None
                     client.sendall(answer + found[: len(found) // 2])
@@ -273,39 +278,31 @@ class LossyProxy:
                 client.sendall(answer)
 
 
-def _head(connection: socket.socket) -> bytes:
+def _head(reader: BinaryIO) -> bytes:
     """All up to the empty line; nothing if the other side has hung up."""
-    found = b""
-    while not found.endswith(b"\r\n\r\n"):
-        if not (one := connection.recv(1)):
+    lines: list[bytes] = []
+    while not lines or lines[-1] != b"\r\n":
+        if not (line := reader.readline()):
             return b""
-        found += one
-    return found
+        lines.append(line)
+    return b"".join(lines)
 
 
-def _body(connection: socket.socket, head: bytes) -> bytes:
+def _body(reader: BinaryIO, head: bytes, sender: socket.socket) -> bytes:
     if b"\r\ntransfer-encoding: chunked" in head.lower():
-        return _chunks(connection)
+        return _chunks(reader)
     fields = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:] if b": " in line)
     if b"100-continue" in fields.get(b"expect", b""):
-        connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
-    size, body = int(fields.get(b"content-length", b"0")), b""
-    while len(body) < size and (part := connection.recv(size - len(body))):
-        body += part
-    return body
+        sender.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+    return reader.read(int(fields.get(b"content-length", b"0")))
 
 
-def _chunks(connection: socket.socket) -> bytes:
+def _chunks(reader: BinaryIO) -> bytes:
     """A body of pieces that say their sizes, as it is sent."""
     found, size = b"", b""
     while not size or int(size, 16):
-        size = b""
-        while not size.endswith(b"\r\n"):
-            size += connection.recv(1)
-        rest = int(size, 16) + 2
-        found += size
-        while rest and (part := connection.recv(rest)):
-            found, rest = found + part, rest - len(part)
+        size = reader.readline()
+        found += size + reader.read(int(size, 16) + 2)
     return found
 
 
