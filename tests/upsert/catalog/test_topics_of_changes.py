@@ -82,10 +82,22 @@ def record(before: Row | None, after: Row | None, op: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("buckets", "has_before", "normalized"), [(1, True, False), (16, False, False), (1, False, True)]
+    ("buckets", "has_before", "normalized", "rounds"),
+    [
+        (1, True, False, 2),
+        (4, False, False, 2),
+        (1, False, True, 2),
+        pytest.param(16, False, False, 5, marks=pytest.mark.long),
+    ],
 )
 def test_a_table_follows_a_log_that_repeats_itself(
-    spark: SparkSession, kafka: LocalKafka, tmp_path: Path, buckets: int, has_before: bool, normalized: bool
+    spark: SparkSession,
+    kafka: LocalKafka,
+    tmp_path: Path,
+    buckets: int,
+    has_before: bool,
+    normalized: bool,
+    rounds: int,
 ) -> None:
     """Whatever comes twice, and whichever changes one micro-batch has, the last change of each key holds."""
     seed = random.randrange(1 << 32)
@@ -98,7 +110,7 @@ def test_a_table_follows_a_log_that_repeats_itself(
         f"'max-rows-per-trigger' = '60', 'cdc-events-duplicate' = '{normalized}')"
     )
     catalog.sql(f"CREATE TABLE copy ({COLUMNS}) WITH ('bucket' = '{buckets}')")
-    for _ in range(3):
+    for _ in range(rounds):
         source.work(50)
         writer = catalog.write_changes(catalog.read_changes(spark, "changes"), "copy")
         query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
