@@ -8,6 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
@@ -169,10 +170,9 @@ def test_a_branch_that_a_constant_rules_out_is_not_kept(catalog: Catalog, spark:
         SELECT a.shop, a.n, b.n AS since FROM t a JOIN t b ON a.shop = b.shop
         WHERE a.kind = 'sold' AND b.kind = 'closed'"""
     view = catalog.create_view("v", query, spark=spark)
-    for seed in range(1, 4):
-        change(catalog, seed)
-        assert view.refresh()
-        assert rows_of(catalog, "v") == expected(catalog, query), seed
+    change(catalog, 1)
+    assert view.refresh()
+    assert rows_of(catalog, "v") == expected(catalog, query)
     assert len(stages(view.table)) == 2
 
 
@@ -183,10 +183,9 @@ def test_tasks_compute_what_the_driver_does(
         monkeypatch.setattr(f"{module}.FEW_ROWS", -1)
     query = STAGED["sums of a join"]
     view = catalog.create_view("v", query, spark=spark)
-    for seed in range(1, 3):
-        change(catalog, seed)
-        assert view.refresh()
-        assert rows_of(catalog, "v") == expected(catalog, query), seed
+    change(catalog, 1)
+    assert view.refresh()
+    assert rows_of(catalog, "v") == expected(catalog, query)
     (stage,) = stages(view.table)
     assert {info.kind for info in stage.history() if info.changes_rows} == {"append"}
 
@@ -384,21 +383,32 @@ def test_changes_that_cannot_be_computed_are_no_longer_tried(
     assert not any(one.by_changes for one in views["v1"].refreshes.values())
 
 
-def test_a_view_goes_on_with_the_columns_that_its_tables_had(catalog: Catalog, spark: SparkSession) -> None:
+STARS = {
+    "SELECT * FROM closed": "SELECT shop, since FROM closed",
+    "SELECT * FROM c UNION ALL SELECT shop, 1 FROM shops": (
+        "SELECT shop, since FROM closed WHERE shop < 9 UNION ALL SELECT shop, 1 FROM shops"
+    ),
+    "SELECT * FROM sales NATURAL JOIN shops": (
+        "SELECT shop, id, item, sales.n, price, city FROM sales JOIN shops USING (shop)"
+    ),
+}
+MORE_STARS = {
+    "SELECT * FROM closed": "SELECT shop, since FROM closed",
+    "SELECT DISTINCT * FROM closed": "SELECT DISTINCT shop, since FROM closed",
+    "SELECT * FROM closed EXCEPT ALL SELECT shop, n FROM sales": (
+        "SELECT shop, since FROM closed EXCEPT ALL SELECT shop, n FROM sales"
+    ),
+}
+"""Queries, and what they mean of the columns that the tables have when the view is created."""
+
+
+@pytest.mark.parametrize(
+    "queries", [STARS, pytest.param(MORE_STARS, marks=pytest.mark.long)], ids=["some", "more"]
+)
+def test_a_view_goes_on_with_the_columns_that_its_tables_had(
+    catalog: Catalog, spark: SparkSession, queries: Mapping[str, str]
+) -> None:
     catalog.sql("CREATE VIEW c AS SELECT * FROM closed WHERE shop < 9", spark)
-    queries = {
-        "SELECT * FROM closed": "SELECT shop, since FROM closed",
-        "SELECT DISTINCT * FROM closed": "SELECT DISTINCT shop, since FROM closed",
-        "SELECT * FROM closed EXCEPT ALL SELECT shop, n FROM sales": (
-            "SELECT shop, since FROM closed EXCEPT ALL SELECT shop, n FROM sales"
-        ),
-        "SELECT * FROM c UNION ALL SELECT shop, 1 FROM shops": (
-            "SELECT shop, since FROM closed WHERE shop < 9 UNION ALL SELECT shop, 1 FROM shops"
-        ),
-        "SELECT * FROM sales NATURAL JOIN shops": (
-            "SELECT shop, id, item, sales.n, price, city FROM sales JOIN shops USING (shop)"
-        ),
-    }
     views = [catalog.create_view(f"v{n}", query, spark=spark) for n, query in enumerate(queries)]
     catalog.sql("ALTER TABLE closed ADD COLUMN more STRING AFTER shop")
     catalog.sql("ALTER TABLE shops ADD COLUMN n INT")
@@ -460,33 +470,6 @@ def test_a_field_that_has_the_name_of_another_is_not_taken_for_it(
         view.refresh()
 
 
-def test_hidden_tables_go_on_when_a_table_gets_a_column_or_an_index(
-    catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for rows in ("SHALLOW_ROWS", "WHOLE_ROWS", "ORDERED_ROWS"):
-        monkeypatch.setattr(f"planner.views.keep.{rows}", 0)
-    queries = {
-        "v0": PARTED["newest"],
-        "v1": DEEP["an aggregate of aggregates"],
-        "v2": "SELECT id, n FROM sales ORDER BY id DESC LIMIT 3",
-        "v3": "SELECT s.id, c.shop FROM sales s LEFT JOIN closed c ON s.n = c.since",
-        "v4": "SELECT shop, count(*) AS c FROM (SELECT * FROM sales) q GROUP BY shop",
-    }
-    for name, query in queries.items():
-        catalog.create_view(name, query, spark=spark)
-    before = {name: {table.uuid for table in stages(catalog.table(name))} for name in queries}
-    catalog.sql("ALTER TABLE sales ADD COLUMN more INT AFTER shop")
-    catalog.sql("ALTER TABLE sales ADD INDEX (item)")
-    catalog.sql("ALTER TABLE closed ADD COLUMN more INT")
-    catalog.sql("UPDATE sales SET more = id, n = n + 1 WHERE id < 5", spark)
-    another = Catalog(catalog.warehouse, optimize=planner.optimize)
-    for name, query in queries.items():
-        assert another.view(name, spark).refresh()
-        assert rows_of(catalog, name) == expected(catalog, query), name
-        assert before[name], name
-        assert {table.uuid for table in stages(catalog.table(name))} == before[name], name
-
-
 def test_a_small_side_stays_one_up_to_twice_the_rows(
     catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -526,11 +509,11 @@ def test_a_hidden_table_of_which_all_rows_are_computed_gets_what_differs(
     views = {name: view}
     refresh_and_compare(catalog, views, DEEP, range(1, 2))
     go_by_changes(False)
-    refresh_and_compare(catalog, views, DEEP, range(2, 4))
+    refresh_and_compare(catalog, views, DEEP, range(2, 3))
     tables = [table for table in stages(view.table) if "-rows-" in table.path]
     assert tables
     for table in tables:
-        assert not any(moves_of(table)[-2:])
+        assert not moves_of(table)[-1]
         assert {info.kind for info in table.history() if info.changes_rows} == {"append"}
 
 
@@ -558,10 +541,44 @@ PARTED = {
 """Queries that are computed partition by partition."""
 
 
+WITH_HIDDEN = {
+    "v0": PARTED["newest"],
+    "v1": DEEP["an aggregate of aggregates"],
+    "v2": "SELECT id, n FROM sales ORDER BY id DESC LIMIT 3",
+    "v3": "SELECT s.id, c.shop FROM sales s LEFT JOIN closed c ON s.n = c.since",
+    "v4": "SELECT shop, count(*) AS c FROM (SELECT * FROM sales) q GROUP BY shop",
+}
+"""A query for each kind of hidden table."""
+
+
+@pytest.mark.parametrize(
+    "names", [["v0", "v3", "v4"], pytest.param([*WITH_HIDDEN], marks=pytest.mark.long)], ids=["some", "all"]
+)
+def test_hidden_tables_go_on_when_a_table_gets_a_column_or_an_index(
+    catalog: Catalog, spark: SparkSession, names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for rows in ("SHALLOW_ROWS", "WHOLE_ROWS", "ORDERED_ROWS"):
+        monkeypatch.setattr(f"planner.views.keep.{rows}", 0)
+    queries = {name: WITH_HIDDEN[name] for name in names}
+    for name, query in queries.items():
+        catalog.create_view(name, query, spark=spark)
+    before = {name: {table.uuid for table in stages(catalog.table(name))} for name in queries}
+    catalog.sql("ALTER TABLE sales ADD COLUMN more INT AFTER shop")
+    catalog.sql("ALTER TABLE sales ADD INDEX (item)")
+    catalog.sql("ALTER TABLE closed ADD COLUMN more INT")
+    catalog.sql("UPDATE sales SET more = id, n = n + 1 WHERE id < 5", spark)
+    another = Catalog(catalog.warehouse, optimize=planner.optimize)
+    for name, query in queries.items():
+        assert another.view(name, spark).refresh()
+        assert rows_of(catalog, name) == expected(catalog, query), name
+        assert before[name], name
+        assert {table.uuid for table in stages(catalog.table(name))} == before[name], name
+
+
 @pytest.mark.parametrize(
     ("names", "seeds"),
     [
-        (["newest", "of a join", "joined", "a group twice", "beside a window of all"], range(1, 3)),
+        (["newest", "of a join", "joined", "beside a window of all"], range(1, 2)),
         pytest.param(list(PARTED), range(2, 6), marks=[pytest.mark.long, pytest.mark.minutes]),
     ],
     ids=["some", "all"],
@@ -604,7 +621,7 @@ JOINED = {
 @pytest.mark.parametrize(
     ("names", "seeds"),
     [
-        (["top", "not exists, beside a value", "no index"], range(1, 2)),
+        (["top", "no index"], range(1, 2)),
         pytest.param(list(JOINED), range(2, 8), marks=[pytest.mark.long, pytest.mark.minutes]),
     ],
     ids=["some", "all"],
@@ -641,12 +658,19 @@ OVER_A_ROW = {
 
 
 @pytest.mark.parametrize(
-    "names",
-    [["having", "top", "joined"], pytest.param([*OVER_A_ROW], marks=pytest.mark.long)],
+    ("names", "values"),
+    [
+        (["having", "top", "joined"], (9, 0)),
+        pytest.param([*OVER_A_ROW], (1, 9, 0), marks=pytest.mark.long),
+    ],
     ids=["some", "all"],
 )
 def test_a_value_of_another_row_is_that_of_the_present_one(
-    catalog: Catalog, spark: SparkSession, names: list[str], monkeypatch: pytest.MonkeyPatch
+    catalog: Catalog,
+    spark: SparkSession,
+    names: list[str],
+    values: tuple[int, ...],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for rows in ("SHALLOW_ROWS", "WHOLE_ROWS", "ORDERED_ROWS"):
         monkeypatch.setattr(f"planner.views.keep.{rows}", 0)
@@ -655,7 +679,7 @@ def test_a_value_of_another_row_is_that_of_the_present_one(
     views = {
         name: catalog.create_view(f"v{n}", OVER_A_ROW[name], spark=spark) for n, name in enumerate(names)
     }
-    for n in (1, 9, 0):
+    for n in values:
         catalog.sql(f"UPDATE sales SET n = {n} WHERE id = 5", spark)
         for name, view in views.items():
             view.refresh()
@@ -674,16 +698,19 @@ LATERAL = {
 
 
 @pytest.mark.parametrize(
-    "names",
-    [["best, by what is not shown", "one twice"], pytest.param([*LATERAL], marks=pytest.mark.long)],
+    ("names", "seeds"),
+    [
+        (["best, by what is not shown", "one twice"], range(1)),
+        pytest.param([*LATERAL], range(2), marks=pytest.mark.long),
+    ],
     ids=["some", "all"],
 )
 def test_subqueries_see_the_row_beside_them(
-    catalog: Catalog, spark: SparkSession, names: list[str], monkeypatch: pytest.MonkeyPatch
+    catalog: Catalog, spark: SparkSession, names: list[str], seeds: range, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("planner.views.keep.WHOLE_ROWS", 0)
     views = {name: catalog.create_view(f"v{n}", LATERAL[name], spark=spark) for n, name in enumerate(names)}
-    refresh_and_compare(catalog, views, LATERAL, range(2))
+    refresh_and_compare(catalog, views, LATERAL, seeds)
 
 
 @pytest.mark.long
@@ -781,11 +808,11 @@ def test_texts_that_a_collation_calls_equal_are_one_group_and_one_key(
         "INSERT INTO sales (id, shop, item, n) VALUES (3, 1, 'FIG', 99), (91, 1, 'é', 7)",
     ):
         catalog.sql(change_, spark)
-        for name, view in views.items():
-            assert view.refresh()
-            found = catalog.sql(COLLATED[name], spark)
-            assert isinstance(found, Frame)
-            assert rows_of(catalog, view.name) == counted(found.df.toArrow()), (name, change_)
+    for name, view in views.items():
+        assert view.refresh()
+        found = catalog.sql(COLLATED[name], spark)
+        assert isinstance(found, Frame)
+        assert rows_of(catalog, view.name) == counted(found.df.toArrow()), name
 
 
 @pytest.mark.parametrize(
@@ -845,10 +872,9 @@ def test_a_join_without_an_index_keeps_the_rows_it_looks_up(
     assert "-input (INDEX (column_" in view.explain()
     monkeypatch.setattr("upsert.views.refresh.difference", None)  # nothing may be compared
     monkeypatch.setattr("upsert.views.refresh.signed_rows", None)
-    for seed in range(1, 3):
-        change(catalog, seed)
-        assert view.refresh()
-        assert rows_of(catalog, "v") == expected(catalog, query), seed
+    change(catalog, 1)
+    assert view.refresh()
+    assert rows_of(catalog, "v") == expected(catalog, query)
 
 
 def test_hidden_tables_go_with_the_first_refresh_that_needs_others(
@@ -1025,18 +1051,18 @@ def test_what_cannot_be_read_as_changes_is_computed_again(
 def test_an_overwrite_is_read_as_the_changes_that_it_makes(
     catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queries = [TOTALS, CHANGED["join"], CHANGED["full"]]
+    queries = [TOTALS, CHANGED["full"]]
     views = [catalog.create_view(f"v{n}", query, spark=spark) for n, query in enumerate(queries)]
     monkeypatch.setattr("upsert.views.refresh.difference", None)
     sales = catalog.table("sales")
-    for seed in range(1, 4):
+    for seed in range(1, 3):
         change(catalog, seed)
         sales.overwrite(sales.snapshot().scan().slice(2))
         change(catalog, seed + 10)
         for view, query in zip(views, queries, strict=True):
             assert view.refresh()
             assert rows_of(catalog, view.name) == expected(catalog, query), (seed, query)
-    assert kinds(views[0]) == ["append"] * 4
+    assert kinds(views[0]) == ["append"] * 3
 
 
 def test_a_view_holds_what_its_next_refresh_reads_until_it_is_dropped(
@@ -1139,8 +1165,15 @@ FILTERED = {
 """Queries that read some rows of tables without an index for it."""
 
 
+def in_duckdb(catalog: Catalog, query: str) -> Counter[str]:
+    with duckdb.connect() as db:
+        for name in "ab":
+            db.register(name, catalog.table(name).snapshot().scan())
+        return counted(db.sql(query).to_arrow_table())
+
+
 @pytest.mark.parametrize(
-    "names", [("in", "newest", "renamed", "union"), pytest.param(("outer", "sums"), marks=pytest.mark.long)]
+    "names", [("newest", "renamed", "union"), pytest.param(("in", "outer", "sums"), marks=pytest.mark.long)]
 )
 def test_rows_that_a_filter_leaves_out_of_a_hidden_table_change(
     spark: SparkSession, tmp_path: Path, names: tuple[str, ...]
@@ -1149,8 +1182,8 @@ def test_rows_that_a_filter_leaves_out_of_a_hidden_table_change(
     catalog = Catalog(tmp_path, optimize=planner.optimize)
     catalog.sql("CREATE TABLE a (id INT, k INT, PRIMARY KEY (id) NOT ENFORCED)")
     catalog.sql("CREATE TABLE b (k INT, v INT)")
-    catalog.sql("INSERT INTO a VALUES (1, 0), (2, 3), (3, 0)", spark)
-    catalog.sql("INSERT INTO b VALUES (0, 1), (3, 2), (0, 3), (0, 9)", spark)
+    catalog.table("a").write(pa.table({"id": int32([1, 2, 3]), "k": int32([0, 3, 0])}))
+    catalog.table("b").write(pa.table({"k": int32([0, 3, 0, 0]), "v": int32([1, 2, 3, 9])}))
     views = [
         catalog.create_view(name, FILTERED[name], options={"refresh": "incremental"}, spark=spark)
         for name in names
@@ -1164,7 +1197,7 @@ def test_rows_that_a_filter_leaves_out_of_a_hidden_table_change(
         catalog.sql(changed, spark)
         for view, name in zip(views, names, strict=True):
             view.refresh()
-            assert rows_of(catalog, view.name) == counted(catalog.sql(FILTERED[name], spark).rows), changed
+            assert rows_of(catalog, view.name) == in_duckdb(catalog, FILTERED[name]), changed
 
 
 def raising(error: BaseException) -> Callable[..., Any]:
@@ -1229,8 +1262,8 @@ def test_explain_says_what_a_refresh_reads(
         assert text.startswith("the view\n│  by changes: those of its rows follow from a step of ")
         assert "-input (INDEX (partition)), at most 20 rows\n" in text
         assert "by groups: those with changed rows are computed again, all others stay" in text
-        three_deep = explained(DEEP["three deep"])
-        assert [three_deep.count(f"─ {what} ") for what in ("stage", "table")] == [3, 3]
+        deep = explained(DEEP["an aggregate of aggregates"])
+        assert [deep.count(f"─ {what} ") for what in ("stage", "table")] == [2, 2]
     assert sorted(Path(catalog.warehouse).rglob("*")) == before
     monkeypatch.setattr("planner.views.keep.SHALLOW_ROWS", 0)
     view = catalog.create_view("v", DEEP["an aggregate of aggregates"], spark=spark)
@@ -1281,8 +1314,8 @@ def test_values_of_every_type_are_kept_in_any_time_zone(catalog: Catalog, spark:
         rows = catalog.create_view("copied", query, primary_key=["id"], spark=spark)
         groups = "SELECT b, d, ts, ntz, bin, dec, count(*) AS c FROM typed GROUP BY b, d, ts, ntz, bin, dec"
         counted = catalog.create_view("grouped", groups, spark=spark)
-        for values in VALUES:
-            catalog.sql(f"INSERT INTO typed VALUES {values}", spark)
+        for values in (VALUES[:1], VALUES[1:]):
+            catalog.sql(f"INSERT INTO typed VALUES {', '.join(values)}", spark)
             assert rows.refresh()
             assert counted.refresh()
     finally:
