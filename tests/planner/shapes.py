@@ -200,8 +200,12 @@ SHAPES: dict[str, Shape] = {
 }
 
 ALIKE = {
+    "a condition beyond the keys",
+    "a filter on time",
     "anti join",
     "left join",
+    "no projection at all",
+    "right join",
     "semi join",
     "three tables",
     "columns of the DataFrames",
@@ -210,7 +214,10 @@ ALIKE = {
     "sql",
     "sql with USING",
     "sql with everything of one side",
+    "sql with a comma",
     "sql with a common table expression, and more on top",
+    "sql with a view of a view",
+    "two columns",
 }
 """Shapes whose plans are those of others but for names: their rows are checked by `make test-long` only."""
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
@@ -27,10 +28,15 @@ def catalog(spark: SparkSession, tmp_path: Path) -> Catalog:
         "CREATE TABLE orders (id BIGINT, sku INT, amount INT, PRIMARY KEY (id) NOT ENFORCED, INDEX (sku));"
         "CREATE TABLE products (sku INT, name STRING, PRIMARY KEY (sku) NOT ENFORCED);"
         "CREATE TABLE result (id BIGINT, amount BIGINT, name STRING, PRIMARY KEY (id) NOT ENFORCED);"
-        "INSERT INTO orders VALUES (1, 1, 10), (2, 2, 20), (3, 1, 30);"
-        "INSERT INTO products VALUES (1, 'one'), (2, 'two');"
         "SET 'execution.runtime-mode' = 'streaming'; SET 'execution.trigger' = 'available-now'",
     )
+    orders = {
+        "id": [1, 2, 3],
+        "sku": pa.array([1, 2, 1], pa.int32()),
+        "amount": pa.array([10, 20, 30], pa.int32()),
+    }
+    catalog.table("orders").write(pa.table(orders))
+    catalog.table("products").write(pa.table({"sku": pa.array([1, 2], pa.int32()), "name": ["one", "two"]}))
     return catalog
 
 

@@ -153,7 +153,10 @@ def test_a_job_runs_until_it_is_stopped_and_goes_on(tmp_path: Path, spark: Spark
     ("setting", "reason"),
     [
         ("spark.driver.memory=1x", "'Invalid maximum heap size: -Xmx1x'; correct the settings"),
-        ("spark.driver.memory=1k", "'Too small maximum heap'; correct the settings"),
+        pytest.param(
+            *("spark.driver.memory=1k", "'Too small maximum heap'; correct the settings"),
+            marks=pytest.mark.long,
+        ),
         (
             "spark.driver.extraJavaOptions=--add-modules=no.such",
             "'Module no.such not found'; set JAVA_HOME to a Java that has it, or correct the settings",

@@ -113,6 +113,9 @@ REGULAR: dict[str, Shape] = {
 """Without an index that could serve a delta join."""
 
 ALIKE = {
+    "columns of one name, no index",
+    "static rows in sql",
+    "union of two joins",
     "union with itself",
     "union by name",
     "union by name with missing columns",

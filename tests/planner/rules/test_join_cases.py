@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import planner
 from tests.helpers import changelog
-from tests.planner.in_steps import Versions, joined_in_steps, local, step_of, versions_of
+from tests.planner.in_steps import Versions, joined_in_steps, step_of, versions_of
 from tests.planner.test_queries import in_one
 from upsert import Catalog
 from upsert.rowkind import RowKind
@@ -60,18 +61,17 @@ class Run:
         return in_one(found)
 
     def wanted(self) -> list[dict[str, Rows]]:
-        """What each query gives over the tables as they were after each round."""
-        found = {}
-        for number, end in enumerate(self.ends):
-            for case in CASES:
-                for name, table in self.tables(case).items():
-                    local(self.spark, table, end[table.path]).createOrReplaceTempView(name)
-                found[f"{number} {case['title']}"] = self.spark.sql(case["sql"])
-        rounds = [{title: Counter[str]() for title in TITLES} for _ in self.ends]
-        for title, row, _ in in_one(found).collect():
-            number, _, own = title.partition(" ")
-            rounds[int(number)][own][row] += 1
-        return rounds
+        """What DuckDB gives for each query over the tables as they were after each round."""
+        return [{case["title"]: self.in_duckdb(case, end) for case in CASES} for end in self.ends]
+
+    def in_duckdb(self, case: dict[str, Any], end: Versions) -> Rows:
+        with duckdb.connect() as db:
+            for name, table in self.tables(case).items():
+                db.register(name, table.at(end[table.path]).scan())
+            text = case["sql"].replace("LEFT SEMI", "SEMI").replace("LEFT ANTI", "ANTI")
+            rows = db.sql(text).fetchall()
+        named = ({f"c{number}": value for number, value in enumerate(row)} for row in rows)
+        return Counter(json.dumps(row, separators=(",", ":")) for row in named)
 
 
 @dataclass

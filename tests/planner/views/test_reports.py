@@ -35,7 +35,7 @@ def expected(catalog: Catalog, name: str) -> Counter[str]:
 @pytest.mark.parametrize(
     ("names", "few", "steps"),
     [
-        (["tumble", "grouping sets", "intersect", "sums of bands"], 50_000, 1),
+        (["tumble", "grouping sets", "sums of bands"], 50_000, 1),
         pytest.param(list(QUERIES), 50_000, 3, marks=[pytest.mark.long, pytest.mark.minutes]),
         pytest.param(list(QUERIES), -1, 3, marks=[pytest.mark.long, pytest.mark.minutes]),
     ],

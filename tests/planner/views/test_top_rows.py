@@ -83,7 +83,7 @@ ORDERS = [
 @pytest.mark.parametrize(
     ("seed", "steps", "queries"),
     [
-        (1, 3, ORDERS[1::2]),
+        (1, 3, [ORDERS[1], ORDERS[3]]),
         *(pytest.param(seed, 6, ORDERS, marks=pytest.mark.long) for seed in (1, 2, 3)),
     ],
     ids=["some", "all 1", "all 2", "all 3"],
@@ -224,7 +224,7 @@ def test_results_that_are_alike_in_the_order_are_a_table_that_is_read_whole(
     write(catalog, [{"id": id, "name": f"p{id}"} for id in range(100)])
     query = "SELECT name, count(*) AS n FROM players GROUP BY name ORDER BY n DESC, name LIMIT 3"
     view = catalog.create_view("most", query, spark=spark)
-    for step in range(3):  # how many groups there are is known after the first rows
+    for step in range(2):  # how many groups there are is known after the first rows
         again = Catalog(catalog.warehouse, optimize=planner.optimize)  # as another process
         write(catalog, [{"id": 200 + step, "name": f"p{step}"}])
         view = again.view("most", spark)
