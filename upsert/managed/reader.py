@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Final, Self
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
@@ -30,6 +30,7 @@ from upsert.schema import TableSchema
 from upsert.spark.batches import to_spark
 from upsert.spark.columns import read_columns
 from upsert.spark.formats import FORMAT
+from upsert.spark.reads import SizedReader
 from upsert.spark.task import begin_task
 from upsert.store.metadata.history import History
 from upsert.store.predicate import Where, parse_where
@@ -47,7 +48,7 @@ from upsert.store.read.row_metadata import (
 )
 from upsert.store.read.snapshot import PinnedTable, Snapshot
 from upsert.store.read.splits import Split, tasks
-from upsert.store.read.steps import step_size
+from upsert.store.read.steps import StepSize, step_size
 from upsert.store.table import Table
 from upsert.store.version import Version, step_between
 
@@ -225,7 +226,7 @@ def _wanted(
     return metadata, PinnedColumns.named(table.schema, names, of), where
 
 
-class SnapshotReader(DataSourceReader):
+class SnapshotReader(SizedReader):
     """Reads one snapshot, chosen when the query is planned; tasks share its rows.
 
     It has no ``pushFilters``: Spark would read other rows where a DataFrame is used twice, see
@@ -253,6 +254,10 @@ class SnapshotReader(DataSourceReader):
 
     def partitions(self) -> list[SnapshotPartition]:
         """The splits of the snapshot that the scan options name, where the filter may be true."""
+        return self.planned()[0]
+
+    def planned(self) -> tuple[list[SnapshotPartition], StepSize | None]:
+        """The same, and what their buckets have; not known of a table that counts equal rows."""
         table = Table.open(self._options.path, self._options.pinned and self._options.pinned[1])
         chosen = state_named_by(self._options, table)
         snapshot = table.snapshot(chosen)
@@ -264,7 +269,11 @@ class SnapshotReader(DataSourceReader):
             shares = [[Split(one.bucket_id) for one in share] for share in shares if not share[0].low]
         commit = self._metadata.commit(table.published, chosen)
         # a source without partitions would be read by Spark as one of no name
-        return [SnapshotPartition(table.uuid, chosen, tuple(share), commit) for share in shares or [[]]]
+        parts = [SnapshotPartition(table.uuid, chosen, tuple(share), commit) for share in shares or [[]]]
+        if snapshot.layout.is_counted:
+            return parts, None
+        files = snapshot.files.within(wanted).entries
+        return parts, StepSize(sum(one.rows for one in files), sum(one.size for one in files))
 
     def read(self, partition: SnapshotPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """The rows of the splits, every one of kind ``+I``."""

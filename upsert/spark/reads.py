@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import WeakKeyDictionary
@@ -26,11 +27,21 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     InputPartition,
 )
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    BooleanType,
+    DateType,
+    DoubleType,
+    FloatType,
+    IntegralType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from upsert.spark.connect import is_connect
 from upsert.spark.formats import active
 from upsert.spark.java import class_name, items_of, java_of, texts_of
+from upsert.store.read.steps import StepSize
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrameReader, SparkSession
@@ -39,6 +50,14 @@ if TYPE_CHECKING:
 
 _PICKLE: Final[Any] = CPickleSerializer()
 """Spark's own, as its processes have it."""
+
+
+class SizedReader(DataSourceReader):
+    """A reader of a batch that may know before it reads how much there is."""
+
+    @abstractmethod
+    def planned(self) -> tuple[Sequence[InputPartition], StepSize | None]:
+        """The partitions, and how much they give at most, with all columns."""
 
 
 def load_stream(
@@ -78,7 +97,8 @@ def load_batch(
 
     If ``is_planned_now`` its partitions are those of now, which suits a read of one state: then it is a
     function of their numbers, not a source, for Spark takes less to make rows of what a function gives. Such
-    a read is known by `is_read`. For others Spark asks a process for the partitions when the batch runs.
+    a read is known by `is_read`, and of a small one Spark knows that it is small. For others Spark asks a
+    process for the partitions when the batch runs.
     """
     reader = spark.read.format(format_.name())
     if is_connect(spark):
@@ -86,11 +106,12 @@ def load_batch(
     source = _source(format_, options)
     asked = source.schema() if schema is None else schema
     if is_planned_now and isinstance(asked, StructType):
-        planned = source.reader(asked)
-        parts = tuple(planned.partitions())
-        return _numbers(spark, len(parts)).mapInArrow(
-            ReadBatch(planned, parts, format_.name(), options), asked
-        )
+        found = source.reader(asked)
+        planned, size = found.planned() if isinstance(found, SizedReader) else (found.partitions(), None)
+        parts = tuple(planned)
+        read = ReadBatch(found, parts, format_.name(), options)
+        numbers = _numbers_of_few if _is_small(spark, size, asked) else _numbers
+        return numbers(spark, len(parts)).mapInArrow(read, asked)
     df = reader.options(**options).schema(asked).load()
     _hand_over(df, source)
     return df
@@ -175,6 +196,28 @@ def read_of(spark: SparkSession, node: Any) -> tuple[str, dict[str, str]]:
 def _function(node: Any) -> str:
     """The name of the function that a node of ``mapInArrow`` calls."""
     return str(items_of(node.expressions())[0].name())
+
+
+def _is_small(spark: SparkSession, size: StepSize | None, asked: StructType) -> bool:
+    """Whether a session sends as much to all tasks of a join, which then shuffles no rows of the other table.
+
+    Columns of a fixed width take what they take; of others it is not known which part of a row is theirs.
+    """
+    if size is None:
+        return False
+    most: int = cast("Any", spark)._jsparkSession.sessionState().conf().autoBroadcastJoinThreshold()
+    are_fixed = all(isinstance(field.dataType, _FIXED) for field in asked.fields)
+    return (size.rows * _WORD * (len(asked.fields) + 1) if are_fixed else size.bytes) <= most
+
+
+_FIXED: Final = (BooleanType, DateType, DoubleType, FloatType, IntegralType, TimestampNTZType, TimestampType)
+_WORD: Final = 8
+"""Bytes that a value of these takes in a row, and the row itself."""
+
+
+def _numbers_of_few(spark: SparkSession, count: int) -> DataFrame:
+    """The numbers up to ``count``, one a task; Spark takes them for small, and what is made of them too."""
+    return spark.range(0, count, 1, count)
 
 
 def _numbers(spark: SparkSession, count: int) -> DataFrame:
