@@ -83,6 +83,14 @@ def test_new_altered_and_dropped_tables_are_followed(catalog: Catalog, spark: Sp
     assert "figs" in catalog.tables()  # the name alone was Spark's
 
 
+def test_a_database_of_sparks_own_may_be_called_by_digits(catalog: Catalog, spark: SparkSession) -> None:
+    spark.sql("CREATE DATABASE `2026`")
+    try:
+        assert "default.pears" in catalog.expose(spark)
+    finally:
+        spark.sql("DROP DATABASE `2026`")
+
+
 def test_what_cannot_be_is_told(catalog: Catalog, spark: SparkSession) -> None:
     catalog.expose(spark)
     with pytest.raises(PySparkException, match=r"read them with readStream.table\('pears__changes'\)"):
