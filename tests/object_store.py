@@ -194,10 +194,11 @@ def serve(port: int, within: Callable[[Any], Any] = lambda application: applicat
 
     ``within`` puts an application around it.
     """
-    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from moto.moto_server.werkzeug_app import create_backend_app
     from werkzeug.serving import run_simple
 
-    application, one_at_a_time = DomainDispatcherApplication(create_backend_app), threading.Lock()
+    # moto's dispatcher of all services looks through its folders for each request
+    application, one_at_a_time = create_backend_app("s3"), threading.Lock()
 
     def answer(environ: Any, start_response: Any) -> Any:
         with one_at_a_time:
