@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import planner
+from tests.upsert.store import disk
 from upsert.catalog.catalog import Catalog
 from upsert.catalog.results import Running
 from upsert.catalog.temporary import FOLDER
@@ -70,10 +71,13 @@ def test_a_job_into_a_temporary_table_of_a_connector_continues_in_the_next_sessi
 
 
 def test_what_a_killed_session_has_left_is_deleted_by_the_next_one(tmp_path: Path) -> None:
-    kill = f"import os, signal; os.kill(os.getpid(), signal.{signal.SIGKILL.name})"
+    def killed() -> None:
+        catalog = Catalog(tmp_path)
+        catalog.sql(T)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert disk.run(killed) == disk.KILLED
     program = f"from upsert import Catalog; c = Catalog({str(tmp_path)!r}); c.sql({T!r})"
-    killed = subprocess.run([sys.executable, "-c", f"{program}; {kill}"], timeout=120, check=False)
-    assert killed.returncode == -signal.SIGKILL
     (left,) = sessions(tmp_path)
     ended = subprocess.run([sys.executable, "-c", program], timeout=120, check=True)
     assert ended.returncode == 0

@@ -377,8 +377,14 @@ TABLES_THAT_COMBINE = {
 }
 
 
-@pytest.mark.parametrize("step", [1, len(VISITS)])
-@pytest.mark.parametrize("name", TABLES_THAT_COMBINE)
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        pytest.param(name, step, marks=[pytest.mark.long] if (name, step) == ("max", 1) else [])
+        for name in TABLES_THAT_COMBINE
+        for step in (1, len(VISITS))
+    ],
+)
 def test_a_table_combines_all_records_of_an_upsert_topic_whichever_come_together(
     spark: SparkSession, kafka: LocalKafka, tmp_path: Path, name: str, step: int
 ) -> None:

@@ -70,14 +70,19 @@ def random_commit(rng: random.Random, table: Table) -> None:
     ],
     ids=["upsert", "all", "multiset", "partitioned"],
 )
+@pytest.mark.parametrize("commits", [5, pytest.param(15, marks=pytest.mark.long)], ids=["some", "many"])
 def test_readers_that_begin_and_restart_at_any_time_have_the_table(
-    new_table: NewTable, schema: TableSchema, options: dict[str, str], request: pytest.FixtureRequest
+    new_table: NewTable,
+    schema: TableSchema,
+    options: dict[str, str],
+    commits: int,
+    request: pytest.FixtureRequest,
 ) -> None:
     rng = random.Random(request.node.name)
     table = new_table(schema, **options)
     readers: list[Followed] = []
-    for commit in range(7):
-        if commit in (0, 2, 5):
+    for commit in range(commits):
+        if commit in (0, 2, 4, 9):
             readers.append(Followed(table))
         random_commit(rng, table)
         if commit == 3:
@@ -302,8 +307,8 @@ def test_a_step_over_expired_commits_is_read_however_many_rows_it_has(
     query.drain()
     table.tag("read", 1)
     with monkeypatch.context() as patch:
-        patch.setattr(kafka_log, "PATIENCE_S", 0.5)
-        patch.setattr(kafka_log, "ENDS_PATIENCE_S", 0.3)
+        patch.setattr(kafka_log, "PATIENCE_S", 0.2)
+        patch.setattr(kafka_log, "ENDS_PATIENCE_S", 0.1)
         table.alter(SetOptions({"log.kafka.bootstrap.servers": "127.0.0.1:9"}))
         for number in range(1, 3):
             with pytest.raises(LogNotPublishedError):

@@ -157,8 +157,8 @@ def test_a_column_that_was_added_is_in_the_log_from_then_on(make: NewTable) -> N
 
 def unreachable(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the table think that its brokers are elsewhere, where nobody answers."""
-    monkeypatch.setattr(kafka_log, "ENDS_PATIENCE_S", 0.3)
-    monkeypatch.setattr(kafka_log, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(kafka_log, "ENDS_PATIENCE_S", 0.1)
+    monkeypatch.setattr(kafka_log, "PATIENCE_S", 0.2)
     table.alter(SetOptions({"log.kafka.bootstrap.servers": "127.0.0.1:9"}))
 
 

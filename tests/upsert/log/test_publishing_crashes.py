@@ -32,7 +32,8 @@ ALL = {"log.changelog-mode": "all"}
     [
         "publish.after-sync",
         "transaction.after-marker",
-        "log.after-transaction",
+        # a fork is killed there by test_publisher_that_is_killed_leaves_neither_gap_nor_double
+        pytest.param("log.after-transaction", marks=pytest.mark.long),
         pytest.param("log.after-marks", marks=pytest.mark.long),
         pytest.param("log.before-transaction", marks=pytest.mark.long),
         pytest.param("log.after-bucket", marks=pytest.mark.long),
@@ -53,7 +54,7 @@ def test_killed_at(point: str, kafka: LocalKafka, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("where", "commits"),
     [
-        ("elsewhere", 3),
+        ("elsewhere", 2),
         pytest.param("elsewhere", 20, marks=pytest.mark.long),
         pytest.param("write", 30, marks=pytest.mark.long),
     ],
