@@ -141,7 +141,7 @@ def test_what_tasks_only_choose_goes_to_the_task_of_its_bucket(
     padded = TableSchema((key, Column("w", pa.int64())), primary_key=("k",))
     sink = Table.create(tmp_path / "sink", padded, {"bucket": "19"})  # of which tasks have several
     rows = dict[str, int]()
-    for _ in range(3):
+    for _ in range(2):
         changed = rng.sample([str(number) for number in range(40)], 20)
         gone = {k for k in changed if k in rows and rng.random() < 0.3}
         before = len(rows.keys() & changed)

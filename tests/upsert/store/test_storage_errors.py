@@ -75,7 +75,7 @@ def assert_told(table: Table, name: str, number: int, before: dict[str, object])
     return error is not None
 
 
-@pytest.mark.parametrize("format_", ["arrow", "parquet"])
+@pytest.mark.parametrize("format_", ["arrow", pytest.param("parquet", marks=pytest.mark.long)])
 def test_a_file_that_this_user_may_not_read_is_not_damaged(folder: Path, format_: str) -> None:
     table = new_table(folder / "t", 3, {"file.format": format_})
     before = said(table.path)

@@ -65,7 +65,7 @@ def check_processes(table: Table, commits: int) -> None:
 
 def test_no_commit_of_six_processes_is_lost(tmp_path: Path) -> None:
     """While each of them also compacts what has become due."""
-    check_processes(Table.create(tmp_path / "table", SCHEMA), 20)
+    check_processes(Table.create(tmp_path / "table", SCHEMA), 10)
 
 
 @pytest.mark.long

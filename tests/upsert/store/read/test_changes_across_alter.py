@@ -83,10 +83,11 @@ def test_tasks_of_a_batch_that_was_planned_before_a_column_came_read_each_row_on
     assert sorted(id for batch in read for id in batch.column(0).to_pylist()) == list(range(8))
 
 
+@pytest.mark.parametrize("seeds", [6, pytest.param(60, marks=pytest.mark.long)])
 def test_changes_lead_from_state_to_state_whatever_was_replaced_between_two_changes_of_columns(
-    tmp_path: Path,
+    tmp_path: Path, seeds: int
 ) -> None:
-    for seed in range(20):
+    for seed in range(seeds):
         table = Table.create(tmp_path / str(seed), IDS, {"bucket": "3", "write-only": "true"})
         draw = random.Random(seed)
         for turn in range(4):
@@ -118,7 +119,9 @@ def test_a_table_is_rolled_back_to_before_its_columns_changed(tmp_path: Path) ->
     assert table.check(deep=True) == ()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "seed", [0, 3, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2, *range(4, 20)))]
+)
 def test_random_lives_in_which_a_reader_goes_on_in_small_steps(tmp_path: Path, seed: int) -> None:
     """Another column comes or goes between any two of its steps, beside commits, compaction and expiry."""
     draw = random.Random(seed)

@@ -242,7 +242,7 @@ def test_no_damage_of_an_older_release_s_metadata_ends_the_process(
 @pytest.mark.parametrize(
     "format_", ["arrow, none", "arrow, narrow", "arrow, lz4", "arrow, zstd", "parquet", "orc", "avro"]
 )
-@pytest.mark.parametrize("count", [20, pytest.param(2000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [10, pytest.param(2000, marks=pytest.mark.long)])
 def test_a_damage_of_data_is_told_or_found(
     tmp_path: Path, format_: str, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
