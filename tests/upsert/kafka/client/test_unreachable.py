@@ -89,7 +89,8 @@ def test_a_broker_that_hangs_is_no_end_of_a_partition_and_is_told_of(
 ) -> None:
     """It keeps its connections, so the library has no error to report, and gives offsets that are none."""
     known = {"bootstrap.servers": own_broker.bootstrap_servers, "client.id": client}
-    connection = Connection(known, patience_s=1)
+    patience_s = 2 if client == "produce once" else 1  # a producer needs half a second for its id alone
+    connection = Connection(known, patience_s=patience_s)
     while True:
         with suppress(KafkaUnavailableError):  # a slow machine takes longer for the first answer
             CLIENTS[client](connection)
@@ -98,7 +99,7 @@ def test_a_broker_that_hangs_is_no_end_of_a_partition_and_is_told_of(
     try:
         with (
             caplog.at_level(logging.WARNING, "upsert.kafka"),
-            pytest.raises(KafkaUnavailableError, match="should answer within 1 s, and did not"),
+            pytest.raises(KafkaUnavailableError, match=f"should answer within {patience_s} s, and did not"),
         ):
             CLIENTS[client](connection)
     finally:
@@ -112,10 +113,10 @@ def test_a_broker_that_confirms_slowly_is_not_told_of(
     own_broker: LocalKafka, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Here in one request for each record; what a task has written may take minutes in production."""
-    monkeypatch.setattr(failures, "TELL_SECONDS", 1.0)
+    monkeypatch.setattr(failures, "TELL_SECONDS", 1.5)
     one_by_one = {"batch.num.messages": "1", "max.in.flight.requests.per.connection": "1"}
     connection = Connection({"bootstrap.servers": own_broker.bootstrap_servers, **one_by_one})
-    records = pa.table({"key": [b"k"] * 5_000, "value": [b"v"] * 5_000})
+    records = pa.table({"key": [b"k"] * 7_500, "value": [b"v"] * 7_500})
     with caplog.at_level(logging.WARNING, "upsert.kafka"):
         produce(connection, "t", [records])
     assert not [record.getMessage() for record in caplog.records if record.name == "upsert.kafka"]
