@@ -22,7 +22,7 @@ SETTINGS = {
 
 @pytest.fixture(scope="session")
 def delta(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    use_this_python(os.environ)
+    use_this_python(os.environ, forked=True)
     warehouse = {"spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("spark"))}
     settings = {**SESSION_OPTIONS, **SETTINGS, **warehouse}
     with locked(tmp_path_factory.getbasetemp().parent / "jars.lock"):  # one process fetches them
