@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -50,6 +51,9 @@ _PROVIDER: Final = re.compile(r"^Provider: (\S+)$", re.MULTILINE)
 _SESSION_CATALOG: Final = "spark.sql.catalog.spark_catalog"
 _BUILT_IN: Final = "builtin"
 
+_ONE_AT_A_TIME: Final = threading.Lock()
+"""Sessions of a program share Spark's catalog: a name that one lists another drops or creates meanwhile."""
+
 _OPTIONS: Final = {option.key for option in (*READ_OPTIONS, *WRITE_OPTIONS)}
 
 
@@ -62,7 +66,11 @@ def expose(context: Context, spark: SparkSession) -> tuple[str, ...]:
             f"format; found {found!r}; "
             "use catalog.read or catalog.sql in this session, or expose the tables in another one"
         )
-    prefix = _prefix(context)
+    with _ONE_AT_A_TIME:
+        return _brought_there(context, spark, _prefix(context))
+
+
+def _brought_there(context: Context, spark: SparkSession, prefix: str) -> tuple[str, ...]:
     wanted = {one.qualified: one for one in _tables(context, prefix)}
     for database in {one.database for one in wanted.values()}:
         spark.sql(f"CREATE DATABASE IF NOT EXISTS {quoted(database)}")
@@ -73,22 +81,23 @@ def expose(context: Context, spark: SparkSession) -> tuple[str, ...]:
         if found == one.format:
             continue
         if found is not None:
-            spark.sql(f"DROP TABLE {name}")
+            spark.sql(f"DROP TABLE IF EXISTS {name}")
         elif spark.catalog.tableExists(name):
             raise ConfigurationError(
                 f"expose: table {name} of the catalog has the name of another table of Spark; rename or drop "
                 "one of them"
             )
-        spark.sql(f"CREATE TABLE {name} USING {one.format}")
+        spark.sql(f"CREATE TABLE IF NOT EXISTS {name} USING {one.format}")
     for name in known:
-        spark.sql(f"DROP TABLE {name}")
+        spark.sql(f"DROP TABLE IF EXISTS {name}")
     return tuple(sorted(name.replace("`", "") for name, one in wanted.items() if not one.has_kinds))
 
 
 def unexpose(context: Context, spark: SparkSession) -> None:
     """Take the names of the current catalog's tables out of Spark's own catalog; see `Catalog.unexpose`."""
-    for name, _ in _exposed(spark, _prefix(context)):
-        spark.sql(f"DROP TABLE {name}")
+    with _ONE_AT_A_TIME:
+        for name, _ in _exposed(spark, _prefix(context)):
+            spark.sql(f"DROP TABLE IF EXISTS {name}")
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,9 @@
 """Tables of a catalog in plain Spark SQL, beside `catalog.sql`."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
@@ -89,6 +91,28 @@ def test_a_database_of_sparks_own_may_be_called_by_digits(catalog: Catalog, spar
         assert "default.pears" in catalog.expose(spark)
     finally:
         spark.sql("DROP DATABASE `2026`")
+
+
+def test_sessions_of_one_spark_expose_at_the_same_time(catalog: Catalog, spark: SparkSession) -> None:
+    """They share its catalog, in which each finds what the others have created and not yet dropped."""
+    both = Barrier(2)
+
+    def exposed(session: SparkSession) -> list[tuple[str, ...]]:
+        found = []
+        try:
+            for _ in range(2):
+                both.wait()
+                found.append(catalog.expose(session))
+                both.wait()
+                catalog.unexpose(session)
+        except BaseException:
+            both.abort()
+            raise
+        return found
+
+    with ThreadPoolExecutor(2) as pool:
+        found = [*pool.map(exposed, (spark.newSession(), spark.newSession()))]
+    assert found == [[("default.notes", "default.pears", "farm.trees")] * 2] * 2
 
 
 def test_what_cannot_be_is_told(catalog: Catalog, spark: SparkSession) -> None:
