@@ -78,7 +78,7 @@ test-delta: .venv-4.2/.installed | java  ## those of Delta Lake, with Spark 4.2,
 	  $(<D)/bin/python -m pytest tests/upsert/delta $(PYTEST_ARGS)
 
 test-long: $(CLASSES)  ## random, crash and race tests with large counts
-	@$(WITH_JAVA) $(PY) -m pytest $(IN_PARALLEL) -m "long or hypothesis" --hypothesis-profile=long $(PYTEST_ARGS)
+	@$(WITH_JAVA) $(PY) -m pytest $(IN_PARALLEL) -m "long or hypothesis" --hypothesis-profile=long -o faulthandler_timeout=7200 $(PYTEST_ARGS)
 
 test-slice: $(CLASSES)  ## some of the long tests, others in every run (SEED=… repeats one, SECONDS=90)
 	@echo "make test-slice SEED=$(SEED) SECONDS=$(SECONDS)"
