@@ -109,9 +109,12 @@ def load_batch(
         found = source.reader(asked)
         planned, size = found.planned() if isinstance(found, SizedReader) else (found.partitions(), None)
         parts = tuple(planned)
-        read = ReadBatch(found, parts, format_.name(), options)
-        numbers = _numbers_of_few if _is_small(spark, size, asked) else _numbers
-        return numbers(spark, len(parts)).mapInArrow(read, asked)
+        if size is None or not _is_small(spark, size, asked):
+            numbers, each = _numbers(spark, len(parts)), 1
+        else:
+            each = max(size.rows // len(parts), 1)
+            numbers = spark.range(0, len(parts) * each, 1, len(parts))
+        return numbers.mapInArrow(ReadBatch(found, parts, each, format_.name(), options), asked)
     df = reader.options(**options).schema(asked).load()
     _hand_over(df, source)
     return df
@@ -152,24 +155,44 @@ class ReadParts:
         """Their rows."""
         for numbers in batches:
             for number in numbers.column("id").to_pylist():
-                for batch in self.reader.read(self.parts[number]):
-                    assert isinstance(batch, pa.RecordBatch)  # our readers give Arrow
-                    yield batch
+                yield from self._rows(number)
+
+    def _rows(self, number: int) -> Iterator[pa.RecordBatch]:
+        for batch in self.reader.read(self.parts[number]):
+            assert isinstance(batch, pa.RecordBatch)  # our readers give Arrow
+            yield batch
 
 
 class ReadBatch(ReadParts):
-    """Reads the partitions of a batch; its name, which Spark shows in plans, tells what is read."""
+    """Reads the partitions of a batch; its name, which Spark shows in plans, tells what is read.
+
+    A task is given about as many numbers as it reads rows, if these are few: Spark knows how many numbers
+    there are, and estimates what is made of them by that. With one number a task, a join of each row with
+    many others would be small to it too, and sent to all tasks of the next join.
+    """
+
+    each: int
+    """How many numbers a task is given, of which the first one tells its partition."""
 
     def __init__(
         self,
         reader: DataSourceReader,
         parts: tuple[InputPartition, ...],
+        each: int,
         format_: str,
         options: Mapping[str, str],
     ) -> None:
         """Of a read of a format with some options."""
         super().__init__(reader, parts)
+        object.__setattr__(self, "each", each)
         object.__setattr__(self, "__name__", f"{_READ}{format_} {json.dumps(dict(options))}")
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows of the partition."""
+        for batch in batches:
+            numbers = batch.column("id").to_numpy()
+            for first in numbers[numbers % self.each == 0]:
+                yield from self._rows(int(first) // self.each)
 
 
 _READ: Final = "read "
@@ -198,13 +221,11 @@ def _function(node: Any) -> str:
     return str(items_of(node.expressions())[0].name())
 
 
-def _is_small(spark: SparkSession, size: StepSize | None, asked: StructType) -> bool:
+def _is_small(spark: SparkSession, size: StepSize, asked: StructType) -> bool:
     """Whether a session sends as much to all tasks of a join, which then shuffles no rows of the other table.
 
     Columns of a fixed width take what they take; of others it is not known which part of a row is theirs.
     """
-    if size is None:
-        return False
     most: int = cast("Any", spark)._jsparkSession.sessionState().conf().autoBroadcastJoinThreshold()
     are_fixed = all(isinstance(field.dataType, _FIXED) for field in asked.fields)
     return (size.rows * _WORD * (len(asked.fields) + 1) if are_fixed else size.bytes) <= most
@@ -213,11 +234,6 @@ def _is_small(spark: SparkSession, size: StepSize | None, asked: StructType) -> 
 _FIXED: Final = (BooleanType, DateType, DoubleType, FloatType, IntegralType, TimestampNTZType, TimestampType)
 _WORD: Final = 8
 """Bytes that a value of these takes in a row, and the row itself."""
-
-
-def _numbers_of_few(spark: SparkSession, count: int) -> DataFrame:
-    """The numbers up to ``count``, one a task; Spark takes them for small, and what is made of them too."""
-    return spark.range(0, count, 1, count)
 
 
 def _numbers(spark: SparkSession, count: int) -> DataFrame:

@@ -94,6 +94,23 @@ def test_a_small_table_is_sent_to_the_tasks_of_a_join(
         spark.conf.set(setting, before)
 
 
+def test_a_join_of_small_tables_with_many_rows_for_each_is_not_taken_for_small(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A driver cannot hold it, and tasks need not."""
+    schema = TableSchema.of({"k": pa.int64(), "g": pa.int64()}, primary_key=["k"])
+    tables = [Table.create(tmp_path / name, schema, {"bucket": "3"}) for name in "ab"]
+    for table in tables:
+        table.write(pa.table({"k": range(1600), "g": [k % 2 for k in range(1600)]}))
+    a, b = (frames.read(spark, table.path) for table in tables)
+    many = a.join(b.withColumnRenamed("k", "other"), "g")
+    joined = many.join(changes_between(spark, tables[0].path, 0, 1).select("k"), "k")
+    plan = str(joined._jdf.queryExecution().executedPlan())
+    assert "SortMergeJoin [k" in plan
+    assert "BroadcastHashJoin [g" in plan
+    assert joined.count() == 1600 * 800
+
+
 def test_a_batch_of_one_state_is_a_function_in_the_plan(spark: SparkSession, tmp_path: Path) -> None:
     """Its plan tells what it reads, as that of a source does."""
     table = Table.create(tmp_path / "t", TableSchema.of({"k": pa.int64()}, primary_key=["k"]))
