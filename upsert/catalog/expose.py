@@ -29,7 +29,7 @@ from upsert.errors import ConfigurationError, DatabaseNotFoundError, SchemaError
 from upsert.managed.datasource import UpsertTableSource
 from upsert.managed.options import READ_OPTIONS, WRITE_OPTIONS
 from upsert.registration import register
-from upsert.spark.formats import make_known
+from upsert.spark.formats import known_format, make_known
 from upsert.store.table import Table
 from upsert.types import quoted
 
@@ -50,6 +50,8 @@ _PROVIDER: Final = re.compile(r"^Provider: (\S+)$", re.MULTILINE)
 
 _SESSION_CATALOG: Final = "spark.sql.catalog.spark_catalog"
 _BUILT_IN: Final = "builtin"
+_SPARKS: Final = "spark_catalog"
+"""The catalog that has them, whichever is the session's current one."""
 
 _ONE_AT_A_TIME: Final = threading.Lock()
 """Sessions of a program share Spark's catalog: a name that one lists another drops or creates meanwhile."""
@@ -73,7 +75,7 @@ def expose(context: Context, spark: SparkSession) -> tuple[str, ...]:
 def _brought_there(context: Context, spark: SparkSession, prefix: str) -> tuple[str, ...]:
     wanted = {one.qualified: one for one in _tables(context, prefix)}
     for database in {one.database for one in wanted.values()}:
-        spark.sql(f"CREATE DATABASE IF NOT EXISTS {quoted(database)}")
+        spark.sql(f"CREATE DATABASE IF NOT EXISTS {_SPARKS}.{quoted(database)}")
     known = dict(_exposed(spark, prefix))
     for name, one in wanted.items():
         make_known(spark, one.source())
@@ -81,23 +83,30 @@ def _brought_there(context: Context, spark: SparkSession, prefix: str) -> tuple[
         if found == one.format:
             continue
         if found is not None:
-            spark.sql(f"DROP TABLE IF EXISTS {name}")
+            _drop(spark, name, found)
         elif spark.catalog.tableExists(name):
             raise ConfigurationError(
                 f"expose: table {name} of the catalog has the name of another table of Spark; rename or drop "
                 "one of them"
             )
         spark.sql(f"CREATE TABLE IF NOT EXISTS {name} USING {one.format}")
-    for name in known:
-        spark.sql(f"DROP TABLE IF EXISTS {name}")
-    return tuple(sorted(name.replace("`", "") for name, one in wanted.items() if not one.has_kinds))
+    for name, format_ in known.items():
+        _drop(spark, name, format_)
+    return tuple(sorted(f"{one.database}.{one.table}" for one in wanted.values() if not one.has_kinds))
 
 
 def unexpose(context: Context, spark: SparkSession) -> None:
     """Take the names of the current catalog's tables out of Spark's own catalog; see `Catalog.unexpose`."""
     with _ONE_AT_A_TIME:
-        for name, _ in _exposed(spark, _prefix(context)):
-            spark.sql(f"DROP TABLE IF EXISTS {name}")
+        for name, format_ in _exposed(spark, _prefix(context)):
+            _drop(spark, name, format_)
+
+
+def _drop(spark: SparkSession, name: str, format_: str) -> None:
+    """Drop a table of Spark's, which a session can do that knows its format; another one may have made it."""
+    unknown = type("Dropped", (DataSource,), {"name": classmethod(lambda _: format_)})
+    make_known(spark, known_format(format_) or unknown)
+    spark.sql(f"DROP TABLE IF EXISTS {name}")
 
 
 @dataclass(frozen=True)
@@ -113,7 +122,7 @@ class _Exposed:
     @property
     def qualified(self) -> str:
         """The name in a statement."""
-        return f"{quoted(self.database)}.{quoted(self.table + CHANGES * self.has_kinds)}"
+        return f"{_SPARKS}.{quoted(self.database)}.{quoted(self.table + CHANGES * self.has_kinds)}"
 
     def source(self) -> type[DataSource]:
         """The format of this table alone."""
@@ -219,8 +228,8 @@ def _tables(context: Context, prefix: str) -> Iterator[_Exposed]:
 def _exposed(spark: SparkSession, prefix: str) -> Iterator[tuple[str, str]]:
     """Names and formats of the tables of Spark's that use formats of a catalog."""
     # `spark.catalog.listDatabases` would ask for the description of each, which takes five times as long
-    for (shown,) in spark.sql("SHOW DATABASES IN spark_catalog").collect():
-        database = quoted(shown.strip("`"))  # Spark quotes one of digits alone
+    for (shown,) in spark.sql(f"SHOW DATABASES IN {_SPARKS}").collect():
+        database = f"{_SPARKS}.{quoted(shown.strip('`'))}"  # Spark quotes one of digits alone
         for table in spark.sql(f"SHOW TABLE EXTENDED IN {database} LIKE '*'").collect():
             found = _PROVIDER.search(table.information)
             if found is not None and found[1].startswith(prefix):

@@ -13,6 +13,7 @@ import planner
 from tests.helpers import run_spark_script
 from upsert import Catalog
 from upsert.errors import ConfigurationError
+from upsert.spark import formats
 
 pytestmark = pytest.mark.spark
 
@@ -91,6 +92,23 @@ def test_a_database_of_sparks_own_may_be_called_by_digits(catalog: Catalog, spar
         assert "default.pears" in catalog.expose(spark)
     finally:
         spark.sql("DROP DATABASE `2026`")
+
+
+def test_a_session_may_have_another_current_catalog_and_another_one_ends_it(
+    catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = spark.newSession()
+    other = "spark.sql.catalog.other"
+    session.conf.set(other, "org.apache.spark.sql.execution.datasources.v2.jdbc.JDBCTableCatalog")
+    session.conf.set(f"{other}.url", "jdbc:derby:memory:other;create=true")
+    session.conf.set(f"{other}.driver", "org.apache.derby.iapi.jdbc.AutoloadedDriver")
+    session.sql("USE other")
+    assert catalog.expose(session) == ("default.notes", "default.pears", "farm.trees")
+    assert catalog.expose(session) == ("default.notes", "default.pears", "farm.trees")
+    assert rows(session, "SELECT count(*) FROM spark_catalog.default.pears") == [(0,)]
+    monkeypatch.setattr(formats, "_formats", {})  # as in another process
+    catalog.unexpose(spark)
+    assert not spark.catalog.tableExists("pears")
 
 
 def test_sessions_of_one_spark_expose_at_the_same_time(catalog: Catalog, spark: SparkSession) -> None:
