@@ -1,5 +1,9 @@
 """Changes into a real PostgreSQL: what it then holds, through kills and repeated micro-batches."""
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +17,6 @@ from pyspark.sql import SparkSession
 
 import planner
 from tests.local_postgres import PASSWORD, LocalPostgres
-from tests.upsert.store import disk
 from upsert import Catalog
 from upsert.errors import (
     ChangelogError,
@@ -22,6 +25,7 @@ from upsert.errors import (
     SchemaError,
     SinkUnavailableError,
 )
+from upsert.failpoints import ENVIRONMENT_VARIABLE
 from upsert.postgres import sink
 from upsert.postgres.table import PostgresTable
 from upsert.schema import TableSchema
@@ -115,6 +119,14 @@ def test_rows_that_contradict_each_other_are_refused_whole(postgres: LocalPostgr
     assert held(postgres, target) == {}
 
 
+SCRIPT = """
+import sys, pyarrow as pa
+from upsert.postgres import sink
+from upsert.postgres.table import PostgresTable
+from tests.upsert.postgres.test_sink import CHANGES, SCHEMA, rows_of
+table = PostgresTable.of("t", SCHEMA, {"url": sys.argv[1], "table-name": sys.argv[2]})
+sink.write_rows(table, ("q", 1), rows_of(CHANGES))
+"""
 CHANGES = [("-U", 1, "x", 1.0), ("+U", 1, "x", 2.0), ("-D", 2, "x", 1.0), ("+I", 3, "x", 3.0)]
 
 
@@ -125,14 +137,12 @@ def test_a_task_killed_anywhere_counts_once(postgres: LocalPostgres, target: str
     before: dict[tuple[int, str], float | None] = {(1, "x"): 1.0, (2, "x"): 1.0}
     after = {(1, "x"): 2.0, (3, "x"): 3.0}
     sink.write_rows(table, ("q", 0), rows_of([("+I", *key, value) for key, value in before.items()]))
-
-    def write() -> None:
-        sink.write_rows(table, ("q", 1), rows_of(CHANGES))
-
-    assert disk.run(write, failpoint=point) == disk.KILLED
+    run = [sys.executable, "-c", SCRIPT, postgres.dsn, target]
+    killed = subprocess.run(run, env={**os.environ, ENVIRONMENT_VARIABLE: point}, check=False)
+    assert killed.returncode == -signal.SIGKILL
     assert held(postgres, target) == (after if point == "postgres.after-commit" else before)
     for _ in range(2):
-        write()
+        sink.write_rows(table, ("q", 1), rows_of(CHANGES))
         assert held(postgres, target) == after
 
 
