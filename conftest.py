@@ -133,17 +133,20 @@ def postgres() -> Iterator[LocalPostgres]:
 
 @pytest.fixture(autouse=True)
 def _names_of_doctests(
-    request: pytest.FixtureRequest, doctest_namespace: dict[str, object], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    request: pytest.FixtureRequest, doctest_namespace: dict[str, object]
+) -> Iterator[None]:
     """An example in a docstring that speaks of `spark` or `kafka.` finds the session or broker so named.
 
     One that makes a `LocalKafka` gets the broker that all share, as where a developer has one running.
     """
-    if isinstance(request.node, pytest.DoctestItem):
-        source = "".join(example.source for example in request.node.dtest.examples)
-        if "spark" in source:
-            doctest_namespace["spark"] = request.getfixturevalue("spark")
-        if "kafka.bootstrap_servers" in source:
-            doctest_namespace["kafka"] = request.getfixturevalue("kafka")
-        if "LocalKafka()" in source:
-            monkeypatch.setenv(BOOTSTRAP_VARIABLE, request.getfixturevalue("kafka").bootstrap_servers)
+    # a fixture of all tests that asks for `monkeypatch` would have it undone after all others
+    with pytest.MonkeyPatch.context() as patch:
+        if isinstance(request.node, pytest.DoctestItem):
+            source = "".join(example.source for example in request.node.dtest.examples)
+            if "spark" in source:
+                doctest_namespace["spark"] = request.getfixturevalue("spark")
+            if "kafka.bootstrap_servers" in source:
+                doctest_namespace["kafka"] = request.getfixturevalue("kafka")
+            if "LocalKafka()" in source:
+                patch.setenv(BOOTSTRAP_VARIABLE, request.getfixturevalue("kafka").bootstrap_servers)
+        yield

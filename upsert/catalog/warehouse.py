@@ -100,12 +100,17 @@ class Warehouse:
         Raises:
             DatabaseNotFoundError: the database was dropped meanwhile.
         """
-        with ddl_lock(self.folder):
-            if self.is_database and storage_of(self.folder).is_local and not os.path.isdir(self.folder):
-                raise DatabaseNotFoundError(
-                    f"database {self.folder!r} must be there until the statement has ended, it was dropped "
-                    "meanwhile; create it again"
-                )
+        with ExitStack() as held:
+            if not self.is_database or not storage_of(self.folder).is_local:
+                held.enter_context(ddl_lock(self.folder))
+            else:
+                try:
+                    held.enter_context(locked(self.folder, is_folder=True))
+                except (FileNotFoundError, NotADirectoryError):
+                    raise DatabaseNotFoundError(
+                        f"database {self.folder!r} must be there until the statement has ended, it was "
+                        "dropped meanwhile; create it again"
+                    ) from None
             yield
 
     def names(self) -> tuple[str, ...]:

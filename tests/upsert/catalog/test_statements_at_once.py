@@ -3,10 +3,14 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
+
+import pytest
 
 from deltajoin.observe.observer import Observer
 from upsert import Catalog
+from upsert.catalog import warehouse
 from upsert.errors import DatabaseNotFoundError, UpsertError
 
 Q = "shop.q (id INT, PRIMARY KEY (id) NOT ENFORCED)"
@@ -54,6 +58,24 @@ def test_databases_come_and_go_while_tables_are_created_in_them(tmp_path: Path) 
     at_once(tmp_path, come_and_go, come_and_go, create, create)
     Catalog(tmp_path).sql("DROP DATABASE IF EXISTS shop CASCADE")
     assert Catalog(tmp_path).databases.names() == ("default",)
+
+
+def test_a_database_that_is_created_again_right_then_has_a_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without one its next DROP would take the folder away while a table is made in it."""
+    catalog = Catalog(tmp_path)
+    catalog.sql("CREATE DATABASE shop")
+    take = warehouse.locked
+
+    def missed(path: str, *, is_folder: bool) -> AbstractContextManager[None]:
+        if path.endswith("shop.db"):
+            raise FileNotFoundError
+        return take(path, is_folder=is_folder)
+
+    monkeypatch.setattr(warehouse, "locked", missed)
+    with pytest.raises(DatabaseNotFoundError, match="it was dropped meanwhile"):
+        catalog.sql(f"CREATE TABLE {Q}")
 
 
 def test_tables_that_others_drop_are_in_no_list(tmp_path: Path) -> None:
