@@ -9,7 +9,7 @@ serve another's files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Self
@@ -33,6 +33,7 @@ from upsert.spark.formats import FORMAT
 from upsert.spark.reads import SizedReader
 from upsert.spark.task import begin_task
 from upsert.store.metadata.history import History
+from upsert.store.paths import BucketId
 from upsert.store.predicate import Where, parse_where
 from upsert.store.read.change_files import data_commits, has_gap
 from upsert.store.read.pinned_columns import PinnedColumns, PinnedWhere, unaltered
@@ -254,10 +255,18 @@ class SnapshotReader(SizedReader):
 
     def partitions(self) -> list[SnapshotPartition]:
         """The splits of the snapshot that the scan options name, where the filter may be true."""
-        return self.planned()[0]
+        return self._partitions()[0]
 
     def planned(self) -> tuple[list[SnapshotPartition], StepSize | None]:
         """The same, and what their buckets have; not known of a table that counts equal rows."""
+        parts, snapshot, wanted = self._partitions()
+        if snapshot.layout.is_counted:
+            return parts, None
+        files = snapshot.files.within(wanted).entries
+        return parts, StepSize(sum(one.rows for one in files), sum(one.size for one in files))
+
+    def _partitions(self) -> tuple[list[SnapshotPartition], Snapshot, Collection[BucketId]]:
+        """The partitions, of which snapshot they are, and of which of its buckets."""
         table = Table.open(self._options.path, self._options.pinned and self._options.pinned[1])
         chosen = state_named_by(self._options, table)
         snapshot = table.snapshot(chosen)
@@ -270,10 +279,7 @@ class SnapshotReader(SizedReader):
         commit = self._metadata.commit(table.published, chosen)
         # a source without partitions would be read by Spark as one of no name
         parts = [SnapshotPartition(table.uuid, chosen, tuple(share), commit) for share in shares or [[]]]
-        if snapshot.layout.is_counted:
-            return parts, None
-        files = snapshot.files.within(wanted).entries
-        return parts, StepSize(sum(one.rows for one in files), sum(one.size for one in files))
+        return parts, snapshot, wanted
 
     def read(self, partition: SnapshotPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """The rows of the splits, every one of kind ``+I``."""
