@@ -10,7 +10,7 @@ import json
 import re
 import sys
 import traceback
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
 from typing import Annotated, Any, Final
@@ -73,6 +73,9 @@ def has_terminal() -> bool:
 _ENDLESS: Final = 100_000
 """Characters of a line in a file or a pipe: what reads them can cut them itself."""
 
+_ESCAPED: Final = {code: f"\\u{code:04x}" for code in (*range(32), *range(127, 160))}
+"""Control characters as they may be written in a text of SQL."""
+
 
 class Output:
     """Where a command prints its rows: as JSON one object a line, for programs; else as tables."""
@@ -80,42 +83,54 @@ class Output:
     def __init__(self, *, as_json: bool = False) -> None:
         self.as_json = as_json
         is_terminal = sys.stdout is not None and sys.stdout.isatty()
-        self.console = Console(width=None if is_terminal else _ENDLESS)
+        self.console = Console(width=None if is_terminal else _ENDLESS, emoji=False)
 
     def rows(self, rows: Sequence[Mapping[str, Any]], *, title: str | None = None, empty: str = "") -> None:
         """Print rows with the same keys; ``empty`` is said instead of a table without rows."""
-        if self.as_json:
-            for row in rows:
-                print(json.dumps({name: plain(value) for name, value in row.items()}, ensure_ascii=False))
-        elif rows:
-            self._grid(list(rows[0]), [list(row.values()) for row in rows], title)
-        elif empty:
+        if rows:
+            self._print([*rows[0]], [[*row.values()] for row in rows], title)
+        elif empty and not self.as_json:
             self.console.print(empty, style="dim", highlight=False)
 
     def table(self, rows: pa.Table, *, title: str | None = None) -> None:
         """Print the rows of an Arrow table, its columns also if there are no rows."""
-        found = [dict(zip(rows.column_names, row, strict=True)) for row in rows_of(rows)]
-        if self.as_json or found:
-            self.rows(found, title=title)
-        else:
-            self._grid(rows.column_names, (), title)
+        self._print(rows.column_names, rows_of(rows), title)
+        if not (rows.num_rows or self.as_json):
             self.console.print("no rows", style="dim")
 
-    def _grid(self, names: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None) -> None:
+    def _print(self, names: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None) -> None:
+        if self.as_json:
+            for row in rows:
+                print(as_object(names, row))
+            return
         if title is not None:
             self.console.print(title, style="bold", highlight=False, markup=False)
         self.console.print(RowGrid(names, rows))
 
     def plan(self, lines: Sequence[str], warned: Container[int]) -> None:
-        """Print a text, such as how a statement is executed; lines that warn are red on a terminal."""
+        """Print a text, such as how a statement is executed; lines that warn are red on a terminal.
+
+        Control characters are shown as SQL writes them in a text: a definition that is printed reads back.
+        """
         for number, line in enumerate(lines):
             style = "bold red" if number in warned else None
-            self.console.print(line, style=style, highlight=False, markup=False, soft_wrap=True)
+            shown = line.translate(_ESCAPED)
+            self.console.print(shown, style=style, highlight=False, markup=False, soft_wrap=True)
 
     def say(self, text: str) -> None:
         """Print a note for people; as JSON nothing is printed."""
         if not self.as_json:
             self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def as_object(names: Sequence[str], values: Sequence[Any]) -> str:
+    """A row as an object of JSON, in which a name may stand twice, as it may in a query.
+
+    >>> as_object(["id", "price", "id"], [1, None, 2])
+    '{"id": 1, "price": null, "id": 2}'
+    """
+    texts = ([json.dumps(one, ensure_ascii=False) for one in given] for given in (names, map(plain, values)))
+    return f"{{{', '.join(map(': '.join, zip(*texts, strict=True)))}}}"
 
 
 EXPECTED_ERRORS = (UpsertError, PySparkException, OSError)
@@ -187,7 +202,9 @@ def print_error(error: BaseException, *, as_json: bool = False, trace: bool = Fa
             shown["trace"] = "".join(traceback.format_exception(error))
         print(json.dumps(shown), file=sys.stderr)
         return
-    Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(text)}", highlight=False)
+    Console(stderr=True, soft_wrap=True, emoji=False).print(
+        f"[bold red]error:[/] {escape(text)}", highlight=False
+    )
     if trace:
         traceback.print_exception(error)
 

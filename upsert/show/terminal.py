@@ -73,8 +73,8 @@ class RowGrid:
 def _cell(name: str, value: Any) -> Text:
     if value is None:
         return _NULL
-    if name == ROW_KIND_COLUMN:
-        return Text(value, style=_KIND_STYLES.get(value, ""))
+    if name == ROW_KIND_COLUMN and isinstance(value, str) and value in _KIND_STYLES:
+        return Text(value, style=_KIND_STYLES[value])
     if isinstance(value, bool):
         return Text(str(value).lower())
     if isinstance(value, int):

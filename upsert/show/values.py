@@ -57,7 +57,7 @@ def _value(one: pa.Scalar) -> Any:
 
 
 def _far(one: pa.Scalar) -> str:
-    """A date or a time of a year that Python does not have, as ISO 8601 writes it."""
+    """A date or a time of a year that Python does not have, or not in its zone, as ISO 8601 writes it."""
     if pa.types.is_date(one.type):
         day, rest = one.value, ""
     else:
@@ -65,4 +65,5 @@ def _far(one: pa.Scalar) -> str:
         zone = "" if one.type.tz is None else "+00:00"
         rest = f"T{(datetime.min + timedelta(microseconds=micros)).time().isoformat()}{zone}"
     text = str(np.datetime64(day, "D"))
-    return f"{text if text.startswith('-') else f'+{text}'}{rest}"
+    needs_sign = not text.startswith("-") and len(text) > len("9999-12-31")
+    return f"{'+' * needs_sign}{text}{rest}"

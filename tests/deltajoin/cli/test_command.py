@@ -110,6 +110,7 @@ def test_values_that_python_has_not_are_shown_whole(capsys: pytest.CaptureFixtur
         {
             "day": days,
             "at": pa.array([2**63 - 1, -(2**63), 0], pa.timestamp("us", tz="UTC")),
+            "zoned": pa.array([253_402_300_799_000_000, None, 0], pa.timestamp("us", tz="Asia/Kathmandu")),
             "wall": pa.array([253_402_300_800_000_000, None, 0], pa.timestamp("us")),
             "t": pa.array([1, 1000, None], pa.time64("ns")),
             "s": pa.StructArray.from_arrays([days], names=["day"]),
@@ -122,6 +123,7 @@ def test_values_that_python_has_not_are_shown_whole(capsys: pytest.CaptureFixtur
         {
             "day": "+10183-09-21",
             "at": "+294247-01-10T04:00:54.775807+00:00",
+            "zoned": "9999-12-31T23:59:59+00:00",
             "wall": "+10000-01-01T00:00:00",
             "t": "00:00:00.000000001",
             "s": {"day": "+10183-09-21"},
@@ -131,6 +133,7 @@ def test_values_that_python_has_not_are_shown_whole(capsys: pytest.CaptureFixtur
         {
             "day": "1970-01-01",
             "at": "-290308-12-21T19:59:05.224192+00:00",
+            "zoned": None,
             "wall": None,
             "t": "00:00:00.000001",
             "s": {"day": "1970-01-01"},
@@ -140,6 +143,7 @@ def test_values_that_python_has_not_are_shown_whole(capsys: pytest.CaptureFixtur
         {
             "day": None,
             "at": "1970-01-01T00:00:00+00:00",
+            "zoned": "1970-01-01T05:30:00+05:30",
             "wall": "1970-01-01T00:00:00",
             "t": None,
             "s": {"day": None},
@@ -182,6 +186,16 @@ def test_what_is_in_a_table_does_not_command_the_terminal() -> None:
     assert "\x1b" not in shown
     assert "a\\x1b[2Jb" in shown
     assert "\\x1b]0;title\\x07line\\nnext" in shown
+    assert "\\x1b[2J" in printed(["_row_kind"], ["\x1b[2J"], [7])
+
+
+def test_columns_of_one_name_are_all_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = pa.Table.from_arrays([pa.array([1]), pa.array(["x"]), pa.array([2])], names=["id", "name", "id"])
+    for as_json in (False, True):
+        Output(as_json=as_json).table(rows)
+    *_, row, _, as_object = capsys.readouterr().out.splitlines()
+    assert row == "│  1 │ x    │  2 │"
+    assert as_object == '{"id": 1, "name": "x", "id": 2}'
 
 
 @pytest.mark.parametrize(

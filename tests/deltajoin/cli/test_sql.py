@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,9 +18,12 @@ from typer.testing import CliRunner
 import planner
 from deltajoin.cli.app import app
 from tests.helpers import REPOSITORY, lent, use_this_python
-from upsert import Catalog
+from upsert import Catalog, Table
 from upsert.catalog.results import Running
 from upsert.catalog.script import split_statements
+from upsert.schema import TableSchema
+from upsert.sql.parser import parse
+from upsert.sql.statements import CreateTable
 
 pytestmark = pytest.mark.spark
 
@@ -81,6 +85,18 @@ def test_definitions_need_no_spark_and_may_come_through_a_pipe(tmp_path: Path) -
     code, out, _ = run_here("describe", "words", "-w", str(tmp_path))
     assert code == 0
     assert "a; word" in out
+
+
+def test_a_definition_that_is_printed_makes_an_equal_table(tmp_path: Path) -> None:
+    """Whatever is in a comment: what rich takes for an emoji, what ends a line, what commands a terminal."""
+    comment = "a :heart: [b]\u2028c\x0cd\x1b[2Je\tf\rg\nh\\i\x85'"
+    table = TableSchema.of({"id": pa.int64()}, primary_key=["id"])
+    Table.create(str(tmp_path / "t"), replace(table, comment=comment))
+    code, out, _ = run_here("sql", "-e", "SHOW CREATE TABLE t", "-w", str(tmp_path))
+    assert (code, "\x1b" in out) == (0, False)
+    statement = parse(out)
+    assert isinstance(statement, CreateTable)
+    assert statement.schema.comment == comment
 
 
 def test_rows_are_written_and_read_by_a_script_and_an_error_names_its_place(
