@@ -158,7 +158,7 @@ class HiddenTable:
 
     Attributes:
         sink: the sink, for messages.
-        buckets: how many buckets the table has: the sink's number.
+        buckets: how many buckets the table gets when it is made: the sink's number of that time.
         bucket_key: the sink's columns whose hash gives the bucket.
     """
 

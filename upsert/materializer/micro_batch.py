@@ -131,7 +131,7 @@ class Materialize:
         target = table.published.latest()
         if target.writers.get(query, -1) == batch:
             newest = Newest(hidden.rows, table.path, table.uuid, base.id, target.id)
-            self.write(newest.rows(rows, hidden.buckets), batch)
+            self.write(newest.rows(rows, table.options.bucket), batch)
             reach("materialize.after-sink")
 
 
