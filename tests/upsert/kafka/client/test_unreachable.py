@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from upsert.errors import ConfigurationError, KafkaUnavailableError, TableNotFoundError
-from upsert.kafka.client import admin, failures
+from upsert.kafka.client import admin, failures, producer
 from upsert.kafka.client.connection import Connection, library
 from upsert.kafka.client.consumer import read_range
 from upsert.kafka.client.producer import produce
@@ -108,18 +108,37 @@ def test_a_broker_that_hangs_is_no_end_of_a_partition_and_is_told_of(
     assert any(text in record.getMessage() for record in caplog.records for text in told)
 
 
-@pytest.mark.kafka
+class Confirming:
+    """A client whose broker confirms a record every two seconds, by the client's own clock."""
+
+    def __init__(self, waiting: int) -> None:
+        self.waiting = waiting
+        self.now = 0.0
+
+    def flush(self, _: float) -> None:
+        self.now += 2.0
+        self.waiting -= 1
+
+    def poll(self, _: float) -> None:
+        """It has nothing to tell."""
+
+    def monotonic(self) -> float:
+        return self.now
+
+
 def test_a_broker_that_confirms_slowly_is_not_told_of(
-    own_broker: LocalKafka, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Here in one request for each record; what a task has written may take minutes in production."""
-    monkeypatch.setattr(failures, "TELL_SECONDS", 1.5)
-    one_by_one = {"batch.num.messages": "1", "max.in.flight.requests.per.connection": "1"}
-    connection = Connection({"bootstrap.servers": own_broker.bootstrap_servers, **one_by_one})
-    records = pa.table({"key": [b"k"] * 7_500, "value": [b"v"] * 7_500})
+    """What a task has written may take minutes; silence counts from the last record that was confirmed."""
+    sender = producer.Sender(Connection({"bootstrap.servers": "127.0.0.1:1"}), "writing to t", {})
+    sender.discard()
+    sender.client = slow = Confirming(waiting=60)  # type: ignore[assignment]
+    for module in (producer, failures):
+        monkeypatch.setattr(module, "time", slow)
     with caplog.at_level(logging.WARNING, "upsert.kafka"):
-        produce(connection, "t", [records])
-    assert not [record.getMessage() for record in caplog.records if record.name == "upsert.kafka"]
+        sender.flush()
+    assert (slow.now, slow.now > failures.TELL_SECONDS) == (120.0, True)
+    assert [record.getMessage() for record in caplog.records if record.name == "upsert.kafka"] == []
 
 
 def test_a_try_has_no_client_but_its_own() -> None:
