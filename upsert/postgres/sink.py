@@ -65,7 +65,7 @@ _UNIQUE: Final = """
 SELECT array_agg(a.attname::text) FROM pg_index i
 JOIN LATERAL unnest(i.indkey[0:i.indnkeyatts - 1]) AS k(n) ON true
 JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.n
-WHERE i.indrelid = to_regclass($1) AND i.indisunique AND i.indisvalid
+WHERE i.indrelid = to_regclass($1) AND i.indisunique AND i.indisvalid AND i.indimmediate
   AND i.indpred IS NULL AND i.indexprs IS NULL
 GROUP BY i.indexrelid
 """

@@ -239,6 +239,15 @@ def test_a_table_that_does_not_fit_is_refused_when_it_is_created(
     assert catalog.tables() == ()
 
 
+def test_a_key_that_is_checked_at_the_end_only_is_refused(
+    tmp_path: Path, postgres: LocalPostgres, target: str
+) -> None:
+    """A row cannot replace another one by it: ON CONFLICT takes no such constraint."""
+    postgres.run(f"ALTER TABLE {target} DROP CONSTRAINT {target}_pkey, ADD PRIMARY KEY (id, part) DEFERRABLE")
+    with pytest.raises(SchemaError, match=r"KEY \(id, part\) must be unique.*unique there: none"):
+        created(Catalog(tmp_path), postgres, target)
+
+
 def test_a_server_that_is_away_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("upsert.postgres.connection._PATIENCE_S", 0.2)
     given = "'connector' = 'postgres', 'url' = 'postgresql://u:s3cret@127.0.0.1:1/db', 'table-name' = 't'"
