@@ -116,6 +116,18 @@ def times_of(texts: pa.Array, type_: pa.DataType) -> pa.Array:
     return numbers.cast(pa.int32() if type_.bit_width == 32 else pa.int64()).cast(type_)
 
 
+def instant_texts(instants: pa.Array) -> pa.Array:
+    """TIMESTAMPs as texts, NULL of NULL; one that Arrow has no text of is told, which is no time to a reader.
+
+    Arrow's own text of a TIMESTAMP behind the year 32767 is one of another year.
+
+    >>> instant_texts(pa.array([0, 2**63 - 1]).cast(TIMESTAMP)).to_pylist()
+    ['1970-01-01 00:00:00.000000Z', '<value out of range: 9223372036854775807>Z']
+    """
+    without_zone = instants.cast(pa.int64()).cast(TIMESTAMP_NTZ).cast(pa.string())
+    return pc.binary_join_element_wise(without_zone, "Z", "")
+
+
 def in_spark(type_: pa.DataType) -> pa.DataType:
     """The Arrow type in which Spark takes and gives values of a column's type.
 

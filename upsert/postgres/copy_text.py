@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from upsert import types
 from upsert.arrays import one_array
 
 _NULL: Final = "\\N"
@@ -46,7 +47,8 @@ def _texts(column: pa.Array) -> pa.Array:
     """Each value as a text, escaped; NULL stays."""
     if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
         return _hexadecimal(column.cast(pa.large_binary()))
-    texts = column.cast(pa.large_string())
+    texts = types.instant_texts(column) if column.type == types.TIMESTAMP else column
+    texts = texts.cast(pa.large_string())
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         for char, escape in _ESCAPES:
             texts = pc.replace_substring(texts, char, escape)

@@ -147,8 +147,9 @@ def partition_codes(column: pa.Array | pa.ChunkedArray) -> Codes:
     codes = encoded.indices.to_numpy().astype(np.int64)
     if pa.types.is_binary(array.type):
         return codes, [None if value is None else value.hex() for value in encoded.dictionary.to_pylist()]
-    texts: list[str | None] = encoded.dictionary.cast(pa.string()).to_pylist()
-    return codes, texts
+    values = encoded.dictionary
+    texts = types.instant_texts(values) if values.type == types.TIMESTAMP else values.cast(pa.string())
+    return codes, texts.to_pylist()
 
 
 def partition_values(texts: Iterable[str | None], type_: pa.DataType) -> pa.Array:

@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.upsert.store.samples import KEY_VALUES
+from upsert import types
 from upsert.errors import SchemaError
 from upsert.schema import TableSchema
 from upsert.store.predicate import parse_where, remaining
-from upsert.store.rows.partitions import partition_codes, partition_values, specified
+from upsert.store.rows.layout import Layout
+from upsert.store.rows.partitions import partition_codes, partition_values, specified, split
 from upsert.types import INTERVAL
 
 DAYS = TableSchema.of(
@@ -31,6 +33,15 @@ def test_text_of_a_partition_value_reads_back(type_: pa.DataType) -> None:
     assert len(set(texts)) == len(texts), "no two values have one text"
     back = partition_values([texts[code] for code in codes], type_)
     assert partition_codes(back)[1] == texts
+
+
+@pytest.mark.parametrize("type_", [types.TIMESTAMP, types.TIMESTAMP_NTZ], ids=str)
+def test_a_time_behind_the_year_9999_has_no_partition(type_: pa.DataType) -> None:
+    """Arrow writes some of them as times that are 65 536 years earlier."""
+    rows = pa.table({"at": pa.array([2_069_699_385_600_000_000]).cast(type_), "n": [1]})
+    layout = Layout.of(TableSchema.of({"at": type_, "n": pa.int64()}, partitioned_by=["at"]))
+    with pytest.raises(SchemaError, match="partition column 'at' must hold values between the years"):
+        list(split(layout, rows, None))
 
 
 @pytest.mark.parametrize(
