@@ -122,7 +122,8 @@ class LineReader:
         """
         field, delimiter = self._plain_field, re.escape(self._dialect.delimiter)
         positions = np.zeros(0, np.int64)
-        if 0 < count <= _MAX_BULK_FIELDS and self._dialect.delimiter.isascii():
+        signs = f"{self._dialect.delimiter}{self._dialect.quote or ''}"
+        if 0 < count <= _MAX_BULK_FIELDS and signs.isascii():
             lines = pc.utf8_rtrim(lines, _BREAKS)
             pattern = f"^{field}(?:{delimiter}{field}){{{count - 1}}}$"
             is_plain = pc.match_substring_regex(lines, pattern=pattern)

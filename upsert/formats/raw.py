@@ -99,9 +99,12 @@ class _RawDecoder:
         reasons: dict[int, str] = {}
         for place, message in enumerate(present.to_pylist()):
             try:
-                texts.append(message.decode(self._charset))
+                text = message.decode(self._charset)
+                text.encode()  # half of a surrogate pair is a text in UTF-7, and in no column
             except UnicodeError as cause:
                 reasons[place] = f"no text: {cause}"
+            else:
+                texts.append(text)
         return pa.array(texts, pa.string()), reasons
 
     def _numbers(self, present: pa.Array) -> tuple[pa.Array, dict[int, str]]:

@@ -175,6 +175,7 @@ def test_field_delimiter() -> None:
 
 def test_quote_character() -> None:
     assert rows(PAIR, b"'a,''b',1", quote_character="'") == [("a,'b", 1)]
+    assert rows(PAIR, "§a,b§,1".encode(), b"c,2", quote_character="§") == [("a,b", 1), ("c", 2)]
     assert encode(pa.table({"a": ["x'\",y"]}), quote_character="'") == ["'x''\",y'"]
 
 

@@ -93,6 +93,8 @@ def test_bytes_that_are_no_text_are_bad() -> None:
     assert found.bad == (
         BadMessage(1, "no text: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"),
     )
+    half = decoded(pa.string(), [b"+2AA-", b"+AOQ-"], charset="UTF-7")
+    assert (half.rows["v"].to_pylist(), [bad.position for bad in half.bad]) == (["ä"], [0])
 
 
 @pytest.mark.parametrize(
