@@ -32,6 +32,8 @@ _AT_ONCE: Final = 10_000
 _NEAR: Final = 100
 """So many offsets between two ranges are read and left out: another request would take longer."""
 _WAIT_SECONDS: Final = 0.1
+_SMALL: Final = 256 << 10
+"""Bytes of a range that is fetched in about a millisecond."""
 
 ASKED_SECONDS: Final = 10.0
 """How long a broker may take to say where a partition ends of which no record comes."""
@@ -71,8 +73,10 @@ def read_range(
     wanted, as in `RECORD_SCHEMA`; there is no empty table. Offsets that compaction or transactions took are
     skipped. ``end`` should not lie behind `latest_offsets`.
 
-    The reader is kept, so that the next range of this partition continues without another request. A broker
-    that goes away is waited for, as long as the connection has patience and from the last sign of life on.
+    The reader is kept, so that the next range of this partition continues without another connection, and
+    with what was fetched ahead; after small ranges nothing is, and no request is made until the next one. A
+    broker that goes away is waited for, as long as the connection has patience and from the last sign of life
+    on.
 
     Raises:
         RecordsExpiredError: Kafka no longer has the offset ``start``, or the partition ends before ``end``.
@@ -97,6 +101,7 @@ def read_range(
     is_sound = False
     try:
         yield from reader.read(start, end, record_schema(wanted), max_rows)
+        reader.rest()
         is_sound = True
     except GeneratorExit:
         is_sound = True  # the caller wants no more; what it has not taken is still in the reader
@@ -121,11 +126,21 @@ class PartitionReader:
         self._end_of_partition = library().KafkaError._PARTITION_EOF
         # Records below `_given` have been handed out, those below `_fetched` have come; between: `_pending`.
         self._given = self._fetched = -1
+        self._size = 0  # of the range, as far as it has been handed out
         self._pending = record_schema().empty_table()
 
     def close(self) -> None:
         """End the client."""
         self._client.close()
+
+    def rest(self) -> None:
+        """Ask for nothing until the next range, if that is likely small, and none of it has come already.
+
+        At the end of a partition a client asks the broker twenty times a second whether there is more.
+        """
+        if self._size <= _SMALL and not self._pending.num_rows and not self._client.is_ahead:
+            self._client.rest()
+            self._given = self._fetched = -1
 
     def read(self, start: int, end: int, schema: pa.Schema, max_rows: int) -> Iterator[pa.Table]:
         """Records with ``start <= offset < end`` in tables of bounded size, none of them empty."""
@@ -155,7 +170,7 @@ class PartitionReader:
             self._client.assign(self._partition, start)
             self._pending = schema.empty_table()
             self._fetched = start
-        self._given = start
+        self._given, self._size = start, 0
 
     def _take(self, end: int, limit: int) -> pa.Table:
         """The next records before ``end`` that have come, or come at once; moves `_given` on."""
@@ -163,6 +178,7 @@ class PartitionReader:
             self._fetch(min(limit, end - self._fetched, _AT_ONCE))
         taken = self._pending.slice(0, min(limit, _rows_before(self._pending, end)))
         self._pending = self._pending.slice(taken.num_rows)
+        self._size += taken.nbytes
         following = self._pending.column("offset")[0].as_py() if self._pending.num_rows else self._fetched
         self._given = min(end, following)
         return taken

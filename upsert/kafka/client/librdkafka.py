@@ -69,6 +69,7 @@ _CALLS: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
     "queue_get_main": (_pointer, (_pointer,)),
     "queue_get_consumer": (_pointer, (_pointer,)),
     "queue_poll": (_pointer, (_pointer, _int)),
+    "queue_length": (_size, (_pointer,)),
     "queue_destroy": (None, (_pointer,)),
     "topic_partition_list_new": (_pointer, (_int,)),
     "topic_partition_list_add": (_pointer, (_pointer, _text, _partition)),

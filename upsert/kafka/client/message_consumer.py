@@ -75,6 +75,15 @@ class Consumer(Client):
         self.check(code)
         self._partition = partition
 
+    @property
+    def is_ahead(self) -> bool:
+        """Whether records have come that were not taken; the end of the partition is a message too."""
+        return len(self._waiting.addresses) > 0 or self.calls["queue_length"](self._queue) > 1
+
+    def rest(self) -> None:
+        """Ask for no more records until a partition is assigned again."""
+        self.check(self.calls["assign"](self.handle, None))
+
     def take(self, limit: int, wait_s: float, schema: pa.Schema) -> Taken:
         """What has come, as columns of `RECORD_SCHEMA`, about 64 MB at most; waits while there is nothing."""
         if not len(self._waiting.addresses):

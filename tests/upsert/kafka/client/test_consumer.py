@@ -127,7 +127,7 @@ def test_large_records_fill_a_table_by_their_bytes(
     assert [chunk.num_rows for chunk in chunks] == [3, 3, 1]
 
 
-def test_ranges_follow_each_other_without_a_new_request(
+def test_ranges_follow_each_other_in_one_client(
     connection: Connection, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = new_topic()
@@ -142,6 +142,30 @@ def test_ranges_follow_each_other_without_a_new_request(
     read = [read_values(connection, topic, start, start + 10) for start in (0, 10, 20, 50, 50, 0)]
     assert [chunk[0] for chunk in read] == [b"0", b"10", b"20", b"50", b"50", b"0"]
     assert len(set(places)) == 1
+
+
+@pytest.mark.parametrize(("small", "is_ahead"), [(consumer._SMALL, False), (0, True)])
+def test_after_a_small_range_nothing_is_fetched_ahead(
+    connection: Connection,
+    new_topic: NewTopic,
+    monkeypatch: pytest.MonkeyPatch,
+    small: int,
+    is_ahead: bool,
+) -> None:
+    monkeypatch.setattr(consumer, "_SMALL", small)
+    topic = new_topic()
+    produce(connection, topic, [numbered(0, 10)])
+    assert len(read_values(connection, topic, 0, 10)) == 10
+    produce(connection, topic, [numbered(10, 20)])
+    key = connection, TopicPartition(topic, 0)
+    reader = consumer._readers.take(key)
+    assert reader is not None
+    deadline = time.monotonic() + (60 if is_ahead else 0.3)
+    while not reader._client.is_ahead and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert reader._client.is_ahead == is_ahead
+    consumer._readers.give_back(key, reader)
+    assert read_values(connection, topic, 10, 20) == [b"%d" % number for number in range(10, 20)]
 
 
 def test_a_reader_that_is_left_early_goes_on_where_it_was_left(
