@@ -346,13 +346,13 @@ class Session:
                 self._show_batch(df)
 
     def _show_batch(self, df: DataFrame) -> None:
-        if self._output.as_json:
-            for row in df.toLocalIterator(prefetchPartitions=True):
-                self._go_on()
-                self._output.rows([row.asDict(recursive=True)])
-            return
-        from upsert.spark.batches import arrow_of
+        from upsert.spark.batches import arrow_of, parts_of
 
+        if self._output.as_json:
+            for part in parts_of(df):
+                self._go_on()
+                self._output.table(part)
+            return
         with _shown_if_long():
             found = arrow_of(df.limit(self._rows + 1))
         self._output.table(found.slice(0, self._rows))

@@ -18,7 +18,7 @@ from pyspark.sql.types import DataType, StructType
 
 from upsert import types
 from upsert.arrays import one_array
-from upsert.blobs import rows_of_blobs
+from upsert.blobs import BLOB_COLUMN, from_blob, rows_of_blobs, to_blobs
 from upsert.errors import SchemaError
 from upsert.spark.connect import is_connect
 from upsert.spark.formats import active
@@ -183,6 +183,29 @@ def arrow_of(df: DataFrame) -> pa.Table:
         for column, field in zip(found.columns, wanted, strict=True)
     ]
     return pa.Table.from_arrays(columns, schema=wanted)
+
+
+def parts_of(df: DataFrame) -> Iterator[pa.Table]:
+    """What ``arrow_of`` gives, in its order, a part at a time, for more rows than this process may hold.
+
+    Values are those that Arrow has, where rows of PySpark have those of Python, and times of the machine's
+    zone.
+
+    >>> (part,) = parts_of(spark.sql("SELECT DATE'9999-12-31' + 1 AS at, 1 AS at"))
+    >>> part.column_names, part.column(0).cast("int32").to_pylist()
+    (['at', 'at'], [2932897])
+    """
+    names = df.columns
+    alone = df.toDF(*map(str, range(len(names))))  # two of one name have none for what Python gets
+    blobs = alone.mapInArrow(_as_blobs, f"{BLOB_COLUMN} BINARY")
+    for row in blobs.toLocalIterator(prefetchPartitions=True):
+        yield from_blob(bytes(row[0]))[0].rename_columns(names)
+
+
+def _as_blobs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in from_spark(batches):
+        for blob in to_blobs(pa.Table.from_batches([batch]), {}):
+            yield pa.record_batch({BLOB_COLUMN: pa.array([blob], pa.binary())})
 
 
 def _has_variant(type_: DataType) -> bool:

@@ -108,16 +108,25 @@ def test_rows_are_written_and_read_by_a_script_and_an_error_names_its_place(
         "INSERT INTO words VALUES (1, 'tea'), (2, NULL), (3, 'NaN');\n"
         "SELECT word, id FROM words ORDER BY id;\n"
         "CREATE TABLE copy AS SELECT id AS n FROM words WHERE word IS NULL;\n"
-        "SELECT n FROM copy;\n"
+        "SELECT n, TIMESTAMP '9999-12-31 23:59:59-01:00' AS at, DATE '0001-01-01' AS day,"
+        " map('a', X'00') AS m, parse_json('1') AS v, n AS n FROM copy;\n"
         "SELECT wrong FROM words;\n"
     )
     with lent(spark):
         done = CliRunner().invoke(app, ["sql", str(job), "-w", str(tmp_path / "w"), "--json"])
-    assert [json.loads(line) for line in done.stdout.splitlines()] == [
+    *lines, of_all_types = done.stdout.splitlines()
+    assert [json.loads(line) for line in lines] == [
         {"word": "tea", "id": 1},
         {"word": None, "id": 2},
         {"word": "NaN", "id": 3},
-        {"n": 2},
+    ]
+    assert json.loads(of_all_types, object_pairs_hook=list) == [
+        ("n", 2),
+        ("at", "+10000-01-01T00:59:59+00:00"),
+        ("day", "0001-01-01"),
+        ("m", [["a", "00"]]),
+        ("v", [("variant_value", "0c01"), ("variant_metadata", "010000")]),
+        ("n", 2),
     ]
     assert done.exit_code == 1
     assert "line 6" in json.loads(done.stderr.splitlines()[-1])["message"]
