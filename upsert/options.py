@@ -117,6 +117,10 @@ def boolean(value: str) -> bool:
     return value.lower() == "true"
 
 
+_TOO_MANY_DIGITS: Final = 19
+"""Numbers with so many digits may have more than 64 bits, which no client and no file takes."""
+
+
 @dataclass(frozen=True)
 class Integer:
     """A converter for whole numbers from ``at_least`` on."""
@@ -125,6 +129,8 @@ class Integer:
 
     def __call__(self, value: str) -> int:
         """The number of a text."""
+        if value.isascii() and value.isdigit() and len(value.lstrip("0")) >= _TOO_MANY_DIGITS:
+            raise ValueError(f"an integer of fewer than {_TOO_MANY_DIGITS} digits")
         if not value.isascii() or not value.isdigit() or int(value) < self.at_least:
             expected = (
                 "a positive integer" if self.at_least == 1 else f"an integer of at least {self.at_least}"

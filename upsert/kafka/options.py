@@ -413,13 +413,20 @@ def parse(connector: str, given: Mapping[str, str], *, formats: frozenset[str], 
                     "differ; give one"
                 )
         elif key.removeprefix("key.").removeprefix("value.").split(".")[0] in formats and "." in key:
-            of_formats[key] = value
+            _set(of_formats, key, value, of)
         else:
             for refused, reason in _REFUSED[connector].items():
                 if key == refused or (refused.endswith(".") and key.startswith(refused)):
                     raise ConfigurationError(f"{of}: {key!r}: {reason}")
-            own[key] = value
+            _set(own, key, value, of)
     return Given(options.parse(of, OPTIONS[connector], own), properties, of_formats)
+
+
+def _set(found: dict[str, str], key: str, value: str, of: str) -> None:
+    if found.setdefault(key, value) != value:
+        raise ConfigurationError(
+            f"{of}: option {key!r} must be given once, in whichever case, got two values; leave one of them out"
+        )
 
 
 def key_of(name: str) -> str:

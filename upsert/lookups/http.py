@@ -14,6 +14,7 @@ from upsert.formats.json_values import check_types
 from upsert.lookups.options import LOOKUP_OPTIONS, LookupOptions, LookupTable
 from upsert.options import Option, Secret, shown_url
 from upsert.schema import TableSchema
+from upsert.types import differ_in_case
 
 CONNECTOR: Final = "http"
 MAX_REPLY_BYTES: Final = 64 << 20
@@ -108,6 +109,11 @@ def check_request(of: str, url: str, headers: Mapping[str, str]) -> None:
     """
     if not _is_url(url):
         raise ConfigurationError(f"{of}: url must be like 'https://host/path', got {shown_url(url)!r}")
+    if (repeated := differ_in_case(headers)) is not None:
+        raise ConfigurationError(
+            f"{of}: headers must be given once each, whatever the case of their names, got "
+            f"{' and '.join(map(repr, repeated))}; leave one of them out"
+        )
     for name, text in headers.items():
         if not _HEADER.fullmatch(name) or _CONTROL.search(text):
             raise ConfigurationError(

@@ -404,6 +404,7 @@ def test_a_time_to_come_back_that_is_none_says_nothing(header: str) -> None:
     [
         ({"X": "a\nb: s3cr3t"}, "must have names and values as in HTTP, without line ends, 'X' has not"),
         ({"X y": "s3cr3t"}, "must have names and values as in HTTP, without line ends, 'X y' has not"),
+        ({"X-a": "s3cr3t", "x-A": "1"}, "must be given once each, .* got 'X-a' and 'x-A'"),
         ({"content-length": "3"}, "must leave 'content-length' to the client"),
         (
             {"authorization": "s3cr3t"},

@@ -135,6 +135,20 @@ def test_a_bad_value_is_refused(connector: str, name: str) -> None:
     assert TRIES[name].message in str(error.value)
 
 
+@pytest.mark.parametrize("name", ["topic", "value.json.ignore-parse-errors"])
+def test_an_option_in_two_cases_is_refused(name: str) -> None:
+    given = {**WHERE, **BASE[UPSERT], name: "true"}
+    assert KafkaTable.of(UPSERT, WORDS, given | {name.upper(): "true"}).name
+    with pytest.raises(ConfigurationError, match=f"option '{name}' must be given once"):
+        KafkaTable.of(UPSERT, WORDS, given | {name.upper(): "false"})
+
+
+@pytest.mark.parametrize("text", ["9" * 19, "9" * 5000])
+def test_a_number_that_no_client_takes_is_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="must be an integer of fewer than 19 digits"):
+        table(PLAIN, "scan.startup.timestamp-millis", text)
+
+
 @pytest.mark.parametrize(
     "name",
     ["scan.startup.mode", "scan.filter.partitions", "key.fields", "sink.partitioner", "scan.parallelism"],
