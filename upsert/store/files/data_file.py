@@ -242,7 +242,7 @@ class DataFile:
     @classmethod
     def open(cls, root: str | Path, layout: Layout, entry: FileEntry) -> DataFile:
         """The file of a manifest entry, from the process-wide cache if it is open."""
-        known_by = os.fspath(root), entry.file, layout.version
+        known_by = os.fspath(root), entry.file, layout.identity
         if (file := _OPEN.get(known_by)) is None:
             path = resolve(*known_by[:2])
             path = path if "://" in path else os.path.abspath(path)
@@ -442,7 +442,7 @@ class DataFile:
 
 
 class _OpenFiles(Kept[tuple[str, str, int], DataFile]):
-    """By the table's folder, name, and version of the definition that they are read as.
+    """By the table's folder, name, and the identity of the form that they are read in.
 
     No name is used twice. A file that was deleted takes its disk space as long as it is mapped: a table that
     changes all the time had four times its own size in such files. Now and then they are looked for.

@@ -186,7 +186,7 @@ class KeptStep:
     def _known_by(self) -> tuple[Hashable, ...]:
         """What is the same only for the same rows: a file's name means one content for ever."""
         files = tuple(entry.file for entry in self.old), tuple(entry.file for entry in self.new)
-        return self.root, self.base.info.uuid, self.base.layout.version, *files
+        return self.root, self.base.info.uuid, self.base.layout.identity, *files
 
     def _kept(self, make: Callable[[], _T], *more: str) -> _T:
         key = (self._known_by, *more)

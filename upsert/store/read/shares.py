@@ -103,7 +103,7 @@ def shared_rows(
     """
     known_by = (
         table.published.uuid,
-        table.layout.version,
+        table.layout.identity,
         None if base is None else base.id,
         tuple((limits, *((file.entry.file, file.is_old) for file in files)) for files, limits in buckets),
         (share.columns, share.count, share.numbers, share.is_of_key),

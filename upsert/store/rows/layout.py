@@ -19,6 +19,7 @@ import pyarrow as pa
 from upsert import nested
 from upsert.errors import CorruptTableError, SchemaError
 from upsert.schema import Column, FieldId, TableSchema, form_of
+from upsert.store.checksums import checksum_of
 from upsert.store.files.formats.base import FileForm, without_columns
 from upsert.store.rows.hashing import Hashes, bucket_of, hash_columns
 from upsert.store.rows.keys import is_integer_like
@@ -124,6 +125,16 @@ class Layout:
     def is_searched_by_key(self) -> bool:
         """Whether files are sorted by one integer-like column, so that it can be searched itself."""
         return len(self.key) == 1 and is_integer_like(self.stored.field(self.key[0]).type)
+
+    @cached_property
+    def identity(self) -> int:
+        """Tells this form from any other of the table: a version may be given twice.
+
+        That of an ALTER TABLE which was refused is the next one's, and those after an older copy of the table
+        are given again where it was restored.
+        """
+        columns = with_ids(self).serialize().to_pybytes()
+        return checksum_of(columns + repr((self.version, self.indexes)).encode())
 
     @cached_property
     def fields(self) -> Mapping[str, pa.Field]:

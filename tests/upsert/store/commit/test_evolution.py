@@ -1,6 +1,7 @@
 """Random lives of tables whose columns change while rows are written, compacted and read, against a dict."""
 
 import datetime as dt
+import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -244,6 +245,25 @@ def test_a_column_added_under_a_dropped_one_s_name_is_another_column(users: Tabl
     users.alter(DropColumn("age"), AddColumn(Column("age", pa.int32())))
     assert users.snapshot().scan().to_pylist() == [{"id": 1, "name": "ann", "age": None}]
     assert users.snapshot().scan(where=[("age", "=", 30)]).num_rows == 0
+
+
+def test_a_restored_table_is_read_by_its_own_definition_of_a_number(
+    tmp_path: Path,
+) -> None:
+    schema = TableSchema.of({name: pa.int64() for name in ("id", "a", "b")}, ["id"])
+    table = Table.create(tmp_path / "t", schema, {"write-only": "true"})
+    for n in (1, 2):
+        table.write(pa.table({"id": [1], "a": [n], "b": [-n]}))
+    shutil.copytree(table.path, tmp_path / "copy")
+    found = []
+    for name in ("a", "b"):
+        table.alter(RenameColumn(name, "x"))
+        found.append(
+            [*table.snapshot().scan(["x"])["x"].to_pylist(), *table.changes(1, 2, ["x"])["x"].to_pylist()]
+        )
+        shutil.rmtree(table.path)
+        shutil.copytree(tmp_path / "copy", table.path)
+    assert found == [[2, 1, 2], [-2, -1, -2]]
 
 
 def test_an_older_snapshot_has_the_present_columns(users: Table) -> None:

@@ -216,6 +216,16 @@ def test_what_would_break_a_rule_is_refused(tmp_path: Path, change: Alteration, 
     assert table.definition.version == 0
 
 
+def test_a_refused_change_leaves_nothing_by_which_the_next_one_is_read(tmp_path: Path) -> None:
+    """Existing rows are checked in the form of a version that is given again."""
+    table = table_with(tmp_path)
+    table.write(rows((1, 99)))
+    with pytest.raises(CheckViolatedError):
+        table.alter(AddCheck(FEW))
+    table.alter(AddColumn(Column("note", pa.string())))
+    assert table.snapshot().scan().to_pylist() == [{"id": 1, "n": 99, "note": None}]
+
+
 def test_a_longer_text_fits_after_alter(tmp_path: Path) -> None:
     table = Table.create(tmp_path / "t", TableSchema((NAME,), ("name",)))
     staged = table.stage(pa.table({"name": ["anna  "]}), order="rows")
