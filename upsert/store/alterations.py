@@ -317,9 +317,9 @@ def needs_empty_table(old: Definition, new: Definition) -> str | None:
         if column.default is not None:
             then = f"ALTER COLUMN {column.name} SET DEFAULT"
             return f"column {column.name!r} has a DEFAULT, {of}; {remedy} without, and then {then}"
-    promised = {(index.columns, index.unique) for index in old.schema.indexes}
+    promised = [_ids(index, old) for index in old.schema.indexes if index.unique]
     for index in new.schema.indexes:
-        if index.unique and (index.columns, True) not in promised and not _is_renamed(index, old, new):
+        if index.unique and _ids(index, new) not in promised:
             return (
                 f"{index} is a promise that was not checked for the existing rows; delete the rows first, or "
                 "leave out UNIQUE"
@@ -327,11 +327,9 @@ def needs_empty_table(old: Definition, new: Definition) -> str | None:
     return None
 
 
-def _is_renamed(index: Index, old: Definition, new: Definition) -> bool:
-    """Whether the index was there under other names of its columns."""
-    ids = [new.schema.column(name).id for name in index.columns]
-    unique = (one for one in old.schema.indexes if one.unique)
-    return any([old.schema.column(name).id for name in one.columns] == ids for one in unique)
+def _ids(index: Index, definition: Definition) -> list[int]:
+    """The ids of an index's columns, whose names may have been those of others."""
+    return [definition.schema.column(name).id for name in index.columns]
 
 
 def changed(definition: Definition, change: Alteration) -> Definition:

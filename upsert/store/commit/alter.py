@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from upsert.errors import SchemaError, UnknownOutcomeError
 from upsert.failpoints import reach
-from upsert.schema import Check
 from upsert.store import paths
 from upsert.store.alterations import Alteration, altered, needs_empty_table
 from upsert.store.commit import append
@@ -23,7 +22,7 @@ from upsert.store.commit.committer import Committer
 from upsert.store.commit.staging import PIECE_BYTES, StagedFiles
 from upsert.store.files.data_file import rows_of_file
 from upsert.store.files.writing import write_run
-from upsert.store.metadata.definition import Definition, has_same_values
+from upsert.store.metadata.definition import Definition, has_same_values, new_checks
 from upsert.store.metadata.file_entry import FileEntry, Run
 from upsert.store.metadata.history import History
 from upsert.store.metadata.snapshot import SnapshotInfo
@@ -63,7 +62,7 @@ class _Attempt:
         self._changes = changes
         self._published: tuple[int, Definition] | None = None
         self._rewriting: dict[tuple[int, int, int], tuple[FileEntry, ...]] = {}
-        self._checked: tuple[int, tuple[Check, ...]] | None = None
+        self._checked: tuple[int, int] | None = None
 
     def propose(self, head: SnapshotInfo) -> Change | None:
         """The change to make on a snapshot; None if the table is like that already."""
@@ -90,15 +89,15 @@ class _Attempt:
 
     def _check_rows(self, old: Definition, new: Definition, head: SnapshotInfo) -> None:
         """Refuse existing rows that break a constraint of ``new`` which ``old`` has not."""
-        checks = tuple(check for check in new.schema.checks if check not in old.schema.checks)
-        if not checks or self._checked == (head.data_version, checks):
+        checks = new_checks(old.schema, new.schema)
+        if not checks or self._checked == (head.data_version, old.version):
             return
         asked = replace(new.schema, checks=checks)
         needed = (*new.schema.primary_key, *(name for check in checks for name in check.columns))
         rows = Snapshot.retained(self._history, head, new.layout)
         for piece in rows.pieces(list(dict.fromkeys(needed))):
             check_rows(asked, piece, None, f"table {paths.name_of(self._history.root)!r}: ALTER TABLE")
-        self._checked = head.data_version, checks
+        self._checked = head.data_version, old.version
 
 
 def _rewrite(

@@ -16,7 +16,7 @@ from typing import NamedTuple, Self
 
 from upsert.codec import Jsonable
 from upsert.errors import CorruptTableError
-from upsert.schema import TableSchema
+from upsert.schema import Check, TableSchema
 from upsert.store import paths
 from upsert.store.checksums import (
     FORMAT_OF_RULES,
@@ -123,12 +123,21 @@ def why_unreadable(old: Definition, new: Definition) -> str | None:
     for column in new.schema.columns:
         if column.id not in there and not column.nullable:
             return f"column {column.name!r}, which was added meanwhile, is NOT NULL"
-    for check in new.schema.checks:
-        if check not in old.schema.checks:
-            return f"{check} was added meanwhile, which they were not checked by"
+    if added := new_checks(old.schema, new.schema):
+        return f"{added[0]} was added meanwhile, which they were not checked by"
     if new.layout.is_counted and not has_same_values(old.schema, new.schema):
         return "its columns have changed meanwhile, by which rows without PRIMARY KEY are told apart"
     return None
+
+
+def new_checks(old: TableSchema, new: TableSchema) -> tuple[Check, ...]:
+    """The constraints that rows of an old schema were not checked by: their columns may be others by now."""
+
+    def known_by(check: Check, schema: TableSchema) -> tuple[Check, list[int]]:
+        return check, [schema.column(name).id for name in check.columns]
+
+    there = [known_by(check, old) for check in old.checks]
+    return tuple(check for check in new.checks if known_by(check, new) not in there)
 
 
 def format_of(schema: TableSchema) -> dict[str, int]:

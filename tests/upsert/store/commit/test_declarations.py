@@ -63,6 +63,8 @@ def test_unique_index_needs_a_table_without_rows(tmp_path: Path) -> None:
     table.alter(RenameColumn("n", "m"))
     with pytest.raises(SchemaError, match=r"UNIQUE INDEX two \(hub\) is a promise that was not checked"):
         table.alter(AddIndex(Index("two", ("hub",), unique=True)))
+    with pytest.raises(SchemaError, match=r"UNIQUE INDEX two \(m\) is a promise that was not checked"):
+        table.alter(RenameColumn("m", "n"), RenameColumn("hub", "m"), AddIndex(Index("two", ("m",), True)))
     with pytest.raises(SchemaError, match="DROP INDEX: unknown index 'x'; indexes are INDEX_n"):
         table.alter(DropIndex("x"))
 

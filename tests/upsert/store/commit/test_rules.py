@@ -226,6 +226,40 @@ def test_a_refused_change_leaves_nothing_by_which_the_next_one_is_read(tmp_path:
     assert table.snapshot().scan().to_pylist() == [{"id": 1, "n": 99, "note": None}]
 
 
+SWAPPED = RenameColumn("n", "old"), RenameColumn("m", "n")
+
+
+def test_a_constraint_is_asked_again_where_its_column_is_another_one(tmp_path: Path) -> None:
+    columns = Column("id", pa.int64()), Column("n", pa.int64()), Column("m", pa.int64())
+    table = Table.create(tmp_path / "t", TableSchema(columns, ("id",), checks=(FEW,)))
+    violating = pa.table({"id": [1], "n": [1], "m": [99]})
+    staged = table.stage(violating, order="rows")
+    for change in (DropCheck("few"), *SWAPPED, AddCheck(FEW)):
+        table.alter(change)
+    with pytest.raises(StaleWriterError, match=r"few .* was added meanwhile"):
+        table.commit([staged])
+    table.alter(DropCheck("few"), RenameColumn("n", "m"), RenameColumn("old", "n"), AddCheck(FEW))
+    table.write(violating)
+    with pytest.raises(CheckViolatedError, match="n = 99"):
+        table.alter(DropCheck("few"), *SWAPPED, AddCheck(FEW))
+
+
+def test_rows_are_checked_again_where_another_process_has_renamed_their_columns(tmp_path: Path) -> None:
+    columns = Column("id", pa.int64()), Column("n", pa.int64()), Column("m", pa.int64())
+    table = Table.create(tmp_path / "t", TableSchema(columns, ("id",)))
+    table.write(pa.table({"id": [1], "n": [1], "m": [99]}))
+    renames = [SWAPPED]
+
+    def publish(path: str, content: bytes) -> bool:
+        if renames:
+            Table.open(table.path).alter(*renames.pop())
+        return put_if_absent(path, content)
+
+    table._committer = Committer(table.published, Environment(put_if_absent=publish))
+    with pytest.raises(CheckViolatedError, match="n = 99"):
+        table.alter(AddCheck(FEW))
+
+
 def test_a_longer_text_fits_after_alter(tmp_path: Path) -> None:
     table = Table.create(tmp_path / "t", TableSchema((NAME,), ("name",)))
     staged = table.stage(pa.table({"name": ["anna  "]}), order="rows")
