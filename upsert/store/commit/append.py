@@ -278,7 +278,7 @@ class _Rows:
         self.files = (*given.files, *self._folded.files)
         self._counts = CountCheck(history, self.files, given.retracting | self._folded.retracting)
         self._unique = UniqueCheck(history, self.files)
-        self._checked = self.files
+        self._checked = self.files, head.definition
 
     @property
     def written(self) -> tuple[FileEntry, ...]:
@@ -290,8 +290,9 @@ class _Rows:
         files = self.files
         if self._resolution is not None:
             files = (*files, *self._resolution.at(latest, left))
-            if files != self._checked:
-                self._unique, self._checked = UniqueCheck(self._history, files), files
+        if (asked := (files, latest.definition)) != self._checked:
+            # an index may have been declared meanwhile, which was not asked of these files
+            self._unique, self._checked = UniqueCheck(self._history, files), asked
         self._counts.check(latest, left)
         self._unique.check(latest, left)
         return files

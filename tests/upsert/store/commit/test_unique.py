@@ -18,6 +18,7 @@ from upsert.errors import CorruptTableError, DuplicateKeyError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Index, TableSchema
 from upsert.store import Table
+from upsert.store.alterations import AddIndex
 from upsert.store.commit import constraints
 from upsert.store.commit.committer import Committer, Environment
 from upsert.store.files import lookup_index
@@ -166,6 +167,21 @@ def test_the_loser_of_a_race_is_checked_against_the_winner(users: Table):
     with pytest.raises(DuplicateKeyError, match=r"\{'id': 2\} and \{'id': 3\}"):
         slow.write(people((3, "b")))
     assert emails(users) == {1: "a", 2: "b"}
+
+
+def test_an_index_that_is_declared_during_a_commit_is_asked_of_its_rows(tmp_path: Path):
+    table = Table.create(tmp_path / "t", TableSchema.of({"id": pa.int64(), "n": pa.int64()}, ["id"]))
+    indexes = [Index.over(["n"], unique=True)]
+
+    def publish(path: str, content: bytes) -> bool:
+        if indexes:
+            Table.open(table.path).alter(AddIndex(indexes.pop()))
+        return put_if_absent(path, content)
+
+    slow = Table.open(table.path)
+    slow._committer = Committer(slow.published, Environment(put_if_absent=publish))
+    with pytest.raises(DuplicateKeyError, match=r"\{'id': 1\} and \{'id': 2\}"):
+        slow.write(pa.table({"id": [1, 2], "n": [7, 7]}))
 
 
 def claim(path: str, process: int) -> None:
