@@ -11,9 +11,9 @@ import pytest
 
 from tests.upsert.store.samples import ids_of
 from upsert.errors import ConfigurationError, LogNotPublishedError, UnknownOutcomeError
-from upsert.schema import TableSchema
+from upsert.schema import Column, TableSchema
 from upsert.store import Table, Version, compactor
-from upsert.store.alterations import SetOptions
+from upsert.store.alterations import AddColumn, DropColumn, SetOptions
 from upsert.store.commit import append, committer, staging
 from upsert.store.log import lifecycle, publishing
 from upsert.store.log.base import LoggedTable
@@ -111,6 +111,24 @@ def test_files_that_cannot_be_deleted_are_left_to_the_clean_up(
             table.commit([staged])
     assert ids_of(table) == [1, 2]
     assert table.clean(older_than_s=0) == 1
+
+
+def test_what_cannot_be_deleted_hides_neither_an_altered_table_nor_why_a_commit_failed(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.alter(AddColumn(Column("n", pa.int64())))
+    for n in (1, 2):
+        table.write(ROWS.append_column("n", pa.array([n, n])))
+    monkeypatch.setattr(staging, "remove", no_answer)
+    with pytest.warns(append.LeftoverWarning, match="did not answer.*deletes them"):
+        table.alter(DropColumn("n"))
+    assert ids_of(table) == [1, 1, 2, 2]
+    monkeypatch.setattr(committer.CommitRules, "check", no_right)
+    with (
+        pytest.warns(append.LeftoverWarning, match="did not answer.*deletes them"),
+        pytest.raises(ConfigurationError, match="must allow what is asked"),
+    ):
+        table.write(ROWS)
 
 
 @pytest.mark.parametrize("fails", [no_answer, no_right])

@@ -50,7 +50,9 @@ def alter(committer: Committer, changes: Iterable[Alteration]) -> SnapshotInfo:
         raise
     finally:
         # drops what attempts that lost have rewritten; what is published is needed and stays
-        append.discard(committer, [StagedFiles(committer.history.uuid, tuple(attempt.written))])
+        if attempt.written:
+            left = StagedFiles(committer.history.uuid, tuple(attempt.written))
+            append.discard_left(committer, [left])
 
 
 class _Attempt:

@@ -22,6 +22,7 @@ from upsert.errors import (
     CorruptTableError,
     LogNotPublishedError,
     SnapshotExpiredError,
+    TableNotFoundError,
     UnknownOutcomeError,
 )
 from upsert.failpoints import reach
@@ -252,14 +253,23 @@ def _check_state(history: History, stands_for: StandsFor, latest: SnapshotInfo) 
 
 def _remove_left(history: History, files: tuple[FileEntry, ...], raw: tuple[RawFile, ...]) -> None:
     """Delete what a commit has left over; where that fails, a warning says so."""
-    try:
+    with _only_warned_of(history.root):
         staging.remove(history.root, StagedFiles(history.uuid, files, raw))
-    except Exception as failure:  # the commit is published: nothing that happens here may deny it
+
+
+@contextmanager
+def _only_warned_of(root: str) -> Iterator[None]:
+    """A block that deletes files when it is known what became of a commit: its failure may not hide that."""
+    try:
+        yield
+    except TableNotFoundError:
+        pass  # they went with the table
+    except Exception as failure:
         warnings.warn(
-            f"table {history.root!r}: files without use could not be deleted after a commit — {failure!r}; "
-            "clean() deletes them",
+            f"table {root!r}: files without use could not be deleted after a commit — {failure!r}; clean() "
+            "deletes them",
             LeftoverWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
 
 
@@ -352,8 +362,14 @@ def discarded_if_failed(committer: Committer, staged: Callable[[], Iterable[Stag
     except (UnknownOutcomeError, LogNotPublishedError):
         raise
     except Exception:  # whatever it is, the commit has not happened
-        discard(committer, staged())
+        discard_left(committer, staged())
         raise
+
+
+def discard_left(committer: Committer, staged: Iterable[StagedFiles]) -> None:
+    """As ``discard``, when it is known what became of the commit: where it fails, a warning says so."""
+    with _only_warned_of(committer.root):
+        discard(committer, staged)
 
 
 def discard(committer: Committer, staged: Iterable[StagedFiles]) -> None:

@@ -394,7 +394,7 @@ def publish(
         reach("compact.after-publish")
         # drops what was not published; what was is still needed and stays
         if files := tuple(entry for files in written for entry in files if entry.file not in needed):
-            append.discard(committer, [StagedFiles(committer.history.uuid, files)])
+            append.discard_left(committer, [StagedFiles(committer.history.uuid, files)])
     if not yields and len(proposed[0]) < len(jobs):
         # once more without looking: the check that every commit must pass says what came in between
         committer.commit(lambda _: change([n for n in range(len(jobs)) if n not in proposed[0]]))
