@@ -12,8 +12,10 @@ import pyarrow as pa
 import pytest
 
 from tests.upsert.store.upkeep.test_damage_sweep import data_files, metadata_files, new_table, rows, said
-from upsert.errors import StorageError
+from upsert.errors import StorageError, UnknownOutcomeError
+from upsert.schema import TableSchema
 from upsert.store import Table, paths
+from upsert.store.storage import local
 from upsert.store.storage.base import disk_errors_of
 from upsert.store.storage.local import LOCAL
 from upsert.store.upkeep.check import file_is_given
@@ -133,6 +135,25 @@ def test_a_full_disk_commits_nothing_and_the_writer_goes_on_when_there_is_room(
     assert said(table.path) == before
     table.write(rows(50).append_column("note", pa.nulls(12, pa.string())))
     assert said(table.path) != before
+
+
+def test_a_snapshot_that_is_there_and_may_not_stay_is_not_called_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name is given, and the disk cannot say that it would outlive a power failure."""
+    table = Table.create(tmp_path / "t", TableSchema.of({"id": pa.int64()}), {"write-only": "true"})
+    sync = local.sync_folder
+
+    def fails(folder: str | Path) -> None:
+        if os.path.basename(folder) == paths.SNAPSHOT_FOLDER:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        sync(folder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(local, "sync_folder", fails)
+        with pytest.raises(UnknownOutcomeError, match=r"whether it is there for good, .* look at the"):
+            table.write(pa.table({"id": [1]}))
+    assert table.snapshot().scan()["id"].to_pylist() == [1]
 
 
 def test_what_arrow_cannot_write_is_told_with_its_file(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from upsert.errors import (
     SnapshotExpiredError,
     StaleWriterError,
     UnknownOutcomeError,
+    UpsertError,
 )
 from upsert.failpoints import reach
 from upsert.retry import retried
@@ -289,13 +290,10 @@ class Committer:
         except UnknownOutcomeError:
             raise
         except Exception as cause:  # from the disk, or a client of an object store
-            # the name may exist although an error was reported
-            found = self.history.content(info.id)
-            if found is None or found.uuid != info.uuid:
+            if not self._is_there_after(cause, info, path):
                 if isinstance(cause, FileNotFoundError) and self.history.is_there:
                     return False  # a clean-up without mercy took the temporary file
                 raise
-            self._storage.settle(os.path.dirname(path))
             won = True
         if won:
             try:
@@ -308,6 +306,23 @@ class Committer:
                     f"the history, got {cause}; look at the table's history before you write the rows again"
                 ) from cause
         return won
+
+    def _is_there_after(self, failure: Exception, info: SnapshotInfo, path: str) -> bool:
+        """Whether a snapshot has been published, and will stay, although an error was reported."""
+        try:
+            found = self.history.content(info.id)
+            if found is None or found.uuid != info.uuid:
+                return False
+            self._storage.settle(os.path.dirname(path))
+        except (OSError, UpsertError) as also:
+            if not self._storage.is_local:
+                return False  # a remote store would have said that it does not know
+            raise UnknownOutcomeError(
+                f"table {self.root!r}: writing snapshot {info.id} failed ({failure}), and it must be seen "
+                f"whether it is there for good, got {also}; look at the table's history before you write the "
+                "rows again"
+            ) from failure
+        return True
 
     def _check_lineage(self, info: SnapshotInfo, path: str, transaction: tuple[str, int] | None) -> None:
         """Make sure that the history goes on from ``info``, not past it.
