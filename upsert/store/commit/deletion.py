@@ -29,11 +29,11 @@ from upsert.store.paths import BucketId, Partition
 from upsert.store.predicate import EVERY_ROW, Filter
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.read.splits import Split
-from upsert.store.rows.layout import Layout
+from upsert.store.rows.layout import KIND_COLUMN, Layout
 from upsert.store.rows.merge import SortedRows, deletions, merge_runs
 from upsert.store.rows.partitions import beginning_of, is_within, specified
 
-_IS_NEW: Final = ":is_new"
+_IS_NEW: Final = KIND_COLUMN
 
 _MAX_AMENDED_ROWS: Final = 1_000_000
 """Beyond so many rows a bucket is read again, a part at a time: the memory of a deletion is bounded."""

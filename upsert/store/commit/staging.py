@@ -32,7 +32,7 @@ from upsert.store.paths import BucketId, Partition
 from upsert.store.rows.conform import Signs, conform
 from upsert.store.rows.fold import Order, fold, naming
 from upsert.store.rows.keys import order_by
-from upsert.store.rows.layout import COUNT_COLUMN, Layout, Projection, with_ids
+from upsert.store.rows.layout import COUNT_COLUMN, KIND_COLUMN, Layout, Projection, with_ids
 from upsert.store.rows.merge import SortedRows, gather, halves, key_ranges, weight
 from upsert.store.rows.partitions import Portion, split
 from upsert.store.storage import storage_of
@@ -43,7 +43,7 @@ Rows: TypeAlias = pa.Table | pa.RecordBatchReader
 PIECE_BYTES: Final = 64 << 20
 """What is sorted or folded in memory at a time; that takes about three times as much."""
 
-_SIGN_COLUMN: Final = ":sign"
+_SIGN_COLUMN: Final = KIND_COLUMN
 
 
 @dataclass(frozen=True)

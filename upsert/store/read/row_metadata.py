@@ -23,6 +23,7 @@ from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.paths import BucketId
 from upsert.store.predicate import Filter
 from upsert.store.read.snapshot import Snapshot
+from upsert.store.rows.layout import KIND_COLUMN
 from upsert.store.rows.merge import SortedRows, merge_runs, present
 
 SNAPSHOT_ID: Final = "snapshot-id"
@@ -139,8 +140,8 @@ def _check_known(key: str | None, schema: TableSchema, of: str) -> None:
         )
 
 
-SEQUENCE_COLUMN: Final = " sequence"
-"""Holds the id of the commit. A space comes first in no name that SQL can give without effort."""
+SEQUENCE_COLUMN: Final = KIND_COLUMN
+"""Holds the id of the commit."""
 
 
 def rows_with_sequence(

@@ -31,7 +31,7 @@ from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.paths import Partition
 from upsert.store.read.images import Touched
 from upsert.store.read.snapshot import PinnedTable, Snapshot
-from upsert.store.rows.layout import Layout
+from upsert.store.rows.layout import KIND_COLUMN, Layout
 from upsert.store.rows.merge import SortedRows, gather, joined, key_ranges
 from upsert.store.version import MAX_HASH
 
@@ -222,7 +222,7 @@ def _places(
             yield from _of_both_images(base, layout, within, share)
 
 
-_PLACE: Final = "\0place"
+_PLACE: Final = KIND_COLUMN
 
 
 def _of_both_images(

@@ -40,7 +40,7 @@ from upsert.store.read.lookup import (
 )
 from upsert.store.read.splits import Split
 from upsert.store.rows.keys import order_by
-from upsert.store.rows.layout import COUNT_COLUMN, PRIMARY_KEY, ROW_HASH_COLUMN, Layout, LookupIndex
+from upsert.store.rows.layout import COUNT_COLUMN, ROW_HASH_COLUMN, Layout, LookupIndex
 from upsert.store.rows.merge import SortedRows, check_counts, key_ranges, merge_runs, present
 from upsert.store.version import Version, has_arrived
 
@@ -443,13 +443,13 @@ class Snapshot:
         read = list(dict.fromkeys((*needed, *compared)))
         if self.layout.is_counted:
             return signed_matches(index, files, probe, read)
-        if index.label == PRIMARY_KEY:
+        if index.name == "pk":
             return matches_by_key(self.layout, files, probe, read)
         return matches_by_index(self.layout, index, files, probe, read)
 
     def _most_stored(self, index: LookupIndex, runs: Sequence[Run], probe: Probe) -> int:
         """At most how many rows of a bucket have a key, in all files; none of them is read."""
-        if index.label == PRIMARY_KEY and not self.layout.is_counted:
+        if index.name == "pk" and not self.layout.is_counted:
             return len(probe)
         hashes = probe.hashes(index.columns)
         return sum(hits_of(self.open(entry).index(index.name), hashes) for run in runs for entry in run)

@@ -26,7 +26,10 @@ from upsert.store.rows.keys import is_integer_like
 from upsert.store.rows.merge_rules import PLAIN, MergeRules
 
 KIND_COLUMN: Final = "_kind"
-"""Column of a data file with deletions: 0 = the row is there, 1 = the key is deleted."""
+"""Column of a data file with deletions: 0 = the row is there, 1 = the key is deleted.
+
+No column of a table has this name, so what goes beside a table's columns in memory has it too.
+"""
 
 ROW_HASH_COLUMN: Final = "_row_hash"
 """Key of a table without primary key: the canonical hash of the whole row."""
@@ -117,7 +120,7 @@ class Layout:
         The primary key, else an index whose keys have one row, else the one with most columns.
         """
         within = [index for index in self.indexes if set(index.columns) <= set(columns)]
-        if within and within[0].label == PRIMARY_KEY:
+        if within and within[0].name == "pk":
             return within[0]
         return max(within, key=lambda index: (index.is_unique, len(index.columns)), default=None)
 

@@ -69,6 +69,14 @@ def test_unique_index_needs_a_table_without_rows(tmp_path: Path) -> None:
         table.alter(DropIndex("x"))
 
 
+def test_an_index_may_be_called_as_messages_call_the_primary_key(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", HUBS.index("hub", name="PRIMARY KEY"))
+    table.write(pa.table({"id": [1, 2], "hub": ["JFK", "EWR"], "n": [7, 8]}))
+    found = table.snapshot().match_few(["hub"], pa.table({"hub": ["JFK"]}), most=1)
+    assert found is not None
+    assert found["id"].to_pylist() == [1]
+
+
 def test_computed_columns_watermark_and_comments_come_change_and_go() -> None:
     version = Column("version", pa.int64(), metadata="snapshot-id")
     made = altered(

@@ -10,7 +10,7 @@ from upsert.errors import SchemaError
 from upsert.schema import TableSchema
 from upsert.store import Table
 
-NAMES = ("_count", "_row_hash", "_sign", "_is_new", "_is_deleted")
+NAMES = ("_count", "_row_hash", ":sign", "_is_new", " sequence")
 
 
 @pytest.mark.parametrize("key", ["id", *NAMES])
