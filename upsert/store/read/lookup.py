@@ -137,6 +137,9 @@ def _cast(given: pa.Array, type_: pa.DataType) -> pa.Array:
     same = pc.equal(loose.cast(given.type, safe=False), given)
     if is_float:
         same = pc.or_(same, pc.is_nan(given))
+    if pa.types.is_integer(type_):  # a number without a sign comes back as it was from one below 0
+        is_below = pc.less(loose, pa.scalar(0, type_)), pc.less(given, pa.scalar(0, given.type))
+        same = pc.and_(same, pc.equal(*is_below))
     return pc.if_else(pc.fill_null(same, False), loose, pa.scalar(None, type_))
 
 
