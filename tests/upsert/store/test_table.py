@@ -281,8 +281,9 @@ def test_a_missing_table_is_named(tmp_path: Path) -> None:
 
 def test_a_dropped_table_is_named(table: Table, tmp_path: Path) -> None:
     Path(table.path).rename(tmp_path / "gone")
-    with pytest.raises(TableNotFoundError, match="was it dropped"):
-        table.snapshot()
+    for use in (table.snapshot, table.compact):
+        with pytest.raises(TableNotFoundError, match="was it dropped"):
+            use()
 
 
 def test_a_table_made_anew_is_not_taken_for_the_old_one(table: Table, tmp_path: Path) -> None:

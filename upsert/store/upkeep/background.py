@@ -51,8 +51,11 @@ def compaction_lock(root: str, *, wait: bool) -> Iterator[int | None]:
     the same time: the commit of one of them finds its inputs gone, and is a no-op.
     """
     path = storage_of(root).lock_file(root, paths.COMPACTION_LOCK)
-    with disk_errors_of(path):
-        lock = FileLock.take(path, wait=wait)
+    try:
+        with disk_errors_of(path):
+            lock = FileLock.take(path, wait=wait)
+    except FileNotFoundError as cause:
+        raise TableNotFoundError(f"no table lies at {root!r}; was it dropped?") from cause
     if lock is None:
         yield None
         return
