@@ -11,10 +11,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from tests.upsert.store.disk import files_on_disk
 from tests.upsert.store.upkeep.test_damage_sweep import data_files, metadata_files, new_table, rows, said
 from upsert.errors import StorageError, UnknownOutcomeError
 from upsert.schema import TableSchema
 from upsert.store import Table, paths
+from upsert.store.files import writing
 from upsert.store.storage import local
 from upsert.store.storage.base import disk_errors_of
 from upsert.store.storage.local import LOCAL
@@ -154,6 +156,33 @@ def test_a_snapshot_that_is_there_and_may_not_stay_is_not_called_a_failure(
         with pytest.raises(UnknownOutcomeError, match=r"whether it is there for good, .* look at the"):
             table.write(pa.table({"id": [1]}))
     assert table.snapshot().scan()["id"].to_pylist() == [1]
+
+
+@pytest.mark.parametrize("written", [2, 5])
+def test_what_fails_for_want_of_room_takes_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
+) -> None:
+    """A compaction and a write of several files, one of which finds the disk full, or its sidecar does."""
+    schema = TableSchema.of({"day": pa.int64(), "id": pa.int64()}, ["day", "id"], ["day"])
+    table = Table.create(tmp_path / "t", schema, {"write-only": "true", "target-file-size": "8 kb"})
+    some = pa.table({"day": [n % 7 for n in range(700)], "id": list(range(700))})
+    for _ in range(2):
+        table.write(some)
+    before, sync = files_on_disk(table), writing.sync_file
+    for act in (table.compact, lambda: table.write(some)):
+        left = [written]
+
+        def fails(path: str, descriptor: int, left: list[int] = left) -> None:
+            left[0] -= 1
+            if left[0] < 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            sync(path, descriptor)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(writing, "sync_file", fails)
+            with pytest.raises(StorageError, match="make room on the disk"):
+                act()
+        assert files_on_disk(table) - {paths.COMPACTION_LOCK} == before
 
 
 def test_what_arrow_cannot_write_is_told_with_its_file(tmp_path: Path) -> None:

@@ -142,8 +142,8 @@ class Committer:
         ``History.seen_just_now``.
 
         Raises:
-            UnknownOutcomeError: an object store has not said whether it was published, and it may be yet; or
-                it was, and what became of it cannot be read.
+            UnknownOutcomeError: neither the object store nor a look at the disk has said whether it was
+                published, and it may be yet; or it was, and what became of it cannot be read.
             StaleWriterError: the files were begun before a clean-up, or the writer stalled past an expiry.
             CommitConflictError: the change does not fit what others committed; or every attempt for
                 five minutes lost the race. Nothing was published.

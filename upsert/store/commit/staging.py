@@ -25,7 +25,7 @@ from upsert.errors import ConfigurationError, CorruptTableError, StorageError
 from upsert.failpoints import reach
 from upsert.store import paths
 from upsert.store.files.data_file import DataFile, remove_data_file
-from upsert.store.files.writing import ParallelWrites, write_data_file, written_files
+from upsert.store.files.writing import ParallelWrites, removed_if_failed, write_data_file, written_files
 from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.metadata.history import History
 from upsert.store.paths import BucketId, Partition
@@ -257,8 +257,8 @@ def stage_folded(
     ``definition`` is the version that has the rows' columns; None for the present one.
 
     Raises:
-        SchemaError: the rows do not fit the table. Nothing was written.
-        ChangelogError: they contradict each other. Cleaning removes what was written for other buckets.
+        SchemaError: the rows do not fit the table.
+        ChangelogError: they contradict each other.
     """
     # an older base than the latest snapshot only makes those careful who delete files
     base, layout, root = history.seen_just_now().id, _layout(history, definition), history.root
@@ -322,18 +322,23 @@ def _write_all(
     root = history.root
     partitions: set[Partition] = set()
     written: list[Future[FileEntry]] = []
-    with ParallelWrites() as writes:
-        for bucket_id, run in runs:
-            partitions.add(bucket_id[0])
-            write_file = partial(write_data_file, root, layout, bucket_id=bucket_id, level=0, base=base)
-            target = 2 * PIECE_BYTES
-            written += written_files(partial(writes.write, write_file), layout.key, run, target)
-    files = tuple(one.result() for one in written)
+    with removed_if_failed(root, lambda: [one.result().file for one in written if _is_done(one)]):
+        with ParallelWrites() as writes:
+            for bucket_id, run in runs:
+                partitions.add(bucket_id[0])
+                write_file = partial(write_data_file, root, layout, bucket_id=bucket_id, level=0, base=base)
+                target = 2 * PIECE_BYTES
+                written += written_files(partial(writes.write, write_file), layout.key, run, target)
+        files = tuple(one.result() for one in written)
     retracting: set[str] = set()
     for entry in files if layout.is_counted else ():
         if pc.min(DataFile.open(root, layout, entry).column(COUNT_COLUMN)).as_py() < 0:
             retracting.add(entry.file)
     return StagedFiles(history.uuid, files, (), frozenset(retracting), frozenset(partitions))
+
+
+def _is_done(one: Future[FileEntry]) -> bool:
+    return one.done() and not one.cancelled() and one.exception() is None
 
 
 def of_each_bucket(staged: Iterable[StagedFiles]) -> tuple[StagedFiles, ...]:

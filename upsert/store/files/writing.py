@@ -11,6 +11,7 @@ import shutil
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,8 +23,10 @@ import numpy as np
 import pyarrow as pa
 
 from upsert.arrays import Kinds
+from upsert.errors import UpsertError
 from upsert.failpoints import reach
 from upsert.store.checksums import ChecksummedFile
+from upsert.store.files.data_file import remove_data_file
 from upsert.store.files.formats import ARROW, format_called
 from upsert.store.files.formats.base import Compression, FileFormat
 from upsert.store.files.lookup_index import build_sidecar
@@ -62,9 +65,10 @@ def write_data_file(
     path = resolve(os.fspath(root), name)
     reach("data.before-file")
     plain = layout.key if layout.is_searched_by_key else ()
-    checksum, written = _write_file(path, format_, batch, replace(form.compression, plain=plain))
-    reach("data.after-file")
-    index_checksum, _ = _write_file(index_file(path), ARROW, build_sidecar(layout, batch), Compression())
+    with removed_if_failed(root, lambda: [name]):
+        checksum, written = _write_file(path, format_, batch, replace(form.compression, plain=plain))
+        reach("data.after-file")
+        index_checksum, _ = _write_file(index_file(path), ARROW, build_sidecar(layout, batch), Compression())
     storage_of(path).settle_with_next(os.path.dirname(path))
     reach("data.after-sidecar")
     low, high = bounds(layout, batch)
@@ -121,12 +125,32 @@ def write_sidecar_again(
                     copy.flush()
                     os.fsync(copy.fileno())
 
-    storage.mapped(old, link)
-    reach("data.after-file")
-    index_checksum, _ = _write_file(index_file(path), ARROW, build_sidecar(layout, indexed), Compression())
+    with removed_if_failed(root, lambda: [name]):
+        storage.mapped(old, link)
+        reach("data.after-file")
+        index_checksum, _ = _write_file(
+            index_file(path), ARROW, build_sidecar(layout, indexed), Compression()
+        )
     storage.settle_with_next(os.path.dirname(path))
     reach("data.after-sidecar")
     return replace(entry, file=name, base=base, definition=layout.version, index_checksum=index_checksum)
+
+
+@contextmanager
+def removed_if_failed(root: str | Path, written: Callable[[], Iterable[str]]) -> Iterator[None]:
+    """A block that writes data files: when it fails, those that it has ``written`` go.
+
+    What fills the disk would stay there otherwise until a clean-up takes it for old enough.
+    """
+    try:
+        yield
+    except BaseException as failure:
+        try:
+            for name in written():
+                remove_data_file(os.fspath(root), name)
+        except (OSError, UpsertError) as also:
+            failure.add_note(f"data files that no snapshot needs stay until clean() deletes them: {also}")
+        raise
 
 
 def _one_batch(layout: Layout, rows: pa.Table, kinds: Kinds | None) -> pa.RecordBatch:
@@ -180,11 +204,15 @@ def write_run(
     """Write a sorted run, given in pieces that ascend by key, as files of half to all of ``target_bytes``.
 
     A piece is asked for when the ones before it are written, or held back for their common file. Of a run
-    below the target there is one file; nothing is written for no rows. Otherwise as ``write_data_file``.
+    below the target there is one file; nothing is written for no rows, and nothing is left of a run that
+    failed. Otherwise as ``write_data_file``.
     Where the run takes the place of files, ``within`` are their bounds: where these end, others may begin.
     """
     write_file = partial(write_data_file, root, layout, bucket_id=bucket_id, level=level, base=base)
-    return list(written_files(write_file, layout.key, pieces, target_bytes, within))
+    written: list[FileEntry] = []
+    with removed_if_failed(root, lambda: [entry.file for entry in written]):
+        written.extend(written_files(write_file, layout.key, pieces, target_bytes, within))
+    return written
 
 
 def written_files(

@@ -338,8 +338,10 @@ def execute(
                 written.append([])
                 for group in merge.groups:
                     written[-1] += write(root, layout, base, merge, group)
-        except CorruptTableError:
-            append.discard(committer, [StagedFiles(history.uuid, tuple(chain.from_iterable(written)))])
+        except Exception as failure:
+            append.discard_left(committer, [StagedFiles(history.uuid, tuple(chain.from_iterable(written)))])
+            if not isinstance(failure, CorruptTableError):
+                raise
             live = history.live(history.latest())
             if all(entry.file in live for merge in jobs for entry in merge.inputs):
                 raise

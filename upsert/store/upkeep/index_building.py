@@ -9,6 +9,7 @@ nothing to do. Only a file whose columns have changed since is written again. Se
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Final
 
 from cachetools import LRUCache
@@ -17,7 +18,7 @@ from upsert.failpoints import reach
 from upsert.schema import Index, TableSchema
 from upsert.store.commit.committer import Committer
 from upsert.store.files.data_file import DataFile
-from upsert.store.files.writing import write_sidecar_again
+from upsert.store.files.writing import removed_if_failed, write_sidecar_again
 from upsert.store.kept import Kept
 from upsert.store.metadata.definition import Definition
 from upsert.store.metadata.file_entry import FileEntry
@@ -106,12 +107,22 @@ def build(
         # of one level: a commit that also replaced files of a lower one could put them above newer ones
         alike = [job for job in jobs if job.output_level == jobs[0].output_level]
         chosen = compaction.first_of(alike, MAX_ROWS_PER_COMMIT) or alike[:1]
-        written = [[_with_indexes(history, definition, head.id, job)] for job in chosen]
+        written = _with_indexes(history, definition, head.id, chosen)
         reach("compact.after-write")
-        done = compaction.publish(committer, chosen, [one for (one,) in written]) or done
+        done = compaction.publish(committer, chosen, written) or done
 
 
-def _with_indexes(history: History, definition: Definition, base: int, job: CompactionJob) -> list[FileEntry]:
+def _with_indexes(
+    history: History, definition: Definition, base: int, jobs: Sequence[CompactionJob]
+) -> list[list[FileEntry]]:
+    """The files of some jobs with all indexes beside them."""
+    written: list[list[FileEntry]] = []
+    with removed_if_failed(history.root, lambda: [entry.file for entry in chain.from_iterable(written)]):
+        written.extend(_with_index(history, definition, base, job) for job in jobs)
+    return written
+
+
+def _with_index(history: History, definition: Definition, base: int, job: CompactionJob) -> list[FileEntry]:
     (group,) = job.groups
     (entry,) = group.files
     root, layout = history.root, definition.layout
