@@ -425,7 +425,7 @@ def parse(connector: str, given: Mapping[str, str], *, formats: frozenset[str], 
 def _set(found: dict[str, str], key: str, value: str, of: str) -> None:
     if found.setdefault(key, value) != value:
         raise ConfigurationError(
-            f"{of}: option {key!r} must be given once, in whichever case, got two values; leave one of them out"
+            f"{of}: option {key!r} must be given once, in whichever case, got two values; give one"
         )
 
 
