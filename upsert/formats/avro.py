@@ -6,9 +6,10 @@ null where the column is nullable. ``TIMESTAMP`` is ``timestamp-micros`` and ``T
 schema: one they were written with otherwise must be given as option ``schema``, or they mean something else.
 
 A message is the plain binary encoding of one record (or of one value, for a table with one column), without
-a header. Bad messages are told apart from good ones whatever bytes they hold. The codec, fastavro, knows no
-logical types: a time is a number, a decimal its bytes, a record a dict of ``f<i>``. What they mean is settled
-here, in Arrow, for a whole column at once. Times without a zone are UTC. Messages are written by
+a header. A message that is none is bad, but for one that the codec, fastavro, takes for a datum: it counts an
+index of a union or an enum below zero from the end, and reads numbers of any length. It knows no logical
+types: a time is a number, a decimal its bytes, a record a dict of ``f<i>``. What they mean is settled here,
+in Arrow, for a whole column at once. Times without a zone are UTC. Messages are written by
 ``avro_writer``, in Arrow too.
 """
 
