@@ -80,10 +80,11 @@ class Literal(_Leaf):
 
 @dataclass(frozen=True)
 class Cast:
-    """A conversion to another type."""
+    """A conversion to another type, which gives NULL for what is none of it if it `is_try`."""
 
     value: Expr
     type: str
+    is_try: bool = field(default=False, repr=False, kw_only=True)
     ref: int | None = ref_field()
 
     @property
@@ -105,12 +106,14 @@ class Call:
     Attributes:
         is_deterministic: whether the call itself gives the same for the same arguments.
         is_filled_in: whether Spark puts a value of the clock or the session in its place in each micro-batch.
+        detail: what it is given beside its arguments, as text: which field of a struct it takes, say.
     """
 
     name: str
     args: tuple[Expr, ...]
     is_deterministic: bool = True
     is_filled_in: bool = False
+    detail: str = field(default="", repr=False, kw_only=True)
     ref: int | None = ref_field()
 
     def __str__(self) -> str:

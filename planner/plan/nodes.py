@@ -623,11 +623,15 @@ class Union:
 
 @dataclass(frozen=True)
 class Generate:
-    """The child's rows, each as often as a generator like `explode` makes rows of it, with these added."""
+    """The child's rows, each as often as a generator like `explode` makes rows of it, with these added.
+
+    Where it makes none, there is a row with NULL if it `is_outer`.
+    """
 
     child: Plan
     generator: Expr
     made: tuple[Column, ...]
+    is_outer: bool = False
     ref: int | None = ref_field()
 
     @property
@@ -636,7 +640,7 @@ class Generate:
         return (*self.child.columns, *self.made)
 
     def __str__(self) -> str:
-        return f"Generate {self.generator} AS {typed(self.made)}"
+        return f"Generate {'outer ' * self.is_outer}{self.generator} AS {typed(self.made)}"
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
@@ -37,6 +37,8 @@ _LIST_OF: Final = 10
 
 _ATTRIBUTE: Final = re.compile(r"(.*)#(\d+): ([^#]+)", re.DOTALL)
 """An AttributeReference as Spark shows it in a plan; after the last ``#`` only a struct has names."""
+
+_ID: Final = re.compile(r"#\d+")
 
 _ALL: Final = 2**31 - 1
 _PLAN_EXPRESSION: Final = "org.apache.spark.sql.catalyst.expressions.PlanExpression"
@@ -261,6 +263,10 @@ class Catalyst:
         """The expression of a Generate that makes rows of one row."""
         return node.generator()
 
+    def is_outer(self, node: JavaObject) -> bool:
+        """Whether a Generate gives a row also where its generator makes none."""
+        return bool(node.outer())
+
     def generated(self, node: JavaObject) -> list[JavaObject]:
         """The attributes that a Generate adds to its input's."""
         return items_of(node.generatorOutput())
@@ -330,6 +336,18 @@ class Catalyst:
         """Parameters of an expression beyond its arguments, as text, by the names of Catalyst's fields."""
         return tuple((name, str(getattr(expr, name)())) for name in names)
 
+    def detail(self, expr: JavaObject) -> str:
+        """What an expression is given beside its children, as text: which field of a struct it takes, say."""
+        name = self.class_name(expr)
+        if name not in _DETAILS:
+            _DETAILS[name] = tuple(_places_of_details(expr))
+        found = ", ".join(str(expr.productElement(place)) for place in _DETAILS[name])
+        return _ID.sub("", found)  # an Option may have a child
+
+    def id_of(self, attribute: JavaObject) -> int:
+        """Id of an attribute, or of the variable of a function with an arrow."""
+        return int(attribute.exprId().id())
+
     def attribute(self, attribute: JavaObject) -> tuple[int, str, str]:
         """Id, name and type of an attribute or an alias."""
         number, name, type_name = self._shown(attribute) or (
@@ -364,6 +382,10 @@ class Catalyst:
     def text(self, expr: JavaObject) -> str:
         """The expression in SQL."""
         return str(expr.sql())
+
+    def shown(self, expr: JavaObject) -> str:
+        """The expression as Spark shows it in a plan, without ids."""
+        return _ID.sub("", str(expr.toString()))
 
     def literal(self, expr: JavaObject) -> Any:
         """Value of a Literal as Python has it; a ValueError where it has none."""
@@ -709,6 +731,25 @@ class Catalyst:
         # a list that is converted is made by a call, and one for each item
         made = self._jvm.java.util.List.of(*found) if len(found) <= _LIST_OF else found
         return self._jvm.org.apache.spark.api.python.PythonUtils.toSeq(made)
+
+
+_DETAILS: Final[dict[str, tuple[int, ...]]] = {}
+"""Where the constructor of a class of expressions takes what is no child and says what it computes."""
+
+_TYPES_OF_DETAILS: Final = re.compile(
+    r"int|long|double|boolean|java\.lang\.String|scala\.Option|scala\.Enumeration.*|scala\..*Map"
+    r"|org\.apache\.spark\.sql\.types\..*"
+)
+"""Names of the types of that; what else there is are expressions, plans, ids, and functions as such."""
+
+
+def _places_of_details(expr: JavaObject) -> Iterator[int]:
+    arity = expr.productArity()
+    for constructor in expr.getClass().getConstructors():
+        types = [one.getName() for one in constructor.getParameterTypes()]
+        if len(types) == arity:
+            yield from (place for place, name in enumerate(types) if _TYPES_OF_DETAILS.fullmatch(name))
+            return
 
 
 def defaults_of(scala_class: JavaObject, first: int, last: int) -> list[JavaObject]:

@@ -138,6 +138,8 @@ class _Reader:
         self.catalyst = catalyst
         self.asks_marks = asks_marks
         self.tables: dict[str, Table] = {}
+        # of the functions with arrows around what is read: the number of each, by its id
+        self.variables: Mapping[int, str] = {}
 
     def node(self, node: JavaObject) -> Plan:
         name, ref = self.catalyst.class_name(node), self.catalyst.keep(node)
@@ -171,7 +173,8 @@ class _Reader:
                 return Union(inputs, ref=ref)
             case "Generate", (child,):
                 made = tuple(map(self.column, self.catalyst.generated(node)))
-                return Generate(child, self.expr(self.catalyst.generator(node)), made, ref=ref)
+                is_outer = self.catalyst.is_outer(node)
+                return Generate(child, self.expr(self.catalyst.generator(node)), made, is_outer, ref=ref)
             case "Expand", (child,) if (windows := self.sliding_windows(node, child, ref)) is not None:
                 return windows
             case "Distinct", (child,):
@@ -381,9 +384,15 @@ class _Reader:
             tuple(map(self.catalyst.type_name, values)),
             None if condition is None else self.expr(condition),
             is_distinct,
-            self.catalyst.parameters(function, _PARAMETERS.get(name, ())),
+            self.parameters(name, function),
             ref=ref,
         )
+
+    def parameters(self, name: str, function: JavaObject) -> tuple[tuple[str, str], ...]:
+        """What an aggregate function is given beside its values; by name where a rule asks for it."""
+        if (names := _PARAMETERS.get(name)) is not None:
+            return self.catalyst.parameters(function, names)
+        return (("", detail),) if (detail := self.catalyst.detail(function)) else ()
 
     def expr(self, expr: JavaObject) -> Expr:
         name, ref = self.catalyst.class_name(expr), self.catalyst.keep(expr)
@@ -398,6 +407,10 @@ class _Reader:
                 return self.aggregation(expr, ref)
             case "With":
                 return self.expr(self.catalyst.inlined(expr))
+            case "LambdaFunction":
+                return self.function(expr, ref)
+            case "NamedLambdaVariable":
+                return Call(name, (), detail=self.variables[self.catalyst.id_of(expr)], ref=ref)
         parts = self.catalyst.children(expr)
         if (replacement := self.catalyst.replacement(expr)) is not None:
             if self.catalyst.class_name(replacement) not in _JAVA_CALLS:
@@ -413,7 +426,18 @@ class _Reader:
         if self.catalyst.is_filled_in(expr):
             return Call(name, args, is_filled_in=True, ref=ref)
         is_deterministic = self.catalyst.is_deterministic(expr) or any(map(_is_unstable, args))
-        return Call(self.variant(name, expr), args, is_deterministic, ref=ref)
+        detail = "" if name in _DEFAULTS else self.catalyst.detail(expr)
+        return Call(self.variant(name, expr), args, is_deterministic, detail=detail, ref=ref)
+
+    def function(self, expr: JavaObject, ref: int) -> Call:
+        """A function with arrow, whose variables are known by their number, from the outermost on."""
+        body, *variables = self.catalyst.children(expr)
+        known = self.variables
+        ids = enumerate(map(self.catalyst.id_of, variables), len(known))
+        self.variables = {**known, **{id: str(number) for number, id in ids}}
+        args = tuple(map(self.expr, (body, *variables)))
+        self.variables = known
+        return Call("LambdaFunction", args, ref=ref)
 
     def replaced(self, replacement: JavaObject, ref: int) -> Expr:
         """What Spark computes in place of an expression; the plan that is built keeps what the user wrote."""
@@ -453,7 +477,8 @@ class _Reader:
             # where it cannot, Spark may say so when the query runs; for the planner it is just an expression
             with suppress(ValueError):
                 return Literal(self.catalyst.folded(expr), type_name, ref=ref)
-        return Cast(value, type_name, ref=ref)
+        ((_, mode),) = self.catalyst.parameters(expr, ["evalMode"])
+        return Cast(value, type_name, is_try=mode == "TRY", ref=ref)
 
     def text_of(self, child: JavaObject, value: Expr) -> Literal | None:
         """The text that an expression without columns gives, if it is one."""

@@ -18,7 +18,7 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql import types as t
 
-from planner.plan.expressions import Column, walk_expression
+from planner.plan.expressions import Aggregation, Call, Column, walk_expression
 from planner.plan.nodes import Opaque, Output, Plan, Project, Relation, TableRows
 from planner.plan.sources import ManagedTable
 from planner.plan.trees import expressions, walk
@@ -302,14 +302,17 @@ def buckets_for(tables: Tables) -> int:
 
 
 def _in_sql(catalyst: Catalyst, plan: Plan) -> Iterator[str]:
-    """All expressions of a plan in SQL, which says more than the planner reads of them."""
+    """All expressions of a plan in SQL, which says more than the planner reads of them, and what it omits."""
     for node in walk(plan):
         for expr in expressions(node):
             for part in walk_expression(expr):
                 if part.ref is not None:
                     yield catalyst.text(catalyst.kept(part.ref))
+                if isinstance(part, Aggregation | Call) and part.detail:
+                    yield str(part.detail)
         if isinstance(node, Opaque) and node.ref is not None:
-            yield from map(catalyst.text, catalyst.evaluated(catalyst.kept(node.ref)))
+            for one in catalyst.evaluated(catalyst.kept(node.ref)):
+                yield from (catalyst.text(one), catalyst.shown(one))
 
 
 def _read_of(read: ManagedTable, outputs: Sequence[Column]) -> Project:

@@ -974,16 +974,33 @@ def test_every_other_query_is_exact_too(catalog: Catalog, spark: SparkSession) -
             assert rows_of(catalog, view.name) == expected(catalog, QUERIES[name]), (name, seed)
 
 
-def test_sums_of_two_fields_of_a_struct_are_two_stages(catalog: Catalog, spark: SparkSession) -> None:
-    catalog.sql("CREATE TABLE t (id INT, s STRUCT<a: INT, b: INT>, PRIMARY KEY (id) NOT ENFORCED)")
-    catalog.sql("INSERT INTO t VALUES (1, named_struct('a', 1, 'b', 10))", spark)
-    query = """SELECT p.x AS a, q.x AS b
-        FROM (SELECT sum(s.a) AS x FROM t) p CROSS JOIN (SELECT sum(s.b) AS x FROM t) q"""
-    view = catalog.create_view("v", query, spark=spark)
-    catalog.sql("INSERT INTO t VALUES (2, named_struct('a', 2, 'b', 20))", spark)
+def test_what_an_expression_is_given_beside_its_columns_makes_another_stage(
+    catalog: Catalog, spark: SparkSession
+) -> None:
+    """Which field of a struct it takes, in which order its function has variables, if none is a row."""
+    catalog.sql(
+        "CREATE TABLE t (id INT, s STRUCT<a: INT, b: INT>, l ARRAY<INT>, PRIMARY KEY (id) NOT ENFORCED)"
+    )
+    catalog.sql("INSERT INTO t VALUES (1, named_struct('a', 1, 'b', 10), array(5, 3))", spark)
+    folded = "SELECT sum(aggregate(l, 0, (x, y) -> {})) AS n FROM t"
+    exploded = "SELECT count(*) AS n FROM t LATERAL VIEW {} explode(l) e AS x"
+    parts = {
+        "a": "SELECT sum(s.a) AS n, sum(s.b) AS m FROM t",
+        "b": "SELECT sum(s.b) AS n FROM t",
+        "c": folded.format("x - y"),
+        "d": folded.format("y - x"),
+        "e": exploded.format(""),
+        "f": exploded.format("OUTER"),
+    }
+    tables = " CROSS JOIN ".join(f"({query}) {name}" for name, query in parts.items())
+    columns = ", ".join(f"{name}.n AS {name}" for name in parts)
+    view = catalog.create_view("v", f"SELECT {columns}, a.m FROM {tables}", spark=spark)
+    catalog.sql("INSERT INTO t VALUES (2, named_struct('a', 2, 'b', 20), array())", spark)
     assert view.refresh()
-    assert len(stages(view.table)) == 2
-    assert view.table.snapshot().scan().to_pylist() == [{"a": 3, "b": 30}]
+    assert len(stages(view.table)) == len(parts)
+    assert view.table.snapshot().scan().to_pylist() == [
+        {"a": 3, "b": 30, "c": -8, "d": -2, "e": 2, "f": 3, "m": 30}
+    ]
 
 
 @pytest.mark.long

@@ -1,0 +1,49 @@
+"""Expressions as the planner reads them: what they are given beside their arguments tells them apart."""
+
+import re
+
+import pytest
+from pyspark.sql import SparkSession
+
+from planner.plan.nodes import Aggregate, Generate, Plan, Project
+from planner.plan.trees import walk
+from planner.spark.catalyst import Catalyst
+from planner.spark.read import read_plan
+
+pytestmark = pytest.mark.spark
+
+ROWS = "(SELECT array(1) AS l, named_struct('p', 1, 'q', 2) AS s, '1' AS x)"
+
+OTHERS = (
+    ("s.p", "s.q"),
+    ("transform(l, (y, n) -> y - n)", "transform(l, (y, n) -> n - y)"),
+    ("transform(l, y -> transform(l, z -> y))", "transform(l, y -> transform(l, z -> z))"),
+    ("try_cast(x AS INT)", "CAST(x AS INT)"),
+    ("from_json(x, 't DATE', map('dateFormat', 'dd/MM'))", "from_json(x, 't DATE', map('dateFormat', 'd'))"),
+    ("mode() WITHIN GROUP (ORDER BY x)", "mode() WITHIN GROUP (ORDER BY x DESC)"),
+)
+"""Expressions whose arguments are the same, or called the same, and which give others."""
+
+
+def read(spark: SparkSession, query: str) -> Plan:
+    df = spark.sql(query)
+    return read_plan(Catalyst(df), df)
+
+
+@pytest.mark.parametrize(("one", "other"), OTHERS)
+def test_expressions_are_equal_where_they_give_the_same(spark: SparkSession, one: str, other: str) -> None:
+    """Also one with variables of other names; by this a GROUP BY is found among the columns."""
+    renamed = re.sub(r"\b[nyz]\b", r"\g<0>_2", one)
+    plan = read(spark, f"SELECT {one} AS a, {one} AS b, {renamed} AS c, {other} AS d FROM {ROWS}")
+    assert isinstance(plan, Project | Aggregate)
+    a, b, c, d = (output.value for output in plan.outputs)
+    assert a == b == c
+    assert a != d
+
+
+def test_a_generator_that_gives_a_row_in_any_case_is_another_one(spark: SparkSession) -> None:
+    """In the text of a plan too, by which hidden tables are told apart."""
+    plans = (read(spark, f"SELECT 1 FROM {ROWS} LATERAL VIEW {how} explode(l) e") for how in ("", "OUTER"))
+    inner, outer = (next(node for node in walk(plan) if isinstance(node, Generate)) for plan in plans)
+    assert str(inner).startswith("Generate Explode")
+    assert str(outer).startswith("Generate outer Explode")
