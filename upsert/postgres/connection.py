@@ -121,7 +121,11 @@ def _failures_of(table: PostgresTable) -> Iterator[None]:
         raise
     except _away() as cause:
         raise _unavailable(table, cause) from cause
-    except (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError) as cause:
+    except (
+        asyncpg.DataError,
+        asyncpg.IntegrityConstraintViolationError,
+        asyncpg.CardinalityViolationError,  # keys that the database takes for one
+    ) as cause:
         where = getattr(cause, "context", None) or getattr(cause, "detail", None)
         at = f" ({where.splitlines()[0]})" if where else ""
         raise SchemaError(

@@ -188,6 +188,15 @@ def test_a_value_that_the_database_refuses_is_named(
     assert held(postgres, target) == {}
 
 
+def test_keys_that_the_database_takes_for_one_are_refused(postgres: LocalPostgres, target: str) -> None:
+    """As texts that differ in spaces at their end, in a CHAR."""
+    table = declared(postgres, target)
+    postgres.run(f"ALTER TABLE {target} ALTER part TYPE char(4)")
+    with pytest.raises(SchemaError, match=r"must take the rows, it did not: .*nothing of the micro-batch was"):
+        sink.write_rows(table, ("q", 0), rows_of([("+I", 1, "a", 1.0), ("+I", 1, "a ", 2.0)]))
+    assert held(postgres, target) == {}
+
+
 # the tables of a catalog
 
 
