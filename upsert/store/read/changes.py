@@ -50,6 +50,7 @@ from upsert.store.rows.merge import (
     key_ranges,
     merge_runs,
     present,
+    same_rows,
 )
 from upsert.store.version import MAX_HASH, Step, Version, step_between
 
@@ -101,7 +102,7 @@ def changes_between(
     step = step_between(start, end)
     names = _checked(table.layout, columns)
     read = list(dict.fromkeys([*names, *scope.where.columns]))
-    parts = []
+    parts: list[pa.Table] = []
     if not step.is_empty:
         source = change_files(table, step.base, step.target, scope)
         every = sorted(range(table.layout.buckets) if buckets is None else buckets)
@@ -109,7 +110,9 @@ def changes_between(
         # of a share each bucket has few keys, and looking them up costs about as much as looking up one
         for some in [within] if share is not None and within else [[one] for one in within]:
             found = _bucket_changes(table, source, step, Wanted(tuple(some), share), read)
-            parts += [halves_where(part, scope.where).select([*names, ROW_KIND_COLUMN]) for part in found]
+            judged = (halves_where(part, scope.where).select([*names, ROW_KIND_COLUMN]) for part in found)
+            # what is read of the filter's columns alone may be all that an update has changed
+            parts += judged if len(read) == len(names) else map(_changed, judged)
     schema = table.layout.declared(names).append(KIND_FIELD)
     # files keep every column nullable, for deletions; signed rows are whole rows again
     whole = [pa.Table.from_arrays(part.columns, schema=schema) for part in parts]
@@ -147,6 +150,16 @@ def halves_where(changes: pa.Table, where: Filter) -> pa.Table:
     alone = pc.if_else(pa.array(enters), RowKind.INSERT.value, alone)
     position = changes.column_names.index(ROW_KIND_COLUMN)
     return changes.set_column(position, KIND_FIELD, alone).filter(pa.array(kept))
+
+
+def _changed(changes: pa.Table) -> pa.Table:
+    """Changes without the updates of which both halves are equal."""
+    rows, kinds = changes.drop_columns([ROW_KIND_COLUMN]), changes.column(ROW_KIND_COLUMN)
+    before = np.flatnonzero(pc.equal(kinds, RowKind.UPDATE_BEFORE.value).to_numpy())
+    same = before[same_rows(rows, before, rows, before + 1)]
+    kept = np.ones(changes.num_rows, np.bool_)
+    kept[same] = kept[same + 1] = False
+    return changes if kept.all() else changes.filter(pa.array(kept))
 
 
 def _checked(layout: Layout, columns: Sequence[str] | None) -> list[str]:

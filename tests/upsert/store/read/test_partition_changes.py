@@ -337,6 +337,8 @@ def test_rows_that_begin_or_cease_to_meet_a_filter_come_and_go(tmp_path: Path) -
     table.write(rows("a 1 y", "a 2 x", "a 3 x", "a 4 z"))
     changed = table.changes(1, columns=["id"], where=[("v", "=", "x")])
     assert lines(changed) == ["1 -D", "2 +I"]
+    changed = table.changes(1, columns=["id"], where=[("v", "in", ["y", "z"])])
+    assert lines(changed) == ["1 +I", "2 -D"], "4 has only changed what the filter asks"
 
 
 # change tracking
