@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
-from decimal import Decimal
+from decimal import Context, Decimal, InvalidOperation
 from itertools import count
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from upsert.errors import ConfigurationError, SchemaError
 from upsert.schema import Check, Column, Length, TableSchema, plainly
 from upsert.sql.columns import WrittenCheck
 from upsert.sql.dialect import expression_tree, too_deep
-from upsert.sql.predicates import interval_literal
+from upsert.sql.predicates import interval_literal, negative
 from upsert.sql.tokens import Cursor
 from upsert.sql.types import read_type
 
@@ -281,7 +281,7 @@ def literal(node: exp.Expr) -> Const:
             return Const(bool(node.this), pa.bool_())
         case exp.Neg(this=exp.Literal(is_string=False) as inner):
             found = literal(inner)
-            return Const(-found.value, found.type)
+            return Const(negative(found.value), found.type)
         case exp.Literal(is_string=True):
             return Const(node.name, pa.string())
     text = node.name
@@ -316,6 +316,10 @@ def _exactly(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return convert
 
 
+_OF_DECIMALS: Final = Context(prec=types.MAX_DECIMAL_PRECISION, traps=[InvalidOperation])
+"""Python's own has fewer digits than a DECIMAL."""
+
+
 def converted(value: Any, type_: pa.DataType) -> Any:
     """The value of a literal in another type.
 
@@ -344,8 +348,9 @@ def converted(value: Any, type_: pa.DataType) -> Any:
     if pa.types.is_floating(type_):
         return float(value)
     if pa.types.is_decimal128(type_):
-        found = Decimal(str(value)).quantize(Decimal(1).scaleb(-type_.scale))
-        return pa.scalar(_exactly(lambda _: found)(Decimal(str(value))), type_).as_py()
+        number = Decimal(str(value))
+        found = number.quantize(Decimal(1).scaleb(-type_.scale), context=_OF_DECIMALS)
+        return pa.scalar(_exactly(lambda _: found)(number), type_).as_py()
     if not (isinstance(value, str) or pa.types.is_boolean(type_)):
         raise ValueError
     return value

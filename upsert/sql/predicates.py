@@ -267,7 +267,7 @@ def literal_tree(value: object) -> exp.Expr | None:
         case int():
             return exp.Literal.number(value)
         case Decimal() if value.is_finite():
-            literal = exp.Literal.number(format(abs(value), "f"))
+            literal = exp.Literal.number(format(value.copy_abs(), "f"))
             return exp.Neg(this=literal) if value < 0 else literal
         case str():
             return exp.Literal.string(value)
@@ -299,7 +299,7 @@ def _value(literal: exp.Expr, type_: pa.DataType, zone: str | None) -> Any:
             return bool(literal.this) if type_ == pa.bool_() else None
         case exp.Neg(this=exp.Literal() | exp.Interval() as inner):
             positive = _value(inner, type_, zone)
-            return -positive if isinstance(positive, int | float | Decimal | timedelta) else None
+            return negative(positive) if isinstance(positive, int | float | Decimal | timedelta) else None
         case exp.Interval():
             return interval_literal(literal) if type_ == types.INTERVAL else None
         case exp.Literal(is_string=True):
@@ -309,6 +309,15 @@ def _value(literal: exp.Expr, type_: pa.DataType, zone: str | None) -> Any:
         case exp.Cast():
             return _time(literal.this.name, literal.to.this, type_, zone)
     return None
+
+
+def negative(value: Any) -> Any:
+    """A number or an interval with the other sign and all digits: of a Decimal Python's minus keeps 28.
+
+    >>> negative(Decimal("12345678901234567890.1234567890"))
+    Decimal('-12345678901234567890.1234567890')
+    """
+    return value.copy_negate() if isinstance(value, Decimal) else -value
 
 
 def _number(text: str, type_: pa.DataType) -> int | float | Decimal | None:

@@ -317,6 +317,8 @@ def partition(cursor: Cursor) -> dict[str, Any]:
 
     >>> partition(Cursor("(day = DATE '2020-10-01', n = -3, region = 'Berlin', x = NULL)"))
     {'day': datetime.date(2020, 10, 1), 'n': -3, 'region': 'Berlin', 'x': None}
+    >>> partition(Cursor("(p = -0.123456789012345678901234567890, q = 9223372036854775808)"))
+    {'p': Decimal('-0.123456789012345678901234567890'), 'q': Decimal('9223372036854775808')}
     """
     return written_partition(cursor, allow_names=False)[0]
 
@@ -358,13 +360,15 @@ def literal(cursor: Cursor) -> Any:
             return date.fromisoformat(cursor.string("a date"))
         except ValueError:
             raise refusal from None
-    sign = -1 if cursor.skip("-") else 1
+    sign = "-" * cursor.skip("-")
     refusal = cursor.refusal("expected a literal")
     text = cursor.numeral("a literal")
     try:
-        return sign * (int(text) if text.isdigit() else Decimal(text))
+        number = Decimal(sign + text)
     except ArithmeticError:
         raise refusal from None
+    # as for Spark a whole number with more than 64 bits is a DECIMAL
+    return int(number) if text.isdigit() and -(1 << 63) <= number < 1 << 63 else number
 
 
 def table_name(cursor: Cursor) -> str:

@@ -207,18 +207,21 @@ def test_a_column_says_its_length_and_its_default() -> None:
     text = """CREATE TABLE t (
         id VARCHAR(10) PRIMARY KEY NOT ENFORCED, b CHAR(2) NOT NULL DEFAULT 'x' COMMENT 'c',
         c DECIMAL(5, 2) DEFAULT -1.5 CHECK (c < 0), d DATE DEFAULT current_date(),
-        e CHARACTER(3) DEFAULT concat('a', 'b'),
+        e CHARACTER(3) DEFAULT concat('a', 'b'), f DECIMAL(38, 38) DEFAULT -{digits} CHECK (f >= -{digits}),
         CONSTRAINT both CHECK (c < 1 AND b <> 'no') ENFORCED, CHECK (c < 2))"""
-    schema = create(text).schema
+    digits = f"0.{'9' * 38}"
+    schema = create(text.format(digits=digits)).schema
     assert [(c.sql_type, c.nullable, c.default, c.comment) for c in schema.columns] == [
         ("VARCHAR(10)", False, None, None),
         ("CHAR(2)", False, "'x'", "c"),
         ("DECIMAL(5,2)", True, "-1.5", None),
         ("DATE", True, "current_date()", None),
         ("CHAR(3)", True, "concat('a', 'b')", None),
+        ("DECIMAL(38,38)", True, f"-{digits}", None),
     ]
     assert [*map(str, schema.checks)] == [
         "CONSTRAINT CHECK_c CHECK (c < 0)",
+        f"CONSTRAINT CHECK_f CHECK (f >= -{digits})",
         "CONSTRAINT both CHECK (c < 1 AND b <> 'no')",
         "CONSTRAINT CHECK_c_2 CHECK (c < 2)",
     ]

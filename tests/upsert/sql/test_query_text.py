@@ -284,6 +284,10 @@ SCHEMA = parse_columns(
 )
 
 
+DIGITS = "12345678.999999999999999999999999999999"
+"""More than Python's arithmetic keeps."""
+
+
 def where(text: str, number: int = 0) -> list[list[object]]:
     return [list(each) for each in pushed(QueryText.of(text).references[number].where, SCHEMA, "UTC")]
 
@@ -299,6 +303,7 @@ def where(text: str, number: int = 0) -> list[list[object]]:
         ("ok = TRUE", [["ok", "=", True]]),
         ("small = 16777216 AND price = 16777217", [["small", "=", 2.0**24], ["price", "=", 2.0**24 + 1]]),
         ("cost = 12 AND exact < 12345678.5", [["cost", "=", 12], ["exact", "<", Decimal("12345678.5")]]),
+        (f"exact IN (-{DIGITS}, 1)", [["exact", "in", [Decimal(f"-{DIGITS}"), Decimal(1)]]]),
     ],
 )
 def test_comparisons_with_literals_are_pushed(condition: str, expected: list[list[object]]) -> None:

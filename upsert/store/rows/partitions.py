@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -127,6 +128,8 @@ def _text(schema: TableSchema, name: str, value: object, of: str) -> str | None:
             array = types.times_of(pa.array([value]), type_)
         elif isinstance(value, str) and not pa.types.is_string(type_):
             array = pa.array([value]).cast(type_)
+        elif isinstance(value, Decimal) and pa.types.is_floating(type_):  # so SQL has a number with a point
+            array = pa.array([float(value)], type_)
         else:
             array = pa.array([value], type_)
     except (pa.ArrowException, TypeError, OverflowError, ValueError) as cause:

@@ -53,6 +53,7 @@ def test_a_time_behind_the_year_9999_has_no_partition(type_: pa.DataType) -> Non
         (pa.decimal128(10, 2), "1.5", "1.50"),
         (pa.decimal128(10, 2), Decimal("1.50"), "1.50"),
         (pa.float64(), -0.0, "0"),
+        (pa.float32(), Decimal("-1.5"), "-1.5"),
         (pa.string(), "a/b=😀", "a/b=😀"),
         (pa.string(), None, None),
         (pa.bool_(), "true", "true"),
