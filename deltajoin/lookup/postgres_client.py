@@ -14,10 +14,9 @@ from urllib.parse import urlsplit
 import asyncpg
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from deltajoin.errors import LookupFailedError, LookupUnavailableError
-from deltajoin.lookup.postgres_types import from_values, lookup_statement, to_parameter
+from deltajoin.lookup.postgres_types import are_possible, from_values, lookup_statement, to_parameter
 from deltajoin.lookup.protocol import Answer, RequestLimits
 from upsert.arrays import one_array
 from upsert.postgres.types import pg_types
@@ -65,7 +64,8 @@ class PostgresClient:
 
     async def lookup(self, keys: pa.Table) -> Answer:
         """One execution of the statement, about all of these keys."""
-        possible = _without_nul(keys)
+        masks = [are_possible(one_array(column)) for column in keys.columns]
+        possible = pa.array(np.flatnonzero(np.logical_and.reduce(masks)))
         parameters = [to_parameter(one_array(keys.column(name).take(possible))) for name in keys.column_names]
         try:
             records = await self._fetch(parameters)
@@ -159,12 +159,3 @@ async def _count_times(connection: asyncpg.Connection) -> None:
             encoder=lambda count: (count,),
             decoder=lambda counts: counts[0],
         )
-
-
-def _without_nul(keys: pa.Table) -> pa.Array:
-    """Positions of the keys that can be there: no text of PostgreSQL has the character NUL."""
-    possible = np.ones(keys.num_rows, dtype=np.bool_)
-    for column in keys.columns:
-        if pa.types.is_string(column.type):
-            possible &= ~pc.match_substring(one_array(column), "\0").to_numpy(zero_copy_only=False)
-    return pa.array(np.flatnonzero(possible))

@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from deltajoin.errors import LookupFailedError
 from upsert import types
+from upsert.arrays import Mask
 from upsert.errors import SchemaError
 from upsert.postgres.types import pg_types, qualified, quoted
 
@@ -50,6 +53,31 @@ def lookup_statement(table: Sequence[str], schema: pa.Schema, keys: Sequence[str
         f"SELECT k.n, {columns} FROM unnest({arrays}) WITH ORDINALITY AS k({aliases}, n)\n"
         f"JOIN {qualified(table)} AS t ON {equal}"
     )
+
+
+_SINCE_4714_BC: Final = pa.int64(), -210_866_803_200_000_000, 2**63 - 1
+_RANGES: Final = {
+    pa.date32(): (pa.int32(), -2_440_588, 2_145_042_905),
+    types.TIMESTAMP: _SINCE_4714_BC,
+    types.TIMESTAMP_NTZ: _SINCE_4714_BC,
+}
+"""Days and microseconds since 1970 that PostgreSQL has: their type, the first and the last one."""
+
+
+def are_possible(column: pa.Array) -> Mask:
+    """Which keys can be there: no text of PostgreSQL has the character NUL, and no time is before 4714 BC.
+
+    >>> are_possible(pa.array([-(2**31), 0]).cast(pa.int32()).cast(pa.date32())).tolist()
+    [False, True]
+    """
+    found: Mask = np.ones(len(column), np.bool_)
+    if pa.types.is_string(column.type):
+        found = ~pc.match_substring(column, "\0").to_numpy(zero_copy_only=False)
+    elif column.type in _RANGES:
+        numbers, first, last = _RANGES[column.type]
+        values = column.cast(numbers).to_numpy()
+        found = (values >= first) & (values <= last)
+    return found
 
 
 def to_parameter(column: pa.Array) -> list[Any]:

@@ -15,6 +15,7 @@ from deltajoin.lookup.batch import Lookups
 from deltajoin.lookup.contract import SCALAR_VALUES, LookupContract, ask, found, pairs
 from tests.helpers import wait_until
 from tests.local_postgres import PASSWORD, LocalPostgres
+from upsert import types
 from upsert.errors import ConfigurationError, SchemaError
 
 USERS = pa.table({"id": [1, 2], "name": ["ann", "bob"]})
@@ -67,6 +68,27 @@ def test_a_column_may_be_wider_than_in_the_database(
     source = lookup(postgres, postgres.table(rows, ["id"], {"v": declared}), rows.schema)
     expected = pairs([(at, (at, value)) for at, value in enumerate(values)])
     assert found(source, {"id": list(range(len(values)))}) == expected
+
+
+@pytest.mark.parametrize(
+    ("type_", "impossible"),
+    [
+        (pa.date32(), [-(2**31), -2_440_589, 2_145_042_906]),
+        (types.TIMESTAMP, [-(2**63), -210_866_803_200_000_001]),
+        (types.TIMESTAMP_NTZ, [-(2**63), -210_866_803_200_000_001]),
+    ],
+)
+def test_a_time_that_the_database_does_not_have_finds_nothing(
+    postgres: LocalPostgres, type_: pa.DataType, impossible: list[int]
+) -> None:
+    """And the other keys of its request are found; so are the first and the last time that there may be."""
+    number = pa.int32() if type_ == pa.date32() else pa.int64()
+    first, last = impossible[1] + 1, impossible[2] - 1 if len(impossible) > 2 else 2**63 - 1
+    rows = pa.table({"id": pa.array([first, 0, last], number).cast(type_)})
+    source = lookup(postgres, postgres.table(rows.slice(1, 1), ["id"]), rows.schema)
+    keys = pa.table({"id": pa.array([*impossible, first, 0, last], number).cast(type_)})
+    answer = ask(source, keys)
+    assert (answer.positions.tolist(), answer.failures) == ([len(impossible) + 1], {})
 
 
 @pytest.mark.parametrize(
