@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +20,7 @@ from prompt_toolkit.utils import is_dumb_terminal
 from upsert.catalog.run.procedures import PROCEDURES
 from upsert.catalog.script import is_ended
 from upsert.catalog.system_tables import SYSTEM_TABLES
+from upsert.errors import UpsertError
 from upsert.options import is_secret
 from upsert.sql.syntax import words
 
@@ -64,7 +66,7 @@ def statements(names: Callable[[], Sequence[str]]) -> Iterator[str]:
     session: PromptSession[str] = PromptSession(history=_history())
     while True:
         try:
-            text = _statement(session, completer(names()))
+            text = _statement(session, completer(_known(names)))
         except KeyboardInterrupt:
             continue
         except EOFError:
@@ -77,6 +79,13 @@ def statements(names: Callable[[], Sequence[str]]) -> Iterator[str]:
             print(f"{_word(text)} is no command of this prompt; help says what there is")
         elif statement.strip():
             yield statement
+
+
+def _known(names: Callable[[], Sequence[str]]) -> Sequence[str]:
+    """The names, none where they cannot be told: the statements that follow say why."""
+    with suppress(UpsertError, OSError):
+        return names()
+    return ()
 
 
 def completer(names: Sequence[str]) -> WordCompleter:

@@ -1,5 +1,6 @@
 """What the prompt remembers, and what it completes."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from prompt_toolkit.output import DummyOutput
 
 from deltajoin.cli import prompt
 from deltajoin.cli.prompt import DiscreetHistory, completer
+from upsert import Catalog
 
 
 def test_lines_are_remembered_but_those_with_secrets_and_only_for_their_owner(tmp_path: Path) -> None:
@@ -48,12 +50,17 @@ def test_words_tables_and_system_tables_are_completed(typed: str, offered: list[
     assert [one.text for one in found] == offered
 
 
-def typed(text: str, monkeypatch: pytest.MonkeyPatch, history: InMemoryHistory) -> list[str]:
+def typed(
+    text: str,
+    monkeypatch: pytest.MonkeyPatch,
+    history: InMemoryHistory,
+    names: Callable[[], Sequence[str]] = list,
+) -> list[str]:
     """The statements that are executed when a text is typed, with ``\\r`` for Enter."""
     monkeypatch.setattr(prompt, "_history", lambda: history)
     with create_pipe_input() as keys, create_app_session(input=keys, output=DummyOutput()):
         keys.send_text(f"{text}exit\r")
-        return list(prompt.statements(list))
+        return list(prompt.statements(names))
 
 
 def test_a_statement_of_several_lines_is_edited_and_remembered_as_one(
@@ -64,6 +71,16 @@ def test_a_statement_of_several_lines_is_edited_and_remembered_as_one(
     found = typed(f"SELECT 1,\r22;\x7f{up}\x01/**/\x1b[B\x05;\rSELECT 3;\r", monkeypatch, history)
     assert found == ["/**/SELECT 1,\n22;", "SELECT 3;"]
     assert history.get_strings() == [*found, "exit"]
+
+
+def test_a_database_that_is_gone_ends_no_prompt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Another process may drop it; its names are asked for before each statement, to complete them."""
+    catalog = Catalog(tmp_path)
+    catalog.sql("CREATE DATABASE shop")
+    catalog.sql("USE shop")
+    (tmp_path / "shop.db").rmdir()
+    found = typed("USE default;\r", monkeypatch, InMemoryHistory(), catalog.tables)
+    assert found == ["USE default;"]
 
 
 def test_enter_takes_what_a_search_of_the_history_has_found(monkeypatch: pytest.MonkeyPatch) -> None:
