@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any, Final, TypeAlias, cast
 
 from upsert.errors import ConfigurationError, SchemaError
@@ -121,8 +122,8 @@ def parameters(statement: s.Statement) -> tuple[str, ...]:
 def written(text: str) -> Any:
     """The value that a command line means: that of a literal of SQL, else the text itself.
 
-    >>> [written(text) for text in ("7", "-1.5", "NULL", "DATE '2020-10-01'", "'7'", "007", "2020-10-01")]
-    [7, Decimal('-1.5'), None, datetime.date(2020, 10, 1), '7', '007', '2020-10-01']
+    >>> [written(text) for text in ("7", "-1.5", "1e3", "NULL", "DATE '2020-10-01'", "'7'", "007", "2020-10")]
+    [7, Decimal('-1.5'), 1000.0, None, datetime.date(2020, 10, 1), '7', '007', '2020-10']
     """
     if _ZEROS.match(text):  # such digits are a code, not a number
         return text
@@ -131,7 +132,10 @@ def written(text: str) -> Any:
         value = literal(cursor)
     except SchemaError:
         return text
-    return value if cursor.at_end else text
+    if not cursor.at_end:
+        return text
+    has_exponent = isinstance(value, Decimal) and "e" in text.lower()
+    return float(value) if has_exponent else value  # to Spark it is a DOUBLE
 
 
 def _valued(query: QueryText, args: Args | None) -> QueryText:
