@@ -688,7 +688,7 @@ class Table:
                 options ``snapshot.…`` decide, without their limit.
 
         Raises:
-            ConfigurationError: ``keep`` is below 1, or ``older_than_s`` below 0.
+            ConfigurationError: ``keep`` is below 1, or ``older_than_s`` below 0 or not finite.
         """
         return expiry.expire(self._committer, self.options.retention, keep=keep, older_than_s=older_than_s)
 

@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 from upsert.codec import Jsonable
@@ -75,8 +76,11 @@ def hold(
     process stalled so long that the version may have expired; hold it again.
     """
     path = _path(history.root, name)
-    if not lease_s > 0:
-        raise ConfigurationError(f"consumer {name!r}: the lease must be longer than 0 s, got {lease_s!r}")
+    if not 0 < lease_s < inf:
+        raise ConfigurationError(
+            f"consumer {name!r}: the lease must be longer than 0 s and finite, got {lease_s!r}; a tag keeps a "
+            "snapshot for good"
+        )
     with lifetime_lock(history) as lock:
         head = history.latest()
         for data_version in needed(version):

@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from math import inf
 from typing import Any, Final
 
 from upsert.errors import ConfigurationError
@@ -60,8 +61,8 @@ def _asked(configured: Retention, keep: int | None, older_than_s: float | None) 
         raise ConfigurationError(
             f"expire: keep must be at least 1, got {keep!r}; the latest state always stays"
         )
-    if older_than_s is not None and older_than_s < 0:
-        raise ConfigurationError(f"expire: older_than_s must be at least 0, got {older_than_s!r}")
+    if older_than_s is not None and not 0 <= older_than_s < inf:
+        raise ConfigurationError(f"expire: older_than_s must be at least 0 and finite, got {older_than_s!r}")
     if older_than_s is not None:
         return Retention(keep or 1, None, int(older_than_s * 1000), None)
     return replace(configured, limit=None) if keep is None else Retention(keep, keep, None, None)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import warnings
 from datetime import UTC, datetime
+from math import isfinite
 
 from cachetools import LRUCache
 
@@ -41,6 +42,8 @@ def asked_age(
     Raises:
         ConfigurationError: neither of them says an age, or one of them is wrong.
     """
+    if older_than_s is not None and not isfinite(older_than_s):
+        raise ConfigurationError(f"{definition.owner}: older_than_s must be finite, got {older_than_s!r}")
     asked = {
         AGE: None if older_than_s is None else f"{int(older_than_s * 1000)} ms",
         FORMATTER: timestamp_formatter,

@@ -244,8 +244,9 @@ def test_expire_by_age_by_number_and_by_the_table_s_options(table: Table) -> Non
     assert states_of(table) == [3, 4, 5]
     table.expire(older_than_s=0)
     assert states_of(table) == [5]
-    with pytest.raises(ConfigurationError, match="older_than_s must be at least 0"):
-        table.expire(older_than_s=-1)
+    for age in (-1, float("inf"), float("nan")):
+        with pytest.raises(ConfigurationError, match="older_than_s must be at least 0 and finite"):
+            table.expire(older_than_s=age)
 
 
 def test_options_that_contradict_each_other_are_refused(tmp_path: Path) -> None:

@@ -136,6 +136,8 @@ def test_table_without_times_is_refused(tmp_path: Path) -> None:
     table = Table.create(tmp_path / "t", hubs)
     with pytest.raises(ConfigurationError, match="needs an age, got none"):
         table.expire_partitions()
+    with pytest.raises(ConfigurationError, match="older_than_s must be finite, got inf"):
+        table.expire_partitions(older_than_s=float("inf"))
 
 
 def test_commits_drop_what_has_expired_and_look_once_in_a_while(tmp_path: Path) -> None:
