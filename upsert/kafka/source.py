@@ -254,7 +254,8 @@ def _records(
     start, end, failed_at = part.start, part.end, -1
     while start < end:
         try:
-            for records in read_range(connection, part.partition, start, end, wanted, max_rows=CHUNK_ROWS):
+            place = connection, part.partition, start, end
+            for records in read_range(*place, wanted, max_rows=CHUNK_ROWS, topic_id=part.topic_id):
                 yield records
                 if records.num_rows:
                     start = records.column("offset")[-1].as_py() + 1

@@ -66,6 +66,7 @@ def read_range(
     end: int,
     wanted: Collection[str] = (),
     max_rows: int = MAX_ROWS,
+    topic_id: str | None = None,
 ) -> Iterator[pa.Table]:
     """The records of a partition with ``start <= offset < end`` that a reader can see, in offset order.
 
@@ -74,9 +75,9 @@ def read_range(
     skipped. ``end`` should not lie behind `latest_offsets`.
 
     The reader is kept, so that the next range of this partition continues without another connection, and
-    with what was fetched ahead; after small ranges nothing is, and no request is made until the next one. A
-    broker that goes away is waited for, as long as the connection has patience and from the last sign of life
-    on.
+    with what was fetched ahead; after small ranges nothing is, and no request is made until the next one.
+    With ``topic_id`` it is kept for that topic alone, and not for another one of its name. A broker that goes
+    away is waited for, as long as the connection has patience and from the last sign of life on.
 
     Raises:
         RecordsExpiredError: Kafka no longer has the offset ``start``, or the partition ends before ``end``.
@@ -96,7 +97,7 @@ def read_range(
     """
     if start >= end:
         return
-    key = (connection, partition)
+    key = (connection, partition, topic_id)
     reader = _readers.take(key) or PartitionReader(connection, partition)
     is_sound = False
     try:

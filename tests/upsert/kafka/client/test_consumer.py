@@ -157,7 +157,7 @@ def test_after_a_small_range_nothing_is_fetched_ahead(
     produce(connection, topic, [numbered(0, 10)])
     assert len(read_values(connection, topic, 0, 10)) == 10
     produce(connection, topic, [numbered(10, 20)])
-    key = connection, TopicPartition(topic, 0)
+    key = connection, TopicPartition(topic, 0), None
     reader = consumer._readers.take(key)
     assert reader is not None
     deadline = time.monotonic() + (60 if is_ahead else 0.3)
@@ -269,6 +269,19 @@ def test_a_topic_that_was_made_anew_is_an_error(connection: Connection, new_topi
     produce(connection, topic, [numbered(0, 6)])
     with pytest.raises(RecordsExpiredError, match="should reach 10"):
         read_answered()
+
+
+def test_what_was_fetched_ahead_is_not_of_the_topic_that_was_made_anew(
+    connection: Connection, new_topic: NewTopic
+) -> None:
+    topic = new_topic()
+    produce(connection, topic, [numbered(0, 10)])
+    assert len(list(read_range(connection, TopicPartition(topic, 0), 0, 5, topic_id="first"))) == 1
+    delete_topic(connection, topic)
+    create_topic(connection, topic, 1)
+    produce(connection, topic, [numbered(100, 110)])
+    [chunk] = read_range(connection, TopicPartition(topic, 0), 5, 10, topic_id="second")
+    assert chunk["value"].to_pylist() == [b"105", b"106", b"107", b"108", b"109"]
 
 
 def test_a_missing_topic_is_an_error(connection: Connection) -> None:
