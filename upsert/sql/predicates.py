@@ -301,7 +301,8 @@ def _value(literal: exp.Expr, type_: pa.DataType, zone: str | None) -> Any:
             positive = _value(inner, type_, zone)
             return negative(positive) if isinstance(positive, int | float | Decimal | timedelta) else None
         case exp.Interval():
-            return interval_literal(literal) if type_ == types.INTERVAL else None
+            found = interval_literal(literal) if type_ == types.INTERVAL else None
+            return found if found is None or abs(found) <= _LONGEST else None
         case exp.Literal(is_string=True):
             return literal.name if type_ == pa.string() else None
         case exp.Literal():
@@ -403,6 +404,9 @@ _ZONES_AGREE_FROM: Final = 2000
 In Europe/Amsterdam and a hundred others that is so before 1970, in some of no place, as EET, until 1996.
 """
 
+
+_LONGEST: Final = timedelta(microseconds=(1 << 63) - 1)
+"""Arrow takes none of Python's that is longer, so not the first interval of all."""
 
 _OFFSET: Final = re.compile(r"(?:UTC|GMT|UT)?([+-])([0-9]{1,2})(?::?([0-9]{1,2}))?(?::?([0-9]{2}))?")
 

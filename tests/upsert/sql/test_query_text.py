@@ -280,7 +280,7 @@ def test_of_a_query_that_is_not_understood_all_is_read(text: str) -> None:
 
 SCHEMA = parse_columns(
     "id BIGINT, n INT, name STRING, price DOUBLE, cost DECIMAL(10, 2), day DATE, at TIMESTAMP, ok BOOLEAN, "
-    "small FLOAT, exact DECIMAL(38, 30)"
+    "small FLOAT, exact DECIMAL(38, 30), took INTERVAL DAY TO SECOND"
 )
 
 
@@ -323,6 +323,7 @@ def test_comparisons_with_literals_are_pushed(condition: str, expected: list[lis
         "cost = 1e1",  # a DOUBLE
         "small = 16777217",  # another FLOAT without ANSI mode
         "exact = 123456789",  # of both Spark makes decimals with fewer digits behind the point
+        "took > INTERVAL '-106751991 04:00:54.775808' DAY TO SECOND",  # longer than those of Arrow
         "day = '2020-01-01'",
         "at > '2020-01-01'",
         "id = n",

@@ -133,8 +133,10 @@ def _text(schema: TableSchema, name: str, value: object, of: str) -> str | None:
         else:
             array = pa.array([value], type_)
     except (pa.ArrowException, TypeError, OverflowError, ValueError) as cause:
+        zone = " with its zone, as '2013-01-31 08:00:00Z'" if type_ == types.TIMESTAMP else ""
         raise SchemaError(
-            f"{of}: partition column {name!r} must be given a value of {types.sql_name(type_)}, got {value!r}"
+            f"{of}: partition column {name!r} must be given a value of {types.sql_name(type_)}{zone}, got "
+            f"{value!r}"
         ) from cause
     if value is None and not schema.column(name).nullable:
         raise SchemaError(f"{of}: partition column {name!r} is NOT NULL, got None; no row can lie there")

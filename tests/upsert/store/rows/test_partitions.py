@@ -19,7 +19,8 @@ from upsert.store.rows.partitions import partition_codes, partition_values, spec
 from upsert.types import INTERVAL
 
 DAYS = TableSchema.of(
-    {"day": pa.date32(), "hub": pa.string(), "n": pa.int32()}, partitioned_by=["day", "hub"]
+    {"day": pa.date32(), "hub": pa.string(), "at": types.TIMESTAMP, "n": pa.int32()},
+    partitioned_by=["day", "hub", "at"],
 )
 
 
@@ -57,6 +58,7 @@ def test_a_time_behind_the_year_9999_has_no_partition(type_: pa.DataType) -> Non
         (pa.string(), "a/b=😀", "a/b=😀"),
         (pa.string(), None, None),
         (pa.bool_(), "true", "true"),
+        (types.TIMESTAMP, "2013-01-01 08:00:00Z", "2013-01-01 08:00:00.000000Z"),
         (pa.time32("s"), "10:00", "10:00:00"),
         (pa.time64("us"), dt.time(10, 0, 0, 5), "10:00:00.000005"),
     ],
@@ -69,9 +71,13 @@ def test_a_specification_takes_values_and_their_texts(type_: pa.DataType, value:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ({"n": 1}, r"must be given by partition columns \(day, hub\), got 'n'"),
+        ({"n": 1}, r"must be given by partition columns \(day, hub, at\), got 'n'"),
         ({"day": "yesterday"}, "'day' must be given a value of DATE, got 'yesterday'"),
         ({"hub": 1}, "'hub' must be given a value of STRING, got 1"),
+        (
+            {"at": "2013-01-01"},
+            "value of TIMESTAMP with its zone, as '2013-01-31 08:00:00Z', got '2013-01-01'",
+        ),
         ("day=1", "must be given as columns and values, got 'day=1'"),
     ],
 )
