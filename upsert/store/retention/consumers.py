@@ -78,8 +78,8 @@ def hold(
     path = _path(history.root, name)
     if not 0 < lease_s < inf:
         raise ConfigurationError(
-            f"consumer {name!r}: the lease must be longer than 0 s and finite, got {lease_s!r}; a tag keeps a "
-            "snapshot for good"
+            f"consumer {name!r}: the lease must be longer than 0 s and finite, got {lease_s!r}; a tag keeps "
+            "a snapshot for good"
         )
     with lifetime_lock(history) as lock:
         head = history.latest()
