@@ -30,7 +30,6 @@ from planner.views.kept_table import (
     KeptTable,
     can_keep,
     names_of,
-    relation,
     row_count,
     step_in_words,
     tables_in,
@@ -69,7 +68,6 @@ from planner.views.stages import (
 from planner.views.top_rows import Top, table_of, tops_of
 from planner.views.unindexed import unindexed
 from upsert.errors import ConfigurationError
-from upsert.managed import frames
 from upsert.store.metadata.stands_for import Costs, Refresh
 from upsert.store.table import Table
 from upsert.views.refresh import Computed, ViewShape
@@ -511,19 +509,10 @@ def _rows_of(
 ) -> RowsTable | None:
     """The rows of a table of the query, or those that a filter leaves, as a table with indexes.
 
-    None if it cannot have them. All of the table is read below the filter: a condition that is left to the
-    reader leaves other changes out than rows, for one that brings a row into the filter has a ``-U`` of it.
+    None if it cannot have them. What a condition leaves unread of the table is in its changes neither.
     """
     assert leaf.rows is not None
     assert leaf.rows.snapshot is not None
-    catalyst, read = planning.catalyst, leaf.rows.table
-    if read.where is not None:
-        all_rows = frames.read(
-            catalyst.session, read.path, leaf.rows.snapshot, [column.name for column in leaf.columns]
-        )
-        made = relation(catalyst, leaf.columns, catalyst.analyzed(all_rows), leaf.name)
-        whole = replace(made, rows=replace(leaf.rows, table=replace(read, where=None)))
-        place = whole if isinstance(place, Relation) else replace(place, child=whole)
     plan = Project(place, tuple(map(Output.of, leaf.columns)))
     names = {column.id: f"{COLUMN}{number}" for number, column in enumerate(leaf.columns)}
     by = [[names[column.id] for column in one] for one in indexes]
