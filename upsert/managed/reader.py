@@ -263,18 +263,28 @@ class SnapshotReader(SizedReader):
         if snapshot.layout.is_counted:
             return parts, None
         files = snapshot.files.within(wanted).entries
-        return parts, StepSize(sum(one.rows for one in files), sum(one.size for one in files))
+        rows, size = sum(one.rows for one in files), sum(one.size for one in files)
+        found = snapshot.named_keys(
+            parse_where(self._where.now(snapshot.layout.schema), snapshot.layout.schema)
+        )
+        if found is not None and found.index.is_unique and found.values.num_rows < rows:
+            size = size * found.values.num_rows // rows
+            rows = found.values.num_rows
+        return parts, StepSize(rows, size)
 
     def _partitions(self) -> tuple[list[SnapshotPartition], Snapshot, Collection[BucketId]]:
         """The partitions, of which snapshot they are, and of which of its buckets."""
         table = Table.open(self._options.path, self._options.pinned and self._options.pinned[1])
         chosen = state_named_by(self._options, table)
         snapshot = table.snapshot(chosen)
-        wanted = snapshot.bucket_filters(parse_where(self._where.now(table.schema), table.schema))
+        where = parse_where(self._where.now(table.schema), table.schema)
+        wanted = snapshot.bucket_filters(where)
         shares = tasks(snapshot.files, wanted)
-        if self._metadata.needs(SEQUENCE_NUMBER):
+        needs_order = self._metadata.needs(SEQUENCE_NUMBER)
+        if needs_order:
             check_not_compacted(snapshot, wanted)
-            # these are told a whole bucket at a time
+        if needs_order or snapshot.named_keys(where) is not None:
+            # these are told, and keys are looked up, a whole bucket at a time
             shares = [[Split(one.bucket_id) for one in share] for share in shares if not share[0].low]
         commit = self._metadata.commit(table.published, chosen)
         # a source without partitions would be read by Spark as one of no name

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -184,26 +185,40 @@ def _literal(column: str, type_: pa.DataType, operator: str, value: Any) -> pa.S
     return literal
 
 
+_ALIKE: Final = (bool, int, float, str, bytes, date)
+"""Of values of one of these types, what one of them compares with all do."""
+
+
 def _value_set(column: str, type_: pa.DataType, operator: str, values: Any) -> pa.Array:
     if isinstance(values, str | bytes) or not isinstance(values, Collection):
         raise SchemaError(f"where: {column!r} {operator} needs a list of values, got {values!r}")
-    fitting = []
+    kinds = set(map(type, values))
+    if len(kinds) == 1 and kinds.issubset(_ALIKE):
+        _literal(column, type_, operator, next(iter(values)))
+        with suppress(pa.ArrowException, OverflowError):  # one of them does not fit: find out which
+            return _fitting(pa.array(list(values)), type_)
+    found = []
     for value in values:
         literal = _literal(column, type_, operator, value)
-        try:
-            fits = literal.cast(type_)
-        except pa.ArrowInvalid:
-            continue  # beyond the range of the column's type, so equal to none of its values
-        if not pa.types.is_floating(type_) or pc.equal(fits, literal).as_py():  # 0.1 is no FLOAT
-            fitting.append(fits)
-    return pa.array([scalar.as_py() for scalar in fitting], type_)
+        with suppress(
+            pa.ArrowInvalid
+        ):  # beyond the range of the column's type, so equal to none of its values
+            found += _fitting(pa.array([value], literal.type), type_).to_pylist()
+    return pa.array(found, type_)
+
+
+def _fitting(given: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Values in the type of a column, without those that it can only round: 0.1 is no FLOAT."""
+    if pa.types.is_decimal(type_) and pa.types.is_integer(given.type):
+        given = given.cast(pa.decimal128(19, 0))  # Arrow makes no decimal of fewer digits of an integer
+    fits = given.cast(type_)
+    return fits.filter(pc.equal(fits, given)) if pa.types.is_floating(given.type) else fits
 
 
 def _is_in(values: pa.ChunkedArray, value_set: pa.Array) -> pa.ChunkedArray:
     if pa.types.is_floating(value_set.type):
-        # a hash of -0.0 is not that of 0.0
-        equals = [pc.fill_null(pc.equal(values, value), False) for value in value_set]
-        return reduce(pc.or_, equals, pc.and_(pc.is_valid(values), False))
+        # a hash of -0.0 is not that of 0.0, and of -0.0 this makes 0.0
+        values, value_set = pc.add(values, 0), pc.add(value_set, 0)
     return pc.is_in(values, value_set=value_set)
 
 
@@ -258,21 +273,28 @@ def may_hold_between(where: Filter, ends: Sequence[Ends], schema: TableSchema) -
     for alternative in where.alternatives:
         possible = Filter((alternative,)).possible(bounds, len(ends))
         for predicate in alternative:
-            if predicate.column == names[0] and (values := _equal_to(predicate, schema)) is not None:
+            if predicate.column == names[0] and (values := equal_to(predicate, schema)) is not None:
                 _, texts = partition_codes(values)
                 possible &= np.array(any_between([(text,) for text in texts], ends), np.bool_)
         found |= possible
     return found
 
 
-def _equal_to(predicate: Predicate, schema: TableSchema) -> pa.Array | None:
+def equal_to(predicate: Predicate, schema: TableSchema) -> pa.Array | None:
     """The values of the column of which a predicate is true, if these are a few that are known."""
     if predicate.operator == "in":
         return predicate.value
-    is_equality = predicate.operator in ("=", "==")
-    if is_equality and predicate.value.type == schema.type_of(predicate.column):
-        return pa.array([predicate.value.as_py()], predicate.value.type)
-    return None
+    if predicate.operator not in ("=", "=="):
+        return None
+    value, type_ = predicate.value, schema.type_of(predicate.column)
+    if value.type == type_:
+        return pa.array([value.as_py()], type_)
+    if not (pa.types.is_integer(value.type) and pa.types.is_integer(type_)):
+        return None
+    try:
+        return pa.array([value.as_py()], type_)
+    except (pa.ArrowInvalid, OverflowError):  # beyond the range of the column's type
+        return pa.array([], type_)
 
 
 def _ends_of_column(at: int, ends: Sequence[Ends], type_: pa.DataType) -> tuple[pa.Array, pa.Array]:

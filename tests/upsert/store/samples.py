@@ -127,7 +127,8 @@ class Runs:
 
     def snapshot(self) -> Snapshot:
         """The table as it is now."""
-        return Snapshot(self.root, self.layout, FileSet.of(self.entries), EMPTY)
+        info = replace(EMPTY, rows=sum(entry.rows for entry in self.entries))
+        return Snapshot(self.root, self.layout, FileSet.of(self.entries), info)
 
 
 def multiset(rows: pa.Table) -> Counter[tuple[Any, ...]]:

@@ -134,6 +134,13 @@ def test_values_of_a_column_s_own_kind_compare():
     assert parse_where([("d", "in", [Decimal("1.505")])], SCHEMA).apply(row).num_rows == 0
 
 
+@pytest.mark.parametrize("values", [[2, 3], [2, 10**18], [2.0, 1.004], [2, Decimal("1.004")], {2}])
+def test_list_of_numbers_holds_the_decimals_that_equal_one(values):
+    rows = pa.table({"d": pa.array([Decimal("2.00"), Decimal("1.00"), None])})
+    assert parse_where([("d", "in", values)], SCHEMA).apply(rows)["d"].to_pylist() == [2]
+    assert parse_where([("d", "not in", values)], SCHEMA).apply(rows)["d"].to_pylist() == [1]
+
+
 def test_list_holds_a_float_only_if_it_equals_one_of_its_values():
     """The nearest FLOAT to 0.1 is another number, which `=` does not take for it either."""
     rows = pa.table({"x": pa.array([0.1, 0.5, -0.0, None], pa.float32())})

@@ -6,6 +6,7 @@ import sys
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
@@ -38,6 +39,7 @@ from upsert.store.read.lookup import (
     signed_matches,
     table_of,
 )
+from upsert.store.read.named_keys import NamedKeys, named_buckets, named_keys
 from upsert.store.read.splits import Split
 from upsert.store.rows.keys import order_by
 from upsert.store.rows.layout import COUNT_COLUMN, ROW_HASH_COLUMN, Layout, LookupIndex
@@ -55,6 +57,9 @@ class Place(NamedTuple):
 
 PIECE_BYTES: Final = 32 << 20
 """Of the files of a bucket so much is merged, or read without merging, at a time."""
+
+_ROWS_OF_KEY: Final = 16
+"""So many rows are read in less time than a key is looked up."""
 
 _DECODED: Final = 4
 """So many times as much where files are compressed: their parts are decoded again for each range of keys."""
@@ -120,8 +125,8 @@ class Snapshot:
         """All current rows, in no particular order.
 
         Files of partitions that have no row of which ``where`` is true, and files whose bounds exclude it,
-        are not read. Columns of a bucket with a single sorted run are views of the mapped file; others are
-        merged in memory, a bucket at a time.
+        are not read; where it names few keys of an index, their rows are looked up. Columns of a bucket with
+        a single sorted run are views of the mapped file; others are merged in memory, a bucket at a time.
 
         Args:
             columns: names of the columns to return, in this order; None for all.
@@ -156,9 +161,13 @@ class Snapshot:
     def _pieces(
         self, selected: Sequence[str], where: Where | None, splits: Iterable[Split] | None, most: int
     ) -> Iterator[pa.Table]:
-        left = self.bucket_filters(parse_where(where, self.layout.schema))
-        wanted = map(Split, left) if splits is None else (one for one in splits if one.bucket_id in left)
+        asked = parse_where(where, self.layout.schema)
+        left = self.bucket_filters(asked)
+        wanted = [*map(Split, left)] if splits is None else [one for one in splits if one.bucket_id in left]
         with damage_named(self._root, lambda: self.files.entries):
+            if (found := self._looked_up(wanted, asked, selected, most)) is not None:
+                yield found
+                return
             for split in wanted:
                 for rows in self.stored_rows(split, left[split.bucket_id], selected, most):
                     yield self._repeated(rows).select(selected)
@@ -167,6 +176,8 @@ class Snapshot:
         """The buckets that may have a row of which a filter is true, and what is left to ask of its rows."""
         schema = self.layout.schema
         buckets = self.files.buckets(lambda ends: may_hold_between(where, ends, schema))
+        if (named := named_buckets(where, self.layout)) is not None:
+            buckets = [one for one in buckets if one[1] in named]
         left = remaining(where, (partition for partition, _ in buckets), schema)
         return {one: left[one[0]] for one in buckets if one[0] in left}
 
@@ -179,6 +190,13 @@ class Snapshot:
         with their count. What needs no merging is cut where it has more than ``most`` bytes.
         """
         names = self._with_counts(columns)
+        if not self.layout.is_counted:
+            needed = list(dict.fromkeys((*names, *self.layout.key)))
+            if (found := self._looked_up([split], where, needed, PIECE_BYTES)) is not None:
+                order = order_by([one_array(found.column(name)) for name in self.layout.key])
+                ordered = found.select(names).take(pa.array(order.rows)).columns
+                yield pa.Table.from_arrays(ordered, schema=pa.schema(map(self.layout.stored.field, names)))
+                return
         for run in self._merged(split, names, where, most):
             if self.layout.is_counted:
                 # counts of rows that are not wanted may be incomplete: a file that has only such is skipped
@@ -186,6 +204,37 @@ class Snapshot:
             else:
                 rows = where.apply(present(self.layout, run))
             yield rows.select(names)
+
+    def named_keys(self, where: Filter) -> NamedKeys | None:
+        """The keys that a filter names, if so many are looked up sooner than the rows are read."""
+        return named_keys(where, self.layout, self.info.rows // _ROWS_OF_KEY)
+
+    def _looked_up(
+        self, splits: Sequence[Split], where: Filter, columns: Sequence[str], most: int
+    ) -> pa.Table | None:
+        """The rows of whole buckets of which a filter is true, if it names keys that few rows have.
+
+        None also if these may have more than ``most`` bytes, or if bounds let few rows be read anyway.
+        """
+        if not all(split.is_whole for split in splits) or (named := self.named_keys(where)) is None:
+            return None
+        files = self.files.within(split.bucket_id for split in splits)
+        rows, size = (sum(map(attrgetter(of), files.entries)) for of in ("rows", "size"))
+        if self._rows_within_bounds(files, where) * _ROWS_OF_KEY < rows:
+            return None
+        probe = prepare(self.layout, named.index.columns, named.values).distinct(named.index.columns)
+        few = min(rows // _ROWS_OF_KEY, most * rows // max(1, size))
+        try:
+            return self._match(named.index, probe, tuple(columns), where, few, files)[1]
+        except _MoreRowsError:
+            return None
+
+    def _rows_within_bounds(self, files: FileSet, where: Filter) -> int:
+        """How many rows lie in parts of files of which a filter may be true, by the bounds of the key."""
+        key = self.layout.key
+        kept = self._pruned([run for runs in files.groups.values() for run in runs], where, key)
+        opened = (self.open(entry) for run in kept for entry in run)
+        return sum(stop - start for file in opened for start, stop in file.stretches(where, key))
 
     def _with_counts(self, columns: Iterable[str]) -> list[str]:
         counts = (COUNT_COLUMN,) if self.layout.is_counted else ()
@@ -405,13 +454,13 @@ class Snapshot:
         selected: tuple[str, ...],
         wanted: Filter,
         most: int = sys.maxsize,
+        files: FileSet | None = None,
     ) -> tuple[npt.NDArray[np.int64], pa.Table]:
         probe = in_search_order(self.layout, index, probe)
         own = self.layout.key if self.layout.is_counted else ()
         needed = self._with_counts((*selected, *wanted.columns, *own))
-        files = self.files
-        if wanted.alternatives:
-            files = files.within(self.bucket_filters(wanted))
+        if files is None:
+            files = self.files.within(self.bucket_filters(wanted)) if wanted.alternatives else self.files
         positions: list[Positions] = [np.empty(0, np.int64)]
         matched: list[Columns] = []
         stored = 0

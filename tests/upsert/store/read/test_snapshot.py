@@ -17,9 +17,10 @@ from upsert.errors import ChangelogError, CorruptTableError, SchemaError
 from upsert.schema import TableSchema
 from upsert.store.files import lookup_index
 from upsert.store.files.data_file import forget_open_files
+from upsert.store.predicate import parse_where
 from upsert.store.read import lookup
 from upsert.store.read import snapshot as snapshots
-from upsert.store.read.splits import tasks
+from upsert.store.read.splits import Split, tasks
 from upsert.store.rows import hashing
 from upsert.store.rows.layout import Layout
 
@@ -113,6 +114,40 @@ def test_scan_with_a_filter_shows_only_rows_that_pass_whichever_files_are_skippe
             )
 
 
+@given(keyed_tables(), st.sampled_from([1, 1, 10**9]), st.data())
+def test_rows_of_named_keys_are_those_of_the_dict_looked_up_or_not(case, rows_of_key, data):
+    layout, steps = case
+    types = {name: layout.stored.field(name).type for name in (*layout.key, "x")}
+    named = data.draw(st.sampled_from([layout.key, layout.key[:1], ("x",), (*layout.key, "x")]))
+    asked = {
+        name: data.draw(st.lists(st.sampled_from(KEY_VALUES[types[name]]), min_size=1, max_size=3))
+        for name in named
+        if not pa.types.is_floating(types[name])
+    }
+    where: list[Any] = [(name, "in", values) for name, values in asked.items()]
+    where += [(name, "=", values[0]) for name, values in asked.items() if len(values) == 1]
+    least = data.draw(st.sampled_from([0, 1]))
+    where.append(("v", ">", least))
+    places = {layout.schema.names.index(name): set(map(canonical, values)) for name, values in asked.items()}
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        runs, model = build(Path(folder), layout, steps)
+        patch.setattr(snapshots, "_ROWS_OF_KEY", rows_of_key)
+        snapshot = runs.snapshot()
+        expected = Counter(
+            row
+            for row in model.values()
+            if row[-1] > least and all(row[p] in there for p, there in places.items())
+        )
+        assert multiset(snapshot.scan(where=where)) == expected
+        left = snapshot.bucket_filters(parse_where(where, layout.schema))
+        each = [
+            rows
+            for id, own in left.items()
+            for rows in snapshot.stored_rows(Split(id), own, ["v", *layout.key])
+        ]
+        assert sum(rows.num_rows for rows in each) == expected.total()
+
+
 @given(keyed_tables(), st.sampled_from([50, 500, 10**6]), st.sampled_from([1, 200, 10**6]))
 def test_splits_and_pieces_together_are_a_scan(case, task_bytes, piece_bytes):
     layout, steps = case
@@ -199,6 +234,15 @@ def test_count_below_zero_is_an_error_in_a_lookup(tmp_path):
 
 
 KV = TableSchema.of({"k": pa.string(), "x": pa.int32(), "v": pa.string()}, primary_key=["k"]).index("x")
+
+
+def test_rows_that_are_looked_up_ascend_by_key(tmp_path: Path) -> None:
+    runs = Runs(tmp_path, Layout.of(KV))
+    runs.write(table_of(KV, [(f"{n:03}", n % 32, "v") for n in range(320)], ["+I"] * 320))
+    snapshot = runs.snapshot()
+    for predicate in [("k", "in", [f"{n:03}" for n in range(0, 320, 32)]), ("x", "=", 0)]:
+        [rows] = snapshot.stored_rows(Split(((), 0)), parse_where([predicate], KV), ["k"])
+        assert rows["k"].to_pylist() == [f"{n:03}" for n in range(0, 320, 32)]
 
 
 def test_hit_in_an_old_run_is_stale_once_a_newer_run_has_its_key(tmp_path):
