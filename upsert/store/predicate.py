@@ -86,12 +86,12 @@ class Predicate:
             case "in" if len(self.value):
                 possible = _within(low, high, *min_max(self.value))
             case "in":
-                possible = pa.array([False] * len(low))
+                possible = pa.array([False] * len(low), pa.bool_())
             case "!=" if not pa.types.is_floating(low.type):  # bounds know nothing of NaN, which differs
                 is_constant = pc.and_(pc.equal(low, self.value), pc.equal(high, self.value))
                 possible = pc.invert(is_constant)
             case _:
-                possible = pa.array([True] * len(low))
+                possible = pa.array([True] * len(low), pa.bool_())
         return pc.fill_null(possible, True)
 
 
@@ -200,9 +200,7 @@ def _value_set(column: str, type_: pa.DataType, operator: str, values: Any) -> p
     found = []
     for value in values:
         literal = _literal(column, type_, operator, value)
-        with suppress(
-            pa.ArrowInvalid
-        ):  # beyond the range of the column's type, so equal to none of its values
+        with suppress(pa.ArrowInvalid):  # not in the range of the column's type: it equals no value of it
             found += _fitting(pa.array([value], literal.type), type_).to_pylist()
     return pa.array(found, type_)
 

@@ -117,6 +117,7 @@ def test_no_file_with_a_selected_row_is_skipped(where, rows, columns):
         ([("i", "=", 3), ("s", "=", "nobody")], [False, False, True]),
         ([[("i", "=", 0)], [("i", "=", 3)]], [True, False, True]),
         ([("i", "not in", [0])], [True, True, True]),
+        ([("i", "in", [])], [False, False, False]),
     ],
 )
 def test_files_whose_bounds_exclude_the_predicate_are_skipped(where, kept):
@@ -124,6 +125,7 @@ def test_files_whose_bounds_exclude_the_predicate_are_skipped(where, kept):
         FileEntry("f", (), 0, 0, 1, 1, 0, 1, 0, {1: low}, {1: high}) for low, high in [(0, 0), (1, 2), (3, 9)]
     ]
     assert parse_where(where, SCHEMA).keep(entries, {"i", "s"}, SCHEMA).tolist() == kept
+    assert parse_where(where, SCHEMA).keep([], {"i", "s"}, SCHEMA).tolist() == []
 
 
 def test_values_of_a_column_s_own_kind_compare():
