@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
@@ -207,7 +207,8 @@ class Snapshot:
 
     def named_keys(self, where: Filter) -> NamedKeys | None:
         """The keys that a filter names, if so many are looked up sooner than the rows are read."""
-        return named_keys(where, self.layout, self.info.rows // _ROWS_OF_KEY)
+        found = named_keys(where, self.layout, self.info.rows // _ROWS_OF_KEY)
+        return None if found is None else replace(found, index=self._as_promised(found.index))
 
     def _looked_up(
         self, splits: Sequence[Split], where: Filter, columns: Sequence[str], most: int
@@ -419,7 +420,17 @@ class Snapshot:
                 f"lookup by ({', '.join(columns)}) needs an index within these columns; the table has "
                 f"{there}; create it with INDEX ({', '.join(columns)})"
             )
-        return index
+        return self._as_promised(index)
+
+    def _as_promised(self, index: LookupIndex) -> LookupIndex:
+        """An index, as unique only if it was when the snapshot was published: before, nothing was checked."""
+        if index.name == "pk" or not index.is_unique or self._history is None:
+            return index
+        if self.info.definition == self.layout.version:
+            return index
+        then = self._history.definition_at(self.info.definition).layout.indexes
+        was_unique = any(one.is_unique and one.name == index.name for one in then)
+        return replace(index, is_unique=was_unique)
 
     def _selected(self, columns: Sequence[str] | None) -> tuple[str, ...]:
         if columns is None:

@@ -22,7 +22,7 @@ from upsert.store.alterations import AddIndex
 from upsert.store.commit import constraints
 from upsert.store.commit.committer import Committer, Environment
 from upsert.store.files import lookup_index
-from upsert.store.read import lookup
+from upsert.store.read import lookup, snapshot
 from upsert.store.storage import put_if_absent
 
 USERS = TableSchema.of(
@@ -228,6 +228,19 @@ def test_a_unique_index_is_chosen_before_one_of_more_columns_and_finds_one_row_a
     snapshot = table.write(people((1, "a"), (2, "b")))
     assert snapshot.index_for(["town", "email"]) == "UNIQUE INDEX_email"
     assert snapshot.rows_per_key(["email"]) == 1
+
+
+def test_rows_of_before_an_index_was_unique_are_all_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """It is declared of an empty table, but nothing compared the rows that older snapshots have."""
+    monkeypatch.setattr(snapshot, "_ROWS_OF_KEY", 1)
+    plain = TableSchema.of({"id": pa.int64(), "email": pa.string(), "town": pa.int64()}, primary_key=["id"])
+    table = Table.create(tmp_path / "users", plain, LOOSE | {"bucket": "1"})
+    pinned = [table.write(people((number, "a"))).id for number in (1, 2)][1]
+    table.delete([])
+    table.alter(AddIndex(Index.over(["email"], unique=True)))
+    before = Table.open(table.path).snapshot(pinned)
+    assert before.lookup(["email"], pa.table({"email": ["a"]})).num_rows == 2
+    assert before.scan(where=[("email", "=", "a")]).num_rows == 2
 
 
 def test_a_table_that_is_opened_again_still_refuses_duplicates(users: Table):
