@@ -360,6 +360,10 @@ class DataFile:
         """The stored columns as a table."""
         return pa.Table.from_batches([self.select(self.names)])
 
+    def has_index(self, name: str) -> bool:
+        """Whether a lookup index is there; an older file lacks one that was added since."""
+        return name in self._indexes or (name == "pk" and self._by_key is not None)
+
     def index(self, name: str) -> HashIndex:
         """The sorted hashes and row numbers of a lookup index; built and kept where the sidecar lacks it."""
         found = self._indexes.get(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
@@ -221,7 +221,8 @@ class Snapshot:
             return None
         files = self.files.within(split.bucket_id for split in splits)
         rows, size = (sum(map(attrgetter(of), files.entries)) for of in ("rows", "size"))
-        if self._rows_within_bounds(files, where) * _ROWS_OF_KEY < rows:
+        files = self._within_bounds(files, where)
+        if (left := self._rows_left(files, where, named.index)) is None or left * _ROWS_OF_KEY < rows:
             return None
         probe = prepare(self.layout, named.index.columns, named.values).distinct(named.index.columns)
         few = min(rows // _ROWS_OF_KEY, most * rows // max(1, size))
@@ -230,12 +231,37 @@ class Snapshot:
         except _MoreRowsError:
             return None
 
-    def _rows_within_bounds(self, files: FileSet, where: Filter) -> int:
-        """How many rows lie in parts of files of which a filter may be true, by the bounds of the key."""
-        key = self.layout.key
-        kept = self._pruned([run for runs in files.groups.values() for run in runs], where, key)
-        opened = (self.open(entry) for run in kept for entry in run)
-        return sum(stop - start for file in opened for start, stop in file.stretches(where, key))
+    def _within_bounds(self, files: FileSet, where: Filter) -> FileSet:
+        """The files that may have rows of which a filter is true, or newer versions of such rows."""
+        every = self.layout.schema.names
+        kept = self._kept_groups(files.groups, where, every if self.layout.is_counted else self.layout.key)
+        # nothing newer can hide a row of a single run, so bounds of all columns may skip its files
+        single = {bucket_id: runs for bucket_id, runs in kept.items() if len(runs) == 1}
+        return FileSet({**kept, **self._kept_groups(single, where, every)})
+
+    def _kept_groups(
+        self, groups: Mapping[BucketId, tuple[Run, ...]], where: Filter, columns: Collection[str]
+    ) -> dict[BucketId, tuple[Run, ...]]:
+        entries = [entry for runs in groups.values() for run in runs for entry in run]
+        kept = iter(where.keep(entries, columns, self.layout.schema).tolist())
+        found = {}
+        for bucket_id, runs in groups.items():
+            pruned = [tuple(entry for entry in run if next(kept)) for run in runs]
+            found[bucket_id] = tuple(filter(None, pruned))
+        return found
+
+    def _rows_left(self, files: FileSet, where: Filter, index: LookupIndex) -> int | None:
+        """How many rows lie in parts of files of which a filter may be true, by the bounds of the key.
+
+        None if a file lacks the index, which takes longer to build than its rows to be read.
+        """
+        found = 0
+        for entry in files.entries:
+            file = self.open(entry)
+            if not file.has_index(index.name):
+                return None
+            found += sum(stop - start for start, stop in file.stretches(where, self.layout.key))
+        return found
 
     def _with_counts(self, columns: Iterable[str]) -> list[str]:
         counts = (COUNT_COLUMN,) if self.layout.is_counted else ()
@@ -488,11 +514,12 @@ class Snapshot:
         if not self.layout.is_counted and not wanted.alternatives:
             return found, table_of(matched, self.layout.declared(selected))
         rows = table_of(matched, self.layout.declared(needed))
-        if self.layout.is_counted:
-            found, rows = self._counted(found, rows, most)
         if wanted.alternatives:
             mask = wanted.mask(rows)
             found, rows = found[mask.to_numpy()], rows.filter(mask)
+        if self.layout.is_counted:
+            # counts of other rows may be incomplete: a file that has only such is skipped
+            found, rows = self._counted(found, rows, most)
         return found, self._assembled([rows.select(list(selected))], selected)
 
     def _search(

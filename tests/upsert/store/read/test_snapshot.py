@@ -5,6 +5,7 @@ from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -14,15 +15,17 @@ from hypothesis import strategies as st
 
 from tests.upsert.store.samples import KEY_VALUES, Runs, canonical, canonical_rows, multiset, table_of
 from upsert.errors import ChangelogError, CorruptTableError, SchemaError
-from upsert.schema import TableSchema
-from upsert.store.files import lookup_index
-from upsert.store.files.data_file import forget_open_files
+from upsert.schema import Index, TableSchema
+from upsert.store.alterations import AddIndex
+from upsert.store.files import data_file, lookup_index
+from upsert.store.files.data_file import DataFile, forget_open_files
 from upsert.store.predicate import parse_where
 from upsert.store.read import lookup
 from upsert.store.read import snapshot as snapshots
 from upsert.store.read.splits import Split, tasks
 from upsert.store.rows import hashing
 from upsert.store.rows.layout import Layout
+from upsert.store.table import Table
 
 TYPES = list(KEY_VALUES)
 
@@ -243,6 +246,44 @@ def test_rows_that_are_looked_up_ascend_by_key(tmp_path: Path) -> None:
     for predicate in [("k", "in", [f"{n:03}" for n in range(0, 320, 32)]), ("x", "=", 0)]:
         [rows] = snapshot.stored_rows(Split(((), 0)), parse_where([predicate], KV), ["k"])
         assert rows["k"].to_pylist() == [f"{n:03}" for n in range(0, 320, 32)]
+
+
+@pytest.mark.parametrize("is_counted", [False, True])
+def test_rows_are_looked_up_in_files_that_bounds_allow(tmp_path: Path, is_counted: bool):
+    columns = {"k": pa.int32(), "x": pa.int32(), "v": pa.string()}
+    layout = Layout.of(TableSchema.of(columns, primary_key=() if is_counted else ["k"]).index("x"))
+    runs = Runs(tmp_path, layout)
+    runs.write(table_of(layout.schema, [(n, n // 4, "a") for n in range(2000)], ["+I"] * 2000), max_rows=500)
+    runs.write(table_of(layout.schema, [(0, 0, "a")], ["-D"]))
+    if not is_counted:
+        runs.compact(2, max_rows=500)
+    snapshot = runs.snapshot()
+    left = [("x", "in", [0, 1]), ("v", "=", "a")]
+    forget_open_files()
+    with patch.object(DataFile, "_map", side_effect=DataFile._map) as opened:
+        assert sorted(snapshot.scan(["k"], left)["k"].to_pylist()) == list(range(1, 8))
+    if not is_counted:
+        assert opened.call_count == 1 < len(snapshot.files.entries)
+    assert snapshot.scan(["k"], [*left, ("v", ">", "a")]).num_rows == 0
+
+
+def test_count_of_other_rows_may_be_below_zero_where_their_files_are_skipped(tmp_path: Path):
+    layout = Layout.of(TableSchema.of({"x": pa.int32(), "v": pa.int32()}).index("x"))
+    runs = Runs(tmp_path, layout)
+    others = [(n, 9) for n in range(100, 200)]
+    runs.write(table_of(layout.schema, [(5, 1)], ["+I"]))
+    runs.write(table_of(layout.schema, [(5, 1), (5, 9), *others], ["-D", "+I", *["+I"] * 100]))
+    found = runs.snapshot().scan(where=[("x", "=", 5), ("v", ">", 2)])
+    assert found.to_pylist() == [{"x": 5, "v": 9}]
+
+
+def test_index_that_files_lack_is_not_built_for_a_filter(tmp_path: Path):
+    plain = TableSchema.of({"k": pa.int32(), "x": pa.int32()}, primary_key=["k"])
+    table = Table.create(tmp_path / "t", plain, {"write-only": "true"})
+    table.write(pa.table({"k": range(64), "x": range(64)}).cast(plain.arrow))
+    table.alter(AddIndex(Index.over(["x"])))
+    with patch.object(data_file, "build_index", side_effect=AssertionError):
+        assert table.snapshot().scan(where=[("x", "=", 5)]).num_rows == 1
 
 
 def test_hit_in_an_old_run_is_stale_once_a_newer_run_has_its_key(tmp_path):
