@@ -34,7 +34,7 @@ from upsert.spark.reads import SizedReader
 from upsert.spark.task import begin_task
 from upsert.store.metadata.history import History
 from upsert.store.paths import BucketId
-from upsert.store.predicate import Where, parse_where
+from upsert.store.predicate import Filter, Where, parse_where
 from upsert.store.read.change_files import data_commits, has_gap
 from upsert.store.read.pinned_columns import PinnedColumns, PinnedWhere, unaltered
 from upsert.store.read.row_metadata import (
@@ -47,7 +47,7 @@ from upsert.store.read.row_metadata import (
     offered,
     rows_with_sequence,
 )
-from upsert.store.read.snapshot import PinnedTable, Snapshot
+from upsert.store.read.snapshot import PIECE_BYTES, PinnedTable, Snapshot
 from upsert.store.read.splits import Split, tasks
 from upsert.store.read.steps import StepSize, step_size
 from upsert.store.table import Table
@@ -258,22 +258,16 @@ class SnapshotReader(SizedReader):
         return self._partitions()[0]
 
     def planned(self) -> tuple[list[SnapshotPartition], StepSize | None]:
-        """The same, and what their buckets have; not known of a table that counts equal rows."""
-        parts, snapshot, wanted = self._partitions()
+        """The same, and what their buckets have, or the keys of a filter; not of a table that counts rows."""
+        parts, snapshot, wanted, named = self._partitions()
         if snapshot.layout.is_counted:
             return parts, None
-        files = snapshot.files.within(wanted).entries
-        rows, size = sum(one.rows for one in files), sum(one.size for one in files)
-        found = snapshot.named_keys(
-            parse_where(self._where.now(snapshot.layout.schema), snapshot.layout.schema)
-        )
-        if found is not None and found.index.is_unique and found.values.num_rows < rows:
-            size = size * found.values.num_rows // rows
-            rows = found.values.num_rows
-        return parts, StepSize(rows, size)
+        return parts, _stored_size(snapshot, wanted) if named is None else named
 
-    def _partitions(self) -> tuple[list[SnapshotPartition], Snapshot, Collection[BucketId]]:
-        """The partitions, of which snapshot they are, and of which of its buckets."""
+    def _partitions(
+        self,
+    ) -> tuple[list[SnapshotPartition], Snapshot, Collection[BucketId], StepSize | None]:
+        """The partitions, of which snapshot they are, of which of its buckets, and of what keys at most."""
         table = Table.open(self._options.path, self._options.pinned and self._options.pinned[1])
         chosen = state_named_by(self._options, table)
         snapshot = table.snapshot(chosen)
@@ -283,13 +277,14 @@ class SnapshotReader(SizedReader):
         needs_order = self._metadata.needs(SEQUENCE_NUMBER)
         if needs_order:
             check_not_compacted(snapshot, wanted)
-        if needs_order or snapshot.named_keys(where) is not None:
-            # these are told, and keys are looked up, a whole bucket at a time
+        named = _named_size(snapshot, wanted, where)
+        if needs_order or (named is not None and named.bytes <= PIECE_BYTES):
+            # these are told, and so few keys are looked up, a whole bucket at a time
             shares = [[Split(one.bucket_id) for one in share] for share in shares if not share[0].low]
         commit = self._metadata.commit(table.published, chosen)
         # a source without partitions would be read by Spark as one of no name
         parts = [SnapshotPartition(table.uuid, chosen, tuple(share), commit) for share in shares or [[]]]
-        return parts, snapshot, wanted
+        return parts, snapshot, wanted, named
 
     def read(self, partition: SnapshotPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """The rows of the splits, every one of kind ``+I``."""
@@ -303,6 +298,24 @@ class SnapshotReader(SizedReader):
                 kinds = pa.repeat(pa.scalar(RowKind.INSERT.value), rows.num_rows)
                 rows = rows.append_column(ROW_KIND_COLUMN, kinds)
             yield from to_spark(rows, self._asked)
+
+
+def _stored_size(snapshot: Snapshot, wanted: Collection[BucketId]) -> StepSize:
+    """What some buckets have."""
+    files = snapshot.files.within(wanted).entries
+    return StepSize(sum(one.rows for one in files), sum(one.size for one in files))
+
+
+def _named_size(snapshot: Snapshot, wanted: Collection[BucketId], where: Filter) -> StepSize | None:
+    """How many rows at most have the keys that a filter names, and about what they take.
+
+    None if it names none, or if a key may have many rows: buckets are read by as many tasks then as without.
+    """
+    found = snapshot.named_keys(where)
+    if found is None or not found.index.is_unique:
+        return None
+    stored, keys = _stored_size(snapshot, wanted), found.values.num_rows
+    return StepSize(keys, stored.bytes * keys // stored.rows) if keys < stored.rows else None
 
 
 class ChangesReader(SteppingReader[Table]):

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.helpers import multiset
 from upsert import Catalog
 from upsert.errors import ConfigurationError, SchemaError
+from upsert.managed import reader
 from upsert.managed.options import ReadOptions, WriteOptions
 from upsert.managed.reader import SnapshotReader
 from upsert.managed.writer import BatchWriter, StreamWriter, is_dynamic
@@ -190,6 +192,21 @@ def test_tasks_share_small_partitions_and_skip_those_without_rows(table: Table) 
     assert [dict(partition)["day"] for partition in (split.bucket_id[0] for split in only.splits)] == [
         "2013-01-02"
     ]
+
+
+def test_filter_leaves_one_task_only_of_as_many_rows_as_it_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an index a value may have most of the rows: as many tasks as without a filter read these."""
+    schema = TableSchema.of({"id": pa.int64(), "x": pa.int64()}, primary_key=["id"]).index("x")
+    table = Table.create(tmp_path / "t", schema)
+    table.write(pa.table({"id": range(4000), "x": [number % 2 for number in range(4000)]}))
+    monkeypatch.setattr(reader, "tasks", partial(reader.tasks, max_bytes=4096))
+    counts = []
+    for where in ("[]", '[["x", "=", 1]]', '[["id", "in", [1, 2]]]'):
+        options = ReadOptions.parse({"path": table.path, "scan.where": where})
+        counts.append(len(SnapshotReader(options, spark_schema(schema, row_kind=True)).partitions()))
+    assert counts[0] == counts[1] > counts[2] == 1
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -41,7 +40,7 @@ from upsert.store.read.lookup import (
 )
 from upsert.store.read.named_keys import NamedKeys, named_buckets, named_keys
 from upsert.store.read.splits import Split
-from upsert.store.rows.keys import order_by
+from upsert.store.rows.keys import key_bytes, order_by
 from upsert.store.rows.layout import COUNT_COLUMN, ROW_HASH_COLUMN, Layout, LookupIndex
 from upsert.store.rows.merge import SortedRows, check_counts, key_ranges, merge_runs, present
 from upsert.store.version import Version, has_arrived
@@ -165,7 +164,8 @@ class Snapshot:
         left = self.bucket_filters(asked)
         wanted = [*map(Split, left)] if splits is None else [one for one in splits if one.bucket_id in left]
         with damage_named(self._root, lambda: self.files.entries):
-            if (found := self._looked_up(wanted, asked, selected, most)) is not None:
+            are_whole = all(split.is_whole for split in wanted)
+            if are_whole and (found := self._looked_up(wanted, asked, selected, most)) is not None:
                 yield found
                 return
             for split in wanted:
@@ -193,9 +193,8 @@ class Snapshot:
         if not self.layout.is_counted:
             needed = list(dict.fromkeys((*names, *self.layout.key)))
             if (found := self._looked_up([split], where, needed, PIECE_BYTES)) is not None:
-                order = order_by([one_array(found.column(name)) for name in self.layout.key])
-                ordered = found.select(names).take(pa.array(order.rows)).columns
-                yield pa.Table.from_arrays(ordered, schema=pa.schema(map(self.layout.stored.field, names)))
+                own = self._in_split(found, split).select(names).columns
+                yield pa.Table.from_arrays(own, schema=pa.schema(map(self.layout.stored.field, names)))
                 return
         for run in self._merged(split, names, where, most):
             if self.layout.is_counted:
@@ -213,13 +212,15 @@ class Snapshot:
     def _looked_up(
         self, splits: Sequence[Split], where: Filter, columns: Sequence[str], most: int
     ) -> pa.Table | None:
-        """The rows of whole buckets of which a filter is true, if it names keys that few rows have.
+        """The rows of splits of which a filter is true, if it names keys that few rows have.
 
-        None also if these may have more than ``most`` bytes, or if bounds let few rows be read anyway.
+        None also if these may have more than ``most`` bytes, or if bounds let few rows be read anyway. With
+        those of a part of a bucket come others, whose keys are not in the part.
         """
-        if not all(split.is_whole for split in splits) or (named := self.named_keys(where)) is None:
+        if (named := self.named_keys(where)) is None:
             return None
-        files = self.files.within(split.bucket_id for split in splits)
+        groups = self.files.within(split.bucket_id for split in splits).groups
+        files = FileSet({split.bucket_id: split.runs(groups[split.bucket_id]) for split in splits})
         rows, size = (sum(map(attrgetter(of), files.entries)) for of in ("rows", "size"))
         files = self._within_bounds(files, where)
         if (left := self._rows_left(files, where, named.index)) is None or left * _ROWS_OF_KEY < rows:
@@ -230,6 +231,16 @@ class Snapshot:
             return self._match(named.index, probe, tuple(columns), where, few, files)[1]
         except _MoreRowsError:
             return None
+
+    def _in_split(self, rows: pa.Table, split: Split) -> pa.Table:
+        """Those of some rows that belong to a split, ascending by key."""
+        order = order_by([one_array(rows.column(name)) for name in self.layout.key])
+        ordered = rows.take(pa.array(order.rows))
+        if split.is_whole:
+            return ordered
+        keys = pa.record_batch({name: one_array(ordered.column(name)) for name in self.layout.key})
+        start, stop = split.between(rows.num_rows, lambda row: key_bytes(keys.slice(row, 1).columns))
+        return ordered.slice(start, stop - start)
 
     def _within_bounds(self, files: FileSet, where: Filter) -> FileSet:
         """The files that may have rows of which a filter is true, or newer versions of such rows."""
@@ -271,10 +282,7 @@ class Snapshot:
         """The rows of a split, and with them others of which the filter is not true."""
         every = self.layout.schema.names
         judged = every if self.layout.is_counted else self.layout.key
-        runs = self.files.groups[split.bucket_id]
-        if not split.is_whole:
-            runs = tuple(tuple(filter(split.may_have, run)) for run in runs)
-        kept = self._pruned(runs, where, judged)
+        kept = self._pruned(split.runs(self.files.groups[split.bucket_id]), where, judged)
         if len(kept) == 1:
             # nothing newer can hide a row, so bounds of all columns may skip files
             judged = every
@@ -305,10 +313,7 @@ class Snapshot:
     ) -> Iterator[FileRange]:
         """The rows of a file that belong to a split, without parts that cannot have wanted ones."""
         whole = FileRange(file, self.layout, 0, file.rows, needed)
-        low = bisect_left(range(file.rows), split.low, key=whole.key) if split.low else 0
-        high = file.rows
-        if split.high is not None:
-            high = bisect_left(range(file.rows), split.high, key=whole.key)
+        low, high = split.between(file.rows, whole.key)
         for start, stop in file.stretches(where, judged):
             if (first := max(start, low)) < (end := min(stop, high)):
                 yield whole.slice(first, end - first)

@@ -7,12 +7,13 @@ last one. Where they are not, tasks are of different size; each key is in one of
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from upsert.store.metadata.file_entry import FileEntry
+from upsert.store.metadata.file_entry import FileEntry, Run
 from upsert.store.metadata.file_set import FileSet
 from upsert.store.paths import BucketId
 
@@ -43,6 +44,21 @@ class Split:
     def may_have(self, entry: FileEntry) -> bool:
         """Whether a file of the bucket may have such rows."""
         return self.low <= entry.last_key and (self.high is None or entry.first_key < self.high)
+
+    def runs(self, of_bucket: tuple[Run, ...]) -> tuple[Run, ...]:
+        """The runs of the bucket, without files that have none of its rows."""
+        if self.is_whole:
+            return of_bucket
+        return tuple(tuple(filter(self.may_have, run)) for run in of_bucket)
+
+    def between(self, rows: int, key: Callable[[int], bytes]) -> tuple[int, int]:
+        """Which of so many rows, ascending by ``key``, are its own: the first, and the one after the last.
+
+        >>> Split(((), 0), b"b", b"d").between(5, lambda row: b"abcde"[row : row + 1])
+        (1, 3)
+        """
+        low = bisect_left(range(rows), self.low, key=key) if self.low else 0
+        return low, rows if self.high is None else bisect_left(range(rows), self.high, key=key)
 
 
 def tasks(files: FileSet, wanted: Collection[BucketId], max_bytes: int = TASK_BYTES) -> list[list[Split]]:

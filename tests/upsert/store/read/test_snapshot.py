@@ -22,6 +22,7 @@ from upsert.store.files.data_file import DataFile, forget_open_files
 from upsert.store.predicate import parse_where
 from upsert.store.read import lookup
 from upsert.store.read import snapshot as snapshots
+from upsert.store.read.snapshot import Snapshot
 from upsert.store.read.splits import Split, tasks
 from upsert.store.rows import hashing
 from upsert.store.rows.layout import Layout
@@ -117,8 +118,8 @@ def test_scan_with_a_filter_shows_only_rows_that_pass_whichever_files_are_skippe
             )
 
 
-@given(keyed_tables(), st.sampled_from([1, 1, 10**9]), st.data())
-def test_rows_of_named_keys_are_those_of_the_dict_looked_up_or_not(case, rows_of_key, data):
+@given(keyed_tables(), st.sampled_from([1, 1, 10**9]), st.sampled_from([50, 500, 10**6]), st.data())
+def test_rows_of_named_keys_are_those_of_the_dict_looked_up_or_not(case, rows_of_key, task_bytes, data):
     layout, steps = case
     types = {name: layout.stored.field(name).type for name in (*layout.key, "x")}
     named = data.draw(st.sampled_from([layout.key, layout.key[:1], ("x",), (*layout.key, "x")]))
@@ -143,10 +144,11 @@ def test_rows_of_named_keys_are_those_of_the_dict_looked_up_or_not(case, rows_of
         )
         assert multiset(snapshot.scan(where=where)) == expected
         left = snapshot.bucket_filters(parse_where(where, layout.schema))
+        splits = [split for share in tasks(snapshot.files, left, task_bytes) for split in share]
         each = [
             rows
-            for id, own in left.items()
-            for rows in snapshot.stored_rows(Split(id), own, ["v", *layout.key])
+            for split in splits
+            for rows in snapshot.stored_rows(split, left[split.bucket_id], ["v", *layout.key])
         ]
         assert sum(rows.num_rows for rows in each) == expected.total()
 
@@ -244,8 +246,14 @@ def test_rows_that_are_looked_up_ascend_by_key(tmp_path: Path) -> None:
     runs.write(table_of(KV, [(f"{n:03}", n % 32, "v") for n in range(320)], ["+I"] * 320))
     snapshot = runs.snapshot()
     for predicate in [("k", "in", [f"{n:03}" for n in range(0, 320, 32)]), ("x", "=", 0)]:
-        [rows] = snapshot.stored_rows(Split(((), 0)), parse_where([predicate], KV), ["k"])
+        where = parse_where([predicate], KV)
+        [rows] = snapshot.stored_rows(Split(((), 0)), where, ["k"])
         assert rows["k"].to_pylist() == [f"{n:03}" for n in range(0, 320, 32)]
+        parts = [split for share in tasks(snapshot.files, [((), 0)], 2000) for split in share]
+        with patch.object(Snapshot, "_merged", side_effect=AssertionError):
+            each = [rows["k"] for split in parts for rows in snapshot.stored_rows(split, where, ["k"])]
+        assert len(each) > 1
+        assert [key for keys in each for key in keys.to_pylist()] == rows["k"].to_pylist()
 
 
 @pytest.mark.parametrize("is_counted", [False, True])
