@@ -116,9 +116,13 @@ class RowMetadata:
     ) -> Iterator[pa.Table]:
         """Rows of some splits of one state, then these columns."""
         if not self.needs(SEQUENCE_NUMBER):
+            by_bucket: dict[int, list[Split]] = {}
             for split in splits:
-                for rows in snapshot.pieces(columns, where, splits=[split]):
-                    yield self.with_values(rows, commit, split.bucket_id[1])
+                # one read of all, for each looks at all partitions of the table
+                by_bucket.setdefault(split.bucket_id[1] if self.needs(BUCKET) else 0, []).append(split)
+            for bucket, own in by_bucket.items():
+                for rows in snapshot.pieces(columns, where, splits=own):
+                    yield self.with_values(rows, commit, bucket)
             return
         left = snapshot.bucket_filters(parse_where(where, snapshot.layout.schema))
         for bucket_id in (split.bucket_id for split in splits):

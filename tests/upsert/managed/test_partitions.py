@@ -5,6 +5,7 @@ import json
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -23,6 +24,7 @@ from upsert.spark.columns import spark_schema
 from upsert.store.files.data_file import forget_open_files
 from upsert.store.metadata.stands_for import StandsFor
 from upsert.store.predicate import where_to_json
+from upsert.store.read.snapshot import Snapshot
 from upsert.store.table import Table
 
 SCHEMA = TableSchema.of(
@@ -192,6 +194,20 @@ def test_tasks_share_small_partitions_and_skip_those_without_rows(table: Table) 
     assert [dict(partition)["day"] for partition in (split.bucket_id[0] for split in only.splits)] == [
         "2013-01-02"
     ]
+
+
+def test_task_looks_once_which_partitions_a_filter_leaves(table: Table) -> None:
+    """With a look for each of them a task took minutes where a table has ten thousand."""
+    days = [FIRST + dt.timedelta(n) for n in range(20)]
+    table.write(pa.table({"day": days, "hub": ["a"] * 20, "id": range(20), "v": ["x"] * 20}))
+    options = ReadOptions.parse({"path": table.path, "scan.where": '[["id", ">", 4]]'})
+    of_all = SnapshotReader(options, spark_schema(table.schema, row_kind=True))
+    (only,) = of_all.partitions()
+    look = Snapshot.bucket_filters
+    with patch.object(Snapshot, "bucket_filters", autospec=True, side_effect=look) as looks:
+        assert sum(rows.num_rows for rows in of_all.read(only)) == 15
+    assert len(only.splits) == 20
+    assert looks.call_count == 1
 
 
 def test_filter_leaves_one_task_only_of_as_many_rows_as_it_names(
