@@ -168,8 +168,10 @@ class Snapshot:
             if are_whole and (found := self._looked_up(wanted, asked, selected, most)) is not None:
                 yield found
                 return
+            # what is not looked up in all of them is in none: to ask takes as long as to read a small one
+            rows_of = self._read_rows if are_whole else self.stored_rows
             for split in wanted:
-                for rows in self.stored_rows(split, left[split.bucket_id], selected, most):
+                for rows in rows_of(split, left[split.bucket_id], selected, most):
                     yield self._repeated(rows).select(selected)
 
     def bucket_filters(self, where: Filter) -> dict[BucketId, Filter]:
@@ -196,6 +198,13 @@ class Snapshot:
                 own = self._in_split(found, split).select(names).columns
                 yield pa.Table.from_arrays(own, schema=pa.schema(map(self.layout.stored.field, names)))
                 return
+        yield from self._read_rows(split, where, names, most)
+
+    def _read_rows(
+        self, split: Split, where: Filter, columns: Sequence[str], most: int
+    ) -> Iterator[pa.Table]:
+        """As ``stored_rows``, but none of them is looked up."""
+        names = self._with_counts(columns)
         for run in self._merged(split, names, where, most):
             if self.layout.is_counted:
                 # counts of rows that are not wanted may be incomplete: a file that has only such is skipped

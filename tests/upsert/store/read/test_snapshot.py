@@ -275,6 +275,14 @@ def test_rows_are_looked_up_in_files_that_bounds_allow(tmp_path: Path, is_counte
     assert snapshot.scan(["k"], [*left, ("v", ">", "a")]).num_rows == 0
 
 
+def test_rows_that_are_too_many_to_look_up_are_not_looked_for_in_each_bucket(tmp_path: Path):
+    runs = Runs(tmp_path, Layout.of(KV, 4))
+    runs.write(table_of(KV, [(f"{n:03}", 0, "v") for n in range(320)], ["+I"] * 320))
+    with patch.object(Snapshot, "_looked_up", autospec=True, side_effect=Snapshot._looked_up) as looks:
+        assert runs.snapshot().scan(where=[("x", "=", 0)]).num_rows == 320
+    assert looks.call_count == 1
+
+
 def test_count_of_other_rows_may_be_below_zero_where_their_files_are_skipped(tmp_path: Path):
     layout = Layout.of(TableSchema.of({"x": pa.int32(), "v": pa.int32()}).index("x"))
     runs = Runs(tmp_path, layout)
