@@ -67,7 +67,7 @@ class FileColumns:
 
     What is mapped is read where it lies, after a look at the offsets that are followed. Of a compressed file
     a lookup decodes the parts that its rows lie in; the process keeps these, for the next micro-batch asks
-    again. A scan takes what is kept and adds nothing to it.
+    again. A scan that looks up no key takes what is kept and adds nothing to it.
     """
 
     def __init__(self, path: str, stored: StoredRows) -> None:
