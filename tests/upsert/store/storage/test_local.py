@@ -13,7 +13,7 @@ from tests.upsert.store.storage.contract import (
     assert_a_table_lives_there,
     assert_one_of_eight_writers_of_a_name_wins,
 )
-from upsert.errors import StorageError
+from upsert.errors import StorageError, UnknownOutcomeError
 from upsert.schema import TableSchema
 from upsert.store.metadata import tag_file
 from upsert.store.storage import local
@@ -166,7 +166,7 @@ def test_a_snapshot_is_told_when_its_name_is_on_the_disk(
     if failures == 1:
         written(table)
     else:
-        with pytest.raises(StorageError, match="Input/output error"):
+        with pytest.raises(UnknownOutcomeError, match="Input/output error"):
             written(table)
     assert len(asked) == 2
 
