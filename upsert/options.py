@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from decimal import Decimal
 from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any, Final
@@ -117,8 +118,8 @@ def boolean(value: str) -> bool:
     return value.lower() == "true"
 
 
-_TOO_MANY_DIGITS: Final = 19
-"""Numbers with so many digits may have more than 64 bits, which no client and no file takes."""
+_GREATEST: Final = (1 << 63) - 1
+"""Numbers of more than 64 bits no client and no file takes."""
 
 
 @dataclass(frozen=True)
@@ -129,14 +130,15 @@ class Integer:
 
     def __call__(self, value: str) -> int:
         """The number of a text."""
-        if value.isascii() and value.isdigit() and len(value.lstrip("0")) >= _TOO_MANY_DIGITS:
-            raise ValueError(f"an integer of fewer than {_TOO_MANY_DIGITS} digits")
-        if not value.isascii() or not value.isdigit() or int(value) < self.at_least:
+        # a Decimal, for Python reads no integer of some thousand digits
+        if not value.isascii() or not value.isdigit() or (number := Decimal(value)) < self.at_least:
             expected = (
                 "a positive integer" if self.at_least == 1 else f"an integer of at least {self.at_least}"
             )
             raise ValueError(expected)
-        return int(value)
+        if number > _GREATEST:
+            raise ValueError(f"an integer of at most {_GREATEST}")
+        return int(number)
 
 
 def integer(at_least: int) -> Integer:
