@@ -20,6 +20,8 @@ import typer
 from pyspark.errors import PySparkException
 from rich.console import Console
 from rich.markup import escape
+from rich.segment import Segment, Segments
+from rich.style import Style
 
 from upsert import Catalog, Table
 from upsert.errors import (
@@ -73,8 +75,11 @@ def has_terminal() -> bool:
 _ENDLESS: Final = 100_000
 """Characters of a line in a file or a pipe: what reads them can cut them itself."""
 
-_ESCAPED: Final = {code: f"\\u{code:04x}" for code in (*range(32), *range(127, 160))}
-"""Control characters as they may be written in a text of SQL."""
+_ESCAPED: Final = {code: f"\\u{code:04x}" for code in {*range(32), *range(127, 160)} - {ord("\t")}}
+"""Control characters, but for tabs, as they may be written in a text of SQL."""
+
+_JSON: Final = json.JSONEncoder(ensure_ascii=False)
+"""One for all values: ``json.dumps`` makes another one for each."""
 
 
 class Output:
@@ -110,12 +115,13 @@ class Output:
     def plan(self, lines: Sequence[str], warned: Container[int]) -> None:
         """Print a text, such as how a statement is executed; lines that warn are red on a terminal.
 
-        Control characters are shown as SQL writes them in a text: a definition that is printed reads back.
+        Control characters are shown as SQL writes them in a text, and tabs, which may also stand between its
+        words, stay, where rich makes blanks of them: a definition that is printed reads back.
         """
         for number, line in enumerate(lines):
-            style = "bold red" if number in warned else None
-            shown = line.translate(_ESCAPED)
-            self.console.print(shown, style=style, highlight=False, markup=False, soft_wrap=True)
+            style = Style(bold=True, color="red") if number in warned else None
+            shown = Segments([Segment(line.translate(_ESCAPED), style), Segment.line()])
+            self.console.print(shown, soft_wrap=True)
 
     def say(self, text: str) -> None:
         """Print a note for people; as JSON nothing is printed."""
@@ -129,7 +135,7 @@ def as_object(names: Sequence[str], values: Sequence[Any]) -> str:
     >>> as_object(["id", "price", "id"], [1, None, 2])
     '{"id": 1, "price": null, "id": 2}'
     """
-    texts = ([json.dumps(one, ensure_ascii=False) for one in given] for given in (names, map(plain, values)))
+    texts = (map(_JSON.encode, given) for given in (names, map(plain, values)))
     return f"{{{', '.join(map(': '.join, zip(*texts, strict=True)))}}}"
 
 

@@ -329,7 +329,7 @@ class Session:
             case PlanText() if not self._output.as_json:
                 self._output.plan(result.lines, result.warned)
             case Rows() if not self._output.as_json and (text := only_text(result.rows)) is not None:
-                self._output.plan(text.split("\n"), ())
+                self._output.plan(text.replace("\r\n", "\n").split("\n"), ())
             case Rows():
                 self._output.table(result.rows)
             case Running(query=query):

@@ -144,8 +144,8 @@ def text(value: str) -> str:
     >>> print(text("it's"))
     'it''s'
     """
-    # only what the tokenizer of statements would read otherwise
-    escaped = value.replace("\\", "\\\\").replace("'", "''")
+    # only what the tokenizer of statements, or who shows lines, would read otherwise
+    escaped = value.replace("\\", "\\\\").replace("'", "''").replace("\r", "\\r")
     return f"'{escaped}'"
 
 

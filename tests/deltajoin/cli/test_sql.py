@@ -21,7 +21,6 @@ from tests.helpers import REPOSITORY, lent, use_this_python
 from upsert import Catalog, Table
 from upsert.catalog.results import Running
 from upsert.catalog.script import split_statements
-from upsert.schema import TableSchema
 from upsert.sql.parser import parse
 from upsert.sql.statements import CreateTable
 
@@ -88,15 +87,20 @@ def test_definitions_need_no_spark_and_may_come_through_a_pipe(tmp_path: Path) -
 
 
 def test_a_definition_that_is_printed_makes_an_equal_table(tmp_path: Path) -> None:
-    """Whatever is in a comment: what rich takes for an emoji, what ends a line, what commands a terminal."""
-    comment = "a :heart: [b]\u2028c\x0cd\x1b[2Je\tf\rg\nh\\i\x85'"
-    table = TableSchema.of({"id": pa.int64()}, primary_key=["id"])
-    Table.create(str(tmp_path / "t"), replace(table, comment=comment))
+    """Whatever is in a comment: what rich takes for an emoji, what ends a line, what commands a terminal.
+
+    And whatever is between words, as tabs and the line ends of Windows.
+    """
+    comment = "a :heart: [b]\u2028c\x0cd\x1b[2Je\tf\rg\r\nh\\i\x85'"
+    made = parse("CREATE TABLE t (id BIGINT, CHECK (id\t<>\r\n0), PRIMARY KEY (id) NOT ENFORCED)")
+    assert isinstance(made, CreateTable)
+    Table.create(str(tmp_path / "t"), replace(made.schema, comment=comment))
     code, out, _ = run_here("sql", "-e", "SHOW CREATE TABLE t", "-w", str(tmp_path))
     assert (code, "\x1b" in out) == (0, False)
     statement = parse(out)
     assert isinstance(statement, CreateTable)
     assert statement.schema.comment == comment
+    assert [check.text for check in statement.schema.checks] == ["id\t<>\n0"]
 
 
 def test_rows_are_written_and_read_by_a_script_and_an_error_names_its_place(
