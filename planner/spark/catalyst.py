@@ -342,6 +342,8 @@ class Catalyst:
         if name not in _DETAILS:
             _DETAILS[name] = tuple(_places_of_details(expr))
         found = ", ".join(str(expr.productElement(place)) for place in _DETAILS[name])
+        if name.startswith("Python"):  # functions may have one name, as those without one have
+            found += f", {expr.func().command().hashCode()}"
         return _ID.sub("", found)  # an Option may have a child
 
     def id_of(self, attribute: JavaObject) -> int:

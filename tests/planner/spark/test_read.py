@@ -4,6 +4,7 @@ import re
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from planner.plan.nodes import Aggregate, Generate, Plan, Project
 from planner.plan.trees import walk
@@ -39,6 +40,16 @@ def test_expressions_are_equal_where_they_give_the_same(spark: SparkSession, one
     a, b, c, d = (output.value for output in plan.outputs)
     assert a == b == c
     assert a != d
+
+
+def test_python_functions_of_one_name_are_others(spark: SparkSession) -> None:
+    one, other = (F.udf(function, "int") for function in (lambda v: v + 1, lambda v: v - 1))
+    df = spark.sql("SELECT id AS x FROM range(1)").select(one("x"), one("x"), other("x"))
+    plan = read_plan(Catalyst(df), df)
+    assert isinstance(plan, Project)
+    a, b, c = (output.value for output in plan.outputs)
+    assert a == b
+    assert a != c
 
 
 def test_a_generator_that_gives_a_row_in_any_case_is_another_one(spark: SparkSession) -> None:
