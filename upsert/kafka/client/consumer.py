@@ -7,8 +7,9 @@ behind its end, or when Kafka says that the partition ends there.
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Hashable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
@@ -32,8 +33,8 @@ _AT_ONCE: Final = 10_000
 _NEAR: Final = 100
 """So many offsets between two ranges are read and left out: another request would take longer."""
 _WAIT_SECONDS: Final = 0.1
-_SMALL: Final = 256 << 10
-"""Bytes of a range that is fetched in about a millisecond."""
+_IDLE_SECONDS: Final = 0.25
+"""A reader that is not used for so long asks for no more: its query does not go on at once."""
 
 ASKED_SECONDS: Final = 10.0
 """How long a broker may take to say where a partition ends of which no record comes."""
@@ -74,10 +75,10 @@ def read_range(
     wanted, as in `RECORD_SCHEMA`; there is no empty table. Offsets that compaction or transactions took are
     skipped. ``end`` should not lie behind `latest_offsets`.
 
-    The reader is kept, so that the next range of this partition continues without another connection, and
-    with what was fetched ahead; after small ranges nothing is, and no request is made until the next one.
-    With ``topic_id`` it is kept for that topic alone, and not for another one of its name. A broker that goes
-    away is waited for, as long as the connection has patience and from the last sign of life on.
+    The reader is kept, so that the next range of this partition continues without another request. One that
+    is idle, and has fetched little ahead, makes none until then. With ``topic_id`` it is kept for that topic
+    alone, and not for another one of its name. A broker that goes away is waited for, as long as the
+    connection has patience and from the last sign of life on.
 
     Raises:
         RecordsExpiredError: Kafka no longer has the offset ``start``, or the partition ends before ``end``.
@@ -102,14 +103,15 @@ def read_range(
     is_sound = False
     try:
         yield from reader.read(start, end, record_schema(wanted), max_rows)
-        reader.rest()
         is_sound = True
     except GeneratorExit:
         is_sound = True  # the caller wants no more; what it has not taken is still in the reader
         raise
     finally:
         if is_sound:
+            reader.idle_since = time.monotonic()
             _readers.give_back(key, reader)
+            _watch(key, reader, _IDLE_SECONDS)
         else:
             reader.close()
 
@@ -127,7 +129,8 @@ class PartitionReader:
         self._end_of_partition = library().KafkaError._PARTITION_EOF
         # Records below `_given` have been handed out, those below `_fetched` have come; between: `_pending`.
         self._given = self._fetched = -1
-        self._size = 0  # of the range, as far as it has been handed out
+        self.idle_since = 0.0
+        self.is_watched = False
         self._pending = record_schema().empty_table()
 
     def close(self) -> None:
@@ -135,12 +138,13 @@ class PartitionReader:
         self._client.close()
 
     def rest(self) -> None:
-        """Ask for nothing until the next range, if that is likely small, and none of it has come already.
+        """Ask for nothing until the next range, unless many records of that have come already.
 
         At the end of a partition a client asks the broker twenty times a second whether there is more.
         """
-        if self._size <= _SMALL and not self._pending.num_rows and not self._client.is_ahead:
+        if self._pending.num_rows + self._client.waiting <= _NEAR:
             self._client.rest()
+            self._pending = record_schema().empty_table()
             self._given = self._fetched = -1
 
     def read(self, start: int, end: int, schema: pa.Schema, max_rows: int) -> Iterator[pa.Table]:
@@ -171,7 +175,7 @@ class PartitionReader:
             self._client.assign(self._partition, start)
             self._pending = schema.empty_table()
             self._fetched = start
-        self._given, self._size = start, 0
+        self._given = start
 
     def _take(self, end: int, limit: int) -> pa.Table:
         """The next records before ``end`` that have come, or come at once; moves `_given` on."""
@@ -179,7 +183,6 @@ class PartitionReader:
             self._fetch(min(limit, end - self._fetched, _AT_ONCE))
         taken = self._pending.slice(0, min(limit, _rows_before(self._pending, end)))
         self._pending = self._pending.slice(taken.num_rows)
-        self._size += taken.nbytes
         following = self._pending.column("offset")[0].as_py() if self._pending.num_rows else self._fetched
         self._given = min(end, following)
         return taken
@@ -244,3 +247,31 @@ def _from(records: pa.Table, offset: int) -> pa.Table:
 
 _readers: ClientCache[PartitionReader] = ClientCache(8, close=PartitionReader.close)
 """Up to 8 partitions a process, each with up to 32 MB fetched ahead."""
+
+
+def _watch(key: Hashable, reader: PartitionReader, seconds: float) -> None:
+    """Let a reader rest if it is idle after some time; of one that is watched already the timer goes on."""
+    if not reader.is_watched:
+        reader.is_watched = True
+        timer = threading.Timer(seconds, _rest_if_idle, (key, reader))
+        timer.daemon = True
+        timer.start()
+
+
+def _rest_if_idle(key: Hashable, reader: PartitionReader) -> None:
+    reader.is_watched = False
+    found = _readers.take(key)
+    if found is not reader:  # it is used, and watched again when it is given back, or has gone
+        if found is not None:
+            _readers.give_back(key, found)
+        return
+    left = reader.idle_since + _IDLE_SECONDS - time.monotonic()
+    if left <= 0:
+        try:
+            reader.rest()
+        except library().KafkaException:
+            reader.close()  # the next read makes another, which tells what is wrong
+            return
+    _readers.give_back(key, reader)
+    if left > 0:
+        _watch(key, reader, left)

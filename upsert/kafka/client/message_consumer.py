@@ -76,9 +76,9 @@ class Consumer(Client):
         self._partition = partition
 
     @property
-    def is_ahead(self) -> bool:
-        """Whether records have come that were not taken; the end of the partition is a message too."""
-        return len(self._waiting.addresses) > 0 or self.calls["queue_length"](self._queue) > 1
+    def waiting(self) -> int:
+        """How many messages have come that were not taken, the end of the partition among them."""
+        return len(self._waiting.addresses) + int(self.calls["queue_length"](self._queue))
 
     def rest(self) -> None:
         """Ask for no more records until a partition is assigned again."""

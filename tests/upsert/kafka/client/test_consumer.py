@@ -144,28 +144,40 @@ def test_ranges_follow_each_other_in_one_client(
     assert len(set(places)) == 1
 
 
-@pytest.mark.parametrize(("small", "is_ahead"), [(consumer._SMALL, False), (0, True)])
-def test_after_a_small_range_nothing_is_fetched_ahead(
+@pytest.mark.parametrize(("idle_s", "is_ahead"), [(0.05, False), (60, True)])
+def test_what_is_idle_fetches_nothing_ahead(
     connection: Connection,
     new_topic: NewTopic,
     monkeypatch: pytest.MonkeyPatch,
-    small: int,
+    idle_s: float,
     is_ahead: bool,
 ) -> None:
-    monkeypatch.setattr(consumer, "_SMALL", small)
+    monkeypatch.setattr(consumer, "_IDLE_SECONDS", idle_s)
+    rests: list[float] = []
+    rest = consumer.PartitionReader.rest
+    monkeypatch.setattr(
+        consumer.PartitionReader, "rest", lambda self: (rest(self), rests.append(time.monotonic()))
+    )
     topic = new_topic()
     produce(connection, topic, [numbered(0, 10)])
-    assert len(read_values(connection, topic, 0, 10)) == 10
-    produce(connection, topic, [numbered(10, 20)])
+    for start in (0, 3, 7):  # a reader that is used in between is watched on
+        began = time.monotonic()
+        assert len(read_values(connection, topic, start, 10)) == 10 - start
+    deadline = time.monotonic() + (0.3 if is_ahead else 60)
+    while not any(at > began for at in rests) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert any(at > began for at in rests) is not is_ahead
+    time.sleep(0.3)  # the last request may still be answered
+    produce(connection, topic, [numbered(10, 300)])
     key = connection, TopicPartition(topic, 0), None
     reader = consumer._readers.take(key)
     assert reader is not None
     deadline = time.monotonic() + (60 if is_ahead else 0.3)
-    while not reader._client.is_ahead and time.monotonic() < deadline:
+    while reader._client.waiting < 290 and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert reader._client.is_ahead == is_ahead
+    assert (reader._client.waiting >= 290) is is_ahead
     consumer._readers.give_back(key, reader)
-    assert read_values(connection, topic, 10, 20) == [b"%d" % number for number in range(10, 20)]
+    assert read_values(connection, topic, 10, 300) == [b"%d" % number for number in range(10, 300)]
 
 
 def test_a_reader_that_is_left_early_goes_on_where_it_was_left(
