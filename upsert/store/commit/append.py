@@ -78,7 +78,7 @@ class Resolution:
         if seen.data_version == latest.data_version:
             return True
         try:
-            between = self._history.infos(seen.id + 1, latest.id, latest)
+            between = self._history.since(seen.id, latest)
             deltas = self._history.deltas([info for info in between if info.changes_rows])
         except SnapshotExpiredError:
             return False

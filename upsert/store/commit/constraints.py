@@ -24,6 +24,7 @@ from upsert.store.files.lookup_index import search
 from upsert.store.metadata.file_entry import FileEntry, by_bucket
 from upsert.store.metadata.file_set import FileSet
 from upsert.store.metadata.history import History
+from upsert.store.metadata.manifest import Manifest
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.read.lookup import Probe, buckets_for, current_candidates, prepare
 from upsert.store.rows.keys import equal_rows, order_by
@@ -203,17 +204,17 @@ class KeyConflicts:
         history = self._history
         if history.layout.is_counted:
             return
-        for number in range(self._seen + 1, latest.id + 1):
-            try:
-                info = history.info(number, latest)
-            except SnapshotExpiredError:
-                raise self._conflict(f"snapshot {number}, which has expired") from None
-            if info.changes_rows and self._meets(info):
-                raise self._conflict(f"snapshot {number}, by {info.kind!r}")
+        try:
+            commits = [info for info in history.since(self._seen, latest) if info.changes_rows]
+            deltas = history.deltas(commits)
+        except SnapshotExpiredError:
+            raise self._conflict(f"snapshot {self._seen + 1}, which has expired") from None
+        for info, delta in zip(commits, deltas, strict=True):
+            if self._meets(delta):
+                raise self._conflict(f"snapshot {info.id}, by {info.kind!r}")
         self._seen = latest.id
 
-    def _meets(self, info: SnapshotInfo) -> bool:
-        delta = self._history.delta(info)
+    def _meets(self, delta: Manifest) -> bool:
         own = {entry.bucket_id for entry in self._files}
         if any(entry.bucket_id in own for entry in delta.removed):
             return True

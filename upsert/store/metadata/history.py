@@ -292,6 +292,15 @@ class History:
                 self._once(self._infos, id, partial(parsed, content, self._path(id), self.uuid, id))
         return [self.info(id, head) for id in range(first, until + 1)]
 
+    def since(self, base: int, head: SnapshotInfo) -> list[SnapshotInfo]:
+        """The snapshots after ``base`` up to ``head``; a `SnapshotExpiredError` if one of them has expired.
+
+        A tag keeps the rows of an expired one, but does not say what its commit has changed.
+        """
+        if base + 1 < head.oldest:
+            raise self.expired(base + 1, head)
+        return self.infos(base + 1, head.id, head)
+
     def _tagged(self, id: int, head: SnapshotInfo) -> SnapshotInfo:
         """An expired snapshot that a tag keeps, with the rows of snapshot ``id``."""
         for tag in tag_file.read_all(self.root, self.uuid):

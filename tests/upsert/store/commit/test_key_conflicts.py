@@ -56,3 +56,15 @@ def test_commits_that_have_expired_meanwhile_are_a_conflict(table: Table) -> Non
     table.expire(keep=1)
     with pytest.raises(CommitConflictError, match="snapshot 2, which has expired"):
         table.commit([staged], unchanged_since=base)
+
+
+def test_tag_of_a_compaction_after_an_expired_commit_does_not_hide_what_that_changed(table: Table) -> None:
+    base = table.snapshot().id
+    staged = table.stage(rows(2, v="new"), order="none")
+    table.write(rows(2, v="theirs"))
+    table.compact()
+    table.tag("compacted")
+    table.write(rows(9))
+    table.expire(keep=1)
+    with pytest.raises(CommitConflictError, match="snapshot 2, which has expired"):
+        table.commit([staged], unchanged_since=base)
