@@ -1,6 +1,7 @@
 """Options of a log: their defaults, what they resolve to, and what is refused with the reason."""
 
 import pickle
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from upsert.schema import TableSchema
 from upsert.sql.show_create import create_text
 from upsert.store import paths
 from upsert.store.alterations import ResetOptions, SetOptions, altered
-from upsert.store.log.files import LogBeginning
+from upsert.store.log.files import LogBeginning, claim, is_home
 from upsert.store.log_options import LogOptions
 from upsert.store.metadata import table_file
 from upsert.store.metadata.definition import Definition
@@ -137,3 +138,15 @@ def test_what_a_table_says_of_a_log_with_a_password_is_its_owners_alone(tmp_path
         LogBeginning("t", properties=properties).write(str(tmp_path), "0" * 32)
         path = tmp_path / paths.log_file("t")
         assert path.stat().st_mode & 0o777 & ~0o022 == mode
+
+
+def test_table_that_replaces_another_one_in_its_folder_says_too_that_it_is_the_home_of_its_log(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "orders"
+    for uuid in ("a1", "b2"):
+        folder.mkdir()
+        claim(str(folder), uuid)
+        copy = shutil.copytree(folder, tmp_path / f"copy-{uuid}")
+        assert (is_home(str(folder), uuid), is_home(str(copy), uuid)) == (True, False)
+        shutil.rmtree(folder)

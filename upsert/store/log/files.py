@@ -23,8 +23,8 @@ from upsert.store.log_options import CLIENT_PREFIX, file_mode
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.storage import storage_of
 
-_claimed_roots: set[str] = set()
-"""Folders of which this process knows that they have the file."""
+_claimed: set[tuple[str, str]] = set()
+"""Folders, and uuids of tables, of which this process knows that they have the file."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class _Home(Jsonable):
 
 def claim(root: str, uuid: str, *, replaces: bool = False) -> None:
     """Say that a table's log belongs to the table in this folder; what is said stays, but for a new log."""
-    if root in _claimed_roots and not replaces:
+    if (root, uuid) in _claimed and not replaces:
         return
     path, storage = os.path.join(root, paths.LOG_HOME), storage_of(root)
     content = content_of(_Home(root, _inode(root)).to_json(), subject_of(uuid, paths.LOG_HOME))
@@ -46,7 +46,7 @@ def claim(root: str, uuid: str, *, replaces: bool = False) -> None:
     elif not storage.exists(path):
         storage.prepare(os.path.dirname(path))
         storage.put_if_absent(path, content)
-    _claimed_roots.add(root)
+    _claimed.add((root, uuid))
 
 
 def is_home(root: str, uuid: str) -> bool:
