@@ -1,19 +1,25 @@
 """What a process keeps for itself, and what a forked child has of it."""
 
 import os
+import signal
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from cachetools import LRUCache
 
+from upsert.schema import TableSchema
+from upsert.store import Table
 from upsert.store.kept import ENTRY_BYTES, Kept, KeptArrays
 
 
 def child_says(answer: Callable[[], bool]) -> bool:
-    """Whether something is true in a forked child."""
+    """Whether something is true in a forked child, which has 10 s to tell."""
     child = os.fork()
     if not child:
+        signal.alarm(10)
         os._exit(0 if answer() else 1)
     _, status = os.waitpid(child, 0)
     return status == 0
@@ -40,6 +46,26 @@ def test_a_child_that_was_forked_while_a_thread_made_something_can_make_its_own(
         may_end.set()
         thread.join()
     assert kept.get("slow") == 2
+
+
+def test_a_child_that_was_forked_while_threads_read_a_table_can_read_it(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", TableSchema.of({"id": pa.int64()}, primary_key=["id"]))
+    table.write(pa.table({"id": [1]}))
+    history, is_over = table.published, threading.Event()
+
+    def read() -> None:
+        while not is_over.is_set():
+            history.live(history.info(1, history.seen))
+
+    threads = [threading.Thread(target=read) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        assert all(child_says(lambda: table.snapshot(1).scan().num_rows == 1) for _ in range(6))
+    finally:
+        is_over.set()
+        for thread in threads:
+            thread.join()
 
 
 def test_what_is_larger_than_the_whole_cache_is_not_kept() -> None:

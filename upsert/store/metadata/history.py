@@ -54,6 +54,11 @@ _MAX_STEPS: Final = 256
 _MOST_LISTED: Final = 1_000
 """Of a table with more snapshots each expiry looks at those before the boundary alone."""
 
+_LOCK: Final = threading.RLock()
+"""Held for a moment while what is remembered changes. A fork waits for that: a child finds it whole, and the
+lock free."""
+os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
+
 
 class History:
     """The snapshots of a table and their files; threads may share it.
@@ -80,7 +85,6 @@ class History:
         self._manifests: LRUCache[ManifestRef, Manifest] = LRUCache(_MAX_ENTRIES, _weight)
         # manifests of which file sets have columns: those of several snapshots share them
         self._opened: WeakValueDictionary[ManifestRef, OpenManifest] = WeakValueDictionary()
-        self._lock = threading.Lock()
 
     @classmethod
     def shared(cls, file: TableFile) -> History:
@@ -158,7 +162,7 @@ class History:
     def remember(self, id: int, content: bytes, delta: Manifest) -> None:
         """A snapshot that this process has published, and its own manifest: neither is read again."""
         info = parsed(content, self._path(id), self.uuid, id)
-        with self._lock:
+        with _LOCK:
             self._infos[id] = info
             if info.delta is not None:
                 _keep(self._manifests, info.delta, delta)
@@ -229,7 +233,7 @@ class History:
         The folder was replaced by an older copy, or a snapshot of this process turned out not to be one.
         """
         file = table_file.read(self.folder)
-        with self._lock:
+        with _LOCK:
             self._infos.clear()
             self._definitions = {file.definition.version: file.definition}
             self.definition = file.definition
@@ -443,14 +447,14 @@ class History:
             return None
 
     def _remembered(self, cache: LRUCache[_K, _T], key: _K) -> _T | None:
-        with self._lock:
+        with _LOCK:
             return cache.get(key)
 
     def _once(self, cache: LRUCache[_K, _T], key: _K, make: Callable[[], _T]) -> _T:
         """What a cache has under a key; made if it has nothing, by two threads at once if need be."""
         if (found := self._remembered(cache, key)) is None:
             found = make()
-            with self._lock:
+            with _LOCK:
                 _keep(cache, key, found)
         return found
 
@@ -463,7 +467,7 @@ class History:
         found = {ref: self._remembered(self._manifests, ref) for ref in refs}
         unread = [ref for ref, known in found.items() if known is None]
         read = dict(zip(unread, read_manifests(self.root, unread), strict=True))
-        with self._lock:
+        with _LOCK:
             for ref, manifest in read.items():
                 _keep(self._manifests, ref, manifest)
         return [found[ref] or read[ref] for ref in refs]
