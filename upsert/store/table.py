@@ -811,7 +811,7 @@ class Table:
             older_than_s: spare younger files; more than the longest write takes.
 
         Raises:
-            ConfigurationError: ``older_than_s`` is negative.
+            ConfigurationError: ``older_than_s`` is below 0 or not finite.
             CorruptTableError: something that is needed is missing or damaged. Nothing was deleted.
         """
         folders = 0 if storage_of(self.path).is_local else orphans.sweep(self.path)

@@ -13,6 +13,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from math import inf
 from typing import Final
 
 from upsert.errors import (
@@ -54,8 +55,8 @@ def clean(committer: Committer, older_than_s: float = DEFAULT_AGE_S) -> int:
     as old as these gets a ``StaleWriterError``; so give it more time than the longest write takes. Nothing is
     deleted if something that is needed is missing or damaged.
     """
-    if older_than_s < 0:
-        raise ConfigurationError(f"clean: older_than_s must be at least 0, got {older_than_s!r}")
+    if not 0 <= older_than_s < inf:
+        raise ConfigurationError(f"clean: older_than_s must be at least 0 and finite, got {older_than_s!r}")
     history = committer.history
     limit = committer.environment.now() - older_than_s
     found = [(file.name, base) for file, base in based_files(history.root) if _is_old(file.stat(), limit)]
