@@ -169,16 +169,7 @@ def state_named_by(options: ReadOptions, table: Table) -> int:
     timestamp_ms = options.timestamp_ms
     if options.scan_mode != "from-timestamp" or timestamp_ms is None:
         return table.snapshot(options.pinned and options.pinned[0]).info.data_version
-    history = table.history()
-    for info in reversed(history):
-        if info.time_ms <= timestamp_ms:
-            return info.data_version
-    if not history or history[0].id <= 1:
-        return 0
-    raise SnapshotExpiredError(
-        f"table {table.name!r}: the state at {timestamp_ms} ms has expired; the earliest snapshot left is "
-        f"{history[0].id}, published at {history[0].time_ms} ms: ask for that time or a later one"
-    )
+    return table.published.at_time(timestamp_ms).data_version
 
 
 STREAM_ONLY: Final = frozenset(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
 from upsert.store.metadata.looks import looking_once
@@ -67,13 +68,14 @@ class Lag:
 
 def lag_behind(table: Table, known: int, now_s: float | None = None) -> Lag:
     """How far a view is behind a table of which it has the rows of a data version; 0: none of them."""
-    history = table.history()
-    missed = [info for info in history if info.changes_rows and info.id > known]
+    head = table.published.looked()
+    behind = takewhile(lambda info: info.id > known, table.published.backwards(head))
+    missed = [info for info in behind if info.changes_rows]
     if not missed:
         return Lag(0, 0, 0.0)
-    seconds = (time.time() if now_s is None else now_s) - missed[0].time_ms / 1000
+    seconds = (time.time() if now_s is None else now_s) - missed[-1].time_ms / 1000
     rows = sum(info.delta_rows for info in missed)
-    return Lag(len(missed), rows, round(max(0.0, seconds), 3), is_least=history[0].id > known + 1)
+    return Lag(len(missed), rows, round(max(0.0, seconds), 3), is_least=head.oldest > known + 1)
 
 
 def refreshes_of(name: str, table: Table, bases: Mapping[str, str]) -> dict[str, Refresh]:

@@ -7,6 +7,7 @@ import pytest
 
 from upsert import Table
 from upsert.schema import TableSchema
+from upsert.store import paths
 from upsert.views.progress import Lag, lag_behind
 
 
@@ -42,3 +43,11 @@ def test_of_expired_commits_it_is_known_that_there_were_some(table: Table) -> No
     table.expire(keep=2)
     assert lag_behind(table, 3, seconds_of(table, 4)) == Lag(2, 2, 0.0)
     assert lag_behind(table, 1, seconds_of(table, 4)) == Lag(2, 2, 0.0, is_least=True)
+
+
+def test_only_what_the_view_lacks_is_read(table: Table) -> None:
+    for id in range(5):
+        table.write(pa.table({"id": [id]}))
+    Path(table.path, paths.snapshot_file(2)).unlink()
+    table.published = table.published.reread()
+    assert lag_behind(table, 3, seconds_of(table, 4)) == Lag(2, 2, 0.0)

@@ -185,10 +185,9 @@ class CommitRules:
     def _check_first_publication(self, change: Change, head: SnapshotInfo) -> None:
         """Files of a commit that seemed to have failed may have been published, and be gone since then."""
         base = min((entry.base for entry in change.added), default=head.id)
-        for id in range(max(base + 1, head.oldest), head.id + 1):
-            removed = {entry.file for entry in self._history.delta(self._history.info(id, head)).removed}
-            if gone := added_file_that_was_removed(removed, change.added):
-                raise self._conflict(change, head, gone, "has already removed")
+        removed = self._history.removed_since(base, head)
+        if gone := added_file_that_was_removed(removed, change.added):
+            raise self._conflict(change, head, gone, "has already removed")
         if base + 1 < head.oldest:  # who removed them has expired
             for entry in change.added:
                 if not self._storage.exists(paths.resolve(self._root, entry.file)):
@@ -221,7 +220,7 @@ class CommitRules:
         )
 
     def _commit_that_touched(self, entry: FileEntry, head: SnapshotInfo) -> SnapshotInfo | None:
-        for info in reversed(self._history.retained(head)):
+        for info in self._history.backwards(head):
             delta = self._history.delta(info)
             if any(entry.file == file.file for file in (*delta.added, *delta.removed)):
                 return info

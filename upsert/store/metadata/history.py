@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import threading
+from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -407,12 +408,32 @@ class History:
 
     def retained(self, head: SnapshotInfo | None = None) -> tuple[SnapshotInfo, ...]:
         """All snapshots that may be read, oldest first; `SnapshotExpiredError` if one expired meanwhile."""
-        return tuple(reversed([*self.backwards(head)]))
+        head = head or self.looked()
+        return tuple(self.infos(max(head.oldest, 1), head.id, head))
 
     def backwards(self, head: SnapshotInfo | None = None) -> Iterator[SnapshotInfo]:
         """``retained``, newest first, one at a time."""
         head = head or self.looked()
         return (self._info(number) for number in range(head.id, max(head.oldest, 1) - 1, -1))
+
+    def at_time(self, time_ms: int) -> SnapshotInfo:
+        """The newest snapshot that was published by a time; few are read, for times ascend.
+
+        Raises:
+            SnapshotExpiredError: it has expired.
+        """
+        head = self.looked()
+        ids = range(max(head.oldest, 1), head.id + 1)
+        if at := bisect_right(ids, time_ms, key=lambda id: self._info(id).time_ms):
+            return self._info(ids[at - 1])
+        if head.oldest <= 1:
+            return EMPTY
+        earliest = self._info(head.oldest)
+        raise SnapshotExpiredError(
+            f"table {paths.name_of(self.root)!r}: the state at {time_ms} ms has expired; the earliest "
+            f"snapshot left is {earliest.id}, published at {earliest.time_ms} ms: ask for that time or a "
+            "later one"
+        )
 
     def _looked_for(self, id: int) -> SnapshotInfo:
         """``looked``, or the latest snapshot if that must be newer."""
@@ -529,6 +550,12 @@ class History:
             for delta in self.deltas(self.infos(low, high, head)):
                 needed |= {entry.file for entry in delta.added}
         return needed
+
+    def removed_since(self, base: int, head: SnapshotInfo) -> set[str]:
+        """Names of the data files that retained snapshots after ``base`` up to ``head`` have removed."""
+        ranges = _ranges(max(base + 1, head.oldest), head.id)
+        deltas = (delta for ends in ranges for delta in self.deltas(self.infos(*ends, head)))
+        return {entry.file for delta in deltas for entry in delta.removed}
 
     def files(self, info: SnapshotInfo) -> FileSet:
         """Live files of a snapshot by bucket and run."""

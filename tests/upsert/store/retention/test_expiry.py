@@ -156,8 +156,9 @@ def test_a_clean_table_is_left_as_it_is(table: Table) -> None:
 def test_wrong_arguments_are_refused(table: Table) -> None:
     with pytest.raises(ConfigurationError, match="keep must be at least 1, got 0"):
         table.expire(keep=0)
-    with pytest.raises(ConfigurationError, match="older_than_s must be at least 0"):
-        table.clean(older_than_s=-1)
+    for age in (-1, float("nan"), float("inf")):
+        with pytest.raises(ConfigurationError, match="older_than_s must be at least 0 and finite"):
+            table.clean(older_than_s=age)
 
 
 # by itself, after commits
@@ -171,6 +172,20 @@ def life_of(path: Path, options: dict[str, str], times: list[float]) -> Table:
     for value, clock[0] in enumerate(times, start=1):
         table.write(pa.table({"id": [1], "value": [value]}))
     return table
+
+
+def test_the_state_at_a_time_is_found_by_reading_few_snapshots(tmp_path: Path) -> None:
+    table = life_of(tmp_path / "t", {"write-only": "true"}, [float(at // 2) for at in range(32)])
+    times = [-1, 0, 999, 1000, 7500, 15_000, 99_000]
+    expected = [0, 2, 2, 4, 16, 32, 32]
+    assert [table.published.at_time(at).id for at in times] == expected
+    Path(table.path, paths.snapshot_file(11)).unlink()
+    assert [table.published.reread().at_time(at).id for at in times] == expected
+    table = life_of(tmp_path / "u", {"write-only": "true"}, [1.0, 2.0, 3.0])
+    table.expire(keep=2)
+    assert [table.published.at_time(at).id for at in (2000, 2999)] == [2, 2]
+    with pytest.raises(SnapshotExpiredError, match="state at 1999 ms has expired"):
+        table.published.at_time(1999)
 
 
 def states_of(table: Table) -> list[int]:
