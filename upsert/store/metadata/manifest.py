@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert import types
-from upsert.arrays import Mask, Positions, indices, integers, one_array
+from upsert.arrays import Mask, Positions, combinations, indices, integers, one_array
 from upsert.errors import CorruptTableError
 from upsert.store import paths
 from upsert.store.checksums import checksum_of
@@ -454,13 +454,13 @@ def partitions_of(pairs: pa.ListArray) -> tuple[list[Partition], npt.NDArray[np.
     if not columns.any():
         return [()] if len(pairs) else [], codes
     starts = integers(pairs.offsets)[:-1]
-    parts = [codes]
+    parts: list[npt.NDArray[np.int64]] = []
     for field in pairs.values.flatten():
         encoded = integers(field.dictionary_encode(null_encoding="encode").indices).astype(np.int64)
         for number in range(int(columns.max(initial=0))):
-            part = np.full(len(pairs), -1)
-            part[columns > number] = encoded[starts[columns > number] + number]
+            part = np.zeros(len(pairs), np.int64)
+            part[columns > number] = 1 + encoded[starts[columns > number] + number]
             parts.append(part)
-    _, firsts, codes = np.unique(np.stack(parts), axis=1, return_index=True, return_inverse=True)
-    values = pairs.take(indices(firsts)).to_pylist()
-    return [tuple((pair["column"], pair["value"]) for pair in row) for row in values], codes.ravel()
+    ones, codes = combinations(parts)
+    values = pairs.take(indices(ones)).to_pylist()
+    return [tuple((pair["column"], pair["value"]) for pair in row) for row in values], codes

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert import types
-from upsert.arrays import Kinds, Mask, Positions, is_null, one_array, taken
+from upsert.arrays import Kinds, Mask, Positions, combinations, is_null, one_array, taken
 from upsert.errors import SchemaError
 from upsert.store.files.data_file import DataFile
 from upsert.store.files.lookup_index import Hits, search
@@ -198,9 +198,8 @@ def _may_have_any(probe: Probe, names: Sequence[str], ends: Sequence[Ends]) -> M
     columns = [partition_codes(probe.column(name)) for name in takewhile(probe.columns.__contains__, names)]
     if not columns:
         return np.ones(len(ends), np.bool_)
-    combined = np.unique(np.stack([codes for codes, _ in columns], axis=1), axis=0).tolist()
-    texts = [texts for _, texts in columns]
-    beginnings = [tuple(own[code] for own, code in zip(texts, codes, strict=True)) for codes in combined]
+    ones, _ = combinations([codes for codes, _ in columns])
+    beginnings = [tuple(texts[codes[row]] for codes, texts in columns) for row in ones.tolist()]
     return np.array(any_between(beginnings, ends), np.bool_)
 
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from upsert import types
-from upsert.arrays import is_null, one_array
+from upsert.arrays import combinations, is_null, one_array
 from upsert.errors import SchemaError
 from upsert.schema import TableSchema
 from upsert.store.paths import BucketId, Partition
@@ -180,18 +180,18 @@ def split(layout: Layout, rows: pa.Table, weights: Signs | None) -> Iterator[Por
         return
     buckets = layout.buckets_of(rows)
     columns = [_codes_of(layout, name, rows) for name in layout.schema.partitioned_by]
-    groups, group_of = _groups([buckets, *(codes for codes, _ in columns)])
-    if len(groups) == 1:
-        yield Portion(_bucket_id(layout, columns, groups[0]), rows, weights)
+    ones, group_of = combinations([buckets, *(codes for codes, _ in columns)])
+    if len(ones) == 1:
+        yield Portion(_bucket_id(layout, columns, buckets, 0), rows, weights)
         return
     # numpy sorts numbers of two bytes by their digits
-    order = np.argsort(group_of.astype(np.min_scalar_type(len(groups))), kind="stable")
-    ends = np.cumsum(np.bincount(group_of, minlength=len(groups)))
+    order = np.argsort(group_of.astype(np.min_scalar_type(len(ones))), kind="stable")
+    ends = np.cumsum(np.bincount(group_of))
     whole = rows.combine_chunks()
-    for number, group in enumerate(groups):
+    for number, row in enumerate(ones.tolist()):
         own = order[(ends[number - 1] if number else 0) : ends[number]]
         signs = None if weights is None else weights[own]
-        yield Portion(_bucket_id(layout, columns, group), whole.take(pa.array(own)), signs)
+        yield Portion(_bucket_id(layout, columns, buckets, row), whole.take(pa.array(own)), signs)
 
 
 def _codes_of(layout: Layout, name: str, rows: pa.Table) -> Codes:
@@ -205,16 +205,6 @@ def _codes_of(layout: Layout, name: str, rows: pa.Table) -> Codes:
     return codes, texts
 
 
-def _groups(columns: list[npt.NDArray[np.int64]]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Distinct combinations of codes, and which one each row has."""
-    if len(columns) == 1:
-        is_there = np.bincount(columns[0]) > 0  # codes are small numbers, which need no sort
-        return np.flatnonzero(is_there).reshape(-1, 1), (np.cumsum(is_there) - 1)[columns[0]]
-    values, group_of = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
-    return values, group_of.reshape(-1)
-
-
-def _bucket_id(layout: Layout, columns: list[Codes], group: npt.NDArray[np.int64]) -> BucketId:
-    names = layout.schema.partitioned_by
-    values = (texts[code] for (_, texts), code in zip(columns, group[1:], strict=True))
-    return tuple(zip(names, values, strict=True)), int(group[0])
+def _bucket_id(layout: Layout, columns: list[Codes], buckets: npt.NDArray[np.int64], row: int) -> BucketId:
+    values = (texts[codes[row]] for codes, texts in columns)
+    return tuple(zip(layout.schema.partitioned_by, values, strict=True)), int(buckets[row])
