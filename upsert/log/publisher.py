@@ -327,13 +327,13 @@ def next_step(table: LoggedTable, position: int, accept_gap: bool = False) -> St
         return Step(position, oldest.data_version, oldest.uuid, ())
     if has_gap(table.rows, before, head.data_version):
         return _step_over(position, oldest)
-    return _step_of(table, position, data_commits(table.rows, position, head.data_version)[0])
+    return _step_of(table, position, next(data_commits(table.rows, position, head.data_version)))
 
 
 def _first_step(table: LoggedTable, oldest: SnapshotInfo, head: SnapshotInfo) -> Step:
     """The rows of the oldest state that is left are the sum of the changes that led to it."""
     if oldest.data_version == 0:
-        oldest = data_commits(table.rows, 0, head.data_version)[0]
+        oldest = next(data_commits(table.rows, 0, head.data_version))
     is_first_commit = oldest.changes_rows and oldest.states == 1
     step = _step_of(table, 0, oldest) if is_first_commit else _step_over(0, oldest)
     # of an empty table all partitions are new: which of the rows do not show is not known

@@ -159,7 +159,7 @@ class RowMetadata:
                 f"{self.of}: METADATA columns of a change must be those of its commit, but the commits after "
                 f"{version.base} have expired; leave the columns out, or begin with 'scan.mode' = 'full'"
             )
-        return data_commits(table, version.base, last)[0].id
+        return next(data_commits(table, version.base, last)).id
 
 
 def state_named_by(options: ReadOptions, table: Table) -> int:

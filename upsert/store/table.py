@@ -379,7 +379,7 @@ class Table:
                     done = self.commit(staged, unchanged_since=head.id)
             except CommitConflictError:
                 continue  # another commit has changed one of these rows: see what it is now
-            if not data_commits(self.pinned(), head.id, done.id - 1):
+            if not any(data_commits(self.pinned(), head.id, done.id - 1)):
                 return done
         raise CommitConflictError(
             f"table {self.name!r}: rows must not change while it is rolled back, but other writers changed "

@@ -286,7 +286,11 @@ class History:
 
     def infos(self, first: int, until: int, head: SnapshotInfo) -> list[SnapshotInfo]:
         """``info`` of each id from ``first`` to ``until``; of those not remembered many are read together."""
-        return [info for low, high in _ranges(first, until) for info in self._infos_of(low, high, head)]
+        return [*self.infos_in_turn(first, until, head)]
+
+    def infos_in_turn(self, first: int, until: int, head: SnapshotInfo) -> Iterator[SnapshotInfo]:
+        """``infos``, of which no more are read than are asked for, but for some that are read together."""
+        return (info for low, high in _ranges(first, until) for info in self._infos_of(low, high, head))
 
     def _infos_of(self, first: int, until: int, head: SnapshotInfo) -> list[SnapshotInfo]:
         ids = range(max(first, head.oldest), until + 1)

@@ -84,7 +84,7 @@ def change_files(table: PinnedTable, base: int, target: int, scope: Scope = EVER
     if has_gap(table, before, target):
         check_all_tracked(table, base, after.info)
         return _within(table, scope, _oldest_first(after.files), _oldest_first(before.files))
-    commits = data_commits(table, base, target)
+    commits = [*data_commits(table, base, target)]
     hidden = _hidden(table, commits, scope)
     new: list[FileEntry] = []
     old: list[FileEntry] = []
@@ -146,12 +146,12 @@ def _untracked(table: PinnedTable, commit: SnapshotInfo, scope: Scope) -> Collec
     return scope.wanted(hidden, table.layout.schema)
 
 
-def data_commits(table: PinnedTable, after: int, until: int) -> Sequence[SnapshotInfo]:
-    """Snapshots with ids in (after, until] that changed rows, oldest first."""
+def data_commits(table: PinnedTable, after: int, until: int) -> Iterator[SnapshotInfo]:
+    """Snapshots with ids in (after, until] that changed rows, oldest first; read as they are asked for."""
     head = table.published.seen_from(until)
     # ``after`` may be an expired id whose rows a later snapshot has
     first = max(after + 1, head.oldest)
-    return [info for info in table.published.infos(first, until, head) if info.changes_rows]
+    return (info for info in table.published.infos_in_turn(first, until, head) if info.changes_rows)
 
 
 def has_gap(table: PinnedTable, before: Snapshot, target: int) -> bool:

@@ -17,6 +17,8 @@ from tests.upsert.store.replay import Replay, state_of
 from upsert.errors import ConfigurationError, SchemaError, SnapshotExpiredError, UntrackedChangesError
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
+from upsert.store import paths
+from upsert.store.metadata import history
 from upsert.store.read.shares import KeyShare
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.table import Table
@@ -173,6 +175,17 @@ def test_step_takes_whole_commits_as_far_as_the_limit_allows(table: Table) -> No
     assert table.advance(version, until=4) == Version.complete(4)
     assert table.advance(Version.complete(6)) == Version.complete(6)
     assert table.advance(Version.complete(6), until=4) == Version.complete(6)
+
+
+def test_step_of_a_reader_that_is_far_behind_reads_few_of_the_snapshots_that_follow(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(12):
+        table.write(rows(f"+I {number} a"))
+    Path(table.path, paths.snapshot_file(8)).unlink()
+    monkeypatch.setattr(history, "_IDS_TOGETHER", 2)
+    table.published = table.published.reread()
+    assert table.advance(Version.complete(1), max_rows=3) == Version.complete(4)
 
 
 def test_overwrite_is_a_step_of_its_own(table: Table) -> None:
