@@ -60,7 +60,8 @@ def storage_of(path: str) -> Storage:
     """The storage of a whole path, or of a table's folder."""
     if "://" not in path:
         return LOCAL
-    head = path[: path.find("/", path.find("://") + 3)]
+    end = path.find("/", path.find("://") + 3)
+    head = path if end < 0 else path[:end]
     found = _remote.get(head)
     if found is None:
         scheme = head.partition("://")[0]

@@ -2,7 +2,7 @@ import pytest
 
 from upsert.errors import ConfigurationError
 from upsert.store.paths import table_folder
-from upsert.store.storage import azure, gcs, s3
+from upsert.store.storage import azure, gcs, s3, storage_of
 from upsert.store.storage.azure import AzureLocation
 from upsert.store.storage.gcs import GcsLocation
 from upsert.store.storage.s3 import S3Location
@@ -40,6 +40,11 @@ ACCOUNT = "account.dfs.core.windows.net"
 def test_a_path_is_kept_with_its_settings_beside_the_bucket(given: str, kept: str) -> None:
     assert table_folder(given) == kept
     assert table_folder(kept) == kept, "a path that was kept is given again"
+
+
+def test_the_storage_of_a_bucket_is_not_that_of_one_whose_name_is_its_beginning() -> None:
+    assert storage_of("s3://bucket-12") is storage_of("s3://bucket-12/wh")
+    assert storage_of("s3://bucket-1/wh") is not storage_of("s3://bucket-12/wh")
 
 
 def test_a_name_is_joined_to_a_path_as_to_a_folder() -> None:
