@@ -13,7 +13,8 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final, NoReturn
@@ -37,7 +38,7 @@ from upsert.store.metadata.file_entry import FileEntry, newest
 from upsert.store.metadata.folding import fold
 from upsert.store.metadata.history import History
 from upsert.store.metadata.manifest import Manifest, checked, write_manifest
-from upsert.store.metadata.snapshot import ManifestRef, SnapshotInfo
+from upsert.store.metadata.snapshot import ManifestRef, SnapshotInfo, refs_of
 from upsert.store.storage import put_if_absent, storage_of
 
 _Key = tuple[str, str | None]
@@ -113,6 +114,11 @@ class Environment:
 REAL: Final = Environment()
 
 
+def _names_of(info: SnapshotInfo) -> set[str]:
+    """Names of the manifests that a snapshot needs."""
+    return {ref.name for ref in refs_of(info)}
+
+
 class _LostRaceError(Exception):
     """Another committer was first to follow this snapshot."""
 
@@ -151,6 +157,7 @@ class Committer:
         """
         delta: _Delta | None = None
         lost_races = 0
+        written: set[str] = set()
 
         def attempt() -> Committed:
             nonlocal delta, has_just_looked, lost_races
@@ -164,7 +171,9 @@ class Committer:
                         return Committed(head)
                     self.rules.check(change, head)
                     delta = self._delta(change, head, delta)
+                    written.add(delta.ref.name)
                     info = self._successor(head, change, delta.ref, lost_races)
+                    written.update(_names_of(info) - _names_of(head))
                 except (SnapshotExpiredError, FileNotFoundError, CorruptTableError) as cause:
                     # an expiry took away what belongs to ``head`` alone, so there must be a newer one; where
                     # that was a data file, it is told as missing, and no later snapshot has it
@@ -182,7 +191,7 @@ class Committer:
                 raise _LostRaceError(head.id)
 
         try:
-            return retried(
+            done = retried(
                 attempt,
                 is_passing=lambda failure: isinstance(failure, _LostRaceError),
                 first_pause_s=_FIRST_PAUSE_S,
@@ -192,12 +201,22 @@ class Committer:
                 sleep=self.environment.sleep,
                 monotonic=self.environment.monotonic,
             )
-        except _LostRaceError as lost:
-            base = lost.args[0]
-        raise CommitConflictError(
-            f"table {self.root!r}: commit on snapshot {base} lost every race for the next id in "
-            f"{GIVE_UP_AFTER_S:g} s; let fewer processes commit at once, then run it again"
-        )
+        except (_LostRaceError, CommitConflictError) as failure:
+            self._delete_left(written)
+            if isinstance(failure, CommitConflictError):
+                raise
+            raise CommitConflictError(
+                f"table {self.root!r}: commit on snapshot {failure.args[0]} lost every race for the next id "
+                f"in {GIVE_UP_AFTER_S:g} s; let fewer processes commit at once, then run it again"
+            ) from None
+        self._delete_left(written - _names_of(done.info))
+        return done
+
+    def _delete_left(self, manifests: Iterable[str]) -> None:
+        """Delete what attempts that lost have written; whatever fails here, ``clean`` does it later."""
+        with suppress(OSError, UpsertError):
+            for name in filter(None, manifests):
+                self._storage.delete(paths.manifest_path(self.root, name))
 
     def _delta(self, change: Change, head: SnapshotInfo, earlier: _Delta | None) -> _Delta:
         """The manifest of a change; that of an earlier attempt if it still says the same and is safe."""

@@ -24,6 +24,7 @@ from upsert.store.commit.change import Change
 from upsert.store.commit.committer import Committer, Environment
 from upsert.store.files.data_file import DataFile, forget_open_files
 from upsert.store.metadata.file_entry import FileEntry
+from upsert.store.metadata.folding import MAX_MANIFESTS
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.rows.layout import Layout
 from upsert.store.storage import put_if_absent
@@ -148,7 +149,17 @@ def test_a_commit_gives_up_late_and_says_so(table: Table) -> None:
     assert pauses[:3] == [0.005, 0.01, 0.02]
     assert max(pauses) == 2.0
     assert len(pauses) > 100
-    table.clean(older_than_s=0)
+    assert_nothing_is_left_over(table)
+
+
+@pytest.mark.parametrize("commits", [1, MAX_MANIFESTS])
+def test_an_attempt_that_lost_leaves_no_manifest(table: Table, commits: int) -> None:
+    """Neither its own nor the one that it has folded others into."""
+    for number in range(commits):
+        table.write(rows(number))
+    rival = Rival(lambda: table.write(rows(commits)))
+    in_environment(table, Environment(put_if_absent=rival.put_if_absent)).overwrite(rows(99))
+    assert (rival.attempts, ids_of(table)) == (2, [99])
     assert_nothing_is_left_over(table)
 
 
