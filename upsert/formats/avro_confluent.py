@@ -179,18 +179,19 @@ class AvroConfluentDecoder:
         for number, header in enumerate(headers.dictionary.to_pylist()):
             own = by_header[starts[number] : starts[number + 1]]
             rows, kept, reasons = self._of_schema(header, messages.take(pa.array(own)))
-            groups.append((own[np.array(kept, np.int64)], rows))
+            groups.append((own[kept], rows))
             bad += [BadMessage(int(own[message.position]), message.reason) for message in reasons]
         return Decoded.of_groups(groups, len(messages), self._empty, bad)
 
-    def _of_schema(self, header: bytes, messages: pa.Array) -> tuple[pa.Table, list[int], list[BadMessage]]:
+    def _of_schema(self, header: bytes, messages: pa.Array) -> tuple[pa.Table, Positions, list[BadMessage]]:
         """The rows of messages that name one schema."""
         try:
             id = id_in(header)
             text, codec = self._codec(id)
         except SchemaError as cause:
-            return self._empty, [], [BadMessage(place, str(cause)) for place in range(len(messages))]
-        rows, places, bad = codec.decode(messages.to_pylist(), start=HEADER_BYTES)
+            none = np.zeros(0, np.int64)
+            return self._empty, none, [BadMessage(place, str(cause)) for place in range(len(messages))]
+        rows, places, bad = codec.decode(messages, start=HEADER_BYTES)
         for key, type_ in self._metadata.items():
             value = text if key == _SCHEMA else id if key == _ID else self._version(id)
             rows = rows.append_column(key, pa.repeat(pa.scalar(value, type_), rows.num_rows))

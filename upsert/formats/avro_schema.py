@@ -24,7 +24,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from upsert import types
-from upsert.errors import SchemaError, optional_package
+from upsert.errors import SchemaError
 
 NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 """What Avro takes for the name of a field."""
@@ -54,13 +54,6 @@ def scalar(type_: pa.DataType) -> Any | None:
     if pa.types.is_decimal128(type_):
         return {"type": "bytes", "logicalType": "decimal", "precision": type_.precision, "scale": type_.scale}
     return _SCALARS.get(type_)
-
-
-def fastavro(user: str, extra: str) -> Any:
-    """The package ``fastavro``, which ``user`` needs and an extra of the distribution installs."""
-    with optional_package("fastavro", extra, user):
-        import fastavro as package
-    return package
 
 
 _PRIMITIVES: Final = ("boolean", "int", "long", "float", "double", "bytes", "string")
@@ -230,37 +223,6 @@ def _deeper(*depths: int) -> int:
     if depth > _MAX_DEPTH:
         raise ValueError(f"types must be nested at most {_MAX_DEPTH} deep")
     return depth
-
-
-def codec_schema(root: AvroType) -> Any:
-    """The schema for the codec: no logical types, so that values stay numbers and bytes, and no user's names.
-
-    Field ``i`` of a record is called ``f<i>``.
-    """
-    names: dict[str, str] = {}
-
-    def bare(found: AvroType) -> Any:
-        plain: Any = named(found) if found.name else found.kind
-        if found.inner is not None:
-            plain = {"type": found.kind, "items" if found.kind == "array" else "values": bare(found.inner)}
-        elif found.branches:
-            plain = ["null" if branch is None else bare(branch) for branch in found.branches]
-        if not found.nullable:
-            return plain
-        return ["null", plain] if found.null_is_first else [plain, "null"]
-
-    def named(found: AvroType) -> Any:
-        if found.name in names:
-            return names[found.name]
-        name = names[found.name] = f"n{len(names)}"
-        if found.kind == "enum":
-            return {"type": "enum", "name": name, "symbols": list(found.symbols)}
-        if found.kind == "fixed":
-            return {"type": "fixed", "name": name, "size": found.size}
-        fields = [{"name": f"f{i}", "type": bare(inner)} for i, (_, inner) in enumerate(found.fields)]
-        return {"type": "record", "name": name, "fields": fields}
-
-    return bare(root)
 
 
 def derived(fields: pa.Schema, *, legacy_times: bool = False) -> str:

@@ -1,12 +1,15 @@
-"""Columns of bytes, made for all rows at once: varints, words, elements joined by lists (pure)."""
+"""Columns of bytes, made and taken apart for all rows at once: varints, words, joined elements (pure)."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from upsert.arrays import Mask, Positions
 
@@ -95,3 +98,91 @@ def joined_by_lists(elements: pa.Array, lengths: Positions) -> pa.Array:
     """
     data, offsets = bytes_of(elements)
     return binaries(data, np.diff(offsets[np.concatenate(([0], np.cumsum(lengths)))]))
+
+
+PADDING: Final = 16
+"""Bytes behind the data, so that a number at its end can be read without a look at where it ends."""
+
+FAR: Final = 1 << 62
+"""Behind the end of all bytes."""
+
+_LONG: Final = 64
+"""Longer stretches are copied one by one; the place of each byte would take eight bytes, and longer."""
+
+
+class Spans(NamedTuple):
+    """Stretches of one run of bytes, which `PADDING` follows: messages, values, payloads of fields."""
+
+    data: Bytes
+    begin: Positions
+    end: Positions
+
+    def take(self, which: Any) -> Spans:
+        """Some of them."""
+        return Spans(self.data, self.begin[which], self.end[which])
+
+
+def padded(data: Bytes) -> Bytes:
+    """The bytes, and `PADDING` more."""
+    return np.concatenate((data, np.zeros(PADDING, np.uint8)))
+
+
+def varints(data: Bytes, at: Positions) -> tuple[Words, Positions]:
+    """The numbers that begin at these places, and where each one ends; `FAR` away for malformed ones.
+
+    >>> values, after = varints(padded(np.array([1, 0xAC, 0x02], np.uint8)), np.array([0, 1]))
+    >>> values.tolist(), after.tolist()
+    ([1, 300], [1, 3])
+    """
+    byte = data[at]
+    value = (byte & 0x7F).astype(np.uint64)
+    after = at + 1
+    more = np.flatnonzero(byte > 0x7F)
+    for shift in range(7, 70, 7):
+        if not len(more):
+            break
+        byte = data[np.minimum(after[more], len(data) - 1)]
+        value[more] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
+        after[more] += 1
+        if shift == 63:  # the tenth byte has one bit
+            after[more[byte > 1]] = FAR
+        more = more[byte > 0x7F]
+    return value, after
+
+
+def places(begin: Positions, length: Positions) -> Positions:
+    """The places in all stretches, one stretch after the other.
+
+    >>> places(np.array([5, 1]), np.array([2, 3])).tolist()
+    [5, 6, 1, 2, 3]
+    """
+    offsets = np.cumsum(length) - length
+    found: Positions = np.repeat(begin - offsets, length)
+    found += np.arange(len(found))
+    return found
+
+
+def gathered(spans: Spans) -> tuple[Bytes, Positions]:
+    """The bytes of all stretches, one after the other, and how many each has."""
+    length = spans.end - spans.begin
+    if length.sum() > _LONG * len(length):
+        stretches = zip(spans.begin.tolist(), spans.end.tolist(), strict=True)
+        return np.concatenate([spans.data[begin:end] for begin, end in stretches]), length
+    return spans.data[places(spans.begin, length)], length
+
+
+BATCH: Final = 16_384
+"""Messages that are read or written at once; what is known of them stays in the processor's cache."""
+
+_BATCH_BYTES: Final = 4 << 20
+"""Bytes of them that are read at once: what is known of the fields is many times as large as the fields."""
+
+
+def batches(messages: pa.Array) -> Iterator[tuple[int, int]]:
+    """Where each batch of some messages begins and ends."""
+    if not len(messages):
+        return
+    ends = np.cumsum(pc.binary_length(messages).fill_null(0).to_numpy(zero_copy_only=False), dtype=np.int64)
+    numbers = np.arange(len(messages)) // BATCH
+    is_last = (np.diff(numbers) != 0) | (np.diff(ends // _BATCH_BYTES) != 0)
+    yield from pairwise([0, *(np.flatnonzero(is_last) + 1).tolist(), len(messages)])

@@ -3,23 +3,28 @@
 import io
 import json
 import pickle
+import random
+import re
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
 import fastavro
+import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import assume, given
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tests.upsert.formats import random_columns
 from upsert import types
 from upsert.errors import ConfigurationError, SchemaError
+from upsert.formats import avro_reader
 from upsert.formats.avro import FORMAT
-from upsert.formats.avro import fastavro as installed_fastavro
-from upsert.formats.avro_schema import codec_schema, derived, parse
+from upsert.formats.avro_reader import columns_of
+from upsert.formats.avro_schema import derived, parse
 from upsert.formats.base import BadMessage, Decoded, FormatContext, format_named
+from upsert.formats.binary_columns import Spans, padded
 from upsert.options import parse as parse_options
 
 USERS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
@@ -424,11 +429,11 @@ def test_bytes_that_are_no_datum_are_bad_and_the_others_are_read() -> None:
     assert found.positions is not None
     assert found.positions.tolist() == [0, 7]
     assert found.bad == (
-        BadMessage(1, "no datum of the schema: EOFError"),
-        BadMessage(2, "no datum of the schema: EOFError"),
+        BadMessage(1, "no datum of the schema: it ends too early"),
+        BadMessage(2, "no datum of the schema: it ends too early"),
         BadMessage(4, "1 bytes follow the datum"),
-        BadMessage(5, "no datum of the schema: IndexError"),
-        BadMessage(6, "no datum of the schema: UnicodeDecodeError"),
+        BadMessage(5, "no datum of the schema: there is no type 2"),
+        BadMessage(6, "field 'name' does not fit STRING: not valid UTF-8"),
     )
 
 
@@ -561,7 +566,8 @@ def test_any_other_json_is_refused_by_our_own_error(value: Any) -> None:
         accepted = parse(json.dumps(value))
     except SchemaError:
         return
-    fastavro.parse_schema(codec_schema(accepted))
+    nothing = Spans(padded(np.zeros(0, np.uint8)), np.zeros(1, np.int64), np.zeros(1, np.int64))
+    assert columns_of(nothing, accepted, [pa.field("v", pa.string())])[1]
 
 
 @given(st.data())
@@ -576,6 +582,121 @@ def test_any_bytes_give_rows_or_bad_messages(data: st.DataObject) -> None:
     found.rows.validate(full=True)
 
 
+@pytest.mark.parametrize(
+    ("schema", "message", "reason"),
+    [
+        (INT_RECORD, b"\x80\x80\x80\x80\x10", "a number has more than 32 bits"),
+        (INT_RECORD, b"\x82\x80\x80\x80\x80\x00", "a number has more than 32 bits"),
+        (INT_RECORD, b"\x82\x80\x80\x80\x80", "it ends too early"),
+        (record(("v", "long")), b"\x82" + b"\x80" * 9 + b"\x00", "a number has more than 64 bits"),
+        (record(("v", "long")), b"\xff" * 9 + b"\x02", "a number has more than 64 bits"),
+        (record(("v", "long")), b"\xff" * 9, "it ends too early"),
+        (record(("v", ["null", "int"])), b"\x01\x02", "there is no type -1"),
+        (record(("v", ["null", "int"])), b"\x04\x02", "there is no type 2"),
+        (record(("v", "int"), ("w", ["null", "int", "string"])), b"\x02\x03\x02", "there is no type -2"),
+        (record(("v", {"type": "enum", "name": "e", "symbols": ["A"]})), b"\x01", "there is no symbol -1"),
+        (record(("v", {"type": "enum", "name": "e", "symbols": ["A"]})), b"\x02", "there is no symbol 1"),
+        (record(("v", {"type": "enum", "name": "e", "symbols": []})), b"\x00", "there is no symbol 0"),
+        (record(("v", "int"), ("w", "boolean")), b"\x02", "it ends too early"),
+        (record(("v", "boolean")), b"\x02", "a boolean is neither 0 nor 1"),
+        (record(("v", "string")), b"\x01", "a length is -1"),
+        (record(("v", "double")), bytes(7), "it ends too early"),
+        (record(("v", {"type": "array", "items": "int"})), b"\x02\x02", "it ends too early"),
+        (record(("v", {"type": "array", "items": "int"})), b"\x03\x02\x02", "it ends too early"),
+    ],
+)
+def test_what_other_readers_take_for_data_is_no_datum(schema: str, message: bytes, reason: str) -> None:
+    """Fastavro counts an index below zero from the end, and reads numbers of any length."""
+    kind = str(json.loads(schema)["fields"][0]["type"])
+    of_kind = {"string": pa.string(), "boolean": pa.bool_(), "double": pa.float64(), "long": pa.int64()}
+    type_ = pa.list_(pa.int32()) if "array" in kind else pa.string() if "enum" in kind else of_kind.get(kind)
+    for count in (1, 50):
+        found = decoded(one(type_ or pa.int32(), nullable=True), [message] * count, schema=schema)
+        assert (found.rows.num_rows, len(found.bad)) == (0, count)
+        assert {bad.reason for bad in found.bad} == {f"no datum of the schema: {reason}"}
+
+
+@pytest.mark.parametrize("few", [0, 3, 10_000])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=random_columns.tables(schemas()), changes=st.randoms(use_true_random=False))
+def test_changed_bytes_mean_what_fastavro_reads_or_are_bad(
+    rows: pa.Table, changes: random.Random, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many messages are read together."""
+    monkeypatch.setattr(avro_reader, "_FEW", few)
+    schema = fastavro.parse_schema(json.loads(without_logical_types(rows.schema)))
+    plain = pa.schema([pa.field(f.name, plain_type(f.type), f.nullable) for f in rows.schema])
+    messages = [changed(message, changes) for message in encoded(rows).to_pylist() * 5]
+    found = decoded(plain, messages, schema=without_logical_types(rows.schema))
+    good = range(len(messages)) if found.positions is None else found.positions.tolist()
+    expected = [fastavro.schemaless_reader(io.BytesIO(messages[place]), schema) for place in good]
+    assert [_plain(list(row.values())) for row in found.rows.to_pylist(maps_as_pydicts="strict")] == [
+        _plain(list(row.values())) for row in expected
+    ]
+    assert decoded(rows.schema, messages).rows.num_rows <= found.rows.num_rows
+
+
+def changed(message: bytes, changes: random.Random) -> bytes:
+    """The bytes of a message, some of them cut off, changed or there twice; or as they are."""
+    place = changes.randrange(len(message) + 1)
+    match changes.randrange(6):
+        case 0:
+            return message[:place]
+        case 1 | 2 if message:
+            return message[: place - 1] + bytes([changes.choice([0, 1, 2, 3, 4, 128, 255])]) + message[place:]
+        case 3:
+            return message[:place] + changes.randbytes(2) + message[place:]
+    return message
+
+
+def without_logical_types(fields: pa.Schema) -> str:
+    return re.sub(r',"logicalType":"[a-z-]*"', "", derived(fields))
+
+
+def plain_type(type_: pa.DataType) -> pa.DataType:
+    """What a type is to Avro where it has no logical types."""
+    if pa.types.is_list(type_):
+        return pa.list_(type_.value_field.with_type(plain_type(type_.value_type)))
+    if pa.types.is_map(type_):
+        return pa.map_(pa.string(), type_.item_field.with_type(plain_type(type_.item_type)))
+    if pa.types.is_struct(type_):
+        return pa.struct([field.with_type(plain_type(field.type)) for field in type_])
+    if pa.types.is_decimal(type_):
+        return pa.binary()
+    if pa.types.is_temporal(type_):
+        return pa.int32() if type_ == pa.date32() else pa.int64()
+    return pa.int32() if type_ in (pa.int8(), pa.int16()) else type_
+
+
+def test_arrays_of_many_lengths_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    fields = one(pa.list_(pa.list_(pa.string())))
+    rng = random.Random(5)
+    rows = [
+        [[str(rng.random()) for _ in range(rng.choice([0, 1, 3]))] for _ in range(rng.choice([0, 1, 2, 40]))]
+        for _ in range(200)
+    ]
+    rows[7] = [["a"]] * 20_000
+    table = pa.table([pa.array(rows, fields[0].type)], schema=fields)
+    for few in (0, 16):
+        monkeypatch.setattr(avro_reader, "_FEW", few)
+        messages = encoded(table) if few else encoded(table.slice(8))
+        assert decoded(fields, messages).rows.equals(table if few else table.slice(8))
+
+
+def test_arrays_and_maps_may_come_in_blocks_of_known_size() -> None:
+    array, number = {"type": "array", "items": "int"}, {"type": "map", "values": "int"}
+    schema = record(("v", array), ("m", number), ("skipped", array), ("w", "int"))
+    two_blocks = b"\x03\x04\x02\x04" + b"\x02\x06" + b"\x00"
+    entries = b"\x03\x06\x02a\x02\x02b\x04" + b"\x02\x02a\x06" + b"\x00"
+    fields = pa.schema(
+        [("v", pa.list_(pa.int32())), ("m", pa.map_(pa.string(), pa.int32())), ("w", pa.int32())]
+    )
+    for count in (1, 50):
+        found = decoded(fields, [two_blocks + entries + two_blocks + b"\x0a"] * count, schema=schema)
+        expected = {"v": [1, 2, 3], "m": [("b", 2), ("a", 3)], "w": 5}
+        assert (found.bad, found.rows.to_pylist()) == ((), [expected] * count)
+
+
 # the rest
 
 
@@ -585,12 +706,6 @@ def test_no_messages_give_no_rows() -> None:
         assert (found.rows.num_rows, found.bad) == (0, ())
         assert found.rows.schema.equals(USERS)
     assert encoded(USERS.empty_table()).to_pylist() == []
-
-
-def test_missing_package_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "fastavro", None)
-    with pytest.raises(ConfigurationError, match=r"'fastavro', .*; pip install 'deltajoin\[kafka\]'"):
-        installed_fastavro()
 
 
 def test_format_is_found_by_its_name_and_its_context_can_be_sent() -> None:

@@ -145,7 +145,7 @@ def test_message_that_names_no_schema_is_bad_and_the_others_are_read(double: Dou
         BadMessage(5, "schema 2 does not fit the columns: 'id' is BIGINT, the schema says string"),
         BadMessage(6, "avro schema cannot be read: 'name' is missing"),
         BadMessage(7, "1 bytes follow the datum"),
-        BadMessage(8, "no datum of the schema: EOFError"),
+        BadMessage(8, "no datum of the schema: it ends too early"),
     )
 
 

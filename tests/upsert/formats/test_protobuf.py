@@ -20,8 +20,8 @@ from tests.upsert.formats.protobuf_messages import (
 )
 from upsert import types
 from upsert.errors import ConfigurationError, SchemaError
+from upsert.formats import binary_columns
 from upsert.formats.base import Decoded, FormatContext
-from upsert.formats.protobuf import format, wire
 from upsert.formats.protobuf.format import FORMAT
 from upsert.options import parse
 
@@ -139,8 +139,8 @@ def test_random_messages_are_read_as_the_library_reads_them(
     seed = random.randrange(10**6)
     print("seed", seed)
     rng = random.Random(seed)
-    monkeypatch.setattr(format, "_BATCH_BYTES", rng.choice([20_000, 1 << 22]))
-    monkeypatch.setattr(wire, "_LONG", rng.choice([0, 64]))
+    monkeypatch.setattr(binary_columns, "_BATCH_BYTES", rng.choice([20_000, 1 << 22]))
+    monkeypatch.setattr(binary_columns, "_LONG", rng.choice([0, 64]))
     file = file_of(EVERYTHING, syntax=syntax)
     own = context(tmp_path, file, "All", COLUMNS, **{"read-default-values": str(defaults).lower()})
     cls = message_class(file, "All")
@@ -284,7 +284,7 @@ def test_long_values_are_read_without_a_place_for_each_byte(
     def placed(begin: Any, length: Any) -> Any:
         raise AssertionError(length)
 
-    monkeypatch.setattr(wire, "places", placed)
+    monkeypatch.setattr(binary_columns, "places", placed)
     texts = ["x" * 100_000, "", "y" * 70_000]
     own = small(tmp_path, TAGS)
     messages = [b"\x1a" + bytes([n & 127 | 128, n >> 7 & 127 | 128, n >> 14]) for n in map(len, texts)]

@@ -11,10 +11,9 @@ of a oneof, messages, all of proto2), and arrays and maps without elements. Else
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -25,11 +24,9 @@ from upsert import options
 from upsert.arrays import Positions, is_null
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.formats.base import BadMessage, Decoded, Format, FormatContext
-from upsert.formats.binary_columns import bytes_of
+from upsert.formats.binary_columns import BATCH, Spans, batches, bytes_of, padded
 from upsert.formats.protobuf import descriptors as d
-from upsert.formats.protobuf import wire
 from upsert.formats.protobuf.reader import MessageReader, Trouble
-from upsert.formats.protobuf.wire import Spans
 from upsert.formats.protobuf.writer import MessageWriter
 from upsert.options import Option
 
@@ -56,7 +53,7 @@ class ProtobufCodec:
         NULL gives no row; of each message ``start`` bytes come before its own.
         """
         tables, positions, bad = [self._fields.empty_table()], [np.zeros(0, np.int64)], []
-        for first, end in _batches(messages):
+        for first, end in batches(messages):
             rows, places, others = self._decoded(messages.slice(first, end - first), start)
             tables.append(rows)
             positions.append(places + first)
@@ -66,7 +63,7 @@ class ProtobufCodec:
     def _decoded(self, messages: pa.Array, start: int) -> tuple[pa.Table, Positions, list[BadMessage]]:
         kept = np.flatnonzero(~is_null(messages))
         data, offsets = bytes_of(messages)
-        spans = Spans(wire.padded(data), offsets[:-1][kept] + start, offsets[1:][kept])
+        spans = Spans(padded(data), offsets[:-1][kept] + start, offsets[1:][kept])
         rows, trouble = self._read(spans)
         odd = np.flatnonzero(trouble.odd)
         if not len(odd) and not trouble.unfit:
@@ -123,7 +120,7 @@ class ProtobufCodec:
 
         def encode(rows: pa.Table) -> pa.Array:
             chunks = [pa.array([], pa.binary())]
-            for batch in rows.select(self._fields.names).to_batches(max_chunksize=_BATCH):
+            for batch in rows.select(self._fields.names).to_batches(max_chunksize=BATCH):
                 own = writer.write(batch.columns, batch.num_rows)
                 chunks.append(pc.binary_join_element_wise(before, own, b"") if before else own)
             return pa.concat_arrays(chunks)
@@ -131,27 +128,10 @@ class ProtobufCodec:
         return encode
 
 
-_BATCH: Final = 16_384
-"""Messages that are read or written at once; what is known of them stays in the processor's cache."""
-
-_BATCH_BYTES: Final = 4 << 20
-"""Bytes of them that are read at once: what is known of the fields is many times as large as the fields."""
-
-
-def _batches(messages: pa.Array) -> Iterator[tuple[int, int]]:
-    """Where each batch of some messages begins and ends."""
-    if not len(messages):
-        return
-    ends = np.cumsum(pc.binary_length(messages).fill_null(0).to_numpy(zero_copy_only=False), dtype=np.int64)
-    numbers = np.arange(len(messages)) // _BATCH
-    is_last = (np.diff(numbers) != 0) | (np.diff(ends // _BATCH_BYTES) != 0)
-    yield from pairwise([0, *(np.flatnonzero(is_last) + 1).tolist(), len(messages)])
-
-
 def _spans_of(texts: Sequence[bytes]) -> Spans:
     lengths = np.array([len(text) for text in texts], np.int64)
     ends = np.cumsum(lengths)
-    return Spans(wire.padded(np.frombuffer(b"".join(texts), np.uint8)), ends - lengths, ends)
+    return Spans(padded(np.frombuffer(b"".join(texts), np.uint8)), ends - lengths, ends)
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,11 @@ import pyarrow.compute as pc
 
 from upsert import types
 from upsert.arrays import Mask, Positions, is_null
-from upsert.formats.binary_columns import Words, binaries
+from upsert.formats.binary_columns import Spans, Words, binaries, gathered
 from upsert.formats.protobuf import descriptors as d
 from upsert.formats.protobuf import wire
 from upsert.formats.protobuf.descriptors import SECONDS_AND_NANOS, Kind, wire_of
-from upsert.formats.protobuf.wire import LENGTH, VARINT, Found, Spans
+from upsert.formats.protobuf.wire import LENGTH, VARINT, Found
 
 _MICROS: Final = 1_000_000
 
@@ -254,7 +254,7 @@ class _ValueReader:
         return values.cast(self._type)
 
     def _texts(self, payload: Spans, owner: Positions, trouble: Trouble) -> pa.Array:
-        found = binaries(*wire.gathered(payload))
+        found = binaries(*gathered(payload))
         if self._type == pa.binary() and self._found.type == Kind.BYTES:
             return found
         try:

@@ -11,47 +11,23 @@ asks gives such messages to the library, which says what is wrong with them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from upsert.arrays import Mask, Positions
-from upsert.formats.binary_columns import Bytes, Words
+from upsert.formats.binary_columns import FAR, Bytes, Spans, gathered, padded, varints
 
 VARINT, FIXED64, LENGTH, GROUP, GROUP_END, FIXED32 = range(6)
 """The wire types."""
 
-PADDING: Final = 16
-"""Bytes behind the data, so that a number at its end can be read without a look at where it ends."""
-
 _FEW: Final = 48
 """So many messages are stepped through one by one; numpy would take longer."""
 
-_LONG: Final = 64
-"""Longer stretches are copied one by one; the place of each byte would take eight bytes, and longer."""
-
-_FAR: Final = 1 << 62
 _MAX_LENGTH: Final = (1 << 31) - 1
 _MAX_TAG: Final = (1 << 32) - 1
 _SIZES: Final = {FIXED64: 8, FIXED32: 4}
-
-
-class Spans(NamedTuple):
-    """Stretches of one run of bytes, which `PADDING` follows: messages, or payloads of fields."""
-
-    data: Bytes
-    begin: Positions
-    end: Positions
-
-    def take(self, which: Any) -> Spans:
-        """Some of them."""
-        return Spans(self.data, self.begin[which], self.end[which])
-
-
-def padded(data: Bytes) -> Bytes:
-    """The bytes, and `PADDING` more."""
-    return np.concatenate((data, np.zeros(PADDING, np.uint8)))
 
 
 @dataclass(frozen=True)
@@ -76,29 +52,6 @@ class Found:
         """Those of these wire types; the library takes the others for unknown fields."""
         is_right = np.isin(self.wire, wires)
         return self if is_right.all() else self.take(np.flatnonzero(is_right))
-
-
-def varints(data: Bytes, at: Positions) -> tuple[Words, Positions]:
-    """The numbers that begin at these places, and where each one ends; far away for malformed ones.
-
-    >>> values, after = varints(padded(np.array([1, 0xAC, 0x02], np.uint8)), np.array([0, 1]))
-    >>> values.tolist(), after.tolist()
-    ([1, 300], [1, 3])
-    """
-    byte = data[at]
-    value = (byte & 0x7F).astype(np.uint64)
-    after = at + 1
-    more = np.flatnonzero(byte > 0x7F)
-    for shift in range(7, 70, 7):
-        if not len(more):
-            break
-        byte = data[np.minimum(after[more], len(data) - 1)]
-        value[more] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
-        after[more] += 1
-        if shift == 63:  # the tenth byte has one bit
-            after[more[byte > 1]] = _FAR
-        more = more[byte > 0x7F]
-    return value, after
 
 
 def scan(messages: Spans, numbers: Positions) -> tuple[list[Found], Mask]:
@@ -150,7 +103,7 @@ def scan(messages: Spans, numbers: Positions) -> tuple[list[Found], Mask]:
 
 def _payloads(data: Bytes, at: Positions, wire: npt.NDArray[np.int8]) -> tuple[Positions, Positions]:
     """Where the payloads of fields begin and end, of which the tags end here; far away for what is none."""
-    start, stop = np.minimum(at, len(data) - 1), np.full(len(at), _FAR)
+    start, stop = np.minimum(at, len(data) - 1), np.full(len(at), FAR)
     counts = np.bincount(wire, minlength=8)
     for kind in np.flatnonzero(counts).tolist():
         which: Any = slice(None) if counts[kind] == len(wire) else np.flatnonzero(wire == kind)
@@ -162,7 +115,7 @@ def _payloads(data: Bytes, at: Positions, wire: npt.NDArray[np.int8]) -> tuple[P
             length, begin = varints(data, start[which])
             start[which] = begin
             is_short = length <= _MAX_LENGTH
-            stop[which] = np.where(is_short, begin + length.astype(np.int64), _FAR)
+            stop[which] = np.where(is_short, begin + length.astype(np.int64), FAR)
     return start, stop
 
 
@@ -245,27 +198,6 @@ def _by_number(data: Bytes, pieces: list[tuple[Any, ...]], count: int) -> list[F
     everything = Found(row, wire, Spans(data, begin, end)).take(order)
     bounds = np.searchsorted(code[order], np.arange(count + 1))
     return [everything.take(slice(bounds[i], bounds[i + 1])) for i in range(count)]
-
-
-def places(begin: Positions, length: Positions) -> Positions:
-    """The places in all stretches, one stretch after the other.
-
-    >>> places(np.array([5, 1]), np.array([2, 3])).tolist()
-    [5, 6, 1, 2, 3]
-    """
-    offsets = np.cumsum(length) - length
-    found: Positions = np.repeat(begin - offsets, length)
-    found += np.arange(len(found))
-    return found
-
-
-def gathered(spans: Spans) -> tuple[Bytes, Positions]:
-    """The bytes of all stretches, one after the other, and how many each has."""
-    length = spans.end - spans.begin
-    if length.sum() > _LONG * len(length):
-        stretches = zip(spans.begin.tolist(), spans.end.tolist(), strict=True)
-        return np.concatenate([spans.data[begin:end] for begin, end in stretches]), length
-    return spans.data[places(spans.begin, length)], length
 
 
 def unpacked(found: Found, wire: int) -> tuple[Found, Positions]:

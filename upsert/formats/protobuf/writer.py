@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from upsert.arrays import Mask, floor_divided, is_null
 from upsert.errors import SchemaError
-from upsert.formats.binary_columns import Words, fixed_bytes, joined_by_lists, varint_bytes
+from upsert.formats.binary_columns import Words, fixed_bytes, joined_by_lists, places, varint_bytes
 from upsert.formats.protobuf import descriptors as d
 from upsert.formats.protobuf import wire
 from upsert.formats.protobuf.descriptors import SECONDS_AND_NANOS, Kind, wire_of
@@ -189,7 +189,7 @@ class _FieldWriter:
         offsets = column.offsets.to_numpy().astype(np.int64)
         is_present = ~is_null(column)
         begin, lengths = offsets[:-1], np.where(is_present, np.diff(offsets), 0)
-        which = pa.array(wire.places(begin, lengths))
+        which = pa.array(places(begin, lengths))
         number = self.found.number
         if d.is_map(self.found):
             keys, items = (column.values.field(part).take(which) for part in (0, 1))

@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from upsert import types
+from upsert.errors import optional_package
 from upsert.formats import avro_schema
 from upsert.store.checksums import ChecksummedFile
 from upsert.store.files.formats.base import (
@@ -160,7 +161,9 @@ class AvroRows:
 
 
 def _fastavro() -> Any:
-    return avro_schema.fastavro("file.format 'avro'", "avro")
+    with optional_package("fastavro", "avro", "file.format 'avro'"):
+        import fastavro
+    return fastavro
 
 
 class _Front:
