@@ -202,9 +202,16 @@ def _with_logical(found: AvroType, value: Mapping[str, Any]) -> AvroType:
     if logical != "decimal":
         return replace(found, logical=logical)
     precision, scale = value.get("precision"), value.get("scale", 0)
-    if not isinstance(precision, int) or not isinstance(scale, int) or not 0 <= scale <= precision:
-        raise ValueError(f"decimal({_short(precision)},{_short(scale)}) is no type")
+    is_known = isinstance(precision, int) and isinstance(scale, int)
+    # what is no decimal is read as the type that it has, as Avro wants it; Oracle's may have more digits after
+    # the point than digits, and none before it
+    if found.kind not in ("bytes", "fixed") or not is_known or max(precision, abs(scale)) > _MAX_DIGITS:
+        return found
     return replace(found, logical=logical, precision=precision, scale=scale)
+
+
+_MAX_DIGITS: Final = 1_000
+"""A number with a million of them takes seconds to compute."""
 
 
 def _text(value: Any) -> str:
@@ -363,6 +370,8 @@ def _can_read(avro: AvroType, type_: pa.DataType) -> bool:
 def _can_write(avro: AvroType, type_: pa.DataType) -> bool:
     if not _can_read(avro, type_):
         return False
+    if avro.logical == "decimal":
+        return 0 <= avro.scale <= avro.precision
     if pa.types.is_integer(type_):
         return avro.kind == "long" or type_ != pa.int64()
     if type_ in _TIMES:

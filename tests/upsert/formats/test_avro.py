@@ -6,7 +6,7 @@ import pickle
 import random
 import re
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 import fastavro
@@ -231,6 +231,62 @@ def test_value_of_another_writer_becomes_one_of_the_column(
         messages = [datum(schema, {"other": 1, "v": value})]
     found = decoded(one(type_), messages, schema=schema)
     assert (found.bad, found.rows["v"].to_pylist()) == ((), [expected])
+
+
+@pytest.mark.parametrize(
+    ("avro", "message", "type_", "expected"),
+    [
+        ({"type": "string", "precision": 4, "scale": 1}, b"\x02a", pa.string(), "a"),
+        ({"type": "int", "precision": 4, "scale": 1}, b"\x0a", pa.int32(), 5),
+        ({"type": "bytes"}, b"\x02a", pa.binary(), b"a"),
+        ({"type": "bytes", "precision": 10**9, "scale": 10**9}, b"\x02a", pa.binary(), b"a"),
+        (
+            {"type": "bytes", "precision": 2, "scale": 5},
+            b"\x02\xf4",
+            pa.decimal128(9, 6),
+            Decimal("-0.000120"),
+        ),
+        ({"type": "bytes", "precision": 9, "scale": -2}, b"\x02\x0c", pa.decimal128(9, 1), Decimal("1200.0")),
+    ],
+)
+def test_decimals_that_avro_does_not_know_leave_a_topic_readable(
+    avro: dict[str, Any], message: bytes, type_: pa.DataType, expected: Any
+) -> None:
+    """What is none by Avro's rules is read as the type that it has; those of Oracle have a meaning."""
+    schema = record(("v", avro | {"logicalType": "decimal"}), ("w", "int"))
+    fields = pa.schema([("v", type_), ("w", pa.int32())])
+    for columns in (fields, fields.remove(0)):
+        found = decoded(columns, [message + b"\x02"], schema=schema)
+        assert (found.bad, found.rows["w"].to_pylist()) == ((), [1])
+    assert decoded(fields, [message + b"\x02"], schema=schema).rows["v"].to_pylist() == [expected]
+
+
+def test_decimals_that_other_readers_do_not_know_are_not_written() -> None:
+    schema = record(("v", {"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 5}))
+    with pytest.raises(SchemaError, match="must hold every row that is written"):
+        encoded(pa.table([[Decimal("0.00120")]], schema=one(pa.decimal128(9, 5))), schema=schema)
+
+
+@given(st.lists(st.binary(max_size=18), max_size=30), st.integers(0, 38), st.integers(1, 38), st.data())
+def test_decimals_of_all_sizes_are_as_python_computes_them(
+    numbers: list[bytes], scale: int, precision: int, data: st.DataObject
+) -> None:
+    type_ = pa.decimal128(precision, data.draw(st.integers(0, precision)))
+    schema = record(("v", {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": scale}))
+    messages = [bytes([2 * len(number)]) + number for number in numbers]
+    exact = Context(prec=100)
+    values = [
+        Decimal(int.from_bytes(number, "big", signed=True)).scaleb(-scale, exact).normalize(exact)
+        for number in numbers
+    ]
+    fitting = [
+        value
+        for value in values
+        if -value.as_tuple().exponent <= type_.scale and abs(value) < 10 ** (precision - type_.scale)
+    ]
+    found = decoded(one(type_), messages, schema=schema)
+    assert found.rows["v"].to_pylist() == fitting
+    assert len(found.bad) == len(numbers) - len(fitting)
 
 
 def test_record_is_read_by_the_names_of_its_fields() -> None:
