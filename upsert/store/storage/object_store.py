@@ -445,10 +445,21 @@ def failure(path: str, status: int, code: str, credentials: str) -> Exception:
                 f"{credentials}, or the rights of their owner",
                 path,
             )
+        case _ if status in _NEVER:
+            return RefusedError(
+                errno.EINVAL,
+                f"the object store must do what is asked, got {said}, which it will say again; correct the "
+                "settings of the path and the credentials, or choose another store",
+                path,
+            )
         case _:
             return UnansweredError(
                 errno.EIO, f"the object store must do what is asked, got {said}; {_REMEDY}", path
             )
+
+
+_NEVER: Final = frozenset({*range(300, 500), 501} - {408, 425, 429})
+"""Answers to a request that is wrong, or that the server does not know; the same one gets the same again."""
 
 
 def no_answer(path: str, cause: Exception) -> UnansweredError:

@@ -7,6 +7,7 @@ own chain: environment, ``~/.aws``, the machine's role.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +19,7 @@ from typing import Any, Final
 from upsert.errors import ConfigurationError, optional_package
 from upsert.store.kept import Kept
 from upsert.store.storage import object_store
-from upsert.store.storage.base import FileStat, Versioned
+from upsert.store.storage.base import FileStat, RefusedError, Versioned
 from upsert.store.storage.object_store import ABSENT, ObjectStores, Page, Repeat, key_of
 
 _SETTINGS: Final = ("endpoint", "region")
@@ -93,9 +94,13 @@ def _made(location: S3Location) -> Any:
         ) from cause
 
 
-_STATUS: Final = {"NoSuchKey": 404, "NoSuchUpload": 404, "NotFound": 404} | dict.fromkeys(
-    ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken"), 403
-)
+_STATUS: Final = {
+    **dict.fromkeys(("NoSuchKey", "NoSuchUpload", "NotFound"), 404),
+    **dict.fromkeys(("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch"), 403),
+    **dict.fromkeys(("ExpiredToken", "InvalidToken", "TokenRefreshRequired"), 403),
+    # said with 400, of a request that did not arrive as it was sent
+    **dict.fromkeys(("RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch"), 503),
+}
 """What a code means, whatever the status that comes with it."""
 
 
@@ -111,6 +116,13 @@ def _errors_of(path: str) -> Iterator[None]:
         status = cause.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         if code == "NoSuchBucket":
             raise object_store.no_bucket(path) from None
+        if code == "RequestTimeTooSkewed":
+            raise RefusedError(
+                errno.EACCES,
+                "the clocks of the server and of this machine must agree to a quarter of an hour, got "
+                f"{code}; set this machine's clock",
+                path,
+            ) from None
         raise object_store.failure(path, _STATUS.get(code, status), code, _CREDENTIALS) from None
     except (NoCredentialsError, PartialCredentialsError) as cause:
         raise ConfigurationError(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from azure.identity import DefaultAzureCredential
+from botocore.exceptions import ClientError
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
@@ -15,7 +16,7 @@ from upsert.errors import ConfigurationError
 from upsert.store.paths import table_folder
 from upsert.store.storage import azure, gcs, put_if_absent, s3, storage_of
 from upsert.store.storage.azure import AzureLocation
-from upsert.store.storage.base import RefusedError
+from upsert.store.storage.base import RefusedError, UnansweredError
 
 OTHER_KEY = "c2VjcmV0c2VjcmV0c2VjcmV0"
 
@@ -130,6 +131,30 @@ def test_folders_of_a_hierarchical_namespace_are_no_files_and_are_deleted_too(az
     assert (sorted(storage.names(folder)), storage.names(f"{folder}/a")) == (["a", "file"], ["b"])
     storage.delete_folder(folder)
     assert not any(storage.exists(f"{folder}{name}") for name in ("/a", "/a/b", "/a/b/file", "/file"))
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind", "message"),
+    [
+        (501, "NotImplemented", RefusedError, "got 501 NotImplemented, which it will say again; correct the"),
+        (400, "InvalidArgument", RefusedError, "got 400 InvalidArgument, which it will say again"),
+        (301, "PermanentRedirect", RefusedError, "got 301 PermanentRedirect, which it will say again"),
+        (400, "InvalidToken", RefusedError, "got InvalidToken; correct the credentials"),
+        (403, "RequestTimeTooSkewed", RefusedError, "clocks of the server and of this machine must agree"),
+        (400, "RequestTimeout", UnansweredError, "got 503 RequestTimeout; check the server and the network"),
+        (429, "TooManyRequests", UnansweredError, "got 429 TooManyRequests; check the server"),
+        (503, "SlowDown", UnansweredError, "got 503 SlowDown; check the server"),
+    ],
+)
+def test_a_request_is_sent_again_only_where_another_answer_may_come(
+    status: int, code: str, kind: type[Exception], message: str
+) -> None:
+    """A store without conditional puts was asked for a minute, and then said to be away."""
+    answer = ClientError(
+        {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}, "PutObject"
+    )
+    with pytest.raises(kind, match=message), s3._errors_of("s3://bucket/t"):
+        raise answer
 
 
 def test_a_wrong_key_is_refused_and_not_shown(azure: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
