@@ -203,8 +203,8 @@ def _with_logical(found: AvroType, value: Mapping[str, Any]) -> AvroType:
         return replace(found, logical=logical)
     precision, scale = value.get("precision"), value.get("scale", 0)
     is_known = isinstance(precision, int) and isinstance(scale, int)
-    # what is no decimal is read as the type that it has, as Avro wants it; those of Oracle may have more digits
-    # after the point than digits
+    # what is none is read as the type that it has, as Avro wants it; but of Oracle, more digits may be behind
+    # the point than there are digits
     if found.kind not in ("bytes", "fixed") or not is_known or max(precision, abs(scale)) > _MAX_DIGITS:
         return found
     return replace(found, logical=logical, precision=precision, scale=scale)

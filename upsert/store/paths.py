@@ -6,7 +6,7 @@ import os
 import re
 from hashlib import sha256
 from typing import Final
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote
 
 from upsert.errors import ConfigurationError, CorruptTableError
 from upsert.store.storage import remote_folder, storage_of
@@ -55,8 +55,8 @@ BucketId = tuple[Partition, int]
 def table_folder(path: str | os.PathLike[str]) -> str:
     """The absolute local folder, or the folder in an object store or HDFS, that a table path names.
 
-    >>> table_folder("file:///data/my%20table")
-    '/data/my table'
+    >>> table_folder("file:///data/my%20table"), table_folder("file:/data/a#1?")
+    ('/data/my table', '/data/a#1?')
     """
     text = os.fspath(path)
     if not text:
@@ -72,10 +72,13 @@ def table_folder(path: str | os.PathLike[str]) -> str:
             f"{kind}: URI; commits need hard links, conditional puts or renames that fail where a name is "
             "taken, which are known of these only"
         )
-    parts = urlsplit(text)
-    if parts.netloc not in ("", "localhost"):
+    host, path = "", text[scheme.end() :]
+    if path.startswith("//"):
+        host, slash, path = path[2:].partition("/")
+        path = f"{slash}{path}"
+    if host not in ("", "localhost"):
         raise ConfigurationError(f"table path must have no host, got {text!r}; write file:///folder")
-    return os.path.abspath(unquote(parts.path))
+    return os.path.abspath(unquote(path))  # with # and ? as they are: so Hadoop reads them
 
 
 def resolve(root: str, name: str) -> str:

@@ -198,6 +198,14 @@ def test_a_file_uri_is_a_path(tmp_path: Path) -> None:
     assert Table.open(created.path).uuid == created.uuid
 
 
+@pytest.mark.parametrize("name", ["a#1", "a?b=1", "a;b", "50%25 + 1 & ü"])
+def test_a_file_uri_keeps_every_sign_of_its_path(tmp_path: Path, name: str) -> None:
+    """Tables whose names differ behind a # were one."""
+    created = Table.create(f"file://{tmp_path}/{name}", SCHEMA)
+    assert created.path == f"{tmp_path}/{name.replace('%25', '%')}"
+    assert Table.open(f"file:{tmp_path}/{name}").uuid == created.uuid
+
+
 @pytest.mark.parametrize("path", ["oss://bucket/t", "s3://bucket", "viewfs://host/t", "file://host/t"])
 def test_other_places_are_refused_by_name(path: str) -> None:
     with pytest.raises(ConfigurationError, match="table path must"):

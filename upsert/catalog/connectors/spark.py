@@ -17,6 +17,7 @@ from upsert.errors import ConfigurationError, SchemaError
 from upsert.materializer.choice import Sink
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
+from upsert.spark.checkpoint_files import local_folder
 from upsert.spark.columns import spark_schema
 from upsert.types import quoted
 
@@ -141,8 +142,8 @@ class SparkConnector(Connector):
 
         Known only of local folders.
         """
-        folder = self.options.get("path", "").removeprefix("file://")
-        if self.format not in _FILES or not os.path.isdir(folder):
+        folder = local_folder(self.options.get("path", ""))
+        if self.format not in _FILES or folder is None or not os.path.isdir(folder):
             return
         has_stream = os.path.isdir(os.path.join(folder, _STREAMS_LOG))
         has_others = not has_stream and any(not name.startswith(("_", ".")) for name in os.listdir(folder))

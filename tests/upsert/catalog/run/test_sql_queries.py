@@ -353,7 +353,7 @@ class TestBatch:
             sql("INSERT INTO made SELECT CAST(id AS INT), 'x' FROM orders")
         with pytest.raises(ConfigurationError, match=r"a stream must not write into .* which batches wrote"):
             sql("INSERT INTO made SELECT id + 10, name FROM files")
-        sql(f"CREATE TABLE streamed (id INT) WITH ('connector' = 'json', 'path' = '{tmp_path}/s')")
+        sql(f"CREATE TABLE streamed (id INT) WITH ('connector' = 'json', 'path' = 'file:{tmp_path}/s')")
         sql.ran("INSERT INTO streamed SELECT id + 10 FROM files")
         sql("RESET")
         assert sql.rows("SELECT id FROM streamed") == [(11,)]
