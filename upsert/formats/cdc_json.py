@@ -356,6 +356,37 @@ DEBEZIUM_REMEDY: Final = (
 """How Debezium comes to write the image before a change."""
 
 
+_UNAVAILABLE: Final = "__debezium_unavailable_value"
+"""What Debezium writes for a value that a database did not send; a connector may be told another text."""
+
+
+def debezium_images(envelopes: Envelopes, first_kinds: Positions, *, needs_before: bool) -> Images:
+    """The images of Debezium's envelopes; refuses those that lack one, or a value.
+
+    Of a long value that an update leaves as it is, PostgreSQL says nothing, nor does Oracle of a LOB.
+    """
+    after = envelopes.columns["after"]
+    for field, column in zip(after.type, after.flatten(), strict=True):
+        envelopes.refuse(
+            _is_unavailable(column),
+            f"field 'after.{field.name}' has no value, for the database did not send a long one that was not "
+            "changed; a table of PostgreSQL needs ALTER TABLE ... REPLICA IDENTITY FULL, or leave out the "
+            "column",
+        )
+    return cdc.before_and_after(envelopes, first_kinds, DEBEZIUM_REMEDY, needs_before=needs_before)
+
+
+def _is_unavailable(column: pa.Array) -> Mask:
+    if pa.types.is_list(column.type) and column.type.value_type in (pa.string(), pa.binary()):
+        found = np.zeros(len(column), np.bool_)
+        found[pc.list_parent_indices(column).to_numpy()[_is_unavailable(column.flatten())]] = True
+        return found
+    if column.type not in (pa.string(), pa.binary()):
+        return np.zeros(len(column), np.bool_)
+    text = pa.scalar(_UNAVAILABLE.encode()).cast(column.type)
+    return pc.equal(column, text).fill_null(False).to_numpy(zero_copy_only=False)
+
+
 def debezium_envelope(context: FormatContext) -> list[pa.Field]:
     """The fields of an envelope that a decoder needs."""
     image = pa.struct(list(context.fields))
@@ -446,8 +477,7 @@ class _DebeziumReader:
         return envelopes
 
     def images(self, envelopes: Envelopes, first_kinds: Positions) -> Images:
-        needs_before = self._needs_before
-        return cdc.before_and_after(envelopes, first_kinds, DEBEZIUM_REMEDY, needs_before=needs_before)
+        return debezium_images(envelopes, first_kinds, needs_before=self._needs_before)
 
     def metadata(self, key: str, envelopes: Envelopes) -> pa.Array:
         return envelopes.columns[key] if key == "schema" else debezium_metadata(key, envelopes)

@@ -42,8 +42,7 @@ class _DebeziumAvroReader:
         return envelopes
 
     def images(self, envelopes: cdc.Envelopes, first_kinds: Positions) -> cdc.Images:
-        remedy, needs_before = cdc_json.DEBEZIUM_REMEDY, self._needs_before
-        return cdc.before_and_after(envelopes, first_kinds, remedy, needs_before=needs_before)
+        return cdc_json.debezium_images(envelopes, first_kinds, needs_before=self._needs_before)
 
     def metadata(self, key: str, envelopes: cdc.Envelopes) -> pa.Array:
         if key in avro_confluent.METADATA:

@@ -228,6 +228,13 @@ def test_times_are_those_of_debezium_s_own_types(double: Double) -> None:
     assert bad.reason == f"field 'zoned' does not fit TIMESTAMP: {like}"
 
 
+def test_a_long_value_that_an_update_left_as_it_is_is_not_known(double: Double) -> None:
+    schema = envelope(("id", "long"), ("name", ["null", "string"]))
+    row = {"id": 1, "name": "__debezium_unavailable_value"}
+    (bad,) = decode(double, PERSONS, schema, [change("u", row | {"name": "a"}, row)]).bad
+    assert bad.reason.startswith("field 'after.name' has no value, for the database did not send a long one")
+
+
 def test_schema_is_the_one_that_flink_derives(double: Double) -> None:
     rows = pa.table([[1, 2, 3, 4], ["a", None, "c", "d"]], schema=PERSONS)
     kinds = pa.array(["+I", "-U", "+U", "-D"])

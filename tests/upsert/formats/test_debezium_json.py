@@ -97,6 +97,34 @@ def test_update_without_image_before_is_its_new_row_where_no_other_is_needed() -
 
 
 @pytest.mark.parametrize(
+    ("type_", "value"),
+    [
+        (pa.string(), "__debezium_unavailable_value"),
+        (pa.binary(), "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="),
+        (pa.list_(pa.string()), ["__debezium_unavailable_value"]),
+    ],
+)
+def test_a_long_value_that_an_update_left_as_it_is_is_not_known(type_: pa.DataType, value: Any) -> None:
+    """PostgreSQL sends none; the text that stands for it became the value of the row."""
+    fields = pa.schema([("n", pa.int64()), ("bio", type_)])
+    known = {"n": 1, "bio": [] if pa.types.is_list(type_) else ""}
+    records = [
+        {"before": None, "after": {"n": 1, "bio": value}, "op": "u"},
+        {"before": None, "after": known, "op": "u"},
+        {"before": None, "after": {"n": 2, "bio": None}, "op": "u"},
+        {"before": {"n": 1, "bio": value}, "after": None, "op": "d"},
+    ]
+    messages = pa.array([json.dumps(one).encode() for one in records], pa.binary())
+    found = FORMAT.decoder(FormatContext(fields, needs_before=False)).decode(messages)
+    assert found.kinds.to_pylist() == ["+U", "+U", "-D"]
+    (bad,) = found.bad
+    assert bad.position == 0
+    assert bad.reason.startswith("field 'after.bio' has no value, for the database did not send a long one")
+    without = FORMAT.decoder(FormatContext(fields.remove(1), needs_before=False)).decode(messages)
+    assert without.bad == ()
+
+
+@pytest.mark.parametrize(
     ("message", "expected"),
     [
         ({"after": None, "op": "c"}, "field 'after' is NULL in an insert or update"),
