@@ -3,7 +3,8 @@
 One task writes a micro-batch. It copies the rows, folded to one of each key, into a temporary table, deletes
 and upserts by it, and notes the query and the number of the micro-batch in the table ``deltajoin_progress``
 beside the target, all in one transaction. A micro-batch that comes again finds its number and writes
-nothing, whichever process died when: readers of the table see whole micro-batches only.
+nothing, whichever process died when: readers of the table see whole micro-batches only. One without rows is
+noted too, or a checkpoint that was set back to before it would not be told from the right one.
 
 An advisory lock of the query lets one attempt of a micro-batch wait for another one, whose process may still
 run. Rows reach the task ascending by key, so that it holds some of them at a time.
@@ -162,7 +163,9 @@ class WriteMicroBatch:
         register(rows.sparkSession)
         together = as_declared(rows, self.table.schema).repartition(1)
         in_order = together.sortWithinPartitions(*map(types.quoted, self.table.schema.primary_key))
-        in_order.mapInArrow(_Task(self.table, micro_batch), "written BIGINT").collect()
+        if not in_order.mapInArrow(_Task(self.table, micro_batch), "written BIGINT").collect():
+            # Spark starts no task where it sees that there are no rows
+            write_rows(self.table, micro_batch, ())
 
 
 @dataclass(frozen=True)
@@ -192,9 +195,10 @@ def write_rows(
     """
     folded = _folded(table, batches)
     first = next(folded, None)
-    if first is None:
+    if first is None and micro_batch is None:
         return 0
-    transaction = _Transaction(table, micro_batch, chain([first], folded))
+    chunks = None if first is None else chain([first], folded)
+    transaction = _Transaction(table, micro_batch, chunks)
     written = run(table, transaction.done)
     reach("postgres.after-commit")
     return written
@@ -222,8 +226,9 @@ class _Transaction:
     """All that happens to the database for one micro-batch."""
 
     def __init__(
-        self, table: PostgresTable, micro_batch: tuple[str, int] | None, chunks: Iterator[SortedRows]
+        self, table: PostgresTable, micro_batch: tuple[str, int] | None, chunks: Iterator[SortedRows] | None
     ) -> None:
+        """Of rows in chunks; None: there are none, and only the micro-batch is noted."""
         self._table = table
         self._micro_batch = micro_batch
         self._chunks = chunks
@@ -239,7 +244,8 @@ class _Transaction:
             progress = await self._progress(connection)
             if await self._is_written(connection, progress):
                 return 0
-            await self._copy(connection)
+            if self._chunks is not None:
+                await self._copy(connection, self._chunks)
             reach("postgres.after-copy")
             if self._deleted:
                 await connection.execute(self._deletion)
@@ -278,17 +284,17 @@ class _Transaction:
             )
         return bool(last == batch)
 
-    async def _copy(self, connection: Connection) -> None:
+    async def _copy(self, connection: Connection, chunks: Iterator[SortedRows]) -> None:
         columns = ", ".join(self._names)
         await connection.execute(
             f"CREATE TEMPORARY TABLE {_ROWS} ON COMMIT DROP AS "
             f"SELECT {columns}, false AS {_IS_DELETED} FROM {self._target} WITH NO DATA"
         )
         names = [*self._table.schema.names, _IS_DELETED]
-        await connection.copy_to_table(_ROWS, source=self._texts(), columns=names, format="text")
+        await connection.copy_to_table(_ROWS, source=self._texts(chunks), columns=names, format="text")
 
-    async def _texts(self) -> AsyncIterator[bytes]:
-        for chunk in self._chunks:
+    async def _texts(self, chunks: Iterator[SortedRows]) -> AsyncIterator[bytes]:
+        for chunk in chunks:
             is_deleted = ~chunk.is_there
             self._written += len(is_deleted)
             self._deleted += int(np.count_nonzero(is_deleted))

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 from pathlib import Path
 from random import Random
 from threading import Event
@@ -109,6 +110,20 @@ def test_a_checkpoint_that_is_older_than_the_table_is_refused(postgres: LocalPos
     ):
         sink.write_rows(table, ("q", 1), rows_of([("+I", 9, "x", 1.0)]))
     assert len(held(postgres, target)) == 3
+
+
+def test_a_micro_batch_without_rows_counts_as_one(postgres: LocalPostgres, target: str) -> None:
+    """Else the next one of an older checkpoint has the number of the last one with rows, and is left out."""
+    table = declared(postgres, target)
+    assert sink.write_rows(table, ("q", 0), rows_of([("+I", 0, "x", 1.0)])) == 1
+    for number in (1, 2, 2):
+        assert sink.write_rows(table, ("q", number), ()) == 0
+    assert sink.write_rows(table, None, ()) == 0
+    for number in (0, 1):
+        with pytest.raises(MissingStateError, match="that is 2: the checkpoint is older than the table"):
+            sink.write_rows(table, ("q", number), rows_of([("+I", 9, "x", 1.0)]))
+    assert sink.write_rows(table, ("q", 3), rows_of([("+I", 3, "x", 1.0)])) == 1
+    assert sorted(id_ for id_, _ in held(postgres, target)) == [0, 3]
 
 
 def test_rows_that_contradict_each_other_are_refused_whole(postgres: LocalPostgres, target: str) -> None:
@@ -311,6 +326,11 @@ def test_a_join_is_followed_through_restarts(
     shop.table("orders").write(pa.table({"id": [10], "_row_kind": ["-D"], "cust": [1], "amount": [None]}))
     follow(shop, spark, JOIN)
     assert [tuple(row) for row in postgres.fetch(shown)] == [(11, "eve", "2.50")]
+    last = "SELECT batch FROM deltajoin_progress ORDER BY written_at DESC LIMIT 1"
+    ((before,),) = postgres.fetch(last)
+    shop.table("orders").write(pa.table({"id": [13], "cust": [99], "amount": [Decimal("1.00")]}))
+    follow(shop, spark, JOIN)
+    assert [tuple(row) for row in postgres.fetch(last)] == [(before + 1,)]
 
 
 def test_rows_that_the_key_does_not_tell_apart_are_kept_aside(
