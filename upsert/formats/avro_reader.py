@@ -66,7 +66,7 @@ class Messages:
         self.end = messages.end
         self.is_bad = np.zeros(len(messages.begin), np.bool_)
         self.reasons: dict[int, str] = {}
-        self._view = memoryview(self.data).cast("B")
+        self._view = self.data.data.cast("B")
         self.row = self._place = self._stop = 0
 
     def refuse(self, rows: Positions, reason: str) -> None:
@@ -627,9 +627,9 @@ class _Bytes:
         limit = 10**type_.precision
         words = []
         for row, begin, end in zip(self._rows.all(), found.begin.tolist(), found.end.tolist(), strict=True):
-            number = int.from_bytes(found.data[begin:end].tobytes(), "big", signed=True)
+            given = int.from_bytes(found.data[begin:end].tobytes(), "big", signed=True)
             try:
-                number = to_scale(number, type_.scale - self._avro.scale)
+                number = to_scale(given, type_.scale - self._avro.scale)
                 if abs(number) >= limit:
                     raise UnfitError(f"a decimal has more digits than {types.sql_name(type_)}")
             except UnfitError as cause:

@@ -202,10 +202,11 @@ def _with_logical(found: AvroType, value: Mapping[str, Any]) -> AvroType:
     if logical != "decimal":
         return replace(found, logical=logical)
     precision, scale = value.get("precision"), value.get("scale", 0)
-    is_known = isinstance(precision, int) and isinstance(scale, int)
     # what is none is read as the type that it has, as Avro wants it; but of Oracle, more digits may be behind
     # the point than there are digits
-    if found.kind not in ("bytes", "fixed") or not is_known or max(precision, abs(scale)) > _MAX_DIGITS:
+    if found.kind not in ("bytes", "fixed") or not isinstance(precision, int) or not isinstance(scale, int):
+        return found
+    if max(precision, abs(scale)) > _MAX_DIGITS:
         return found
     return replace(found, logical=logical, precision=precision, scale=scale)
 
@@ -391,12 +392,10 @@ class UnfitError(ValueError):
     """A value does not fit its column or its schema; the text says which in a few words."""
 
 
-def to_scale(number: int | None, digits: int) -> int | None:
+def to_scale(number: int, digits: int) -> int:
     """An unscaled number with so many more digits after the point; fewer only where nothing is lost."""
-    if number is None or digits == 0:
-        return number
     factor: int = 10 ** abs(digits)
-    if digits > 0:
+    if digits >= 0:
         return number * factor
     shortened, rest = divmod(number, factor)
     if rest:

@@ -167,7 +167,7 @@ def _decimals(column: pa.Array, avro: AvroType) -> pa.Array:
 
 def _two_complement(number: int, scale: int, avro: AvroType) -> bytes:
     try:
-        found = to_scale(number, avro.scale - scale) or 0
+        found = to_scale(number, avro.scale - scale)
         if abs(found) >= 10**avro.precision:
             raise UnfitError(f"a decimal has more than {avro.precision} digits")
         bits = (found if found >= 0 else ~found).bit_length()

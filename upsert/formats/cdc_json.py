@@ -384,7 +384,8 @@ def _is_unavailable(column: pa.Array) -> Mask:
     if column.type not in (pa.string(), pa.binary()):
         return np.zeros(len(column), np.bool_)
     text = pa.scalar(_UNAVAILABLE.encode()).cast(column.type)
-    return pc.equal(column, text).fill_null(False).to_numpy(zero_copy_only=False)
+    mask: Mask = pc.equal(column, text).fill_null(False).to_numpy(zero_copy_only=False)
+    return mask
 
 
 def debezium_envelope(context: FormatContext) -> list[pa.Field]:
