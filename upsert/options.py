@@ -72,6 +72,10 @@ def parse(
                 f"{owner}: options {seen[option.key]!r} and {name!r} mean the same; give one"
             )
         seen[option.key] = name
+        if not isinstance(text, str):
+            raise ConfigurationError(
+                f"{owner}: option {name!r} must be given as a text, got {text!r}; write {str(text).lower()!r}"
+            )
         try:
             values[option.key] = option.convert(text)
         except ValueError as cause:

@@ -106,6 +106,10 @@ class Column(Jsonable):
         """The type in the JSON of Spark's schemas."""
         return types.to_json(self.type) if self.interval is None else f"interval {self.interval}"
 
+    def __str__(self) -> str:
+        metadata = f" METADATA FROM '{self.metadata}'" if self.metadata is not None else ""
+        return f"{self.name} {self.sql_type}{'' if self.nullable else ' NOT NULL'}{metadata}"
+
     @property
     def as_data(self) -> Self:
         """The column where metadata is stored, or written, like any other value."""
@@ -170,7 +174,7 @@ class Index(Jsonable):
         >>> str(Index.over(["email"], unique=True))
         'UNIQUE INDEX INDEX_email (email)'
         """
-        names = tuple(columns)
+        names = listed(columns, "index")
         return cls("_".join(("INDEX", *names)), names, unique)
 
     def __str__(self) -> str:
@@ -197,6 +201,9 @@ class ComputedColumn(Jsonable):
     comment: str | None = None
     metadata: str | None = field(default=None, metadata=written_with("type"))
     type: pa.DataType | None = field(default=None, metadata=written_with("type"))
+
+    def __str__(self) -> str:
+        return f"{self.name} AS {self.expression}"
 
 
 @dataclass(frozen=True)
@@ -237,6 +244,19 @@ class Check(Jsonable):
         if not isinstance(name, str) or not isinstance(text, str) or condition is None:
             raise TypeError(f"a CHECK must have a name, a text and a condition, got {value!r}")
         return cls(name, text, condition)
+
+
+def listed(names: Iterable[str], what: str) -> tuple[str, ...]:
+    """Names, of which there may be one; a text alone would be a name for each of its letters.
+
+    >>> listed("id", "primary_key")
+    Traceback (most recent call last):
+        ...
+    upsert.errors.SchemaError: primary_key must be a list of names, got 'id'; write ['id']
+    """
+    if isinstance(names, str):
+        raise SchemaError(f"{what} must be a list of names, got {names!r}; write [{names!r}]")
+    return tuple(names)
 
 
 def plainly(error: Exception) -> str:
@@ -282,8 +302,8 @@ class TableSchema(Jsonable):
             the primary key lacks a partition column.
 
     >>> schema = TableSchema.of({"id": pa.int64(), "name": pa.string()}, primary_key=["id"])
-    >>> str(schema.index("name").indexes[0])
-    'INDEX INDEX_name (name)'
+    >>> schema.index("name")
+    TableSchema(id BIGINT NOT NULL, name STRING, PRIMARY KEY (id), INDEX INDEX_name (name))
     """
 
     columns: tuple[Column, ...]
@@ -312,6 +332,15 @@ class TableSchema(Jsonable):
         object.__setattr__(self, "columns", columns)
         object.__setattr__(self, "_by_name", {c.name: c for c in columns})
         self._check()
+
+    def __repr__(self) -> str:
+        of_key = (("PRIMARY KEY", self.primary_key), ("PARTITIONED BY", self.partitioned_by))
+        parts = [
+            *map(str, (*self.columns, *self.computed)),
+            *(f"{what} ({', '.join(names)})" for what, names in of_key if names),
+            *map(str, (*self.indexes, *self.checks)),
+        ]
+        return f"TableSchema({', '.join(parts)})"
 
     def _check(self) -> None:
         problem = next(self._problems(), None)
@@ -418,9 +447,15 @@ class TableSchema(Jsonable):
         """A schema from names and Arrow types, or from an Arrow schema."""
         if isinstance(columns, pa.Schema):
             found = tuple(Column(f.name, f.type, f.nullable) for f in columns if f.name != ROW_KIND_COLUMN)
-        else:
+        elif isinstance(columns, Mapping):
             found = tuple(Column(name, type_) for name, type_ in columns.items())
-        return cls(found, tuple(primary_key), partitioned_by=tuple(partitioned_by))
+        else:
+            raise SchemaError(
+                "columns must be a dict of names and Arrow types, or a pyarrow.Schema, got "
+                f"{type(columns).__name__}; write {{'id': pa.int64()}}"
+            )
+        key, partitions = listed(primary_key, "primary_key"), listed(partitioned_by, "partitioned_by")
+        return cls(found, key, partitioned_by=partitions)
 
     def index(self, *columns: str, unique: bool = False, name: str | None = None) -> Self:
         """This schema with one more index, named ``INDEX_col1_col2`` as FLIP-486 does if no name is given."""

@@ -284,6 +284,8 @@ def canonical(type_: pa.DataType, of: str, levels: int = _MAX_LEVELS) -> pa.Data
     >>> canonical(pa.large_string(), "column 'name'")
     DataType(string)
     """
+    if not isinstance(type_, pa.DataType):
+        raise SchemaError(f"{of}: its type must be Arrow's, got {type_!r}; write pa.int64(), for example")
     if is_scalar(type_):
         return type_
     if not levels:

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from upsert.errors import CorruptTableError, SchemaError
-from upsert.schema import Column, TableSchema
+from upsert.schema import Column, Index, TableSchema
 
 SCHEMA = TableSchema(
     (
@@ -51,6 +51,24 @@ def test_damaged_column_is_no_schema(key: str, value: Any) -> None:
 def test_other_json_is_no_schema(damaged: Any) -> None:
     with pytest.raises(CorruptTableError):
         TableSchema.from_json(damaged)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: TableSchema.of({"id": pa.int64()}, "id"), r"primary_key must be .*'id'; write \['id'\]"),
+        (lambda: TableSchema.of({"id": pa.int64()}, ["id"], "id"), r"partitioned_by must be a list of names"),
+        (
+            lambda: TableSchema.of({"id": "BIGINT"}),
+            r"its type must be .* 'BIGINT'; write pa.int64",
+        ),
+        (lambda: TableSchema.of([("id", pa.int64())]), r"columns must be a dict .* got list; write \{'id'"),
+        (lambda: Index.over("name"), r"index must be a list of names, got 'name'; write \['name'\]"),
+    ],
+)
+def test_what_is_given_in_a_wrong_form_is_told_with_the_right_one(make: Any, message: str) -> None:
+    with pytest.raises(SchemaError, match=message):
+        make()
 
 
 def test_metadata_column_identifies_no_row() -> None:

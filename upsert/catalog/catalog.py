@@ -24,7 +24,7 @@ from upsert.errors import ConfigurationError, SchemaError, own_errors_first
 from upsert.managed import frames
 from upsert.managed.writer import sink_of
 from upsert.materializer.choice import mode_of
-from upsert.schema import Index, TableSchema
+from upsert.schema import Index, TableSchema, listed
 from upsert.spark.connect import is_connect
 from upsert.store import Table
 from upsert.store.predicate import Where
@@ -148,6 +148,13 @@ class Catalog:
         from upsert.sql.parser import parse
         from upsert.sql.statements import OtherTables
 
+        if not isinstance(text, str):
+            raise SchemaError(f"statement: must be a text of SQL, got {type(text).__name__}; write it in SQL")
+        if spark is not None and not hasattr(spark, "createDataFrame"):
+            raise ConfigurationError(
+                f"statement: the second argument must be a Spark session, got {type(spark).__name__}; values "
+                "of parameters are given as args=…"
+            )
         with own_errors_first():
             statement = bound(parse(read_by(spark, text)), args)
             result = execute(self.context, statement, spark)
@@ -426,9 +433,9 @@ class Catalog:
         statement = CreateView(
             name,
             QueryText.of(read_by(spark, query), subject=f"view {name!r}"),
-            tuple(primary_key),
-            tuple(partitioned_by),
-            tuple(map(tuple, indexes)),
+            listed(primary_key, "primary_key"),
+            listed(partitioned_by, "partitioned_by"),
+            tuple(listed(columns, "each of indexes") for columns in indexes),
             comment,
             options,
             if_not_exists,
@@ -600,8 +607,8 @@ class Catalog:
         table_ref = self.context.new(name)
         statement = TableFromQuery(
             table_ref.name,
-            tuple(primary_key),
-            tuple(partitioned_by),
+            listed(primary_key, "primary_key"),
+            listed(partitioned_by, "partitioned_by"),
             tuple(Index.over(columns) for columns in indexes),
             dict(options),
             comment,

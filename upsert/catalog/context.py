@@ -124,6 +124,10 @@ class Context:
     def __init__(
         self, warehouse: str | os.PathLike[str], optimize: Callable[..., DataFrame] | None, name: str
     ) -> None:
+        if optimize is not None and not callable(optimize):
+            raise ConfigurationError(
+                f"catalog: optimize must be a function, got {type(optimize).__name__}; give planner.optimize"
+            )
         self.catalogs = Catalogs(Databases(table_folder(warehouse), name))
         self.options = SessionOptions()
         self.mirrors: dict[str, StreamingQuery] = {}

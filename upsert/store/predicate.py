@@ -144,11 +144,12 @@ def parse_where(where: Where | None, schema: TableSchema) -> Filter:
     Raises:
         SchemaError: it is malformed, names an unknown column or operator, or compares what does not compare.
     """
-    if where is None or len(where) == 0:
+    if where is None or (isinstance(where, list | tuple) and not where):
         return Filter(())
-    if isinstance(where, str) or not all(isinstance(part, list | tuple) and len(part) for part in where):
+    if not isinstance(where, list | tuple) or not all(isinstance(p, list | tuple) and len(p) for p in where):
         raise SchemaError(
-            f"where: must list (column, operator, value), or be a list of such lists, got {where!r}"
+            f"where: must list (column, operator, value), or be a list of such lists, got {where!r}; write "
+            "[('id', '>', 7)], for example"
         )
     alternatives = [where] if isinstance(where[0][0], str) else where
     return Filter(tuple(tuple(_predicate(part, schema) for part in each) for each in alternatives))

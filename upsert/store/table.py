@@ -15,6 +15,7 @@ from upsert.errors import (
     ConfigurationError,
     CorruptTableError,
     LogNotPublishedError,
+    SchemaError,
     SnapshotExpiredError,
     TableExistsError,
     TableNotFoundError,
@@ -50,6 +51,7 @@ from upsert.store.read.statistics import PartitionInfo, partition_infos
 from upsert.store.read.steps import StepLimit
 from upsert.store.retention import consumers, expiry, partition_expiry, tags
 from upsert.store.retention.consumers import Consumer
+from upsert.store.rows.conform import ArrowStream
 from upsert.store.rows.fold import Order
 from upsert.store.rows.layout import Layout
 from upsert.store.rows.partitions import Overwrite, filled, partition_name, specified
@@ -122,6 +124,11 @@ class Table:
             KafkaUnavailableError: the table has a log, whose brokers did not answer.
         """
         folder = paths.table_folder(path)
+        if not isinstance(schema, TableSchema):
+            raise SchemaError(
+                f"table {os.path.basename(folder)!r}: its schema must be a TableSchema, got "
+                f"{type(schema).__name__}; make one with TableSchema.of"
+            )
         stored = with_metadata_aside(schema, f"table {os.path.basename(folder)!r}")
         stored.check_new_names()
         if if_not_exists:
@@ -241,7 +248,7 @@ class Table:
 
     def write(
         self,
-        rows: Rows,
+        rows: Rows | ArrowStream,
         *,
         writer_id: str | None = None,
         transaction: int | None = None,
@@ -250,8 +257,9 @@ class Table:
         """Commit rows in their order: of each key the last row wins, a row of kind ``-U`` or ``-D`` deletes.
 
         Args:
-            rows: the table's columns in any order; with ``_row_kind`` changes, without it upserts. What does
-                not fit into memory is given as a ``pyarrow.RecordBatchReader``.
+            rows: the table's columns in any order; with ``_row_kind`` changes, without it upserts: an Arrow
+                table, a DataFrame of pandas or Polars, or anything else with Arrow's C stream. What does not
+                fit into memory is given as a ``pyarrow.RecordBatchReader``.
             writer_id: who commits; together with ``transaction`` it makes the commit idempotent.
             transaction: number of the writer's transaction, growing.
             tracked: whether change streams show the commit; None: as the options of partitions and table say.
@@ -268,11 +276,11 @@ class Table:
             OSError: the disk refused; nothing was committed.
         """
         terms = self._terms(writer_id, transaction, tracked=tracked)
-        return self._settled(append.write(self._committer, rows, terms))
+        return self._settled(append.write(self._committer, staging.arrow_rows(rows), terms))
 
     def overwrite(
         self,
-        rows: Rows,
+        rows: Rows | ArrowStream,
         *,
         partition: Mapping[str, object] | None = None,
         dynamic: bool = False,
@@ -298,7 +306,7 @@ class Table:
             transaction: as for ``write``.
         """
         spec = specified(self.schema, partition or {}, of=f"table {self.name!r}")
-        whole = filled(self.schema, rows, spec)
+        whole = filled(self.schema, staging.arrow_rows(rows), spec)
         terms = self._terms(writer_id, transaction, overwrite=Overwrite(spec, dynamic), tracked=tracked)
         return self._settled(append.write(self._committer, whole, terms))
 
@@ -321,6 +329,10 @@ class Table:
             LogNotPublishedError: the rows are deleted, and the table's log does not say so yet.
             OSError: the disk refused; nothing was deleted.
         """
+        if where is None:
+            raise SchemaError(
+                f"table {self.name!r}: delete must be told which rows, got None; write [] for all of them"
+            )
         publishing.before_commit(self.as_logged())
         rows = parse_where(where, self.schema)
         return self._settled(deletion.delete(self._committer, self._snapshot_of, rows, tracked=tracked))
@@ -529,7 +541,15 @@ class Table:
     def _info(self, id: int | str | None) -> SnapshotInfo:
         if isinstance(id, str):
             return self.published.tag(id).snapshot
-        return self.published.looked() if id is None else self.published.equal_to(id)
+        return self.published.looked() if id is None else self.published.equal_to(self._checked_id(id))
+
+    def _checked_id(self, id: int) -> int:
+        if not hasattr(id, "__index__"):
+            raise ConfigurationError(
+                f"table {self.name!r}: a snapshot must be given by its id, a whole number, got {id!r}; "
+                "history() has the ids and times of those that can be read"
+            )
+        return id
 
     def history(self) -> tuple[SnapshotInfo, ...]:
         """The snapshots that can be read, oldest first."""
@@ -569,8 +589,11 @@ class Table:
         Raises:
             SnapshotExpiredError: one of them has expired.
             UntrackedChangesError: a commit in between was written with ``change-tracking = false``.
+            ConfigurationError: one of them is no id of a snapshot, or they are in the wrong order.
         """
+        self._checked_id(since)
         if until is not None:
+            self._checked_id(until)
             self.published.latest()
         scope = self._scope(where)
         return self._unless_expiring(lambda: _changes.changes(self.pinned(), since, until, columns, scope))
@@ -668,6 +691,11 @@ class Table:
                 the table's no more, and the same call tries again to delete its topic.
             LogNotPublishedError: the table has got a log, which lacks what was committed meanwhile.
         """
+        if wrong := [one for one in changes if not isinstance(one, Alteration)]:
+            raise ConfigurationError(
+                f"table {self.name!r}: alter takes values of upsert.store.alterations, got {wrong[0]!r}; "
+                "give such values, or write ALTER TABLE with catalog.sql"
+            )
         has_got_log = lifecycle.alter_table(self._committer, changes)
         background.after_alter(self._committer, self.options)
         if has_got_log:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import date
 from functools import partial
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+import planner
 from tests.helpers import REPOSITORY, multiset
 from upsert.catalog.catalog import Catalog
 from upsert.errors import ConfigurationError, SchemaError, TableExistsError, TableNotFoundError
@@ -189,6 +191,33 @@ def test_other_statement_changes_nothing(catalog: Catalog) -> None:
     with pytest.raises(SchemaError, match="CREATE INDEX is not supported"):
         catalog.sql("CREATE INDEX i ON orders (product)")
     assert catalog.table("orders").schema.names == ("id", "product")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda catalog: catalog.sql(None), "must be a text of SQL, got NoneType"),
+        (
+            lambda catalog: catalog.sql("SELECT :x", {"x": 1}),
+            "second argument must be a Spark session, got dict",
+        ),
+        (lambda catalog: Catalog(catalog.warehouse, optimize=planner), "got module; give planner.optimize"),
+        (
+            lambda catalog: catalog.create_view("v", "SELECT 1 AS id", primary_key="id"),
+            r"primary_key must be a list of names, got 'id'; write \['id'\]",
+        ),
+        (
+            lambda catalog: catalog.create_table_as("t", None, partitioned_by="day"),
+            r"partitioned_by must be a list of names, got 'day'; write \['day'\]",
+        ),
+    ],
+)
+def test_what_is_given_in_a_wrong_form_is_told_with_the_right_one(
+    call: Callable[[Catalog], object], message: str, catalog: Catalog
+) -> None:
+    with pytest.raises((ConfigurationError, SchemaError), match=message):
+        call(catalog)
+    assert not os.path.exists(catalog.warehouse)
 
 
 def test_a_warehouse_in_a_place_that_cannot_publish_is_refused() -> None:

@@ -3,9 +3,14 @@
 import json
 import os
 import pickle
+from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
+import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from tests.helpers import changelog, multiset
@@ -63,6 +68,18 @@ def test_ordered_input_the_last_row_of_a_key_wins(table: Table) -> None:
 def test_write_without_kinds_upserts(table: Table) -> None:
     table.write(pa.table({"id": [1, 2, 1], "name": ["a", "b", "c"]}))
     assert names(table) == {1: "c", 2: "b"}
+
+
+@pytest.mark.parametrize(
+    "as_given", [pa.Table.to_pandas, pa.Table.to_reader, duckdb.from_arrow, lambda rows: rows.to_batches()[0]]
+)
+def test_whatever_has_arrows_stream_is_written_and_looked_up(as_given: Any, table: Table) -> None:
+    table.write(as_given(pa.table({"id": [1, 2], "name": ["a", "b"]})))
+    assert names(table) == {1: "a", 2: "b"}
+    keys = as_given(pa.table({"id": [2, 3]}))
+    assert table.snapshot().lookup(["id"], keys).to_pylist() == [{"id": 2, "name": "b"}]
+    table.overwrite(as_given(pa.table({"id": [4], "name": ["d"]})))
+    assert names(table) == {4: "d"}
 
 
 def test_raw_changes_of_all_tasks_are_folded_together(table: Table) -> None:
@@ -303,6 +320,43 @@ def test_a_table_made_anew_is_not_taken_for_the_old_one(table: Table, tmp_path: 
         with pytest.raises(TableNotFoundError, match="dropped and created again"):
             use()
     assert files_on_disk(other) == before
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda table: table.delete(None), r"delete must be told which rows, got None; write \[\] for all"),
+        (lambda table: table.delete("id = 1"), r"got 'id = 1'; write \[\('id', '>', 7\)\], for example"),
+        (lambda table: table.snapshot().scan(where=pc.field("id") > 1), r"got <pyarrow.compute.Expression"),
+        (lambda table: table.snapshot().scan("name"), r"columns must be a list .*'name'; write \['name'\]"),
+        (lambda table: table.snapshot(datetime(2026, 1, 1)), r"must be given by its id, .* got datetime"),
+        (lambda table: table.changes("v1"), r"must be given by its id, .* got 'v1'; history\(\) has the ids"),
+        (lambda table: table.changes(0, 1.5), r"must be given by its id, .* got 1.5"),
+        (lambda table: table.alter("ADD COLUMN x INT"), r"got 'ADD COLUMN x INT'; .* with catalog.sql"),
+        (
+            lambda table: Table.create(table.path, {"id": pa.int64()}),
+            r"got dict; make one with",
+        ),
+        (
+            lambda table: Table.create(table.path, SCHEMA, {"bucket": 4}),
+            r"option 'bucket' must be given as a text, got 4; write '4'",
+        ),
+    ],
+)
+def test_what_is_given_in_a_wrong_form_is_told_with_the_right_one(
+    call: Callable[[Table], object], message: str, table: Table
+) -> None:
+    table.write(rows("+I 1 a"))
+    with pytest.raises((SchemaError, ConfigurationError), match=message):
+        call(table)
+    assert names(table) == {1: "a"}
+
+
+def test_a_snapshot_and_a_tag_are_shown_in_a_line(table: Table) -> None:
+    table.write(rows("+I 1 a"))
+    table.tag("v1")
+    assert len(repr(table.history()[0])) < 200
+    assert "manifest" not in repr(table.tags())
 
 
 def test_ids_that_are_no_snapshots_are_refused(table: Table) -> None:

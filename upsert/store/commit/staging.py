@@ -29,7 +29,7 @@ from upsert.store.files.writing import ParallelWrites, removed_if_failed, write_
 from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.metadata.history import History
 from upsert.store.paths import BucketId, Partition
-from upsert.store.rows.conform import Signs, conform
+from upsert.store.rows.conform import ArrowStream, Signs, conform
 from upsert.store.rows.fold import Order, fold, naming
 from upsert.store.rows.keys import order_by
 from upsert.store.rows.layout import COUNT_COLUMN, KIND_COLUMN, Layout, Projection, with_ids
@@ -39,6 +39,18 @@ from upsert.store.storage import storage_of
 
 Rows: TypeAlias = pa.Table | pa.RecordBatchReader
 """What is written: a table, or a stream of record batches that need not fit into memory."""
+
+
+def arrow_rows(given: Rows | ArrowStream) -> Rows:
+    """Rows that another library has, as a stream; those of Arrow as they are.
+
+    >>> arrow_rows(pa.record_batch({"id": [1, 2]})).read_all().num_rows
+    2
+    """
+    if isinstance(given, pa.Table | pa.RecordBatchReader) or not isinstance(given, ArrowStream):
+        return given
+    return pa.RecordBatchReader.from_stream(given)
+
 
 PIECE_BYTES: Final = 64 << 20
 """What is sorted or folded in memory at a time; that takes about three times as much."""

@@ -85,7 +85,7 @@ _known: Final[WeakValueDictionary[str, Any]] = WeakValueDictionary()
 
 @dataclass(frozen=True)
 class SnapshotInfo(Jsonable):
-    """One published state of a table, without its rows.
+    """One published state of a table, without its rows; its text leaves out what only the store needs.
 
     ``data_version`` is the id of the newest snapshot up to this one that changed rows; compaction,
     expiry, clean-up and commits that only record a transaction keep their parent's. ``oldest`` is the
@@ -106,32 +106,34 @@ class SnapshotInfo(Jsonable):
     """
 
     id: int
-    uuid: str
-    parent: str | None
+    uuid: str = field(repr=False)
+    parent: str | None = field(repr=False)
     kind: Kind
     time_ms: int
     data_version: int
     tracked: bool
-    writers: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    writers: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}), repr=False)
     watermark: int | None = None
-    log_offsets: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
-    manifests: tuple[ManifestRef, ...] = ()
-    delta: ManifestRef | None = None
-    oldest: int = 0
-    fence: int = 0
+    log_offsets: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+    manifests: tuple[ManifestRef, ...] = field(default=(), repr=False)
+    delta: ManifestRef | None = field(default=None, repr=False)
+    oldest: int = field(default=0, repr=False)
+    fence: int = field(default=0, repr=False)
     files: int = 0
     rows: int = 0
     delta_rows: int = 0
-    states: int = 0
-    last_untracked: int = 0
+    states: int = field(default=0, repr=False)
+    last_untracked: int = field(default=0, repr=False)
     definition: int = 0
     untracked: tuple[Partition, ...] = ()
-    definition_checksum: int = field(default=0, metadata=MAY_BE_MISSING)
+    definition_checksum: int = field(default=0, repr=False, metadata=MAY_BE_MISSING)
     base_versions: Mapping[str, int] | None = field(default=None, metadata=written_with("base_versions"))
-    refresh: Refresh | None = field(default=None, metadata=written_with("refresh"))
-    conflicts: int = field(default=0, metadata=written_with("conflicts"))
-    data_uuid: str = field(default="", metadata=written_with("data_uuid"))
-    base_uuids: Mapping[str, str] | None = field(default=None, metadata=written_with("base_uuids"))
+    refresh: Refresh | None = field(default=None, repr=False, metadata=written_with("refresh"))
+    conflicts: int = field(default=0, repr=False, metadata=written_with("conflicts"))
+    data_uuid: str = field(default="", repr=False, metadata=written_with("data_uuid"))
+    base_uuids: Mapping[str, str] | None = field(
+        default=None, repr=False, metadata=written_with("base_uuids")
+    )
 
     @property
     def changes_rows(self) -> bool:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from upsert.arrays import Positions, one_array
 from upsert.errors import CorruptTableError, SchemaError
+from upsert.schema import listed
 from upsert.store.files.data_file import DataFile, FileRange, damage_named
 from upsert.store.files.lookup_index import hits_of
 from upsert.store.metadata.file_entry import FileEntry, Run
@@ -40,6 +41,7 @@ from upsert.store.read.lookup import (
 )
 from upsert.store.read.named_keys import NamedKeys, named_buckets, named_keys
 from upsert.store.read.splits import Split
+from upsert.store.rows.conform import ArrowStream
 from upsert.store.rows.keys import key_bytes, order_by
 from upsert.store.rows.layout import COUNT_COLUMN, ROW_HASH_COLUMN, Layout, LookupIndex
 from upsert.store.rows.merge import SortedRows, check_counts, key_ranges, merge_runs, present
@@ -328,7 +330,7 @@ class Snapshot:
                 yield whole.slice(first, end - first)
 
     def lookup(
-        self, columns: Sequence[str], keys: pa.Table, *, select: Sequence[str] | None = None
+        self, columns: Sequence[str], keys: pa.Table | ArrowStream, *, select: Sequence[str] | None = None
     ) -> pa.Table:
         """The current rows that equal any of the keys, each once, in no particular order.
 
@@ -351,7 +353,7 @@ class Snapshot:
     def match(
         self,
         columns: Sequence[str],
-        keys: pa.Table,
+        keys: pa.Table | ArrowStream,
         *,
         select: Sequence[str] | None = None,
         where: Where | None = None,
@@ -373,7 +375,7 @@ class Snapshot:
     def match_few(
         self,
         columns: Sequence[str],
-        keys: pa.Table,
+        keys: pa.Table | ArrowStream,
         most: int,
         *,
         select: Sequence[str] | None = None,
@@ -393,7 +395,7 @@ class Snapshot:
         except _MoreRowsError:
             return None
 
-    def places(self, keys: pa.Table) -> list[Place]:
+    def places(self, keys: pa.Table | ArrowStream) -> list[Place]:
         """Where the rows of some primary keys lie; of a table with a primary key."""
         index = self._index(self.layout.key)
         probe = in_search_order(self.layout, index, prepare(self.layout, self.layout.key, keys))
@@ -449,11 +451,7 @@ class Snapshot:
         return statistics.rows_per_key(self.layout, self._index(columns), self.files, self.open)
 
     def _index(self, columns: Sequence[str]) -> LookupIndex:
-        if isinstance(columns, str):
-            raise SchemaError(
-                f"lookup: columns must be a list of names, got {columns!r}; write [{columns!r}]"
-            )
-        index = self.layout.best_index(columns)
+        index = self.layout.best_index(listed(columns, "lookup: columns"))
         if index is None:
             there = ", ".join(f"{i.label} ({', '.join(i.columns)})" for i in self.layout.indexes)
             raise SchemaError(
@@ -475,10 +473,11 @@ class Snapshot:
     def _selected(self, columns: Sequence[str] | None) -> tuple[str, ...]:
         if columns is None:
             return self.layout.schema.names
-        for name in columns:
+        names = listed(columns, "columns")
+        for name in names:
             if name != ROW_HASH_COLUMN or not self.layout.is_counted:
                 self.layout.schema.type_of(name, "select")
-        return tuple(columns)
+        return names
 
     def _repeated(self, rows: pa.Table) -> pa.Table:
         """Each row as many times as its count says, where rows have one."""
@@ -636,7 +635,7 @@ class AtVersion:
         return self._from_both(lambda snapshot: snapshot.scan(self._with_key(names), where)).select(names)
 
     def lookup(
-        self, columns: Sequence[str], keys: pa.Table, *, select: Sequence[str] | None = None
+        self, columns: Sequence[str], keys: pa.Table | ArrowStream, *, select: Sequence[str] | None = None
     ) -> pa.Table:
         """Each row that equals any of the keys once, as ``Snapshot.lookup`` gives them."""
         if self.version.is_complete:
@@ -648,7 +647,7 @@ class AtVersion:
     def match(
         self,
         columns: Sequence[str],
-        keys: pa.Table,
+        keys: pa.Table | ArrowStream,
         *,
         select: Sequence[str] | None = None,
         where: Any = None,

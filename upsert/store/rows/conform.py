@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,14 @@ from upsert.store.rows.keys import as_key, has_floats
 from upsert.store.rows.layout import ROW_HASH_COLUMN, Layout
 
 Signs = npt.NDArray[np.int8]
+
+
+@runtime_checkable
+class ArrowStream(Protocol):
+    """What gives its rows as Arrow does: a DataFrame of pandas or Polars, a relation of DuckDB."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None, /) -> object:
+        """A capsule of Arrow's C stream interface."""
 
 
 def conform(layout: Layout, rows: pa.Table, owner: str = "rows") -> tuple[pa.Table, Signs | None]:
@@ -96,8 +104,8 @@ def check_is_table(given: object, what: str) -> None:
     """Refuse anything but an Arrow table, before it fails somewhere inside."""
     if not isinstance(given, pa.Table):
         raise SchemaError(
-            f"{what} must be a pyarrow.Table, got {type(given).__name__}; make one with pa.table, "
-            "pa.Table.from_pylist or pa.Table.from_pandas"
+            f"{what} must be a pyarrow.Table or a DataFrame, got {type(given).__name__}; make one with "
+            "pa.table, pa.Table.from_pylist or pa.Table.from_pandas"
         )
 
 

@@ -386,7 +386,7 @@ def test_lookups_that_cannot_be_served_are_refused(tmp_path, columns, keys, mess
         snapshot.lookup(columns, pa.table(keys))
     with pytest.raises(SchemaError, match="select: unknown column 'z'"):
         snapshot.scan(["z"])
-    with pytest.raises(SchemaError, match=r"keys must be a pyarrow\.Table, got dict"):
+    with pytest.raises(SchemaError, match=r"keys must be a pyarrow\.Table or a DataFrame, got dict"):
         snapshot.lookup(["k"], {"k": ["a"]})
 
 

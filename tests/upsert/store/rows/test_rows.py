@@ -80,7 +80,7 @@ def test_rows_that_do_not_fit_are_refused(changed, message):
 
 @pytest.mark.parametrize("given", [[{"id": 1}], {"id": [1]}, rows().to_batches()[0]])
 def test_anything_but_an_arrow_table_is_refused(given):
-    with pytest.raises(SchemaError, match=r"rows must be a pyarrow\.Table, got .*; make one with"):
+    with pytest.raises(SchemaError, match=r"rows must be a pyarrow\.Table or a DataFrame, got .*; make one"):
         conform(LAYOUT, given, "table 't'")
 
 
