@@ -192,6 +192,11 @@ def is_later(type_: pa.DataType) -> bool:
     return is_own or any(map(is_later, inner))
 
 
+def is_variant(type_: pa.DataType) -> bool:
+    """Whether a type is VARIANT, as tables have it or as Spark does."""
+    return type_ == VARIANT or _is_variant_in_spark(type_)
+
+
 def has_variant(type_: pa.DataType) -> bool:
     """Whether a type is VARIANT, or has it within it."""
     inner = (type_.field(number).type for number in range(type_.num_fields))

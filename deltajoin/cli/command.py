@@ -32,8 +32,8 @@ from upsert.errors import (
     own_error,
     raised_in_python,
 )
-from upsert.show.terminal import RowGrid, plain
-from upsert.show.values import rows_of
+from upsert.show.terminal import RowGrid
+from upsert.show.values import plain, rows_of
 
 EXECUTE: Final = "SQL, streaming jobs, materialized views"
 LOOK: Final = "Look at tables and queries"
@@ -78,6 +78,9 @@ _ENDLESS: Final = 100_000
 _ESCAPED: Final = {code: f"\\u{code:04x}" for code in {*range(32), *range(127, 160)} - {ord("\t")}}
 """Control characters, but for tabs, as they may be written in a text of SQL."""
 
+_COUNTS: Final = {"rows", "records", "added", "bytes", "deletes", "files", "before", "after"}
+"""Columns of what the commands list themselves, whose numbers are long; a user's may be codes."""
+
 _JSON: Final = json.JSONEncoder(ensure_ascii=False)
 """One for all values: ``json.dumps`` makes another one for each."""
 
@@ -93,7 +96,7 @@ class Output:
     def rows(self, rows: Sequence[Mapping[str, Any]], *, title: str | None = None, empty: str = "") -> None:
         """Print rows with the same keys; ``empty`` is said instead of a table without rows."""
         if rows:
-            self._print([*rows[0]], [[*row.values()] for row in rows], title)
+            self._print([*rows[0]], [[*row.values()] for row in rows], title, counts=_COUNTS)
         elif empty and not self.as_json:
             self.console.print(empty, style="dim", highlight=False)
 
@@ -103,14 +106,21 @@ class Output:
         if not (rows.num_rows or self.as_json):
             self.console.print("no rows", style="dim")
 
-    def _print(self, names: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None) -> None:
+    def _print(
+        self,
+        names: Sequence[str],
+        rows: Sequence[Sequence[Any]],
+        title: str | None,
+        *,
+        counts: Container[str] = (),
+    ) -> None:
         if self.as_json:
             for row in rows:
                 print(as_object(names, row))
             return
         if title is not None:
             self.console.print(title, style="bold", highlight=False, markup=False)
-        self.console.print(RowGrid(names, rows))
+        self.console.print(RowGrid(names, rows, counts=counts))
 
     def plan(self, lines: Sequence[str], warned: Container[int]) -> None:
         """Print a text, such as how a statement is executed; lines that warn are red on a terminal.

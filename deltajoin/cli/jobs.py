@@ -198,7 +198,8 @@ class _Log:
         names = ["query", "state", "micro-batch", "rows", "rows/s", "seconds"]
         lines = [_line(query, self._last.get(str(query.id), {})) for query in self._queries]
         names += ["refresh"] if any("refresh" in line for line in lines) else []
-        return RowGrid(names, [[line.get(name) for name in names] for line in lines])
+        rows = [[line.get(name) for name in names] for line in lines]
+        return RowGrid(names, rows, counts={"rows", "rows/s"})
 
 
 def _line(query: StreamingQuery, progress: Any) -> dict[str, Any]:

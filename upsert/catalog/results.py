@@ -13,7 +13,7 @@ import pyarrow as pa
 from upsert.errors import ConfigurationError, own_errors_first
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.show import html
-from upsert.show.values import rows_of, values_of
+from upsert.show.values import rows_of, text_of, values_of
 from upsert.spark.connect import needs_classic
 from upsert.stream_keys import UpsertKey
 from upsert.types import with_numbers
@@ -398,5 +398,5 @@ def only_text(rows: pa.Table) -> str | None:
 
 
 def _cell(value: Any) -> str:
-    text = "NULL" if value is None else str(value)
+    text = "NULL" if value is None else text_of(value)
     return text if len(text) <= _SHOWN_WIDTH else f"{text[: _SHOWN_WIDTH - 1]}…"

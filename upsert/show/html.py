@@ -10,6 +10,8 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any, Final
 
+from upsert.show.values import text_of
+
 MAX_ROWS: Final = 20
 MAX_COLUMNS: Final = 50
 MAX_WIDTH: Final = 80
@@ -95,7 +97,7 @@ def grid(
 
 
 def _cell(value: object) -> str:
-    inner = "<i>NULL</i>" if value is None else escape(_short(str(value)))
+    inner = "<i>NULL</i>" if value is None else escape(_short(text_of(value)))
     return f'<td style="{_CELL}">{inner}</td>'
 
 

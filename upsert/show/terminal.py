@@ -5,10 +5,7 @@ What is in a table must not command the terminal: control characters are shown a
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import date, datetime, time, timedelta
+from collections.abc import Container, Iterable, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
@@ -17,10 +14,10 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.show.values import text_of
 
 _NULL: Final = Text("NULL", style="dim")
 _KIND_STYLES: Final = {"+I": "green", "+U": "cyan", "-U": "yellow", "-D": "red"}
-_COUNTS: Final = {"rows", "records", "bytes", "deletes", "files"}
 _LONGEST: Final = 200
 """Characters of a value that is shown; JSON has all of it."""
 _NARROWEST: Final = 14
@@ -31,12 +28,23 @@ _ESCAPED: Final = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(1
 
 
 class RowGrid:
-    """Rows as a table; as records where its columns would be folded too much. Row kinds have colours."""
+    """Rows as a table; as records where its columns would be folded too much. Row kinds have colours.
 
-    def __init__(self, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    Numbers of the columns that are called ``counts`` have their digits in groups.
+    """
+
+    def __init__(
+        self, names: Sequence[str], rows: Iterable[Sequence[Any]], *, counts: Container[str] = ()
+    ) -> None:
         self._titles = [Text(name.translate(_ESCAPED)) for name in names]
         self._rows = [list(row) for row in rows]
-        self._cells = [[_cell(*named) for named in zip(names, row, strict=True)] for row in self._rows]
+        self._cells = [
+            [
+                Text(f"{value:,}") if name in counts and isinstance(value, int) else _cell(name, value)
+                for name, value in zip(names, row, strict=True)
+            ]
+            for row in self._rows
+        ]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if self._rows and self._least_width() > options.max_width:
@@ -75,34 +83,5 @@ def _cell(name: str, value: Any) -> Text:
         return _NULL
     if name == ROW_KIND_COLUMN and isinstance(value, str) and value in _KIND_STYLES:
         return Text(value, style=_KIND_STYLES[value])
-    if isinstance(value, bool):
-        return Text(str(value).lower())
-    if isinstance(value, int):
-        return Text(f"{value:,}" if name in _COUNTS else str(value))
-    if isinstance(value, datetime):
-        return Text(value.isoformat(" ", "microseconds" if value.microsecond % 1000 else "milliseconds"))
-    shown = plain(value)
-    text = shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False)
-    text = text.translate(_ESCAPED)
+    text = text_of(value).translate(_ESCAPED)
     return Text(text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…")
-
-
-def plain(value: Any) -> Any:
-    """A value as JSON can say it without loss: times in ISO 8601, decimals and NaN as text, bytes in hex.
-
-    >>> plain({"at": date(2013, 1, 31), "price": Decimal("1.50"), "raw": b"a"})
-    {'at': '2013-01-31', 'price': '1.50', 'raw': '61'}
-    """
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, datetime | date | time):
-        return value.isoformat()
-    if isinstance(value, Decimal | timedelta):
-        return str(value)
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, Mapping):
-        return {str(key): plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(inner) for inner in value]
-    return value

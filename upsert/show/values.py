@@ -1,16 +1,22 @@
 """Rows of Arrow as what shows them takes them: Python's values, and texts where Python has none (pure).
 
-Python's times end with microseconds, and its years with 9999.
+Python's times end with microseconds, and its years with 9999. A VARIANT is the value that it holds.
 """
 
 from __future__ import annotations
 
+import json
+import math
+from collections.abc import Mapping
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+
+from upsert import types
 
 
 def rows_of(rows: pa.Table) -> list[tuple[Any, ...]]:
@@ -26,22 +32,25 @@ def values_of(column: pa.ChunkedArray) -> list[Any]:
     >>> values_of(pa.chunked_array([pa.array([36_000_000_000_001], pa.time64("ns"))]))
     ['10:00:00.000000001']
     """
-    if not _has_nanoseconds(column.type):
+    if not _needs_care(column.type):
         with suppress(OverflowError, ValueError):  # one of them is beyond Python's years
             found: list[Any] = column.to_pylist()
             return found
     return [_value(one) for one in column]
 
 
-def _has_nanoseconds(type_: pa.DataType) -> bool:
+def _needs_care(type_: pa.DataType) -> bool:
+    """Whether Python has values of a type, or of one within it, in another form, whatever they are."""
     inner = (type_.field(number).type for number in range(type_.num_fields))
-    return type_ == pa.time64("ns") or any(map(_has_nanoseconds, inner))
+    return type_ == pa.time64("ns") or types.is_variant(type_) or any(map(_needs_care, inner))
 
 
 def _value(one: pa.Scalar) -> Any:
     type_ = one.type
     if not one.is_valid:
         return None
+    if types.is_variant(type_):
+        return _of_variant(*(one[number].as_py() for number in range(2)))
     if pa.types.is_struct(type_):
         return {field.name: _value(one[number]) for number, field in enumerate(type_)}
     if pa.types.is_map(type_):
@@ -56,6 +65,12 @@ def _value(one: pa.Scalar) -> Any:
         return _far(one)
 
 
+def _of_variant(value: bytes, metadata: bytes) -> Any:
+    from pyspark.sql.types import VariantVal
+
+    return VariantVal(value, metadata).toPython()
+
+
 def _far(one: pa.Scalar) -> str:
     """A date or a time of a year that Python does not have, or not in its zone, as ISO 8601 writes it."""
     if pa.types.is_date(one.type):
@@ -67,3 +82,36 @@ def _far(one: pa.Scalar) -> str:
     text = str(np.datetime64(day, "D"))
     needs_sign = not text.startswith("-") and len(text) > len("9999-12-31")
     return f"{'+' * needs_sign}{text}{rest}"
+
+
+def text_of(value: Any) -> str:
+    """A value, other than NULL, as tables in terminals and notebooks show it.
+
+    >>> text_of(True), text_of([date(2013, 1, 31), None]), text_of(datetime(2013, 1, 31, 8))
+    ('true', '["2013-01-31", null]', '2013-01-31 08:00:00.000')
+    """
+    if isinstance(value, datetime):
+        return value.isoformat(" ", "microseconds" if value.microsecond % 1000 else "milliseconds")
+    shown = plain(value)
+    return shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False)
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON can say it without loss: times in ISO 8601, decimals and NaN as text, bytes in hex.
+
+    >>> plain({"at": date(2013, 1, 31), "price": Decimal("1.50"), "raw": b"a"})
+    {'at': '2013-01-31', 'price': '1.50', 'raw': '61'}
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, Decimal | timedelta):
+        return str(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(inner) for inner in value]
+    return value

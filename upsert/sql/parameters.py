@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
+from math import isfinite
 from typing import Any, Final, TypeAlias, cast
 
 from upsert.errors import ConfigurationError, SchemaError
@@ -134,8 +135,14 @@ def written(text: str) -> Any:
         return text
     if not cursor.at_end:
         return text
-    has_exponent = isinstance(value, Decimal) and "e" in text.lower()
-    return float(value) if has_exponent else value  # to Spark it is a DOUBLE
+    if not (isinstance(value, Decimal) and "e" in text.lower()):
+        return value
+    if not isfinite(found := float(value)):  # to Spark it is a DOUBLE
+        raise ConfigurationError(
+            f"value {text!r}: a number with an exponent is a DOUBLE, of at most 1.8e308; write another one, "
+            "or quotes around it for a text"
+        )
+    return found
 
 
 def _valued(query: QueryText, args: Args | None) -> QueryText:

@@ -13,13 +13,16 @@ import pytest
 import typer
 from py4j.java_gateway import GatewayConnection, GatewayParameters
 from pyspark.errors import PySparkException
+from pyspark.sql.types import VariantVal
 from rich.console import Console
 from typer.testing import CliRunner
 
 from deltajoin import __version__
 from deltajoin.cli.app import app
 from deltajoin.cli.command import Exit, Output, errors_printed
+from upsert import types
 from upsert.show.terminal import RowGrid
+from upsert.show.values import rows_of
 from upsert.spark import jvm
 
 
@@ -92,6 +95,30 @@ def printed(names: list[str], *rows: list[object], width: int = 80) -> str:
     with console.capture() as captured:
         console.print(RowGrid(names, rows))
     return captured.get()
+
+
+def test_numbers_of_a_user_s_column_have_no_commas_whatever_it_is_called(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Output().table(pa.table({"rows": [12345], "files": [1000]}))
+    Output().rows([{"rows": 12345, "bucket": 1000}])
+    told = capsys.readouterr().out
+    assert "12345 │  1000" in told
+    assert "12,345 │   1000" in told
+
+
+def test_a_variant_is_shown_as_the_value_that_it_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    one = VariantVal.parseJson('{"a": [1, "x"], "b": 1.50}')
+    given = [{"variant_value": one.value, "variant_metadata": one.metadata}, None]
+    column = pa.array(given, types.VARIANT)
+    rows = pa.table({"v": column, "l": pa.array([given, None], pa.list_(types.VARIANT))})
+    Output(as_json=True).table(rows)
+    value = {"a": [1, "x"], "b": "1.50"}
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [
+        {"v": value, "l": [value, None]},
+        {"v": None, "l": None},
+    ]
+    assert '{"a": [1, "x"], "b": "1.50"}' in printed(["v"], *map(list, rows_of(rows.select(["v"]))))
 
 
 def test_lines_of_a_plan_that_warn_are_red_where_there_are_colours() -> None:

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 import planner
 from upsert.catalog.catalog import Catalog
 from upsert.errors import ConfigurationError, SchemaError
-from upsert.sql.parameters import bound, parameters
+from upsert.sql.parameters import bound, parameters, written
 from upsert.sql.parser import parse
 
 MERGE = (
@@ -168,3 +168,9 @@ def test_spark_gets_literals_of_the_values_types(spark: SparkSession, tmp_path: 
     query.processAllAvailable()
     query.stop()
     assert catalog.table("u").snapshot().scan().to_pylist() == [{"id": 2, "v": "x", "n": 4.5}]
+
+
+def test_a_number_that_no_double_holds_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"value '-1e400': .* is a DOUBLE, of at most 1.8e308"):
+        written("-1e400")
+    assert written("'1e400'") == "1e400"

@@ -7,6 +7,7 @@ changes a row of the target, and afterwards each key has one row (docs/decisions
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -286,8 +287,13 @@ def _of_source(clause: s.MergeClause, names: Sequence[str]) -> dict[str, str | N
 
 
 def _violation(text: str) -> str | None:
-    """Which rule a row has broken, in the text of an error; None for neither."""
+    """Which rule a row has broken, in the text of an error; None for none.
+
+    >>> _violation(f'[RAISED] {_TWICE}{{"id":"a}} {{b"}} SQLSTATE: P0001')
+    'several rows are inserted with the key {"id":"a} {b"}; nothing was written; keep one row of the ...'
+    """
     for why, remedy in _REMEDIES.items():
-        if (found := re.search(re.escape(why) + r"(\{.*?\})", text)) is not None:
-            return f"{why}{found[1]}; nothing was written; {remedy}"
+        if (found := re.search(re.escape(why) + r"(?=\{)", text)) is not None:
+            _, end = json.JSONDecoder().raw_decode(text, found.end())
+            return f"{text[found.start() : end]}; nothing was written; {remedy}"
     return None

@@ -122,14 +122,16 @@ def specified(schema: TableSchema, spec: Mapping[str, object], of: str) -> Parti
 
 
 def _text(schema: TableSchema, name: str, value: object, of: str) -> str | None:
-    type_ = schema.type_of(name)
+    type_, length = schema.type_of(name), schema.column(name).length
+    if isinstance(value, str) and length is not None and not value[length.characters :].strip(" "):
+        value = value[: length.characters]  # as rows are stored
     try:
         if isinstance(value, str) and pa.types.is_time(type_):
             array = types.times_of(pa.array([value]), type_)
         elif isinstance(value, str) and not pa.types.is_string(type_):
             array = pa.array([value]).cast(type_)
-        elif isinstance(value, Decimal) and pa.types.is_floating(type_):  # so SQL has a number with a point
-            array = pa.array([float(value)], type_)
+        elif isinstance(value, int | Decimal) and not isinstance(value, bool) and pa.types.is_floating(type_):
+            array = pa.array([float(value)], type_)  # as SQL has numbers; the nearest one is meant
         else:
             array = pa.array([value], type_)
     except (pa.ArrowException, TypeError, OverflowError, ValueError) as cause:

@@ -442,10 +442,10 @@ class TestShow:
         assert str(catalog.sql("DESCRIBE t")).splitlines() == [
             "name | type      | null  | key     | extras   | watermark    | comment",
             "-----+-----------+-------+---------+----------+--------------+--------",
-            "id   | INT       | False | PRI     | NULL     | NULL         | NULL",
-            "v    | DOUBLE    | True  | INDEX_v | NULL     | NULL         | value",
-            "w    | NULL      | True  | NULL    | AS v * 2 | NULL         | twice",
-            "ts   | TIMESTAMP | True  | NULL    | NULL     | ts - 5000 ms | NULL",
+            "id   | INT       | false | PRI     | NULL     | NULL         | NULL",
+            "v    | DOUBLE    | true  | INDEX_v | NULL     | NULL         | value",
+            "w    | NULL      | true  | NULL    | AS v * 2 | NULL         | twice",
+            "ts   | TIMESTAMP | true  | NULL    | NULL     | ts - 5000 ms | NULL",
         ]
 
     def test_extended_description_has_the_columns_of_flip_188(self, catalog: Catalog) -> None:

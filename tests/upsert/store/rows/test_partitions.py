@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from tests.upsert.store.samples import KEY_VALUES
 from upsert import types
 from upsert.errors import SchemaError
-from upsert.schema import TableSchema
+from upsert.schema import Column, Length, TableSchema
 from upsert.store.predicate import parse_where, remaining
+from upsert.store.rows.conform import conform
 from upsert.store.rows.layout import Layout
 from upsert.store.rows.partitions import partition_codes, partition_values, specified, split
 from upsert.types import INTERVAL
@@ -55,6 +56,7 @@ def test_a_time_behind_the_year_9999_has_no_partition(type_: pa.DataType) -> Non
         (pa.decimal128(10, 2), Decimal("1.50"), "1.50"),
         (pa.float64(), -0.0, "0"),
         (pa.float32(), Decimal("-1.5"), "-1.5"),
+        (pa.float32(), 16_777_217, "16777216"),
         (pa.string(), "a/b=😀", "a/b=😀"),
         (pa.string(), None, None),
         (pa.bool_(), "true", "true"),
@@ -66,6 +68,14 @@ def test_a_time_behind_the_year_9999_has_no_partition(type_: pa.DataType) -> Non
 def test_a_specification_takes_values_and_their_texts(type_: pa.DataType, value: Any, text: str) -> None:
     schema = TableSchema.of({"p": type_, "n": pa.int32()}, partitioned_by=["p"])
     assert specified(schema, {"p": value}, of="t") == (("p", text),)
+
+
+def test_a_specified_text_is_without_blanks_beyond_its_length_as_rows_are_stored() -> None:
+    column = Column("p", pa.string(), length=Length(5))
+    schema = TableSchema((column, Column("n", pa.int32())), partitioned_by=("p",))
+    stored, _ = conform(Layout.of(schema), pa.table({"p": ["abcde   "], "n": [1]}))
+    assert specified(schema, {"p": "abcde   "}, of="t") == (("p", stored.column("p")[0].as_py()),)
+    assert specified(schema, {"p": "abcde x"}, of="t") == (("p", "abcde x"),)
 
 
 @pytest.mark.parametrize(
