@@ -19,7 +19,7 @@ from markupsafe import Markup
 from deltajoin.observe.measures import PHASES, levels_of, phases_of, sides_of, table_lookups
 from deltajoin.observe.overview import Overview, QueryInfo, TableInfo, shown
 from upsert.catalog.query_records import MicroBatch
-from upsert.show.values import rows_of
+from upsert.show.values import rows_of, text_of
 
 Href = Callable[[str, str], str]
 """The link to a page: of its kind (``tables``, ``pipelines``, ``table``, ``query``), and a name or an id."""
@@ -333,11 +333,12 @@ def remedy(error: str) -> Remedy:
 
 
 def cell(value: Any) -> str:
-    """A value of a row as text."""
-    if value is None:
-        return "NULL"
-    text = value.hex() if isinstance(value, bytes) else str(value)
-    return shortened(text, _LONGEST_CELL)
+    """A value of a row as text.
+
+    >>> cell(None), cell({"raw": b"a"}), cell("x" * 300)[-3:]
+    ('NULL', '{"raw": "61"}', 'xx…')
+    """
+    return "NULL" if value is None else shortened(text_of(value), _LONGEST_CELL)
 
 
 def shortened(text: str, longest: int) -> str:

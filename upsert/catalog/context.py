@@ -15,6 +15,7 @@ from upsert.catalog.connectors.base import Connector
 from upsert.catalog.connectors.definition import Definition, PlainView, connect, definition_in, no_table
 from upsert.catalog.namespace import Catalogs, Databases, TableRef
 from upsert.catalog.session import SessionOptions
+from upsert.catalog.system_tables import split
 from upsert.errors import ConfigurationError, CorruptTableError, TableExistsError, TableNotFoundError
 from upsert.materializer.choice import Changes, Sink, UnprovenKeyWarning, choose
 from upsert.rowkind import ROW_KIND_COLUMN
@@ -157,6 +158,12 @@ class Context:
 
     def table(self, name: str) -> Table:
         """As ``Catalog.table``."""
+        own, system = split(name)
+        if system is not None:
+            raise ConfigurationError(
+                f"table {name!r}: must be a managed table, got a system table of {own!r}; read it with "
+                f"SELECT * FROM {name}, or with catalog.read"
+            )
         connected = self.connected(name)
         return self.managed(name) if connected is None else connected.mirror_table()
 

@@ -159,6 +159,13 @@ def test_description_of_a_system_table_has_its_columns(catalog: Catalog) -> None
         catalog.sql("INSERT INTO shop.orders$files VALUES (1)")
 
 
+def test_a_system_table_is_no_table_object(catalog: Catalog) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"system table of 'shop.orders'; read it with SELECT \* FROM"
+    ):
+        catalog.table("shop.orders$files")
+
+
 @pytest.mark.spark
 def test_queries_read_system_tables_as_any_other(spark: SparkSession, catalog: Catalog, table: Table) -> None:
     def values(text: str) -> list[tuple[Any, ...]]:
