@@ -1,1 +1,1 @@
-"""What notebooks and terminals show of rows (pure)."""
+"""What notebooks and terminals show of rows."""

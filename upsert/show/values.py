@@ -1,6 +1,7 @@
-"""Rows of Arrow as what shows them takes them: Python's values, and texts where Python has none (pure).
+"""Rows of Arrow as what shows them takes them: Python's values, and texts where Python has none.
 
-Python's times end with microseconds, and its years with 9999. A VARIANT is the value that it holds.
+Python's times end with microseconds, and its years with 9999. A VARIANT is the value that it holds, which
+PySpark reads.
 """
 
 from __future__ import annotations
