@@ -90,12 +90,14 @@ def _is_in_old(
 ) -> list[Mask]:
     """For each field, which images before have it: those where it is NULL need a look at the text.
 
-    A text without ``null`` says nothing of the kind, unless a bad value has been taken for NULL.
+    A text without ``null`` behind the name of ``old`` says nothing of the kind, unless a bad value has been
+    taken for NULL.
     """
     found = [~is_null(column) for column in old.columns]
     texts = envelopes.messages.take(pa.array(envelopes.positions))
     if not dialect.ignore_parse_errors:
-        is_update = is_update & pc.match_substring(texts, "null").to_numpy(zero_copy_only=False)
+        has_null = pc.match_substring_regex(texts, pattern=_NULL_IN_OLD)
+        is_update = is_update & has_null.to_numpy(zero_copy_only=False)
     for envelope in np.flatnonzero(is_update & envelopes.is_good).tolist():
         written = parse(texts[envelope].as_py())["old"]
         for image, names in enumerate(
@@ -109,6 +111,10 @@ def _is_in_old(
                             envelope, f"field 'old.{field.name}': is NULL, but declared NOT NULL"
                         )
     return found
+
+
+_NULL_IN_OLD: Final = r'(?s)"old".*null|\\u006'
+"""All three letters of the name may be written by their numbers, which have this in common."""
 
 
 def _old_of(fields: pa.Schema) -> pa.StructType:

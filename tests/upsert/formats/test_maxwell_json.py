@@ -82,6 +82,19 @@ def test_messages_that_are_no_change_are_bad(message: object, expected: str) -> 
     assert ignored.bad == ()
 
 
+@pytest.mark.parametrize("name", ["old", "\\u006fld", "o\\u006Cd", "ol\\u0064"])
+def test_null_before_is_found_wherever_other_nulls_are(name: str) -> None:
+    fields = pa.schema([("n", pa.int64()), ("m", pa.int64())])
+    first, last = f'"{name}": {{"n": null}}', '"data": {"n": 1, "m": null}'
+    for members in ([first, last], [last, first]):
+        message = f'{{"type": "update", {", ".join(members)}, "x": null}}'.encode()
+        found = FORMAT.decoder(FormatContext(fields)).decode(pa.array([message]))
+        assert found.rows.to_pylist() == [{"n": None, "m": None}, {"n": 1, "m": None}]
+    unchanged = b'{"type": "update", "data": {"n": 1, "m": null}, "old": {"m": 2}, "x": null}'
+    found = FORMAT.decoder(FormatContext(fields)).decode(pa.array([unchanged]))
+    assert found.rows.to_pylist() == [{"n": 1, "m": 2}, {"n": 1, "m": None}]
+
+
 def test_null_in_a_column_declared_not_null_is_bad_also_in_the_image_before() -> None:
     fields = pa.schema([pa.field("n", pa.int64(), nullable=False), ("m", pa.int64())])
     data = {"n": 1, "m": 3}
