@@ -15,8 +15,9 @@ Compaction, expiry and clean-up change no rows and are not seen here at all.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 from upsert.errors import UntrackedChangesError
@@ -46,14 +47,18 @@ class ChangeFiles:
         """Both."""
         return (*self.old, *self.new)
 
-    def within(self, bucket: int) -> list[TouchedFile]:
+    def within(self, bucket: int) -> Sequence[TouchedFile]:
         """Those of a bucket."""
-        return [
-            TouchedFile(entry, is_old)
-            for files, is_old in ((self.old, True), (self.new, False))
-            for entry in files
-            if entry.bucket == bucket
-        ]
+        return self.by_bucket.get(bucket, [])
+
+    @cached_property
+    def by_bucket(self) -> Mapping[int, list[TouchedFile]]:
+        """Those of each bucket that has any."""
+        found: dict[int, list[TouchedFile]] = {}
+        for files, is_old in ((self.old, True), (self.new, False)):
+            for entry in files:
+                found.setdefault(entry.bucket, []).append(TouchedFile(entry, is_old))
+        return found
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ def changes_between(
     parts: list[pa.Table] = []
     if not step.is_empty:
         source = change_files(table, step.base, step.target, scope)
-        every = sorted(range(table.layout.buckets) if buckets is None else buckets)
+        every = sorted(source.by_bucket if buckets is None else source.by_bucket.keys() & set(buckets))
         within = [(bucket, limits) for bucket in every if (limits := step.hashes_of(bucket)) is not None]
         # of a share each bucket has few keys, and looking them up costs about as much as looking up one
         for some in [within] if share is not None and within else [[one] for one in within]:

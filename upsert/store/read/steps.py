@@ -196,13 +196,11 @@ def cut(table: PinnedTable, base: int, target: int, low: Cursor, limit: StepLimi
     """The version between a base and a target after as much as a limit allows from ``low`` on."""
     if limit.is_none:
         return Version.complete(target)
-    files = change_files(table, base, target, scope).all
+    by_bucket = change_files(table, base, target, scope).by_bucket
     room, is_first = _Room(limit), True
-    for bucket in range(low[0], table.layout.buckets):
-        inside = [entry for entry in files if entry.bucket == bucket and entry.rows]
+    for bucket in sorted(bucket for bucket in by_bucket if bucket >= low[0]):
+        inside = [file.entry for file in by_bucket[bucket]]
         smallest = low[1] if bucket == low[0] else 0
-        if not inside:
-            continue
         if smallest == 0 and (left := room.copy()).take(inside, [entry.rows for entry in inside]):
             room, is_first = left, False  # known without opening the files
             continue
