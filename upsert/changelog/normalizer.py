@@ -45,6 +45,8 @@ from upsert.store.rows.merge import gather, same_rows
 DELETED_COLUMN: Final = "_is_deleted"
 """Of the images of ordered rows: whether the key is deleted, so that only its order is remembered."""
 
+_LONGEST: Final = (1 << 63) - 1
+
 
 @dataclass(frozen=True)
 class Expiry:
@@ -63,8 +65,8 @@ class Expiry:
             raise ConfigurationError(f"normalize: ttl must be at least 1 ms, got {self.ttl_ms!r}")
 
     def ticks(self, time: pa.DataType) -> int:
-        """``ttl_ms`` in the unit of a time column."""
-        return self.ttl_ms * (1000 if pa.types.is_timestamp(time) else 1)
+        """``ttl_ms`` in the unit of a time column; what is longer than all times lies apart is as long."""
+        return min(self.ttl_ms * (1000 if pa.types.is_timestamp(time) else 1), _LONGEST)
 
 
 @dataclass(frozen=True)

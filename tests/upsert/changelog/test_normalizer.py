@@ -161,6 +161,9 @@ def test_a_ttl_counts_milliseconds_of_timestamps() -> None:
     )
     found = normalize(rows, rules.image_schema(schema).empty_table(), rules).changes
     assert found[ROW_KIND_COLUMN].to_pylist() == ["+I", "-U", "+U", "+I"]
+    rules = replace(rules, expiry=Expiry("at", 1 << 62))  # longer than times in microseconds can be apart
+    found = normalize(rows, rules.image_schema(schema).empty_table(), rules).changes
+    assert found[ROW_KIND_COLUMN].to_pylist() == ["+I", "-U", "+U", "-U", "+U"]
 
 
 def test_a_late_row_gives_nothing() -> None:
