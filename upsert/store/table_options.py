@@ -84,7 +84,12 @@ TARGET_BYTES: Final = 128 << 20
 """A file is written from memory, in several times its size: a larger run is written as several files."""
 
 OPTIONS: Final = (
-    Option("bucket", options.positive_int, "buckets of each partition; fixed for the table's life", 1),
+    Option(
+        "bucket",
+        options.positive_int,
+        "buckets of each partition, at most 1 000 000; fixed for the table's life",
+        1,
+    ),
     Option("bucket-key", options.names, "columns whose hash gives the bucket; default: the primary key", ()),
     Option("change-tracking", options.boolean, "whether commits show in change streams", True),
     Option("write-only", options.boolean, "never compact after a commit; call compact() elsewhere", False),
@@ -259,12 +264,21 @@ def _partition_age(owner: str, values: Mapping[str, Any], schema: TableSchema) -
     return age
 
 
+MOST_BUCKETS: Final = 1_000_000
+
+
 def check_new(owner: str, options: TableOptions, schema: TableSchema) -> None:
     """Refuse what no write can do; tables of earlier releases may say it.
 
     Raises:
-        ConfigurationError: the sink is to keep all rows of each key, and has no key.
+        ConfigurationError: the sink is to keep all rows of each key, and has no key; or there are so many
+            buckets that a lookup would take gigabytes, or that manifests have no such number.
     """
+    if options.bucket > MOST_BUCKETS:
+        raise ConfigurationError(
+            f"{owner}: option 'bucket' must be at most {MOST_BUCKETS}, got {options.bucket}; rows of one "
+            "partition lie in so many files at least"
+        )
     if options.materialize == "force" and not schema.primary_key:
         raise ConfigurationError(
             f"{owner}: option {SINK_MATERIALIZE.key!r} = 'force' needs a PRIMARY KEY, got a table "

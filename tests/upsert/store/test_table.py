@@ -239,6 +239,7 @@ def test_no_path_is_not_the_present_folder() -> None:
     [
         ({"buckets": "2"}, "did you mean 'bucket'"),
         ({"bucket": "0"}, "must be a positive integer, got '0'"),
+        ({"bucket": "2147483648"}, "'bucket' must be at most 1000000, got 2147483648"),
         ({"bucket-key": "name"}, r"must name primary key columns \(id\), got 'name'"),
         ({"change-tracking": "maybe"}, "must be true or false"),
         ({"num-sorted-run.compaction-trigger": "1"}, "at least 2"),
