@@ -34,7 +34,7 @@ MAX_ROWS_PER_COMMIT: Final = 2_000_000
 """An index shows in lookups after about so many rows of each level."""
 
 _whole = Kept[str, int](LRUCache(10_000), is_inherited=True)
-"""Version of a table's definition, by its uuid, of which all files have been seen to have all indexes."""
+"""Identity of a table's layout, by its uuid, of which all files have been seen to have all indexes."""
 
 
 def identity(index: Index, schema: TableSchema) -> tuple[object, ...]:
@@ -78,11 +78,11 @@ def is_needed(history: History, head: SnapshotInfo, added: Sequence[FileEntry] =
     definition = history.definition_at(head.definition)
     if not definition.schema.indexes:
         return False
-    if _whole.get(history.uuid) == definition.version:
+    if _whole.get(history.uuid) == definition.layout.identity:
         return any(lacks_index(history.definition_at(entry.definition), definition) for entry in added)
     if _old_versions(history, history.files(head), definition):
         return True
-    _whole.put(history.uuid, definition.version)
+    _whole.put(history.uuid, definition.layout.identity)
     return False
 
 

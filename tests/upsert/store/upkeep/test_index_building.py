@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -82,6 +83,20 @@ def no_index_is_built() -> Iterator[None]:
 def build(table: Table) -> None:
     with compaction_lock(table.root, wait=True):
         index_building.build(table._committer)
+
+
+def test_index_of_a_restored_table_is_stored_though_one_of_its_version_was_before(
+    tmp_path: Path,
+) -> None:
+    table = Table.create(tmp_path / "t", SCHEMA)
+    table.write(rows(*range(20)))
+    shutil.copytree(table.path, tmp_path / "copy")
+    table.alter(BY_A)
+    assert stored(table) == (1, 1)
+    shutil.rmtree(table.path)
+    shutil.copytree(tmp_path / "copy", table.path)
+    table.alter(AddIndex(Index("by_b", ("b",))))
+    assert stored(table, "by_b") == (1, 1)
 
 
 def test_existing_files_get_the_index_and_lookups_build_none(table: Table) -> None:
