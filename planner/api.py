@@ -29,6 +29,7 @@ from planner.spark.unnest import unnested_over
 from planner.views.keep import kept
 from upsert.catalog.context import Explained, OfText, Refreshed, Request, RowsInArrow, Unnested
 from upsert.catalog.query_records import DECISIONS_MARK
+from upsert.catalog.results import given_frame
 from upsert.errors import ConfigurationError
 from upsert.options import parse as parse_options
 from upsert.rowkind import ROW_KIND_COLUMN
@@ -149,6 +150,7 @@ def optimize(
             pass
         case _:
             assert_never(request)
+    df = given_frame(df, "optimize")
     if is_connect(df):
         return _carried_over_connect(df, start_from)
     settings, catalyst, trace = _optimized(df, options, sink_key, start_from, sink_rule=sink_rule)
@@ -192,6 +194,7 @@ def explain(
     >>> join.form, join.remedy
     ('regular', 'ALTER TABLE clicks ADD INDEX (page)')
     """
+    df = given_frame(df, "explain")
     mode = parse_options("explain", [SINK_MATERIALIZE], {SINK_MATERIALIZE.key: sink_materialize})
     found = mode[SINK_MATERIALIZE.key]
     settings, _, trace = _optimized(df, options, sink_key, sink_rule=sink_rule)
@@ -249,7 +252,7 @@ def check_sink(df: DataFrame, sink_key: Sequence[str] = ()) -> None:
         PlanError: the plan reads a changelog and has lost its kinds, needs `optimize` to be right, or gives
             upserts by another key than the table's.
     """
-    settings, _, trace = _optimized(df, {}, sink_key)
+    settings, _, trace = _optimized(given_frame(df, "check_sink"), {}, sink_key)
     unmet = (
         Refused(
             f"the upserts of {leaf.name!r} are not enough here: {reason}",

@@ -266,6 +266,8 @@ class Explanation:
     def __str__(self) -> str:
         return "\n".join(text for text, _ in self._parts())
 
+    __repr__ = __str__  # what a prompt of Python shows is for people too
+
     @property
     def warned(self) -> frozenset[int]:
         """Which lines of the text tell of a join whose state grows, or of a refusal: they are shown red."""

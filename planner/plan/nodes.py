@@ -137,7 +137,7 @@ class DeltaJoin:
     def lines(self) -> Iterator[str]:
         """The tree, then the tables, as text."""
         keep = "" if self.keep is None else f" keeping {self.keep}"
-        yield f"{tree_in_words(self.tree)}{keep}{'' if self.is_net else ' not net'}"
+        yield f"{tree_in_words(self.tree)}{keep}{'' if self.is_net else ' not consolidated'}"
         yield from (f"t{number} {table}" for number, table in enumerate(self.tables))
 
 

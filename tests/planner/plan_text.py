@@ -310,7 +310,7 @@ def _delta_join(line: str, rest: Sequence[str], types: dict[int, str]) -> tuple[
     present = tuple(
         (number, replace(flag, type="boolean")) for number, flag in zip(numbers, flags, strict=True)
     )
-    text = rest[0].strip().removesuffix(" not net")
+    text = rest[0].strip().removesuffix(" not consolidated")
     node, _, keep = text.partition(" keeping ")
     condition = _condition(keep) if keep else None
     is_net = rest[0].strip() == text

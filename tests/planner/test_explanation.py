@@ -196,6 +196,7 @@ def test_a_join_whose_state_grows_is_a_warning_and_no_other_is() -> None:
     lines = str(found).splitlines()
     warned = [line for number, line in enumerate(lines) if number in found.warned]
     assert "\n".join(warned) == str(found.joins[0])
+    assert repr(found) == str(found)
     assert found._repr_html_().count('class="deltajoin-warning"') == 1
     assert [join["grows"] for join in found.to_json()["joins"]] == [True, False]
 

@@ -18,6 +18,7 @@ from upsert.catalog.connectors.base import Connector
 from upsert.catalog.context import Context
 from upsert.catalog.job_hooks import JobStatusHook
 from upsert.catalog.namespace import Databases
+from upsert.catalog.results import given_frame
 from upsert.catalog.run.scans import metadata_options, read_managed, system_frame, with_declared
 from upsert.catalog.system_tables import split
 from upsert.errors import ConfigurationError, SchemaError, own_errors_first
@@ -339,6 +340,7 @@ class Catalog:
         Warns:
             UnprovenKeyWarning: it is not known whether the key tells the rows apart.
         """
+        df = given_frame(df, f"write_changes into {name!r}")
         given = {} if sink_materialize is None else {SINK_MATERIALIZE.key: sink_materialize}
         mode = mode_of(given, f"table {name!r}")
         if (connected := self.connected(name, given)) is not None:
@@ -364,6 +366,7 @@ class Catalog:
                 ``optimize``.
             SchemaError: the DataFrame's columns do not fit the table.
         """
+        df = given_frame(df, f"write_upsert into {name!r}")
         connected = self.connected(name)
         if connected is None:
             raise ConfigurationError(
@@ -617,6 +620,7 @@ class Catalog:
             StreamSettings(os.fspath(checkpoint or ""), trigger or {}, query_name, drop_on_cancel),
             hook or JobStatusHook(),
         )
-        query = statement.execute(table_ref.tables, df, self.context.optimized, self.context.in_arrow)
+        given = given_frame(df, f"create_table_as {name!r}")
+        query = statement.execute(table_ref.tables, given, self.context.optimized, self.context.in_arrow)
         self._follow()
         return query

@@ -254,6 +254,20 @@ class Frame(Result):
             return arrow_of(self.df)
 
 
+def given_frame(given: object, what: str) -> DataFrame:
+    """A DataFrame that a user has given; the result of a query is none, and has one.
+
+    Raises:
+        ConfigurationError: it is something else.
+    """
+    from pyspark.sql import DataFrame
+
+    if isinstance(given, DataFrame):
+        return given
+    instead = "give its df" if isinstance(given, Frame) else "catalog.read_changes and spark.sql give one"
+    raise ConfigurationError(f"{what}: needs a DataFrame, got {type(given).__name__}; {instead}")
+
+
 @dataclass(frozen=True, repr=False)
 class Running(Result):
     """A streaming statement that has been started.

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 import planner
 from tests.helpers import REPOSITORY, multiset
 from upsert.catalog.catalog import Catalog
+from upsert.catalog.results import Frame
 from upsert.errors import ConfigurationError, SchemaError, TableExistsError, TableNotFoundError
 from upsert.materializer.choice import UnprovenKeyWarning
 from upsert.rowkind import ROW_KIND_COLUMN
@@ -210,6 +211,16 @@ def test_other_statement_changes_nothing(catalog: Catalog) -> None:
             lambda catalog: catalog.create_table_as("t", None, partitioned_by="day"),
             r"partitioned_by must be a list of names, got 'day'; write \['day'\]",
         ),
+        (
+            lambda catalog: catalog.write_changes(Frame("SELECT", None), "t"),
+            "write_changes into 't': needs a DataFrame, got Frame; give its df",
+        ),
+        (
+            lambda catalog: catalog.create_table_as("t", "SELECT 1"),
+            "needs a DataFrame, got str; catalog",
+        ),
+        (lambda _: planner.explain("SELECT 1"), "explain: needs a DataFrame, got str"),
+        (lambda _: planner.optimize(None), "optimize: needs a DataFrame, got NoneType"),
     ],
 )
 def test_what_is_given_in_a_wrong_form_is_told_with_the_right_one(
