@@ -346,8 +346,9 @@ class Session:
                 self._show_batch(df)
 
     def _show_batch(self, df: DataFrame) -> None:
-        from upsert.spark.batches import arrow_of, parts_of
+        from upsert.spark.batches import arrow_of, parts_of, with_texts
 
+        df = with_texts(df)
         if self._output.as_json:
             for part in parts_of(df):
                 self._go_on()
@@ -360,11 +361,11 @@ class Session:
             self._output.say(f"only the first {self._rows} rows are shown; add LIMIT, or use --json")
 
     def _show_changes(self, df: DataFrame) -> None:
-        from upsert.spark.batches import arrow_of
+        from upsert.spark.batches import arrow_of, with_texts
         from upsert.spark.query_writer import query_writer
 
         def show(rows: DataFrame, batch: int) -> None:  # noqa: ARG001 - Spark gives the number too
-            found = arrow_of(rows)
+            found = arrow_of(with_texts(rows))
             if found.num_rows:
                 self._output.table(found)
 

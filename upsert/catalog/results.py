@@ -237,7 +237,7 @@ class Frame(Result):
 
     @property
     def rows(self) -> pa.Table:
-        """The rows of a batch, which this runs.
+        """The rows of a batch, which this runs; an INTERVAL of years and months as Spark's text of it.
 
         Raises:
             ConfigurationError: the query is a stream, which never ends.
@@ -248,10 +248,10 @@ class Frame(Result):
                 f"{self.statement}: only a batch has rows, got a streaming query; start it with "
                 "df.writeStream, or SET 'execution.result-mode' = 'table'"
             )
-        from upsert.spark.batches import arrow_of
+        from upsert.spark.batches import arrow_of, with_texts
 
         with own_errors_first():
-            return arrow_of(self.df)
+            return arrow_of(with_texts(self.df))
 
 
 def given_frame(given: object, what: str) -> DataFrame:

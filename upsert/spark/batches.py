@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    CalendarIntervalType,
+    DataType,
+    MapType,
+    StructType,
+    YearMonthIntervalType,
+)
 
 from upsert import types
 from upsert.arrays import one_array
@@ -183,6 +190,33 @@ def arrow_of(df: DataFrame) -> pa.Table:
         for column, field in zip(found.columns, wanted, strict=True)
     ]
     return pa.Table.from_arrays(columns, schema=wanted)
+
+
+def with_texts(df: DataFrame) -> DataFrame:
+    """A DataFrame with Spark's texts in columns whose values PySpark gives in no form: intervals of months.
+
+    >>> with_texts(spark.sql("SELECT 1 AS n, make_ym_interval(1, 2) AS n")).toArrow().column(1).to_pylist()
+    ["INTERVAL '1-2' YEAR TO MONTH"]
+    """
+    has_no_form = [_has_months(field.dataType) for field in df.schema.fields]
+    if not any(has_no_form):
+        return df
+    names = df.columns
+    alone = df.toDF(*map(str, range(len(names))))
+    columns = [alone[str(number)] for number in range(len(names))]
+    casts = zip(columns, has_no_form, strict=True)
+    return alone.select(*(column.cast("string") if cast else column for column, cast in casts)).toDF(*names)
+
+
+def _has_months(type_: DataType) -> bool:
+    match type_:
+        case ArrayType():
+            return _has_months(type_.elementType)
+        case MapType():
+            return _has_months(type_.keyType) or _has_months(type_.valueType)
+        case StructType():
+            return any(_has_months(field.dataType) for field in type_.fields)
+    return isinstance(type_, YearMonthIntervalType | CalendarIntervalType)
 
 
 def parts_of(df: DataFrame) -> Iterator[pa.Table]:
