@@ -36,7 +36,7 @@ WITH_BROWSER = { sh scripts/chromium.sh >/dev/null || true; } &&
 # Options of pytest: the tests of a file stay together, files are begun in their order.
 IN_PARALLEL = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help install java demo demo-kafka test test-delta test-long test-slice fuzz mutate bench bench-store bench-kafka bench-views bench-cluster wheel wheel-test docs lint clean
+.PHONY: help install java demo demo-kafka servers test test-delta test-long test-slice fuzz mutate bench bench-store bench-kafka bench-views bench-cluster wheel wheel-test docs lint clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ demo: $(CLASSES)  ## join the flights of 2013 with all else while it changes (RO
 
 demo-kafka: $(CLASSES)  ## carry them through Kafka: Debezium records to upsert topics, exactly once (ROWS=20000)
 	@$(WITH_JAVA) $(PY) -m examples.flights --kafka $(if $(ROWS),--rows $(ROWS))
+
+servers: $(STAMP) | java  ## fetch what tests start: Kafka, Azurite and a browser (a test that finds none fetches it)
+	@$(WITH_BROWSER) $(WITH_JAVA) $(PY) -m tests.servers
 
 test: $(CLASSES)  ## all tests that a change must pass (PYTEST_ARGS=… is passed on, WORKERS=0: one after the other)
 	@$(WITH_BROWSER) $(WITH_JAVA) $(PY) -m pytest $(IN_PARALLEL) $(PYTEST_ARGS)

@@ -168,11 +168,16 @@ def _command(kind: str, port: int) -> list[str]:
         (program,) = Path(wheel.__file__).parent.glob("vendor/fake-gcs-server/bin/*")
         where = ["-scheme", "http", "-host", "127.0.0.1", "-port", str(port), "-backend", "memory"]
         return [str(program), *where, "-external-url", f"http://127.0.0.1:{port}"]
+    program = azurite() / "node_modules/azurite/dist/src/blob/main.js"
+    where = ["--blobPort", str(port), "--inMemoryPersistence", "--silent", "--disableTelemetry"]
+    return [str(_node()), str(program), *where, "--skipApiVersionCheck"]
+
+
+def azurite() -> Path:
+    """The folder of Azure's own server for tests; fetched once."""
     from tests.helpers import fetched_once  # with Spark, which the process that is moto has no need of
 
-    azurite = fetched_once(f"azurite-{_AZURITE}", _fetch_azurite) / "node_modules/azurite/dist/src/blob"
-    where = ["--blobPort", str(port), "--inMemoryPersistence", "--silent", "--disableTelemetry"]
-    return [str(_node()), str(azurite / "main.js"), *where, "--skipApiVersionCheck"]
+    return fetched_once(f"azurite-{_AZURITE}", _fetch_azurite)
 
 
 def _node() -> Path:
