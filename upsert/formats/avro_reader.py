@@ -58,6 +58,10 @@ class Messages:
     """Some messages, how far each has been read, and why some of them are refused.
 
     Many are read at once, by their numbers, each named once; or one by itself, see ``begin_alone``.
+
+    Attributes:
+        past: what reads past values of a type that no column wants, by the type's ``id``. There is one for
+            each type, wherever it stands: a short schema may name types in types a billion times.
     """
 
     def __init__(self, messages: Spans) -> None:
@@ -66,6 +70,7 @@ class Messages:
         self.end = messages.end
         self.is_bad = np.zeros(len(messages.begin), np.bool_)
         self.reasons: dict[int, str] = {}
+        self.past: dict[int, tuple[AvroType, Any]] = {}
         self._view = self.data.data.cast("B")
         self.row = self._place = self._stop = 0
 
@@ -201,6 +206,15 @@ class _Reader(Protocol):
 
 def _reader(messages: Messages, avro: AvroType, column: pa.Field | None) -> _Reader:
     """What reads values of a type into a column; None: past them."""
+    if column is not None:
+        return _new_reader(messages, avro, column)
+    if id(avro) not in messages.past:
+        messages.past[id(avro)] = avro, _new_reader(messages, avro, None)
+    found: _Reader = messages.past[id(avro)][1]
+    return found
+
+
+def _new_reader(messages: Messages, avro: AvroType, column: pa.Field | None) -> _Reader:
     if avro.nullable:
         return _Optional(messages, avro, column)
     if avro.kind == "union":
@@ -292,23 +306,28 @@ class _Union:
 
 
 class _Record:
-    """Records, which become STRUCTs."""
+    """Records, which become STRUCTs; of what no column wants, nothing is read of bad messages."""
 
     def __init__(self, messages: Messages, avro: AvroType, column: pa.Field | None) -> None:
+        self._messages = messages
         self._type = None if column is None else column.type
-        wanted = {} if column is None else {field.name: field for field in column.type}
-        self._fields = {name: _reader(messages, inner, wanted.get(name)) for name, inner in avro.fields}
+        self._wanted = {} if column is None else {field.name: field for field in column.type}
+        self._fields = {name: _reader(messages, inner, self._wanted.get(name)) for name, inner in avro.fields}
         self._count = 0
 
     def many(self, rows: Positions) -> None:
         self._count += len(rows)
-        for field in self._fields.values():
-            field.many(rows)
+        for name, field in self._fields.items():
+            if name in self._wanted or not self._messages.reasons:
+                field.many(rows)
+            elif len(good := rows[~self._messages.is_bad[rows]]):
+                field.many(good)
 
     def one(self) -> None:
         self._count += 1
-        for field in self._fields.values():
-            field.one()
+        for name, field in self._fields.items():
+            if name in self._wanted or not self._messages.is_refused:
+                field.one()
 
     def array(self) -> pa.Array:
         assert self._type is not None

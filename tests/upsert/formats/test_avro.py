@@ -10,7 +10,6 @@ from decimal import Context, Decimal
 from typing import Any
 
 import fastavro
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
@@ -20,11 +19,9 @@ from tests.upsert.formats import random_columns
 from upsert import types
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.formats import avro_reader
-from upsert.formats.avro import FORMAT
-from upsert.formats.avro_reader import columns_of
+from upsert.formats.avro import FORMAT, AvroCodec
 from upsert.formats.avro_schema import derived, parse
 from upsert.formats.base import BadMessage, Decoded, FormatContext, format_named
-from upsert.formats.binary_columns import Spans, padded
 from upsert.options import parse as parse_options
 
 USERS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
@@ -607,6 +604,23 @@ def test_types_may_be_nested_only_so_deep() -> None:
         parse(record(*fields))
 
 
+def test_schema_that_names_types_in_types_over_and_over_costs_what_it_is_long() -> None:
+    """Its last field has 3^27 others within."""
+    inner = {"type": "record", "name": "t0", "fields": [{"name": "x", "type": ["null", "int"]}]}
+    fields: list[tuple[str, Any]] = [("v", "int"), ("f0", inner)]
+    for number in range(1, 28):
+        before = f"t{number - 1}"
+        places = [before, ["null", before], {"type": "array", "items": before}]
+        parts = [{"name": f"p{place}", "type": type_} for place, type_ in enumerate(places)]
+        fields.append((f"f{number}", {"type": "record", "name": f"t{number}", "fields": parts}))
+    schema = record(*fields, name="r")
+    for count in (1, 50):
+        for message in (b"\x02" * 60, b"\x02" + bytes(300)):
+            found = decoded(one(pa.int32()), [message] * count, schema=schema)
+            assert {bad.reason for bad in found.bad} == {"no datum of the schema: it ends too early"}
+            assert len(found.bad) == count
+
+
 ANY_JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.sampled_from(["int", "record", "array", "null", "a", ""]),
     lambda inner: (
@@ -619,11 +633,12 @@ ANY_JSON = st.recursive(
 @given(ANY_JSON)
 def test_any_other_json_is_refused_by_our_own_error(value: Any) -> None:
     try:
-        accepted = parse(json.dumps(value))
+        codec = AvroCodec(json.dumps(value), one(pa.string(), nullable=True))
     except SchemaError:
         return
-    nothing = Spans(padded(np.zeros(0, np.uint8)), np.zeros(1, np.int64), np.zeros(1, np.int64))
-    assert columns_of(nothing, accepted, [pa.field("v", pa.string())])[1]
+    if codec.misfit(writing=False) is None:
+        rows, _, (bad,) = codec.decode(pa.array([b""], pa.binary()))
+        assert (rows.num_rows, bad.reason) == (0, "no datum of the schema: it ends too early")
 
 
 @given(st.data())
