@@ -239,8 +239,9 @@ class FewRows:
             for (leaf, _), rdd in zip(leaves, rdds, strict=True)
         ]
         numbers = {int(rdd.id()): number for number, rdd in enumerate(rdds)}
+        whole = template.over(blanks)
         with active(task.session):
-            plan = self._without_shuffles(catalyst.physical(template.over(blanks), task.session))
+            plan = self._without_shuffles(catalyst.physical(whole, task.session))
             if plan.outputPartitioning().numPartitions() != 1:
                 plan = catalyst.in_one_partition(plan)
             self._read = [numbers[id] for id in self._rdds_below(plan) if id in numbers]
@@ -258,7 +259,10 @@ class FewRows:
             for leaf, (_, columns) in zip(self._schemas, leaves, strict=True)
         ]
         self._columns = plan.schema()
-        self._read_as = arrow_schema(StructType.fromJson(json.loads(self._columns.json())))
+        found = arrow_schema(StructType.fromJson(json.loads(self._columns.json())))
+        # the optimizer gives a map by which rows are grouped another name
+        names = catalyst.schema(whole).names
+        self._read_as = pa.schema([each.with_name(name) for each, name in zip(found, names, strict=True)])
 
     def computed(self, rows: Sequence[pa.Table]) -> pa.Table:
         """What it gives of some rows, for each input.

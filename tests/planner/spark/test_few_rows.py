@@ -55,6 +55,7 @@ IN_PLACE = (
     "SELECT k, w AS n FROM u UNION ALL SELECT k, id FROM t",
     "SELECT DISTINCT r, a FROM t",
     "SELECT map(s, k) AS m FROM t WHERE s IS NOT NULL",
+    "SELECT m, count(*) AS n FROM (SELECT map(s, k) AS m FROM t WHERE s > '' AND k > 0) GROUP BY m",
     "SELECT transform(a, n -> n + 1) AS b, filter(a, n -> n IS NULL) AS c FROM t",
     # twelve orders at one time, each with a page of Spark's
     "SELECT k, count(*) FROM u JOIN "
