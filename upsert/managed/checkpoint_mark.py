@@ -158,13 +158,11 @@ class CheckpointMark:
 
 def _committed_ms(history: History, query: str, batch: int) -> int | None:
     """When a table got the last micro-batch of a query; None if that has expired."""
-    found = None
+    head = history.seen
     with suppress(SnapshotExpiredError):
-        for info in history.backwards(history.seen):
-            if info.writers.get(query, -1) < batch:
-                return found
-            found = info.time_ms
-        return found if history.seen.oldest <= 1 else None
+        found = history.first(lambda info: info.writers.get(query, -1) >= batch, head)
+        if found <= head.id and (found > head.oldest or head.oldest <= 1):
+            return history.info(found, head).time_ms
     return None
 
 

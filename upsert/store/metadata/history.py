@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import threading
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -420,6 +420,14 @@ class History:
         head = head or self.looked()
         return (self._info(number) for number in range(head.id, max(head.oldest, 1) - 1, -1))
 
+    def first(self, is_true: Callable[[SnapshotInfo], bool], head: SnapshotInfo) -> int:
+        """Id of the first retained snapshot up to ``head`` of which something is true, as of all that follow.
+
+        The one after ``head`` if there is none. Few are read.
+        """
+        ids = range(max(head.oldest, 1), head.id + 1)
+        return ids.start + bisect_left(ids, True, key=lambda id: is_true(self._info(id)))
+
     def at_time(self, time_ms: int) -> SnapshotInfo:
         """The newest snapshot that was published by a time; few are read, for times ascend.
 
@@ -427,9 +435,9 @@ class History:
             SnapshotExpiredError: it has expired.
         """
         head = self.looked()
-        ids = range(max(head.oldest, 1), head.id + 1)
-        if at := bisect_right(ids, time_ms, key=lambda id: self._info(id).time_ms):
-            return self._info(ids[at - 1])
+        following = self.first(lambda info: info.time_ms > time_ms, head)
+        if following > max(head.oldest, 1):
+            return self._info(following - 1)
         if head.oldest <= 1:
             return EMPTY
         earliest = self._info(head.oldest)
