@@ -39,7 +39,7 @@ from upsert.store.metadata.folding import fold
 from upsert.store.metadata.history import History
 from upsert.store.metadata.manifest import Manifest, checked, write_manifest
 from upsert.store.metadata.snapshot import ManifestRef, SnapshotInfo, refs_of
-from upsert.store.storage import put_if_absent, storage_of
+from upsert.store.storage import delete_each, put_if_absent, storage_of
 
 _Key = tuple[str, str | None]
 """A table, by its uuid, and its topic: offsets of one log say nothing of the next one."""
@@ -215,8 +215,8 @@ class Committer:
     def _delete_left(self, manifests: Iterable[str]) -> None:
         """Delete what attempts that lost have written; whatever fails here, ``clean`` does it later."""
         with suppress(OSError, UpsertError):
-            for name in filter(None, manifests):
-                self._storage.delete(paths.manifest_path(self.root, name))
+            names = filter(None, manifests)
+            delete_each(self._storage, [paths.manifest_path(self.root, name) for name in names])
 
     def _delta(self, change: Change, head: SnapshotInfo, earlier: _Delta | None) -> _Delta:
         """The manifest of a change; that of an earlier attempt if it still says the same and is safe."""

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from upsert.errors import ConfigurationError, CorruptTableError, StorageError
 from upsert.failpoints import reach
 from upsert.store import paths
-from upsert.store.files.data_file import DataFile, remove_data_file
+from upsert.store.files.data_file import DataFile, remove_data_files
 from upsert.store.files.writing import ParallelWrites, removed_if_failed, write_data_file, written_files
 from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.metadata.history import History
@@ -35,7 +35,7 @@ from upsert.store.rows.keys import order_by
 from upsert.store.rows.layout import COUNT_COLUMN, KIND_COLUMN, Layout, Projection, with_ids
 from upsert.store.rows.merge import SortedRows, gather, halves, key_ranges, weight
 from upsert.store.rows.partitions import Portion, split
-from upsert.store.storage import storage_of
+from upsert.store.storage import delete_each, storage_of
 
 Rows: TypeAlias = pa.Table | pa.RecordBatchReader
 """What is written: a table, or a stream of record batches that need not fit into memory."""
@@ -416,8 +416,6 @@ def _shared_bucket(bucket: int) -> ConfigurationError:
 
 def remove(root: str, staged: StagedFiles) -> None:
     """Delete the files of ``staged``; whatever is gone already is no error."""
-    for raw in (*staged.raw, *staged.folded):
-        if raw.batches is None:
-            storage_of(root).delete(paths.staging_path(root, raw.file))
-    for entry in staged.files:
-        remove_data_file(root, entry.file)
+    raw = [one.file for one in (*staged.raw, *staged.folded) if one.batches is None]
+    delete_each(storage_of(root), [paths.staging_path(root, name) for name in raw])
+    remove_data_files(root, [entry.file for entry in staged.files])

@@ -50,7 +50,7 @@ from upsert.store.rows.hashing import Hashes
 from upsert.store.rows.keys import key_bytes
 from upsert.store.rows.layout import KIND_COLUMN, Layout, Projection
 from upsert.store.rows.merge import SortedRows, gather_parts
-from upsert.store.storage import storage_of
+from upsert.store.storage import delete_each, storage_of
 from upsert.store.version import MAX_HASH
 
 MAX_DECODED_BYTES: Final = 512 << 20
@@ -599,8 +599,7 @@ def rows_of_file(root: str | Path, layout: Layout, entry: FileEntry) -> SortedRo
     return FileRange(file, layout, 0, file.rows, file.names)
 
 
-def remove_data_file(root: str, name: str) -> None:
-    """Delete a data file and its sidecar."""
-    path = paths.data_path(root, name)
-    for file in (path, paths.index_file(path)):
-        storage_of(root).delete(file)
+def remove_data_files(root: str, names: Iterable[str], then: Callable[[], None] = lambda: None) -> None:
+    """Delete data files and their sidecars; ``then`` is called after each of both."""
+    data = [paths.data_path(root, name) for name in names]
+    delete_each(storage_of(root), [file for path in data for file in (path, paths.index_file(path))], then)

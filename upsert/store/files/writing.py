@@ -26,7 +26,7 @@ from upsert.arrays import Kinds
 from upsert.errors import UpsertError
 from upsert.failpoints import reach
 from upsert.store.checksums import ChecksummedFile
-from upsert.store.files.data_file import remove_data_file
+from upsert.store.files.data_file import remove_data_files
 from upsert.store.files.formats import ARROW, format_called
 from upsert.store.files.formats.base import Compression, FileFormat
 from upsert.store.files.lookup_index import build_sidecar
@@ -146,8 +146,7 @@ def removed_if_failed(root: str | Path, written: Callable[[], Iterable[str]]) ->
         yield
     except BaseException as failure:
         try:
-            for name in written():
-                remove_data_file(os.fspath(root), name)
+            remove_data_files(os.fspath(root), written())
         except (OSError, UpsertError) as also:
             failure.add_note(f"data files that no snapshot needs stay until clean() deletes them: {also}")
         raise

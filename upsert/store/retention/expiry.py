@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from math import inf
 from typing import Any, Final
 
@@ -23,7 +24,7 @@ from upsert.failpoints import reach
 from upsert.store import paths
 from upsert.store.commit.change import Change
 from upsert.store.commit.committer import Committer
-from upsert.store.files.data_file import remove_data_file
+from upsert.store.files.data_file import remove_data_files
 from upsert.store.metadata import tag_file
 from upsert.store.metadata.history import History
 from upsert.store.metadata.snapshot import SnapshotInfo, refs_of
@@ -31,7 +32,7 @@ from upsert.store.metadata.tag_file import Tag
 from upsert.store.retention import consumers, policy
 from upsert.store.retention.lock import Lock, lifetime_lock, lifetime_lock_if_free
 from upsert.store.retention.policy import Retention
-from upsert.store.storage import storage_of
+from upsert.store.storage import delete_each, storage_of
 
 AHEAD_MS: Final = 3_600_000
 """A snapshot that is further ahead comes from a clock that is wrong."""
@@ -161,12 +162,9 @@ def _delete_expired(history: History, head: SnapshotInfo) -> None:
     for number in expired:
         storage.delete(paths.resolve(history.root, paths.snapshot_file(number)))
         reach("expire.after-snapshot")
-    for name in sorted(manifests):
-        storage.delete(paths.manifest_path(history.root, name))
-        reach("expire.after-manifest")
-    for name in sorted(data):
-        remove_data_file(history.root, name)
-        reach("expire.after-data")
+    files = [paths.manifest_path(history.root, name) for name in sorted(manifests)]
+    delete_each(storage, files, partial(reach, "expire.after-manifest"))
+    remove_data_files(history.root, sorted(data), partial(reach, "expire.after-data"))
 
 
 def _lineage(history: History, expired: Sequence[int], head: SnapshotInfo) -> list[SnapshotInfo]:

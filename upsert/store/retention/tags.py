@@ -10,18 +10,19 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
+from functools import partial
 
 from upsert.errors import ConfigurationError, CorruptTableError, SnapshotExpiredError
 from upsert.failpoints import reach
 from upsert.store import paths
-from upsert.store.files.data_file import remove_data_file
+from upsert.store.files.data_file import remove_data_files
 from upsert.store.metadata import tag_file
 from upsert.store.metadata.history import History
 from upsert.store.metadata.snapshot import SnapshotInfo, refs_of
 from upsert.store.metadata.tag_file import Tag
 from upsert.store.retention import consumers
 from upsert.store.retention.lock import lifetime_lock
-from upsert.store.storage import put_if_absent, storage_of
+from upsert.store.storage import delete_each, put_if_absent, storage_of
 
 
 def create(history: History, name: str, id: int | None) -> Tag:
@@ -97,8 +98,6 @@ def _give_back(history: History, tag: Tag, others: list[Tag], head: SnapshotInfo
     for keeper in (earliest, *expired):
         data -= history.live(keeper).keys()
         manifests -= {ref.name for ref in refs_of(keeper)}
-    for file in sorted(manifests):
-        storage_of(history.root).delete(paths.manifest_path(history.root, file))
-    for file in sorted(data):
-        remove_data_file(history.root, file)
-        reach("untag.after-data")
+    files = [paths.manifest_path(history.root, name) for name in sorted(manifests)]
+    delete_each(storage_of(history.root), files)
+    remove_data_files(history.root, sorted(data), partial(reach, "untag.after-data"))

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from upsert.errors import ConfigurationError
-from upsert.store.storage.base import FileStat, Found, Storage, SwappingStorage, read_each
+from upsert.store.storage.base import FileStat, Found, Storage, SwappingStorage, delete_each, read_each
 from upsert.store.storage.local import LOCAL
 
 __all__ = [
     "FileStat",
     "Found",
     "Storage",
+    "delete_each",
     "put_if_absent",
     "read_each",
     "remote_folder",

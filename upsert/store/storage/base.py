@@ -133,7 +133,7 @@ class Storage(Protocol):
         """Delete all files below a folder."""
 
 
-_READ_AT_ONCE: Final = 8
+_AT_ONCE: Final = 8
 
 
 def read_each(storage: Storage, paths: Sequence[str]) -> list[bytes]:
@@ -141,10 +141,21 @@ def read_each(storage: Storage, paths: Sequence[str]) -> list[bytes]:
 
     ``FileNotFoundError`` is that of the first one that is missing.
     """
+    return list(_each(storage, storage.read, paths))
+
+
+def delete_each(storage: Storage, paths: Sequence[str], then: Callable[[], None] = lambda: None) -> None:
+    """Delete files, several at once where each is a request; ``then`` is called after each."""
+    for _ in _each(storage, storage.delete, paths):
+        then()
+
+
+def _each(storage: Storage, do: Callable[[str], T], paths: Sequence[str]) -> Iterator[T]:
     if storage.is_local or len(paths) < 2:
-        return [storage.read(path) for path in paths]
-    with ThreadPoolExecutor(min(_READ_AT_ONCE, len(paths)), "read-files") as threads:
-        return list(threads.map(storage.read, paths))
+        yield from map(do, paths)
+        return
+    with ThreadPoolExecutor(min(_AT_ONCE, len(paths)), "files") as threads:
+        yield from threads.map(do, paths)
 
 
 @runtime_checkable

@@ -103,7 +103,7 @@ def test_a_manifest_that_names_what_is_no_data_file_deletes_nothing(tmp_path: Pa
             upkeep()
     assert precious.exists()
     with pytest.raises(CorruptTableError, match="name"):
-        data_file.remove_data_file(table.root, name)
+        data_file.remove_data_files(table.root, [name])
     assert precious.exists()
 
 

@@ -1,5 +1,6 @@
 """What is asked of every store that tables may lie in, and the table that the tests of each use."""
 
+import os
 import threading
 from collections.abc import Callable
 
@@ -11,7 +12,7 @@ from tests.upsert.store.samples import ids_of
 from upsert.errors import TableExistsError, TableNotFoundError
 from upsert.schema import TableSchema
 from upsert.store import Table, paths
-from upsert.store.storage import put_if_absent, read_each, storage_of
+from upsert.store.storage import delete_each, put_if_absent, read_each, storage_of
 
 SCHEMA = TableSchema.of({"id": pa.int64(), "name": pa.string()}, primary_key=["id"])
 WRITERS = 8
@@ -44,6 +45,9 @@ def assert_one_of_eight_writers_of_a_name_wins(uri: str, races: int) -> None:
     assert read_each(storage, files) == [read(file) for file in files]
     with pytest.raises(FileNotFoundError, match="missing-1"):
         read_each(storage, [files[0], f"{folder}/missing-1", f"{folder}/missing-2", *files])
+    calls: list[None] = []
+    delete_each(storage, [f"{folder}/missing-1", *files[1:]], lambda: calls.append(None))
+    assert (len(calls), storage.names(folder)) == (races, [os.path.basename(files[0])])
 
 
 def assert_a_table_lives_there(new_folder: Callable[[], str]) -> Table:
