@@ -218,7 +218,7 @@ def _new_reader(messages: Messages, avro: AvroType, column: pa.Field | None) -> 
     if avro.nullable:
         return _Optional(messages, avro, column)
     if avro.kind == "union":
-        return _Union(messages, avro)
+        return _Union(messages, avro, column)
     if avro.kind == "record":
         if column is not None and column.type == TEXTS_BY_NAME:
             return _TextsByName(messages, avro)
@@ -281,28 +281,32 @@ def _check_indexes(messages: Messages, rows: Positions, index: Ints, count: int,
 
 
 class _Union:
-    """Values of several types, which no column wants."""
+    """Values of several types, which no column wants; or of one, which a column may want."""
 
-    def __init__(self, messages: Messages, avro: AvroType) -> None:
+    def __init__(self, messages: Messages, avro: AvroType, column: pa.Field | None) -> None:
         self._messages = messages
-        self._branches = [None if one is None else _reader(messages, one, None) for one in avro.branches]
+        self._is_wanted = column is not None
+        self._branches = [None if one is None else _reader(messages, one, column) for one in avro.branches]
 
     def many(self, rows: Positions) -> None:
         index = self._messages.numbers(rows)
         _check_indexes(self._messages, rows, index, len(self._branches), "type")
         for number, branch in enumerate(self._branches):
-            if branch is not None and len(own := rows[index == number]):
+            if branch is not None and len(own := rows if self._is_wanted else rows[index == number]):
                 branch.many(own)
 
     def one(self) -> None:
         index = self._messages.number()
         if not 0 <= index < len(self._branches):
             self._messages.refuse_one(_no_index("type", index))
-        elif (branch := self._branches[index]) is not None:
+            index = 0
+        if (self._is_wanted or not self._messages.is_refused) and (branch := self._branches[index]):
             branch.one()
 
     def array(self) -> pa.Array:
-        raise AssertionError("no column holds a union")
+        (only,) = self._branches
+        assert only is not None
+        return only.array()
 
 
 class _Record:

@@ -1,9 +1,9 @@
-"""Avro schemas: parsed, derived from columns, as the codec needs them, and which fit which columns (pure).
+"""Avro schemas: parsed, derived from columns, and which of them fit which columns (pure).
 
 A writer's schema may come from a registry and is not trusted. Refused are recursive types, which no column
 can hold, and types that take no bytes, of which a short message could hold billions. What is left needs no
 more memory than its messages, times a constant. No column holds a union of several types: such a field is
-passed over.
+passed over. A union of one type is that type.
 
 Which types of schemas and of columns go together: reading is generous where nothing is lost (whole numbers of
 other widths, enums as texts, times of any unit and either kind); writing takes what the schema's readers get
@@ -310,6 +310,8 @@ def mismatch(avro: AvroType, field: pa.Field, *, writing: bool) -> str | None:
     type_ = field.type
     if writing and field.nullable and not avro.nullable:
         return f"{field.name!r} may be NULL, the schema says {avro} without null"
+    if len(avro.branches) == 1 and avro.branches[0] is not None and not writing:
+        return mismatch(avro.branches[0], field, writing=False)
     if avro.kind == "array" and avro.inner is not None and pa.types.is_list(type_):
         return mismatch(avro.inner, type_.value_field, writing=writing)
     if avro.kind == "map" and avro.inner is not None and pa.types.is_map(type_):

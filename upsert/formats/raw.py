@@ -17,6 +17,7 @@ from upsert import options, types
 from upsert.arrays import one_array
 from upsert.errors import SchemaError
 from upsert.formats.base import BadMessage, Decoded, Format, FormatContext
+from upsert.formats.binary_columns import bytes_of
 from upsert.options import Option
 
 _BIG: Final = "big-endian"
@@ -116,7 +117,7 @@ class _RawDecoder:
             for place in np.flatnonzero(~is_good)
         }
         fitting = present.filter(pa.array(is_good)) if reasons else present
-        values = np.frombuffer(b"".join(fitting.to_pylist()), self._dtype)
+        values = bytes_of(fitting)[0].view(self._dtype)
         if self._type == pa.bool_():
             return pa.array(values != 0), reasons
         return pa.array(values.astype(self._dtype.newbyteorder("=")), self._type), reasons

@@ -207,6 +207,8 @@ def _plain(value: Any) -> Any:
             Decimal("-1.5"),
         ),
         ([{"type": "array", "items": "int"}, "null"], [1, 2], pa.list_(pa.int16()), [1, 2]),
+        (["int"], 5, pa.int64(), 5),
+        ({"type": "array", "items": ["string"]}, ["a", "b"], pa.list_(pa.string()), ["a", "b"]),
         (
             {"type": "map", "values": ["null", "int"]},
             {"a": None},
@@ -665,6 +667,7 @@ def test_any_bytes_give_rows_or_bad_messages(data: st.DataObject) -> None:
         (record(("v", ["null", "int"])), b"\x01\x02", "there is no type -1"),
         (record(("v", ["null", "int"])), b"\x04\x02", "there is no type 2"),
         (record(("v", "int"), ("w", ["null", "int", "string"])), b"\x02\x03\x02", "there is no type -2"),
+        (record(("v", ["int"])), b"\x01\x02", "there is no type -1"),
         (record(("v", {"type": "enum", "name": "e", "symbols": ["A"]})), b"\x01", "there is no symbol -1"),
         (record(("v", {"type": "enum", "name": "e", "symbols": ["A"]})), b"\x02", "there is no symbol 1"),
         (record(("v", {"type": "enum", "name": "e", "symbols": []})), b"\x00", "there is no symbol 0"),
