@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from upsert import types
 from upsert.arrays import Ints, Mask, Positions, indices, of_numbers, stable_order
-from upsert.formats.avro_schema import TEXTS_BY_NAME, AvroType, UnfitError, ticks, to_scale
+from upsert.formats.avro_schema import TEXTS_BY_NAME, AvroType, UnfitError, ticks, ticks_of_day, to_scale
 from upsert.formats.binary_columns import FAR, Spans, binaries, gathered, varints
 from upsert.formats.text_values import TimestampStandard, example, read_column, shown
 
@@ -34,6 +34,7 @@ _INTEGERS: Final = ("int", "long")
 _SIZES: Final = {"boolean": 1, "float": 4, "double": 8}
 _TIMES: Final = (types.TIMESTAMP, types.TIMESTAMP_NTZ)
 _MICROS: Final = 1_000_000
+_NANOS: Final = 1_000_000_000
 _MAX_LONG: Final = 2**63 - 1
 _VARINT_BYTES: Final = 10
 _INT_BYTES: Final = 5
@@ -531,6 +532,8 @@ class _Numbers:
             return of_numbers(self._micros(values), type_)
         if type_ == pa.date32():
             return of_numbers(values.astype(np.int32), type_)
+        if pa.types.is_time(type_):
+            return of_numbers(self._of_day(values, type_), type_)
         own = values.astype(type_.to_pandas_dtype())
         if pa.types.is_integer(type_):
             self._check(own == values, values)
@@ -544,6 +547,15 @@ class _Numbers:
         limit = _MAX_LONG // factor
         self._check((values <= limit) & (values >= -limit), values)
         return values * factor
+
+    def _of_day(self, values: Ints, type_: pa.DataType) -> npt.NDArray[Any]:
+        """Times of day in the units of their column, what is finer left out."""
+        per_second = ticks_of_day(self._avro) or 1
+        fits = (values >= 0) & (values < 86_400 * per_second)
+        self._check(fits, values)
+        own, given = types.NANOS[type_], _NANOS // per_second
+        units = np.where(fits, values, 0) * max(1, given // own) // max(1, own // given)
+        return units.astype(f"i{type_.bit_width // 8}")
 
     def _check(self, fits: Mask, values: Ints) -> None:
         if fits.all():

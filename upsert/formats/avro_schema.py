@@ -42,6 +42,9 @@ _SCALARS: Final[Mapping[pa.DataType, Any]] = {
     pa.date32(): {"type": "int", "logicalType": "date"},
     types.TIMESTAMP: {"type": "long", "logicalType": "timestamp-micros"},
     types.TIMESTAMP_NTZ: {"type": "long", "logicalType": "local-timestamp-micros"},
+    types.time_of(0): {"type": "int", "logicalType": "time-millis"},
+    types.time_of(3): {"type": "int", "logicalType": "time-millis"},
+    types.time_of(6): {"type": "long", "logicalType": "time-micros"},
 }
 
 
@@ -189,6 +192,9 @@ _OF_DEBEZIUM: Final = {
     "io.debezium.time.MicroTimestamp": "local-timestamp-micros",
     "io.debezium.time.NanoTimestamp": "local-timestamp-nanos",
     "io.debezium.time.ZonedTimestamp": _ZONED,
+    "io.debezium.time.Time": "time-millis",
+    "io.debezium.time.MicroTime": "time-micros",
+    "io.debezium.time.NanoTime": "time-nanos",
 }
 """Debezium's names of numbers and texts that are times -> what Avro calls them, if it has them."""
 
@@ -296,6 +302,17 @@ def ticks(avro: AvroType) -> int | None:
     return _PER_SECOND.get(unit) if is_time else None
 
 
+def ticks_of_day(avro: AvroType) -> int | None:
+    """The same of a time of day.
+
+    >>> ticks_of_day(AvroType("int", "time-millis")), ticks_of_day(AvroType("int", "time-micros"))
+    (1000, None)
+    """
+    name, _, unit = (avro.logical or "").rpartition("-")
+    is_time = name == "time" and avro.kind == ("int" if unit == "millis" else "long")
+    return _PER_SECOND.get(unit) if is_time else None
+
+
 def is_zoned(avro: AvroType) -> bool:
     """Whether values are texts of times with an offset, which Debezium has and Avro has not."""
     return avro.kind == "string" and avro.logical == _ZONED
@@ -367,6 +384,8 @@ def _can_read(avro: AvroType, type_: pa.DataType) -> bool:
         return ticks(avro) is not None or is_zoned(avro)
     if type_ == pa.date32():
         return avro.kind == "int" and avro.logical in ("date", None)
+    if pa.types.is_time(type_):
+        return ticks_of_day(avro) is not None
     return bool(avro.kind == "boolean" and type_ == pa.bool_())
 
 
@@ -379,6 +398,8 @@ def _can_write(avro: AvroType, type_: pa.DataType) -> bool:
         return avro.kind == "long" or type_ != pa.int64()
     if type_ in _TIMES:
         return not is_zoned(avro)
+    if pa.types.is_time(type_):
+        return types.NANOS[type_] * (ticks_of_day(avro) or 0) >= 10**9
     if type_ == pa.float64():
         return avro.kind == "double"
     if pa.types.is_floating(type_):

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from upsert import types
 from upsert.arrays import floor_divided
 from upsert.errors import SchemaError
-from upsert.formats.avro_schema import AvroType, UnfitError, ticks, to_scale
+from upsert.formats.avro_schema import AvroType, UnfitError, ticks, ticks_of_day, to_scale
 from upsert.formats.binary_columns import binaries, fixed_bytes, joined_by_lists, varint_bytes
 
 _MICROS: Final = 1_000_000
@@ -121,6 +121,9 @@ def _whole_numbers(column: pa.Array, avro: AvroType) -> pa.Array:
         return found
     if column.type in _TIMES:
         return _ticks(column.cast(pa.int64()), ticks(avro) or _MICROS)
+    if pa.types.is_time(column.type):
+        numbers = column.cast(pa.int32() if column.type.bit_width == 32 else pa.int64()).cast(pa.int64())
+        return pc.multiply(numbers, types.NANOS[column.type] * (ticks_of_day(avro) or 0) // 10**9)
     return column.cast(pa.int32()) if column.type == pa.date32() else column
 
 

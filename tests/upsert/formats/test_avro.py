@@ -5,7 +5,7 @@ import json
 import pickle
 import random
 import re
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Context, Decimal
 from typing import Any
 
@@ -112,7 +112,7 @@ AVRO_NAMES = st.sampled_from(["id", "word", "ts", "data", "_x", "Amount"])
 
 
 def schemas() -> st.SearchStrategy[pa.Schema]:
-    types_ = random_columns.nested(random_columns.SCALARS.filter(lambda type_: not pa.types.is_time(type_)))
+    types_ = random_columns.nested(random_columns.SCALARS.filter(lambda type_: type_ != types.time_of(9)))
     field = st.builds(pa.field, AVRO_NAMES, types_, nullable=st.booleans())
     return st.lists(field, min_size=1, max_size=4, unique_by=lambda f: f.name).map(pa.schema)
 
@@ -258,6 +258,40 @@ def test_decimals_that_avro_does_not_know_leave_a_topic_readable(
         found = decoded(columns, [message + b"\x02"], schema=schema)
         assert (found.bad, found.rows["w"].to_pylist()) == ((), [1])
     assert decoded(fields, [message + b"\x02"], schema=schema).rows["v"].to_pylist() == [expected]
+
+
+@pytest.mark.parametrize(
+    ("avro", "number", "digits", "expected"),
+    [
+        ({"type": "int", "logicalType": "time-millis"}, 3_723_004, 3, time(1, 2, 3, 4_000)),
+        ({"type": "int", "logicalType": "time-millis"}, 3_723_004, 0, time(1, 2, 3)),
+        ({"type": "int", "logicalType": "time-millis"}, 3_723_004, 6, time(1, 2, 3, 4_000)),
+        ({"type": "long", "logicalType": "time-micros"}, 86_399_999_999, 6, time(23, 59, 59, 999_999)),
+        ({"type": "long", "connect.name": "io.debezium.time.NanoTime"}, 1_999, 6, time(0, 0, 0, 1)),
+        ({"type": "int", "logicalType": "time-millis"}, 86_400_000, 3, None),
+        ({"type": "int", "logicalType": "time-millis"}, -1, 3, None),
+        ({"type": "long", "logicalType": "time-micros"}, 2**63 - 1, 9, None),
+    ],
+)
+def test_time_of_day_has_the_digits_of_its_column(
+    avro: dict[str, Any], number: int, digits: int, expected: time | None
+) -> None:
+    message = datum(record(("v", avro["type"])), {"v": number})
+    found = decoded(one(types.time_of(digits)), [message], schema=record(("v", avro)))
+    assert found.rows["v"].to_pylist() == ([] if expected is None else [expected])
+    assert [bad.reason.startswith("field 'v' does not fit TIME") for bad in found.bad] == [True] * (
+        not expected
+    )
+
+
+def test_time_is_written_where_the_schema_has_its_digits() -> None:
+    rows = pa.table([[time(0, 0, 1)]], schema=one(types.time_of(0)))
+    assert encoded(rows).to_pylist() == [b"\xd0\x0f"]
+    millis = record(("v", {"type": "int", "logicalType": "time-millis"}))
+    with pytest.raises(SchemaError, match="must hold every row that is written"):
+        encoded(pa.table([[time(0, 0, 1)]], schema=one(types.time_of(6))), schema=millis)
+    with pytest.raises(SchemaError, match=r"of a type that Avro has, got TIME\(9\)"):
+        context(one(types.time_of(9)))
 
 
 def test_decimals_that_other_readers_do_not_know_are_not_written() -> None:
@@ -738,7 +772,7 @@ def plain_type(type_: pa.DataType) -> pa.DataType:
     if pa.types.is_decimal(type_):
         return pa.binary()
     if pa.types.is_temporal(type_):
-        return pa.int32() if type_ == pa.date32() else pa.int64()
+        return pa.int32() if type_.bit_width == 32 else pa.int64()
     return pa.int32() if type_ in (pa.int8(), pa.int16()) else type_
 
 

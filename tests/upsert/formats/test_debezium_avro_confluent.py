@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 from typing import Any
 
 import pyarrow as pa
@@ -208,6 +208,8 @@ def test_times_are_those_of_debezium_s_own_types(double: Double) -> None:
         "nano": ("long", "NanoTimestamp", 1_999, datetime(1970, 1, 1, 0, 0, 0, 1)),
         "local": ("string", "ZonedTimestamp", "1970-01-01T00:01Z", datetime(1970, 1, 1, 0, 1)),
         "zoned": ("string", "ZonedTimestamp", "1970-01-01T02:00+02:00", datetime(1970, 1, 1, tzinfo=UTC)),
+        "clock": ("int", "Time", 1, time(0, 0, 0, 1_000)),
+        "micros": ("long", "MicroTime", 86_399_000_001, time(23, 59, 59, 1)),
     }
     schema = envelope(
         *(
@@ -219,6 +221,7 @@ def test_times_are_those_of_debezium_s_own_types(double: Double) -> None:
     ntz = types.TIMESTAMP_NTZ
     fields = pa.schema([("d", pa.date32()), *((name, ntz) for name in ("milli", "micro", "nano", "local"))])
     fields = fields.append(pa.field("zoned", types.TIMESTAMP))
+    fields = fields.append(pa.field("clock", types.time_of(3))).append(pa.field("micros", types.time_of(6)))
     found = decode(double, fields, schema, [change("c", None, row)])
     assert changes(found) == [["+I", *(expected for _, _, _, expected in kinds.values())]]
     plain = pa.schema([(name, pa.int64() if isinstance(row[name], int) else pa.string()) for name in row])
