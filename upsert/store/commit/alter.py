@@ -12,7 +12,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from upsert.errors import SchemaError, UnknownOutcomeError
+from upsert.errors import SchemaError
 from upsert.failpoints import reach
 from upsert.store import paths
 from upsert.store.alterations import Alteration, altered, needs_empty_table
@@ -43,16 +43,13 @@ def alter(committer: Committer, changes: Iterable[Alteration]) -> SnapshotInfo:
     All of them hold at once, or none does. Two processes that alter a table do so one after the other.
     """
     attempt = _Attempt(committer.history, tuple(changes))
-    try:
-        return committer.commit(attempt.propose).info
-    except UnknownOutcomeError:
-        attempt.written.clear()  # the files may be needed yet
-        raise
-    finally:
-        # drops what attempts that lost have rewritten; what is published is needed and stays
-        if attempt.written:
-            left = StagedFiles(committer.history.uuid, tuple(attempt.written))
-            append.discard_left(committer, [left])
+    uuid = committer.history.uuid
+    with append.discarded_if_failed(committer, lambda: [StagedFiles(uuid, tuple(attempt.written))]):
+        info = committer.commit(attempt.propose).info
+    # drops what attempts that lost have rewritten; what is published is needed and stays
+    if attempt.written:
+        append.discard_left(committer, [StagedFiles(uuid, tuple(attempt.written))])
+    return info
 
 
 class _Attempt:

@@ -86,7 +86,7 @@ def create(folder: str, schema: TableSchema, options: Mapping[str, str]) -> Tabl
         made = table_file.create(folder, schema, given)
     except UnknownOutcomeError:
         raise  # the table may be there yet, and needs its log
-    except BaseException:
+    except Exception:  # of an interrupt the same is true
         if _topic_of(folder) != log.topic:  # else the table was published after all
             system.drop(log, first.options.bucket, owner)
         raise
@@ -248,7 +248,7 @@ def _begin(committer: Committer, changes: tuple[Alteration, ...], old: Definitio
         alter.alter(committer, changes)
     except UnknownOutcomeError:
         raise  # the log may be the table's; if it is not, the statement finds it when it is repeated
-    except BaseException:
+    except Exception:  # of an interrupt the same is true
         history.latest()
         if history.definition.options.log.topic != log.topic:
             _finish(history, only=log.topic)

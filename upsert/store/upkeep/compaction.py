@@ -29,7 +29,7 @@ from functools import partial
 from itertools import accumulate, chain
 from typing import Final
 
-from upsert.errors import CommitConflictError, CorruptTableError, StaleWriterError, UnknownOutcomeError
+from upsert.errors import CommitConflictError, CorruptTableError, StaleWriterError
 from upsert.failpoints import reach
 from upsert.schema import TableSchema
 from upsert.store.commit import append
@@ -379,24 +379,22 @@ def publish(
         proposed[0] = [n for n, entry in enumerate(gone) if entry is None]
         return change(proposed[0]) if proposed[0] else None
 
-    info: SnapshotInfo | None
+    uuid, every = committer.history.uuid, tuple(chain.from_iterable(written))
+    info: SnapshotInfo | None = None
     needed: set[str] = set()
     try:
-        done = committer.commit(propose, has_just_looked=has_just_looked)
+        with append.discarded_if_failed(committer, lambda: [StagedFiles(uuid, every)]):
+            done = committer.commit(propose, has_just_looked=has_just_looked)
         info, needed = done.info, {entry.file for entry in done.added}
     except (CommitConflictError, StaleWriterError):
         if not yields:
             raise
         # the next compaction sees what came in between
-        info = None
-    except UnknownOutcomeError:
-        written = ()  # the files may be needed yet
-        raise
-    finally:
-        reach("compact.after-publish")
-        # drops what was not published; what was is still needed and stays
-        if files := tuple(entry for files in written for entry in files if entry.file not in needed):
-            append.discard_left(committer, [StagedFiles(committer.history.uuid, files)])
+        every = ()
+    reach("compact.after-publish")
+    # drops what was not published; what was is still needed and stays
+    if files := tuple(entry for entry in every if entry.file not in needed):
+        append.discard_left(committer, [StagedFiles(uuid, files)])
     if not yields and len(proposed[0]) < len(jobs):
         # once more without looking: the check that every commit must pass says what came in between
         committer.commit(lambda _: change([n for n in range(len(jobs)) if n not in proposed[0]]))

@@ -17,8 +17,9 @@ from upsert.errors import (
     SnapshotExpiredError,
     StaleWriterError,
 )
-from upsert.schema import TableSchema
+from upsert.schema import Column, TableSchema
 from upsert.store import Table
+from upsert.store.alterations import AddColumn
 from upsert.store.commit import committer
 from upsert.store.commit.change import Change
 from upsert.store.commit.committer import Committer, Environment
@@ -30,6 +31,7 @@ from upsert.store.rows.layout import Layout
 from upsert.store.storage import put_if_absent
 
 SCHEMA = TableSchema.of({"id": pa.int64(), "value": pa.int64()}, primary_key=["id"])
+QUIET = {"write-only": "true"}
 PROCESSES = 6
 
 
@@ -40,7 +42,7 @@ def rows(*ids: int, value: int = 0) -> pa.Table:
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
     """A table whose snapshot ids are those of the test's own commits: nothing is compacted."""
-    return Table.create(tmp_path / "table", SCHEMA, {"write-only": "true"})
+    return Table.create(tmp_path / "table", SCHEMA, QUIET)
 
 
 def commit_many(path: str, process: int, commits: int) -> None:
@@ -180,6 +182,33 @@ def test_a_publication_that_raises_before_the_link_is_an_error_and_commits_nothi
     with pytest.raises(OSError, match="no space left"):
         in_environment(table, Environment(put_if_absent=fail)).write(rows(1))
     assert table.snapshot().id == 0
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda writer: writer.write(rows(3)),
+        lambda writer: writer.delete([("id", "=", 1)]),
+        Table.compact,
+        lambda writer: writer.alter(AddColumn(Column("more", pa.int64()))),
+    ],
+)
+def test_what_an_interrupted_request_of_a_store_publishes_later_is_whole(
+    tmp_path: Path, act: Callable[[Table], object]
+) -> None:
+    table = Table.create(tmp_path / "t", TableSchema.of({"id": pa.int64(), "value": pa.int64()}), QUIET)
+    for number in range(2):
+        table.write(rows(number))
+    sent: list[tuple[str, bytes]] = []
+
+    def interrupted(path: str, content: bytes) -> bool:
+        sent.append((path, content))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        act(in_environment(table, Environment(put_if_absent=interrupted)))
+    assert put_if_absent(*sent[0])
+    assert not [one for one in table.check(deep=True) if not one.is_information]
 
 
 def test_a_publication_that_raises_after_somebody_else_took_the_id_is_an_error(table: Table) -> None:
