@@ -151,10 +151,9 @@ class Catalog:
 
         if not isinstance(text, str):
             raise SchemaError(f"statement: must be a text of SQL, got {type(text).__name__}; write it in SQL")
-        if spark is not None and not hasattr(spark, "createDataFrame"):
-            raise ConfigurationError(
-                f"statement: the second argument must be a Spark session, got {type(spark).__name__}; values "
-                "of parameters are given as args=…"
+        if spark is not None:
+            _check_session(
+                spark, "statement: its second argument", "values of parameters are given as args=…"
             )
         with own_errors_first():
             statement = bound(parse(read_by(spark, text)), args)
@@ -230,6 +229,7 @@ class Catalog:
         """
         from upsert.catalog.run.connector_changes import start_mirror
 
+        _check_session(spark, "mirror: its first argument", "write mirror(spark, name)")
         return start_mirror(self.context, name, spark, trigger, checkpoints)
 
     def read_changes(self, spark: SparkSession, name: str, **options: object) -> DataFrame:
@@ -245,6 +245,7 @@ class Catalog:
                 ``scan_mode="latest"``, ``max_rows_per_trigger=10_000``. For one query they replace those of
                 CREATE TABLE.
         """
+        _check_session(spark, "read_changes: its first argument", "write read_changes(spark, name)")
         if (connected := self.connected(name)) is not None:
             return with_declared(connected.read_changes(spark, **options), self.schema(name))
         table = self.context.managed(name)
@@ -287,6 +288,7 @@ class Catalog:
                 or a snapshot of one with a connector.
             SchemaError: a column is unknown or ``where`` does not fit the table.
         """
+        _check_session(spark, "read: its first argument", "write read(spark, name)")
         own, system = split(name)
         connected = None if system is not None else self.connected(name)
         if system is None and connected is None:
@@ -536,6 +538,7 @@ class Catalog:
         """
         from upsert.catalog.expose import expose
 
+        _check_session(spark, "expose: its argument", "write expose(spark)")
         names = expose(self.context, spark)
         self.context.exposed_to.add(spark)
         return names
@@ -624,3 +627,9 @@ class Catalog:
         query = statement.execute(table_ref.tables, given, self.context.optimized, self.context.in_arrow)
         self._follow()
         return query
+
+
+def _check_session(given: object, what: str, instead: str) -> None:
+    """Refuse what is no Spark session, of whichever kind, before it fails somewhere inside."""
+    if not hasattr(given, "createDataFrame"):
+        raise ConfigurationError(f"{what} must be a Spark session, got {type(given).__name__}; {instead}")

@@ -200,7 +200,7 @@ def test_other_statement_changes_nothing(catalog: Catalog) -> None:
         (lambda catalog: catalog.sql(None), "must be a text of SQL, got NoneType"),
         (
             lambda catalog: catalog.sql("SELECT :x", {"x": 1}),
-            "second argument must be a Spark session, got dict",
+            "argument must be a Spark session, got dict",
         ),
         (lambda catalog: Catalog(catalog.warehouse, optimize=planner), "got module; give planner.optimize"),
         (
@@ -219,6 +219,8 @@ def test_other_statement_changes_nothing(catalog: Catalog) -> None:
             lambda catalog: catalog.create_table_as("t", "SELECT 1"),
             "needs a DataFrame, got str; catalog",
         ),
+        (lambda catalog: catalog.read_changes("t", None), r"got str; write read_changes\(spark, name\)"),
+        (lambda catalog: catalog.read(None, "t"), r"Spark session, got NoneType; write read\(spark, name\)"),
         (lambda _: planner.explain("SELECT 1"), "explain: needs a DataFrame, got str"),
         (lambda _: planner.optimize(None), "optimize: needs a DataFrame, got NoneType"),
     ],
