@@ -59,7 +59,10 @@ def follow(
         if view is not None:
             view.update(log.picture(), refresh=True)
     if log.failed:
-        failed = (f"query {name} has failed: {reason_of(failure)}" for name, failure in log.failed.items())
+        failed = (
+            f"query {name} has failed: {reason_of(failure).removesuffix('.')}"
+            for name, failure in log.failed.items()
+        )
         raise JobFailedError(
             "; ".join(failed) + "; correct the cause and run the job again, it continues from its checkpoints"
         ) from next(iter(log.failed.values()))

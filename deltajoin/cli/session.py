@@ -34,12 +34,13 @@ from upsert.catalog.results import (
     only_text,
 )
 from upsert.catalog.script import split_statements
+from upsert.catalog.session import RUNTIME_MODE
 from upsert.errors import ConfigurationError, own_errors_first
 from upsert.show.terminal import RowGrid
 from upsert.show.values import rows_of
 from upsert.sql.parameters import bound, parameters, written
 from upsert.sql.parser import parse
-from upsert.sql.statements import CreateView, RefreshView
+from upsert.sql.statements import CreateView, KeepMirror, RefreshView, SetOption
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -221,11 +222,14 @@ class Session:
     def plan_script(self, text: str) -> list[Callable[[], Result]]:
         """Execute all statements of a text but its INSERTs; returns what runs those, in their order.
 
-        So no query starts before all of them are known to be possible.
+        So no query starts before all of them are known to be possible. Of a text that can start none, nothing
+        is executed.
         """
         # each must be a statement before any is executed
         parsed = [parse(statement.text) for statement in split_statements(self._read(text))]
         self._check_params(parsed)
+        if not any(map(_lets_queries_start, parsed)):
+            return []
         found: list[Callable[[], Result]] = []
         for one in [bound(one, self._args(one)) for one in parsed]:
             before = len(self.started)
@@ -398,6 +402,16 @@ class Session:
         finally:
             query.stop()
             self._shown.remove(query)
+
+
+def _lets_queries_start(statement: Statement) -> bool:
+    """Whether a statement starts a query, or sets the mode in which others do."""
+    match statement:
+        case SetOption(key=key, value=value):
+            return key.lower() == RUNTIME_MODE and value.lower() == "streaming"
+        case KeepMirror(is_stopped=is_stopped):
+            return not is_stopped
+    return False
 
 
 def unsaid(settings: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:

@@ -152,9 +152,7 @@ class Catalog:
         if not isinstance(text, str):
             raise SchemaError(f"statement: must be a text of SQL, got {type(text).__name__}; write it in SQL")
         if spark is not None:
-            _check_session(
-                spark, "statement: its second argument", "values of parameters are given as args=…"
-            )
+            _check_session(spark, "statement: its second argument", "give values of parameters as args=…")
         with own_errors_first():
             statement = bound(parse(read_by(spark, text)), args)
             result = execute(self.context, statement, spark)

@@ -223,12 +223,13 @@ def test_standard_input_may_be_closed(tmp_path: Path) -> None:
     assert (code, "through standard input, which is closed; give a file or -e" in errors) == (1, True)
 
 
-def test_a_job_without_a_stream_is_refused(tmp_path: Path) -> None:
+def test_a_job_without_a_stream_is_refused_before_anything_is_executed(tmp_path: Path) -> None:
     job = tmp_path / "job.sql"
-    job.write_text("SHOW TABLES")
-    code, _, errors = run_here("run", str(job), "-w", str(tmp_path))
-    assert code == 1
+    job.write_text("CREATE TABLE t (id INT); SET 'execution.runtime-mode' = 'batch'")
+    code, out, errors = run_here("run", str(job), "-w", str(tmp_path / "w"))
+    assert (code, out) == (1, "")
     assert "must start a streaming query" in errors
+    assert not (tmp_path / "w").exists()
 
 
 def test_the_prompt_carries_out_what_is_typed_and_survives_errors(tmp_path: Path) -> None:
