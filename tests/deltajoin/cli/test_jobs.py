@@ -183,6 +183,7 @@ def test_a_log_has_a_line_a_micro_batch_and_the_trace_comes_on_request(
     first, *trace = failed.stderr.splitlines()
     assert first.startswith("error: query job: ")
     assert " has failed: [DIVIDE_BY_ZERO] Division by zero. " in first, "what Spark says of the micro-batch"
+    assert ".;" not in first
     assert any("JobFailedError" in line for line in trace)
     assert any("StreamingQueryException" in line for line in trace)
 
