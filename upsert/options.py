@@ -100,11 +100,14 @@ def values_held(by: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
 def suggestion(name: str, known: Iterable[str], listing: str) -> str:
     """What a message offers instead of an unknown name: one that is similar, else all of them.
 
-    >>> suggestion("bukket", ["bucket"], "options are"), suggestion("x", ["bucket"], "options are")
+    >>> suggestion("BUKKET", ["bucket"], "options are"), suggestion("x", ["bucket"], "options are")
     ("did you mean 'bucket'?", 'options are bucket')
     """
     known = list(known)
-    close = get_close_matches(name, known, n=1)
+    by_lower = {one.lower(): one for one in known}
+    close = get_close_matches(name, known, n=1) or [
+        by_lower[one] for one in get_close_matches(name.lower(), by_lower, n=1)
+    ]
     return f"did you mean {close[0]!r}?" if close else f"{listing} {', '.join(known)}"
 
 

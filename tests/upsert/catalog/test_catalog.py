@@ -163,8 +163,9 @@ def test_missing_table_is_told_with_a_suggestion(catalog: Catalog) -> None:
     with pytest.raises(TableNotFoundError, match="it has no tables yet"):
         catalog.table("orders")
     catalog.sql(ORDERS)
-    with pytest.raises(TableNotFoundError, match="did you mean 'orders'"):
-        catalog.table("order")
+    for name in ("order", "ORDERS"):
+        with pytest.raises(TableNotFoundError, match="did you mean 'orders'"):
+            catalog.table(name)
 
 
 @pytest.mark.parametrize(

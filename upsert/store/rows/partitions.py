@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, time
 from decimal import Decimal
 from itertools import takewhile
 from typing import NamedTuple
@@ -130,6 +131,8 @@ def _text(schema: TableSchema, name: str, value: object, of: str) -> str | None:
             array = types.times_of(pa.array([value]), type_)
         elif isinstance(value, str) and not pa.types.is_string(type_):
             array = pa.array([value]).cast(type_)
+        elif isinstance(value, datetime) and pa.types.is_date(type_) and value.time() != time.min:
+            raise ValueError("Arrow would leave the time of day out")
         elif isinstance(value, int | Decimal) and not isinstance(value, bool) and pa.types.is_floating(type_):
             array = pa.array([float(value)], type_)  # as SQL has numbers; the nearest one is meant
         else:

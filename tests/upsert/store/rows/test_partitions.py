@@ -83,6 +83,7 @@ def test_a_specified_text_is_without_blanks_beyond_its_length_as_rows_are_stored
     [
         ({"n": 1}, r"must be given by partition columns \(day, hub, at\), got 'n'"),
         ({"day": "yesterday"}, "'day' must be given a value of DATE, got 'yesterday'"),
+        ({"day": dt.datetime(2013, 1, 1, 5)}, "'day' must be given a value of DATE, got datetime"),
         ({"hub": 1}, "'hub' must be given a value of STRING, got 1"),
         (
             {"at": "2013-01-01"},
