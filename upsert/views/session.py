@@ -30,9 +30,11 @@ _KINDS: Final = (
 _OTHERS: Final = frozenset(
     f"spark.sql.{name}"
     for name in (
-        *("caseSensitive", "charAsVarchar", "chunkBase64String.enabled", "groupByAliases", "groupByOrdinal"),
-        *("icu.caseMappings.enabled", "mapKeyDedupPolicy", "orderByOrdinal", "preserveCharVarcharTypeInfo"),
-        "timestampType",
+        *("analyzer.lowerEmptyGroupingSetToGlobalAggregate.enabled", "caseSensitive", "charAsVarchar"),
+        *("chunkBase64String.enabled", "columnNameOfCorruptRecord", "groupByAliases", "groupByOrdinal"),
+        *("icu.caseMappings.enabled", "json.enableExactStringParsing", "json.enablePartialResults"),
+        *("jsonGenerator.ignoreNullFields", "mapKeyDedupPolicy", "orderByOrdinal"),
+        *("preserveCharVarcharTypeInfo", "timestampType", "variant.allowDuplicateKeys"),
     )
 )
 """Settings that decide what the text of a query means, by how their names begin, and by their names.
