@@ -47,26 +47,42 @@ def warehouse(tmp_path: Path) -> Path:
     return tmp_path / "w"
 
 
-def test_the_prompt_is_back_after_a_batch_and_a_stream_were_cancelled(
+def test_the_prompt_survives_errors_and_is_back_after_a_batch_and_a_stream_were_cancelled(
     tmp_path: Path, warehouse: Path
 ) -> None:
-    process, screen = on_a_terminal(tmp_path, "sql", "-w", str(warehouse), "--json", *FLAGS)
+    process, screen = on_a_terminal(tmp_path, "sql", "-w", str(warehouse), *FLAGS)
 
     def typed(line: str, answer: str) -> str:
         os.write(screen, f"{line}\r".encode())
         return until(screen, answer)
 
     seen = until(screen, "sql> ")
-    seen += typed(f"SELECT 'begun' AS n; {ENDLESS};", '{"n": "begun"}')
+    for line, answer in (
+        ("SHOW TABLS;", "sql> "),
+        ("SELECT 1 / 0;", "sql> "),
+        ("CREATE TABLE more (id INT);", "sql> "),
+        ("SHOW", "...>"),
+        ("TABLES;", "sql> "),
+    ):
+        seen += typed(line, answer)
+    assert "error: SHOW TABLS is no statement; did you mean SHOW TABLES?" in seen
+    assert "error: [DIVIDE_BY_ZERO]" in seen
+    assert seen.count("error:") == 2
+    assert "CREATE TABLE more: created" in seen
+    assert (warehouse / "more").is_dir()
+    assert "JVM" not in seen
+    assert "Traceback" not in seen
+
+    seen = typed(f"SELECT concat('be', 'gun') AS n; {ENDLESS};", "begun")
     os.write(screen, CTRL_C)
     seen += until(screen, "sql> ")
     assert "cancelled" in seen
     seen += typed("SET 'execution.runtime-mode' = 'streaming';", "sql> ")
-    seen += typed("SELECT id, word FROM words;", '"rum"')
+    seen += typed("SELECT id, word FROM words;", "rum")
     os.write(screen, CTRL_C)
     seen += until(screen, "sql> ")
     seen += typed("RESET;", "sql> ")
-    seen += typed("SELECT max(word) AS last FROM words;", '{"last": "tea"}')
+    seen += typed("SELECT max(word) AS last FROM words;", "tea")
     os.write(screen, b"exit\r")
     seen += until(screen, None)
     os.close(screen)
@@ -99,6 +115,7 @@ def test_ctrl_c_while_the_command_loads_ends_it_without_a_trace(tmp_path: Path) 
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
+@pytest.mark.long
 def test_queries_of_a_job_that_is_stopped_with_all_of_its_processes_have_not_failed(
     tmp_path: Path, warehouse: Path
 ) -> None:
