@@ -119,6 +119,7 @@ def test_a_failing_lookup_stops_the_query_and_the_batch_is_run_again(
     assert pipeline.batches == {0: [(1, 7, 1, 7, "ann", "+U")]}
 
 
+@pytest.mark.long
 def test_rows_whose_lookup_fails_wait_through_a_restart(spark: SparkSession, tmp_path: Path) -> None:
     """Later rows of the key wait behind them; nothing is kept when they are through."""
     pipeline = Pipeline(spark, tmp_path)
@@ -192,13 +193,13 @@ def test_a_micro_batch_that_is_run_again_gives_what_it_gave_though_newer_rows_ar
 def test_metrics_tell_hits_misses_and_requests(spark: SparkSession, tmp_path: Path) -> None:
     pipeline = Pipeline(spark, tmp_path)
     pipeline.write("users", newest=["7 ann"])
-    for amount in range(4):
+    for amount in range(2):
         pipeline.write("orders", f"+U 1 7 {amount}")
     query = pipeline.run(pipeline.join(cache_enabled=False))
     total = lookups(query).total
-    assert (total.right.keys, total.right.rows, total.right.requests) == (4, 4, 4)
+    assert (total.right.keys, total.right.rows, total.right.requests) == (2, 2, 2)
     each = [batch.lookups for batch in deltajoin.metrics(query).batches if batch.lookups is not None]
-    assert [one["right_keys"] for one in each] == [1, 1, 1, 1]
+    assert [one["right_keys"] for one in each] == [1, 1]
     assert (total.right.hits, total.right.misses, total.left.requests) == (0, 0, 0)
     assert total.right.slowest_us <= total.right.lookup_us
 
@@ -209,11 +210,11 @@ def test_a_cache_goes_along_with_its_shard_from_one_worker_to_the_next(
     """Spark hands a shard to whichever Python worker is idle; only the first one looks anything up."""
     pipeline = Pipeline(spark, tmp_path)
     pipeline.write("users", newest=["7 ann"])
-    for amount in range(5):
+    for amount in range(3):
         pipeline.write("orders", f"+U 1 7 {amount}", f"+U 2 8 {amount}")
     query = pipeline.run(pipeline.join(shards=1))
     total = lookups(query).total
-    assert (total.right.keys, total.right.misses, total.right.hits, total.right.drops) == (2, 2, 8, 1)
+    assert (total.right.keys, total.right.misses, total.right.hits, total.right.drops) == (2, 2, 4, 1)
 
 
 def test_a_run_has_a_name_of_its_own_whatever_group_its_jobs_get(spark: SparkSession, tmp_path: Path) -> None:

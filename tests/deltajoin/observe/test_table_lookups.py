@@ -59,7 +59,10 @@ BOTH = {"t1_keys": 3, "t0_keys": 2, "t0_rows": 2}
 """Where all tables move, orders look up products before the first one, and products all orders."""
 
 
-@pytest.mark.parametrize(("physical", "first"), [("fused", FIRST), ("shuffled", BOTH), ("stateful", BOTH)])
+@pytest.mark.parametrize(
+    ("physical", "first"),
+    [("fused", FIRST), pytest.param("shuffled", BOTH, marks=pytest.mark.long), ("stateful", BOTH)],
+)
 def test_tasks_count_what_each_micro_batch_looks_up(
     catalog: Catalog, spark: SparkSession, tmp_path: Path, physical: str, first: dict[str, int]
 ) -> None:
@@ -156,7 +159,14 @@ def test_a_thread_of_foreach_batch_counts_if_it_inherits_the_micro_batch(
     assert in_batches(query) == [None, {"lookup products_keys": 1, "lookup products_rows": 1}]
 
 
-@pytest.mark.parametrize("group", [None, "nightly", "00000000-0000-4000-8000-000000000001"])
+@pytest.mark.parametrize(
+    "group",
+    [
+        None,
+        pytest.param("nightly", marks=pytest.mark.long),
+        pytest.param("00000000-0000-4000-8000-000000000001", marks=pytest.mark.long),
+    ],
+)
 def test_a_micro_batch_that_failed_does_not_count(
     catalog: Catalog, spark: SparkSession, tmp_path: Path, group: str | None
 ) -> None:
