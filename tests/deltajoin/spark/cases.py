@@ -13,11 +13,10 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-import duckdb
-
 from deltajoin import DeltaJoinSpec, Side, filters
 from tests.deltajoin.core.memory_tables import Rows, counted
 from tests.helpers import changelog
+from tests.in_duckdb import duckdb_with
 from upsert import types
 from upsert.schema import TableSchema
 from upsert.store.table import Table
@@ -46,10 +45,8 @@ class Case:
 
     def truth(self) -> Rows:
         """The answer of DuckDB over the tables as they are."""
-        database = duckdb.connect()
-        database.register("l", self.left.snapshot().scan())
-        database.register("r", self.right.snapshot().scan())
-        return counted(database.execute(self.sql).fetchall())
+        with duckdb_with({"l": self.left.snapshot().scan(), "r": self.right.snapshot().scan()}) as db:
+            return counted(db.execute(self.sql).fetchall())
 
 
 def load(name: str, folder: Path, *, shards: int = 2) -> Case:

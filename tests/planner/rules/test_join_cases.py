@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import planner
 from tests.helpers import changelog
+from tests.in_duckdb import duckdb_with
 from tests.planner.in_steps import Versions, joined_in_steps, step_of, versions_of
 from tests.planner.test_queries import in_one
 from upsert import Catalog
@@ -65,9 +65,8 @@ class Run:
         return [{case["title"]: self.in_duckdb(case, end) for case in CASES} for end in self.ends]
 
     def in_duckdb(self, case: dict[str, Any], end: Versions) -> Rows:
-        with duckdb.connect() as db:
-            for name, table in self.tables(case).items():
-                db.register(name, table.at(end[table.path]).scan())
+        tables = self.tables(case).items()
+        with duckdb_with({name: table.at(end[table.path]).scan() for name, table in tables}) as db:
             text = case["sql"].replace("LEFT SEMI", "SEMI").replace("LEFT ANTI", "ANTI")
             rows = db.sql(text).fetchall()
         named = ({f"c{number}": value for number, value in enumerate(row)} for row in rows)

@@ -5,10 +5,10 @@ from collections import Counter
 from decimal import Decimal
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 
 from tests.helpers import of_kind
+from tests.in_duckdb import duckdb_with
 from upsert import Catalog
 
 TABLES = """
@@ -87,9 +87,8 @@ def change(catalog: Catalog, seed: int) -> None:
 
 
 def expected(catalog: Catalog, query: str) -> Counter[str]:
-    with duckdb.connect() as db:
-        for name in ("sales", "shops", "closed"):
-            db.register(name, catalog.table(name).snapshot().scan())
+    names = ("sales", "shops", "closed")
+    with duckdb_with({name: catalog.table(name).snapshot().scan() for name in names}) as db:
         return counted(db.sql(query).to_arrow_table())
 
 
