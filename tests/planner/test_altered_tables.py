@@ -95,7 +95,7 @@ def test_a_running_query_goes_on_and_so_does_its_checkpoint_with_new_names_and_t
     ("columns", "query"),
     [
         ("sku INT, n BIGINT", "SELECT sku, sum(amount) AS n FROM orders GROUP BY sku"),
-        ("id BIGINT, n BIGINT", "SELECT id, amount AS n FROM orders"),
+        pytest.param(*("id BIGINT, n BIGINT", "SELECT id, amount AS n FROM orders"), marks=pytest.mark.long),
     ],
 )
 def test_a_column_that_is_replaced_ends_the_queries_that_use_it_and_no_other(

@@ -92,29 +92,21 @@ BOTH = (pytest.param(JOINED, id="join"), pytest.param(PLAIN, id="no join", marks
 
 @pytest.mark.parametrize("query", BOTH)
 def test_a_row_comes_back_when_the_one_that_replaced_it_goes(pipeline: Pipeline, query: str) -> None:
-    pipeline.order(10, 1, 100)
+    """Of two that came in one micro-batch, which has no order, the highest counts as the newest."""
+    one_after_the_other, together = 1, 2
+    pipeline.order(10, one_after_the_other, 100)
+    pipeline.order(20, together, 100)
+    pipeline.order(21, together, 50)
     pipeline.run(query)
-    pipeline.order(11, 1, 50)
+    assert pipeline.rows == [(1, "n", 100), (2, "n", 100)]
+    pipeline.order(11, one_after_the_other, 50)
+    pipeline.cancel(20)
     pipeline.run(query)
-    assert pipeline.rows == [(1, "n", 50)]
+    assert pipeline.rows == [(1, "n", 50), (2, "n", 50)]
     pipeline.cancel(11)
+    pipeline.cancel(21)
     pipeline.run(query)
     assert pipeline.rows == [(1, "n", 100)]
-    pipeline.cancel(10)
-    pipeline.run(query)
-    assert pipeline.rows == []
-
-
-@pytest.mark.parametrize("query", BOTH)
-def test_two_rows_of_a_key_may_come_in_one_micro_batch(pipeline: Pipeline, query: str) -> None:
-    """Which has no order: the highest counts as the newest."""
-    pipeline.order(10, 1, 100)
-    pipeline.order(11, 1, 50)
-    pipeline.run(query)
-    assert pipeline.rows == [(1, "n", 100)]
-    pipeline.cancel(10)
-    pipeline.run(query)
-    assert pipeline.rows == [(1, "n", 50)]
 
 
 class Newest:

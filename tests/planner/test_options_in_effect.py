@@ -84,7 +84,8 @@ def test_an_option_of_joins_changes_an_exact_join_or_is_named(
     df = joined(spark, catalog)
     plain, said = outcome(lambda: planner.optimize(df))
     assert not said.strip()
-    for key, value in SETTINGS.items():
+    # which name an option has in a session follows from its key, so three will do there
+    for key, value in [*SETTINGS.items()][: None if where == "call" else 3]:
         if where == "call":
             arguments = {key.replace(".", "_").replace("-", "_"): value}
             found, said = outcome(lambda arguments=arguments: planner.optimize(df, **arguments))  # type: ignore[misc]

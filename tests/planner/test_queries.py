@@ -129,15 +129,11 @@ def batched(titles: Sequence[str], size: int) -> Iterator[Sequence[str]]:
     yield from (titles[start : start + size] for start in range(0, len(titles), size))
 
 
-@dataclass
-class InSteps:
-    """Results of queries without a stream, as `results_of` has them, and the types of their columns."""
-
-    rows: dict[str, tuple[Rows, Rows]]
-    types: dict[str, list[tuple[str, str]]]
+Types = dict[str, list[tuple[str, str]]]
 
 
-def results_in_steps(shapes: Mapping[str, Shape], warehouse: Warehouse) -> InSteps:
+def results_in_steps(shapes: Mapping[str, Shape], warehouse: Warehouse) -> dict[str, tuple[Rows, Rows]]:
+    """Results of queries without a stream, as `results_of` has them."""
     ends = [versions_of([*warehouse.tables.values()])]
     change_everything(warehouse.tables)
     ends.append(versions_of([*warehouse.tables.values()]))
@@ -151,14 +147,17 @@ def results_in_steps(shapes: Mapping[str, Shape], warehouse: Warehouse) -> InSte
     for title, row, kind in in_one(optimized).collect():
         found[title][0][row] += step_of(kind)[0].sign
     types = {title: df.dtypes for title, df in optimized.items()}
-    return InSteps(with_wanted(found, shapes, warehouse), types)
+    return with_wanted(found, shapes, warehouse, types)
 
 
 def with_wanted(
-    found: dict[str, tuple[Rows, Rows]], shapes: Mapping[str, Shape], warehouse: Warehouse
+    found: dict[str, tuple[Rows, Rows]], shapes: Mapping[str, Shape], warehouse: Warehouse, types: Types
 ) -> dict[str, tuple[Rows, Rows]]:
+    """Adds the rows of a batch; its columns and the kind must be those that were found, too."""
     snapshots = warehouse.snapshots()
-    expected = in_one({title: shape(warehouse.spark, snapshots) for title, shape in shapes.items()})
+    queries = {title: shape(warehouse.spark, snapshots) for title, shape in shapes.items()}
+    assert types == {title: [*df.dtypes, ("_row_kind", "string")] for title, df in queries.items()}
+    expected = in_one(queries)
     for title, row, _ in expected.collect():
         found[title][1][row] += 1
     return found
@@ -173,6 +172,10 @@ def results_of(
         title: by_session(shape(warehouse.spark, changes), strategy=strategy, shards=1)
         for title, shape in shapes.items()
     }
+    for title, df in optimized.items():
+        assert planner.optimize(df) is df, title
+        planner.check_sink(df)
+    types = {title: df.dtypes for title, df in optimized.items()}
     found: dict[str, tuple[Rows, Rows]] = {title: (Counter(), Counter()) for title in shapes}
 
     def take(batch: DataFrame, batch_id: int) -> None:
@@ -185,7 +188,7 @@ def results_of(
     query = writer.option("checkpointLocation", str(folder)).start()
     query.processAllAvailable()
     query.stop()
-    return with_wanted(found, shapes, warehouse)
+    return with_wanted(found, shapes, warehouse, types)
 
 
 @pytest.fixture(scope="module")
@@ -194,7 +197,7 @@ def warehouse(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(scope="module")
-def results(warehouse: Warehouse) -> InSteps:
+def results(warehouse: Warehouse) -> dict[str, tuple[Rows, Rows]]:
     return results_in_steps({title: SHAPES[title] for title in TITLES}, warehouse)
 
 
@@ -205,14 +208,10 @@ def check(net: Rows, wanted: Rows) -> None:
 
 
 @pytest.mark.parametrize("title", TITLES)
-def test_rows_are_those_of_a_batch_join(title: str, results: InSteps) -> None:
-    check(*results.rows[title])
-
-
-def test_columns_are_the_users_and_the_kind(warehouse: Warehouse, results: InSteps) -> None:
-    snapshots = warehouse.snapshots()
-    users = {title: SHAPES[title](warehouse.spark, snapshots).dtypes for title in TITLES}
-    assert results.types == {title: [*dtypes, ("_row_kind", "string")] for title, dtypes in users.items()}
+def test_rows_and_columns_are_those_of_a_batch_join(
+    title: str, results: dict[str, tuple[Rows, Rows]]
+) -> None:
+    check(*results[title])
 
 
 @pytest.mark.long

@@ -49,8 +49,15 @@ def run(spark: SparkSession, warehouse: Path, statements: str, *options: str) ->
     ("last", "message"),
     [
         ("INSERT INTO sizes SELEC id FROM words", "line 6"),
-        ("INSERT INTO sizes SELECT id, size FROM words", "column 'size' is in no table of the query"),
-        ("INSERT INTO sizes SELECT id FROM words", "the query must give 2 columns (id, size), got 1 (id)"),
+        pytest.param(
+            *("INSERT INTO sizes SELECT id, size FROM words", "column 'size' is in no table of the query"),
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            "INSERT INTO sizes SELECT id FROM words",
+            "the query must give 2 columns (id, size), got 1 (id)",
+            marks=pytest.mark.long,
+        ),
         ("INSERT INTO sizes SELECT id, CAST(id AS INT) FROM words LIMIT 1", "a limit over the changes"),
         ("INSERT INTO nowhere SELECT id FROM words", "table 'nowhere' does not exist"),
     ],

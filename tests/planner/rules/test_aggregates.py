@@ -69,7 +69,7 @@ QUERIES = {
     "distinct_of_lookups": """
         SELECT DISTINCT m FROM (SELECT g, max(h) AS m FROM {t} WHERE h IS NOT NULL GROUP BY g, g)""",
 }
-ALIKE = {"having", "windows", "computed", "distinct_of_lookups", "sliding", "sums_of_doubles"}
+ALIKE = {"having", "windows", "computed", "distinct_of_lookups", "sliding", "sums_of_doubles", "everything"}
 """Queries whose parts are in others, and in other tests: `make test-long` has them."""
 KEYS = {
     "distinct_of_lookups": "m",

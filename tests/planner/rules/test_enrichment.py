@@ -102,7 +102,7 @@ class TestShapes:
     @pytest.mark.parametrize(
         "query",
         [
-            "SELECT * FROM views JOIN users USING (user_id)",
+            pytest.param("SELECT * FROM views JOIN users USING (user_id)", marks=pytest.mark.long),
             "SELECT u.region, v.* FROM users u RIGHT JOIN views v ON v.place = u.region",
             """SELECT v.page, upper(u.name) FROM views v JOIN (
                 SELECT user_id AS id, user_name AS name FROM users WHERE region <> 'Rome'

@@ -7,13 +7,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 import planner
 from tests.planner.rules.operator_shapes import ALIKE, PASSED, REGULAR, prices
-from tests.planner.test_queries import Rows, Warehouse, change_everything, check, new_warehouse, results_of
+from tests.planner.test_queries import Rows, change_everything, check, new_warehouse, results_of
 from upsert.rowkind import RowKind
 
 pytestmark = pytest.mark.spark
 
 SHAPES = PASSED | REGULAR
-TITLES = [pytest.param(title, marks=pytest.mark.long if title in ALIKE else ()) for title in SHAPES]
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +24,7 @@ def results(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> di
 
 
 @pytest.mark.parametrize("title", [title for title in SHAPES if title not in ALIKE])
-def test_rows_are_those_of_a_batch(title: str, results: dict[str, tuple[Rows, Rows]]) -> None:
+def test_rows_and_columns_are_those_of_a_batch(title: str, results: dict[str, tuple[Rows, Rows]]) -> None:
     check(*results[title])
 
 
@@ -55,18 +54,3 @@ def test_rows_of_the_other_shapes(spark: SparkSession, tmp_path: Path) -> None:
     shapes = {title: SHAPES[title] for title in ALIKE}
     for net, wanted in results_of(shapes, warehouse, tmp_path / "checkpoint").values():
         check(net, wanted)
-
-
-@pytest.fixture(scope="module")
-def warehouse(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
-    prices(spark).createOrReplaceTempView("prices")
-    return new_warehouse(spark, tmp_path_factory.mktemp("warehouse"))
-
-
-@pytest.mark.parametrize("title", TITLES)
-def test_columns_are_the_users_and_the_kind(title: str, warehouse: Warehouse) -> None:
-    users = SHAPES[title](warehouse.spark, warehouse.snapshots()).dtypes
-    optimized = planner.optimize(SHAPES[title](warehouse.spark, warehouse.changes()))
-    assert optimized.dtypes == [*users, ("_row_kind", "string")]
-    assert planner.optimize(optimized) is optimized
-    planner.check_sink(optimized)

@@ -94,7 +94,14 @@ def jobs(spark: SparkSession) -> int:
     return int(scheduler.dagScheduler().numTotalJobs())
 
 
-@pytest.mark.parametrize("query", IN_PLACE)
+LONG = {3, 6, 8, 12, 14, 15, 16}
+"""Queries of which others have the operators, or ones like them."""
+
+
+@pytest.mark.parametrize(
+    "query",
+    [pytest.param(query, marks=pytest.mark.long if n in LONG else ()) for n, query in enumerate(IN_PLACE)],
+)
 def test_rows_are_those_that_spark_gives_and_no_job_runs(spark: SparkSession, query: str) -> None:
     plan = few_rows(spark, query)
     asked = spark.sql(query).toArrow()
@@ -121,7 +128,7 @@ def test_threads_that_run_one_plan_get_the_results_of_their_own_rows(spark: Spar
         assert [*pool.map(computed, parts)] == alone
 
 
-@pytest.mark.parametrize("query", IN_PLACE[1:3])
+@pytest.mark.parametrize("query", [IN_PLACE[1], pytest.param(IN_PLACE[2], marks=pytest.mark.long)])
 def test_code_is_compiled_by_the_first_run(spark: SparkSession, query: str) -> None:
     plan = few_rows(spark, query)
     plan.computed(of_each_input(plan, ROWS))
@@ -133,7 +140,7 @@ def test_code_is_compiled_by_the_first_run(spark: SparkSession, query: str) -> N
     assert generated.getCount() == before
 
 
-@pytest.mark.parametrize("query", [IN_PLACE[5], IN_PLACE[10]])
+@pytest.mark.parametrize("query", [pytest.param(IN_PLACE[5], marks=pytest.mark.long), IN_PLACE[10]])
 def test_a_kept_plan_keeps_no_rows_of_its_last_run(spark: SparkSession, query: str) -> None:
     """Its orders would keep a page of up to 64 MB each, and its leaves the bytes that they have read."""
     plan = few_rows(spark, query)

@@ -92,7 +92,7 @@ def rows_of(ids: range, shift: int) -> pa.Table:
     )
 
 
-def queries(inner: Sequence[str]) -> dict[str, str]:
+def queries(inner: Sequence[str], outer: Sequence[str]) -> dict[str, str]:
     """Self joins with conditions on the renewed side, INNER and LEFT, and one with all values."""
     computed = ", ".join(f"{value} AS c{number}" for number, value in enumerate(VALUES))
     found = {
@@ -102,35 +102,41 @@ def queries(inner: Sequence[str]) -> dict[str, str]:
     for condition in inner:
         side = f"(SELECT id, k FROM numbers WHERE {condition}) y ON x.k = y.k"
         found[f"inner: {condition}"] = f"SELECT x.id, y.id AS other FROM numbers x JOIN {side}"
-    for condition in INSIDE:
+    for condition in outer:
         side = f"(SELECT id, k FROM numbers WHERE {condition}) y ON x.k = y.k"
         found[f"left: {condition}"] = f"SELECT x.id, y.id AS other FROM numbers x LEFT JOIN {side}"
     return found
 
 
 @pytest.mark.parametrize(
-    "inner",
-    [[one for one in CONDITIONS if one not in INSIDE], pytest.param(CONDITIONS, marks=pytest.mark.long)],
+    ("inner", "outer"),
+    [
+        ([one for one in CONDITIONS if one not in INSIDE][::2], INSIDE[::3]),
+        pytest.param(CONDITIONS, INSIDE, marks=pytest.mark.long),
+    ],
     ids=["some", "all"],
 )
-def test_results_are_those_of_a_batch(spark: SparkSession, numbers: Table, inner: Sequence[str]) -> None:
-    """Of conditions that a LEFT join evaluates, INNER joins are in `make test-long`."""
+def test_results_are_those_of_a_batch(
+    spark: SparkSession, numbers: Table, inner: Sequence[str], outer: Sequence[str]
+) -> None:
+    """Each condition is among the values, too."""
     numbers.write(rows_of(range(1, 13), 0))
     ends = [versions_of([numbers])]
     numbers.write(rows_of(range(5, 16), 1))
     ends.append(versions_of([numbers]))
     frames.read_changes(spark, numbers.path).createOrReplaceTempView("numbers")
+    texts = queries(inner, outer)
     with joined_in_steps(ends):
         optimized = {
             title: planner.optimize(spark.sql(text), strategy="force", shards=1)
-            for title, text in queries(inner).items()
+            for title, text in texts.items()
         }
     found: dict[str, Counter[str]] = {title: Counter() for title in optimized}
     for title, row, kind in in_one(optimized).collect():
         found[title][row] += step_of(kind)[0].sign
     local(spark, numbers).createOrReplaceTempView("numbers")
     wanted: dict[str, Counter[str]] = {title: Counter() for title in optimized}
-    for title, row, _ in in_one({title: spark.sql(text) for title, text in queries(inner).items()}).collect():
+    for title, row, _ in in_one({title: spark.sql(text) for title, text in texts.items()}).collect():
         wanted[title][row] += 1
     net = {title: Counter({row: n for row, n in rows.items() if n}) for title, rows in found.items()}
     assert net == wanted

@@ -10,7 +10,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pyspark
 import pytest
@@ -23,6 +22,7 @@ import planner
 from deltajoin.expressions import Call, Const, Field, Ref
 from planner.spark.row_by_row import rows_in_arrow
 from tests.helpers import multiset
+from tests.in_duckdb import duckdb_with
 from tests.planner.spark.test_small_plan import COLUMNS, columns, condition, counted, random_rows, small_plan
 from upsert import Catalog
 from upsert.managed import micro_batch
@@ -189,17 +189,16 @@ def test_expressions_above_a_join_give_what_duckdb_gives(
         writer.option("checkpointLocation", str(tmp_path / "c")).trigger(
             availableNow=True
         ).start().awaitTermination()
-        with duckdb.connect() as connection:
-            for table in ("orders", "products"):
-                connection.register(table, catalog.table(table).snapshot().scan())
-            asked = connection.sql(query).to_arrow_table()
+        names = ("orders", "products")
+        with duckdb_with({name: catalog.table(name).snapshot().scan() for name in names}) as db:
+            asked = db.sql(query).to_arrow_table()
         assert multiset(catalog.table("lines").snapshot().scan()) == multiset(asked)
     assert by_spark == []
 
 
 @pytest.mark.parametrize(
     ("name", "buckets"),
-    [("driver", "2"), ("tasks", "6"), pytest.param("tasks", "2", marks=pytest.mark.long)],
+    [("driver", "2"), *(pytest.param("tasks", n, marks=pytest.mark.long) for n in "62")],
 )
 def test_an_overflow_is_spark_s_error_and_nothing_is_committed(
     spark: SparkSession, tmp_path: Path, way: Way, by_spark: list[str], name: str, buckets: str
@@ -228,7 +227,7 @@ def files_of(table: Table) -> set[str]:
     return {one.relative_to(table.path).as_posix() for one in Path(table.path).rglob("bucket-*/*")}
 
 
-@pytest.mark.parametrize("name", ["driver", "tasks"])
+@pytest.mark.parametrize("name", [pytest.param("driver", marks=pytest.mark.long), "tasks"])
 def test_rows_that_arrow_does_not_compute_are_computed_by_spark(
     spark: SparkSession, tmp_path: Path, way: Way, by_spark: list[str], name: str
 ) -> None:
@@ -301,7 +300,7 @@ OBSERVED = (
 @pytest.mark.skipif(supported(pyspark.__version__) == "4.2", reason="Spark alone says what is observed")
 @pytest.mark.parametrize(
     ("name", "buckets"),
-    [("driver", "2"), ("tasks", "6"), pytest.param("tasks", "2", marks=pytest.mark.long)],
+    [("driver", "2"), *(pytest.param("tasks", n, marks=pytest.mark.long) for n in "62")],
 )
 def test_what_is_observed_is_what_spark_tells(
     spark: SparkSession,

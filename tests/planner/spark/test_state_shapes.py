@@ -35,9 +35,9 @@ BOTH = "(SELECT id, g, v, flag FROM a UNION ALL SELECT id, g, v, flag FROM b)"
 
 AGGREGATES = {
     "issue": f"SELECT g, count(*) AS y, count(g) AS z, sum(v) AS x FROM {BOTH} GROUP BY g",
-    "everything": f"SELECT 1 AS g, count(*) AS y, count(g) AS z, count(v) AS w, sum(v) AS x FROM {BOTH}",
 }
 MORE_AGGREGATES = {
+    "everything": f"SELECT 1 AS g, count(*) AS y, count(g) AS z, count(v) AS w, sum(v) AS x FROM {BOTH}",
     "sums": """SELECT g, count(*) AS n0, count(g) AS n1, count(v) AS n2, count(c) AS n3, sum(v) AS s0,
         sum(c) AS s1, count_if(c > 1) AS n4, count(*) FILTER (WHERE v IS NOT NULL) AS n5, avg(c) AS a0,
         bool_and(flag) AS b0, sum(v) FILTER (WHERE g IS NOT NULL) AS s2
@@ -249,12 +249,12 @@ def test_rows_that_are_only_added_are_counted_right(spark: SparkSession, tmp_pat
 
     query = started(planner.optimize(spark.sql(COUNTED)), tmp_path, "update", take)
     states = []
-    for number, name in enumerate("pqpq"):
+    for number, name in enumerate("pq"):
         put(tmp_path, name, number, {"g": 1, "v": None}, {"g": 1, "v": 5})
         query.processAllAvailable()
         states.append(state_of(query))
     query.stop()
-    assert held == {1: (1, 8, 6, 14)}
+    assert held == {1: (1, 4, 3, 7)}
     assert all(state == states[0] for state in states)
 
 
