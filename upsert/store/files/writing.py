@@ -241,11 +241,14 @@ def written_files(
         held.clear()
         return write_file(rows, kinds, (low, high))
 
+    size = 0
     for piece in pieces:
         for part in halves(piece, target_bytes):
-            if held and sum(map(weight, held)) + weight(part) > target_bytes:
+            if held and size + weight(part) > target_bytes:
                 yield write(part)
+                size = 0
             held.append(part)
+            size += weight(part)
     if held:
         yield write(None)
 
