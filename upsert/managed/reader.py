@@ -295,6 +295,16 @@ class SnapshotReader(SizedReader):
             yield from to_spark(rows, self._asked)
 
 
+def read_size(given: Mapping[str, str]) -> StepSize:
+    """What a batch read of these options has at most; equal rows of a table without a key count once."""
+    options = ReadOptions.parse(given)
+    table = Table.open(options.path, options.pinned and options.pinned[1])
+    snapshot = table.snapshot(state_named_by(options, table))
+    where = parse_where(options.where_of(table.schema), table.schema)
+    wanted = snapshot.bucket_filters(where)
+    return _named_size(snapshot, wanted, where) or _stored_size(snapshot, wanted)
+
+
 def _stored_size(snapshot: Snapshot, wanted: Collection[BucketId]) -> StepSize:
     """What some buckets have."""
     files = snapshot.files.within(wanted).entries

@@ -16,6 +16,7 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import DataFrame as AnyDataFrame
 from pyspark.sql.classic.dataframe import DataFrame
 
+from upsert.spark.inputs import is_filled_in
 from upsert.spark.java import class_name, items_of, java_of
 from upsert.spark.literals import python_value
 from upsert.spark.reads import is_read
@@ -107,7 +108,7 @@ def comparisons(df: AnyDataFrame, columns: Collection[str]) -> Iterator[Comparis
     """
     query = df._jdf.queryExecution()
     read, given = _down_to_read(query.analyzed())
-    if read is None or not _is_always_the_same(df.sparkSession, query.analyzed(), given):
+    if read is None or not _is_always_the_same(df, given):
         return
     read, conditions = _down_to_read(query.optimizedPlan())
     if read is None or not conditions:
@@ -132,16 +133,14 @@ def _down_to_read(node: Any) -> tuple[Any | None, list[Any]]:
     return node, conditions
 
 
-def _is_always_the_same(spark: SparkSession, plan: Any, conditions: Sequence[Any]) -> bool:
+def _is_always_the_same(df: AnyDataFrame, conditions: Sequence[Any]) -> bool:
     """Whether a plan makes the same of a row whenever it runs, and whatever other rows there are.
 
     It is not where it numbers rows, also in a column that the optimizer drops, for a later call may name it;
     nor where a condition has the time, the user or the like, which Spark puts in when it runs. Texts such as
     'today' are a time when they are cast, and a time of day is completed by the day that it is.
     """
-    patterns = java_of(spark).org.apache.spark.sql.catalyst.trees
-    filled_in = getattr(getattr(patterns, "TreePattern$"), "MODULE$").CURRENT_LIKE()
-    if not plan.deterministic() or plan.containsPattern(filled_in):
+    if not df._jdf.queryExecution().analyzed().deterministic() or is_filled_in(df):
         return False
     return not any(_CLOCK.search(str(condition.sql())) for condition in conditions)
 

@@ -33,7 +33,7 @@ from upsert.errors import SchemaError
 from upsert.sql import statements as s
 from upsert.sql.dialect import END, START, WORD, Edit, expression_tree, position
 from upsert.sql.query import QueryText
-from upsert.sql.tokens import Cursor, blanked, names, table_name, without_hints
+from upsert.sql.tokens import Cursor, blanked, names, table_name, white, without_hints
 from upsert.types import quoted
 
 _CONSTANTS: Final = frozenset(
@@ -85,6 +85,36 @@ def with_tables(
             edits.append(Edit(name.end, name.end, "()"))
     rows = replace(statement.rows, edits=(*edits, *statement.rows.edits))
     return replace(statement, rows=rows, names=())
+
+
+def over_given_source(statement: s.Merge) -> QueryText:
+    """The query of a statement's rows in which the source is one table, the second of its references.
+
+    It is called as the source is, so names of columns mean the same; what it has is given to Spark.
+    """
+    rows, source = statement.rows, statement.source
+    start, end = source.start, source.end
+    # hints, words of Flink and parameters of the source go with its text
+    text = rows.statement[:start] + white(rows.statement[start:end]) + rows.statement[end:]
+    edits = (*rows.edits, Edit(start, start, _written(source)))
+    count = len(source.parameters) if source.is_numbered else 0
+    args = rows.args
+    if count:  # they are counted by their places, and the target has none
+        values = list(args.values())[count:]
+        args = dict(zip(QueryText.numbers(len(values)), values, strict=True))
+    return replace(rows, statement=text, edits=edits, args=args)
+
+
+def _written(source: QueryText) -> str:
+    """The name of the table that a source is, as columns may be written with it; of others one of its own."""
+    rows = source.tree.args["from_"].this
+    if not isinstance(rows, exp.Table) or not all(isinstance(one, exp.Identifier) for one in rows.parts):
+        return quoted(_GIVEN)
+    name = ".".join(quoted(part.name) for part in rows.parts)
+    return f"{name} AS {quoted(rows.alias)}" if rows.alias else name
+
+
+_GIVEN: Final = ":given"
 
 
 class _Merge:

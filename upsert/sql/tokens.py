@@ -230,7 +230,7 @@ def without_hints(text: str, subject: str, until: int) -> str:
     for hint in hints_in(text, subject):
         if hint.start >= until:
             break
-        parts += [text[at : hint.start], _white(text[hint.start : hint.end])]
+        parts += [text[at : hint.start], white(text[hint.start : hint.end])]
         at = hint.end
     return "".join((*parts, text[at:]))
 
@@ -257,10 +257,11 @@ def _options_of(cursor: Cursor) -> dict[str, str]:
 
 def blanked(text: str, start: int, end: int) -> str:
     """A text of the same places in which everything but one part is white."""
-    return _white(text[:start]) + text[start:end] + _white(text[end:])
+    return white(text[:start]) + text[start:end] + white(text[end:])
 
 
-def _white(text: str) -> str:
+def white(text: str) -> str:
+    """Blanks in place of a text, in as many lines."""
     return re.sub(r"[^\n]+", lambda line: " " * len(line[0]), text)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
@@ -23,16 +24,19 @@ from upsert.catalog.results import Done, Result
 from upsert.catalog.run.assignments import assigned, default_of, has_ansi_casts, own_names
 from upsert.catalog.run.definitions import changeable
 from upsert.catalog.run.jobs import needed
+from upsert.catalog.run.merge_rows import MergedRows, Named, merged_rows
 from upsert.catalog.run.queries import frame
 from upsert.catalog.run.row_changes import check_engine, check_once, check_stored, committed, tracked
 from upsert.errors import ChangelogError, ConfigurationError, SchemaError
 from upsert.managed import frames
+from upsert.managed.options import SCAN_WHERE
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import TableSchema
 from upsert.spark.columns import stored_text
 from upsert.sql import statements as s
 from upsert.sql.merge_into import with_tables
 from upsert.sql.show_create import declared_names
+from upsert.store.predicate import where_to_json
 from upsert.types import quoted
 
 if TYPE_CHECKING:
@@ -73,14 +77,15 @@ def merge(context: Context, statement: s.Merge, spark: SparkSession | None) -> R
     found = _Changes(table, statement, subject)
     counted = Observation()
 
-    def changed(rows: DataFrame, snapshot: int) -> DataFrame:
+    def changed(snapshot: int) -> DataFrame:
         nonlocal counted
         counted = Observation()
         counts = [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in _COUNTS.values()]
-        return found.rows(rows, snapshot).observe(counted, *counts).drop(*_COUNTS.values())
+        rows = found.rows(merged_rows(context, session, statement, table, snapshot), snapshot)
+        return rows.observe(counted, *counts).drop(*_COUNTS.values())
 
     try:
-        snapshot = committed(context, session, statement.name, statement.rows, changed, is_tracked)
+        snapshot = committed(context, statement.name, changed, is_tracked)
     except PySparkException as cause:
         # a task raised it, whose error is known by its text alone
         if (why := _violation(str(cause))) is None:
@@ -99,7 +104,11 @@ def planned(context: Context, statement: s.Merge, spark: SparkSession) -> DataFr
     table = _target(context, statement, subject)
     statement = _resolved(context, spark, statement, table.schema)
     rows = frame(context, spark, statement.rows, is_streaming=False)
-    return _Changes(table, statement, subject).rows(rows, table.snapshot().id).drop(*_COUNTS.values())
+    return (
+        _Changes(table, statement, subject)
+        .rows(MergedRows(rows), table.snapshot().id)
+        .drop(*_COUNTS.values())
+    )
 
 
 def _target(context: Context, statement: s.Merge, subject: str) -> Table:
@@ -139,18 +148,20 @@ class _Changes:
     statement: s.Merge
     subject: str
 
-    def rows(self, joined: DataFrame, snapshot: int) -> DataFrame:
+    def rows(self, merged: MergedRows, snapshot: int) -> DataFrame:
         """The changes, at most one for each key, and a column for each number of ``_COUNTS``.
 
         The target is that of a snapshot.
         """
+        joined = merged.joined
         source = joined.schema[s.MERGE_SOURCE].dataType
         assert isinstance(source, StructType)
         changed = self._by_key(self._chosen(joined, source))
         may_meet = not all(self._is_found_by_key(clause, source) for clause in self.statement.clauses)
         if may_meet:
-            key = self.table.schema.primary_key
-            kept = frames.read(joined.sparkSession, self.table.path, snapshot, key)
+            key, named = self.table.schema.primary_key, self._of_inserted(merged.named)
+            where = {SCAN_WHERE: where_to_json(named)} if named else {}
+            kept = frames.read(joined.sparkSession, self.table.path, snapshot, key, where)
             changed = changed.join(kept.withColumn(_KEPT, F.lit(True)), list(key), "left")
         updates, deletes, inserts = map(F.col, _COUNTS.values())
         kind = self._checked_kind(updates, deletes, inserts, may_meet=may_meet)
@@ -273,10 +284,31 @@ class _Changes:
         return self.statement.is_only_equal and all(
             (name := names.get(target)) is not None
             and values.get(name) == column
-            and types.from_json(self._field(source, column, clause.action).dataType.jsonValue())
-            == schema.type_of(name)
+            and self._is_stored_as_compared(name, self._field(source, column, clause.action).dataType)
             for target, column in self.statement.equal
         )
+
+    def _is_stored_as_compared(self, name: str, given: DataType) -> bool:
+        """Whether each value of a type equals what a column has that gets it."""
+        own, other = self.table.schema.type_of(name), types.from_json(given.jsonValue())
+        # a whole number that does not fit is an error
+        return bool(own == other or (pa.types.is_integer(own) and pa.types.is_integer(other)))
+
+    def _of_inserted(self, named: Sequence[Named]) -> list[Named]:
+        """What is true of each key that is inserted too: its column gets what ON compares it with."""
+        schema, equal = self.table.schema, dict(self.statement.equal)
+        given = [
+            _of_source(clause, schema.names)
+            for clause in self.statement.clauses
+            if clause.action is s.MergeAction.INSERT
+        ]
+        return [
+            (name, operator, values)
+            for name, operator, values in named
+            if name in schema.primary_key
+            and schema.column(name).length is None
+            and all(one.get(name) == equal[name.lower()] for one in given)
+        ]
 
 
 def _of_source(clause: s.MergeClause, names: Sequence[str]) -> dict[str, str | None]:

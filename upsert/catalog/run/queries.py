@@ -134,18 +134,21 @@ def frame(
     columns: Mapping[str, Sequence[str]] = {},
     views: Mapping[str, ViewText] | None = None,
     inside: tuple[str, ...] = (),
+    given: Mapping[int, DataFrame] = {},
 ) -> DataFrame:
     """The DataFrame of a query over tables and views of the catalog, and those that Spark knows.
 
     ``pinned`` has for names of managed tables the snapshot to read where the query names no state itself,
     also where views read them; ``columns`` has the only ones of a table that the query may see, in their
     order. ``views`` has the plain views by catalog, database and name; None: those that there are. ``inside``
-    has the views that the query is that of.
+    has the views that the query is that of. ``given`` has the rows of some of its tables, by their places
+    among its references.
     """
     at = {name: context.databases.resolve(name).path for name in {*pinned, *columns}}
     folders = {at[name]: snapshot for name, snapshot in pinned.items()}
     seen = {at[name]: tuple(names) for name, names in columns.items()}
-    return _Reading(context, spark, is_streaming, folders, seen, views).rows(query, query.references, inside)
+    reading = _Reading(context, spark, is_streaming, folders, seen, views)
+    return reading.rows(query, query.references, inside, given)
 
 
 class _View(NamedTuple):
@@ -170,7 +173,13 @@ class _Reading:
     columns: Mapping[str, tuple[str, ...]]
     views: Mapping[str, ViewText] | None
 
-    def rows(self, query: QueryText, references: Sequence[Reference], inside: tuple[str, ...]) -> DataFrame:
+    def rows(
+        self,
+        query: QueryText,
+        references: Sequence[Reference],
+        inside: tuple[str, ...],
+        given: Mapping[int, DataFrame] = {},
+    ) -> DataFrame:
         """The DataFrame of a query, whose names of tables are those of the references."""
         context, spark = self.context, self.spark
         references = _with_times_of_rows(context, query, as_read_by(spark, query, references))
@@ -178,9 +187,11 @@ class _Reading:
             query.check_can_stream()
         names: list[str | None] = []
         tables: dict[str, Callable[[], DataFrame]] = {}
-        for reference in references:
+        for place, reference in enumerate(references):
             name = temporary_name()
-            if (view := self._view(reference)) is not None:
+            if place in given:
+                tables[name] = partial(given.__getitem__, place)
+            elif (view := self._view(reference)) is not None:
                 tables[name] = partial(self._of_view, reference, view, query.subject, inside)
             elif _is_in_catalog(context, spark, reference, query.subject):
                 seen = self._seen(reference)

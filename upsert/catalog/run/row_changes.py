@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.errors import PySparkException
@@ -16,7 +17,7 @@ from upsert.catalog.run.assignments import assigned, default_of, has_ansi_casts,
 from upsert.catalog.run.definitions import changeable, fitting_partitions
 from upsert.catalog.run.jobs import SparkNeededError, active, needed
 from upsert.catalog.run.queries import frame
-from upsert.catalog.run.scans import is_case_sensitive, setting_that_reads_otherwise, zone
+from upsert.catalog.run.scans import is_read_otherwise, zone
 from upsert.errors import CommitConflictError, ConfigurationError, SchemaError
 from upsert.managed import frames
 from upsert.options import boolean
@@ -65,9 +66,8 @@ def delete(context: Context, statement: s.Delete, spark: SparkSession | None) ->
                 raise SparkNeededError(f"{cause}; or give a Spark session, for any condition") from cause
             check_engine(table, subject)
             deleted = _deletions(table)
-            snapshot = committed(
-                context, session, statement.name, statement.rows, lambda rows, _: deleted(rows), is_tracked
-            )
+            found = partial(_found, context, session, statement.name, statement.rows)
+            snapshot = committed(context, statement.name, lambda base: deleted(found(base)), is_tracked)
             return Done(subject, f"deleted, snapshot {snapshot}")
     done = table.delete(where, tracked=is_tracked)
     return Done(subject, f"deleted, snapshot {done.id}")
@@ -83,13 +83,9 @@ def _comparisons(
     """
     subject = f"DELETE FROM {statement.name}"
     query = statement.rows
-    if session is not None and query is not None and _is_read_otherwise(session, query.text):
+    if session is not None and query is not None and is_read_otherwise(session, query.text):
         raise SchemaError(f"{subject}: the condition is read as the session's settings say")
     return alternatives(condition, schema, None if session is None else zone(session), subject, name)
-
-
-def _is_read_otherwise(session: SparkSession, text: str) -> bool:
-    return is_case_sensitive(session) or setting_that_reads_otherwise(session, text) is not None
 
 
 def update(context: Context, statement: s.Update, spark: SparkSession | None) -> Result:
@@ -113,13 +109,14 @@ def update(context: Context, statement: s.Update, spark: SparkSession | None) ->
             )
         check_stored(schema, name, subject)
 
-    def changed(rows: DataFrame, _: int) -> DataFrame:
+    def changed(snapshot: int) -> DataFrame:
+        rows = _found(context, session, statement.name, statement.rows, snapshot)
         new = rows.select(*_new_values(table, rows, statement, subject))
         if schema.primary_key:
             return new
         return _deletions(table)(rows).unionByName(_of_kind(new, RowKind.INSERT))
 
-    snapshot = committed(context, session, statement.name, statement.rows, changed, is_tracked)
+    snapshot = committed(context, statement.name, changed, is_tracked)
     return Done(subject, f"updated, snapshot {snapshot}")
 
 
@@ -138,20 +135,20 @@ def check_stored(schema: TableSchema, name: str, subject: str) -> None:
     schema.type_of(name, subject)
 
 
+def _found(context: Context, spark: SparkSession, name: str, query: QueryText, snapshot: int) -> DataFrame:
+    """The rows of a query, in which a table is that of a snapshot."""
+    return frame(context, spark, query, is_streaming=False, pinned={name: snapshot})
+
+
 def committed(
-    context: Context,
-    spark: SparkSession,
-    name: str,
-    query: QueryText,
-    changed: Callable[[DataFrame, int], DataFrame],
-    is_tracked: bool | None,
+    context: Context, name: str, changed: Callable[[int], DataFrame], is_tracked: bool | None
 ) -> int:
-    """Commit the changes of the query's rows, which are of a snapshot, in one snapshot; its id."""
+    """Commit the changes that a statement makes of a snapshot's rows, in one snapshot; its id."""
     options = {} if is_tracked is None else {_TRACKING: str(is_tracked).lower()}
     for attempt in range(1, ATTEMPTS + 1):
         table = context.table(name)
         base = table.snapshot()
-        rows = changed(frame(context, spark, query, is_streaming=False, pinned={name: base.id}), base.id)
+        rows = changed(base.id)
         try:
             frames.write(rows, table.path, {**options, "unchanged-since": str(base.id)})
         except PySparkException as cause:

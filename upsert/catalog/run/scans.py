@@ -455,6 +455,11 @@ def is_case_sensitive(spark: SparkSession) -> bool:
     return spark.conf.get("spark.sql.caseSensitive", "false") == "true"
 
 
+def is_read_otherwise(spark: SparkSession, text: str) -> bool:
+    """Whether names or texts in a query may mean others to the session than they do by default."""
+    return is_case_sensitive(spark) or setting_that_reads_otherwise(spark, text) is not None
+
+
 def unstable_column(context: Context, query: QueryText) -> str | None:
     """A column that a streaming query reads and of which a -U or -D has another value than the row had.
 

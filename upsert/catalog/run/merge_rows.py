@@ -1,0 +1,157 @@
+"""The rows of target and source that ``MERGE INTO`` joins: of a large target those that few rows may meet.
+
+A source with few rows is read once, before the statement is planned: its rows are in the plan, and the values
+of its columns that ON compares name the rows of the target (docs/decisions/0125).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import types as t
+
+from upsert.catalog.run.assignments import spark_type
+from upsert.catalog.run.queries import frame
+from upsert.catalog.run.scans import Scan, is_read_otherwise
+from upsert.managed.options import SCAN_WHERE
+from upsert.managed.reader import read_size
+from upsert.schema import Column, TableSchema
+from upsert.spark.batches import collected
+from upsert.spark.connect import is_connect
+from upsert.spark.inputs import input_size, is_filled_in
+from upsert.sql import statements as s
+from upsert.sql.merge_into import over_given_source
+from upsert.store.predicate import where_to_json
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from upsert.catalog.context import Context
+    from upsert.store import Table
+
+Named = tuple[str, str, list[Any]]
+"""A column of the target, ``in``, and the values of which it has one."""
+
+LARGE_TARGET: Final = 200_000
+"""A target of fewer rows is read in less time than it takes to find out what of it is needed."""
+
+MOST_ROWS: Final = 5_000
+"""A source of more rows is joined as any other."""
+
+_MOST_READ: Final = 4 * MOST_ROWS, 32 << 20
+"""Rows and bytes of what a source reads: what becomes of more may be few rows, but takes its time."""
+
+_TIMES: Final = (t.DateType, t.TimestampType, t.TimestampNTZType)
+_COMPARED: Final = (t.BooleanType, t.StringType, t.BinaryType, t.DecimalType, *_TIMES)
+"""Types whose values are equal to the store where they are equal to Spark; so are whole numbers of any."""
+
+_HANDED_OVER: Final = (*_COMPARED, t.IntegralType, t.FloatType, t.DoubleType, t.NullType)
+"""Types of columns that come back from Arrow as they were."""
+
+
+@dataclass(frozen=True)
+class MergedRows:
+    """The rows of a MERGE.
+
+    Attributes:
+        joined: those of its query.
+        named: what is true of each row of the target that can be among them; of others it may be too.
+    """
+
+    joined: DataFrame
+    named: Sequence[Named] = ()
+
+
+def merged_rows(
+    context: Context, spark: SparkSession, statement: s.Merge, table: Table, snapshot: int
+) -> MergedRows:
+    """What a resolved statement joins: its source, and its target as of a snapshot."""
+    return _of_few(context, spark, statement, table, snapshot) or MergedRows(
+        frame(context, spark, statement.rows, is_streaming=False, pinned={statement.name: snapshot})
+    )
+
+
+def _of_few(
+    context: Context, spark: SparkSession, statement: s.Merge, table: Table, snapshot: int
+) -> MergedRows | None:
+    """The rows, of a source with few ones; None if it is another one, or if none are named by it."""
+    is_whole = any(one.rows is s.MergeRows.NOT_MATCHED_BY_SOURCE for one in statement.clauses)
+    if is_whole or not statement.equal or table.snapshot(snapshot).info.rows < LARGE_TARGET:
+        return None
+    if is_connect(spark) or is_read_otherwise(spark, statement.rows.text):
+        return None
+    query = over_given_source(statement)
+    if len(query.references) > 2:
+        return None  # another table would be of a later state than where the source reads it
+    own = replace(statement.source, args=statement.rows.args)
+    source = frame(context, spark, own, is_streaming=False, pinned={statement.name: snapshot})
+    pairs = list(_comparable(statement, table.schema, source.schema))
+    if not pairs or (found := _few_rows(source)) is None:
+        return None
+    values = collected(found)
+    named = [one for column, place in pairs if (one := _named(column, values.column(place))) is not None]
+    state = {"scan.mode": "from-snapshot", "scan.snapshot-id": str(snapshot)}
+    if named:
+        state[SCAN_WHERE] = where_to_json(named)
+    target = Scan(replace(query.references[0], options=state), is_streaming=False, subject=query.subject)
+    given = {0: target.rows(context, spark), 1: spark.createDataFrame(found.combine_chunks(), source.schema)}
+    joined = frame(context, spark, query, is_streaming=False, given=given)
+    if is_filled_in(source) and is_filled_in(joined):
+        return None  # they would have two times
+    return MergedRows(joined, named)
+
+
+def _comparable(
+    statement: s.Merge, schema: TableSchema, source: t.StructType
+) -> Iterator[tuple[Column, int]]:
+    """The columns of the target that can be named, with the places of those of the source that they equal."""
+    places: dict[str, list[int]] = {}
+    for place, field in enumerate(source.fields):
+        places.setdefault(field.name.lower(), []).append(place)
+    for target, name in statement.equal:
+        columns = [column for column in schema.columns if column.name.lower() == target]
+        found = places.get(name, [])
+        if len(columns) == len(found) == 1 and _are_alike(spark_type(columns[0]), source[found[0]].dataType):
+            yield columns[0], found[0]
+
+
+def _are_alike(one: t.DataType, other: t.DataType) -> bool:
+    """Whether values of two types are equal to Spark just where they are to the store."""
+    if isinstance(one, t.IntegralType):
+        return isinstance(other, t.IntegralType)
+    return one == other and isinstance(one, _COMPARED)
+
+
+def _few_rows(source: DataFrame) -> pa.Table | None:
+    """All rows of a source, if these are few; None if not, or if Arrow does not have all of their values."""
+    names = {name.lower() for name in source.columns}
+    if source.isStreaming or len(names) < len(source.columns):
+        return None
+    if not all(map(_is_handed_over, source.schema.fields)):
+        return None
+    size = input_size(source, read_size)
+    if size is None or size.rows > _MOST_READ[0] or size.bytes > _MOST_READ[1]:
+        return None
+    found = source.limit(MOST_ROWS + 1).toArrow()
+    return found if found.num_rows <= MOST_ROWS else None
+
+
+def _is_handed_over(field: t.StructField) -> bool:
+    if isinstance(field.dataType, t.StringType):
+        return field.dataType == t.StringType()  # in no other order, and of any length
+    return isinstance(field.dataType, _HANDED_OVER)
+
+
+def _named(column: Column, values: pa.ChunkedArray) -> Named | None:
+    """What is true of a column that equals one of some values; None if not all of these can be told."""
+    distinct = pc.unique(values)
+    if distinct.null_count and column.nullable:
+        return None  # <=> finds the rows without a value
+    try:
+        return column.name, "in", distinct.drop_null().to_pylist()
+    except (ValueError, OverflowError):  # a time beyond those of Python, or a text that is none
+        return None
