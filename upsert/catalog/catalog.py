@@ -243,10 +243,10 @@ class Catalog:
                 ``scan_mode="latest"``, ``max_rows_per_trigger=10_000``. For one query they replace those of
                 CREATE TABLE.
         """
-        _check_session(spark, "read_changes: its first argument", "write read_changes(spark, name)")
         if (connected := self.connected(name)) is not None:
             return with_declared(connected.read_changes(spark, **options), self.schema(name))
         table = self.context.managed(name)
+        _check_session(spark, "read_changes: its first argument", "write read_changes(spark, name)")
         df = frames.read_changes(spark, table.path, **metadata_options(table.schema), **options)
         return with_declared(df, table.schema)
 
@@ -286,10 +286,10 @@ class Catalog:
                 or a snapshot of one with a connector.
             SchemaError: a column is unknown or ``where`` does not fit the table.
         """
-        _check_session(spark, "read: its first argument", "write read(spark, name)")
         own, system = split(name)
         connected = None if system is not None else self.connected(name)
         if system is None and connected is None:
+            _check_session(spark, "read: its first argument", "write read(spark, name)")
             return read_managed(spark, self.context.managed(name), snapshot, columns, where)
         if columns is not None or where is not None:
             raise ConfigurationError(

@@ -220,8 +220,6 @@ def test_other_statement_changes_nothing(catalog: Catalog) -> None:
             lambda catalog: catalog.create_table_as("t", "SELECT 1"),
             "needs a DataFrame, got str; catalog",
         ),
-        (lambda catalog: catalog.read_changes("t", None), r"got str; write read_changes\(spark, name\)"),
-        (lambda catalog: catalog.read(None, "t"), r"Spark session, got NoneType; write read\(spark, name\)"),
         (lambda _: planner.explain("SELECT 1"), "explain: needs a DataFrame, got str"),
         (lambda _: planner.optimize(None), "optimize: needs a DataFrame, got NoneType"),
     ],
@@ -232,6 +230,14 @@ def test_what_is_given_in_a_wrong_form_is_told_with_the_right_one(
     with pytest.raises((ConfigurationError, SchemaError), match=message):
         call(catalog)
     assert not os.path.exists(catalog.warehouse)
+
+
+def test_a_table_is_read_in_a_session(catalog: Catalog) -> None:
+    catalog.sql(ORDERS)
+    with pytest.raises(ConfigurationError, match=r"Spark session, got NoneType; write read\(spark, name\)"):
+        catalog.read(None, "orders")
+    with pytest.raises(ConfigurationError, match=r"got str; write read_changes\(spark, name\)"):
+        catalog.read_changes("main", "orders")
 
 
 def test_a_warehouse_in_a_place_that_cannot_publish_is_refused() -> None:
