@@ -366,13 +366,13 @@ class Catalog:
                 ``optimize``.
             SchemaError: the DataFrame's columns do not fit the table.
         """
-        df = given_frame(df, f"write_upsert into {name!r}")
         connected = self.connected(name)
         if connected is None:
             raise ConfigurationError(
                 f"table {name!r}: write_upsert needs a table of the connector 'upsert-kafka', got a managed "
                 "one; use write_changes"
             )
+        df = given_frame(df, f"write_upsert into {name!r}")
         return connected.write_upsert(self.context.optimized(df, name, connected.sink))
 
     def create_view(

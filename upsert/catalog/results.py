@@ -254,18 +254,17 @@ class Frame(Result):
             return arrow_of(with_texts(self.df))
 
 
-def given_frame(given: object, what: str) -> DataFrame:
+def given_frame(given: Any, what: str) -> DataFrame:
     """A DataFrame that a user has given; the result of a query is none, and has one.
 
     Raises:
         ConfigurationError: it is something else.
     """
-    from pyspark.sql import DataFrame
-
-    if isinstance(given, DataFrame):
-        return given
-    instead = "give its df" if isinstance(given, Frame) else "catalog.read_changes and spark.sql give one"
-    raise ConfigurationError(f"{what}: needs a DataFrame, got {type(given).__name__}; {instead}")
+    if isinstance(given, Frame) or not hasattr(given, "isStreaming"):
+        instead = "give its df" if isinstance(given, Frame) else "catalog.read_changes and spark.sql give one"
+        raise ConfigurationError(f"{what}: needs a DataFrame, got {type(given).__name__}; {instead}")
+    frame: DataFrame = given
+    return frame
 
 
 @dataclass(frozen=True, repr=False)
