@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from random import Random
 from typing import Any, Final
@@ -23,14 +23,29 @@ from upsert.schema import Column
 from upsert.spark.columns import spark_schema
 from upsert.store.alterations import AddColumn
 
-TABLES = """
-    CREATE TABLE one (id INT, n INT, s STRING, d DOUBLE, e DECIMAL(38, 10), t TIMESTAMP_NTZ,
-                      PRIMARY KEY (id) NOT ENFORCED);
-    CREATE TABLE parts (day INT, id INT, n INT, s STRING, d DOUBLE, e DECIMAL(38, 10), t TIMESTAMP_NTZ,
-                        PRIMARY KEY (day, id) NOT ENFORCED) PARTITIONED BY (day);
-    CREATE TABLE bag (n INT, s STRING, d DOUBLE, e DECIMAL(38, 10), t TIMESTAMP_NTZ);
-    CREATE TABLE seldom (id BIGINT, n INT, s STRING, d DOUBLE, e DECIMAL(38, 10), t TIMESTAMP_NTZ,
-                         PRIMARY KEY (id) NOT ENFORCED)"""
+_SQL: Final = {
+    "n": "INT",
+    "s": "STRING",
+    "d": "DOUBLE",
+    "e": "DECIMAL(38, 10)",
+    "t": "TIMESTAMP_NTZ",
+    "f": "FLOAT",
+    "o": "BOOLEAN",
+    "y": "BINARY",
+    "c": "DATE",
+    "z": "TIMESTAMP",
+    "r": "STRUCT<x: INT, y: STRING>",
+    "l": "ARRAY<INT>",
+    "h": "DECIMAL(9, 2)",
+}
+
+_COLUMNS: Final = ", ".join(f"{name} {type_}" for name, type_ in _SQL.items())
+
+TABLES = f"""
+    CREATE TABLE one (id INT, {_COLUMNS}, PRIMARY KEY (id) NOT ENFORCED);
+    CREATE TABLE parts (day INT, id INT, {_COLUMNS}, PRIMARY KEY (day, id) NOT ENFORCED) PARTITIONED BY (day);
+    CREATE TABLE bag ({_COLUMNS});
+    CREATE TABLE seldom (id BIGINT, {_COLUMNS}, PRIMARY KEY (id) NOT ENFORCED)"""
 
 NAMES: Final = ("one", "parts", "bag", "seldom")
 
@@ -49,8 +64,16 @@ VALUES: Final[dict[str, tuple[Any, ...]]] = {
         Decimal("-9999999999999999999999999999.9999999999"),
     ),
     "t": (None, *(_TIME + timedelta(minutes=minutes) for minutes in (0, 1, 59, 61, 125, 1439))),
+    "f": (None, 0.0, -0.0, float("nan"), float("-inf"), 0.5, -2.25),
+    "o": (None, True, False),
+    "y": (None, b"", b"a", b"\0\xff"),
+    "c": (None, date(2024, 3, 31), date(2024, 3, 30), date(1969, 12, 31), date(1, 1, 1), date(9999, 12, 31)),
+    "z": (None, *((_TIME + timedelta(minutes=minutes)).replace(tzinfo=UTC) for minutes in (-60, 0, 59, 61))),
+    "r": (None, *({"x": x, "y": y} for x, y in ((1, "a"), (1, "A"), (None, "a"), (None, None)))),
+    "l": (None, [], [1], [None], [1, None, 2], [3]),
+    "h": (None, Decimal(0), Decimal("1.50"), Decimal("-9999999.99"), Decimal("3.00")),
 }
-"""Those of each column, which is named by the letter of its type."""
+"""Those of each column, which is named by a letter for its type."""
 
 _LITERALS: Final = {
     "n": ("0", "2", "4"),
@@ -58,7 +81,27 @@ _LITERALS: Final = {
     "d": ("0.0D", "1.5D", "double('NaN')"),
     "e": ("0", "1.5", "-0.0000000001"),
     "t": ("TIMESTAMP_NTZ '2024-03-31 00:59:00'", "TIMESTAMP_NTZ '2024-03-31 02:00:00'"),
+    "f": ("float(0.0)", "float(0.5)", "float('NaN')"),
+    "o": ("true", "false"),
+    "y": ("X''", "X'61'"),
+    "c": ("DATE '2024-03-31'", "DATE '1969-12-31'"),
+    "z": ("TIMESTAMP '2024-03-31 00:00:00Z'", "TIMESTAMP '2024-03-31 01:30:00Z'"),
+    "r": ("named_struct('x', 1, 'y', 'a')", "named_struct('x', CAST(NULL AS INT), 'y', 'a')"),
+    "l": ("array(1)", "array(1, CAST(NULL AS INT), 2)"),
+    "h": ("0", "1.5", "3.00"),
 }
+
+_ALIKE: Final = (
+    ("n", "e"),
+    ("n", "h"),
+    ("h", "e"),
+    ("f", "d"),
+    ("n", "d"),
+    ("c", "t"),
+    ("c", "z"),
+    ("t", "z"),
+)
+"""Types of which Spark compares values, each as one of the wider type."""
 
 
 class Queries:
@@ -72,8 +115,8 @@ class Queries:
         """A SELECT of any kind that gives such columns."""
         if depth == 0:
             return self._leaf(a, b)
-        kinds = [*_KINDS, *(_OF_NUMBERS if b == "n" else ()), *(("sessions",) if a == "t" else ())]
-        kinds += _OF_TIMES if a == "t" and b == "n" else ()
+        kinds = [*_KINDS, *(_OF_NUMBERS if b == "n" else ()), *(("sessions",) if a in ("t", "z") else ())]
+        kinds += _OF_TIMES if a in ("t", "z") and b == "n" else ()
         return getattr(self, f"_{self._random.choice(kinds)}")(a, b, depth - 1)
 
     def _one_of(self, *texts: str) -> str:
@@ -114,6 +157,33 @@ class Queries:
         )
         left, right = self.query(a, on, depth), self.query(on, b, self._less(depth))
         return f"SELECT x.a, y.b FROM ({left}) x {how} ({right}) y ON x.b {self._equal()} y.a {also}"
+
+    def _cast_join(self, a: str, b: str, depth: int) -> str:
+        """By values of two types, of which at least one is cast; or by what is computed."""
+        one, other = self._random.sample(self._random.choice(_ALIKE), 2)
+        how = self._one_of("JOIN", "LEFT JOIN", "FULL JOIN", "RIGHT JOIN")
+        left, right = self.query(a, one, depth), self.query(other, b, self._less(depth))
+        on = f"x.b {self._equal()} y.a"
+        if self._random.random() < 0.3:
+            left, right = self.query(a, "r", depth), self.query("n", b, self._less(depth))
+            on = f"x.b.x {self._equal()} y.a"
+        return f"SELECT x.a, y.b FROM ({left}) x {how} ({right}) y ON {on}"
+
+    def _pivot(self, a: str, b: str, depth: int) -> str:
+        below = f"SELECT q.a, q.b, n AS k FROM ({self.query(a, b, depth)}) q, (VALUES (0), (2)) v(n)"
+        how = f"{self._one_of('min', 'max')}(b) FOR k IN (0 AS v, 1 AS w)"
+        return f"SELECT a, v AS b FROM ({below}) PIVOT ({how})"
+
+    def _unpivot(self, a: str, b: str, depth: int) -> str:
+        nulls = self._one_of("INCLUDE NULLS", "EXCLUDE NULLS", "")
+        below = f"SELECT a, b, b AS also FROM ({self.query(a, b, depth)}) q"
+        return f"SELECT a, v AS b FROM ({below}) UNPIVOT {nulls} (v FOR k IN (b, also))"
+
+    def _positions(self, a: str, b: str, depth: int) -> str:
+        below, outer = self.query(a, "l", depth), self._one_of("", "OUTER")
+        how = self._one_of("explode(b) t AS e", "posexplode(b) t AS p, e")
+        shown = "e" if b == "n" else f"CAST(NULL AS {_SQL[b]})"
+        return f"SELECT q.a, {shown} AS b FROM ({below}) q LATERAL VIEW {outer} {how}"
 
     def _equal(self) -> str:
         return self._one_of("=", "=", "<=>")
@@ -285,12 +355,10 @@ class Queries:
         return f"SELECT window.start AS a, {self._number()} AS b FROM ({below}) q GROUP BY window(a, {size})"
 
 
-_SQL: Final = {"n": "INT", "s": "STRING", "d": "DOUBLE", "e": "DECIMAL(38, 10)", "t": "TIMESTAMP_NTZ"}
-
 _KINDS: Final = (
     "filter", "case", "swapped", "join", "join", "twice", "exists", "two_exist", "in", "scalar", "group",
     "sets", "all", "distinct", "set", "set", "top", "window", "ranked", "unnest", "latest", "beyond",
-    "values", "near",
+    "values", "near", "cast_join", "cast_join", "pivot", "unpivot", "positions",
 )  # fmt: skip
 _COUNTS: Final = (
     "CAST(count(*) AS INT)",
@@ -328,8 +396,8 @@ def rows(table: Table, random_: Random, count: int) -> pa.Table:
 
 
 def change(catalog: Catalog, random_: Random) -> str:
-    """Change some tables, and say how."""
-    names = random_.sample(NAMES, random_.randrange(1, len(NAMES)))
+    """Change some tables, one or several times each, and say how."""
+    names = random_.choices(NAMES, k=random_.randrange(1, len(NAMES) + 2))
     return ", ".join(f"{_change(catalog.table(name), random_)} {name}" for name in names)
 
 
@@ -392,7 +460,9 @@ def expected(catalog: Catalog, own: SparkSession, query: str) -> Counter[str]:
     """What a query gives of the present rows."""
     for name in NAMES:
         table = catalog.table(name)
-        found = table.snapshot().scan().combine_chunks()
+        scanned = table.snapshot().scan()
+        # of no rows there may be no piece, whose type Spark asks for
+        found = scanned.combine_chunks() if scanned.num_rows else scanned.schema.empty_table()
         own.createDataFrame(found, spark_schema(table.schema, row_kind=False)).createOrReplaceTempView(name)
     return counted(own.sql(query).toArrow())
 
