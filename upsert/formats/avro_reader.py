@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from upsert import types
-from upsert.arrays import Ints, Mask, Positions, indices, of_numbers, stable_order
+from upsert.arrays import Ints, Mask, Positions, indices, of_numbers, rescaled, stable_order
 from upsert.formats.avro_schema import TEXTS_BY_NAME, AvroType, UnfitError, ticks, ticks_of_day, to_scale
 from upsert.formats.binary_columns import FAR, Spans, binaries, gathered, varints
 from upsert.formats.text_values import TimestampStandard, example, read_column, shown
@@ -646,14 +646,16 @@ class _Bytes:
         """Two's complements, the highest byte first, as decimals of the column's scale."""
         length = found.end - found.begin
         scale = self._avro.scale
-        if 0 <= scale <= _DIGITS and type_.scale >= 0 and length.max(initial=0) < _WORDS:
+        longest = int(length.max(initial=1))
+        if 0 <= scale <= _DIGITS and type_.scale >= 0 and longest < _WORDS:
             place = found.end[:, None] - np.arange(1, _WORDS + 1)
             is_own = place >= found.begin[:, None]
             is_negative = (length > 0) & (found.data[found.begin] > 127)
             raw = np.where(is_own, found.data[np.maximum(place, 0)], np.where(is_negative, 255, 0)[:, None])
-            given = of_numbers(raw.astype(np.uint8), pa.decimal128(_DIGITS, scale))
+            digits = len(str(1 << 8 * longest - 1))
+            given = of_numbers(raw.astype(np.uint8), pa.decimal128(digits, scale))
             try:
-                return given.cast(type_)
+                return rescaled(given, type_)
             except pa.ArrowInvalid:
                 pass  # find out which
         return self._decimals_singly(found, type_)

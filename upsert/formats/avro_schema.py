@@ -174,8 +174,8 @@ class _Parser:
             return AvroType("enum", name=name, symbols=symbols)
         if value["type"] == "fixed":
             size = value["size"]
-            if not isinstance(size, int) or size < 1:
-                raise ValueError(f"the size of a fixed must be at least 1, got {_short(size)}")
+            if not isinstance(size, int) or not 1 <= size < 2**31:
+                raise ValueError(f"the size of a fixed must be 1 to {2**31 - 1}, got {_short(size)}")
             return _with_logical(AvroType("fixed", name=name, size=size), value)
         inside = name.rpartition(".")[0]
         fields = tuple((_text(field["name"]), self.read(field["type"], inside)) for field in value["fields"])

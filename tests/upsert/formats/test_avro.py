@@ -322,6 +322,14 @@ def test_decimals_of_all_sizes_are_as_python_computes_them(
     assert len(found.bad) == len(numbers) - len(fitting)
 
 
+def test_decimal_with_too_many_digits_before_the_point_is_bad() -> None:
+    """As DECIMAL(38, 18), Arrow makes 717633079061536536.6… of it."""
+    schema = record(("v", {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 0}))
+    found = decoded(one(pa.decimal128(38, 18)), [datum(schema, {"v": Decimal(341 * 10**18)})], schema=schema)
+    (bad,) = found.bad
+    assert bad.reason == "a decimal has more digits than DECIMAL(38,18)"
+
+
 def test_record_is_read_by_the_names_of_its_fields() -> None:
     inner = {
         "type": "record",
@@ -612,7 +620,8 @@ EMPTY_RECORD = {"type": "record", "name": "e", "fields": []}
         (record(("v", "null")), "null alone takes no bytes"),
         (record(("v", {"type": "array", "items": "null"})), "null alone takes no bytes"),
         (record(("v", {"type": "array", "items": EMPTY_RECORD})), "record 'e' must have fields"),
-        (record(("v", {"type": "fixed", "name": "f", "size": 0})), "size of a fixed must be at least 1"),
+        (record(("v", {"type": "fixed", "name": "f", "size": 0})), "size of a fixed must be 1 to 2147483647"),
+        (record(("v", {"type": "fixed", "name": "f", "size": 2**63})), "got 9223372036854775808"),
         (record(("v", ["null", "r"])), "type 'r' is recursive"),
         (record(("v", {"type": "array", "items": "r"})), "type 'r' is recursive"),
         (record(("v", [])), "a union must be of some type, got []"),

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert import types
-from upsert.arrays import Mask, one_array
+from upsert.arrays import Mask, one_array, rescaled
 from upsert.conditions.evaluate import mask
 from upsert.conditions.expressions import Call
 from upsert.errors import CheckViolatedError, SchemaError
@@ -205,6 +205,8 @@ def _cast(values: pa.ChunkedArray, column: Column, owner: str) -> pa.ChunkedArra
 def cast_to(values: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
     """The values in another type of the same family, see ``is_same_but_for_width``; NULLs are not checked."""
     values = _with_stored_variants(values)
+    if pa.types.is_decimal(type_) and pa.types.is_decimal(values.type):
+        return rescaled(values, type_)
     if types.is_scalar(type_):
         return values.cast(type_)
     # Arrow refuses to cast a NULL struct to one with NOT NULL fields; so these are declared afterwards

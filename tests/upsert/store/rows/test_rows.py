@@ -1,13 +1,14 @@
 """Whether rows fit a table."""
 
 import datetime as dt
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
 
 from upsert.errors import ChangelogError, SchemaError
 from upsert.schema import Column, TableSchema
-from upsert.store.rows.conform import conform
+from upsert.store.rows.conform import cast_to, conform
 from upsert.store.rows.layout import Layout
 
 SCHEMA = TableSchema(
@@ -76,6 +77,13 @@ def test_rows_that_do_not_fit_are_refused(changed, message):
     with pytest.raises(SchemaError) as caught:
         conform(LAYOUT, rows(**changed), "table 't'")
     assert message in str(caught.value)
+
+
+def test_decimal_with_too_many_digits_before_the_point_is_refused():
+    """As DECIMAL(38, 18), Arrow makes 717633079061536536.6… of it."""
+    given = pa.chunked_array([pa.array([Decimal(341 * 10**18)], pa.decimal128(38, 0))])
+    with pytest.raises(pa.ArrowInvalid):
+        cast_to(given, pa.decimal128(38, 18))
 
 
 @pytest.mark.parametrize("given", [[{"id": 1}], {"id": [1]}, rows().to_batches()[0]])
