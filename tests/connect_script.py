@@ -270,10 +270,12 @@ VERSIONS = """INSERT INTO priced SELECT a.id, r.rate FROM arriving AS a
               LEFT JOIN rates FOR SYSTEM_TIME AS OF a.t AS r ON a.cur = r.cur"""
 
 
+endpoint = BatchEndpoint()
+
+
 @step
-def looked_up() -> Any:
-    """Rows that are only added, with those of a web service and of a table: as a batch and as a stream."""
-    endpoint = BatchEndpoint()
+def only_looked_up() -> Any:
+    """The tables of a web service and of a stream that the steps below are about."""
     url = endpoint.serve(pa.table({"cur": ["eur", "usd"], "rate": [2.0, 3.0]}), ["cur"])
     of = "proc AS PROCTIME(), WATERMARK FOR t AS t) WITH ('connector' = 'parquet', 'path' ="
     sql(f"CREATE TABLE arriving (id BIGINT, cur STRING, t TIMESTAMP, {of} '{STREAM}')")
@@ -285,12 +287,21 @@ def looked_up() -> Any:
     at = "at TIMESTAMP METADATA FROM 'commit-timestamp' VIRTUAL, WATERMARK FOR at AS at"
     sql(f"CREATE TABLE rates (cur STRING, rate DOUBLE, {at}, {key}")
     arrived((1, "eur", 0), (2, "usd", 0), (3, "chf", 0), (4, "eur", 0))
-    try:
-        batch = sql(LOOKED_UP).rows.sort_by("id").to_pylist()
-        as_stream(f"INSERT INTO found {LOOKED_UP}")
-    finally:
-        endpoint.stop()
-    return batch, rows("found")
+
+
+@step
+def looked_up() -> Any:
+    """Rows that are only added, with those of a web service and of a table, as a stream."""
+    as_stream(f"INSERT INTO found {LOOKED_UP}")
+    return rows("found")
+
+
+@long_step
+def looked_up_in_a_batch() -> Any:
+    return sql(LOOKED_UP).rows.sort_by("id").to_pylist()
+
+
+endpoint.stop()
 
 
 @long_step

@@ -30,6 +30,8 @@ from pathlib import Path
 import pyspark
 
 SOURCE, DAEMON = "pyspark.sql.streaming.python_streaming_source_runner", "pyspark.daemon"
+OF_CONNECT = "pyspark.sql.connect.streaming.worker."
+"""The modules that a server of Spark Connect runs for foreachBatch and for listeners of queries."""
 PYSPARK = str(Path(pyspark.__file__).parent)
 """Spark puts its zip and a jar from below it on the path, whose directories each process would read."""
 IMPORTED = (
@@ -72,7 +74,8 @@ def launcher(folder: Path) -> Iterator[str]:
     ask.write_text(ASK)
     program.write_text(
         f'#!/bin/sh\nask="{ask}" address="{address}" python="{sys.executable}"\ncase "$1 $2" in\n'
-        f'"-m {SOURCE}" | "-m {DAEMON}") shift; exec "$python" -IS "$ask" "$address" "$@" ;;\n'
+        f'"-m {SOURCE}" | "-m {DAEMON}" | "-m {OF_CONNECT}"*) shift\n'
+        'exec "$python" -IS "$ask" "$address" "$@" ;;\n'
         '*) exec "$python" "$@" ;;\nesac\n'
     )
     program.chmod(0o755)
@@ -92,6 +95,8 @@ def serve(address: str) -> None:
     """Fork for each launcher that asks, until standard input ends."""
     for name in IMPORTED:
         import_module(name)
+    with suppress(ImportError):  # where the packages of Spark Connect are not installed, nothing asks for it
+        import_module(f"{OF_CONNECT}foreach_batch_worker")
     gc.freeze()  # Spark collects garbage after each task, which looks at all that is imported
     os.fsync = lambda _: None  # as in the tests' own process, see conftest.py
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the launcher waits for what is forked, not this process

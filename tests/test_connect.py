@@ -135,10 +135,16 @@ def test_a_view_is_refreshed_from_all_rows(found: dict[str, Any]) -> None:
     assert [(row["view"], row["state"]) for row in found["state"]] == [("dear", "up to date")]
 
 
+LOOKED_UP = [(1, 4.0, "EURO"), (2, 6.0, None), (3, None, "FRANKEN")]
+
+
 def test_rows_are_looked_up_in_a_web_service_and_in_a_table(found: dict[str, Any]) -> None:
-    expected = [(1, 4.0, "EURO"), (2, 6.0, None), (3, None, "FRANKEN")]
-    for way in found["looked_up"]:
-        assert [tuple(row.values()) for row in way] == expected
+    assert [tuple(row.values()) for row in found["looked_up"]] == LOOKED_UP
+
+
+@pytest.mark.long
+def test_rows_are_looked_up_in_a_batch(every: dict[str, Any]) -> None:
+    assert [tuple(row.values()) for row in every["looked_up_in_a_batch"]] == LOOKED_UP
 
 
 @pytest.mark.long
