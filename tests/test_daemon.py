@@ -50,6 +50,7 @@ spark.stop()
 """
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_workers_begin_with_the_packages_and_have_random_numbers_of_their_own(tmp_path: Path) -> None:
     script = tmp_path / "ask.py"

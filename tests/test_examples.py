@@ -22,8 +22,8 @@ def expected_output(text: str) -> str:
     return "\n".join(line.removeprefix("#").removeprefix(" ") for line in comment.splitlines())
 
 
-IN_LONG_RUNS = ("03", "04", "08", "09", "11", "12")
-"""Examples of which another one runs nearly the same code."""
+IN_LONG_RUNS = ("02", "03", "04", "05", "08", "09", "11", "12", "13", "14", "15")
+"""Examples of which another one, or the page of its subject, runs nearly the same code."""
 
 
 def needs(example: Path) -> list[pytest.MarkDecorator]:

@@ -12,7 +12,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from examples.flights.cli import app
 from tests.helpers import processes_that_mention, wait_until
 from upsert import Catalog
 
@@ -30,7 +32,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.spark
 def test_small_demo_survives_its_crash_and_ends_without_a_difference(tmp_path: Path) -> None:
     warehouse = tmp_path / "warehouse"
-    ended = run("--rows", "3000", "--seconds", "4", "--warehouse", str(warehouse))
+    ended = run("--rows", "3000", "--seconds", "1", "--warehouse", str(warehouse))
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "kill -9" in ended.stdout
     assert "a new driver runs" in ended.stdout
@@ -76,8 +78,8 @@ def test_an_error_of_the_driver_is_shown_and_ends_everything(tmp_path: Path) -> 
 
 
 def test_help_says_what_happens() -> None:
-    ended = run("--help")
-    assert ended.returncode == 0
+    ended = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"})
+    assert ended.exit_code == 0
     for shown in ("--rows", "--seconds", "--warehouse", "SIGKILL"):
         assert shown in ended.stdout
 

@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from examples.flights.cli import app
 from tests.helpers import processes_that_mention, wait_until
 from upsert import Catalog
 
@@ -58,7 +60,7 @@ def test_small_demo_survives_its_crash_and_its_topics_hold_what_they_should(tmp_
 
 
 def test_help_says_what_happens() -> None:
-    ended = run("--help")
-    assert ended.returncode == 0
+    ended = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"})
+    assert ended.exit_code == 0
     for shown in ("--rows", "--seconds", "--warehouse", "SIGKILL", "Debezium"):
         assert shown in ended.stdout
