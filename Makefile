@@ -78,7 +78,7 @@ test: $(CLASSES)  ## all tests that a change must pass (PYTEST_ARGS=… is passe
 
 test-delta: .venv-4.2/.installed | java  ## those of Delta Lake, with Spark 4.2, for which it has a release
 	@$(WITH_JAVA) PYSPARK_PYTHON=$(CURDIR)/$(<D)/bin/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/$(<D)/bin/python \
-	  $(<D)/bin/python -m pytest tests/upsert/delta $(PYTEST_ARGS)
+	  $(<D)/bin/python -m pytest tests/upsert/delta -k "not session_without_delta" $(PYTEST_ARGS)
 
 test-long: $(CLASSES)  ## random, crash and race tests with large counts
 	@$(WITH_JAVA) $(PY) -m pytest $(IN_PARALLEL) -m "long or hypothesis" --hypothesis-profile=long -o faulthandler_timeout=7200 $(PYTEST_ARGS)

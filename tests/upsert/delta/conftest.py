@@ -1,4 +1,4 @@
-"""A session with Delta Lake, in processes of its own: `test_delta.py` starts them."""
+"""A session with Delta Lake, in a process of its own: `test_delta.py` starts them."""
 
 import os
 from collections.abc import Iterator

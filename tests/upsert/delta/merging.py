@@ -102,7 +102,7 @@ def merge_random_changes(shop: Shop, seed: int, rounds: int) -> None:
 
 
 def test_random_changes_are_merged_once(shop: Shop) -> None:
-    merge_random_changes(shop, 7, 4)
+    merge_random_changes(shop, 7, 3)
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""Delta Lake's tables followed and written: its tests in processes of their own, and Spark without it."""
+"""Delta Lake's tables followed and written: its tests in a process of their own, and Spark without it."""
 
 import subprocess
 import sys
@@ -19,9 +19,9 @@ HERE = Path(__file__).parent
 
 
 def run_with_delta(marker: str) -> None:
-    """A Spark that has begun without Delta's jars gets none later, so its tests need other processes."""
+    """A Spark that has begun without Delta's jars gets none later, so its tests need another process."""
     files = [str(HERE / name) for name in ("following.py", "merging.py")]
-    options = ["-q", "--no-header", "-p", "no:cacheprovider", "-n", "2", "-m", marker]
+    options = ["-q", "--no-header", "-p", "no:cacheprovider", "-m", marker]
     run = [sys.executable, "-m", "pytest", *options, *files]
     done = subprocess.run(run, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     output = done.stdout + done.stderr
