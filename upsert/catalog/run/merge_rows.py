@@ -40,10 +40,10 @@ LARGE_TARGET: Final = 200_000
 """A target of fewer rows is read in less time than it takes to find out what of it is needed."""
 
 MOST_ROWS: Final = 5_000
-"""A source of more rows is joined as any other."""
+"""A source that reads or has more rows is joined as any other: it would be computed twice."""
 
-_MOST_READ: Final = 4 * MOST_ROWS, 32 << 20
-"""Rows and bytes of what a source reads: what becomes of more may be few rows, but takes its time."""
+_MOST_BYTES: Final = 32 << 20
+"""So is one that reads more bytes, which go through this process."""
 
 _TIMES: Final = (t.DateType, t.TimestampType, t.TimestampNTZType)
 _COMPARED: Final = (t.BooleanType, t.StringType, t.BinaryType, t.DecimalType, *_TIMES)
@@ -134,7 +134,7 @@ def _few_rows(source: DataFrame) -> pa.Table | None:
     if not all(map(_is_handed_over, source.schema.fields)):
         return None
     size = input_size(source, read_size)
-    if size is None or size.rows > _MOST_READ[0] or size.bytes > _MOST_READ[1]:
+    if size is None or size.rows > MOST_ROWS or size.bytes > _MOST_BYTES:
         return None
     found = source.limit(MOST_ROWS + 1).toArrow()
     return found if found.num_rows <= MOST_ROWS else None

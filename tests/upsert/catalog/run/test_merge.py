@@ -434,7 +434,7 @@ class TestMerge:
             ("(SELECT CAST(id AS DOUBLE) AS id FROM new) s ON t.id = s.id", {}),
             ("new s ON t.day = s.day OR t.id = s.id", {}),
             ("new s ON t.day = s.day AND t.n > (SELECT min(n) FROM new)", {}),
-            ("range(20001) s ON t.id = s.id", {}),
+            ("range(5001) s ON t.id = s.id", {}),
             ("(SELECT id, current_date() AS at FROM new) s ON t.id = s.id AND s.at = current_date()", {}),
         ],
     )
