@@ -3,7 +3,7 @@
 Spark starts an interpreter for each source of each streaming query, and workers that know nothing but
 PySpark. Each imports Arrow, NumPy and the format before it does anything: half a second of processor time,
 some hundred times in a run of all tests. Spark takes `launcher` for Python; whatever else it starts is run
-by the interpreter.
+by the interpreter. So are processes that tests start, but for those of `forked_program`.
 
 The process that forks is `python -m tests.forked_python SOCKET`. The launcher, which Spark waits for and may
 kill, hands its arguments, its environment and its standard streams over; the forked process ends with it.
@@ -54,7 +54,10 @@ pairs = [name + b"=" + value for name, value in os.environb.items()]
 given = b"\\0".join([b"%d" % len(arguments), *arguments, *pairs])
 socket.send_fds(server, [len(given).to_bytes(8, "big")], [0, 1, 2])
 server.sendall(given)
-os._exit((server.recv(1) or b"\\1")[0])  # nothing comes if that process was killed
+end = server.recv(1)
+if not end:
+    os.kill(os.getpid(), 9)  # as that process was
+os._exit(end[0])
 """
 
 
@@ -67,6 +70,14 @@ def forked_python() -> str:
     return until_end.enter_context(launcher(Path(folder)))
 
 
+def forked_program(*arguments: object) -> list[str]:
+    """A command that runs a module, or with ``-c`` a text, in a process that is forked; it is killed alike.
+
+    For one that a test kills by a failpoint: who kills the command itself ends the process by SIGTERM.
+    """
+    return [forked_python(), "--forked", *map(str, arguments)]
+
+
 @contextmanager
 def launcher(folder: Path) -> Iterator[str]:
     """The path of a program that Spark may start in place of this interpreter."""
@@ -74,7 +85,7 @@ def launcher(folder: Path) -> Iterator[str]:
     ask.write_text(ASK)
     program.write_text(
         f'#!/bin/sh\nask="{ask}" address="{address}" python="{sys.executable}"\ncase "$1 $2" in\n'
-        f'"-m {SOURCE}" | "-m {DAEMON}" | "-m {OF_CONNECT}"*) shift\n'
+        f'"-m {SOURCE}" | "-m {DAEMON}" | "-m {OF_CONNECT}"* | "--forked "*) shift\n'
         'exec "$python" -IS "$ask" "$address" "$@" ;;\n'
         '*) exec "$python" "$@" ;;\nesac\n'
     )
@@ -116,7 +127,7 @@ def serve(address: str) -> None:
 
 
 def _become(connection: socket.socket) -> None:
-    """Run a module of PySpark as the launcher would have done; does not return."""
+    """Run a module, or a text, as the launcher would have done; does not return."""
     code = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -132,7 +143,10 @@ def _become(connection: socket.socket) -> None:
         paths = (path for path in os.environ.get("PYTHONPATH", "").split(":") if path not in sys.path)
         sys.path[:0] = [path for path in paths if not Path(path).is_relative_to(PYSPARK)]
         threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
-        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        if sys.argv[0] == "-c":
+            exec(compile(sys.argv.pop(1), "-c", "exec"), {"__name__": "__main__"})
+        else:
+            runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
         code = 0
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import date
@@ -14,7 +13,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import planner
-from tests.helpers import REPOSITORY, multiset
+from tests.forked_python import forked_program
+from tests.helpers import multiset
 from upsert.catalog.catalog import Catalog
 from upsert.catalog.results import Frame
 from upsert.errors import ConfigurationError, SchemaError, TableExistsError, TableNotFoundError
@@ -105,7 +105,7 @@ def test_drop_finishes_what_a_killed_drop_left(catalog: Catalog) -> None:
         "shutil.rmtree = lambda path: os.kill(os.getpid(), signal.SIGKILL)\n"
         "Catalog(sys.argv[1]).sql('DROP TABLE orders')\n"
     )
-    killed = subprocess.run([sys.executable, "-c", script, catalog.warehouse], check=False, cwd=REPOSITORY)
+    killed = subprocess.run(forked_program("-c", script, catalog.warehouse), check=False)
     assert killed.returncode == -9
     assert catalog.tables() == ("other",)
     assert len(os.listdir(catalog.warehouse)) == 2

@@ -10,6 +10,7 @@ import pytest
 from tests.upsert.kafka.test_sink import WORDS, rows_of, table_on
 from tests.upsert.kafka.written import records_in, values_by_key
 from upsert.errors import ConfigurationError, FencedError
+from upsert.kafka import sink
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.transactions import Outcome, TransactionalWriter, read_marker
 from upsert.kafka.encode import RecordMaker, written_schema
@@ -163,8 +164,11 @@ def test_transaction_that_kafka_finds_too_long_is_refused(connection: Connection
     records_in(connection, topic, 0)
 
 
-def test_a_dead_task_keeps_nobody_waiting(connection: Connection, topic: str) -> None:
+def test_a_dead_task_keeps_nobody_waiting(
+    connection: Connection, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Neither the task that comes again, nor one that asks how many there were, nor one without rows."""
+    monkeypatch.setattr(sink, "DEAD_AFTER_S", 0.3)
     by_key, as_they_are = Query(connection, topic, tasks=1), Query(connection, topic)
     for query in (by_key, as_they_are):
         dead = TransactionalWriter(connection, topic, f"test-{query.id}-0")

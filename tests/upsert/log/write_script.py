@@ -2,10 +2,10 @@
 
 A process of its own, not a fork of the tests': that has clients of Kafka, whose threads a fork lacks.
 
-    python write_script.py write PATH WRITER FIRST LAST
-    python write_script.py elsewhere PATH WRITER FIRST LAST
-    python write_script.py create PATH BROKERS TOPIC
-    python write_script.py switch PATH {on|off} BROKERS
+    python -m tests.upsert.log.write_script write PATH WRITER FIRST LAST
+    python -m tests.upsert.log.write_script elsewhere PATH WRITER FIRST LAST
+    python -m tests.upsert.log.write_script create PATH BROKERS TOPIC
+    python -m tests.upsert.log.write_script switch PATH {on|off} BROKERS
 """
 
 import os
@@ -13,6 +13,7 @@ import subprocess
 import sys
 from contextlib import nullcontext
 
+from tests.forked_python import forked_program
 from tests.upsert.log.log_content import new_table, rows
 from upsert import failpoints
 from upsert.log import publisher
@@ -46,10 +47,9 @@ def switch(path: str, to: str, servers: str) -> None:
 
 def started(*arguments: object, failpoint: str | None = None) -> subprocess.Popen[bytes]:
     """This file as a process, which dies at ``failpoint``."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    if failpoint is not None:
-        environment[failpoints.ENVIRONMENT_VARIABLE] = failpoint
-    return subprocess.Popen([sys.executable, __file__, *map(str, arguments)], env=environment)
+    killed = {} if failpoint is None else {failpoints.ENVIRONMENT_VARIABLE: failpoint}
+    environment = {**os.environ, **killed}
+    return subprocess.Popen(forked_program("tests.upsert.log.write_script", *arguments), env=environment)
 
 
 if __name__ == "__main__":

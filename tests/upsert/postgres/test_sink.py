@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
@@ -17,6 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import planner
+from tests.forked_python import forked_program
 from tests.local_postgres import PASSWORD, LocalPostgres
 from upsert import Catalog
 from upsert.errors import (
@@ -152,7 +152,7 @@ def test_a_task_killed_anywhere_counts_once(postgres: LocalPostgres, target: str
     before: dict[tuple[int, str], float | None] = {(1, "x"): 1.0, (2, "x"): 1.0}
     after = {(1, "x"): 2.0, (3, "x"): 3.0}
     sink.write_rows(table, ("q", 0), rows_of([("+I", *key, value) for key, value in before.items()]))
-    run = [sys.executable, "-c", SCRIPT, postgres.dsn, target]
+    run = forked_program("-c", SCRIPT, postgres.dsn, target)
     killed = subprocess.run(run, env={**os.environ, ENVIRONMENT_VARIABLE: point}, check=False)
     assert killed.returncode == -signal.SIGKILL
     assert held(postgres, target) == (after if point == "postgres.after-commit" else before)

@@ -1,7 +1,6 @@
 """Hidden tables that a view no longer needs go, unless a refresh may read them; a kill leaves no half."""
 
 import subprocess
-import sys
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.helpers import REPOSITORY
+from tests.forked_python import forked_program
 from tests.object_store import ObjectStore
 from upsert import Table
 from upsert.failpoints import ENVIRONMENT_VARIABLE
@@ -128,8 +127,8 @@ BEFORE, WITHIN, AFTER = POINTS
 )
 def test_a_kill_leaves_a_table_or_none(tmp_path: Path, point: str) -> None:
     view = made(str(tmp_path / "view"))
-    environment = {ENVIRONMENT_VARIABLE: point, "PYTHONPATH": str(REPOSITORY)}
-    command = [sys.executable, "-c", KILLED, view.root, view.uuid]
+    environment = {ENVIRONMENT_VARIABLE: point}
+    command = forked_program("-c", KILLED, view.root, view.uuid)
     assert subprocess.run(command, env=environment, check=False).returncode == -9
     left = names(view)
     assert len(left) == {BEFORE: 3, WITHIN: 2, f"{WITHIN}:2": 1, AFTER: 0}[point]

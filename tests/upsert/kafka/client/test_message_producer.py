@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.forked_python import forked_program
 from tests.helpers import REPOSITORY
 from upsert import failpoints
 from upsert.errors import DeliveryError, KafkaUnavailableError
@@ -187,8 +188,8 @@ def test_a_process_that_is_killed_within_a_transaction_leaves_nothing(
 ) -> None:
     """It has handed one table over, part of which is in Kafka."""
     topic = new_topic(PARTITIONS)
-    environment = {"PYTHONPATH": str(REPOSITORY), failpoints.ENVIRONMENT_VARIABLE: "transaction.after-send:1"}
-    command = [sys.executable, "-c", CHILD, connection.bootstrap_servers, topic]
+    environment = {failpoints.ENVIRONMENT_VARIABLE: "transaction.after-send:1"}
+    command = forked_program("-c", CHILD, connection.bootstrap_servers, topic)
     child = subprocess.run(command, env={**os.environ, **environment}, timeout=120)
     assert child.returncode == -signal.SIGKILL
     numbers = [b"%d" % number for number in range(1000)]

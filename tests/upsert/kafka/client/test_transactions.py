@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.forked_python import forked_program
 from tests.helpers import REPOSITORY, wait_until
 from upsert import failpoints
 from upsert.errors import ConfigurationError, DeliveryError, FencedError, KafkaUnavailableError, UpsertError
@@ -378,12 +379,9 @@ def test_a_process_killed_between_two_requests_is_replayed_at_once(
 ) -> None:
     """Its transaction would be open for ten minutes: the replay, which has half of one, does not wait."""
     topic = new_topic()
-    environment = {"PYTHONPATH": str(REPOSITORY), failpoints.ENVIRONMENT_VARIABLE: point}
-    child = subprocess.run(
-        [sys.executable, "-c", CHILD, connection.bootstrap_servers, topic],
-        env={**os.environ, **environment},
-        timeout=120,
-    )
+    environment = {failpoints.ENVIRONMENT_VARIABLE: point}
+    command = forked_program("-c", CHILD, connection.bootstrap_servers, topic)
+    child = subprocess.run(command, env={**os.environ, **environment}, timeout=120)
     assert child.returncode == -signal.SIGKILL
     is_written = point.startswith("transaction.after-commit")
     killed = int(point[-1]) - 1
@@ -433,8 +431,8 @@ def test_a_look_that_waits_for_nothing_shows_what_was_committed_before(
     assert seen is not None
     assert seen.batch == 3
     with pytest.raises(KafkaUnavailableError):
-        read_marker(Connection(connection.properties, patience_s=0.5), topic, f"id-{topic}")
-    assert settled_marker(connection, topic, f"id-{topic}", 0.5) == seen
+        read_marker(Connection(connection.properties, patience_s=0.2), topic, f"id-{topic}")
+    assert settled_marker(connection, topic, f"id-{topic}", 0.2) == seen
     assert visible(connection, topic) == expected(3)
 
 
@@ -451,7 +449,7 @@ def test_a_producer_goes_on_after_another_process_has_died(
 
 
 WAITING_CHILD = """
-import sys, time
+import os, sys, time
 import pyarrow as pa
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.transactions import produce_once
@@ -459,7 +457,7 @@ from upsert.kafka.client.transactions import produce_once
 address, topic, moment = sys.argv[1:]
 
 def stop_here():
-    print("here", flush=True)
+    print(os.getpid(), flush=True)
     time.sleep(600)
 
 def fingerprint():  # asked for when Kafka has all records, and before the commit
@@ -481,15 +479,11 @@ def test_a_process_killed_around_its_commit_is_replayed_right(
     connection: Connection, new_topic: NewTopic, moment: str, outcome: Outcome
 ) -> None:
     topic = new_topic()
-    with subprocess.Popen(
-        [sys.executable, "-c", WAITING_CHILD, connection.bootstrap_servers, topic, moment],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as child:
+    command = forked_program("-c", WAITING_CHILD, connection.bootstrap_servers, topic, moment)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
-        assert child.stdout.readline() == "here\n"
-        child.send_signal(signal.SIGKILL)
+        os.kill(int(child.stdout.readline()), signal.SIGKILL)
+    assert child.returncode == -signal.SIGKILL
     assert write(connection, topic, 0) == outcome
     assert visible(connection, topic) == expected(0)
 

@@ -4,6 +4,7 @@ import gc
 import logging
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -42,34 +43,43 @@ def nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failures, "_told", {})
 
 
-REFUSED, NO_HOST = ("127.0.0.1:1", "Connection refused"), ("no-such-host..invalid:9092", "Failed to resolve")
-"""Addresses and causes; a server would be asked for no name with an empty part: that may take long."""
+def together(ask: Callable[[str], None]) -> None:
+    """Do something with each kind of client at the same time: it is waiting that takes long."""
+    with ThreadPoolExecutor(len(CLIENTS)) as pool:
+        asked = {client: pool.submit(ask, client) for client in CLIENTS}
+    failed = {client: failure for client, one in asked.items() if (failure := one.exception()) is not None}
+    if failed:
+        raise ExceptionGroup(f"clients: {', '.join(failed)}", [*failed.values()])  # type: ignore[type-var]
 
 
 @pytest.mark.parametrize(
-    ("servers", "cause", "client"),
+    ("address", "cause"),
     [
-        pytest.param(
-            *address, client, marks=[pytest.mark.long] if (address, client) == (NO_HOST, "produce") else []
-        )
-        for address in (REFUSED, NO_HOST)
-        for client in CLIENTS
+        # nothing listens on the first ports of a machine
+        ("127.0.0.1:{}", "Connection refused"),
+        # a server would be asked for no name with an empty part: that may take long
+        ("no-such-host-{}..invalid:9092", "Failed to resolve"),
     ],
 )
 def test_the_cause_is_in_the_log_and_in_the_error(
-    servers: str, cause: str, client: str, caplog: pytest.LogCaptureFixture
+    address: str, cause: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # the library gives records up by itself then, and half of the time has gone when the cause is told
-    patience_s = 4.0 if client == "produce" else 0.6
-    with (
-        caplog.at_level(logging.WARNING, "upsert.kafka"),
-        pytest.raises(KafkaUnavailableError, match=rf"within {patience_s:g} s, and did not; last: .*{cause}"),
-    ):
-        CLIENTS[client](Connection({"bootstrap.servers": servers}, patience_s=patience_s))
-    told = [record.getMessage() for record in caplog.records if "cannot be reached" in record.getMessage()]
-    assert len(told) == 1
-    assert f"Kafka at {servers!r} cannot be reached: " in told[0]
-    assert cause in told[0]
+    servers = {client: address.format(number) for number, client in enumerate(CLIENTS, 1)}
+
+    def ask(client: str) -> None:
+        # the library gives records up by itself then, and half of the time has gone when the cause is told
+        patience_s = 4.0 if client == "produce" else 0.6
+        told = rf"within {patience_s:g} s, and did not; last: .*{cause}"
+        with pytest.raises(KafkaUnavailableError, match=told):
+            CLIENTS[client](Connection({"bootstrap.servers": servers[client]}, patience_s=patience_s))
+
+    with caplog.at_level(logging.WARNING, "upsert.kafka"):
+        together(ask)
+    said = [record.getMessage() for record in caplog.records if "cannot be reached" in record.getMessage()]
+    for client, at in servers.items():
+        (told,) = [one for one in said if f"Kafka at {at!r} cannot be reached: " in one]
+        assert cause in told, client
+    assert len(said) == len(servers)
 
 
 @pytest.fixture(scope="module")
@@ -83,29 +93,43 @@ def own_broker() -> Iterator[LocalKafka]:
 
 
 @pytest.mark.kafka
-@pytest.mark.parametrize("client", ["offsets", "group", "produce", "produce once", "read"])
 def test_a_broker_that_hangs_is_no_end_of_a_partition_and_is_told_of(
-    own_broker: LocalKafka, client: str, caplog: pytest.LogCaptureFixture
+    own_broker: LocalKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It keeps its connections, so the library has no error to report, and gives offsets that are none."""
-    known = {"bootstrap.servers": own_broker.bootstrap_servers, "client.id": client}
-    patience_s = 2 if client == "produce once" else 1  # a producer needs half a second for its id alone
-    connection = Connection(known, patience_s=patience_s)
-    while True:
-        with suppress(KafkaUnavailableError):  # a slow machine takes longer for the first answer
-            CLIENTS[client](connection)
-            break
+    # what is told of an address is told once a minute, and so is each client's
+    servers = {
+        client: ",".join([own_broker.bootstrap_servers] * count) for count, client in enumerate(CLIENTS, 1)
+    }
+    # a producer needs half a second for its id alone
+    patience_s = {client: 2 if client == "produce once" else 1 for client in CLIENTS}
+
+    def connection(client: str) -> Connection:
+        known = {"bootstrap.servers": servers[client], "client.id": client}
+        return Connection(known, patience_s=patience_s[client])
+
+    def get_through(client: str) -> None:
+        while True:
+            with suppress(KafkaUnavailableError):  # a slow machine takes longer for the first answer
+                CLIENTS[client](connection(client))
+                break
+
+    def hang(client: str) -> None:
+        expected = f"should answer within {patience_s[client]} s, and did not"
+        with pytest.raises(KafkaUnavailableError, match=expected):
+            CLIENTS[client](connection(client))
+
+    together(get_through)
     own_broker.pause()
     try:
-        with (
-            caplog.at_level(logging.WARNING, "upsert.kafka"),
-            pytest.raises(KafkaUnavailableError, match=f"should answer within {patience_s} s, and did not"),
-        ):
-            CLIENTS[client](connection)
+        with caplog.at_level(logging.WARNING, "upsert.kafka"):
+            together(hang)
     finally:
         own_broker.resume()
-    told = "has not answered yet", "cannot be reached: Failed to get committed offsets: Local: Timed out"
-    assert any(text in record.getMessage() for record in caplog.records for text in told)
+    said = [record.getMessage() for record in caplog.records]
+    causes = "has not answered yet", "cannot be reached: "
+    for client, at in servers.items():
+        assert any(f"Kafka at {at!r} {cause}" in one for one in said for cause in causes), client
 
 
 class Confirming:
@@ -206,22 +230,31 @@ def secured() -> Iterator[str]:
         yield broker.bootstrap_servers
 
 
-@pytest.mark.kafka
-@pytest.mark.parametrize("client", CLIENTS)
-def test_a_wrong_password_is_said_at_once(secured: str, client: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not after the patience, which is longer than this test may take: trying again does not help."""
-    monkeypatch.setattr(admin, "BLOCKING_SECONDS", 1.0)
-    given = {
-        "bootstrap.servers": secured,
+def login(servers: str, password: str) -> dict[str, str]:
+    return {
+        "bootstrap.servers": servers,
         "security.protocol": "sasl_plaintext",
         "sasl.mechanism": "PLAIN",
         "sasl.username": "admin",
-        "sasl.password": "wr0ng",
+        "sasl.password": password,
     }
-    with pytest.raises(ConfigurationError, match="correct the user, the password or the rights") as refused:
-        CLIENTS[client](Connection(given, patience_s=600))
-    assert "wr0ng" not in str(refused.value)
-    assert admin.topics(Connection({**given, "sasl.password": "right"}), ["t"]) == {}
+
+
+@pytest.mark.kafka
+def test_a_wrong_password_is_said_at_once(secured: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not after the patience, which is longer than this test may take: trying again does not help."""
+    monkeypatch.setattr(admin, "BLOCKING_SECONDS", 1.0)
+    wrong = Connection(login(secured, "wr0ng"), patience_s=600)
+
+    def ask(client: str) -> None:
+        with pytest.raises(
+            ConfigurationError, match="correct the user, the password or the rights"
+        ) as refused:
+            CLIENTS[client](wrong)
+        assert "wr0ng" not in str(refused.value)
+
+    together(ask)
+    assert admin.topics(Connection(login(secured, "right")), ["t"]) == {}
 
 
 @pytest.mark.kafka
