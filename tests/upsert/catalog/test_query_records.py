@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 import threading
 import time
 import uuid
@@ -20,6 +19,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import QueryProgressEvent, QueryStartedEvent, QueryTerminatedEvent
 
 from deltajoin.latest.metrics import LEVELS, MAXIMA, NAMES, OBSERVED
+from tests.forked_python import forked_program
 from upsert.catalog import query_recorder, query_records
 from upsert.catalog.catalog import Catalog
 from upsert.catalog.query_recorder import QueryRecorder, QueryRecordWarning
@@ -584,7 +584,7 @@ def test_a_driver_stops_the_query_that_another_process_asks_it_to_stop(
             f"from upsert import Catalog; print(Catalog({str(tmp_path)!r}).sql(\"STOP JOB '{one.id}'\").note)"
         )
         told = subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True
+            forked_program("-c", program), capture_output=True, text=True, timeout=120, check=True
         )
         assert told.stdout.startswith("stopped; the same statement continues it")
         assert (one.isActive, two.isActive) == (False, True)

@@ -84,9 +84,10 @@ def record(before: Row | None, after: Row | None, op: str) -> str:
 @pytest.mark.parametrize(
     ("buckets", "has_before", "normalized", "rounds"),
     [
-        (1, True, False, 2),
         (4, False, False, 2),
-        (1, False, True, 2),
+        (1, True, True, 2),
+        pytest.param(1, True, False, 2, marks=pytest.mark.long),
+        pytest.param(1, False, True, 2, marks=pytest.mark.long),
         pytest.param(16, False, False, 5, marks=pytest.mark.long),
     ],
 )
@@ -213,7 +214,7 @@ UPSERTS = {"connector": "upsert-kafka", "key.format": "json", "value.format": "j
 CHANGES = {"connector": "kafka", "format": "debezium-json"}
 
 
-@pytest.mark.parametrize("step", [1, pytest.param(3, marks=pytest.mark.long), len(VISITS)])
+@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.long), 3, len(VISITS)])
 @pytest.mark.parametrize(
     ("options", "records"),
     [(UPSERTS, upserts_of_visits()), (CHANGES, changes_of_visits())],
@@ -275,7 +276,7 @@ def test_records_without_a_key_are_all_looked_at_for_they_lie_in_any_partition(
     assert write((old, None, 0), (None, new, 1), (new, None, 0)) == []
 
 
-@pytest.mark.parametrize("step", [2, 1000])
+@pytest.mark.parametrize("step", [pytest.param(2, marks=pytest.mark.long), 1000])
 def test_a_row_that_moves_to_an_added_partition_stays(
     spark: SparkSession, kafka: LocalKafka, tmp_path: Path, step: int
 ) -> None:
@@ -380,9 +381,9 @@ TABLES_THAT_COMBINE = {
 @pytest.mark.parametrize(
     ("name", "step"),
     [
-        pytest.param(name, step, marks=[pytest.mark.long] if (name, step) == ("max", 1) else [])
+        pytest.param(name, step, marks=[pytest.mark.long] if step == 1 or (name, step) == ("max", 3) else [])
         for name in TABLES_THAT_COMBINE
-        for step in (1, len(VISITS))
+        for step in (1, 3, len(VISITS))
     ],
 )
 def test_a_table_combines_all_records_of_an_upsert_topic_whichever_come_together(

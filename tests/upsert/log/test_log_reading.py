@@ -64,8 +64,8 @@ def random_commit(rng: random.Random, table: Table) -> None:
     ("schema", "options"),
     [
         (KEYED, {}),
-        (KEYED, {"log.changelog-mode": "all"}),
-        (MULTISET, {}),
+        pytest.param(KEYED, {"log.changelog-mode": "all"}, marks=pytest.mark.long),
+        pytest.param(MULTISET, {}, marks=pytest.mark.long),
         (PARTITIONED, {"log.format": "canal-json"}),
     ],
     ids=["upsert", "all", "multiset", "partitioned"],

@@ -50,7 +50,7 @@ def make(kafka: LocalKafka, tmp_path: Path) -> NewTable:
 
 @pytest.mark.parametrize(
     ("schema", "options"),
-    [(KEYED, ALL), (KEYED, {}), (MULTISET, {}), (PARTITIONED, ALL)],
+    [pytest.param(KEYED, ALL, marks=pytest.mark.long), (KEYED, {}), (MULTISET, {}), (PARTITIONED, ALL)],
     ids=["all", "upsert", "multiset", "partitions"],
 )
 def test_every_way_of_writing_is_in_the_log_once(

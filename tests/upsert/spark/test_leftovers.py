@@ -111,7 +111,9 @@ def test_rows_for_people_are_let_go_with_their_query(spark: SparkSession, catalo
     assert held() is None
 
 
-def test_the_function_of_an_ended_query_is_collected(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_function_of_an_ended_query_and_a_listener_that_has_stopped_are_collected(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     class Thing:
         pass
 
@@ -128,17 +130,13 @@ def test_the_function_of_an_ended_query_is_collected(spark: SparkSession, tmp_pa
         writer.trigger(availableNow=True).start().awaitTermination()
         return weakref.ref(thing)
 
-    wait_until_collected(spark, started())
-
-
-def test_a_listener_that_has_stopped_is_collected(spark: SparkSession) -> None:
     def stopped() -> weakref.ref[StreamingQueryListener]:
         listener = Listener()
         spark.streams.addListener(listener)
         stop_listening(spark, listener)
         return weakref.ref(listener)
 
-    wait_until_collected(spark, stopped())
+    wait_until_collected(spark, started(), stopped())
 
 
 class Listener(StreamingQueryListener):
@@ -149,14 +147,14 @@ class Listener(StreamingQueryListener):
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None: ...  # noqa: N802
 
 
-def wait_until_collected(spark: SparkSession, thing: weakref.ref[Any]) -> None:
-    """Until neither Python nor the JVM has it, whose garbage a finalizer tells Python of."""
+def wait_until_collected(spark: SparkSession, *things: weakref.ref[Any]) -> None:
+    """Until neither Python nor the JVM has any, whose garbage a finalizer tells Python of."""
 
     def is_collected() -> bool:
         remove_leftovers(spark)
         spark._jvm.java.lang.System.gc()  # type: ignore[union-attr]
         spark._jvm.java.lang.System.runFinalization()  # type: ignore[union-attr]
         gc.collect()
-        return thing() is None
+        return all(thing() is None for thing in things)
 
     wait_until(is_collected)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
+from tests.forked_python import forked_program
 from upsert.errors import SchemaError
 from upsert.schema import TableSchema
 from upsert.sql.dialect import _read, tokens_of
@@ -15,7 +16,7 @@ from upsert.sql.statements import Select, SetOption
 from upsert.sql.tokens import hints_in, without_hints
 from upsert.store import Table
 
-N = 5_000
+N = 2_000
 DEEP = {
     "array": f"CREATE TABLE t (id BIGINT, v {'ARRAY<' * N}INT{'>' * N}, PRIMARY KEY (id) NOT ENFORCED)",
     "row": f"CREATE TABLE t (id BIGINT, v {'ROW<f ' * N}INT{'>' * N}, PRIMARY KEY (id) NOT ENFORCED)",
@@ -84,7 +85,7 @@ for pattern, count in (("%a" * 40 + "%b", 0), ("%a" * 40 + "%", 1), ("a_%", 1), 
     found = catalog.sql(f"SHOW TABLES LIKE '{{pattern}}'")
     assert found.rows.num_rows == count, pattern
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    subprocess.run(forked_program("-c", program), check=True, timeout=120)
 
 
 @pytest.mark.parametrize("format_", ["arrow", "parquet", "orc", "avro"])

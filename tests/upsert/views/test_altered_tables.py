@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -15,6 +17,11 @@ pytestmark = pytest.mark.spark
 REMEDY = "CREATE OR REPLACE MATERIALIZED VIEW takes the present ones"
 
 Run = Callable[[str], object]
+
+
+def write(catalog: Catalog, name: str, row: dict[str, Any]) -> None:
+    table = catalog.table(name)
+    table.write(pa.Table.from_pylist([row], schema=table.schema.arrow))
 
 
 @pytest.fixture
@@ -31,8 +38,8 @@ def run(catalog: Catalog, spark: SparkSession) -> Run:
     run(f"CREATE TABLE t (id INT, a INT, b INT, f FLOAT, s STRUCT<x: INT, y: INT>, {key})")
     run(f"CREATE TABLE l (id INT, at ARRAY<STRUCT<x: INT, y: INT>>, {key})")
     run(f"CREATE TABLE u (id INT, b INT, {key})")
-    run("INSERT INTO t VALUES (1, 10, 100, 1.5, named_struct('x', 1, 'y', 2))")
-    run("INSERT INTO u VALUES (1, 7)")
+    write(catalog, "t", {"id": 1, "a": 10, "b": 100, "f": 1.5, "s": {"x": 1, "y": 2}})
+    write(catalog, "u", {"id": 1, "b": 7})
     return run
 
 
@@ -80,8 +87,8 @@ def test_a_view_goes_on_where_it_does_not_read_what_was_replaced(
     for alter in ("DROP COLUMN b", "ADD COLUMN b STRING", "DROP COLUMN s.x", "ADD COLUMN s.x INT"):
         run(f"ALTER TABLE t {alter}")
     assert refreshed(run, "v0").endswith("up to date>")
-    run("INSERT INTO t (id, b, s) VALUES (2, 'b', named_struct('y', 5, 'x', 6))")
-    run("INSERT INTO u VALUES (2, 8)")
+    write(catalog, "t", {"id": 2, "b": "b", "s": {"y": 5, "x": 6}})
+    write(catalog, "u", {"id": 2, "b": 8})
     for number, query in enumerate(queries):
         assert refreshed(run, f"v{number}").endswith("refreshed>"), query
         assert rows(catalog, spark, f"SELECT * FROM v{number}") == rows(catalog, spark, query)
@@ -101,7 +108,7 @@ def test_a_type_that_the_view_cannot_hold_is_told_with_the_remedy(
         run(f"CREATE MATERIALIZED VIEW v{number} AS {query}")
     run("ALTER TABLE t ADD COLUMN s.z INT")
     run("ALTER TABLE t ALTER COLUMN f TYPE DOUBLE")
-    run("INSERT INTO t (id) VALUES (2)")
+    write(catalog, "t", {"id": 2})
     for number, (query, found) in enumerate(queries.items()):
         refusal = f"view 'v{number}': {found}, as a table that it reads has been altered; {REMEDY}"
         with pytest.raises(SchemaError, match=f"^{refusal}$"):
@@ -110,11 +117,13 @@ def test_a_type_that_the_view_cannot_hold_is_told_with_the_remedy(
         assert rows(catalog, spark, f"SELECT id FROM v{number}") == [(1,), (2,)]
 
 
-def test_a_view_that_reads_fields_of_elements_goes_on_until_one_of_these_is_gone(run: Run) -> None:
-    run("INSERT INTO l VALUES (1, array(named_struct('x', 1, 'y', 2)))")
+def test_a_view_that_reads_fields_of_elements_goes_on_until_one_of_these_is_gone(
+    catalog: Catalog, run: Run
+) -> None:
+    write(catalog, "l", {"id": 1, "at": [{"x": 1, "y": 2}]})
     run("CREATE MATERIALIZED VIEW v AS SELECT id, e.x AS x FROM l LATERAL VIEW explode(at) t AS e")
     run("ALTER TABLE l RENAME COLUMN at.element.y TO w")
-    run("INSERT INTO l VALUES (2, array(named_struct('x', 3, 'w', 4)))")
+    write(catalog, "l", {"id": 2, "at": [{"x": 3, "w": 4}]})
     assert refreshed(run, "v").endswith("refreshed>")
     run("ALTER TABLE l DROP COLUMN at.element.x")
     run("DELETE FROM l WHERE id = 1")
@@ -127,10 +136,10 @@ def test_a_view_that_reads_fields_of_elements_goes_on_until_one_of_these_is_gone
 def test_a_name_of_another_table_is_no_condition_on_a_column_that_came_later(
     catalog: Catalog, spark: SparkSession, run: Run
 ) -> None:
-    run("INSERT INTO t VALUES (2, 10, 100, 1.5, NULL)")
+    write(catalog, "t", {"id": 2, "a": 10, "b": 100, "f": 1.5, "s": None})
     inner = "SELECT 1 FROM u WHERE a = 10 AND u.id = t.id"
     run(f"CREATE MATERIALIZED VIEW v AS SELECT id FROM t WHERE EXISTS ({inner})")
     run("ALTER TABLE u ADD COLUMN a INT")
-    run("INSERT INTO u VALUES (2, 8, 99)")
+    write(catalog, "u", {"id": 2, "b": 8, "a": 99})
     refreshed(run, "v")
     assert rows(catalog, spark, "SELECT id FROM v") == [(1,), (2,)]

@@ -1,5 +1,8 @@
 """Materialized views: after every refresh they hold the rows that DuckDB gives for the query."""
 
+import os
+import signal
+import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +13,9 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.helpers import REPOSITORY, spark_script
+from tests.forked_python import forked_program
+from tests.helpers import spark_script
+from tests.upsert.views.refresh_script import of_the_jvm
 from tests.upsert.views.shops import QUERIES, TABLES, change, expected, int32, made, rows_of
 from upsert import Catalog
 from upsert.errors import (
@@ -70,6 +75,7 @@ def test_every_query_has_a_view_that_is_the_query_after_each_refresh(
         assert rows_of(catalog, view.name) == expected(catalog, QUERIES[name]), name
 
 
+SCRIPT = Path(__file__).with_name("refresh_script.py")
 TOTALS = "SELECT shop, sum(n) AS n FROM sales WHERE shop IS NOT NULL GROUP BY shop"
 TOP = f"SELECT shop FROM ({TOTALS}) ORDER BY n DESC, shop LIMIT 1"
 
@@ -355,14 +361,14 @@ def test_the_settings_of_who_made_a_view_say_what_its_query_means(
 ) -> None:
     """To who refreshes it, rows would mean something else than those that are there."""
     catalog.sql("CREATE TABLE t (id BIGINT, PRIMARY KEY (id) NOT ENFORCED)")
-    catalog.sql("INSERT INTO t VALUES (1)", spark)
+    catalog.table("t").write(pa.table({"id": [1]}))
     for number, (setting, value, query) in enumerate(MEANINGS):
         if setting == "spark.sql.caseSensitive" and not is_given:
             continue  # without it two columns of the query have one name
         own, other = (copy_of(spark, {setting: value} if each is is_given else {}) for each in (True, False))
         view = catalog.create_view(f"v{number}", query, spark=own)
         meant = view.table.snapshot().scan().column("x").to_pylist()
-        catalog.sql(f"INSERT INTO t VALUES ({number + 2})", spark)
+        catalog.table("t").write(pa.table({"id": [number + 2]}))
         assert catalog.view(f"v{number}", other).refresh()
         # not what it means to who refreshes it either, where all rows are computed
         assert view.table.snapshot().scan().column("x").to_pylist() == [*meant, meant[0]], setting
@@ -413,24 +419,31 @@ def test_what_tasks_have_committed_is_seen_at_once_and_rows_are_collected_if_no_
 
 
 @pytest.mark.parametrize(
-    "point",
+    ("point", "has_its_own_jvm"),
     [
-        pytest.param("view.before-commit", marks=pytest.mark.long),
-        "publish.after-link",
-        pytest.param("view.after-commit", marks=pytest.mark.long),
+        ("publish.after-link", False),
+        pytest.param("view.before-commit", True, marks=pytest.mark.long),
+        pytest.param("publish.after-link", True, marks=pytest.mark.long),
+        pytest.param("view.after-commit", True, marks=pytest.mark.long),
     ],
 )
 def test_a_driver_that_is_killed_leaves_a_state_of_the_query(
-    catalog: Catalog, spark: SparkSession, tmp_path: Path, point: str
+    catalog: Catalog, spark: SparkSession, point: str, has_its_own_jvm: bool
 ) -> None:
     view: View = catalog.create_view("totals", TOTALS, primary_key=["shop"], spark=spark)
     before = rows_of(catalog, "totals")
     change(catalog, 5)
     after = expected(catalog, TOTALS)
-    script = REPOSITORY / "tests" / "upsert" / "views" / "refresh_script.py"
-    process = spark_script(script, catalog.warehouse, "totals", environment={ENVIRONMENT_VARIABLE: point})
-    process.communicate()
-    assert process.returncode != 0  # the driver was killed, or its Python process that commits
+    if has_its_own_jvm:
+        environment = {ENVIRONMENT_VARIABLE: point}
+        process = spark_script(SCRIPT, catalog.warehouse, "totals", environment=environment)
+        process.communicate()
+        assert process.returncode != 0  # the driver was killed, or its Python process that commits
+    else:
+        command = forked_program("tests.upsert.views.refresh_script", catalog.warehouse, "totals")
+        environment = {**os.environ, **of_the_jvm(spark), ENVIRONMENT_VARIABLE: point}
+        killed = subprocess.run(command, env=environment, capture_output=True, text=True)
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert rows_of(catalog, "totals") == (before if point == "view.before-commit" else after)
     Catalog(catalog.warehouse).view("totals", spark).refresh()
     assert rows_of(catalog, "totals") == after
@@ -443,9 +456,8 @@ def test_a_driver_that_is_killed_leaves_a_state_of_the_query(
 def test_a_driver_that_is_killed_leaves_no_view_or_all_of_it(
     catalog: Catalog, spark: SparkSession, point: str
 ) -> None:
-    script = REPOSITORY / "tests" / "upsert" / "views" / "refresh_script.py"
     process = spark_script(
-        script, catalog.warehouse, "totals", TOTALS, environment={ENVIRONMENT_VARIABLE: point}
+        SCRIPT, catalog.warehouse, "totals", TOTALS, environment={ENVIRONMENT_VARIABLE: point}
     )
     process.communicate()
     assert process.returncode != 0

@@ -262,7 +262,9 @@ def test_columns_that_no_table_can_have_are_refused(catalog: Catalog, spark: Spa
         catalog.create_table_as("t", spark.sql("SELECT 1 AS id, 2 AS id"))
 
 
-@pytest.mark.parametrize("form", ["parquet", "orc", "json", "csv"])
+@pytest.mark.parametrize(
+    "form", ["parquet", "csv", *(pytest.param(form, marks=pytest.mark.long) for form in ("orc", "json"))]
+)
 def test_files_that_have_rows_are_not_added_to(
     catalog: Catalog, spark: SparkSession, tmp_path: Path, form: str
 ) -> None:

@@ -111,7 +111,7 @@ def test_a_view_is_its_query_wherever_it_is_read(session: Session) -> None:
         (1, 12),
         (2, 12),
     ]
-    session("INSERT INTO items VALUES (4, 'b', 9)")
+    session.catalog.table("items").write(pa.table({"id": [4], "shop": ["b"], "n": pa.array([9], pa.int32())}))
     assert session.rows("SELECT * FROM other.per_city") == [("Oslo", 9), ("Rome", 12)]
     session("ALTER TABLE items ADD COLUMN more INT")
     assert session("SELECT * FROM large").df.columns == ["id", "shop", "n"], "as when it was created"

@@ -138,13 +138,19 @@ def test_without_a_session_a_field_is_no_column(
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("condition", FIELDS)
-def test_a_field_is_found_by_spark(fields: Catalog, spark: SparkSession, condition: str) -> None:
-    found = fields.sql(f"SELECT id FROM t WHERE {condition}", spark)
+def test_a_field_is_found_by_spark(fields: Catalog, spark: SparkSession, subtests: pytest.Subtests) -> None:
+    queries = (f"SELECT {place} AS place, id FROM t WHERE {one}" for place, one in enumerate(FIELDS))
+    found = fields.sql(" UNION ALL ".join(queries), spark)
     assert isinstance(found, Frame)
-    assert found.rows.to_pylist() == [{"id": 1}]
-    fields.sql(f"DELETE FROM t WHERE {condition}", spark)
-    assert ids(fields) == [2, 7]
+    given = {FIELDS[row["place"]]: row["id"] for row in found.rows.to_pylist()}
+    assert given == dict.fromkeys(FIELDS, 1)
+    assert found.rows.num_rows == len(FIELDS)
+    first = fields.table("t").snapshot().scan().sort_by("id").slice(0, 1)
+    for condition in FIELDS:
+        with subtests.test(condition):
+            fields.sql(f"DELETE FROM t WHERE {condition}", spark)
+            assert ids(fields) == [2, 7]
+            fields.table("t").write(first)
 
 
 @pytest.mark.spark
@@ -191,9 +197,9 @@ class TestRowsThatSparkFinds:
 
     def test_a_table_may_have_an_alias(self, catalog: Catalog, spark: SparkSession) -> None:
         catalog.sql("CREATE TABLE shops (id INT, at STRUCT<id: INT>, n INT, PRIMARY KEY (id) NOT ENFORCED)")
-        rows = "(1, 3), (2, 1), (3, 2), (4, 4)"
-        values = f"SELECT id, named_struct('id', other), 0 FROM VALUES {rows} AS t(id, other)"
-        catalog.sql(f"INSERT INTO shops {values}", spark)
+        shops = catalog.table("shops")
+        rows = [{"id": id, "at": {"id": other}, "n": 0} for id, other in ((1, 3), (2, 1), (3, 2), (4, 4))]
+        shops.write(pa.Table.from_pylist(rows, schema=shops.schema.arrow))
         catalog.sql("DELETE FROM shops AS at WHERE at.id = 4", spark)
         catalog.sql("DELETE FROM shops AS s WHERE at.id = 3", spark)
         assert self.rows(catalog, "shops") == [(2, {"id": 1}, 0), (3, {"id": 2}, 0)]

@@ -144,6 +144,13 @@ def catalog(tmp_path: Path) -> Catalog:
     return found
 
 
+def write(catalog: Catalog, *ids: int, plain: int | None = None) -> None:
+    """Rows with the defaults."""
+    schema = catalog.table("t").schema.arrow
+    rows = [{"id": id, "code": "it's", "name": "ab", "n": 7, "plain": plain} for id in ids]
+    catalog.table("t").write(pa.Table.from_pylist(rows, schema=schema))
+
+
 def rows_of(catalog: Catalog) -> list[tuple[Any, ...]]:
     return sorted(tuple(row.values()) for row in catalog.table("t").snapshot().scan().to_pylist())
 
@@ -176,7 +183,7 @@ class TestStatements:
         assert rows_of(catalog)[-1] == (7, "it's", "", 10, None)
 
     def test_merge_inserts_defaults_and_checks_rows(self, spark: SparkSession, catalog: Catalog) -> None:
-        catalog.sql("INSERT INTO t (id, plain) VALUES (1, 1), (2, 2)", spark)
+        write(catalog, 1, 2, plain=2)
         merge = "MERGE INTO t USING (SELECT * FROM VALUES (1L), (3L) AS s(k)) s ON t.id = s.k"
         catalog.sql(
             f"{merge} WHEN MATCHED THEN UPDATE SET n = 8, plain = DEFAULT "
@@ -233,7 +240,7 @@ class TestStatements:
     def test_a_row_that_breaks_a_rule_fails_the_statement(
         self, spark: SparkSession, catalog: Catalog, statement: str, kind: type[Exception], message: str
     ) -> None:
-        catalog.sql("INSERT INTO t (id) VALUES (1)", spark)
+        write(catalog, 1)
         with pytest.raises(kind, match=message):
             catalog.sql(statement, spark)
         assert rows_of(catalog) == [(1, "it's", "ab", 7, None)]
@@ -245,7 +252,7 @@ class TestStatements:
         """In the driver, where the rows are few, and in tasks."""
         monkeypatch.setattr(micro_batch, "FEW_ROWS", few)
         catalog.sql("CREATE TABLE s (id BIGINT, n INT, PRIMARY KEY (id) NOT ENFORCED)")
-        catalog.sql("INSERT INTO s VALUES (1, 1), (2, 2)", spark)
+        catalog.table("s").write(pa.table({"id": [1, 2], "n": pa.array([1, 2], pa.int32())}))
         catalog.sql("SET 'execution.runtime-mode' = 'streaming'")
         catalog.sql("SET 'pipeline.name' = 'copy'")
         running = catalog.sql("INSERT INTO t (id, n) SELECT id, n FROM s", spark)
@@ -278,7 +285,7 @@ class TestStatements:
     def test_a_table_from_a_query_has_no_rules_and_a_copy_has_all(
         self, spark: SparkSession, catalog: Catalog
     ) -> None:
-        catalog.sql("INSERT INTO t (id) VALUES (1)", spark)
+        write(catalog, 1)
         catalog.sql("CREATE TABLE u AS SELECT * FROM t", spark)
         assert not catalog.table("u").schema.has_rules
         catalog.sql("CREATE TABLE v LIKE t")

@@ -4,7 +4,7 @@ Spark's own tables are the oracle of what goes into a column.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 
@@ -122,15 +122,17 @@ TEXTS = (
 )
 
 
-@pytest.mark.parametrize("setting", SIGNS)
+@pytest.mark.parametrize(
+    "settings", [SIGNS, *(pytest.param([sign], marks=pytest.mark.long) for sign in SIGNS)], ids=str
+)
 def test_what_a_table_keeps_means_the_same_in_each_session(
-    spark: SparkSession, catalog: Catalog, setting: str
+    spark: SparkSession, catalog: Catalog, settings: Sequence[str]
 ) -> None:
     """A DEFAULT is written, and a column computed, as in the session in which the table was created."""
     defaults = ", ".join(f"d{number} STRING DEFAULT {text}" for number, (text, _) in enumerate(TEXTS))
     computed = ", ".join(f"c{number} AS {text}" for number, (text, _) in enumerate(TEXTS))
     catalog.sql(f"CREATE TABLE t (id INT, {defaults}, {computed}, PRIMARY KEY (id) NOT ENFORCED)", spark)
-    other = copy_of(spark, {"spark.sql.ansi.enabled": "true", setting: "true"})
+    other = copy_of(spark, {"spark.sql.ansi.enabled": "true", **dict.fromkeys(settings, "true")})
     catalog.sql("INSERT INTO t (id) VALUES (0)", other)
     catalog.sql(f"INSERT INTO t VALUES (1{', DEFAULT' * len(TEXTS)}), (2{', NULL' * len(TEXTS)})", other)
     catalog.sql(

@@ -1,13 +1,21 @@
 """Windows of time in queries: Flink's words for them give what Spark's windows, or plain arithmetic, give."""
 
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from tests.upsert.catalog.run.test_sql_queries import Session
 
 pytestmark = pytest.mark.spark
+
+
+def write(sql: Session, name: str, **columns: list[Any]) -> None:
+    table = sql.catalog.table(name)
+    table.write(pa.table(columns, schema=table.schema.arrow))
 
 
 @pytest.fixture
@@ -17,10 +25,8 @@ def sql(spark: SparkSession, tmp_path: Path) -> Session:
 
 def test_rows_are_grouped_by_windows_of_time(sql: Session) -> None:
     sql("CREATE TABLE clicks (at TIMESTAMP, n INT)")
-    sql(
-        "INSERT INTO clicks VALUES (TIMESTAMP '2020-10-01 08:01:00', 1), "
-        "(TIMESTAMP '2020-10-01 08:04:59', 2), (TIMESTAMP '2020-10-01 08:05:00', 4)"
-    )
+    times = [datetime(2020, 10, 1, 8, *at, tzinfo=UTC) for at in ((1, 0), (4, 59), (5, 0))]
+    write(sql, "clicks", at=times, n=[1, 2, 4])
     grouped = sql.rows(
         "SELECT date_format(TUMBLE_START(at, INTERVAL '5' MINUTE), 'mm'), "
         "date_format(TUMBLE_END(at, INTERVAL '5' MINUTE), 'mm'), sum(n) FROM clicks "
@@ -52,8 +58,9 @@ def test_tables_of_windows_that_grow_and_of_sessions(sql: Session) -> None:
     """Beside plain arithmetic, and beside the groups of Spark's sessions."""
     sql("CREATE TABLE taps (card INT, at TIMESTAMP, n INT)")
     taps = [(n % 3, n * n % 71, n) for n in range(40)]
-    times = ", ".join(f"({card}, TIMESTAMP '2020-03-29 00:{m % 60}:00', {n})" for card, m, n in taps)
-    sql(f"INSERT INTO taps VALUES {times}, (1, CAST(NULL AS TIMESTAMP), 99)")
+    times = [datetime(2020, 3, 29, 0, minute % 60, tzinfo=UTC) for _, minute, _ in taps]
+    cards, numbers = [card for card, *_ in taps], [n for *_, n in taps]
+    write(sql, "taps", card=[*cards, 1], at=[*times, None], n=[*numbers, 99])
     sizes = "INTERVAL '5' MINUTE, INTERVAL '20' MINUTE, INTERVAL '2' MINUTE"
     found = sql.rows(
         "SELECT n, minute(window_start), minute(window_end), second(window_time) FROM "

@@ -94,7 +94,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.usefixtures("small_parts")
-@pytest.mark.parametrize("commits", [20, pytest.param(200, marks=pytest.mark.long)])
+@pytest.mark.parametrize("commits", [12, pytest.param(200, marks=pytest.mark.long)])
 @pytest.mark.parametrize("columns", [("text",), ("number", "text"), ("day", "number"), ("real",), ()])
 def test_files_are_those_of_a_dict_whatever_is_folded(
     columns: tuple[str, ...], commits: int, tmp_path: Path

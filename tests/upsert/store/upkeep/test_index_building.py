@@ -294,7 +294,7 @@ POINTS = (
 )
 
 
-@pytest.mark.parametrize("nth", [1, 2])
+@pytest.mark.parametrize("nth", [pytest.param(1, marks=pytest.mark.long), 2])
 @pytest.mark.parametrize("point", POINTS)
 def test_killed_while_indexes_are_built(
     table: Table, point: str, nth: int, monkeypatch: pytest.MonkeyPatch
