@@ -65,7 +65,8 @@ class History:
     """The snapshots of a table and their files; threads may share it.
 
     ``folder`` has its ``table.json``, ``root`` all its other files. ``definition`` is what the table is, as
-    of the last look at its latest snapshot in this process.
+    of the last look at its latest snapshot in this process; ``indexed`` the version of it of which all files
+    have been seen to have all indexes, if any.
     """
 
     def __init__(self, file: TableFile) -> None:
@@ -73,6 +74,7 @@ class History:
         self.root = file.root
         self.uuid = file.uuid
         self.definition = file.definition
+        self.indexed: int | None = None
         self._storage = storage_of(file.root)
         self._definitions = {file.definition.version: file.definition}
         self._checked: Hashable = None
@@ -238,7 +240,7 @@ class History:
             self._infos.clear()
             self._definitions = {file.definition.version: file.definition}
             self.definition = file.definition
-            self._known = self._seen = None
+            self._known = self._seen = self.indexed = None
 
     @property
     def is_there(self) -> bool:

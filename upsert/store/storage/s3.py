@@ -100,6 +100,8 @@ _STATUS: Final = {
     **dict.fromkeys(("ExpiredToken", "InvalidToken", "TokenRefreshRequired"), 403),
     # said with 400, of a request that did not arrive as it was sent
     **dict.fromkeys(("RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch"), 503),
+    # of the service that has the keys of an encrypted bucket, said with 400 too
+    **dict.fromkeys(("Throttling", "ThrottlingException", "KMS.ThrottlingException"), 503),
 }
 """What a code means, whatever the status that comes with it."""
 

@@ -12,14 +12,11 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Final
 
-from cachetools import LRUCache
-
 from upsert.failpoints import reach
 from upsert.schema import Index, TableSchema
 from upsert.store.commit.committer import Committer
 from upsert.store.files.data_file import DataFile
 from upsert.store.files.writing import removed_if_failed, write_sidecar_again
-from upsert.store.kept import Kept
 from upsert.store.metadata.definition import Definition
 from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.metadata.file_set import FileSet
@@ -32,9 +29,6 @@ from upsert.store.upkeep.compaction import CompactionJob, Group
 
 MAX_ROWS_PER_COMMIT: Final = 2_000_000
 """An index shows in lookups after about so many rows of each level."""
-
-_whole = Kept[str, int](LRUCache(10_000), is_inherited=True)
-"""Identity of a table's layout, by its uuid, of which all files have been seen to have all indexes."""
 
 
 def identity(index: Index, schema: TableSchema) -> tuple[object, ...]:
@@ -78,11 +72,11 @@ def is_needed(history: History, head: SnapshotInfo, added: Sequence[FileEntry] =
     definition = history.definition_at(head.definition)
     if not definition.schema.indexes:
         return False
-    if _whole.get(history.uuid) == definition.layout.identity:
+    if history.indexed == definition.version:
         return any(lacks_index(history.definition_at(entry.definition), definition) for entry in added)
     if _old_versions(history, history.files(head), definition):
         return True
-    _whole.put(history.uuid, definition.layout.identity)
+    history.indexed = definition.version
     return False
 
 

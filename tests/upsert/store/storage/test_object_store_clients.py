@@ -142,6 +142,7 @@ def test_folders_of_a_hierarchical_namespace_are_no_files_and_are_deleted_too(az
         (400, "InvalidToken", RefusedError, "got InvalidToken; correct the credentials"),
         (403, "RequestTimeTooSkewed", RefusedError, "clocks of the server and of this machine must agree"),
         (400, "RequestTimeout", UnansweredError, "got 503 RequestTimeout; check the server and the network"),
+        (400, "ThrottlingException", UnansweredError, "got 503 ThrottlingException; check the server"),
         (429, "TooManyRequests", UnansweredError, "got 429 TooManyRequests; check the server"),
         (503, "SlowDown", UnansweredError, "got 503 SlowDown; check the server"),
     ],

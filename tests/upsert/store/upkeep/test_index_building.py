@@ -85,8 +85,9 @@ def build(table: Table) -> None:
         index_building.build(table._committer)
 
 
+@pytest.mark.parametrize("name", ["a", "b"])
 def test_index_of_a_restored_table_is_stored_though_one_of_its_version_was_before(
-    tmp_path: Path,
+    tmp_path: Path, name: str
 ) -> None:
     table = Table.create(tmp_path / "t", SCHEMA)
     table.write(rows(*range(20)))
@@ -95,8 +96,8 @@ def test_index_of_a_restored_table_is_stored_though_one_of_its_version_was_befor
     assert stored(table) == (1, 1)
     shutil.rmtree(table.path)
     shutil.copytree(tmp_path / "copy", table.path)
-    table.alter(AddIndex(Index("by_b", ("b",))))
-    assert stored(table, "by_b") == (1, 1)
+    table.alter(AddIndex(Index(f"by_{name}", (name,))))
+    assert stored(table, f"by_{name}") == (1, 1)
 
 
 def test_existing_files_get_the_index_and_lookups_build_none(table: Table) -> None:
