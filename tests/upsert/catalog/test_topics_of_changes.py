@@ -158,7 +158,11 @@ def of_golden_gate(before: Row | None, after: Row | None) -> str:
 
 @pytest.mark.parametrize(
     ("format_", "record_of"),
-    [("maxwell-json", of_maxwell), ("canal-json", of_canal), ("ogg-json", of_golden_gate)],
+    [
+        ("maxwell-json", of_maxwell),
+        pytest.param("canal-json", of_canal, marks=pytest.mark.long),
+        ("ogg-json", of_golden_gate),
+    ],
 )
 def test_a_table_follows_records_that_change_keys(
     spark: SparkSession,

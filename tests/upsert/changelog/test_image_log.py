@@ -316,7 +316,14 @@ def live(folder: str, batches: int, done: int) -> None:
         os.write(done, bytes([batch + 1]))
 
 
-@pytest.mark.parametrize("point", POINTS)
+OF_THE_LOG = ("commit.before-manifest", "publish.after-link", "compact.after-publish")
+"""Moments after which a batch, whole or not, is in the log; at the others its table is as any table is."""
+
+
+@pytest.mark.parametrize(
+    "point",
+    [point if point in OF_THE_LOG else pytest.param(point, marks=pytest.mark.long) for point in POINTS],
+)
 def test_killed_at(point: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("upsert.changelog.image_log._SLACK", 4)
     monkeypatch.setattr("upsert.changelog.image_log._RUNS", 5)

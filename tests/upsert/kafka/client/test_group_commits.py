@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from upsert.kafka.client import admin
 from upsert.kafka.client.admin import GroupCommits, group_offsets
 from upsert.kafka.client.connection import Connection, library
 from upsert.kafka.client.records import TopicPartition
@@ -93,8 +94,11 @@ def test_commit_into_a_group_that_others_have_joined_is_logged_and_tried_again(
     assert group_offsets(connection, group, [place]) == {place: 5}
 
 
-def test_brokers_that_are_away_are_not_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+def test_brokers_that_are_away_are_not_waited_for(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin, "_WAIT_SECONDS", 0.3)
     nobody = Connection({"bootstrap.servers": "localhost:1"}, patience_s=30)
     with caplog.at_level(logging.WARNING, "upsert.kafka"):
         assert not GroupCommits(nobody, "g", "words").commit({TopicPartition("t", 0): 5})
-    assert "the group's broker did not answer within 2 s" in caplog.text
+    assert "the group's broker did not answer within 0.3 s" in caplog.text
