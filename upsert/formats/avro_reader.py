@@ -5,6 +5,7 @@ stepped through side by side, and a step, the next field of all of them, is some
 found, numbers and where bytes lie, is kept for each type of the schema that a column wants, and becomes Arrow
 arrays when all is read. Elements of arrays and maps come likewise, the first ones of all messages, then the
 second ones. Where few messages are left that have more, numpy would take longer: they are read one by one.
+Numbers of an array are read all at once, for it is seen where each ends.
 
 A message that is no datum, or does not fit its columns, is refused. Its place in each column is kept, so that
 they stay as long as each other, and who asks leaves its row out.
@@ -24,7 +25,7 @@ import pyarrow as pa
 from upsert import types
 from upsert.arrays import Ints, Mask, Positions, indices, of_numbers, rescaled, stable_order
 from upsert.formats.avro_schema import TEXTS_BY_NAME, AvroType, UnfitError, ticks, ticks_of_day, to_scale
-from upsert.formats.binary_columns import FAR, Spans, binaries, gathered, varints
+from upsert.formats.binary_columns import FAR, Spans, Words, binaries, gathered, places, varints
 from upsert.formats.text_values import TimestampStandard, example, read_column, shown
 
 _FEW: Final = 16
@@ -55,6 +56,11 @@ def _below_zero(length: int) -> str:
     return f"no datum of the schema: a length is {length}"
 
 
+def _signed(words: Words) -> Ints:
+    found: Ints = (words >> np.uint64(1)).view(np.int64) ^ -(words & np.uint64(1)).view(np.int64)
+    return found
+
+
 class Messages:
     """Some messages, how far each has been read, and why some of them are refused.
 
@@ -72,6 +78,7 @@ class Messages:
         self.is_bad = np.zeros(len(messages.begin), np.bool_)
         self.reasons: dict[int, str] = {}
         self.past: dict[int, tuple[AvroType, Any]] = {}
+        self._number_ends: Positions | None = None
         self._view = self.data.data.cast("B")
         self.row = self._place = self._stop = 0
 
@@ -86,7 +93,7 @@ class Messages:
         """The next number of each message, a long or an int; 0 where it is refused."""
         at, end = self.at[rows], self.end[rows]
         words, after = varints(self.data, at)
-        found: Ints = (words >> np.uint64(1)).view(np.int64) ^ -(words & np.uint64(1)).view(np.int64)
+        found = _signed(words)
         self.at[rows] = after
         if (is_bad := after > end).any():
             # whether it goes on for too long does not depend on what stands behind the message
@@ -113,6 +120,52 @@ class Messages:
         self.refuse(rows[is_cut], _TOO_EARLY)
         return begin, end
 
+    def number_runs(
+        self, rows: Positions, counts: Ints, bits: int = 64, branch: int | None = None
+    ) -> Ints | None:
+        """So many numbers of each message, which lie one after the other; None if they are none, or too many.
+
+        Then nothing is read, and to read them one by one says what is wrong. With ``branch`` each is in a
+        union, of which it must be that type.
+        """
+        if branch is not None:
+            counts = 2 * counts
+        if self._number_ends is None:
+            self._number_ends = np.flatnonzero(self.data < 0x80) + 1
+        ends, begin = self._number_ends, self.at[rows]
+        first = np.searchsorted(ends, begin, side="right")
+        # the bytes behind all messages end numbers too
+        if ((after := ends[np.minimum(first + counts, len(ends)) - 1]) > self.end[rows]).any():
+            return None
+        stop = ends[places(first, counts)]
+        start = np.concatenate(([0], stop[:-1]))
+        start[np.cumsum(counts) - counts] = begin
+        words, seen = varints(self.data, start)
+        found = _signed(words)
+        is_bad = seen != stop
+        if bits == 32:
+            is_bad |= (stop - start > _INT_BYTES) | (found != found.astype(np.int32))
+        if is_bad.any() or (branch is not None and (found[::2] != branch).any()):
+            return None
+        self.at[rows] = after
+        return found if branch is None else found[1::2]
+
+    def stretch_runs(
+        self, rows: Positions, counts: Ints, size: int, branch: int | None = None
+    ) -> Positions | None:
+        """Where so many stretches of a size of each message begin, likewise."""
+        begin, step = self.at[rows], size + (branch is not None)
+        if ((after := begin + counts * step) > self.end[rows]).any():
+            return None
+        offsets = np.cumsum(counts) - counts
+        places = np.repeat(begin - offsets * step, counts) + np.arange(int(counts.sum())) * step
+        if branch is not None:
+            if (self.data[places] != 2 * branch).any():
+                return None
+            places += 1
+        self.at[rows] = after
+        return places
+
     def begin_alone(self, row: int) -> None:
         """Read one message by itself, from where it is."""
         self.row, self._place, self._stop = row, int(self.at[row]), int(self.end[row])
@@ -126,6 +179,11 @@ class Messages:
     def is_refused(self) -> bool:
         """Whether the message that is read by itself is bad."""
         return self.row in self.reasons
+
+    @property
+    def left(self) -> int:
+        """How many bytes it has yet."""
+        return self._stop - self._place
 
     def refuse_one(self, reason: str) -> None:
         """Count it as bad, and read nothing more of it."""
@@ -263,6 +321,17 @@ class _Optional:
             self._rows.single.append(self._messages.row)
         if is_there:
             self._inner.one()
+
+    def run(self, rows: Positions, counts: Ints) -> bool:
+        """Read so many values of each of these messages at once; False if one is null, or there are less."""
+        if not isinstance(self._inner, _Numbers | _Bytes):
+            return False
+        if not self._inner.run(rows, counts, 1 - self._null):
+            return False
+        if self._column is not None:
+            self._is_null.add(np.zeros(int(counts.sum()), np.bool_))
+            self._rows.add(np.repeat(rows, counts))
+        return True
 
     def array(self) -> pa.Array:
         values, is_null = self._inner.array(), self._is_null.all()
@@ -411,6 +480,8 @@ class _Repeated:
             goes_on = left > 0
             rows, owners, left = rows[goes_on], owners[goes_on], left[goes_on]
             now, of_now = rows, owners
+            if len(rows) > _FEW and self._run(rows, owners, left):
+                continue
             while len(now) > _FEW:
                 self._elements(now, of_now)
                 left = left - 1
@@ -450,15 +521,33 @@ class _Repeated:
             self._keys.many(rows)
         self._items.many(rows)
 
+    def _run(self, rows: Positions, owners: Positions, counts: Ints) -> bool:
+        """Read so many elements of each message at once, where it is known where they lie; else nothing."""
+        if self._keys is not None or not isinstance(self._items, _Numbers | _Bytes | _Optional):
+            return False
+        if not self._items.run(rows, counts):
+            return False
+        if self._type is not None:
+            self._owners.add(np.repeat(owners, counts))
+        return True
+
     def _blocks(self, owner: int) -> None:
         """Read all blocks of the message that is read by itself."""
         while not self._messages.is_refused and (count := self._messages.number()):
             if count < 0:
                 self._messages.number()
+            if abs(count) > self._messages.left:
+                self._messages.refuse_one(_TOO_EARLY)
             self._block(owner, abs(count))
 
     def _block(self, owner: int, count: int) -> None:
-        """Read so many elements of it; a count that lies ends with the message."""
+        """Read so many elements of it."""
+        if count > _FEW and not self._messages.is_refused:
+            row = self._messages.row
+            self._messages.end_alone()
+            if self._run(np.array([row]), np.array([owner]), np.array([count])):
+                count = 0
+            self._messages.begin_alone(row)
         while count and not self._messages.is_refused:
             if self._type is not None:
                 self._owners.single.append(owner)
@@ -512,6 +601,17 @@ class _Numbers:
         if self._column is not None:
             self._values.add(values)
             self._rows.add(rows)
+
+    def run(self, rows: Positions, counts: Ints, branch: int | None = None) -> bool:
+        """Read so many values of each of these messages at once; False if there are not as many."""
+        if self._avro.kind == "enum":
+            return False
+        if (values := self._messages.number_runs(rows, counts, self._bits, branch)) is None:
+            return False
+        if self._column is not None:
+            self._values.add(values)
+            self._rows.add(np.repeat(rows, counts))
+        return True
 
     def one(self) -> None:
         value = self._messages.number(self._bits)
@@ -584,6 +684,21 @@ class _Bytes:
             self._end.add(end)
             self._rows.add(rows)
 
+    def run(self, rows: Positions, counts: Ints, branch: int | None = None) -> bool:
+        """Read so many values of each of these messages at once; False if there are not as many.
+
+        Those of which the length comes before them are read one after the other.
+        """
+        if self._size is None:
+            return False
+        if (begin := self._messages.stretch_runs(rows, counts, self._size, branch)) is None:
+            return False
+        if self._column is not None:
+            self._begin.add(begin)
+            self._end.add(begin + self._size)
+            self._rows.add(np.repeat(rows, counts))
+        return True
+
     def one(self) -> None:
         begin, end = self._messages.stretch(self._size)
         if self._column is not None:
@@ -601,9 +716,10 @@ class _Bytes:
                 self._refuse(values > 1, "no datum of the schema: a boolean is neither 0 nor 1")
                 return pa.array(values == 1)
             case "float" | "double" as kind:
-                raw = found.data[found.begin[:, None] + np.arange(_SIZES[kind])]
-                numbers = raw.view("<f4" if kind == "float" else "<f8").ravel()
-                return of_numbers(numbers.astype(type_.to_pandas_dtype()), type_)
+                own = np.dtype("<f4" if kind == "float" else "<f8")
+                # one at each byte, of which those are taken that are some
+                every = np.ndarray(len(found.data) - own.itemsize + 1, own, found.data, strides=(1,))
+                return of_numbers(every[found.begin].astype(type_.to_pandas_dtype(), copy=False), type_)
         if self._avro.logical == "decimal":
             return self._decimals(found, type_)
         values = binaries(*gathered(found))

@@ -800,6 +800,38 @@ def test_arrays_of_many_lengths_are_read_together(monkeypatch: pytest.MonkeyPatc
         assert decoded(fields, messages).rows.equals(table if few else table.slice(8))
 
 
+@pytest.mark.parametrize("is_nullable", [False, True])
+@pytest.mark.parametrize("item", ["boolean", "int", "long", "double"])
+def test_numbers_of_arrays_are_read_at_once_as_one_by_one(
+    item: str, is_nullable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where one of them is none, or their array is longer than its message."""
+    types_ = {"boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64()}
+    fields = one(pa.list_(pa.field("element", types_.get(item, pa.float64()), nullable=is_nullable)))
+    array = {"type": "array", "items": [item, "null"] if is_nullable else item}
+    schema = record(("skipped", array), ("v", array), ("w", "int"))
+    rng = random.Random(item)
+    messages = []
+    for _ in range(60):
+        numbers = [rng.choice([0, 1, -1, 2**31 - 1, -(2**31)]) for _ in range(rng.choice([0, 1, 17, 300]))]
+        numbers = [number == 1 if item == "boolean" else number for number in numbers]
+        with_null: list[Any] = [None, *numbers] if is_nullable and rng.random() < 0.2 else numbers
+        messages.append(datum(schema, {"skipped": with_null, "v": numbers[::-1], "w": 5}))
+    messages += [changed(message, rng) for message in messages * 3]
+    messages.append(b"\x00\x28\x82\x80\x80\x80\x80\x00" + b"\x02" * 19 + b"\x00\x0a")
+    monkeypatch.setattr(avro_reader, "_FEW", 10**9)
+    expected = decoded(fields, messages, schema=schema)
+    assert len(expected.bad) > 30
+    for few in (0, 16):
+        monkeypatch.setattr(avro_reader, "_FEW", few)
+        together = decoded(fields, messages, schema=schema)
+        assert (together.rows, together.bad) == (expected.rows, expected.bad)
+        apart = [decoded(fields, [message], schema=schema) for message in messages]
+        assert pa.concat_tables([each.rows for each in apart]) == expected.rows
+        reasons = [(place, bad.reason) for place, each in enumerate(apart) for bad in each.bad]
+        assert reasons == [(bad.position, bad.reason) for bad in expected.bad]
+
+
 def test_arrays_and_maps_may_come_in_blocks_of_known_size() -> None:
     array, number = {"type": "array", "items": "int"}, {"type": "map", "values": "int"}
     schema = record(("v", array), ("m", number), ("skipped", array), ("w", "int"))
