@@ -82,6 +82,15 @@ def test_whatever_has_arrows_stream_is_written_and_looked_up(as_given: Any, tabl
     assert names(table) == {4: "d"}
 
 
+def test_filtered_dataframe_of_pandas_is_written_without_the_numbers_of_its_rows(table: Table) -> None:
+    frame = pa.table({"id": [1, 2, 3], "name": ["a", "b", "c"]}).to_pandas()
+    table.write(frame[frame.id > 1])
+    table.write(frame[frame.id < 2].set_index("id"))
+    assert names(table) == {1: "a", 2: "b", 3: "c"}
+    table.overwrite(frame.sort_values("id", ascending=False).head(1))
+    assert names(table) == {3: "c"}
+
+
 def test_raw_changes_of_all_tasks_are_folded_together(table: Table) -> None:
     """The two halves of an update, and of a move to and fro, come from different tasks."""
     table.write(rows("+I 1 a", "+I 2 b"))

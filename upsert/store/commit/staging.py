@@ -9,6 +9,7 @@ range, so neither a task nor the committer ever holds all of them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -44,12 +45,23 @@ Rows: TypeAlias = pa.Table | pa.RecordBatchReader
 def arrow_rows(given: Rows | ArrowStream) -> Rows:
     """Rows that another library has, as a stream; those of Arrow as they are.
 
+    The row numbers that a DataFrame of pandas keeps when it is filtered or sorted are left out.
+
     >>> arrow_rows(pa.record_batch({"id": [1, 2]})).read_all().num_rows
     2
     """
     if isinstance(given, pa.Table | pa.RecordBatchReader) or not isinstance(given, ArrowStream):
         return given
-    return pa.RecordBatchReader.from_stream(given)
+    rows = pa.RecordBatchReader.from_stream(given)
+    kept = [place for place, name in enumerate(rows.schema.names) if not _UNNAMED_INDEX.fullmatch(name)]
+    if len(kept) == len(rows.schema):
+        return rows
+    schema = rows.schema.empty_table().select(kept).schema
+    return pa.RecordBatchReader.from_batches(schema, (batch.select(kept) for batch in rows))
+
+
+_UNNAMED_INDEX: Final = re.compile(r"__index_level_\d+__")
+"""What Arrow calls an index of pandas that has no name."""
 
 
 PIECE_BYTES: Final = 64 << 20
