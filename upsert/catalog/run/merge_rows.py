@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.errors import PySparkException
 from pyspark.sql import types as t
 
 from upsert.catalog.run.assignments import spark_type
-from upsert.catalog.run.queries import frame
+from upsert.catalog.run.queries import frame, not_logged
 from upsert.catalog.run.scans import Scan, is_read_otherwise
+from upsert.errors import SchemaError
 from upsert.managed.options import SCAN_WHERE
 from upsert.managed.reader import read_size
 from upsert.schema import Column, TableSchema
@@ -99,7 +101,10 @@ def _of_few(
         state[SCAN_WHERE] = where_to_json(named)
     target = Scan(replace(query.references[0], options=state), is_streaming=False, subject=query.subject)
     given = {0: target.rows(context, spark), 1: spark.createDataFrame(found.combine_chunks(), source.schema)}
-    joined = frame(context, spark, query, is_streaming=False, given=given)
+    try:
+        joined = frame(context, spark, query, is_streaming=False, given=given)
+    except SchemaError:  # only the source itself has a column that it does not list, as _metadata of files
+        return None
     if is_filled_in(source) and is_filled_in(joined):
         return None  # they would have two times
     return MergedRows(joined, named)
@@ -133,10 +138,14 @@ def _few_rows(source: DataFrame) -> pa.Table | None:
         return None
     if not all(map(_is_handed_over, source.schema.fields)):
         return None
-    size = input_size(source, read_size)
-    if size is None or size.rows > MOST_ROWS or size.bytes > _MOST_BYTES:
+    try:
+        with not_logged():
+            size = input_size(source, read_size)
+            if size is None or size.rows > MOST_ROWS or size.bytes > _MOST_BYTES:
+                return None
+            found = source.limit(MOST_ROWS + 1).toArrow()
+    except PySparkException:  # the join tells it, if a clause needs the value that has failed
         return None
-    found = source.limit(MOST_ROWS + 1).toArrow()
     return found if found.num_rows <= MOST_ROWS else None
 
 

@@ -339,7 +339,7 @@ def _literals(query: QueryText, spark: SparkSession) -> dict[str, Column]:
     for name, value in query.args.items():
         try:
             found[name] = F.lit(value)
-            with _not_logged():
+            with not_logged():
                 spark.sql("SELECT :value", args={"value": found[name]})  # finds out only now for some values
         except Exception as cause:  # Spark and py4j have an error for each kind of value that is none
             mark = "?" if query.is_numbered else f":{name}"
@@ -363,7 +363,7 @@ def _over(
     try:
         for name, df in tables.items():
             df.createOrReplaceTempView(name)
-        with _not_logged():
+        with not_logged():
             return spark.sql(text.text, args=args or None)
     finally:
         for name in tables:
@@ -371,7 +371,7 @@ def _over(
 
 
 @contextmanager
-def _not_logged() -> Iterator[None]:
+def not_logged() -> Iterator[None]:
     """PySpark logs none of its errors, each with a page of stack: they are told in our words, or mended."""
     for name in _SPARKS_LOGS:
         PySparkLogger.getLogger(name).addFilter(_is_logged)

@@ -9,6 +9,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from pyspark.sql import DataFrame, SparkSession
 
 from upsert.catalog.catalog import Catalog
@@ -436,11 +437,22 @@ class TestMerge:
             ("new s ON t.day = s.day AND t.n > (SELECT min(n) FROM new)", {}),
             ("range(5001) s ON t.id = s.id", {}),
             ("(SELECT id, current_date() AS at FROM new) s ON t.id = s.id AND s.at = current_date()", {}),
+            ("(SELECT id, 1 / (n - 10) AS not_needed FROM new) s ON t.id = s.id", {}),
+            ("parquet.`FOLDER/new.parquet` s ON t.id = s.id AND s._metadata.row_index = 0", {}),
         ],
     )
     def test_few_rows_of_a_source_name_those_of_a_large_target(
-        self, catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, text: str, named: Any
+        self,
+        catalog: Catalog,
+        spark: SparkSession,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        text: str,
+        named: Any,
     ) -> None:
+        if "FOLDER" in text:
+            parquet.write_table(catalog.table("new").snapshot().scan(), tmp_path / "new.parquet")
+            text = text.replace("FOLDER", str(tmp_path))
         monkeypatch.setattr(merge_rows, "LARGE_TARGET", 0)
         statement = merge(f"MERGE INTO days t USING {text} WHEN MATCHED THEN DELETE")
         found = merge_rows.merged_rows(catalog.context, spark, statement, catalog.table("days"), 1).named
