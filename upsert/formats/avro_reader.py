@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -296,7 +295,7 @@ class _Optional:
         self._messages = messages
         self._null = int(not avro.null_is_first)
         self._column = column
-        self._inner = _reader(messages, replace(avro, nullable=False), column)
+        self._inner = _reader(messages, avro.without_null, column)
         self._is_null, self._rows = _Pieces(np.bool_), _Pieces()
 
     def many(self, rows: Positions) -> None:

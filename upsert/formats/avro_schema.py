@@ -19,6 +19,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Final
 
 import pyarrow as pa
@@ -95,6 +96,11 @@ class AvroType:
     precision: int = 0
     scale: int = 0
     depth: int = 1
+
+    @cached_property
+    def without_null(self) -> AvroType:
+        """The other type of a union with null; made once, for each batch of messages asks."""
+        return replace(self, nullable=False)
 
     def __str__(self) -> str:
         if self.branches:
