@@ -718,7 +718,9 @@ class _Bytes:
                 own = np.dtype("<f4" if kind == "float" else "<f8")
                 # one at each byte, of which those are taken that are some
                 every = np.ndarray(len(found.data) - own.itemsize + 1, own, found.data, strides=(1,))
-                return of_numbers(every[found.begin].astype(type_.to_pandas_dtype(), copy=False), type_)
+                with np.errstate(invalid="ignore"):  # a NaN of any bits is one
+                    numbers = every[found.begin].astype(type_.to_pandas_dtype(), copy=False)
+                return of_numbers(numbers, type_)
         if self._avro.logical == "decimal":
             return self._decimals(found, type_)
         values = binaries(*gathered(found))

@@ -330,6 +330,14 @@ def test_decimal_with_too_many_digits_before_the_point_is_bad() -> None:
     assert bad.reason == "a decimal has more digits than DECIMAL(38,18)"
 
 
+def test_nan_of_any_bits_is_one() -> None:
+    """Numpy warned of some, also where they were bytes behind a message that ends too early."""
+    found = decoded(
+        one(pa.float64()), [b"\x01\x00\x80\x7f", b"", b"\x01\x00\x80\xff"], schema=record(("v", "float"))
+    )
+    assert [str(value) for value in found.rows["v"].to_pylist()] == ["nan", "nan"]
+
+
 def test_record_is_read_by_the_names_of_its_fields() -> None:
     inner = {
         "type": "record",
