@@ -42,16 +42,16 @@ class Materialized:
             "SELECT in 'execution.result-mode' = 'table'",
             "its rows would be kept in the server's process: INSERT them INTO a table",
         )
-        from upsert.spark.batches import arrow_of
+        from upsert.spark.batches import arrow_of, with_texts
         from upsert.spark.query_writer import QueryWriter
 
         upserts = UpsertKey.of_schema(changes.schema.jsonValue())
         names = [name for name in changes.columns if name != ROW_KIND_COLUMN]
         keys = None if upserts is None else {names.index(name) for key in upserts.keys for name in key}
         empty = changes.sparkSession.createDataFrame([], changes.drop(ROW_KIND_COLUMN).schema)
-        self._kept = kept = _Rows(empty.toArrow().schema, None if keys is None else sorted(keys))
+        self._kept = kept = _Rows(with_texts(empty).toArrow().schema, None if keys is None else sorted(keys))
         # of what has the query the function may know nothing, see `QueryWriter.foreachBatch`
-        writer = QueryWriter(changes).foreachBatch(lambda rows, _: kept.apply(arrow_of(rows)))
+        writer = QueryWriter(changes).foreachBatch(lambda rows, _: kept.apply(arrow_of(with_texts(rows))))
         writer.outputMode("append" if upserts is None or upserts.is_append else "update")
         self.query = (writer.trigger(**trigger) if trigger else writer).start()
 

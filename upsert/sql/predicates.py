@@ -388,7 +388,10 @@ def instant(text: str, zone: str | None) -> datetime:
 
 
 def _in_zone(text: str, zone: str | None) -> datetime:
-    found = datetime.fromisoformat(text.strip())
+    try:
+        found = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise ValueError("it is no date and time, as 2020-10-01 08:00:00 is") from None
     return found.replace(tzinfo=_zone(zone)) if found.tzinfo is None else found
 
 

@@ -481,6 +481,8 @@ class Table:
                 attempt of minutes lost the race.
             LogNotPublishedError: the files are committed, and the table's log did not take their rows.
         """
+        if unchanged_since is not None:
+            self._checked_id(unchanged_since)
         terms = self._terms(writer_id, transaction, overwrite=overwrite, tracked=tracked)
         terms = replace(terms, unchanged_since=unchanged_since, stands_for=stands_for)
         return self._settled(append.commit_staged(self._committer, staged, terms))
@@ -780,8 +782,11 @@ class Table:
             ConfigurationError: the name is wrong or in use, or there is no such snapshot.
             SnapshotExpiredError: the snapshot has expired.
         """
-        id = self.published.tag(snapshot).snapshot.id if isinstance(snapshot, str) else snapshot
-        return tags.create(self.published, name, id)
+        if isinstance(snapshot, str):
+            snapshot = self.published.tag(snapshot).snapshot.id
+        elif snapshot is not None:
+            self._checked_id(snapshot)
+        return tags.create(self.published, name, snapshot)
 
     def tags(self) -> tuple[Tag, ...]:
         """All tags, that of the oldest snapshot first."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -28,6 +29,7 @@ from upsert.errors import (
 )
 from upsert.schema import TableSchema
 from upsert.store import Table
+from upsert.store.version import Version
 
 SCHEMA = TableSchema.of({"id": pa.int64(), "name": pa.string()}, primary_key=["id"])
 
@@ -342,6 +344,21 @@ def test_a_table_made_anew_is_not_taken_for_the_old_one(table: Table, tmp_path: 
         (lambda table: table.snapshot(datetime(2026, 1, 1)), r"must be given by its id, .* got datetime"),
         (lambda table: table.changes("v1"), r"must be given by its id, .* got 'v1'; history\(\) has the ids"),
         (lambda table: table.changes(0, 1.5), r"must be given by its id, .* got 1.5"),
+        (lambda table: table.tag("v1", 1.5), r"must be given by its id, .* got 1.5"),
+        (
+            lambda table: table.delete_tag("v1"),
+            r"must be a tag 'v1', tags are: none; choose one of them$",
+        ),
+        (lambda table: table.commit([], unchanged_since="x"), r"must be given by its id, .* got 'x'"),
+        (lambda table: table.expire(keep="2"), r"keep must be a whole number, at least 1, got '2'"),
+        (lambda table: table.expire(older_than_s="2"), r"at least 0 and finite, got '2'; give seconds"),
+        (lambda table: table.hold("c", 3), r"must be a Version, got 3; write Version.complete\(id\)"),
+        (lambda table: table.hold("c", Version.complete(1), "1 h"), r"and finite, got '1 h'; a tag keeps"),
+        (lambda table: table.write(pa.chunked_array([[1]])), r"rows: must be columns .* got ChunkedArray"),
+        (
+            lambda table: table.snapshot().lookup(["id"], pd.DataFrame({"id": [1, "x"]})),
+            r"columns that have one type each, got DataFrame: .*column id",
+        ),
         (lambda table: table.alter("ADD COLUMN x INT"), r"got 'ADD COLUMN x INT'; .* with catalog.sql"),
         (
             lambda table: Table.create(table.path, {"id": pa.int64()}),

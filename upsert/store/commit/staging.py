@@ -30,7 +30,7 @@ from upsert.store.files.writing import ParallelWrites, removed_if_failed, write_
 from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.metadata.history import History
 from upsert.store.paths import BucketId, Partition
-from upsert.store.rows.conform import ArrowStream, Signs, conform
+from upsert.store.rows.conform import ArrowStream, Signs, conform, read_stream
 from upsert.store.rows.fold import Order, fold, naming
 from upsert.store.rows.keys import order_by
 from upsert.store.rows.layout import COUNT_COLUMN, KIND_COLUMN, Layout, Projection, with_ids
@@ -52,7 +52,7 @@ def arrow_rows(given: Rows | ArrowStream) -> Rows:
     """
     if isinstance(given, pa.Table | pa.RecordBatchReader) or not isinstance(given, ArrowStream):
         return given
-    rows = pa.RecordBatchReader.from_stream(given)
+    rows = read_stream(given)
     kept = [place for place, name in enumerate(rows.schema.names) if not _UNNAMED_INDEX.fullmatch(name)]
     if len(kept) == len(rows.schema):
         return rows

@@ -42,6 +42,7 @@ from upsert.store.storage import read_each, storage_of
 _T = TypeVar("_T")
 _K = TypeVar("_K", bound=Hashable)
 
+_OTHER_STATE: Final = "choose one of them, or a snapshot id; a time is written TIMESTAMP '…'"
 _MAX_INFOS: Final = 4_096
 _MAX_FILE_SETS: Final = 64
 _MAX_ENTRIES: Final = 100_000
@@ -319,13 +320,12 @@ class History:
                 return tag.snapshot
         raise self.expired(id, head)
 
-    def tag(self, name: str) -> Tag:
-        """The tag of a name; a ``ConfigurationError`` if there is none."""
+    def tag(self, name: str, instead: str = _OTHER_STATE) -> Tag:
+        """The tag of a name; if there is none, a ``ConfigurationError`` that says what to do ``instead``."""
         if (found := tag_file.read(self.root, self.uuid, name)) is None:
             known = ", ".join(tag_file.names(self.root)) or "none"
             raise ConfigurationError(
-                f"table {self.root!r}: there must be a tag {name!r}, tags are: {known}; choose one of them, "
-                "or a snapshot id; a time is written TIMESTAMP '…'"
+                f"table {self.root!r}: there must be a tag {name!r}, tags are: {known}; {instead}"
             )
         return found
 

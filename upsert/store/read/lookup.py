@@ -28,7 +28,7 @@ from upsert.store.metadata.file_entry import Run
 from upsert.store.metadata.file_set import FileSet
 from upsert.store.metadata.partition_order import Ends, any_between
 from upsert.store.paths import BucketId, Partition
-from upsert.store.rows.conform import ArrowStream, check_is_table, is_same_but_for_width
+from upsert.store.rows.conform import ArrowStream, check_is_table, is_same_but_for_width, read_stream
 from upsert.store.rows.hashing import Hashes, bucket_of, fixed_width, hash_columns, normalised_floats
 from upsert.store.rows.keys import equal_at, order_by
 from upsert.store.rows.layout import Layout, LookupIndex
@@ -92,8 +92,8 @@ def prepare(layout: Layout, columns: Sequence[str], keys: pa.Table | ArrowStream
 
     Integers of another width are cast; keys that do not fit the column's type, or have a NULL, match nothing.
     """
-    if isinstance(keys, ArrowStream):
-        keys = pa.table(keys)
+    if not isinstance(keys, pa.Table) and isinstance(keys, ArrowStream):
+        keys = read_stream(keys).read_all()
     check_is_table(keys, "lookup: keys")
     names = tuple(columns)
     if not names or len(set(names)) < len(names):

@@ -76,7 +76,12 @@ def hold(
     process stalled so long that the version may have expired; hold it again.
     """
     path = _path(history.root, name)
-    if not 0 < lease_s < inf:
+    if not hasattr(version, "base"):
+        raise ConfigurationError(
+            f"consumer {name!r}: where it reads on must be a Version, got {version!r}; write "
+            "Version.complete(id) for the state of a snapshot"
+        )
+    if not (hasattr(lease_s, "__float__") and 0 < lease_s < inf):
         raise ConfigurationError(
             f"consumer {name!r}: the lease must be longer than 0 s and finite, got {lease_s!r}; a tag keeps "
             "a snapshot for good"

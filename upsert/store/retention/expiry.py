@@ -58,12 +58,14 @@ def expire(
 
 
 def _asked(configured: Retention, keep: int | None, older_than_s: float | None) -> Retention:
-    if keep is not None and keep < 1:
+    if keep is not None and not (hasattr(keep, "__index__") and keep >= 1):
         raise ConfigurationError(
-            f"expire: keep must be at least 1, got {keep!r}; the latest state always stays"
+            f"expire: keep must be a whole number, at least 1, got {keep!r}; the latest state always stays"
         )
-    if older_than_s is not None and not 0 <= older_than_s < inf:
-        raise ConfigurationError(f"expire: older_than_s must be at least 0 and finite, got {older_than_s!r}")
+    if older_than_s is not None and not (hasattr(older_than_s, "__float__") and 0 <= older_than_s < inf):
+        raise ConfigurationError(
+            f"expire: older_than_s must be at least 0 and finite, got {older_than_s!r}; give seconds"
+        )
     if older_than_s is not None:
         return Retention(keep or 1, None, int(older_than_s * 1000), None)
     return replace(configured, limit=None) if keep is None else Retention(keep, keep, None, None)

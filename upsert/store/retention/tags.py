@@ -57,7 +57,7 @@ def delete(history: History, name: str) -> None:
     """
     path = tag_file.path_of(history.root, name)
     with lifetime_lock(history) as lock:
-        tag = history.tag(name)
+        tag = history.tag(name, "choose one of them")
         others = [other for other in tag_file.read_all(history.root, history.uuid) if other.name != name]
         head = history.latest()
         is_expired = tag.snapshot.id < head.oldest

@@ -38,6 +38,21 @@ class ArrowStream(Protocol):
         """A capsule of Arrow's C stream interface."""
 
 
+def read_stream(given: ArrowStream) -> pa.RecordBatchReader:
+    """What another library has, as a stream of Arrow.
+
+    Raises:
+        SchemaError: it is a single column, or has one whose values are of several types.
+    """
+    try:
+        return pa.RecordBatchReader.from_stream(given)
+    except pa.ArrowException as cause:
+        raise SchemaError(
+            f"rows: must be columns that have one type each, got {type(given).__name__}: {cause}; give a "
+            "table of such columns"
+        ) from cause
+
+
 def conform(layout: Layout, rows: pa.Table, owner: str = "rows") -> tuple[pa.Table, Signs | None]:
     """The rows in the table's column order, types and lengths, and +1 or -1 for each.
 

@@ -319,7 +319,7 @@ class TestBatch:
             (
                 "SELECT id FROM orders FOR SYSTEM_TIME AS OF TIMESTAMP 'x'",
                 SchemaError,
-                "expected TIMESTAMP 'date time'",
+                "expected TIMESTAMP 'date time', found 'x': it is no date and time, as 2020",
             ),
             (
                 "SELECT id FROM range(3) r JOIN shelves2 /*+ OPTIONS('a'='b') */",
@@ -683,7 +683,7 @@ class TestStreaming:
             result.rows  # noqa: B018
         sql("SET 'execution.result-mode' = 'table'")
         counted = sql("SELECT name, count(*) AS n FROM orders JOIN products USING (product) GROUP BY name")
-        joined = sql("SELECT name FROM orders JOIN products USING (product)")
+        joined = sql("SELECT name, INTERVAL '2' MONTH AS m FROM orders JOIN products USING (product)")
         assert isinstance(counted, Live)
         assert isinstance(joined, Live)
         sql.catalog.table("orders").write(pa.table({"id": [12], "product": [2], "amount": [2.0]}))
@@ -696,6 +696,7 @@ class TestStreaming:
             ("tea", 1),
         ]
         assert sorted(joined.rows.column("name").to_pylist()) == ["coffee", "coffee", "tea"]
+        assert set(joined.rows.column("m").to_pylist()) == {"INTERVAL '2' MONTH"}
 
     def test_a_stream_goes_into_the_columns_of_its_names(self, sql: Session) -> None:
         sql("SET 'pipeline.name' = 'named'")

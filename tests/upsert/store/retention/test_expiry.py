@@ -154,7 +154,7 @@ def test_a_clean_table_is_left_as_it_is(table: Table) -> None:
 
 
 def test_wrong_arguments_are_refused(table: Table) -> None:
-    with pytest.raises(ConfigurationError, match="keep must be at least 1, got 0"):
+    with pytest.raises(ConfigurationError, match="keep must be a whole number, at least 1, got 0"):
         table.expire(keep=0)
     for age in (-1, float("nan"), float("inf")):
         with pytest.raises(ConfigurationError, match="older_than_s must be at least 0 and finite"):
