@@ -1,7 +1,7 @@
 """Rows of Arrow as what shows them takes them: Python's values, and texts where Python has none.
 
 Python's times end with microseconds, and its years with 9999. A VARIANT is the value that it holds, which
-PySpark reads.
+PySpark reads; where it cannot, it is the bytes of Spark's form.
 """
 
 from __future__ import annotations
@@ -69,7 +69,10 @@ def _value(one: pa.Scalar) -> Any:
 def _of_variant(value: bytes, metadata: bytes) -> Any:
     from pyspark.sql.types import VariantVal
 
-    return VariantVal(value, metadata).toPython()
+    try:
+        return VariantVal(value, metadata).toPython()
+    except (ValueError, OverflowError):  # a time beyond Python's years, or what PySpark does not know
+        return {"value": value, "metadata": metadata}
 
 
 def _far(one: pa.Scalar) -> str:

@@ -109,13 +109,14 @@ def test_numbers_of_a_user_s_column_have_no_commas_whatever_it_is_called(
 
 def test_a_variant_is_shown_as_the_value_that_it_holds(capsys: pytest.CaptureFixture[str]) -> None:
     one = VariantVal.parseJson('{"a": [1, "x"], "b": 1.50}')
-    given = [{"variant_value": one.value, "variant_metadata": one.metadata}, None]
-    column = pa.array(given, types.VARIANT)
+    far = VariantVal(b"\x2c\xff\xff\xff\x7f", b"\x01\x00\x00")  # a day of a year that Python does not have
+    given = [{"variant_value": each.value, "variant_metadata": each.metadata} for each in (one, far)]
+    column = pa.array([given[0], None], types.VARIANT)
     rows = pa.table({"v": column, "l": pa.array([given, None], pa.list_(types.VARIANT))})
     Output(as_json=True).table(rows)
     value = {"a": [1, "x"], "b": "1.50"}
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [
-        {"v": value, "l": [value, None]},
+        {"v": value, "l": [value, {"value": "2cffffff7f", "metadata": "010000"}]},
         {"v": None, "l": None},
     ]
     assert '{"a": [1, "x"], "b": "1.50"}' in printed(["v"], *map(list, rows_of(rows.select(["v"]))))
