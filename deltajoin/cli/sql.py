@@ -53,6 +53,8 @@ def done_or_cancelled(
     with _handled(signal.default_int_handler, signal.SIGINT):
         future = thread.submit(work)
         try:
+            while not future.done():  # a signal that another thread receives does not end a wait of this one
+                wait([future], _AGAIN_S)
             future.result()
         except KeyboardInterrupt:
             if _ended(future, cancel) is not None:

@@ -6,11 +6,15 @@ import pty
 import signal
 import subprocess
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from deltajoin.cli.sql import done_or_cancelled
 from tests.deltajoin.cli.test_sql import FLAGS, environment, until
 from upsert import Catalog
 from upsert.catalog.query_records import read_all
@@ -91,6 +95,26 @@ def test_the_prompt_survives_errors_and_is_back_after_a_batch_and_a_stream_were_
     assert "error" not in seen
     assert "reentrant" not in seen
     assert "WARNING" not in seen, "what Java says of Spark's modules is of no use to the user"
+
+
+def test_ctrl_c_cancels_also_where_another_thread_receives_the_signal() -> None:
+    """Which thread of a process gets a signal is the system's choice; Python handles it in the main one."""
+    cancelled, begun = threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        assert cancelled.wait(10)
+        raise RuntimeError("cancelled")
+
+    def interrupt() -> None:
+        begun.wait()
+        time.sleep(0.1)  # the main thread waits by then
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    with ThreadPoolExecutor(1) as thread, pytest.raises(KeyboardInterrupt):
+        done_or_cancelled(thread, work, cancelled.set)
+    assert cancelled.is_set(), "it was cancelled, and had not ended by itself"
 
 
 INTERRUPTED_IMPORT = """
