@@ -19,13 +19,13 @@ import numpy as np
 import pyarrow as pa
 
 from upsert import options
-from upsert.arrays import Positions, is_null, one_array
+from upsert.arrays import Positions, one_array
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.formats.avro_reader import columns_of
 from upsert.formats.avro_schema import derived, mismatch, parse, record_mismatch
 from upsert.formats.avro_writer import datums, records
 from upsert.formats.base import BadMessage, Decoded, Format, FormatContext
-from upsert.formats.binary_columns import Spans, batches, bytes_of, padded
+from upsert.formats.binary_columns import Read, Spans, read_in_batches
 from upsert.formats.metadata_columns import MetadataKey
 from upsert.options import Option
 
@@ -51,26 +51,14 @@ class AvroCodec:
 
         NULL gives no row; of each message ``start`` bytes come before its datum.
         """
-        tables, positions, bad = [self._fields.empty_table()], [np.zeros(0, np.int64)], []
-        for first, end in batches(messages):
-            rows, places, others = self._decoded(messages.slice(first, end - first), start)
-            tables.append(rows)
-            positions.append(places + first)
-            bad += [BadMessage(message.position + first, message.reason) for message in others]
-        return pa.concat_tables(tables).combine_chunks(), np.concatenate(positions), bad
+        return read_in_batches(messages, start, self._fields, self._read)
 
-    def _decoded(self, messages: pa.Array, start: int) -> tuple[pa.Table, Positions, list[BadMessage]]:
-        kept = np.flatnonzero(~is_null(messages))
-        data, offsets = bytes_of(messages)
-        spans = Spans(padded(data), offsets[:-1][kept] + start, offsets[1:][kept])
+    def _read(self, spans: Spans) -> Read:
         columns, reasons = columns_of(spans, self._root, list(self._fields))
         rows = pa.Table.from_arrays(columns, schema=self._fields)
-        if not reasons:
-            return rows, kept, []
-        is_good = np.ones(len(kept), np.bool_)
+        is_good = np.ones(len(rows), np.bool_)
         is_good[[*reasons]] = False
-        bad = [BadMessage(int(kept[place]), reason) for place, reason in reasons.items()]
-        return rows.filter(pa.array(is_good)), kept[is_good], bad
+        return rows.filter(pa.array(is_good)) if reasons else rows, np.flatnonzero(is_good), reasons
 
     def encode(self, rows: pa.Table, kinds: pa.Array | None = None, *, before: bytes = b"") -> pa.Array:
         """One message for each row, whatever its kind, with the same bytes before each."""

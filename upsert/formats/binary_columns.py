@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
@@ -11,7 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from upsert.arrays import Mask, Positions
+from upsert.arrays import Mask, Positions, is_null
+from upsert.formats.base import BadMessage
 
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint64]
@@ -178,7 +179,7 @@ _BATCH_BYTES: Final = 4 << 20
 """Bytes of them that are read at once: what is known of the fields is many times as large as the fields."""
 
 
-def batches(messages: pa.Array) -> Iterator[tuple[int, int]]:
+def _batches(messages: pa.Array) -> Iterator[tuple[int, int]]:
     """Where each batch of some messages begins and ends."""
     if not len(messages):
         return
@@ -186,3 +187,27 @@ def batches(messages: pa.Array) -> Iterator[tuple[int, int]]:
     numbers = np.arange(len(messages)) // BATCH
     is_last = (np.diff(numbers) != 0) | (np.diff(ends // _BATCH_BYTES) != 0)
     yield from pairwise([0, *(np.flatnonzero(is_last) + 1).tolist(), len(messages)])
+
+
+Read = tuple[pa.Table, Positions, Mapping[int, str]]
+"""Rows of some stretches, the number of each row's stretch, and why others are bad, by their numbers."""
+
+
+def read_in_batches(
+    messages: pa.Array, start: int, fields: pa.Schema, read: Callable[[Spans], Read]
+) -> tuple[pa.Table, Positions, list[BadMessage]]:
+    """The rows of some messages, the position of each row's message, and the bad ones; ``read`` has a batch.
+
+    NULL gives no row; of each message ``start`` bytes come before what is read of it.
+    """
+    tables, positions, bad = [fields.empty_table()], [np.zeros(0, np.int64)], []
+    for first, end in _batches(messages):
+        batch = messages.slice(first, end - first)
+        kept = np.flatnonzero(~is_null(batch))
+        data, offsets = bytes_of(batch)
+        rows, numbers, reasons = read(Spans(padded(data), offsets[:-1][kept] + start, offsets[1:][kept]))
+        kept += first
+        tables.append(rows)
+        positions.append(kept[numbers])
+        bad += [BadMessage(int(kept[number]), reason) for number, reason in reasons.items()]
+    return pa.concat_tables(tables).combine_chunks(), np.concatenate(positions), bad

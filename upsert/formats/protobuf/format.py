@@ -21,10 +21,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert import options
-from upsert.arrays import Positions, is_null
+from upsert.arrays import Positions
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.formats.base import BadMessage, Decoded, Format, FormatContext
-from upsert.formats.binary_columns import BATCH, Spans, batches, bytes_of, padded
+from upsert.formats.binary_columns import BATCH, Read, Spans, padded, read_in_batches
 from upsert.formats.protobuf import descriptors as d
 from upsert.formats.protobuf.reader import MessageReader, Trouble
 from upsert.formats.protobuf.writer import MessageWriter
@@ -52,44 +52,34 @@ class ProtobufCodec:
 
         NULL gives no row; of each message ``start`` bytes come before its own.
         """
-        tables, positions, bad = [self._fields.empty_table()], [np.zeros(0, np.int64)], []
-        for first, end in batches(messages):
-            rows, places, others = self._decoded(messages.slice(first, end - first), start)
-            tables.append(rows)
-            positions.append(places + first)
-            bad += [BadMessage(message.position + first, message.reason) for message in others]
-        return pa.concat_tables(tables).combine_chunks(), np.concatenate(positions), bad
+        return read_in_batches(messages, start, self._fields, self._read)
 
-    def _decoded(self, messages: pa.Array, start: int) -> tuple[pa.Table, Positions, list[BadMessage]]:
-        kept = np.flatnonzero(~is_null(messages))
-        data, offsets = bytes_of(messages)
-        spans = Spans(padded(data), offsets[:-1][kept] + start, offsets[1:][kept])
-        rows, trouble = self._read(spans)
+    def _read(self, spans: Spans) -> Read:
+        rows, trouble = self._read_plain(spans)
         odd = np.flatnonzero(trouble.odd)
         if not len(odd) and not trouble.unfit:
-            return rows, kept, []
+            return rows, np.arange(len(rows)), {}
         texts, reasons = self._normalized(spans, odd)
         is_good = ~trouble.odd
         is_good[[place for place in trouble.unfit if is_good[place]]] = False
-        bad = {int(kept[place]): trouble.unfit[place] for place in trouble.unfit if not trouble.odd[place]}
-        bad |= {int(kept[place]): reason for place, reason in reasons.items()}
+        bad = {place: reason for place, reason in trouble.unfit.items() if not trouble.odd[place]}
+        bad |= reasons
         again = np.array([place for place in odd.tolist() if place not in reasons], np.int64)
-        tables, positions = [rows.filter(pa.array(is_good))], [kept[is_good]]
+        tables, positions = [rows.filter(pa.array(is_good))], [np.flatnonzero(is_good)]
         if len(again):
-            more, other = self._read(_spans_of(texts))
+            more, other = self._read_plain(_spans_of(texts))
             for place in np.flatnonzero(other.odd).tolist():
                 other.unfit.setdefault(place, f"no message {self._message.full_name}")
-            bad |= {int(kept[again[place]]): reason for place, reason in other.unfit.items()}
+            bad |= {int(again[place]): reason for place, reason in other.unfit.items()}
             is_read = np.ones(len(again), np.bool_)
             is_read[[*other.unfit]] = False
             tables.append(more.filter(pa.array(is_read)))
-            positions.append(kept[again[is_read]])
+            positions.append(again[is_read])
         found = np.concatenate(positions)
         order = np.argsort(found, kind="stable")
-        table = pa.concat_tables(tables).take(pa.array(order)).combine_chunks()
-        return table, found[order], [BadMessage(place, reason) for place, reason in bad.items()]
+        return pa.concat_tables(tables).take(pa.array(order)).combine_chunks(), found[order], bad
 
-    def _read(self, spans: Spans) -> tuple[pa.Table, Trouble]:
+    def _read_plain(self, spans: Spans) -> tuple[pa.Table, Trouble]:
         if self._reader is None:
             self._reader = MessageReader(self._message, list(self._fields), defaults=self._defaults)
         count = len(spans.begin)
