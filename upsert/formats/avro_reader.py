@@ -24,7 +24,8 @@ import pyarrow as pa
 from upsert import types
 from upsert.arrays import Ints, Mask, Positions, indices, of_numbers, rescaled, stable_order
 from upsert.formats.avro_schema import TEXTS_BY_NAME, AvroType, UnfitError, ticks, ticks_of_day, to_scale
-from upsert.formats.binary_columns import FAR, Spans, Words, binaries, gathered, places, varints
+from upsert.formats.avro_wire import TOO_EARLY, Messages, no_index
+from upsert.formats.binary_columns import Spans, binaries, gathered
 from upsert.formats.text_values import TimestampStandard, example, read_column, shown
 
 _FEW: Final = 16
@@ -36,191 +37,7 @@ _TIMES: Final = (types.TIMESTAMP, types.TIMESTAMP_NTZ)
 _MICROS: Final = 1_000_000
 _NANOS: Final = 1_000_000_000
 _MAX_LONG: Final = 2**63 - 1
-_VARINT_BYTES: Final = 10
-_INT_BYTES: Final = 5
 _WITH_OFFSET: Final = TimestampStandard.ISO_WITH_OFFSET
-
-_TOO_EARLY: Final = "no datum of the schema: it ends too early"
-
-
-def _too_long(bits: int) -> str:
-    return f"no datum of the schema: a number has more than {bits} bits"
-
-
-def _no_index(what: str, index: int) -> str:
-    return f"no datum of the schema: there is no {what} {index}"
-
-
-def _below_zero(length: int) -> str:
-    return f"no datum of the schema: a length is {length}"
-
-
-def _signed(words: Words) -> Ints:
-    found: Ints = (words >> np.uint64(1)).view(np.int64) ^ -(words & np.uint64(1)).view(np.int64)
-    return found
-
-
-class Messages:
-    """Some messages, how far each has been read, and why some of them are refused.
-
-    Many are read at once, by their numbers, each named once; or one by itself, see ``begin_alone``.
-
-    Attributes:
-        past: what reads past values of a type that no column wants, by the type's ``id``. There is one for
-            each type, wherever it stands: a short schema may name types in types a billion times.
-    """
-
-    def __init__(self, messages: Spans) -> None:
-        self.data = messages.data
-        self.at = messages.begin.copy()
-        self.end = messages.end
-        self.is_bad = np.zeros(len(messages.begin), np.bool_)
-        self.reasons: dict[int, str] = {}
-        self.past: dict[int, tuple[AvroType, Any]] = {}
-        self._number_ends: Positions | None = None
-        self._view = self.data.data.cast("B")
-        self.row = self._place = self._stop = 0
-
-    def refuse(self, rows: Positions, reason: str) -> None:
-        """Count messages as bad, and read nothing more of them; the first reason of each counts."""
-        for row in rows.tolist():
-            self.reasons.setdefault(row, reason)
-        self.is_bad[rows] = True
-        self.at[rows] = self.end[rows]
-
-    def numbers(self, rows: Positions, bits: int = 64) -> Ints:
-        """The next number of each message, a long or an int; 0 where it is refused."""
-        at, end = self.at[rows], self.end[rows]
-        words, after = varints(self.data, at)
-        found = _signed(words)
-        self.at[rows] = after
-        if (is_bad := after > end).any():
-            # whether it goes on for too long does not depend on what stands behind the message
-            self.refuse(rows[is_bad & ((after < FAR) | (end - at < _VARINT_BYTES))], _TOO_EARLY)
-            self.refuse(rows[is_bad], _too_long(bits))
-            found[is_bad] = 0
-        if bits == 32 and (is_bad := (after - at > _INT_BYTES) | (found != found.astype(np.int32))).any():
-            self.refuse(rows[is_bad], _too_long(bits))
-            found[is_bad] = 0
-        return found
-
-    def stretches(self, rows: Positions, size: int | None) -> tuple[Positions, Positions]:
-        """Where the next bytes of each message begin and end: so many, or as many as a number says."""
-        if size is not None:
-            length = np.full(len(rows), size)
-        elif (is_below := (length := self.numbers(rows)) < 0).any():
-            for row, given in zip(rows[is_below], length[is_below].tolist(), strict=True):
-                self.refuse(row[None], _below_zero(given))
-            length[is_below] = 0
-        begin = self.at[rows]
-        if (is_cut := length > self.end[rows] - begin).any():
-            length[is_cut] = 0
-        self.at[rows] = end = begin + length
-        self.refuse(rows[is_cut], _TOO_EARLY)
-        return begin, end
-
-    def number_runs(
-        self, rows: Positions, counts: Ints, bits: int = 64, branch: int | None = None
-    ) -> Ints | None:
-        """So many numbers of each message, which lie one after the other; None if they are none, or too many.
-
-        Then nothing is read, and to read them one by one says what is wrong. With ``branch`` each is in a
-        union, of which it must be that type.
-        """
-        if branch is not None:
-            counts = 2 * counts
-        if self._number_ends is None:
-            self._number_ends = np.flatnonzero(self.data < 0x80) + 1
-        ends, begin = self._number_ends, self.at[rows]
-        first = np.searchsorted(ends, begin, side="right")
-        # the bytes behind all messages end numbers too
-        if ((after := ends[np.minimum(first + counts, len(ends)) - 1]) > self.end[rows]).any():
-            return None
-        stop = ends[places(first, counts)]
-        start = np.concatenate(([0], stop[:-1]))
-        start[np.cumsum(counts) - counts] = begin
-        words, seen = varints(self.data, start)
-        found = _signed(words)
-        is_bad = seen != stop
-        if bits == 32:
-            is_bad |= (stop - start > _INT_BYTES) | (found != found.astype(np.int32))
-        if is_bad.any() or (branch is not None and (found[::2] != branch).any()):
-            return None
-        self.at[rows] = after
-        return found if branch is None else found[1::2]
-
-    def stretch_runs(
-        self, rows: Positions, counts: Ints, size: int, branch: int | None = None
-    ) -> Positions | None:
-        """Where so many stretches of a size of each message begin, likewise."""
-        begin, step = self.at[rows], size + (branch is not None)
-        if ((after := begin + counts * step) > self.end[rows]).any():
-            return None
-        offsets = np.cumsum(counts) - counts
-        places = np.repeat(begin - offsets * step, counts) + np.arange(int(counts.sum())) * step
-        if branch is not None:
-            if (self.data[places] != 2 * branch).any():
-                return None
-            places += 1
-        self.at[rows] = after
-        return places
-
-    def begin_alone(self, row: int) -> None:
-        """Read one message by itself, from where it is."""
-        self.row, self._place, self._stop = row, int(self.at[row]), int(self.end[row])
-
-    def end_alone(self) -> None:
-        """Note how far it has been read."""
-        if not self.is_refused:
-            self.at[self.row] = self._place
-
-    @property
-    def is_refused(self) -> bool:
-        """Whether the message that is read by itself is bad."""
-        return self.row in self.reasons
-
-    @property
-    def left(self) -> int:
-        """How many bytes it has yet."""
-        return self._stop - self._place
-
-    def refuse_one(self, reason: str) -> None:
-        """Count it as bad, and read nothing more of it."""
-        self.refuse(np.array([self.row]), reason)
-        self._place = self._stop
-
-    def number(self, bits: int = 64) -> int:
-        """Its next number, a long or an int; 0 where it is refused."""
-        view, at, begin = self._view, self._place, self._place
-        stop = min(self._stop, begin + _VARINT_BYTES)
-        value = shift = 0
-        while at < stop:
-            byte = view[at]
-            at += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                found = (value >> 1) ^ -(value & 1)
-                if value >> 64 or (bits == 32 and (at - begin > _INT_BYTES or not -(2**31) <= found < 2**31)):
-                    self.refuse_one(_too_long(bits))
-                    return 0
-                self._place = at
-                return found
-            shift += 7
-        self.refuse_one(_TOO_EARLY if at - begin < _VARINT_BYTES else _too_long(bits))
-        return 0
-
-    def stretch(self, size: int | None) -> tuple[int, int]:
-        """Where its next bytes begin and end."""
-        length = self.number() if size is None else size
-        begin = self._place
-        if length < 0:
-            self.refuse_one(_below_zero(length))
-        elif length > self._stop - begin:
-            self.refuse_one(_TOO_EARLY)
-        else:
-            self._place = begin + length
-            return begin, self._place
-        return begin, begin
 
 
 class _Pieces:
@@ -314,7 +131,7 @@ class _Optional:
         index = self._messages.number()
         is_there = index == 1 - self._null
         if not 0 <= index < 2:
-            self._messages.refuse_one(_no_index("type", index))
+            self._messages.refuse_one(no_index("type", index))
         if self._column is not None:
             self._is_null.single.append(not is_there)
             self._rows.single.append(self._messages.row)
@@ -346,7 +163,7 @@ def _check_indexes(messages: Messages, rows: Positions, index: Ints, count: int,
     """Refuse messages whose index is none of so many."""
     if (is_odd := (index < 0) | (index >= count)).any():
         for row, given in zip(rows[is_odd], index[is_odd].tolist(), strict=True):
-            messages.refuse(row[None], _no_index(what, given))
+            messages.refuse(row[None], no_index(what, given))
 
 
 class _Union:
@@ -367,7 +184,7 @@ class _Union:
     def one(self) -> None:
         index = self._messages.number()
         if not 0 <= index < len(self._branches):
-            self._messages.refuse_one(_no_index("type", index))
+            self._messages.refuse_one(no_index("type", index))
             index = 0
         if (self._is_wanted or not self._messages.is_refused) and (branch := self._branches[index]):
             branch.one()
@@ -509,7 +326,7 @@ class _Repeated:
             counts = np.abs(counts)  # of the lowest number there is none: it stays below zero
         left = self._messages.end[rows] - self._messages.at[rows]
         is_odd = (counts < 0) | (counts > left)
-        self._messages.refuse(rows[is_odd], _TOO_EARLY)
+        self._messages.refuse(rows[is_odd], TOO_EARLY)
         counts[is_odd] = 0
         return counts
 
@@ -536,7 +353,7 @@ class _Repeated:
             if count < 0:
                 self._messages.number()
             if abs(count) > self._messages.left:
-                self._messages.refuse_one(_TOO_EARLY)
+                self._messages.refuse_one(TOO_EARLY)
             self._block(owner, abs(count))
 
     def _block(self, owner: int, count: int) -> None:
@@ -615,7 +432,7 @@ class _Numbers:
     def one(self) -> None:
         value = self._messages.number(self._bits)
         if self._avro.kind == "enum" and not 0 <= value < len(self._avro.symbols):
-            self._messages.refuse_one(_no_index("symbol", value))
+            self._messages.refuse_one(no_index("symbol", value))
         if self._column is not None:
             self._values.single.append(value)
             self._rows.single.append(self._messages.row)
