@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
-    ArrayType,
     CalendarIntervalType,
     DataType,
-    MapType,
     StructType,
     YearMonthIntervalType,
 )
@@ -27,6 +25,7 @@ from upsert import types
 from upsert.arrays import one_array
 from upsert.blobs import BLOB_COLUMN, from_blob, rows_of_blobs, to_blobs
 from upsert.errors import SchemaError
+from upsert.spark.columns import has_within
 from upsert.spark.connect import is_connect
 from upsert.spark.formats import active
 from upsert.spark.java import class_name
@@ -198,7 +197,7 @@ def with_texts(df: DataFrame) -> DataFrame:
     >>> with_texts(spark.sql("SELECT 1 AS n, make_ym_interval(1, 2) AS n")).toArrow().column(1).to_pylist()
     ["INTERVAL '1-2' YEAR TO MONTH"]
     """
-    has_no_form = [_has_months(field.dataType) for field in df.schema.fields]
+    has_no_form = [has_within(field.dataType, _is_of_months) for field in df.schema.fields]
     if not any(has_no_form):
         return df
     names = df.columns
@@ -208,14 +207,7 @@ def with_texts(df: DataFrame) -> DataFrame:
     return alone.select(*(column.cast("string") if cast else column for column, cast in casts)).toDF(*names)
 
 
-def _has_months(type_: DataType) -> bool:
-    match type_:
-        case ArrayType():
-            return _has_months(type_.elementType)
-        case MapType():
-            return _has_months(type_.keyType) or _has_months(type_.valueType)
-        case StructType():
-            return any(_has_months(field.dataType) for field in type_.fields)
+def _is_of_months(type_: DataType) -> bool:
     return isinstance(type_, YearMonthIntervalType | CalendarIntervalType)
 
 

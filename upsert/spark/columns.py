@@ -6,7 +6,7 @@ Spark checks no schema when a Python source is written, so it is checked here.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
 import pyarrow as pa
@@ -226,7 +226,7 @@ def stored_type(field: StructField, of: str) -> pa.DataType:
     """The type in which a table stores a column of Spark's; a ``SchemaError`` where no table can have it."""
     got = field.dataType.simpleString().upper()
     refusal = f"{of}: column {field.name!r} must be of a type that a table can have, got {got}"
-    if _has_collation(field.dataType):
+    if has_within(field.dataType, _has_collation):
         raise SchemaError(
             f"{refusal}: its texts are compared by their bytes; write CAST({field.name} AS "
             f"{_without_collation(field.dataType)}) in the query"
@@ -243,17 +243,26 @@ def _without_collation(type_: DataType) -> str:
 
 
 def _has_collation(type_: DataType) -> bool:
-    """Whether a type is, or contains, that of texts with a collation."""
+    """Whether a type is that of texts with a collation."""
+    return isinstance(type_, StringType) and not type_.isUTF8BinaryCollation()
+
+
+def has_within(type_: DataType, is_one: Callable[[DataType], bool]) -> bool:
+    """Whether a type is one of some, or contains one.
+
+    >>> has_within(ArrayType(StringType()), lambda type_: isinstance(type_, StringType))
+    True
+    """
     match type_:
-        case StringType():
-            return not type_.isUTF8BinaryCollation()
         case ArrayType():
-            return _has_collation(type_.elementType)
+            parts = [type_.elementType]
         case MapType():
-            return _has_collation(type_.keyType) or _has_collation(type_.valueType)
+            parts = [type_.keyType, type_.valueType]
         case StructType():
-            return any(_has_collation(field.dataType) for field in type_.fields)
-    return False
+            parts = [field.dataType for field in type_.fields]
+        case _:
+            parts = []
+    return is_one(type_) or any(has_within(part, is_one) for part in parts)
 
 
 def column_of(field: StructField, of: str) -> Column:
