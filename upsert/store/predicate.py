@@ -12,7 +12,7 @@ column's type reads: days, times, decimals, binaries as hexadecimal digits, and 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
@@ -186,32 +186,53 @@ def _literal(column: str, type_: pa.DataType, operator: str, value: Any) -> pa.S
     return literal
 
 
-_ALIKE: Final = (bool, int, float, str, bytes, date)
-"""Of values of one of these types, what one of them compares with all do."""
+_ALIKE: Final = (bool, int, float, str, bytes, date, datetime, time, timedelta, Decimal)
+"""Of values of one of these types, and of times those that all name a zone, what one compares with all do."""
 
 
 def _value_set(column: str, type_: pa.DataType, operator: str, values: Any) -> pa.Array:
     if isinstance(values, str | bytes) or not isinstance(values, Collection):
         raise SchemaError(f"where: {column!r} {operator} needs a list of values, got {values!r}")
-    kinds = set(map(type, values))
-    if len(kinds) == 1 and kinds.issubset(_ALIKE):
-        _literal(column, type_, operator, next(iter(values)))
+    alike: dict[tuple[type, bool], list[Any]] = {}
+    for value in values:
+        has_zone = isinstance(value, datetime | time) and value.tzinfo is not None
+        alike.setdefault((type(value), has_zone), []).append(value)
+    found = [pa.array([], type_)]
+    for (kind, _), group in alike.items():
+        found += _value_sets(column, type_, operator, group, are_alike=kind in _ALIKE)
+    return pa.concat_arrays(found)
+
+
+def _value_sets(
+    column: str, type_: pa.DataType, operator: str, values: Sequence[Any], *, are_alike: bool
+) -> Iterator[pa.Array]:
+    """The values of one kind in the column's type, at once if that is possible."""
+    if are_alike:
+        _literal(column, type_, operator, values[0])
         with suppress(pa.ArrowException, OverflowError):  # one of them does not fit: find out which
-            return _fitting(pa.array(list(values)), type_)
-    found = []
+            yield _fitting(pa.array(values), type_)
+            return
     for value in values:
         literal = _literal(column, type_, operator, value)
         with suppress(pa.ArrowInvalid):  # not in the range of the column's type: it equals no value of it
-            found += _fitting(pa.array([value], literal.type), type_).to_pylist()
-    return pa.array(found, type_)
+            yield _fitting(pa.array([value], literal.type), type_)
 
 
 def _fitting(given: pa.Array, type_: pa.DataType) -> pa.Array:
     """Values in the type of a column, without those that it can only round: 0.1 is no FLOAT."""
     if pa.types.is_decimal(type_) and pa.types.is_integer(given.type):
         given = given.cast(pa.decimal128(19, 0))  # Arrow makes no decimal of fewer digits of an integer
-    fits = given.cast(type_)
-    return fits.filter(pc.equal(fits, given)) if pa.types.is_floating(given.type) else fits
+    may_lose = any(is_kind(given.type) and is_kind(type_) for is_kind in _EXACT)
+    fits = given.cast(type_, safe=not may_lose)
+    is_same = pc.equal(fits, given)
+    if may_lose and pa.types.is_decimal(type_):
+        beyond = pa.scalar(Decimal(1).scaleb(type_.precision - type_.scale))
+        is_same = pc.and_(is_same, pc.less(pc.abs(fits), beyond))
+    return fits.filter(is_same)
+
+
+_EXACT: Final = (pa.types.is_integer, pa.types.is_decimal)
+"""Kinds of types in which a value that has lost digits is seen to be another one."""
 
 
 def _is_in(values: pa.ChunkedArray, value_set: pa.Array) -> pa.ChunkedArray:
@@ -384,20 +405,37 @@ def _typed(part: Any, schema: TableSchema) -> Any:
     column, operator, value = part
     type_ = schema.type_of(column, "where")
     if isinstance(value, list):
-        return column, operator, [_typed_value(column, type_, each) for each in value]
-    return column, operator, _typed_value(column, type_, value)
+        return column, operator, _typed_values(column, type_, value)
+    return column, operator, _typed_values(column, type_, [value])[0]
+
+
+def _typed_values(column: str, type_: pa.DataType, values: list[Any]) -> list[Any]:
+    """Values as JSON has them, those that are texts of the column's type."""
+    if pa.types.is_string(type_) or not types.is_scalar(type_):
+        return values
+    if all(isinstance(value, str) for value in values):
+        with suppress(pa.ArrowException, ValueError, ArithmeticError):  # one of them is none: find out which
+            return _read(type_, values)
+    return [_typed_value(column, type_, value) for value in values]
 
 
 def _typed_value(column: str, type_: pa.DataType, value: Any) -> Any:
-    if not isinstance(value, str) or pa.types.is_string(type_) or not types.is_scalar(type_):
-        return value
     try:
-        if pa.types.is_duration(type_):
-            return timedelta(microseconds=int(value))
-        # a time of day is compared with one of another precision; Python's have microseconds
-        return partition_values([value], pa.time64("us") if pa.types.is_time(type_) else type_)[0].as_py()
-    except (pa.ArrowException, ValueError, OverflowError) as cause:
+        return _read(type_, [value])[0] if isinstance(value, str) else value
+    except (pa.ArrowException, ValueError, ArithmeticError) as cause:
         raise SchemaError(
             f"where: column {column!r} must be compared with a value of {types.sql_name(type_)}, got "
             f"{value!r}"
         ) from cause
+
+
+def _read(type_: pa.DataType, texts: Sequence[str]) -> list[Any]:
+    """The values that texts say."""
+    if pa.types.is_duration(type_):
+        return [timedelta(microseconds=int(text)) for text in texts]
+    if pa.types.is_decimal(type_):
+        return [*map(Decimal, texts)]  # it may be compared with one of more digits
+    # a time of day is compared with one of another precision; Python's have microseconds
+    found = partition_values(texts, pa.time64("us") if pa.types.is_time(type_) else type_)
+    values: list[Any] = found.to_pylist()
+    return values
