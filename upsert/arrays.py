@@ -197,20 +197,28 @@ _MOST_WIDE_DIGITS: Final = 76
 def rescaled(values: pa.Array | pa.ChunkedArray, type_: pa.DataType) -> pa.Array | pa.ChunkedArray:
     """Decimals in another type of decimals.
 
-    Arrow multiplies them before it looks whether they fit, and does not see each product that overflows: of
-    341000000000000000000 it makes 717633079061536536.625392568231788544 as DECIMAL(38, 18).
-
     Raises:
         pyarrow.ArrowInvalid: one does not fit.
 
     >>> rescaled(pa.array([15], pa.decimal128(2, 0)), pa.decimal128(38, 36)).to_pylist()
     [Decimal('15.000000000000000000000000000000000000')]
     """
-    more = type_.scale - values.type.scale
-    if more > 0 and values.type.precision + more > _MOST_DIGITS:
-        fitting = pa.decimal256(max(1, type_.precision - more), values.type.scale)
-        values = values.cast(fitting).cast(pa.decimal256(_MOST_WIDE_DIGITS, type_.scale))
-    return values.cast(type_)
+    for step in decimal_steps(values.type, type_):
+        values = values.cast(step)
+    return values
+
+
+def decimal_steps(given: pa.DataType, wanted: pa.DataType) -> tuple[pa.DataType, pa.DataType, pa.DataType]:
+    """The types through which decimals are cast one after the other; the last one is that wanted.
+
+    Arrow multiplies them before it looks whether they fit, and does not see each product that overflows: of
+    341000000000000000000 it makes 717633079061536536.625392568231788544 as DECIMAL(38, 18).
+    """
+    more = wanted.scale - given.scale
+    if more > 0 and given.precision + more > _MOST_DIGITS:
+        fitting = pa.decimal256(max(1, wanted.precision - more), given.scale)
+        return fitting, pa.decimal256(_MOST_WIDE_DIGITS, wanted.scale), wanted
+    return wanted, wanted, wanted
 
 
 def floor_divided(numbers: pa.Array | pa.ChunkedArray, divisor: int) -> pa.Array | pa.ChunkedArray:

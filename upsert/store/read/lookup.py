@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from functools import reduce
 from itertools import pairwise, takewhile
 from typing import Any, NamedTuple, Self
@@ -28,7 +29,13 @@ from upsert.store.metadata.file_entry import Run
 from upsert.store.metadata.file_set import FileSet
 from upsert.store.metadata.partition_order import Ends, any_between
 from upsert.store.paths import BucketId, Partition
-from upsert.store.rows.conform import ArrowStream, check_is_table, is_same_but_for_width, read_stream
+from upsert.store.rows.conform import (
+    ArrowStream,
+    cast_to,
+    check_is_table,
+    is_same_but_for_width,
+    read_stream,
+)
 from upsert.store.rows.hashing import Hashes, bucket_of, fixed_width, hash_columns, normalised_floats
 from upsert.store.rows.keys import equal_at, order_by
 from upsert.store.rows.layout import Layout, LookupIndex
@@ -132,7 +139,7 @@ def _cast(given: pa.Array, type_: pa.DataType) -> pa.Array:
     is_float = pa.types.is_floating(type_)
     if not is_float:
         try:
-            return given.cast(type_)
+            return one_array(cast_to(pa.chunked_array([given]), type_))
         except pa.ArrowInvalid:
             pass  # some value does not fit: find out which
     loose = _loose_cast(given, type_)
@@ -148,9 +155,11 @@ def _cast(given: pa.Array, type_: pa.DataType) -> pa.Array:
 def _loose_cast(given: pa.Array, type_: pa.DataType) -> pa.Array:
     if not pa.types.is_decimal(type_):
         return given.cast(type_, safe=False)
-    limit = 10 ** (type_.precision - type_.scale)
-    fits = pc.less(pc.abs(given.cast(pa.decimal256(76, 38))), pa.scalar(limit).cast(pa.decimal256(76, 38)))
-    return pc.if_else(fits, given, pa.scalar(None, given.type)).cast(type_, safe=False)
+    whole = type_.precision - type_.scale
+    if given.type.precision - given.type.scale > whole:
+        fits = pc.less(pc.abs(given), pa.scalar(Decimal(10) ** whole, given.type))
+        given = pc.if_else(fits, given, pa.scalar(None, given.type))
+    return given.cast(type_, safe=False)
 
 
 def buckets_for(layout: Layout, files: FileSet, probe: Probe) -> Iterator[tuple[Sequence[Run], Probe]]:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert import types
-from upsert.arrays import Mask, one_array, rescaled
+from upsert.arrays import Mask, decimal_steps, one_array
 from upsert.conditions.evaluate import mask
 from upsert.conditions.expressions import Call
 from upsert.errors import CheckViolatedError, SchemaError
@@ -220,13 +220,13 @@ def _cast(values: pa.ChunkedArray, column: Column, owner: str) -> pa.ChunkedArra
 def cast_to(values: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
     """The values in another type of the same family, see ``is_same_but_for_width``; NULLs are not checked."""
     values = _with_stored_variants(values)
-    if pa.types.is_decimal(type_) and pa.types.is_decimal(values.type):
-        return rescaled(values, type_)
+    given = values.type
+    for number in range(3):
+        values = values.cast(_step(given, type_, number))
     if types.is_scalar(type_):
-        return values.cast(type_)
+        return values
     # Arrow refuses to cast a NULL struct to one with NOT NULL fields; so these are declared afterwards
-    chunks = [retyped(chunk, type_) for chunk in values.cast(_nullable(type_)).chunks]
-    return pa.chunked_array(chunks, type_)
+    return pa.chunked_array([retyped(chunk, type_) for chunk in values.chunks], type_)
 
 
 def _with_stored_variants(values: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -236,15 +236,24 @@ def _with_stored_variants(values: pa.ChunkedArray) -> pa.ChunkedArray:
     return pa.chunked_array([retyped(chunk, wanted) for chunk in values.chunks], wanted)
 
 
-def _nullable(type_: pa.DataType) -> pa.DataType:
-    """The type with every field inside it nullable, except keys of maps."""
-    if pa.types.is_struct(type_):
-        return pa.struct([pa.field(field.name, _nullable(field.type)) for field in type_])
-    if pa.types.is_map(type_):
-        return pa.map_(_nullable(type_.key_type), pa.field(type_.item_field.name, _nullable(type_.item_type)))
-    if pa.types.is_list(type_):
-        return pa.list_(pa.field(type_.value_field.name, _nullable(type_.value_type)))
-    return type_
+def _step(given: pa.DataType, stored: pa.DataType, number: int) -> pa.DataType:
+    """The type after one of three casts, see ``decimal_steps``; what may be NULL within is nullable."""
+    if pa.types.is_dictionary(given):
+        return _step(given.value_type, stored, number)
+    if pa.types.is_decimal(given) and pa.types.is_decimal(stored):
+        return decimal_steps(given, stored)[number]
+    if pa.types.is_null(given):
+        given = stored
+    if pa.types.is_struct(stored):
+        pairs = zip(given, stored, strict=True)
+        return pa.struct([pa.field(field.name, _step(own.type, field.type, number)) for own, field in pairs])
+    if pa.types.is_map(stored):
+        item = pa.field(stored.item_field.name, _step(given.item_type, stored.item_type, number))
+        return pa.map_(_step(given.key_type, stored.key_type, number), item)
+    if pa.types.is_list(stored):
+        element = _step(given.value_type, stored.value_type, number)
+        return pa.list_(pa.field(stored.value_field.name, element))
+    return stored
 
 
 def is_same_but_for_width(given: pa.DataType, stored: pa.DataType) -> bool:

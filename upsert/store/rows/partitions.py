@@ -129,6 +129,8 @@ def _text(schema: TableSchema, name: str, value: object, of: str) -> str | None:
     try:
         if isinstance(value, str) and pa.types.is_time(type_):
             array = types.times_of(pa.array([value]), type_)
+        elif isinstance(value, str) and pa.types.is_decimal(type_):
+            array = pa.array([Decimal(value)], type_)  # Arrow does not see each text with too many digits
         elif isinstance(value, str) and not pa.types.is_string(type_):
             array = pa.array([value]).cast(type_)
         elif isinstance(value, datetime) and pa.types.is_date(type_) and value.time() != time.min:
@@ -137,7 +139,7 @@ def _text(schema: TableSchema, name: str, value: object, of: str) -> str | None:
             array = pa.array([float(value)], type_)  # as SQL has numbers; the nearest one is meant
         else:
             array = pa.array([value], type_)
-    except (pa.ArrowException, TypeError, OverflowError, ValueError) as cause:
+    except (pa.ArrowException, TypeError, ArithmeticError, ValueError) as cause:
         zone = " with its zone, as '2013-01-31 08:00:00Z'" if type_ == types.TIMESTAMP else ""
         raise SchemaError(
             f"{of}: partition column {name!r} must be given a value of {types.sql_name(type_)}{zone}, got "

@@ -2,6 +2,7 @@
 
 import threading
 from collections import Counter
+from decimal import Decimal
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -339,14 +340,21 @@ def test_colliding_hashes_are_told_apart_by_their_values(tmp_path, monkeypatch):
 
 
 def test_keys_of_other_width_are_cast_and_those_that_do_not_fit_match_nothing(tmp_path):
-    schema = TableSchema.of({"k": pa.int16(), "d": pa.decimal128(5, 1), "f": pa.float32()}, primary_key=["k"])
-    schema = schema.index("d").index("f")
+    columns = {
+        "k": pa.int16(),
+        "d": pa.decimal128(5, 1),
+        "e": pa.decimal128(38, 18),
+        "f": pa.float32(),
+    }
+    schema = TableSchema.of(columns, primary_key=["k"])
+    schema = schema.index("d").index("e").index("f")
     runs = Runs(tmp_path, Layout.of(schema))
     runs.write(
         pa.table(
             {
                 "k": pa.array([1, 2, -2], pa.int16()),
                 "d": pa.array([1, 2, 3]).cast(pa.decimal128(19, 0)),
+                "e": pa.array([Decimal("717633079061536536.625392568231788544"), Decimal(2), None]),
                 "f": pa.array([0.5, -0.0, 1.5], pa.float32()),
             }
         )
@@ -362,6 +370,9 @@ def test_keys_of_other_width_are_cast_and_those_that_do_not_fit_match_nothing(tm
     assert positions("k", pa.array([1, 70000]).dictionary_encode()) == [0]
     decimals = pa.array(["2.00", "1.05", "99999999.00", None]).cast(pa.decimal128(20, 2))
     assert positions("d", decimals) == [0]
+    assert positions("e", pa.array([Decimal(341 * 10**18), Decimal(2)])) == [1], (
+        "of the first Arrow makes 7.17…"
+    )
     assert positions("f", pa.array([0.5, 0.1, 0.0], pa.float64())) == [0, 2]
 
 

@@ -20,8 +20,14 @@ from upsert.store.rows.partitions import partition_codes, partition_values, spec
 from upsert.types import INTERVAL
 
 DAYS = TableSchema.of(
-    {"day": pa.date32(), "hub": pa.string(), "at": types.TIMESTAMP, "n": pa.int32()},
-    partitioned_by=["day", "hub", "at"],
+    {
+        "day": pa.date32(),
+        "hub": pa.string(),
+        "at": types.TIMESTAMP,
+        "price": pa.decimal128(38, 18),
+        "n": pa.int32(),
+    },
+    partitioned_by=["day", "hub", "at", "price"],
 )
 
 
@@ -81,7 +87,7 @@ def test_a_specified_text_is_without_blanks_beyond_its_length_as_rows_are_stored
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ({"n": 1}, r"must be given by partition columns \(day, hub, at\), got 'n'"),
+        ({"n": 1}, r"must be given by partition columns \(day, hub, at, price\), got 'n'"),
         ({"day": "yesterday"}, "'day' must be given a value of DATE, got 'yesterday'"),
         ({"day": dt.datetime(2013, 1, 1, 5)}, "'day' must be given a value of DATE, got datetime"),
         ({"hub": 1}, "'hub' must be given a value of STRING, got 1"),
@@ -89,6 +95,9 @@ def test_a_specified_text_is_without_blanks_beyond_its_length_as_rows_are_stored
             {"at": "2013-01-01"},
             "value of TIMESTAMP with its zone, as '2013-01-31 08:00:00Z', got '2013-01-01'",
         ),
+        ({"price": "341000000000000000000"}, r"'price' must be given a value of DECIMAL\(38,18\), got '341"),
+        ({"price": 341 * 10**18}, r"'price' must be given a value of DECIMAL\(38,18\), got 341"),
+        ({"price": "cheap"}, "'price' must be given a value of DECIMAL"),
         ("day=1", "must be given as columns and values, got 'day=1'"),
     ],
 )

@@ -6,6 +6,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
+from upsert import types
 from upsert.errors import ChangelogError, SchemaError
 from upsert.schema import Column, TableSchema
 from upsert.store.rows.conform import cast_to, conform
@@ -79,11 +80,25 @@ def test_rows_that_do_not_fit_are_refused(changed, message):
     assert message in str(caught.value)
 
 
-def test_decimal_with_too_many_digits_before_the_point_is_refused():
-    """As DECIMAL(38, 18), Arrow makes 717633079061536536.6… of it."""
-    given = pa.chunked_array([pa.array([Decimal(341 * 10**18)], pa.decimal128(38, 0))])
+@pytest.mark.parametrize(
+    ("of", "value"),
+    [
+        (lambda type_: type_, lambda number: number),
+        (lambda type_: pa.list_(type_), lambda number: [number, None]),
+        (lambda type_: pa.large_list(pa.struct([("price", type_)])), lambda number: [{"price": number}]),
+        (lambda type_: pa.map_(pa.string(), pa.map_(type_, type_)), lambda number: [("a", [(number, None)])]),
+    ],
+)
+def test_decimals_keep_their_value_wherever_they_are_or_are_refused(of, value):
+    """As DECIMAL(38, 18), Arrow makes 717633079061536536.6… of the second one."""
+    given, stored = of(pa.decimal128(38, 0)), types.canonical(of(pa.decimal128(38, 18)), "column 'prices'")
+    assert cast_to(pa.chunked_array([[value(Decimal(7))]], given), stored).to_pylist() == [value(Decimal(7))]
+    for number in (341 * 10**18, 10**37):
+        with pytest.raises(pa.ArrowInvalid):
+            cast_to(pa.chunked_array([[value(Decimal(number))]], given), stored)
+    words = pa.array([Decimal(341 * 10**18)], pa.decimal128(38, 0)).dictionary_encode()
     with pytest.raises(pa.ArrowInvalid):
-        cast_to(given, pa.decimal128(38, 18))
+        cast_to(pa.chunked_array([words]), pa.decimal128(38, 18))
 
 
 @pytest.mark.parametrize("given", [[{"id": 1}], {"id": [1]}, rows().to_batches()[0]])
