@@ -3,7 +3,8 @@
 Ctrl-C cancels what runs, and the command or the prompt goes on. PySpark's own handler calls the JVM from
 within the signal, which may hit a call that is under way: py4j then speaks of a "reentrant call", and the
 session is no longer usable. So statements run in a thread of their own, and the main thread, which gets the
-signals, has nothing to do but to wait and to cancel.
+signals, has nothing to do but to wait and to cancel. A signal is noted, not raised: an exception out of
+nowhere is lost within a finalizer, and would break off a cancellation that is under way.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -39,65 +40,38 @@ from upsert.sql.parser import parse
 from upsert.sql.statements import DescribeTable, ExplainView, RefreshView
 
 _AGAIN_S: Final = 0.2
-"""Between two attempts to cancel what has not ended: a statement may have several jobs in turn."""
+"""Between two looks at work that runs, and between two attempts to cancel it: it may have jobs in turn."""
 
 
 def done_or_cancelled(
-    thread: ThreadPoolExecutor, work: Callable[[], None], cancel: Callable[[], None]
+    thread: ThreadPoolExecutor, work: Callable[[], None], cancel: Callable[[], None], noted: Sequence[int]
 ) -> None:
-    """Do some work in a thread; Ctrl-C calls ``cancel``, maybe several times, which makes it end soon.
+    """Do some work in a thread; when `signals_noted` has noted one, ``cancel`` is called until it ends.
 
-    A cancelled one raises KeyboardInterrupt; work that succeeded all the same raises nothing.
+    Work that was cancelled raises KeyboardInterrupt; what succeeded all the same raises nothing.
     """
-    # Python's own way with Ctrl-C, whichever PySpark has installed
-    with _handled(signal.default_int_handler, signal.SIGINT):
-        future = thread.submit(work)
-        try:
-            while not future.done():  # a signal that another thread receives does not end a wait of this one
-                wait([future], _AGAIN_S)
-            future.result()
-        except KeyboardInterrupt:
-            if _ended(future, cancel) is not None:
-                raise
-
-
-@contextmanager
-def signals_noted() -> Iterator[list[int]]:
-    """A list that SIGINT and SIGTERM are put into, instead of ending the process half-way."""
-    received: list[int] = []
-    with _handled(lambda number, _frame: received.append(number), signal.SIGINT, signal.SIGTERM):
-        yield received
-
-
-def done_or_stopped(work: Callable[[], None], cancel: Callable[[], None], stopped: list[int]) -> None:
-    """Do some work in a thread; it is cancelled when `signals_noted` has noted one."""
-    with ThreadPoolExecutor(1, "statements") as thread:
-        future = thread.submit(work)
-        while not stopped and not future.done():
-            wait([future], _AGAIN_S)
-        if stopped:
-            _ended(future, cancel)
-        else:
-            future.result()
-
-
-def _ended(future: Future[None], cancel: Callable[[], None]) -> BaseException | None:
-    """Cancel until the work ends; what it raised, which is mostly that it was cancelled."""
+    future = thread.submit(work)
     while not future.done():
-        with suppress(KeyboardInterrupt):  # it is being cancelled already
+        if noted:
             cancel()
-            wait([future], _AGAIN_S)
-    return future.exception()
+        wait([future], _AGAIN_S)  # a signal does not end it, least of all one that another thread receives
+    if noted and future.exception() is not None:
+        raise KeyboardInterrupt
+    future.result()
 
 
 @contextmanager
-def _handled(handler: Callable[..., object], *numbers: signal.Signals) -> Iterator[None]:
+def signals_noted(*numbers: signal.Signals) -> Iterator[list[int]]:
+    """A list that signals are put into, instead of ending the process, or a call into the JVM, half-way."""
+    received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield  # signals are the main thread's business
+        yield received  # signals are the main thread's business
         return
-    before = {number: signal.signal(number, handler) for number in numbers}
+    before = {
+        number: signal.signal(number, lambda number, _frame: received.append(number)) for number in numbers
+    }
     try:
-        yield
+        yield received
     finally:
         for number, handled in before.items():
             signal.signal(number, handled)
@@ -153,9 +127,10 @@ def sql(
 
 def _run_and_follow(text: str, session: Session, thread: ThreadPoolExecutor, output: Output) -> None:
     """Execute a text's statements, and tell the progress of the queries that they start until those end."""
-    done_or_cancelled(thread, partial(session.run_script, text), session.cancel)
+    with signals_noted(signal.SIGINT) as noted:
+        done_or_cancelled(thread, partial(session.run_script, text), session.cancel, noted)
     if session.started:
-        with signals_noted() as stopped:
+        with signals_noted(signal.SIGINT, signal.SIGTERM) as stopped:
             session.stopped = stopped
             follow(session.started, output, stopped)
 
@@ -186,7 +161,7 @@ def run(
     """
     with (
         errors_printed(as_json=as_json, trace=trace) as output,
-        signals_noted() as stopped,
+        signals_noted(signal.SIGINT, signal.SIGTERM) as stopped,
         _ended_together(stopped),
         closing(Session(warehouse, output, conf or (), master, params=params or ())) as session,
     ):
@@ -195,18 +170,24 @@ def run(
             raise ConfigurationError(
                 "run: --restarts starts all queries again when one fails, got --keep-going too; leave one out"
             )
-        done_or_stopped(partial(_start, session, _read(job), job), session.cancel, stopped)
+        _do(partial(_start, session, _read(job), job), session, stopped)
         is_first = True
 
         def attempt() -> None:
             nonlocal is_first
             if not is_first and not stopped:
-                done_or_stopped(session.restart, session.cancel, stopped)
+                _do(session.restart, session, stopped)
             if session.started and (is_first or not stopped):
                 is_first = False
                 follow(session.started, output, stopped, keep_going=keep_going)
 
         kept(attempt, restarts, partial(tell_restart, output), sleep=partial(_pause, stopped))
+
+
+def _do(work: Callable[[], None], session: Session, stopped: Sequence[int]) -> None:
+    """Do some work unless the command is stopped, which cancels it."""
+    with ThreadPoolExecutor(1, "statements") as thread, suppress(KeyboardInterrupt):
+        done_or_cancelled(thread, work, session.cancel, stopped)
 
 
 @contextmanager
@@ -242,17 +223,19 @@ def _converse(session: Session, thread: ThreadPoolExecutor, *, trace: bool) -> N
     """Execute what the user types; an error is printed, Ctrl-C cancels, and the prompt continues."""
     from deltajoin.cli import prompt
 
-    for text in prompt.statements(session.catalog.tables):
-        try:
-            done_or_cancelled(thread, partial(session.run_script, text), session.cancel)
-        except KeyboardInterrupt:
-            Output().say("cancelled")
-        except BrokenPipeError:
-            raise  # no reader is left: the command ends
-        except EXPECTED_ERRORS as error:
-            print_error(error, trace=trace)
-        except Exception as error:  # a bug, shown with its trace: the prompt continues
-            print_error(error, trace=True)
+    with signals_noted(signal.SIGINT) as noted:
+        for text in prompt.statements(session.catalog.tables):
+            noted.clear()  # one more Ctrl-C than was needed has nothing to cancel
+            try:
+                done_or_cancelled(thread, partial(session.run_script, text), session.cancel, noted)
+            except KeyboardInterrupt:
+                Output().say("cancelled")
+            except BrokenPipeError:
+                raise  # no reader is left: the command ends
+            except EXPECTED_ERRORS as error:
+                print_error(error, trace=trace)
+            except Exception as error:  # a bug, shown with its trace: the prompt continues
+                print_error(error, trace=True)
 
 
 def _read(file: Path | None) -> str:

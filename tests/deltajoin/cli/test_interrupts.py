@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from deltajoin.cli.sql import done_or_cancelled
+from deltajoin.cli.sql import done_or_cancelled, signals_noted
 from tests.deltajoin.cli.test_sql import FLAGS, environment, until
 from upsert import Catalog
 from upsert.catalog.query_records import read_all
@@ -97,9 +97,9 @@ def test_the_prompt_survives_errors_and_is_back_after_a_batch_and_a_stream_were_
     assert "WARNING" not in seen, "what Java says of Spark's modules is of no use to the user"
 
 
-def test_ctrl_c_cancels_also_where_another_thread_receives_the_signal() -> None:
+def test_ctrl_c_cancels_whichever_thread_receives_it_and_a_second_one_does_not_break_that_off() -> None:
     """Which thread of a process gets a signal is the system's choice; Python handles it in the main one."""
-    cancelled, begun = threading.Event(), threading.Event()
+    begun, calls, cancelled = threading.Event(), list[str](), threading.Event()
 
     def work() -> None:
         begun.set()
@@ -111,10 +111,19 @@ def test_ctrl_c_cancels_also_where_another_thread_receives_the_signal() -> None:
         time.sleep(0.1)  # the main thread waits by then
         signal.pthread_kill(threading.get_ident(), signal.SIGINT)
 
+    def cancel() -> None:
+        calls.append("begins")
+        signal.raise_signal(signal.SIGINT)
+        calls.append("ends")
+        cancelled.set()
+
     threading.Thread(target=interrupt).start()
-    with ThreadPoolExecutor(1) as thread, pytest.raises(KeyboardInterrupt):
-        done_or_cancelled(thread, work, cancelled.set)
-    assert cancelled.is_set(), "it was cancelled, and had not ended by itself"
+    with ThreadPoolExecutor(1) as thread, signals_noted(signal.SIGINT) as noted:
+        with pytest.raises(KeyboardInterrupt):
+            done_or_cancelled(thread, work, cancel, noted)
+        noted.clear()
+        done_or_cancelled(thread, lambda: None, cancel, noted)
+    assert calls == ["begins", "ends"]
 
 
 INTERRUPTED_IMPORT = """
