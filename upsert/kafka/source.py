@@ -55,7 +55,7 @@ from upsert.kafka.table import SPARK_FORMATS, KafkaTable
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import Column, TableSchema
 from upsert.spark.batches import to_spark
-from upsert.spark.task import QUERY_ID, begin_task, task_property
+from upsert.spark.task import QUERY_ID, begin_task, end_if_spark_has_left, task_property
 from upsert.store.paths import table_folder
 from upsert.store.rows.keys import same_keys
 
@@ -383,6 +383,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._commit_to_group(begun)
         self._planned = self._planning().next(begun, max_rows, self._until).to_json()
         return self._planned
+
+    def stop(self) -> None:
+        """Spark needs it no more."""
+        end_if_spark_has_left()
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where the stream will be when it has read all: for the progress that Spark shows."""

@@ -42,6 +42,7 @@ from upsert.errors import ConfigurationError, SnapshotExpiredError
 from upsert.managed.task_memory import DEFAULT_TASK_MEMORY, readable_bytes
 from upsert.options import Option
 from upsert.spark.reads import ReadParts
+from upsert.spark.task import end_if_spark_has_left
 from upsert.store.metadata.identity import check_is_same, identified
 from upsert.store.read.steps import StepSize, step_size
 from upsert.store.retention.consumers import needed
@@ -318,6 +319,10 @@ class SteppingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generi
         opened = self.opened()
         reached = _reached(self.versions_of(opened, end))
         self._holding.tell(self._holding.consumer_of(end), self.tables_of(opened), reached)
+
+    def stop(self) -> None:
+        """Spark needs it no more."""
+        end_if_spark_has_left()
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802
         """Where the stream will be when it has read what the last look saw: for the progress of Spark."""

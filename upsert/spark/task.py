@@ -6,6 +6,8 @@ import ctypes
 import gc
 import json
 import os
+import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -72,6 +74,20 @@ def execution_here() -> int | None:
     context = TaskContext.get() or SparkContext._active_spark_context
     number = None if context is None else context.getLocalProperty(ROOT_EXECUTION)
     return None if number is None else int(number)
+
+
+def end_if_spark_has_left() -> None:
+    """End the process that plans a streaming source, where Spark has closed its connection to it.
+
+    Spark does that when it stops a query, and kills the process a moment later. Until then PySpark would tell
+    Spark that nothing is left to be read, and print the trace of the broken pipe. It calls ``stop`` of the
+    source before, while the error of its own read is under way; this is for there.
+    """
+    error = sys.exception()
+    if isinstance(error, EOFError):
+        *_, (where, _) = traceback.walk_tb(error.__traceback__)
+        if where.f_globals.get("__name__") == "pyspark.serializers":
+            os._exit(0)
 
 
 _has_begun = False
