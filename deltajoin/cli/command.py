@@ -33,7 +33,7 @@ from upsert.errors import (
     raised_in_python,
 )
 from upsert.show.terminal import RowGrid
-from upsert.show.values import plain, rows_of
+from upsert.show.values import plain, rows_of, visible
 
 EXECUTE: Final = "SQL, streaming jobs, materialized views"
 LOOK: Final = "Look at tables and queries"
@@ -119,7 +119,7 @@ class Output:
                 print(as_object(names, row))
             return
         if title is not None:
-            self.console.print(title, style="bold", highlight=False, markup=False)
+            self.console.print(visible(title), style="bold", highlight=False, markup=False)
         self.console.print(RowGrid(names, rows, counts=counts))
 
     def plan(self, lines: Sequence[str], warned: Container[int]) -> None:
@@ -136,7 +136,8 @@ class Output:
     def say(self, text: str) -> None:
         """Print a note for people; as JSON nothing is printed."""
         if not self.as_json:
-            self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+            shown = visible(text, has_lines=True)
+            self.console.print(shown, highlight=False, markup=False, soft_wrap=True)
 
 
 def as_object(names: Sequence[str], values: Sequence[Any]) -> str:
@@ -219,10 +220,10 @@ def print_error(error: BaseException, *, as_json: bool = False, trace: bool = Fa
         print(json.dumps(shown), file=sys.stderr)
         return
     Console(stderr=True, soft_wrap=True, emoji=False).print(
-        f"[bold red]error:[/] {escape(text)}", highlight=False
+        f"[bold red]error:[/] {escape(visible(text, has_lines=True))}", highlight=False
     )
     if trace:
-        traceback.print_exception(error)
+        print(visible("".join(traceback.format_exception(error)), has_lines=True), end="", file=sys.stderr)
 
 
 def reason_of(error: BaseException) -> str:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from upsert.errors import ConfigurationError, own_errors_first
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.show import html
-from upsert.show.values import rows_of, text_of, values_of
+from upsert.show.values import rows_of, text_of, values_of, visible
 from upsert.spark.connect import needs_classic
 from upsert.stream_keys import UpsertKey
 from upsert.types import with_numbers
@@ -376,9 +376,9 @@ def as_text(rows: pa.Table) -> str:
         return "(no columns)"
     shown = rows.slice(0, _SHOWN_ROWS)
     if (text := only_text(rows)) is not None:
-        return text
+        return visible(text, has_lines=True)
     columns = [
-        [name, *map(_cell, values_of(column))]
+        [visible(name), *map(_cell, values_of(column))]
         for name, column in zip(shown.column_names, shown.columns, strict=True)
     ]
     widths = [max(map(len, column)) for column in columns]
@@ -411,5 +411,5 @@ def only_text(rows: pa.Table) -> str | None:
 
 
 def _cell(value: Any) -> str:
-    text = "NULL" if value is None else text_of(value)
+    text = "NULL" if value is None else visible(text_of(value))
     return text if len(text) <= _SHOWN_WIDTH else f"{text[: _SHOWN_WIDTH - 1]}…"

@@ -1,7 +1,4 @@
-"""Rows as terminals show them: a table, or records where that is too wide (pure).
-
-What is in a table must not command the terminal: control characters are shown as text.
-"""
+"""Rows as terminals show them: a table, or records where that is too wide (pure)."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from upsert.rowkind import ROW_KIND_COLUMN
-from upsert.show.values import text_of
+from upsert.show.values import text_of, visible
 
 _NULL: Final = Text("NULL", style="dim")
 _KIND_STYLES: Final = {"+I": "green", "+U": "cyan", "-U": "yellow", "-D": "red"}
@@ -23,8 +20,6 @@ _LONGEST: Final = 200
 _NARROWEST: Final = 14
 """Characters to which a column's longer values may be folded; narrower they cannot be read."""
 _BORDER: Final = 3
-_ESCAPED: Final = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160))}
-"""Control characters as text."""
 
 
 class RowGrid:
@@ -36,7 +31,7 @@ class RowGrid:
     def __init__(
         self, names: Sequence[str], rows: Iterable[Sequence[Any]], *, counts: Container[str] = ()
     ) -> None:
-        self._titles = [Text(name.translate(_ESCAPED)) for name in names]
+        self._titles = [Text(visible(name)) for name in names]
         self._rows = [list(row) for row in rows]
         self._cells = [
             [
@@ -83,5 +78,5 @@ def _cell(name: str, value: Any) -> Text:
         return _NULL
     if name == ROW_KIND_COLUMN and isinstance(value, str) and value in _KIND_STYLES:
         return Text(value, style=_KIND_STYLES[value])
-    text = text_of(value).translate(_ESCAPED)
+    text = visible(text_of(value))
     return Text(text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…")

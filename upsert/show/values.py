@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -98,6 +98,21 @@ def text_of(value: Any) -> str:
         return value.isoformat(" ", "microseconds" if value.microsecond % 1000 else "milliseconds")
     shown = plain(value)
     return shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False)
+
+
+_CONTROLS: Final = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160))}
+_CONTROLS_IN_LINES: Final = {code: text for code, text in _CONTROLS.items() if chr(code) not in "\n\t"}
+
+
+def visible(text: str, *, has_lines: bool = False) -> str:
+    r"""A text for a terminal, which it must not command: control characters are shown as Python writes them.
+
+    Of a text that ``has_lines`` their ends and tabs stay.
+
+    >>> print(visible("\x1b[2Jtea"))
+    \x1b[2Jtea
+    """
+    return text.translate(_CONTROLS_IN_LINES if has_lines else _CONTROLS)
 
 
 def plain(value: Any) -> Any:

@@ -21,6 +21,7 @@ from deltajoin import __version__
 from deltajoin.cli.app import app
 from deltajoin.cli.command import Exit, Output, errors_printed
 from upsert import types
+from upsert.errors import ConfigurationError
 from upsert.show.terminal import RowGrid
 from upsert.show.values import rows_of
 from upsert.spark import jvm
@@ -215,6 +216,17 @@ def test_what_is_in_a_table_does_not_command_the_terminal() -> None:
     assert "a\\x1b[2Jb" in shown
     assert "\\x1b]0;title\\x07line\\nnext" in shown
     assert "\\x1b[2J" in printed(["_row_kind"], ["\x1b[2J"], [7])
+
+
+def test_nor_does_what_an_error_or_a_note_says(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit), errors_printed(trace=True):
+        raise ConfigurationError("value \x1b[2J\x9b must be\n\ta number")
+    said = capsys.readouterr().err
+    assert said.startswith("error: value \\x1b[2J\\x9b must be\n        a number\n")
+    assert said.endswith("ConfigurationError: value \\x1b[2J\\x9b must be\n\ta number\n")
+    assert not {"\x1b", "\x9b"} & {*said}
+    Output().say("started again: \x1b]0;title\x07")
+    assert capsys.readouterr().out == "started again: \\x1b]0;title\\x07\n"
 
 
 def test_columns_of_one_name_are_all_shown(capsys: pytest.CaptureFixture[str]) -> None:

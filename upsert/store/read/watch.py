@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from upsert.errors import ConfigurationError, SnapshotExpiredError, TableNotFoundError
 from upsert.show import html
-from upsert.show.values import rows_of
+from upsert.show.values import rows_of, visible
 from upsert.store.predicate import Where
 from upsert.store.read.snapshot import Snapshot
 
@@ -84,7 +84,7 @@ class Picture:
         from upsert.show.terminal import RowGrid
 
         said = "; ".join(f"{name} {value}" for name, value in self.facts.items())
-        parts: list[Any] = [Text(self.title, style="bold"), Text(said, style="dim")]
+        parts: list[Any] = [Text(visible(self.title), style="bold"), Text(visible(said), style="dim")]
         parts.append(RowGrid(self.rows.column_names, self._values()))
         if (left := self.total - self.rows.num_rows) > 0:
             parts.append(Text(f"({left:,} more rows)", style="dim"))

@@ -520,6 +520,16 @@ def test_long_results_are_shortened() -> None:
     assert as_text(pa.table({"a": pa.array([], pa.int32())})).splitlines()[-1] == "(no rows)"
 
 
+def test_results_do_not_command_the_terminal() -> None:
+    assert as_text(pa.table({"a\x1b[2Jb": ["tea\x07\n", "x"]})).splitlines() == [
+        "a\\x1b[2Jb",
+        "---------",
+        "tea\\x07\\n",
+        "x",
+    ]
+    assert as_text(pa.table({"a": ["plan\n\tof \x1b[2J"]})) == "plan\n\tof \\x1b[2J"
+
+
 def test_query_without_a_session_says_so(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: None)
     for text in ("SELECT 1", "CREATE TABLE t AS SELECT 1 AS a"):
