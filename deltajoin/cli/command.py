@@ -85,13 +85,21 @@ _JSON: Final = json.JSONEncoder(ensure_ascii=False)
 """One for all values: ``json.dumps`` makes another one for each."""
 
 
+class _Pipe(Console):
+    """Where a reader that has gone is an error as of any other file, see `errors_printed`."""
+
+    def on_broken_pipe(self) -> None:
+        """Rich would end the command as a failed one."""
+        raise
+
+
 class Output:
     """Where a command prints its rows: as JSON one object a line, for programs; else as tables."""
 
     def __init__(self, *, as_json: bool = False) -> None:
         self.as_json = as_json
         is_terminal = sys.stdout is not None and sys.stdout.isatty()
-        self.console = Console(width=None if is_terminal else _ENDLESS, emoji=False)
+        self.console = _Pipe(width=None if is_terminal else _ENDLESS, emoji=False)
 
     def rows(self, rows: Sequence[Mapping[str, Any]], *, title: str | None = None, empty: str = "") -> None:
         """Print rows with the same keys; ``empty`` is said instead of a table without rows."""

@@ -5,6 +5,8 @@ Rows are a table or records, and nothing in them commands the terminal.
 
 import errno
 import json
+import os
+from contextlib import suppress
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -79,10 +81,16 @@ def test_the_version_is_told() -> None:
     assert (told.exit_code, told.output) == (0, f"deltajoin {__version__}, PySpark {pyspark.__version__}\n")
 
 
-def test_a_reader_of_a_pipe_that_has_gone_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdout", None)  # what is set there is put back after the test
-    with pytest.raises(typer.Exit) as ended, errors_printed():
-        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_reader_of_a_pipe_that_has_gone_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, *, as_json: bool
+) -> None:
+    begin, end = os.pipe()
+    os.close(begin)
+    with suppress(BrokenPipeError), open(end, "w") as pipe:  # which has what could not be written
+        monkeypatch.setattr("sys.stdout", pipe)  # what is set there is put back after the test
+        with pytest.raises(typer.Exit) as ended, errors_printed(as_json=as_json) as output:
+            output.table(pa.table({"text": ["x" * 80_000]}))
     assert ended.value.exit_code == Exit.DONE
 
 
