@@ -26,7 +26,7 @@ from upsert.errors import ConfigurationError
 from upsert.managed.task_counts import counter_of
 from upsert.managed.task_memory import DEFAULT_TASK_MEMORY
 from upsert.spark.reads import load_stream
-from upsert.store.retention.consumers import DEFAULT_LEASE_S
+from upsert.store.retention.consumers import DEFAULT_LEASE_S, LONGEST_LEASE_S
 from upsert.store.version import Version
 
 
@@ -76,10 +76,15 @@ def read_join(
         TableNotFoundError: a table is missing.
         SchemaError: a column is unknown, keys cannot be compared, or a table lacks an index; the message
             names the INDEX to add.
-        ConfigurationError: ``physical`` or ``first_load`` is unknown.
+        ConfigurationError: ``physical`` or ``first_load`` is unknown, or ``lease_s`` is no time span.
     """
     _check_known("physical", physical, PHYSICAL)
     _check_known("first_load", first_load, FIRST_LOADS)
+    if not (hasattr(lease_s, "__float__") and 0 <= lease_s <= LONGEST_LEASE_S):
+        raise ConfigurationError(
+            "delta join: lease_s must be a number of seconds, 0 or more and no more than 1000 years, got "
+            f"{lease_s!r}"
+        )
     register(spark)
     tables = JoinedTables.open(spec)
     tables.check_lookups()

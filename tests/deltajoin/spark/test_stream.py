@@ -185,6 +185,9 @@ def test_unknown_forms_are_refused(spark: SparkSession, tmp_path: Path) -> None:
         read_join(spark, spec, "fast")
     with pytest.raises(ConfigurationError, match=r"first_load must be one of .*got 'never'"):
         read_join(spark, spec, first_load="never")
+    for lease in (-1, float("inf"), "5"):
+        with pytest.raises(ConfigurationError, match=rf"lease_s must be a number of seconds.*got {lease!r}"):
+            read_join(spark, spec, lease_s=lease)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import inf
 from typing import Final
 
 from upsert.codec import Jsonable
@@ -28,6 +27,9 @@ from upsert.store.version import Version
 
 DEFAULT_LEASE_S: Final = 3 * 86_400.0
 """Long enough for a nightly job and for a weekend; a query that never runs again costs so much history."""
+
+LONGEST_LEASE_S: Final = 1_000 * 366 * 86_400.0
+"""A thousand years: its end is a time that a TIMESTAMP can have."""
 
 
 @dataclass(frozen=True)
@@ -81,10 +83,10 @@ def hold(
             f"consumer {name!r}: where it reads on must be a Version, got {version!r}; write "
             "Version.complete(id) for the state of a snapshot"
         )
-    if not (hasattr(lease_s, "__float__") and 0 < lease_s < inf):
+    if not (hasattr(lease_s, "__float__") and 0 < lease_s <= LONGEST_LEASE_S):
         raise ConfigurationError(
-            f"consumer {name!r}: the lease must be longer than 0 s and finite, got {lease_s!r}; a tag keeps "
-            "a snapshot for good"
+            f"consumer {name!r}: the lease must be longer than 0 s and no longer than 1000 years, got "
+            f"{lease_s!r}; a tag keeps a snapshot for good"
         )
     with lifetime_lock(history) as lock:
         head = history.latest()
