@@ -23,7 +23,7 @@ from planner.settings import Settings, unused
 from planner.spark.build import build_plan
 from planner.spark.catalyst import Catalyst
 from planner.spark.read import read_plan
-from planner.spark.row_by_row import rows_in_arrow
+from planner.spark.small_plan import rows_in_arrow
 from planner.spark.state import with_state_of_one_shape
 from planner.spark.unnest import unnested_over
 from planner.views.keep import kept

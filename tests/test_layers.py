@@ -60,7 +60,7 @@ def test_only_the_door_uses_py4j() -> None:
     users = {source for source in SOURCES if imports_any(source, "py4j") or reaches_jvm(source)}
     of_sessions = {source for source in SOURCES if source.startswith("upsert/spark/")}
     of_sessions |= {"upsert/registration.py", "upsert/views/session.py"}
-    of_plans = {f"planner/spark/{name}.py" for name in ("catalyst", "compiled_code", "few_rows", "state")}
+    of_plans = {f"planner/spark/{name}.py" for name in ("catalyst", "few_rows", "state")}
     assert users <= of_plans | of_sessions
 
 

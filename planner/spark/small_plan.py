@@ -1,4 +1,4 @@
-"""A plan over few rows: computed in Arrow where that gives what Spark gives, else by Spark."""
+"""Plans that Arrow computes where that gives what Spark gives: few rows, a micro-batch."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from threading import Lock
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from planner.plan.in_arrow import Given, in_arrow
@@ -86,3 +87,24 @@ class SmallPlan:
         if found.observations:
             raise NotInArrowError("what is observed is told by Spark")
         return found
+
+
+def rows_in_arrow(df: DataFrame, plan: JavaObject, source: StructType) -> InArrow | None:
+    """What a plan makes of the rows of its one leaf; None if Spark has to compute it.
+
+    Args:
+        df: what the plan was made for.
+        plan: of projections and filters. Spark has put values in the place of what reads the clock.
+        source: the columns of the leaf.
+    """
+    if len({*source.names}) < len(source.names):
+        return None  # in Arrow they are known by their names
+    reading = OperatorReader(Catalyst(df))
+    read = reading.node(plan)
+    (leaf,) = (node for node in walk(read) if isinstance(node, Relation))
+    assert leaf.ref is not None  # it was read
+    given = {leaf.ref: Given(0, arrow_schema(source))}
+    try:
+        return in_arrow(read, given, reading, arrow_schema(df.schema))
+    except NotInArrowError:
+        return None

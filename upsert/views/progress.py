@@ -1,4 +1,4 @@
-"""What a view tells of itself: how far it is behind each of its tables, and how its rows were computed.
+"""What a view tells of itself: for which snapshots of its tables it stands, and how its rows were computed.
 
 All of it is in the snapshots of the view, of its hidden tables, and of the tables that it reads. So any
 process can tell it, and the micro-batch of the query that keeps a view tells it when all is committed.
@@ -12,14 +12,50 @@ from dataclasses import asdict, dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
+from upsert.errors import TableNotFoundError
+from upsert.store.metadata.identity import is_same, uuids
 from upsert.store.metadata.looks import looking_once
+from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.metadata.stands_for import Refresh
 from upsert.store.table import Table
-from upsert.views.base_versions import known_versions
 from upsert.views.hidden_tables import hidden_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+Versions = Mapping[str, int]
+"""A snapshot of each base table, by the table's database and name, or by its uuid."""
+
+Bases = Mapping[str, tuple[str, str]]
+"""Folder and uuid of each base table, by the table's database and name."""
+
+
+def known_versions(view: SnapshotInfo, bases: Bases) -> Versions:
+    """The snapshots of its tables that a view stands for.
+
+    A table that was replaced by an older copy has no such snapshot any more, and is left out: its rows are as
+    new to the view as those of a table that it has never read. See docs/decisions/0106.
+    """
+    named = view.base_uuids or {}
+
+    def has(base: str, id: int) -> bool:
+        if base not in bases:
+            return True
+        try:
+            history = Table.open(*bases[base]).published
+        except TableNotFoundError:  # which a refresh says, with what to do
+            return True
+        return is_same(history, id, named.get(base, ""))
+
+    return {base: id for base, id in (view.base_versions or {}).items() if has(base, id)}
+
+
+def uuids_of(versions: Versions, bases: Bases) -> Mapping[str, str] | None:
+    """What tells some snapshots of the base tables from others of their numbers; None if nothing is known."""
+    histories = {base: Table.open(*at).published for base, at in bases.items() if versions.get(base)}
+    found = {base: uuids(history, [versions[base]]) for base, history in histories.items()}
+    return {base: uuid for base, known in found.items() for uuid in known.values()} or None
+
 
 METRICS: Final = "view"
 """Name of what a view's query observes, in ``observedMetrics`` of its progress."""

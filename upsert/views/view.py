@@ -43,8 +43,7 @@ from upsert.store.read.watch import Shown, watch
 from upsert.store.table import Table
 from upsert.store.table_options import MATERIALIZED_VIEW
 from upsert.views import steps
-from upsert.views.base_versions import Bases, Versions, known_versions
-from upsert.views.progress import Lag, lag_behind, observed, refreshes_of
+from upsert.views.progress import Bases, Lag, Versions, known_versions, lag_behind, observed, refreshes_of
 from upsert.views.refresh import Explained, Refresher
 
 if TYPE_CHECKING:

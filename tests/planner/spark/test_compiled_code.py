@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from planner.spark.compiled_code import make_room
+from planner.spark.few_rows import make_room
 
 pytestmark = pytest.mark.spark
 

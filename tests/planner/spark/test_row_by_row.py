@@ -20,7 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import planner
 from deltajoin.expressions import Call, Const, Field, Ref
-from planner.spark.row_by_row import rows_in_arrow
+from planner.spark.small_plan import rows_in_arrow
 from tests.helpers import multiset
 from tests.in_duckdb import duckdb_with
 from tests.planner.spark.test_small_plan import COLUMNS, columns, condition, counted, random_rows, small_plan

@@ -418,7 +418,7 @@ def test_the_snippets_of_the_page_print_what_it_says(delta: SparkSession, tmp_pa
 
 
 def test_the_words_of_another_system_are_known(delta: SparkSession) -> None:
-    from upsert.delta.feed import changes_of_feed
+    from upsert.delta.table import changes_of_feed
     from upsert.schema import TableSchema
 
     words = [

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from planner.spark.row_by_row import rows_in_arrow
+from planner.spark.small_plan import rows_in_arrow
 from upsert.managed import micro_batch
 from upsert.managed.datasource import UpsertTableSource
 from upsert.managed.frames import read_changes, write_changes

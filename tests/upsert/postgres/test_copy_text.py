@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.local_postgres import LocalPostgres, sql_type
 from upsert import types
 from upsert.postgres.connection import run
-from upsert.postgres.copy_text import copy_text
+from upsert.postgres.sink import copy_text
 from upsert.postgres.table import PostgresTable
 from upsert.postgres.types import quoted
 from upsert.schema import TableSchema

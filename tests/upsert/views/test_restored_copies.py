@@ -16,8 +16,7 @@ from upsert.store.metadata import looks
 from upsert.store.metadata.history import _shared
 from upsert.store.metadata.looks import looking_once
 from upsert.store.metadata.stands_for import StandsFor
-from upsert.views.base_versions import uuids_of
-from upsert.views.progress import report
+from upsert.views.progress import report, uuids_of
 
 QUERY = "SELECT item, count(*) AS c, sum(n) AS n FROM sales GROUP BY item"
 

@@ -33,7 +33,7 @@ from upsert.spark.settings import copy_of
 from upsert.store.metadata.looks import looking_once
 from upsert.store.metadata.stands_for import StandsFor
 from upsert.store.table import Table
-from upsert.views.base_versions import Versions
+from upsert.views.progress import Versions
 from upsert.views.refresh import Refresher, collected_if_few
 from upsert.views.view import View
 

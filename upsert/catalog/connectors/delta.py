@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from upsert.catalog.connectors.base import KeyedConnector, has_rows_already
 from upsert.catalog.connectors.mirror import Mirror, split_options
 from upsert.delta import sink
-from upsert.delta.feed import read_feed
-from upsert.delta.table import CONNECTOR, DeltaTable
+from upsert.delta.table import CONNECTOR, DeltaTable, read_feed
 from upsert.errors import ConfigurationError
 from upsert.managed import frames
 from upsert.materializer.keyed_sink import KeyedSink, as_declared

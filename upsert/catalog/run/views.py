@@ -52,8 +52,8 @@ from upsert.store.alterations import ResetOptions, SetOptions
 from upsert.store.storage import storage_of
 from upsert.store.table import Table
 from upsert.store.table_options import TableOptions
-from upsert.views.base_versions import Bases, Versions
 from upsert.views.hidden_tables import consumer_of, release
+from upsert.views.progress import Bases, Versions
 from upsert.views.refresh import Explained, Plan, Refresher, ViewShape, explained
 from upsert.views.session import (
     Dependence,

@@ -25,15 +25,14 @@ from cachetools import LRUCache
 from upsert.errors import ConfigurationError, CorruptTableError, SnapshotExpiredError, TableNotFoundError
 from upsert.store import paths
 from upsert.store.kept import Kept
-from upsert.store.metadata import stored_files, table_file, tag_file
+from upsert.store.metadata import file_set, table_file, tag_file
 from upsert.store.metadata.definition import Definition, has_same_values
 from upsert.store.metadata.file_entry import FileEntry
-from upsert.store.metadata.file_set import FileSet
+from upsert.store.metadata.file_set import FileSet, Manifests, OpenManifest, StoredFiles
 from upsert.store.metadata.looks import looks
 from upsert.store.metadata.manifest import Manifest, after, apply, read_manifest, read_manifests, read_rows
 from upsert.store.metadata.shared_mapping import SharedMapping
 from upsert.store.metadata.snapshot import EMPTY, ManifestRef, SnapshotInfo, parsed
-from upsert.store.metadata.stored_files import Manifests, OpenManifest, StoredFiles
 from upsert.store.metadata.table_file import TableFile
 from upsert.store.metadata.tag_file import Tag
 from upsert.store.rows.layout import Layout
@@ -589,7 +588,7 @@ class History:
                 return FileSet(StoredFiles(self._stored(info)))
             assert isinstance(found.groups, StoredFiles)
             return FileSet(found.groups.of(partial(self._stored, info)))
-        if info.files >= stored_files.FEWEST:
+        if info.files >= file_set.FEWEST:
             return FileSet(StoredFiles(self._stored(info)))
         if before is None:
             return FileSet.of(self.live(info).values())

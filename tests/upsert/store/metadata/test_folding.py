@@ -23,7 +23,7 @@ from upsert.store.alterations import AddColumn, WidenColumn
 from upsert.store.commit.change import Change
 from upsert.store.commit.committer import Committer
 from upsert.store.kept import Kept
-from upsert.store.metadata import folding, history, stored_files
+from upsert.store.metadata import file_set, folding, history
 from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.metadata.file_set import FileSet
 from upsert.store.metadata.folding import combine, combine_rows
@@ -49,8 +49,8 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folding, "MAX_MANIFESTS", 4)
     monkeypatch.setattr(folding, "_FEWEST_TO_FOLD", 2)
     monkeypatch.setattr(folding, "_ENTRIES_OF_PART", 6)
-    monkeypatch.setattr(stored_files, "FEWEST", 1)
-    monkeypatch.setattr(stored_files, "MOST_CHANGED", 5)
+    monkeypatch.setattr(file_set, "FEWEST", 1)
+    monkeypatch.setattr(file_set, "MOST_CHANGED", 5)
 
 
 def text_of(value: Any) -> str | None:
@@ -227,7 +227,7 @@ def test_a_reader_goes_on_when_the_manifests_that_it_began_with_have_expired(tmp
     assert {id: sorted_runs(runs) for id, runs in last.groups.items()} == {
         id: sorted_runs(runs) for id, runs in expected.items()
     }
-    with pytest.raises(stored_files.SnapshotExpiredError):
+    with pytest.raises(file_set.SnapshotExpiredError):
         first.entries  # noqa: B018
 
 
@@ -253,17 +253,17 @@ def test_a_snapshot_is_read_though_the_one_before_it_has_expired(tmp_path: Path)
 
 def test_two_threads_go_on_when_manifests_have_expired() -> None:
     """The second one finds that the first has begun with the snapshot's own manifests."""
-    own = stored_files.Manifests((), lambda _: pytest.fail("there is none"), lambda _: None)
+    own = file_set.Manifests((), lambda _: pytest.fail("there is none"), lambda _: None)
     others = []
 
-    def expired(_: ManifestRef) -> stored_files.OpenManifest:
+    def expired(_: ManifestRef) -> file_set.OpenManifest:
         if not others:
             others.append("asks")
             assert stored.buckets() == []
         raise SnapshotExpiredError("gone")
 
-    earlier = stored_files.Manifests((ManifestRef("m", 1, 1),), expired, lambda _: None)
-    stored = stored_files.StoredFiles(earlier, own=lambda: own)
+    earlier = file_set.Manifests((ManifestRef("m", 1, 1),), expired, lambda _: None)
+    stored = file_set.StoredFiles(earlier, own=lambda: own)
     assert stored.buckets() == []
 
 

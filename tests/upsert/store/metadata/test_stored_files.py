@@ -7,9 +7,8 @@ import pyarrow as pa
 import pytest
 
 from upsert.schema import TableSchema
-from upsert.store.metadata import stored_files
-from upsert.store.metadata.file_set import FileSet
-from upsert.store.metadata.stored_files import StoredFiles
+from upsert.store.metadata import file_set
+from upsert.store.metadata.file_set import FileSet, StoredFiles
 from upsert.store.table import Table
 
 SCHEMA = TableSchema.of(
@@ -21,7 +20,7 @@ SCHEMA = TableSchema.of(
 
 def test_files_are_the_same_whenever_they_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Partitions come and go, files are merged, manifests folded, and columns added meanwhile."""
-    monkeypatch.setattr(stored_files, "FEWEST", 1)
+    monkeypatch.setattr(file_set, "FEWEST", 1)
     seed = random.randrange(1 << 32)
     print("seed", seed)
     chance = random.Random(seed)
@@ -47,14 +46,14 @@ def test_files_are_the_same_whenever_they_are_made(tmp_path: Path, monkeypatch: 
 def test_a_reader_of_one_partition_makes_its_entries_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stored_files, "FEWEST", 1)
+    monkeypatch.setattr(file_set, "FEWEST", 1)
     table = Table.create(tmp_path / "t", SCHEMA, {"bucket": "1"})
     hours = pa.array(range(50), pa.int32())
     table.write(pa.table({"day": ["a"] * 50, "hour": hours, "id": range(50), "name": ["x"] * 50}))
     history = table.published.reread()
     made: list[int] = []
-    make = stored_files.runs_of
-    monkeypatch.setattr(stored_files, "runs_of", lambda files: made.append(len(files)) or make(files))
+    make = file_set.runs_of
+    monkeypatch.setattr(file_set, "runs_of", lambda files: made.append(len(files)) or make(files))
     found = table.published.reread()
     assert isinstance(found.files(history.latest()).groups, StoredFiles)
     snapshot = type(table.snapshot())(table.path, table.layout, found.files(found.latest()), found.latest())
