@@ -13,7 +13,6 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
@@ -24,17 +23,18 @@ from deltajoin.lookup.declared import with_cache
 from deltajoin.lookup.managed import Newest
 from deltajoin.lookup.protocol import LookupSource, check_source, key_fields, name_of
 from upsert import types
-from upsert.arrays import Positions, one_array
+from upsert.arrays import Positions
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.lookups.options import PartialCache
 from upsert.managed.task_counts import add, counter_of
 from upsert.rowkind import ROW_KIND_COLUMN
-from upsert.schema import Column, TableSchema
-from upsert.spark.batches import for_spark, from_spark
+from upsert.schema import Column, TableSchema, listed
+from upsert.spark.batches import arrow_schema, for_spark, from_spark
 from upsert.spark.columns import spark_schema
 from upsert.spark.connect import parallelism
 from upsert.spark.queries import python_functions
 from upsert.store.predicate import Where, parse_where
+from upsert.store.read.lookup import as_key, may_look_up
 from upsert.store.rows.conform import conform
 from upsert.store.rows.fold import fold
 from upsert.store.rows.layout import Layout
@@ -117,7 +117,7 @@ class InSource:
         is_unique = self.has_one_row(keys)
 
         def found(given: pa.Table) -> tuple[Positions, pa.Table]:
-            asked = {field.name: _narrowed(given.column(field.name), field.type) for field in fields}
+            asked = {field.name: as_key(given.column(field.name), field.type) for field in fields}
             answer = answered(pa.table(asked))
             if answer.failures:
                 raise next(iter(answer.failures.values()))
@@ -139,15 +139,6 @@ def _check_keys(keys: Sequence[str], schema: pa.Schema, what: str) -> None:
             )
     if len(set(keys)) < len(keys) or not keys:
         raise SchemaError(f"{what}: on must name at least one column of the table and each once")
-
-
-def _narrowed(column: pa.ChunkedArray, type_: pa.DataType) -> pa.Array:
-    """Keys in the type of the source's column; an integer that it does not have matches nothing, as NULL."""
-    values = one_array(column)
-    if values.type == type_:
-        return values
-    cast = values.cast(type_, safe=False)
-    return pc.if_else(pc.equal(cast.cast(values.type), values), cast, pa.scalar(None, type_))
 
 
 @dataclass(frozen=True)
@@ -338,7 +329,8 @@ def lookup_join(
     >>> lookup_join(views, users, on="user", how="left").orderBy("user").collect()
     [Row(user=1, page='/home', region='Berlin'), Row(user=3, page='/cart', region=None)]
     """
-    pairs, key = pairs_of(on), tuple(upsert_key)
+    pairs, key = pairs_of(on), listed(upsert_key, "upsert_key")
+    select = None if select is None else listed(select, "select")
     if isinstance(table, LookupSource):
         what, name = f"lookup_join with {table!r}", name_of(table)
         if where is not None or snapshot is not None:
@@ -358,6 +350,7 @@ def lookup_join(
     selected = _selected(schema, pairs, select)
     _check_names(df, pairs, selected, what)
     rows.check([name for _, name in pairs], what)
+    _check_types(df, pairs, schema, what)
     return enriched(df, Enrichment(rows, pairs, selected, how, name), schema, key, what)
 
 
@@ -424,6 +417,17 @@ def _check_names(df: DataFrame, pairs: Sequence[tuple[str, str]], selected: Sequ
             f"{what}: the result must have each column once, got {repeated!r} twice; rename it in the "
             "stream, or leave it out of select"
         )
+
+
+def _check_types(df: DataFrame, pairs: Sequence[tuple[str, str]], schema: TableSchema, what: str) -> None:
+    """Refuse keys of another type, of which Spark would cast one before it compares them."""
+    given = arrow_schema(StructType([df.schema[own] for own, _ in pairs]))
+    for (own, name), found in zip(pairs, given.types, strict=True):
+        if not may_look_up(found, type_ := schema.type_of(name, what)):
+            raise SchemaError(
+                f"{what}: on column {name!r}, which is {types.sql_name(type_)}: column {own!r} of the stream "
+                f"must be of this type, got {types.sql_name(found)}; cast it"
+            )
 
 
 def _upserts(

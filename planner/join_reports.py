@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from deltajoin.core.costs import StepCost
-from deltajoin.core.evaluate import determined
+from deltajoin.core.evaluate import identified
 from deltajoin.core.plans import Path
 from planner.join_spec import lookup_paths, step_cost
 from planner.optimizer import Step, Trace
@@ -438,7 +438,8 @@ def blurred(plan: Plan) -> tuple[str, ...]:
         return ()
     refs = join.refs
     put_out = {found.id for column in plan.columns if (found := trace(column, plan)) is not None}
-    known = determined(join.tree, frozenset(refs[number] for number in put_out if number in refs))
+    shown = frozenset(refs[number] for number in put_out if number in refs)
+    known = identified(join.tree, shown, lambda ref: join.tables[ref.table].table.schema.type_of(ref.column))
     hidden = [column.name for column in join.columns if column.id in refs and refs[column.id] not in known]
     flags = [flag.name for _, flag in join.present if flag.id not in put_out]
     return tuple(dict.fromkeys((*hidden, *flags)))

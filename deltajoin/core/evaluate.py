@@ -61,10 +61,11 @@ class Outgoing:
     must_consolidate: bool
 
     @classmethod
-    def of(cls, spec: DeltaJoinSpec, everything: pa.Schema) -> Self:
-        """What comes out of rows that have all columns."""
+    def of(cls, spec: DeltaJoinSpec, schemas: Sequence[pa.Schema]) -> Self:
+        """What comes out of rows that have all columns of tables with these schemas."""
+        everything = rows_schema(spec, schemas)
         schema = pa.schema([everything.field(name) for name in (*spec.columns, ROW_KIND_COLUMN)])
-        known = determined(spec.tree, emitted(spec))
+        known = identified(spec.tree, emitted(spec), lambda ref: schemas[ref.table].field(ref.column).type)
         selected = {Ref(table, name) for table in spec.visible for name in spec.tables[table].select}
         must_consolidate = spec.is_net and not selected <= known
         return cls(schema, spec.keep, schema.names == everything.names, must_consolidate)
@@ -92,10 +93,16 @@ def emitted(spec: DeltaJoinSpec) -> frozenset[Ref]:
 
 
 def determined(tree: Node, known: frozenset[Ref]) -> frozenset[Ref]:
-    """Columns whose values follow from those of known ones: INNER joins make theirs equal, or both NULL."""
+    """Columns that equal known ones in each row: INNER joins make theirs equal, or both NULL."""
     pairs = (pair for node in nodes(tree) if isinstance(node, Inner) for pair in node.on)
     equal = (members for members in equivalence_classes(pairs) if not known.isdisjoint(members))
     return known.union(*equal)
+
+
+def identified(tree: Node, known: frozenset[Ref], type_of: Callable[[Ref], pa.DataType]) -> frozenset[Ref]:
+    """Columns whose very values follow from those of known ones; -0.0 equals 0.0, and is another float."""
+    found = determined(tree, known)
+    return known.union(ref for ref in found if not pa.types.is_floating(type_of(ref)))
 
 
 def split_of_join(
@@ -112,7 +119,7 @@ def split_of_join(
 
 def output_schema(spec: DeltaJoinSpec, schemas: Sequence[pa.Schema]) -> pa.Schema:
     """The output's columns, all nullable: those of ``spec.columns``, and ``_row_kind`` last."""
-    return Outgoing.of(spec, rows_schema(spec, schemas)).schema
+    return Outgoing.of(spec, schemas).schema
 
 
 def rows_schema(spec: DeltaJoinSpec, schemas: Sequence[pa.Schema]) -> pa.Schema:
@@ -153,7 +160,7 @@ class Join:
         tree = flattened(spec.tree)
         plans = tuple((table, delta_of(tree, table, facts)) for table in moving_order(tree))
         rows = rows_schema(spec, schemas)
-        outgoing = Outgoing.of(spec, rows)
+        outgoing = Outgoing.of(spec, schemas)
         return cls(tree, tuple(schemas), spec.visible, spec.present, rows, outgoing, plans, split)
 
     @property

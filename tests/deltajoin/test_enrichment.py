@@ -192,7 +192,7 @@ class TestQueries:
 
     def test_a_stream_that_only_grows_keeps_its_columns(self, spark: SparkSession, users: Table) -> None:
         views = self.rows(spark)
-        inner = lookup_join(views, users, on=[("who", "user")], select=["region"])
+        inner = lookup_join(views, users, on=[("who", "user")], select=iter(["region"]))
         assert sorted(map(tuple, inner.collect())) == [(1, "/", "Berlin"), (1, "/a", "Berlin")]
         where = [("region", "=", "Rome")]
         none = lookup_join(views, users.path, on=[("who", "user")], how="left", select=["user"], where=where)
@@ -221,3 +221,9 @@ class TestQueries:
             lookup_join(changes, users, on=[("page", "region")], select=["tags"], upsert_key=["view"])
         with pytest.raises(ConfigurationError, match="upsert_key is for changelogs"):
             lookup_join(views, users, on=[("who", "user")], upsert_key=["who"])
+        source = MemoryLookup(pa.table({"user": [1], "region": ["Berlin"]}), ["user"])
+        for looked_up in (users, source):
+            with pytest.raises(SchemaError, match="which is BIGINT: column 'page' of the stream must"):
+                lookup_join(views, looked_up, on=[("page", "user")], select=["region"])
+        with pytest.raises(SchemaError, match=r"select must be a list of names, got 'region'; write"):
+            lookup_join(views, users, on=[("who", "user")], select="region")

@@ -18,6 +18,8 @@ from deltajoin.core.consolidate import consolidate_batches, consolidate_changes
 from deltajoin.core.rows import Changes
 from deltajoin.enrichment import Enrichment, InTable
 from deltajoin.spark.consolidate import consolidate_rows
+from deltajoin.spec import JoinedTable
+from deltajoin.tree import Inner, Leaf, Ref
 from tests.deltajoin.spark.steps import FORMS, Steps
 from upsert.schema import TableSchema
 from upsert.store import Table
@@ -154,6 +156,21 @@ def test_joins_keep_zeros(tmp_path: Path, form: str) -> None:
         "[2, -0.0, -0.0, 0.0, 0.0]": 1,
         "[3, nan, -0.0, nan, 0.0]": 1,
     }
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_zero_of_another_sign_that_does_not_come_out_is_no_change(tmp_path: Path, form: str) -> None:
+    """Of two columns that are joined one does not follow from the other."""
+    schema = TableSchema.of({"id": pa.int64(), "x": DOUBLE}, ["id"]).index("x")
+    a, b = (Table.create(tmp_path / name, schema) for name in "ab")
+    tables = JoinedTable(a.path, ("id", "x")), JoinedTable(b.path, ("id", "x"), emit=("id",))
+    spec = DeltaJoinSpec(tables, Inner((Leaf(0), Leaf(1)), ((Ref(0, "x"), Ref(1, "x")),)))
+    steps = Steps(spec, form=form)
+    for table in (a, b):
+        table.write(pa.table({"id": [1], "x": doubles(0.0)}))
+    assert [tuple(row) for micro_batch in steps for row in micro_batch] == [(1, 0.0, 1, "+I")]
+    b.write(pa.table({"id": [1], "x": doubles(-0.0)}))
+    assert [row for micro_batch in steps for row in micro_batch] == []
 
 
 def test_a_dimension_join_keeps_zeros(tmp_path: Path) -> None:

@@ -114,28 +114,42 @@ def prepare(layout: Layout, columns: Sequence[str], keys: pa.Table | ArrowStream
     return Probe(names, tuple(values), origin)
 
 
+def may_look_up(given: pa.DataType, type_: pa.DataType) -> bool:
+    """Whether keys of one type look values of another one up: of the same, or of one of another width.
+
+    >>> may_look_up(pa.int32(), pa.int64()), may_look_up(pa.string(), pa.int64())
+    (True, False)
+    """
+    are_floats = pa.types.is_floating(given) and pa.types.is_floating(type_)
+    return given == type_ or is_same_but_for_width(given, type_) or are_floats
+
+
 def _values(layout: Layout, name: str, keys: pa.Table) -> pa.Array:
     if name not in layout.fields:
         raise SchemaError(f"lookup: unknown column {name!r}; columns are {', '.join(layout.schema.names)}")
     type_ = layout.fields[name].type
     if name not in keys.column_names:
         raise SchemaError(f"lookup: keys must have column {name!r}, got {', '.join(keys.column_names)}")
-    given = one_array(keys.column(name))
-    if given.type == type_:
-        return given
-    are_floats = pa.types.is_floating(given.type) and pa.types.is_floating(type_)
-    if not is_same_but_for_width(given.type, type_) and not are_floats:
+    given = keys.column(name)
+    if not may_look_up(given.type, type_):
         raise SchemaError(
             f"lookup: keys of column {name!r} must be {types.sql_name(type_)}, got Arrow type {given.type}; "
             "cast them"
         )
-    return _cast(given, type_)
+    return as_key(given, type_)
 
 
-def _cast(given: pa.Array, type_: pa.DataType) -> pa.Array:
-    """The values in another type of their kind; NULL where a value has no equal there."""
+def as_key(column: pa.ChunkedArray | pa.Array, type_: pa.DataType) -> pa.Array:
+    """Keys in a type that they may look up, see `may_look_up`; NULL where a value has no equal there.
+
+    >>> as_key(pa.array([1, 2**40]), pa.int32()).to_pylist()
+    [1, None]
+    """
+    given = one_array(column)
+    if given.type == type_:
+        return given
     if pa.types.is_dictionary(given.type):
-        return _cast(given.dictionary_decode(), type_)
+        return as_key(given.dictionary_decode(), type_)
     is_float = pa.types.is_floating(type_)
     if not is_float:
         try:
