@@ -6,6 +6,7 @@ import io
 import math
 from decimal import Decimal
 from itertools import pairwise
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.upsert.store.samples import KEY_VALUES
-from upsert.store.files.formats import FORMATS, base, format_called
+from upsert.store.files.formats import FORMATS, base, format_called, orc
 from upsert.store.files.formats.base import Compression, FileFormat
 from upsert.types import TIMESTAMP, TIMESTAMP_NTZ, VARIANT
 
@@ -77,10 +78,13 @@ def written(
     return pa.py_buffer(out.getvalue())
 
 
-def check_round_trip(format_: FileFormat, rows: pa.RecordBatch, codec: str, part_rows: int) -> None:
+def check_round_trip(format_: FileFormat, rows: pa.RecordBatch, codec: str, part_rows: int) -> int:
+    """Each part comes back, and each alone; how many there are."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(base, "PART_BYTES", 0)
         patch.setattr(base, "_LEAST_ROWS", part_rows)
+        patch.setattr(orc, "PART_BYTES", 4)
+        patch.setattr(orc, "_BATCH_ROWS", part_rows)
         stored = format_.open(written(format_, rows, codec))
     assert stored.schema.equals(rows.schema, check_metadata=True)
     assert stored.rows == stored.starts[-1] == rows.num_rows
@@ -95,6 +99,7 @@ def check_round_trip(format_: FileFormat, rows: pa.RecordBatch, codec: str, part
             assert [exact(c.to_pylist()) for c in found.columns] == [
                 exact(c.to_pylist()) for c in expected.columns
             ]
+    return len(stored.starts) - 1
 
 
 EVERY_WAY = [(format_.name, codec) for format_ in FORMATS for codec in format_.codecs]
@@ -108,6 +113,17 @@ def test_every_type_comes_back_exactly_from_every_format_under_every_codec(
 ) -> None:
     format_ = format_called(name)
     check_round_trip(format_, data.draw(batches(format_)), codec, data.draw(st.integers(1, 12)))
+
+
+@pytest.mark.parametrize("name", ["parquet", "orc", "avro"])
+def test_every_type_comes_back_from_files_of_several_parts(name: str) -> None:
+    """Few rows, as the random ones above, are one stripe of ORC, which are cut by bytes."""
+    format_, random = format_called(name), Random(1)
+    fields = [pa.field(f"c{number}", type_) for number, type_ in enumerate(VALUES)]
+    fitting = [field for field in fields if format_.refusal(field) is None]
+    columns = [pa.array(random.choices([None, *VALUES[field.type]], k=200), field.type) for field in fitting]
+    rows = pa.record_batch(columns, schema=pa.schema(fitting))
+    assert check_round_trip(format_, rows, format_.codecs[-1], 64) == 4
 
 
 @pytest.mark.parametrize("format_", FORMATS, ids=lambda format_: format_.name)
