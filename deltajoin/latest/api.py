@@ -37,7 +37,7 @@ LOOKUP_SIDE_MARK: Final = "deltajoin.lookup_side"
 MAX_SIDES: Final = 1_000
 """So many sides have a name at once; of more, those that no plan has asked for longest lose it."""
 
-_sides: Final = Kept[str, LookupSide](LRUCache(MAX_SIDES), is_inherited=True)
+_sides: Final = Kept[str, LookupSide](lambda: LRUCache(MAX_SIDES), is_inherited=True)
 
 
 def mark_of(side: LookupSide) -> str:

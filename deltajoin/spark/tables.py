@@ -57,7 +57,7 @@ _MAX_OPENED: Final = 16
 
 _MAX_MEANINGS: Final = 256
 _MEANINGS: Final = Kept[tuple[object, ...], tuple[str, str, tuple[str, ...]]](
-    LRUCache(_MAX_MEANINGS), is_inherited=True
+    lambda: LRUCache(_MAX_MEANINGS), is_inherited=True
 )
 """What joins are in words, their fingerprints and their parts: each step asks for them several times."""
 
@@ -375,7 +375,9 @@ class JoinedTables:
         return Changes(rows) if is_consolidated else consolidate_changes(Changes(rows))
 
 
-_OPENED: Final = Kept[tuple[str, tuple[str, ...]], JoinedTables](LRUCache(_MAX_OPENED), is_inherited=True)
+_OPENED: Final = Kept[tuple[str, tuple[str, ...]], JoinedTables](
+    lambda: LRUCache(_MAX_OPENED), is_inherited=True
+)
 """Joins whose tables this process has opened, by spec and uuids."""
 
 

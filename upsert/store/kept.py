@@ -19,12 +19,13 @@ Thing = TypeVar("Thing")
 class Kept(Generic[Key, Thing]):
     """Things by key, as a module has them for its process; threads may share it."""
 
-    def __init__(self, things: MutableMapping[Key, Thing], *, is_inherited: bool) -> None:
-        """Kept in ``things``: a cache drops what was not used for long.
+    def __init__(self, empty: Callable[[], MutableMapping[Key, Thing]], *, is_inherited: bool) -> None:
+        """Kept in what ``empty`` makes: a cache drops what was not used for long.
 
         ``is_inherited`` says whether a forked child goes on with what its parent has; not with connections.
         """
-        self._things = things
+        self._empty = empty
+        self._things = empty()
         self._is_inherited = is_inherited
         self._lock = threading.Lock()
         os.register_at_fork(after_in_child=self._begin_child)
@@ -65,9 +66,10 @@ class Kept(Generic[Key, Thing]):
             self._things.clear()
 
     def _begin_child(self) -> None:
-        self._lock = threading.Lock()  # another thread of the parent may have held it
-        if not self._is_inherited:
-            self._things.clear()
+        # another thread of the parent, which is not here, may have been changing the things
+        if self._lock.locked() or not self._is_inherited:
+            self._things = self._empty()
+        self._lock = threading.Lock()
 
 
 ENTRY_BYTES: Final = 2 << 10
@@ -84,7 +86,9 @@ class KeptArrays(Generic[Key, Thing]):
     def __init__(self, most_bytes: int, size: Callable[[Thing], int]) -> None:
         """``size`` tells the bytes of a thing's arrays."""
         self._size = size
-        self._kept = Kept[Key, tuple[Thing, int]](LRUCache(most_bytes, itemgetter(1)), is_inherited=True)
+        self._kept = Kept[Key, tuple[Thing, int]](
+            lambda: LRUCache(most_bytes, itemgetter(1)), is_inherited=True
+        )
 
     def get(self, key: Key) -> Thing | None:
         """What is kept under a key; None for nothing."""

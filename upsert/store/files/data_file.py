@@ -206,7 +206,7 @@ def _size(column: pa.Array) -> int:
     return max(1, int(column.nbytes))
 
 
-_DECODED = Kept[tuple[str, int, str], pa.Array](LRUCache(MAX_DECODED_BYTES, _size), is_inherited=True)
+_DECODED = Kept[tuple[str, int, str], pa.Array](lambda: LRUCache(MAX_DECODED_BYTES, _size), is_inherited=True)
 """Decoded columns by path, part and name; the least recently used ones go first."""
 
 
@@ -453,7 +453,7 @@ class _OpenFiles(Kept[tuple[str, str, int], DataFile]):
     """
 
     def __init__(self) -> None:
-        super().__init__(LRUCache(MAX_OPEN_FILES), is_inherited=True)
+        super().__init__(lambda: LRUCache(MAX_OPEN_FILES), is_inherited=True)
         self._opened = 0
 
     def put(self, key: tuple[str, str, int], thing: DataFile) -> None:

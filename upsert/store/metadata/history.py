@@ -642,4 +642,4 @@ def _path_of(root: str, id: int) -> str:
     return os.path.join(root, paths.snapshot_file(id))
 
 
-_shared = Kept[tuple[str, str], History](LRUCache(_MAX_TABLES), is_inherited=True)
+_shared = Kept[tuple[str, str], History](lambda: LRUCache(_MAX_TABLES), is_inherited=True)

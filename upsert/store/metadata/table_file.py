@@ -279,7 +279,7 @@ class TableFile:
     definition: Definition
 
 
-_read = Kept[tuple[str, bytes], TableFile](LRUCache(_MAX_FILES), is_inherited=True)
+_read = Kept[tuple[str, bytes], TableFile](lambda: LRUCache(_MAX_FILES), is_inherited=True)
 
 
 def create(folder: str, schema: TableSchema, options: Mapping[str, str]) -> TableFile:

@@ -27,7 +27,7 @@ from upsert.store.retention.expiry import AHEAD_MS, ExpiryWarning, written_ms
 from upsert.store.retention.partition_time import AGE, FORMATTER, PATTERN, PartitionAge
 from upsert.store.table_options import TableOptions
 
-_looked = Kept[str, int](LRUCache(10_000), is_inherited=True)
+_looked = Kept[str, int](lambda: LRUCache(10_000), is_inherited=True)
 """When this process last looked for expired partitions of a table, by its uuid, in ms since 1970."""
 
 

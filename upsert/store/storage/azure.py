@@ -100,7 +100,7 @@ def split(path: str) -> tuple[AzureLocation, str]:
     return AzureLocation(match[1], host, settings.get(_SETTING)), match[4]
 
 
-_containers = Kept[AzureLocation, Any]({}, is_inherited=False)
+_containers = Kept[AzureLocation, Any](dict, is_inherited=False)
 
 
 def _made(location: AzureLocation) -> Any:

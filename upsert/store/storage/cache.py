@@ -194,7 +194,7 @@ class LocalCache:
         return locked(os.path.join(self.folder, "locks", f"{number}"))
 
 
-_caches = Kept[tuple[str, int], LocalCache]({}, is_inherited=True)
+_caches = Kept[tuple[str, int], LocalCache](dict, is_inherited=True)
 
 
 def local_cache() -> LocalCache:

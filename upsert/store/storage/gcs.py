@@ -69,7 +69,7 @@ def split(path: str) -> tuple[GcsLocation, str]:
     return GcsLocation(match[1], settings.get(_SETTING)), match[3]
 
 
-_sessions = Kept[str, Any]({}, is_inherited=False)
+_sessions = Kept[str, Any](dict, is_inherited=False)
 
 
 def _made(endpoint: str, bucket: str) -> Any:

@@ -145,7 +145,7 @@ def _endpoints(value: str) -> tuple[str, ...]:
 
 
 _active: dict[HdfsLocation, int] = {}
-_pools = Kept[None, Any]({}, is_inherited=False)
+_pools = Kept[None, Any](dict, is_inherited=False)
 
 
 class NotDoneError(UnansweredError):

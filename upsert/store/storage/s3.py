@@ -62,7 +62,7 @@ def split(path: str) -> tuple[S3Location, str]:
     return S3Location(match[1], settings.get("endpoint"), region), match[3]
 
 
-_clients = Kept[S3Location, Any]({}, is_inherited=False)
+_clients = Kept[S3Location, Any](dict, is_inherited=False)
 
 
 def _made(location: S3Location) -> Any:

@@ -177,7 +177,7 @@ def test_lookup_decodes_what_its_rows_lie_in_and_keeps_it(
 
 def test_decoded_columns_stay_within_their_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = LRUCache(10_000, data_file._size)
-    monkeypatch.setattr(data_file, "_DECODED", Kept(cache, is_inherited=True))
+    monkeypatch.setattr(data_file, "_DECODED", Kept(lambda: cache, is_inherited=True))
     table = Table.create(tmp_path / "t", SCHEMA, {**OPTIONS, "file.format": "parquet"})
     table.write(rows(0, 3000))
     keys = pa.table({"id": pa.array(range(0, 3000, 10), pa.int32())})

@@ -346,7 +346,7 @@ def test_overwriting_a_partition_and_dropping_one_open_their_parts_alone(
 ) -> None:
     files = Files(tmp_path / "t", ("number", "text"))
     files.commit([files.entry(files.partition(number=n, text=t), 0) for n in range(100) for t in "ab"])
-    monkeypatch.setattr(history, "_shared", Kept(LRUCache(1), is_inherited=True))
+    monkeypatch.setattr(history, "_shared", Kept(lambda: LRUCache(1), is_inherited=True))
     table = Table.open(files.table.path)  # as another process would
     row = {"number": pa.array([40], pa.int32()), "text": ["a"], "id": [7], "small": pa.array([0], pa.int32())}
     spec = {"number": 40} if is_dynamic else {"number": 40, "text": "a"}
