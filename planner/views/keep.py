@@ -46,9 +46,8 @@ from planner.views.moves import (
 )
 from planner.views.partition_table import PartitionTable
 from planner.views.partitions import partitions_of
-from planner.views.result_table import ResultTable
 from planner.views.rows_table import RowsTable
-from planner.views.stage_table import StageRows, StageTable
+from planner.views.stage_table import ResultTable, StageRows, StageTable
 from planner.views.stages import (
     Folders,
     Joined,

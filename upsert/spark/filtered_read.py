@@ -16,10 +16,9 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import DataFrame as AnyDataFrame
 from pyspark.sql.classic.dataframe import DataFrame
 
-from upsert.spark.inputs import is_filled_in
 from upsert.spark.java import class_name, items_of, java_of
 from upsert.spark.literals import python_value
-from upsert.spark.reads import is_read
+from upsert.spark.reads import is_filled_in, is_read
 
 Comparison = tuple[str, str, Any]
 """A column, an operator and a value, as the store's ``where`` has them."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import threading
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import WeakKeyDictionary
@@ -39,14 +39,13 @@ from pyspark.sql.types import (
 )
 
 from upsert.spark.connect import is_connect
-from upsert.spark.formats import active
+from upsert.spark.formats import FORMAT, active
 from upsert.spark.java import class_name, items_of, java_of, texts_of
 from upsert.store.read.steps import StepSize
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrameReader, SparkSession
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamReader
-
 
 _PICKLE: Final[Any] = CPickleSerializer()
 """Spark's own, as its processes have it."""
@@ -285,3 +284,57 @@ def _field(owner: Any, name: str) -> Any:
     found = owner.getClass().getDeclaredField(name)
     found.setAccessible(True)
     return found
+
+
+_UNKNOWN: Final = 1 << 62
+"""Spark takes what it does not know for as large as can be."""
+
+_OVERHEAD: Final = 8
+"""Bytes of a row in Spark's estimates, beside its values."""
+
+
+def input_size(df: DataFrame, stored: Callable[[Mapping[str, str]], StepSize]) -> StepSize | None:
+    """About how many rows, and bytes of them, all that a batch reads has; None if it is not known of a part.
+
+    Args:
+        df: a DataFrame of a classic session.
+        stored: tells it of a read of a managed table, by its options.
+    """
+    plan = df._jdf.queryExecution().optimizedPlan()
+    rows = size = 0
+    for one in (plan, *items_of(plan.subqueriesAll())):
+        for found in _inputs(df.sparkSession, one, stored):
+            if found is None:
+                return None
+            rows, size = rows + found.rows, size + found.bytes
+    return StepSize(rows, size)
+
+
+def _inputs(
+    spark: SparkSession, node: Any, stored: Callable[[Mapping[str, str]], StepSize]
+) -> Iterator[StepSize | None]:
+    if is_read(node):
+        format_, options = read_of(spark, node)
+        yield stored(options) if format_ == FORMAT else None
+        return
+    children = items_of(node.children())
+    for child in children:
+        yield from _inputs(spark, child, stored)
+    if not children:
+        yield _of_leaf(node)
+
+
+def _of_leaf(node: Any) -> StepSize | None:
+    size = int(str(node.stats().sizeInBytes()))
+    if size >= _UNKNOWN:
+        return None
+    columns = items_of(node.output())
+    each = _OVERHEAD + sum(int(one.dataType().defaultSize()) for one in columns)
+    return StepSize(max(1, size // each), size)
+
+
+def is_filled_in(df: DataFrame) -> bool:
+    """Whether Spark puts something into a plan whenever it runs: the time, the user or the like."""
+    patterns = java_of(df.sparkSession).org.apache.spark.sql.catalyst.trees
+    filled_in = getattr(getattr(patterns, "TreePattern$"), "MODULE$").CURRENT_LIKE()
+    return bool(df._jdf.queryExecution().analyzed().containsPattern(filled_in))

@@ -38,8 +38,7 @@ from upsert.store.metadata.stands_for import Costs, Refresh, StandsFor
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.table import Table
 from upsert.views import hidden_tables
-from upsert.views.collected import collected_up_to
-from upsert.views.difference import SAME_KEY, check_keys, difference, signed_rows
+from upsert.views.difference import SAME_KEY, check_keys, collected_up_to, difference, signed_rows
 from upsert.views.progress import Bases, Versions, known_versions, uuids_of
 from upsert.views.session import settings_of
 

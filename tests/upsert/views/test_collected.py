@@ -5,7 +5,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from upsert.spark.batches import arrow_of
-from upsert.views.collected import collected_up_to
+from upsert.views.difference import collected_up_to
 
 pytestmark = pytest.mark.spark
 
@@ -30,7 +30,7 @@ def test_rows_that_are_wide_are_not_all_collected(
         sizes.append(found.nbytes)
         return found
 
-    monkeypatch.setattr("upsert.views.collected.arrow_of", measured)
+    monkeypatch.setattr("upsert.views.difference.arrow_of", measured)
     rows = spark.range(300, numPartitions=2).selectExpr("id", f"{value} AS `a value`")
     assert collected_up_to(rows.limit(301), 1_000_000) is None
     assert sizes[0] < 3_000_000  # of 15 MB; Spark takes twice what values need

@@ -24,7 +24,7 @@ from upsert.managed.reader import read_size
 from upsert.schema import Column, TableSchema
 from upsert.spark.batches import collected
 from upsert.spark.connect import is_connect
-from upsert.spark.inputs import input_size, is_filled_in
+from upsert.spark.reads import input_size, is_filled_in
 from upsert.sql import statements as s
 from upsert.sql.merge_into import over_given_source
 from upsert.store.predicate import where_to_json

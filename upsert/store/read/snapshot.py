@@ -23,7 +23,17 @@ from upsert.store.metadata.file_set import FileSet
 from upsert.store.metadata.history import History
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.paths import BucketId
-from upsert.store.predicate import EVERY_ROW, Filter, Where, may_hold_between, parse_where, remaining
+from upsert.store.predicate import (
+    EVERY_ROW,
+    Filter,
+    NamedKeys,
+    Where,
+    may_hold_between,
+    named_buckets,
+    named_keys,
+    parse_where,
+    remaining,
+)
 from upsert.store.read import statistics
 from upsert.store.read.lookup import (
     Columns,
@@ -39,7 +49,6 @@ from upsert.store.read.lookup import (
     signed_matches,
     table_of,
 )
-from upsert.store.read.named_keys import NamedKeys, named_buckets, named_keys
 from upsert.store.read.splits import Split
 from upsert.store.rows.conform import ArrowStream
 from upsert.store.rows.keys import key_bytes, order_by
