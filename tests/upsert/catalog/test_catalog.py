@@ -25,11 +25,6 @@ from upsert.schema import TableSchema
 ORDERS = "CREATE TABLE orders (id BIGINT, product STRING, PRIMARY KEY (id) NOT ENFORCED, INDEX (product))"
 
 
-@pytest.fixture
-def catalog(tmp_path: Path) -> Catalog:
-    return Catalog(tmp_path / "warehouse")
-
-
 def rows(**columns: list[object]) -> pa.Table:
     return pa.table(columns)
 

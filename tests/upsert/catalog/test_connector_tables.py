@@ -50,11 +50,6 @@ def words(name: str = "words", **changes: str | None) -> str:
     return f"CREATE TABLE {name} ({COLUMNS}, PRIMARY KEY (word) NOT ENFORCED) WITH ({with_clause(**changes)})"
 
 
-@pytest.fixture
-def catalog(tmp_path: Path) -> Catalog:
-    return Catalog(tmp_path / "warehouse")
-
-
 def definition_file(catalog: Catalog, name: str = "words") -> Path:
     return Path(catalog.warehouse) / name / "table.json"
 

@@ -27,11 +27,6 @@ USERS = "CREATE TABLE {} (id BIGINT, name STRING, at TIMESTAMP{}, PRIMARY KEY (i
 MORNING = datetime.now(UTC).replace(hour=0, minute=0, second=1, microsecond=0)
 
 
-@pytest.fixture
-def catalog(tmp_path: Path) -> Catalog:
-    return Catalog(tmp_path / "warehouse")
-
-
 def with_clause(**options: str) -> str:
     named = {key.replace("__", "-").replace("_", "."): value for key, value in options.items()}
     return "WITH (" + ", ".join(f"'{key}' = '{value}'" for key, value in named.items()) + ")"

@@ -46,11 +46,6 @@ class Users:
         produce(self.connection, self.topic, [pa.table(columns)])
 
 
-@pytest.fixture
-def catalog(tmp_path: Path) -> Catalog:
-    return Catalog(tmp_path / "warehouse")
-
-
 def rows(catalog: Catalog, columns: Sequence[str] = ("id", "region")) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = catalog.table("users").snapshot().scan(columns).sort_by("id").to_pylist()
     return found

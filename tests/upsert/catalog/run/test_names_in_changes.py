@@ -21,11 +21,6 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.fixture
-def catalog(tmp_path: Path) -> Catalog:
-    return Catalog(tmp_path / "warehouse")
-
-
-@pytest.fixture
 def theirs(spark: SparkSession, tmp_path: Path) -> Iterator[None]:
     """Spark's own table ``theirs`` of the columns of ``t``."""
     spark.sql(

@@ -30,11 +30,6 @@ SIGNS = (
 """Settings by which quotes and backslashes are read otherwise."""
 
 
-@pytest.fixture
-def catalog(tmp_path: Path) -> Catalog:
-    return Catalog(tmp_path / "warehouse")
-
-
 TYPES = {
     **dict.fromkeys(
         ("TINYINT", "SMALLINT", "INT", "BIGINT", "DECIMAL(5, 2)", "DECIMAL(20, 0)", "DOUBLE"), "{}"

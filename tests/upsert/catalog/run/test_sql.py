@@ -45,11 +45,6 @@ DAYS = (
 )
 
 
-@pytest.fixture
-def catalog(tmp_path: Path) -> Catalog:
-    return Catalog(tmp_path / "warehouse")
-
-
 def rows(result: Result) -> list[dict[str, Any]]:
     assert isinstance(result, Rows)
     found: list[dict[str, Any]] = result.rows.to_pylist()

@@ -1,18 +1,11 @@
 """Words of the FLIPs' texts, older and newer, that no other test reads: what they mean, or what is said."""
 
-from pathlib import Path
-
 import pytest
 
 from upsert.catalog.catalog import Catalog
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.sql.parser import parse
 from upsert.sql.statements import DescribeTable
-
-
-@pytest.fixture
-def catalog(tmp_path: Path) -> Catalog:
-    return Catalog(tmp_path / "warehouse")
 
 
 @pytest.mark.parametrize("words", ["DETAIL TABLE", "DETAIL", "TABLE EXTENDED", "EXTENDED"])
