@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from deltajoin.core import codes
 from deltajoin.core.codes import FIRST_LOOKUP_KEYS, common_key_type
 from deltajoin.core.consolidate import consolidate_changes
 from deltajoin.core.evaluate import Join, evaluate
@@ -54,7 +55,8 @@ def step(
 ) -> list[Row]:
     """Rows that the join emits when both tables go from their first multiset to their second.
 
-    With more contested keys than ``keys_at_once`` they are looked up after the others, in pieces.
+    With more contested keys than ``keys_at_once`` they are looked up after the others: so many first, then
+    one by one.
     """
     names = [tuple(schema.names) for schema in schemas]
     sides = [
@@ -70,7 +72,10 @@ def step(
         for at in (0, 1)
     )
     emitted: list[Row] = []
-    with patch("deltajoin.core.evaluate.FIRST_LOOKUP_KEYS", keys_at_once):
+    with (
+        patch("deltajoin.core.evaluate.FIRST_LOOKUP_KEYS", keys_at_once),
+        patch.multiple(codes, FIRST_LOOKUP_KEYS=max(keys_at_once, 1), LOOKUP_ROWS=1),
+    ):
         for batch in evaluate(join, changes, old, new, output_rows=output_rows):
             assert batch.schema == join.outgoing.schema
             assert 0 < batch.num_rows <= output_rows
