@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import signal
 import subprocess
 import sys
@@ -15,31 +14,22 @@ import pyarrow as pa
 import pytest
 
 from deltajoin.cli.sql import done_or_cancelled, signals_noted
-from tests.deltajoin.cli.test_sql import FLAGS, environment, until
+from tests.deltajoin.cli.terminal import Terminal
+from tests.deltajoin.cli.test_sql import FLAGS, environment
 from upsert import Catalog
 from upsert.catalog.query_records import read_all
 
 pytestmark = pytest.mark.spark
 
-CTRL_C = b"\x03"
+CTRL_C = "\x03"
 NUMBERS = "(SELECT explode(sequence(1, 1000000)) AS n)"
 ENDLESS = f"SELECT max(a.n * b.n % 7) AS m FROM {NUMBERS} a CROSS JOIN {NUMBERS} b"
 
 
-def on_a_terminal(folder: Path, *arguments: str) -> tuple[subprocess.Popen[bytes], int]:
-    """A command whose controlling terminal is a new one, so that Ctrl-C goes to all of its processes.
-
-    Forked ones would belong to this process's terminal.
-    """
-    screen, terminal = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "deltajoin", *arguments],
-        env=environment(forked=False) | {"HOME": str(folder), "XDG_CONFIG_HOME": str(folder / "config")},
-        preexec_fn=lambda: os.login_tty(terminal),
-        close_fds=False,
-    )
-    os.close(terminal)
-    return process, screen
+def on_a_terminal(folder: Path, *arguments: str) -> Terminal:
+    """A command that has its own settings; forked processes would belong to this process's terminal."""
+    of_user = {"HOME": str(folder), "XDG_CONFIG_HOME": str(folder / "config")}
+    return Terminal("-m", "deltajoin", *arguments, env=environment(forked=False) | of_user)
 
 
 @pytest.fixture
@@ -54,13 +44,8 @@ def warehouse(tmp_path: Path) -> Path:
 def test_the_prompt_survives_errors_and_is_back_after_a_batch_and_a_stream_were_cancelled(
     tmp_path: Path, warehouse: Path
 ) -> None:
-    process, screen = on_a_terminal(tmp_path, "sql", "-w", str(warehouse), *FLAGS)
-
-    def typed(line: str, answer: str) -> str:
-        os.write(screen, f"{line}\r".encode())
-        return until(screen, answer)
-
-    seen = until(screen, "sql> ")
+    terminal = on_a_terminal(tmp_path, "sql", "-w", str(warehouse), *FLAGS)
+    seen = terminal.until("sql> ")
     for line, answer in (
         ("SHOW TABLS;", "sql> "),
         ("SELECT 1 / 0;", "sql> "),
@@ -68,7 +53,7 @@ def test_the_prompt_survives_errors_and_is_back_after_a_batch_and_a_stream_were_
         ("SHOW", "...>"),
         ("TABLES;", "sql> "),
     ):
-        seen += typed(line, answer)
+        seen += terminal.typed(line, answer)
     assert "error: SHOW TABLS is no statement; did you mean SHOW TABLES?" in seen
     assert "error: [DIVIDE_BY_ZERO]" in seen
     assert seen.count("error:") == 2
@@ -77,20 +62,18 @@ def test_the_prompt_survives_errors_and_is_back_after_a_batch_and_a_stream_were_
     assert "JVM" not in seen
     assert "Traceback" not in seen
 
-    seen = typed(f"SELECT concat('be', 'gun') AS n; {ENDLESS};", "begun")
-    os.write(screen, CTRL_C)
-    seen += until(screen, "sql> ")
+    seen = terminal.typed(f"SELECT concat('be', 'gun') AS n; {ENDLESS};", "begun")
+    terminal.type(CTRL_C)
+    seen += terminal.until("sql> ")
     assert "cancelled" in seen
-    seen += typed("SET 'execution.runtime-mode' = 'streaming';", "sql> ")
-    seen += typed("SELECT id, word FROM words;", "rum")
-    os.write(screen, CTRL_C)
-    seen += until(screen, "sql> ")
-    seen += typed("RESET;", "sql> ")
-    seen += typed("SELECT max(word) AS last FROM words;", "tea")
-    os.write(screen, b"exit\r")
-    seen += until(screen, None)
-    os.close(screen)
-    assert process.wait(timeout=120) == 0
+    seen += terminal.typed("SET 'execution.runtime-mode' = 'streaming';", "sql> ")
+    seen += terminal.typed("SELECT id, word FROM words;", "rum")
+    terminal.type(CTRL_C)
+    seen += terminal.until("sql> ")
+    seen += terminal.typed("RESET;", "sql> ")
+    seen += terminal.typed("SELECT max(word) AS last FROM words;", "tea")
+    terminal.type("exit\r")
+    seen += terminal.end()
     assert "Traceback" not in seen
     assert "error" not in seen
     assert "reentrant" not in seen
@@ -158,14 +141,12 @@ def test_queries_of_a_job_that_is_stopped_with_all_of_its_processes_have_not_fai
         "SET 'execution.runtime-mode' = 'streaming';\nSET 'pipeline.name' = 'job';\n"
         "INSERT INTO copies SELECT a.id, b.word FROM words a JOIN words b ON a.id = b.id;\n"
     )
-    process, screen = on_a_terminal(tmp_path, "run", str(job), "-w", str(warehouse), "--json", *FLAGS)
-    seen = until(screen, '"micro-batch",')
-    os.killpg(process.pid, signal.SIGTERM)
-    seen += until(screen, None)
-    os.close(screen)
-    assert process.wait(timeout=120) == 0, seen
-    assert "Traceback" not in seen
-    assert '"failed"' not in seen
+    terminal = on_a_terminal(tmp_path, "run", str(job), "-w", str(warehouse), "--json", *FLAGS)
+    terminal.until('"micro-batch",')
+    os.killpg(terminal.process.pid, signal.SIGTERM)
+    terminal.end()
+    assert "Traceback" not in terminal.shown
+    assert '"failed"' not in terminal.shown
     ((record,), _) = read_all(str(warehouse))
     assert (record.state, record.error) == ("ended", None)
 
@@ -180,21 +161,21 @@ def test_a_job_ends_in_good_order_in_its_first_micro_batch(
         "SET 'execution.runtime-mode' = 'streaming';\nSET 'pipeline.name' = 'copies';\n"
         "INSERT INTO copies SELECT id, word FROM words;\n"
     )
-    process, screen = on_a_terminal(tmp_path, "run", str(job), "-w", str(warehouse), "--json", *FLAGS)
-    seen = until(screen, '"started"')
+    terminal = on_a_terminal(tmp_path, "run", str(job), "-w", str(warehouse), "--json", *FLAGS)
+    terminal.until('"started"')
     if is_for_all:
-        os.killpg(process.pid, signal.SIGTERM)  # as systemd and `timeout` do
+        os.killpg(terminal.process.pid, signal.SIGTERM)  # as systemd and `timeout` do
     else:
-        os.write(screen, CTRL_C)
-    seen += until(screen, None)
-    os.close(screen)
-    assert process.wait(timeout=120) == 0, seen
+        terminal.type(CTRL_C)
+    terminal.end()
     # the terminal itself shows ^C, before an event or behind it
-    events = (line[line.index("{") :] for line in seen.splitlines() if '"event"' in line)
+    events = (line[line.index("{") :] for line in terminal.shown.splitlines() if '"event"' in line)
     told = [json.JSONDecoder().raw_decode(event)[0] for event in events]
     ends = [one["event"] for one in told if one["event"] != "micro-batch"]
     assert ends in (
         ["started", "stopped"],
         *([["started"]] if is_for_all else []),
     )  # if the JVM is gone first
-    assert "deltajoin/cli/" not in seen, "no trace of the command itself; Spark's processes may leave one"
+    assert "deltajoin/cli/" not in terminal.shown, (
+        "no trace of the command itself; Spark's processes may leave one"
+    )

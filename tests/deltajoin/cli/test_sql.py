@@ -2,7 +2,6 @@
 
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -25,8 +24,6 @@ from upsert.sql.statements import CreateTable
 
 pytestmark = pytest.mark.spark
 
-SILENT_S = 300
-"""A command that prints nothing for so long hangs, on any machine."""
 FLAGS = ("--conf", "spark.driver.bindAddress=127.0.0.1", "--conf", "spark.sql.shuffle.partitions=1")
 
 
@@ -233,17 +230,3 @@ def test_a_job_without_a_stream_is_refused_before_anything_is_executed(tmp_path:
     assert (code, out) == (1, "")
     assert "must start a streaming query" in errors
     assert not (tmp_path / "w").exists()
-
-
-def until(screen: int, text: str | None) -> str:
-    """What the process prints until ``text``, or until it ends."""
-    seen = ""
-    while text is None or text not in seen:
-        ready, _, _ = select.select([screen], [], [], SILENT_S)
-        assert ready, f"{text!r} must be printed, got {seen!r}"
-        try:
-            part = os.read(screen, 4096)
-        except OSError:
-            break
-        seen += part.decode(errors="replace")
-    return seen

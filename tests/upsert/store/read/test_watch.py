@@ -1,12 +1,7 @@
 """A watched table shows each commit in its place: on a terminal, in a notebook's kernel, and in a pipe."""
 
 import io
-import os
-import pty
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +10,8 @@ import pyarrow as pa
 import pytest
 from nbclient import NotebookClient
 
-from tests.deltajoin.cli.test_sql import environment, until
+from tests.deltajoin.cli.terminal import Terminal
+from tests.deltajoin.cli.test_sql import environment
 from upsert import Table, TableSchema
 from upsert.errors import ConfigurationError, SchemaError
 
@@ -81,26 +77,14 @@ def test_what_cannot_be_shown_is_refused(table: Table) -> None:
 
 def test_a_terminal_shows_the_newest_rows_until_it_is_interrupted(table: Table) -> None:
     code = f"import upsert; upsert.Table.open({table.path!r}).watch(every=0.02); print('gone on')"
-    screen, terminal = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-c", code],
-        env=environment() | {"TERM": "xterm"},
-        stdin=terminal,
-        stdout=terminal,
-        stderr=terminal,
-        close_fds=True,
-    )
-    os.close(terminal)
-    seen = until(screen, "ann")
+    terminal = Terminal("-c", code, env=environment() | {"TERM": "xterm"})
+    terminal.until("ann")
     add(table, 2, "bob")
-    seen += until(screen, "bob")
-    assert "\x1b[" in seen  # the cursor goes back: one picture takes the place of the other
-    process.send_signal(signal.SIGINT)
-    rest = until(screen, None)
-    os.close(screen)
-    assert process.wait(timeout=60) == 0
-    assert "gone on" in rest
-    assert "Traceback" not in rest
+    terminal.until("bob")
+    assert "\x1b[" in terminal.shown  # the cursor goes back: one picture takes the place of the other
+    terminal.type("\x03")
+    assert "gone on" in terminal.end()
+    assert "Traceback" not in terminal.shown
 
 
 def test_a_notebook_shows_the_newest_rows_in_one_output(
