@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -51,7 +51,6 @@ from planner.views.stage_table import ResultTable, StageRows, StageTable
 from planner.views.stages import (
     Folders,
     Joined,
-    Tables,
     changes_of,
     joined_in,
     looked_up,
@@ -98,45 +97,37 @@ class Followed(NamedTuple):
     is_unique: bool
 
 
+@dataclass(frozen=True, eq=False)
 class KeptView:
     """What the refreshes of one view compute: made once for its query, run at any versions of its tables.
 
     Attributes:
-        is_incremental: whether anything but all rows of the tables is read.
-        is_lasting: whether it holds for other versions than those of the query that it was made of.
+        planning: of the view.
+        followed: how its changes follow from those of what it reads; None where all rows are computed.
+        rest: what gives all rows.
+        why_rest: why these are computed instead.
         part: how its rows are computed, and from which hidden tables.
+        is_incremental: whether anything but all rows of what it reads is read.
+        is_lasting: whether it holds for other versions than those of the query that it was made of.
+        below: the hidden tables that it reads, those first over which others are.
         small: uuids of the small tables that its query joins without equality.
     """
 
+    planning: Planning
+    followed: Followed | None
+    rest: Template[Input]
+    why_rest: str
+    part: Part
+    _: KW_ONLY
+    is_incremental: bool
+    is_lasting: bool
+    below: tuple[Sequence[KeptTable], ...] = ()
     small: frozenset[str] = frozenset()
-
-    def __init__(
-        self,
-        planning: Planning,
-        followed: Followed | None,
-        rest: Template[Input],
-        why_rest: str,
-        part: Part,
-        *,
-        is_incremental: bool,
-        is_lasting: bool,
-    ) -> None:
-        """Of a query whose changes follow from those of its tables, or of another, with or without stages.
-
-        ``rest`` gives all rows, which are computed instead for the reason ``why_rest``.
-        """
-        self._planning = planning
-        self._followed = followed
-        self._rest = rest
-        self._why_rest = why_rest
-        self.part = part
-        self.is_incremental = is_incremental
-        self.is_lasting = is_lasting
 
     @property
     def is_unique(self) -> bool:
         """Whether the view's key is proven, so that changes need not be compared with its rows."""
-        return self._followed is None or self._followed.is_unique
+        return self.followed is None or self.followed.is_unique
 
     @property
     def hidden(self) -> frozenset[str]:
@@ -155,59 +146,33 @@ class KeptView:
         Raises:
             CommitConflictError: another process brings the stages to other versions at this moment.
         """
-        if self._followed is None:
-            return self._all_rows(versions, self._why_rest, costs)
-        bases, still, template, is_unique = self._followed
-        move = self._planning.move(bases, known, versions, costs, still=still)
+        for tables in self.below:
+            were = {one.uuid: one.known_at(known) for one in tables}
+            are = {one.uuid: one.at(versions) for one in tables}
+            known = {**known, **{uuid: version for uuid, version in were.items() if version is not None}}
+            versions = {**versions, **are}
+        if self.followed is None:
+            return self._all_rows(versions, self.why_rest, costs)
+        bases, still, template, is_unique = self.followed
+        move = self.planning.move(bases, known, versions, costs, still=still)
         if move.step is None:
-            return Computed(self._planning.computed(self._rest, move), move.refresh, are_all=True)
-        found = self._planning.computed(template, move)
+            return Computed(self.planning.computed(self.rest, move), move.refresh, are_all=True)
+        found = self.planning.computed(template, move)
         if is_unique or isinstance(found, pa.Table):
             return Computed(found, move.refresh, are_all=False)
         return self._all_rows(versions, "many rows have changed, and the view's key is not proven", costs)
 
     def _all_rows(self, versions: Versions, reason: str, costs: Costs) -> Computed:
         refresh = Refresh.now(reason == FROM_HIDDEN, reason, 0, 0, costs)
-        return Computed(self._planning.computed(self._rest, Move(versions, refresh)), refresh, are_all=True)
+        return Computed(self.planning.computed(self.rest, Move(versions, refresh)), refresh, are_all=True)
+
+    def over(self, tables: Collection[KeptTable]) -> KeptView:
+        """The same of a query in which hidden tables stand for some parts, which are brought along first."""
+        part = self.part.over(once(one.part for one in tables))
+        return replace(self, part=part, is_incremental=True, below=(tuple(tables), *self.below))
 
 
-class DeepView:
-    """A view of which the aggregates are tables, over which the rest is kept in its turn.
-
-    Attributes:
-        rest: how what is over the tables is kept.
-        is_incremental: as of a `KeptView`.
-        is_lasting: as of a `KeptView`.
-        is_unique: as of a `KeptView`.
-        part: as of a `KeptView`.
-        small: as of a `KeptView`.
-    """
-
-    is_incremental: Final = True
-    small: frozenset[str] = frozenset()
-
-    def __init__(self, results: Sequence[KeptTable], rest: KeptView | DeepView) -> None:
-        """Of a query's aggregates, and of the query over these."""
-        self._results = results
-        self.rest = rest
-        self.is_lasting: bool = rest.is_lasting
-        self.is_unique: bool = rest.is_unique
-        self.part: Part = rest.part.over(once(one.part for one in results))
-
-    @property
-    def hidden(self) -> frozenset[str]:
-        """As of a `KeptView`."""
-        return self.part.hidden
-
-    def at(self, known: Versions, versions: Versions, costs: Costs) -> Computed:
-        """As of a `KeptView`."""
-        were = {one.uuid: one.known_at(known) for one in self._results}
-        are = {one.uuid: one.at(versions) for one in self._results}
-        found = {uuid: version for uuid, version in were.items() if version is not None}
-        return self.rest.at({**known, **found}, {**versions, **are}, costs)
-
-
-def kept(df: DataFrame, view: ViewShape, settings: Settings) -> KeptView | DeepView:
+def kept(df: DataFrame, view: ViewShape, settings: Settings) -> KeptView:
     """How a view is refreshed by what has changed, as far as that can be.
 
     Args:
@@ -227,18 +192,17 @@ def kept(df: DataFrame, view: ViewShape, settings: Settings) -> KeptView | DeepV
     settings = replace(settings, small=frozenset(path for path in uuids if uuids[path] in view.small))
     planning = Planning(catalyst, OneTask(small_session(df.sparkSession)), settings, view)
     found = _kept(planning, whole, plan, not catalyst.has_subqueries(joined))
-    found.small = frozenset(uuids[path] for path in small_sides(plan, settings))
     if view.must_be_incremental and not found.is_incremental:
         raise ConfigurationError(
             f"view {os.path.basename(view.folder)!r}: option 'refresh' = 'incremental' needs a query that "
             f"changes can refresh, got one of which {why_not(plan, settings)}; or leave the option out"
         )
-    return found
+    return replace(found, small=frozenset(uuids[path] for path in small_sides(plan, settings)))
 
 
 def _kept(
     planning: Planning, whole: DataFrame, plan: Plan, is_lasting: bool, *, is_over_hidden: bool = False
-) -> KeptView | DeepView:
+) -> KeptView:
     """How a query, as a DataFrame and as a plan, is kept: in the first way that it allows and that helps."""
     plan = planning.with_guesses(plan)
     followed = _followed(planning, whole, plan, is_lasting)
@@ -290,7 +254,7 @@ def _over_stages(
     return KeptView(planning, None, rest, FROM_HIDDEN, part, is_incremental=True, is_lasting=is_lasting)
 
 
-def _deep(planning: Planning, plan: Plan, stages: Sequence[StageTable]) -> KeptView | DeepView | str:
+def _deep(planning: Planning, plan: Plan, stages: Sequence[StageTable]) -> KeptView | str:
     """The view with its stages as tables, if there are many groups, and it helps; or why not."""
     if not all(table.group_outputs for table in stages):
         return ""
@@ -309,11 +273,11 @@ def _deep(planning: Planning, plan: Plan, stages: Sequence[StageTable]) -> KeptV
     has_parts = bool(is_kept or partitions_of(looked_at, settings))
     if not has_parts and not (is_ordered and _tops(planning, looked_at)):
         return _why_all(planning, looked_at)
-    deep = _over(planning, plan, found, tuple(read for one in stages for read in one.stage.tables))
+    rest = _rest_over(planning, plan, found)
     # whether a line can be drawn is known only once the results are there: without one they are read whole
-    if has_parts and isinstance(deep, DeepView) and not deep.rest.is_incremental:
+    if has_parts and not rest.is_incremental:
         return _why_all(planning, looked_at)
-    return deep
+    return rest.over(found.values())
 
 
 def _results(planning: Planning, plan: Plan, stages: Sequence[StageTable]) -> dict[int, ResultTable]:
@@ -354,13 +318,12 @@ def _why_all(planning: Planning, plan: Plan) -> str:
     return why_all(plan, planning.settings)
 
 
-def _parted(planning: Planning, plan: Plan, also: Collection[int] = ()) -> KeptView | DeepView | None:
+def _parted(planning: Planning, plan: Plan, also: Collection[int] = ()) -> KeptView | None:
     """The view with what is computed partition by partition as tables, if there are enough rows for that.
 
     So are aggregates of sums whose groups cannot be a key: ``also``, by their identity.
     """
     found: dict[int, PartitionTable] = {}
-    tables: Tables = ()
     for part in partitions_of(plan, planning.settings, also):
         rows = row_count(part.tables)
         if not _may_be_worth(planning, rows, WHOLE_ROWS):
@@ -370,26 +333,22 @@ def _parted(planning: Planning, plan: Plan, also: Collection[int] = ()) -> KeptV
         )
         if table is not None and _are_worth(planning, rows, WHOLE_ROWS, [table]):
             found[id(part.place)] = table
-            tables += part.tables
-    return _over(planning, plan, found, tables) if found else None
+    return _over(planning, plan, found) if found else None
 
 
-def _indexed(planning: Planning, plan: Plan) -> KeptView | DeepView | None:
+def _indexed(planning: Planning, plan: Plan) -> KeptView | None:
     """The view with rows that joins look up without an index as tables that have it, if that helps.
 
     They are rows of tables, and those of UNION ALL.
     """
     united = united_in(plan, planning.settings)
-    found, tables = _kept_parts(planning, plan, united)
+    found = _kept_parts(planning, plan, united)
     inside = {id(node) for part in united if id(part.place) in found for node in walk(part.place)}
-    of_tables, also = _unindexed_tables(planning, plan, inside)
-    found = {**found, **of_tables}
-    return _over_indexed(planning, plan, found, tables + also) if found else None
+    found |= _unindexed_tables(planning, plan, inside)
+    return _over_indexed(planning, plan, found) if found else None
 
 
-def _unindexed_tables(
-    planning: Planning, plan: Plan, apart: Collection[int]
-) -> tuple[Mapping[int, RowsTable], Tables]:
+def _unindexed_tables(planning: Planning, plan: Plan, apart: Collection[int]) -> dict[int, RowsTable]:
     """The rows of tables that lack an index as tables that have it, by their places; none if one cannot.
 
     Those ``apart``, by identity, are none of them.
@@ -397,9 +356,8 @@ def _unindexed_tables(
     missing = {number: one for number, one in unindexed(plan).items() if number not in apart}
     rows = sum(leaf.rows.table.rows or 0 for leaf, _ in missing.values() if leaf.rows is not None)
     if not missing or not _may_be_worth(planning, rows, WHOLE_ROWS):
-        return {}, ()
+        return {}
     found: dict[int, RowsTable] = {}
-    tables: Tables = ()
     # rows of another table decide what a condition with a subquery leaves: it stays above
     filters = {
         id(node.child): node
@@ -409,35 +367,30 @@ def _unindexed_tables(
     for number, (leaf, looked_up_by) in missing.items():
         place = filters.get(number, leaf)
         if (table := _rows_of(planning, place, leaf, looked_up_by)) is None:
-            return {}, ()
-        assert leaf.rows is not None
-        assert leaf.rows.snapshot is not None
+            return {}
         found[id(place)] = table
-        tables += ((leaf.rows.table, leaf.rows.snapshot),)
-    return (found, tables) if _are_worth(planning, rows, WHOLE_ROWS, found.values()) else ({}, ())
+    return found if _are_worth(planning, rows, WHOLE_ROWS, found.values()) else {}
 
 
-def _over_indexed(
-    planning: Planning, plan: Plan, found: Mapping[int, RowsTable], tables: Tables
-) -> KeptView | DeepView | None:
+def _over_indexed(planning: Planning, plan: Plan, found: Mapping[int, RowsTable]) -> KeptView | None:
     """The view over tables with the indexes that its joins need, if more of it follows from changes then."""
     settings = planning.settings
     looked_at = _with(plan, {number: one.planned for number, one in found.items()})
     if changes_of(looked_at, settings) is None:
         parts = len(partitions_of(looked_at, settings)) + len(_tops(planning, looked_at))
         if parts + len(stages_of(looked_at, settings)) <= len(stages_of(plan, settings)):
-            return _over_joins(planning, plan, looked_at, found, tables)
-    return _over(planning, plan, found, tables)
+            return _over_joins(planning, plan, looked_at, found)
+    return _over(planning, plan, found)
 
 
 def _over_joins(
-    planning: Planning, plan: Plan, looked_at: Plan, found: Mapping[int, RowsTable], tables: Tables
-) -> DeepView | None:
+    planning: Planning, plan: Plan, looked_at: Plan, found: Mapping[int, RowsTable]
+) -> KeptView | None:
     """The view over tables with an index, if joins of these can be kept below what needs all rows of them."""
     if _joined_tables(looked_at, planning.settings) <= _joined_tables(plan, planning.settings):
         return None
-    made = _over(planning, plan, found, tables)
-    return made if isinstance(made, DeepView) and made.rest.is_incremental else None
+    rest = _rest_over(planning, plan, found)
+    return rest.over(found.values()) if rest.is_incremental else None
 
 
 def _joined_tables(plan: Plan, settings: Settings) -> int:
@@ -455,10 +408,9 @@ def _tops(planning: Planning, plan: Plan) -> tuple[Top, ...]:
     return tuple(tops_of(plan, planning.settings, row_number))
 
 
-def _topped(planning: Planning, plan: Plan, most_whole: int) -> KeptView | DeepView | None:
+def _topped(planning: Planning, plan: Plan, most_whole: int) -> KeptView | None:
     """The view with the first rows of larger inputs than so many as tables, for its ORDER BY … LIMIT."""
     found: dict[int, RowsTable] = {}
-    tables: Tables = ()
     for top in _tops(planning, plan):
         rows = row_count(top.tables)
         if not _may_be_worth(planning, rows, most_whole):
@@ -467,22 +419,18 @@ def _topped(planning: Planning, plan: Plan, most_whole: int) -> KeptView | DeepV
         keep = partial(_kept_rows, planning)
         if (table := table_of(planning, top, keep, must_be_there=must_be_there)) is not None:
             found[id(top.child)] = table
-            tables += top.tables
-    return _over(planning, plan, found, tables) if found else None
+    return _over(planning, plan, found) if found else None
 
 
-def _joined(planning: Planning, plan: Plan, stages: Collection[int]) -> KeptView | DeepView | None:
+def _joined(planning: Planning, plan: Plan, stages: Collection[int]) -> KeptView | None:
     """The view with the rows of joins of large tables as tables, where the rest needs all of them."""
-    found, tables = _kept_parts(planning, plan, joined_in(plan, planning.settings, stages))
-    return _over(planning, plan, found, tables) if found else None
+    found = _kept_parts(planning, plan, joined_in(plan, planning.settings, stages))
+    return _over(planning, plan, found) if found else None
 
 
-def _kept_parts(
-    planning: Planning, plan: Plan, parts: Iterable[Joined]
-) -> tuple[Mapping[int, RowsTable], Tables]:
-    """Parts of a plan as tables of their rows, by their places, where these are many; and what they read."""
+def _kept_parts(planning: Planning, plan: Plan, parts: Iterable[Joined]) -> dict[int, RowsTable]:
+    """Parts of a plan as tables of their rows, by their places, where these are many."""
     found: dict[int, RowsTable] = {}
-    tables: Tables = ()
     for part in parts:
         size = row_count(part.tables)
         if not _may_be_worth(planning, size, WHOLE_ROWS):
@@ -496,11 +444,9 @@ def _kept_parts(
         if as_built is not None and can_keep(rows.schema, by):
             kept = _kept_rows(planning, rows)
             table = RowsTable(planning, part.plan, part.tables, rows, kept, by, columns)
-            if not _are_worth(planning, size, WHOLE_ROWS, [table]):
-                continue
-            found[id(part.place)] = table
-            tables += part.tables
-    return found, tables
+            if _are_worth(planning, size, WHOLE_ROWS, [table]):
+                found[id(part.place)] = table
+    return found
 
 
 def _rows_of(
@@ -522,22 +468,21 @@ def _rows_of(
     return RowsTable(planning, plan, tables, rows, _kept_rows(planning, rows), by, leaf.columns)
 
 
-def _over(
-    planning: Planning, plan: Plan, found: Mapping[int, KeptTable], tables: Tables
-) -> KeptView | DeepView:
-    """The view with tables in place of parts of its plan, over which the rest is kept.
+def _over(planning: Planning, plan: Plan, found: Mapping[int, KeptTable]) -> KeptView:
+    """The view with tables in place of parts of its plan, over which the rest is kept."""
+    return _rest_over(planning, plan, found).over(found.values())
 
-    They are brought to the versions of the base tables that these are read at.
-    """
-    versions = versions_of(tables)
+
+def _rest_over(planning: Planning, plan: Plan, found: Mapping[int, KeptTable]) -> KeptView:
+    """How the rest is kept; the tables are brought to the versions that the base tables are read at."""
+    versions = versions_of(tuple(read for one in found.values() for read in one.tables))
     nodes = {number: one.node(versions) for number, one in found.items()}
     over, catalyst = planning.built(_with(plan, nodes)), planning.catalyst
     is_lasting = not catalyst.has_subqueries(catalyst.analyzed(over))
-    rest = _kept(planning, over, read_plan(catalyst, over), is_lasting, is_over_hidden=True)
-    return DeepView(tuple(found.values()), rest)
+    return _kept(planning, over, read_plan(catalyst, over), is_lasting, is_over_hidden=True)
 
 
-def _kept_rows(planning: Planning, rows: DataFrame) -> KeptView | DeepView:
+def _kept_rows(planning: Planning, rows: DataFrame) -> KeptView:
     """How the rows of a part of a query are kept; they have no key."""
     settings = replace(planning.settings, sink_key=None)
     plan = read_plan(planning.catalyst, rows)

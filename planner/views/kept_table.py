@@ -25,7 +25,7 @@ from planner.plan.trees import expressions, walk
 from planner.spark.catalyst import Catalyst, JavaObject
 from planner.views.drawing import Part, keys_of, named
 from planner.views.inputs import Planning
-from planner.views.moves import Bases, Versions
+from planner.views.moves import Versions, bases_of
 from planner.views.stages import Folders, Tables
 from upsert.errors import CommitConflictError, SchemaError, TableNotFoundError
 from upsert.managed import frames
@@ -55,7 +55,8 @@ class KeptTable(ABC):
     Attributes:
         path: its folder.
         schema: its columns, of which the first ones are those of the part.
-        bases: the tables that its rows are of.
+        tables: what its rows are of, at the versions at which the plan reads it.
+        bases: the same tables.
     """
 
     def __init__(
@@ -64,18 +65,22 @@ class KeptTable(ABC):
         path: str,
         schema: TableSchema,
         columns: Sequence[Column],
+        tables: Tables,
         *,
-        buckets: int,
-        bases: Bases,
+        buckets: int | None = None,
         rows: int | None = None,
     ) -> None:
-        """Of a part with such columns, which has about so many rows if that is known."""
+        """Of a part with such columns, in as many buckets as its tables ask for if that is not said.
+
+        It has about so many ``rows``, if that is known.
+        """
         self._planning = planning
         self.path = path
         self.schema = schema
         self._columns = columns
-        self._buckets = buckets
-        self.bases = bases
+        self._buckets = buckets or buckets_for(tables)
+        self.tables = tables
+        self.bases = bases_of(tables)
         self._row_count = rows
 
     @property
@@ -90,6 +95,10 @@ class KeptTable(ABC):
         Raises:
             CommitConflictError: another process has brought it further.
         """
+
+    def brought(self, versions: Versions, rows: Callable[[Versions, Costs], Computed]) -> tuple[Table, int]:
+        """The table and that snapshot, by rows as of the function `brought`."""
+        return brought(self.opened(), {uuid: versions[uuid] for uuid in self.bases}, rows)
 
     @property
     def name(self) -> str:

@@ -29,14 +29,12 @@ from planner.views.kept_table import (
     COLUMN,
     KeptTable,
     bag_schema,
-    brought,
-    buckets_for,
     can_keep,
     meaning_of,
     most_rows,
     relation,
 )
-from planner.views.moves import Bases, Move, Versions
+from planner.views.moves import Move, Versions
 from planner.views.partitions import Partitions, relation_below
 from planner.views.rows_table import KeptRows, RowsTable
 from planner.views.stages import meant
@@ -113,11 +111,6 @@ class OwnRows:
             return None
         columns = tuple(column for column in found.columns if column.id in part.ids)
         return cls(table.path, table.uuid, found, columns, by, found.rows.table.where)
-
-    @property
-    def bases(self) -> Bases:
-        """The table itself."""
-        return {self.uuid: self.path}
 
     @property
     def schema(self) -> TableSchema:
@@ -281,8 +274,7 @@ class PartitionTable(KeptTable):
         meaning = meaning_of(planning.catalyst, part.top, meant(part.top), part.tables, json)
         self._consumer = f"{planning.consumer}-{meaning}"
         path = planning.folder_of(f"{meaning}-partitions", most_rows(part.tables))
-        buckets, bases = buckets_for(part.tables), source.bases
-        super().__init__(planning, path, schema, part.top.columns, buckets=buckets, bases=bases)
+        super().__init__(planning, path, schema, part.top.columns, part.tables)
 
     @classmethod
     def of(
@@ -330,12 +322,7 @@ class PartitionTable(KeptTable):
         return Part(self.name, self.title, (kept, found), meant(self._part.top), inputs, reads)
 
     def at(self, versions: Versions) -> int:
-        """The table's snapshot that stands for some versions of the base tables: brought there.
-
-        Raises:
-            CommitConflictError: another process has brought it further.
-        """
-        target = {uuid: versions[uuid] for uuid in self.bases}
+        """As of a `KeptTable`."""
         own = self.opened()
 
         def rows(known: Versions, costs: Costs) -> Computed:
@@ -354,8 +341,7 @@ class PartitionTable(KeptTable):
             return Computed(self._differing(own, touched), move.refresh, are_all=False)
 
         with ExitStack() as done:
-            _, found = brought(own, target, rows)
-        return found
+            return self.brought(versions, rows)[1]
 
     def _differing(self, own: Table, move: Move) -> DataFrame | pa.Table:
         """What makes the rows of some partitions those of a version, with kinds."""

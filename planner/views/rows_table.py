@@ -19,14 +19,12 @@ from planner.views.inputs import Planning
 from planner.views.kept_table import (
     KeptTable,
     bag_schema,
-    brought,
-    buckets_for,
     meaning_of,
     most_rows,
     named_tables,
     names_of,
 )
-from planner.views.moves import Versions, bases_of
+from planner.views.moves import Versions
 from planner.views.stages import Tables, meant
 from upsert.codec import Jsonable
 from upsert.store.metadata.stands_for import Costs
@@ -95,7 +93,6 @@ class RowsTable(KeptTable):
         comment = None if line is None else json.dumps(line.to_json())
         schema = replace(bag_schema(rows.schema, indexes), comment=comment)
         self._line = line
-        self._tables = tables
         self._plan = plan
         self._kept = kept
         self.by = tuple(indexes[0]) if indexes else ()
@@ -103,8 +100,7 @@ class RowsTable(KeptTable):
             meaning = str(schema.to_json())
             name = f"{meaning_of(planning.catalyst, plan, meant(plan), tables, meaning)}-input"
         path = planning.folder_of(name, most_rows(tables) if line is None else line.most)
-        bases = bases_of(tables)
-        super().__init__(planning, path, schema, columns, buckets=buckets_for(tables), bases=bases)
+        super().__init__(planning, path, schema, columns, tables)
 
     @property
     def compared(self) -> tuple[str, ...]:
@@ -115,23 +111,18 @@ class RowsTable(KeptTable):
     def part(self) -> Part:
         """What it is, and what moves it."""
         which = "its rows" if self._line is None else "the first rows of an order,"
-        moved = f"by changes: {which} moved by a step of {named_tables(self._tables)}"
+        moved = f"by changes: {which} moved by a step of {named_tables(self.tables)}"
         below = self._kept.part
-        reads = below.reads | names_of(self._tables)
+        reads = below.reads | names_of(self.tables)
         return Part(self.name, self.title, (moved,), meant(self._plan), below.inputs, reads)
 
     def at(self, versions: Versions) -> int:
-        """The table's snapshot that stands for some versions of the base tables: brought there.
+        """As of a `KeptTable`.
 
         Raises:
-            CommitConflictError: another process has brought it further.
             PlanOutgrownError: it has too few rows of an order, or too many.
         """
-
-        def rows(known: Versions, costs: Costs) -> Computed:
-            return self._kept.at(known, versions, costs)
-
-        table, found = brought(self.opened(), {uuid: versions[uuid] for uuid in self.bases}, rows)
+        table, found = self.brought(versions, lambda known, costs: self._kept.at(known, versions, costs))
         if self._line is not None and not self._line.fits(table.snapshot(found)):
             raise PlanOutgrownError
         return found

@@ -32,6 +32,7 @@ from planner.spark.template import Template
 from planner.views.drawing import Part, keys_of
 from planner.views.inputs import Input, Planning
 from planner.views.kept_table import (
+    COLUMN,
     KeptTable,
     brought,
     buckets_for,
@@ -300,8 +301,8 @@ class ResultTable(KeptTable):
         self._all_rows = self._made(stage.results(frames.read(planning.catalyst.session, sums.path, 0)))
         schema = self._schema_of(self._all_rows, looked_up(plan, columns))
         path = planning.folder_of(f"{stage.name}-rows-{_short(schema)}", rows)
-        buckets = sums.options.bucket
-        super().__init__(planning, path, schema, columns, buckets=buckets, bases=stage.bases, rows=rows)
+        buckets, tables = sums.options.bucket, stage.stage.tables
+        super().__init__(planning, path, schema, columns, tables, buckets=buckets, rows=rows)
 
     @cached_property
     def _rows(self) -> Template[Input]:
@@ -321,12 +322,7 @@ class ResultTable(KeptTable):
         return Part(self.name, self.title, ("by changes: the results of its stage",), "", (self._stage.part,))
 
     def at(self, versions: Versions) -> int:
-        """The table's snapshot that stands for some versions of the base tables: brought there.
-
-        Raises:
-            CommitConflictError: another process has brought it further.
-        """
-        target = {uuid: versions[uuid] for uuid in self.bases}
+        """As of a `KeptTable`."""
 
         def rows(known: Versions, costs: Costs) -> Computed:
             sums, to = self._stage.at(versions)
@@ -336,12 +332,11 @@ class ResultTable(KeptTable):
             template = self._rows if move.step is None else self._changes
             return Computed(self._planning.computed(template, move), move.refresh, are_all=move.step is None)
 
-        _, found = brought(self.opened(), target, rows)
-        return found
+        return self.brought(versions, rows)[1]
 
     def _made(self, results: DataFrame) -> DataFrame:
         """The table's rows and their kind, of results of the stage."""
-        names = [f"column_{number}" for number in range(len(results.columns) - 1)]
+        names = [f"{COLUMN}{number}" for number in range(len(results.columns) - 1)]
         numbered = results.toDF(*names, ROW_KIND_COLUMN)
         return numbered.select(*names, *self._keys(numbered), ROW_KIND_COLUMN)
 
@@ -358,7 +353,7 @@ class ResultTable(KeptTable):
         fields = [field for field in rows.schema if field.name != ROW_KIND_COLUMN]
         key = []
         for number in self._groups:
-            whole = f"column_{number}"
+            whole = f"{COLUMN}{number}"
             made = (f"{_KEY}{number}", f"{IS_NULL}{number}")
             parts = [
                 name
@@ -371,7 +366,7 @@ class ResultTable(KeptTable):
         )
         types = tuple(columns)
         scalars = {column.name for column in types if is_scalar(column.type)}
-        by = ([f"column_{number}" for number in numbers] for numbers in indexes)
+        by = ([f"{COLUMN}{number}" for number in numbers] for numbers in indexes)
         found = ([name for name in names if name in scalars] for names in by)  # no index is over a struct
         kept = dict.fromkeys(Index.over(names) for names in found if names)
         return TableSchema(types, tuple(key), indexes=tuple(kept))

@@ -34,6 +34,13 @@ from upsert.views.view import View
 
 pytestmark = pytest.mark.spark
 
+
+def some_or_all(queries: Mapping[str, str], some: list[str], seeds: range) -> pytest.MarkDecorator:
+    """A test of some queries for one seed, and a long one of all of them for several."""
+    every = pytest.param(list(queries), seeds, marks=[pytest.mark.long, pytest.mark.minutes])
+    return pytest.mark.parametrize(("names", "seeds"), [(some, range(1, 2)), every], ids=["some", "all"])
+
+
 STAGED = {
     "sums of a join": """SELECT city, sum(n) AS n, avg(n) AS mean, sum(price) AS s, count(price) AS p
         FROM sales JOIN shops USING (shop) GROUP BY city""",
@@ -142,14 +149,7 @@ def assert_only_appended(views: Mapping[str, View], *named: str) -> None:
             assert all(moves_of(table)), name
 
 
-@pytest.mark.parametrize(
-    ("names", "seeds"),
-    [
-        (["sums of a join", "distinct beside sums"], range(1, 2)),
-        pytest.param(list(STAGED), range(2, 5), marks=[pytest.mark.long, pytest.mark.minutes]),
-    ],
-    ids=["some", "all"],
-)
+@some_or_all(STAGED, ["sums of a join", "distinct beside sums"], range(2, 5))
 @pytest.mark.usefixtures("where")
 def test_aggregates_are_kept_in_stages(
     catalog: Catalog, spark: SparkSession, names: list[str], seeds: range
@@ -192,14 +192,7 @@ def test_tasks_compute_what_the_driver_does(
     assert {info.kind for info in stage.history() if info.changes_rows} == {"append"}
 
 
-@pytest.mark.parametrize(
-    ("names", "seeds"),
-    [
-        (["join", "no key"], range(1, 2)),
-        pytest.param(list(CHANGED), range(2, 5), marks=[pytest.mark.long, pytest.mark.minutes]),
-    ],
-    ids=["some", "all"],
-)
+@some_or_all(CHANGED, ["join", "no key"], range(2, 5))
 @pytest.mark.usefixtures("where")
 def test_rows_of_joins_are_changed_alone(
     catalog: Catalog, spark: SparkSession, names: list[str], seeds: range, monkeypatch: pytest.MonkeyPatch
@@ -255,14 +248,7 @@ DEEP = {
 """Queries over aggregates, which are tables if there are many groups."""
 
 
-@pytest.mark.parametrize(
-    ("names", "seeds"),
-    [
-        (["correlated"], range(1, 2)),
-        pytest.param(list(DEEP), range(2, 6), marks=[pytest.mark.long, pytest.mark.minutes]),
-    ],
-    ids=["some", "all"],
-)
+@some_or_all(DEEP, ["correlated"], range(2, 6))
 @pytest.mark.usefixtures("where")
 def test_aggregates_of_many_groups_are_tables_of_their_own(
     catalog: Catalog,
@@ -275,11 +261,7 @@ def test_aggregates_of_many_groups_are_tables_of_their_own(
         monkeypatch.setattr(f"planner.views.keep.{rows}", 0)
     views = {name: catalog.create_view(f"v{n}", DEEP[name], spark=spark) for n, name in enumerate(names)}
     refresh_and_compare(catalog, views, DEEP, seeds)
-    for name, view in views.items():
-        tables = [table for table in stages(view.table) if "-rows-" in table.path]
-        assert tables, name
-        for table in tables:
-            assert all(moves_of(table)), name
+    assert_only_appended(views, "-rows-")
 
 
 def test_a_new_view_has_the_hidden_tables_that_its_refreshes_read(
@@ -585,14 +567,7 @@ def test_hidden_tables_go_on_when_a_table_gets_a_column_or_an_index(
         assert {table.uuid for table in stages(catalog.table(name))} == before[name], name
 
 
-@pytest.mark.parametrize(
-    ("names", "seeds"),
-    [
-        (["of a join", "joined"], range(1, 2)),
-        pytest.param(list(PARTED), range(2, 6), marks=[pytest.mark.long, pytest.mark.minutes]),
-    ],
-    ids=["some", "all"],
-)
+@some_or_all(PARTED, ["of a join", "joined"], range(2, 6))
 @pytest.mark.usefixtures("where")
 def test_partitions_with_changed_rows_are_computed_again(
     catalog: Catalog,
@@ -628,14 +603,7 @@ JOINED = {
 """Queries over all rows of joins."""
 
 
-@pytest.mark.parametrize(
-    ("names", "seeds"),
-    [
-        (["top"], range(1, 2)),
-        pytest.param(list(JOINED), range(2, 8), marks=[pytest.mark.long, pytest.mark.minutes]),
-    ],
-    ids=["some", "all"],
-)
+@some_or_all(JOINED, ["top"], range(2, 8))
 @pytest.mark.usefixtures("where")
 def test_rows_of_joins_are_kept_for_what_needs_all_of_them(
     catalog: Catalog,
