@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import Lock
 from typing import Any
@@ -76,14 +76,14 @@ class SmallPlan:
         with active(session):
             df = catalyst.dataframe(self._template.over(blanks), session)
             plan = catalyst.optimized(df)
-        reading = OperatorReader(Catalyst(df))  # what this one keeps of the plan is not kept
-        read = reading.node(plan)
-        given = {}
-        for leaf in walk(read):
-            if isinstance(leaf, Relation) and leaf.name == "LogicalRDD" and leaf.ref is not None:
-                number = numbers[int(reading.catalyst.kept(leaf.ref).rdd().id())]
-                given[leaf.ref] = Given(number, arrow_schema(self._leaves[number][1]))
-        found = in_arrow(read, given, reading, arrow_schema(df.schema))
+
+        def given(leaf: JavaObject) -> Given | None:
+            if catalyst.class_name(leaf) != "LogicalRDD":
+                return None
+            number = numbers[int(leaf.rdd().id())]
+            return Given(number, arrow_schema(self._leaves[number][1]))
+
+        found = _in_arrow(df, plan, given)
         if found.observations:
             raise NotInArrowError("what is observed is told by Spark")
         return found
@@ -93,18 +93,22 @@ def rows_in_arrow(df: DataFrame, plan: JavaObject, source: StructType) -> InArro
     """What a plan makes of the rows of its one leaf; None if Spark has to compute it.
 
     Args:
-        df: what the plan was made for.
+        df: a micro-batch of a stream, which the plan was made for.
         plan: of projections and filters. Spark has put values in the place of what reads the clock.
         source: the columns of the leaf.
     """
     if len({*source.names}) < len(source.names):
         return None  # in Arrow they are known by their names
-    reading = OperatorReader(Catalyst(df))
+    given = Given(0, arrow_schema(source))
+    with suppress(NotInArrowError):
+        return _in_arrow(df, plan, lambda _: given)
+    return None
+
+
+def _in_arrow(df: DataFrame, plan: JavaObject, given: Callable[[JavaObject], Given | None]) -> InArrow:
+    """A plan that Spark has optimized for a DataFrame, in Arrow; ``given`` says what a leaf of it reads."""
+    reading = OperatorReader(Catalyst(df))  # what another one keeps of its plan is not kept
     read = reading.node(plan)
-    (leaf,) = (node for node in walk(read) if isinstance(node, Relation))
-    assert leaf.ref is not None  # it was read
-    given = {leaf.ref: Given(0, arrow_schema(source))}
-    try:
-        return in_arrow(read, given, reading, arrow_schema(df.schema))
-    except NotInArrowError:
-        return None
+    refs = [leaf.ref for leaf in walk(read) if isinstance(leaf, Relation) and leaf.ref is not None]
+    leaves = {ref: one for ref in refs if (one := given(reading.catalyst.kept(ref))) is not None}
+    return in_arrow(read, leaves, reading, arrow_schema(df.schema))
