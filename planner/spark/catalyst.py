@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 from planner.spark.versions import constructors
 from upsert.spark.batches import local_rows
 from upsert.spark.connect import needs_classic
-from upsert.spark.java import class_name, is_a, items_of, java_of, texts_of
+from upsert.spark.java import class_name, is_a, items_of, java_of, object_of, texts_of
 from upsert.spark.literals import python_value
 from upsert.spark.reads import is_read, read_of
 
@@ -95,10 +95,9 @@ class Catalyst:
     def rewritten(self, plan: JavaObject, *rules: str) -> JavaObject:
         """What rules of Spark's make of a plan, each by its name below ``catalyst``: ``optimizer.…``."""
         for name in rules:
-            rule = self._jvm.org.apache.spark.sql.catalyst
-            for part in f"{name}$".split("."):
-                rule = getattr(rule, part)
-            plan = getattr(rule, "MODULE$").apply(plan)
+            *packages, rule = name.split(".")
+            package = reduce(getattr, packages, self._jvm.org.apache.spark.sql.catalyst)
+            plan = object_of(package, rule).apply(plan)
         return plan
 
     def local(self, rows: pa.Table, leaf: JavaObject, schema: StructType) -> JavaObject:
@@ -120,7 +119,7 @@ class Catalyst:
 
     def refers_outside(self, plan: JavaObject) -> bool:
         """Whether an expression of the plan, or of a subquery, refers to what is outside of a subquery."""
-        patterns = getattr(getattr(self._jvm.org.apache.spark.sql.catalyst.trees, "TreePattern$"), "MODULE$")
+        patterns = object_of(self._jvm.org.apache.spark.sql.catalyst.trees, "TreePattern")
         return bool(plan.containsPattern(patterns.OUTER_REFERENCE()))
 
     def nested(self, node: JavaObject) -> list[JavaObject]:
@@ -443,7 +442,7 @@ class Catalyst:
 
     @cached_property
     def _nil(self) -> Any:
-        return getattr(getattr(self._jvm.scala.collection.immutable, "Nil$"), "MODULE$")
+        return object_of(self._jvm.scala.collection.immutable, "Nil")
 
     @cached_property
     def _none(self) -> Any:
@@ -711,12 +710,11 @@ class Catalyst:
     ) -> JavaObject:
         """A leaf of which the optimizer knows nothing but the columns; without an RDD it has no row."""
         relation = self._jvm.org.apache.spark.sql.execution.LogicalRDD
-        partitioning = self._jvm.org.apache.spark.sql.catalyst.plans.physical
-        single = getattr(partitioning, "SinglePartition$")
+        physical = self._jvm.org.apache.spark.sql.catalyst.plans.physical
         return relation(
             columns,
             self.session._sc._jsc.emptyRDD().rdd() if rdd is None else rdd,
-            getattr(single, "MODULE$") if in_one_partition else defaults_of(relation, 3, 3)[0],
+            object_of(physical, "SinglePartition") if in_one_partition else defaults_of(relation, 3, 3)[0],
             self._seq([]),
             is_streaming,
             self._none,

@@ -29,7 +29,7 @@ from planner.spark.catalyst import Catalyst, JavaObject
 from planner.spark.template import Template
 from upsert.spark.batches import arrow_of, arrow_schema
 from upsert.spark.formats import active
-from upsert.spark.java import java_of
+from upsert.spark.java import java_of, object_of
 
 _IN_PLACE: Final = frozenset(("InputAdapter",)) | frozenset(
     f"{name}Exec"
@@ -85,18 +85,18 @@ class OneTask:
         make_room(session)
         jvm = java_of(session)
         spark, scala = jvm.org.apache.spark, jvm.scala
-        self._tasks = _object_of(spark, "TaskContext")
-        self._to_arrow = _object_of(spark.sql.execution.arrow, "ArrowConverters")
-        self._iterators = _object_of(scala.collection, "Iterator")
-        self._projections = _object_of(spark.sql.catalyst.expressions, "UnsafeProjection")
+        self._tasks = object_of(spark, "TaskContext")
+        self._to_arrow = object_of(spark.sql.execution.arrow, "ArrowConverters")
+        self._iterators = object_of(scala.collection, "Iterator")
+        self._projections = object_of(spark.sql.catalyst.expressions, "UnsafeProjection")
         self._no_rows = self._iterators.empty()
         self._arrays = jvm.java.lang.reflect.Array
         self._map = scala.collection.mutable.HashMap
-        tags, class_of = _object_of(scala.reflect, "ClassTag"), jvm.java.lang.Class.forName
+        tags, class_of = object_of(scala.reflect, "ClassTag"), jvm.java.lang.Class.forName
         self._row = tags.apply(class_of("org.apache.spark.sql.catalyst.InternalRow"))
         # a leaf's RDD asks a map for what key 0 has
         self._key = session._sc._jsc.sc().parallelize(
-            _object_of(scala.collection.immutable, "Nil").prepended(_KEY),
+            object_of(scala.collection.immutable, "Nil").prepended(_KEY),
             1,
             tags.apply(class_of("java.lang.Object")),
         )
@@ -203,11 +203,6 @@ class OneTask:
         self._memory_of_task.set(task, memory)
         task.getLocalProperties().putAll(self._settings)
         return task, memory
-
-
-def _object_of(package: Any, name: str) -> JavaObject:
-    """The one instance of a Scala object."""
-    return getattr(getattr(package, f"{name}$"), "MODULE$")
 
 
 class FewRows:

@@ -75,6 +75,11 @@ def _class_names(client: GatewayClient) -> JavaMember:
     return JavaMember("getSimpleName", None, f"{STATIC_PREFIX}{_CLASS_UTILS}", client)
 
 
+def object_of(package: Any, name: str) -> Any:
+    """The one instance of a Scala object."""
+    return getattr(getattr(package, f"{name}$"), "MODULE$")
+
+
 def items_of(seq: Any) -> list[Any]:
     """A sequence of Scala as a list."""
     return [seq.apply(number) for number in range(seq.size())]

@@ -40,7 +40,7 @@ from pyspark.sql.types import (
 
 from upsert.spark.connect import is_connect
 from upsert.spark.formats import FORMAT, active
-from upsert.spark.java import class_name, items_of, java_of, texts_of
+from upsert.spark.java import class_name, items_of, java_of, object_of, texts_of
 from upsert.store.read.steps import StepSize
 
 if TYPE_CHECKING:
@@ -335,6 +335,6 @@ def _of_leaf(node: Any) -> StepSize | None:
 
 def is_filled_in(df: DataFrame) -> bool:
     """Whether Spark puts something into a plan whenever it runs: the time, the user or the like."""
-    patterns = java_of(df.sparkSession).org.apache.spark.sql.catalyst.trees
-    filled_in = getattr(getattr(patterns, "TreePattern$"), "MODULE$").CURRENT_LIKE()
+    patterns = object_of(java_of(df.sparkSession).org.apache.spark.sql.catalyst.trees, "TreePattern")
+    filled_in = patterns.CURRENT_LIKE()
     return bool(df._jdf.queryExecution().analyzed().containsPattern(filled_in))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from upsert.registration import register
 from upsert.spark.connect import is_connect
-from upsert.spark.java import conf_of, is_a, items_of, java_of
+from upsert.spark.java import conf_of, is_a, items_of, java_of, object_of
 from upsert.spark.settings import copy_of
 from upsert.sql.volatile import functions_in, of_more_than_tables
 
@@ -142,9 +142,9 @@ def what_it_depends_on(df: DataFrame) -> Dependence | None:
     optimizer = jvm.org.apache.spark.sql.catalyst.optimizer
     catalogs = df.sparkSession._jsparkSession.sessionState().catalogManager()
     parts = _Parts(df.sparkSession)
-    of_clock = (getattr(optimizer, f"{name}$") for name in ("ComputeCurrentTime", "SpecialDatetimeValues"))
+    of_clock = ("ComputeCurrentTime", "SpecialDatetimeValues")
     rules = {
-        "the clock": [getattr(rule, "MODULE$") for rule in of_clock],  # the one instance of a Scala object
+        "the clock": [object_of(optimizer, name) for name in of_clock],
         "the session": [optimizer.ReplaceCurrentLike(catalogs)],
     }
     for what, of_kind in rules.items():
