@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 import pyarrow as pa
@@ -19,13 +19,14 @@ from pyspark.sql.types import StructField, StructType
 
 from deltajoin.errors import LookupFailedError
 from deltajoin.lookup.batch import CAPACITY, TIMEOUT_S, open_lookups
-from deltajoin.lookup.declared import with_cache
+from deltajoin.lookup.declared import source_of, with_cache
 from deltajoin.lookup.managed import Newest
 from deltajoin.lookup.protocol import LookupSource, check_source, key_fields, name_of
+from deltajoin.settings import JoinSettings
 from upsert import types
 from upsert.arrays import Positions
 from upsert.errors import ConfigurationError, SchemaError
-from upsert.lookups.options import PartialCache
+from upsert.lookups.options import LookupTable, PartialCache
 from upsert.managed.task_counts import add, counter_of
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema, listed
@@ -44,6 +45,9 @@ from upsert.types import quoted
 
 HOWS: Final = ("inner", "left")
 
+
+Pairs = Sequence[tuple[str, str]]
+"""Columns of the stream, and those of what is looked up that must be equal to them."""
 
 Find = Callable[[pa.Table], tuple[Positions, pa.Table]]
 """Keys to rows, and for each row the position of its key."""
@@ -95,6 +99,21 @@ class InSource:
     unique: tuple[str, ...] = ()
     capacity: int = CAPACITY
     timeout_s: float = TIMEOUT_S
+
+    @classmethod
+    def declared(
+        cls, table: LookupTable, pairs: Pairs, selected: Sequence[str], settings: JoinSettings
+    ) -> Self:
+        """Those of a table that CREATE TABLE has declared, for a lookup of its own."""
+        keys = tuple(name for _, name in pairs)
+        return cls(
+            source_of(table, keys, tuple(dict.fromkeys((*keys, *selected)))),
+            uuid.uuid4().hex,
+            table.lookup.cache,
+            table.schema.primary_key,
+            settings.async_buffer_capacity,
+            settings.async_timeout / 1000,
+        )
 
     def check(self, keys: Sequence[str], what: str) -> None:
         """Refuse a lookup that would fail in every task."""
@@ -405,7 +424,7 @@ def _selected(
     return tuple(select)
 
 
-def _check_names(df: DataFrame, pairs: Sequence[tuple[str, str]], selected: Sequence[str], what: str) -> None:
+def _check_names(df: DataFrame, pairs: Pairs, selected: Sequence[str], what: str) -> None:
     if missing := [name for name, _ in pairs if name not in df.columns]:
         raise SchemaError(
             f"{what}: on must name columns of the stream, got {missing[0]!r}; its columns are "

@@ -9,13 +9,11 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from typing import Final, NoReturn
-from uuid import uuid4
 
 from pyspark.sql import DataFrame
 
 import deltajoin
 from deltajoin.enrichment import Enrichment, InSource, enriched
-from deltajoin.lookup.declared import source_of
 from deltajoin.temporal import temporal_join
 from planner.connect.relations import relation
 from planner.plan.expressions import Column, are_joinable
@@ -93,14 +91,7 @@ class FoundJoin:
                 f"equates {', '.join(keys)} of it",
                 "equate each column of the key, and write other conditions into WHERE",
             )
-        source = InSource(
-            source_of(table, keys, tuple(dict.fromkeys((*keys, *self.columns)))),
-            uuid4().hex,
-            table.lookup.cache,
-            table.schema.primary_key,
-            settings.async_buffer_capacity,
-            settings.async_timeout / 1000,
-        )
+        source = InSource.declared(table, self.on, self.columns, settings)
         lookups = Enrichment(source, self.on, self.columns, self.how, table.name)
         return enriched(rows, lookups, table.schema, (), table.shown)
 

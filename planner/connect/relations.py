@@ -6,7 +6,7 @@ That is enough to tell a plan that passes changes on row by row, with their kind
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from pyspark.sql import DataFrame
 
@@ -65,29 +65,23 @@ def carried(df: DataFrame) -> DataFrame:
     if _groups_at_top(df, messages):
         used.discard("aggregate")
     if others := sorted(used - _OF_ROWS):
-        raise PlanError(
-            [Refused(f"over Spark Connect changes are taken row by row only, found {others[0]!r}", _INSTEAD)]
-        )
+        _refuse(f"over Spark Connect changes are taken row by row only, found {others[0]!r}", _INSTEAD)
     if (found := next(filter(None, map(_volatile_in, messages)), None)) is not None:
-        raise PlanError(
-            [
-                Refused(
-                    f"{found} may give another value for the deletion of a row than for its insert",
-                    "write the value into the table whose changes are read",
-                )
-            ]
+        _refuse(
+            f"{found} may give another value for the deletion of a row than for its insert",
+            "write the value into the table whose changes are read",
         )
     if [name.lower() for name in df.columns].count(ROW_KIND_COLUMN) != 1:
-        raise PlanError(
-            [
-                Refused(
-                    f"over Spark Connect a stream of changes must have the column {ROW_KIND_COLUMN!r}, "
-                    f"found {', '.join(df.columns)}",
-                    "select it too",
-                )
-            ]
+        _refuse(
+            f"over Spark Connect a stream of changes must have the column {ROW_KIND_COLUMN!r}, found "
+            f"{', '.join(df.columns)}",
+            "select it too",
         )
     return df.withMetadata(ROW_KIND_COLUMN, {KEYS_MARK: UniqueKeys().to_text()}) if unions else df
+
+
+def _refuse(reason: str, remedy: str) -> NoReturn:
+    raise PlanError([Refused(reason, remedy)])
 
 
 def _is_relation(message: Any, kind: str) -> bool:
@@ -119,26 +113,18 @@ def _check_unions(unions: Sequence[Any], messages: Sequence[Any]) -> None:
         for one in unions
     )
     if not is_plain:
-        raise PlanError(
-            [
-                Refused(
-                    "over Spark Connect changes are united by the names of their columns, all of them, found "
-                    "another union",
-                    f"write one.unionByName(other), or UNION ALL in catalog.sql; else {_INSTEAD}",
-                )
-            ]
+        _refuse(
+            "over Spark Connect changes are united by the names of their columns, all of them, found another "
+            "union",
+            f"write one.unionByName(other), or UNION ALL in catalog.sql; else {_INSTEAD}",
         )
     reads = [m.read.data_source for m in messages if _is_relation(m, "read") and m.read.is_streaming]
     for read in reads:
         if read.format not in _WHOLE or "changelog" in {key.lower() for key in read.options}:
-            raise PlanError(
-                [
-                    Refused(
-                        f"over Spark Connect a union with {read.format!r}, whose changes may not say which "
-                        "rows they replace, cannot be planned",
-                        "unite managed tables, or the mirrors of topics",
-                    )
-                ]
+            _refuse(
+                f"over Spark Connect a union with {read.format!r}, whose changes may not say which rows they "
+                "replace, cannot be planned",
+                "unite managed tables, or the mirrors of topics",
             )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Final, assert_never
-from uuid import uuid4
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -19,7 +18,6 @@ from deltajoin.aggregate.source import read_aggregate
 from deltajoin.aggregate.spec import DeltaAggregateSpec
 from deltajoin.enrichment import Enrichment, InSource, enriched
 from deltajoin.latest.operator import join_streams
-from deltajoin.lookup.declared import source_of
 from deltajoin.spark.consolidate import consolidate_join
 from deltajoin.temporal import temporal_join
 from planner.join_spec import spec_of
@@ -286,15 +284,7 @@ class _Builder:
         upsert_key: tuple[str, ...] = (),
     ) -> DataFrame:
         """A stream, of changes by `upsert_key`, with the rows of a table that is only looked up."""
-        keys = tuple(name for _, name in on)
-        rows = InSource(
-            source_of(table, keys, tuple(dict.fromkeys((*keys, *added)))),
-            uuid4().hex,
-            table.lookup.cache,
-            table.schema.primary_key,
-            self.settings.async_buffer_capacity,
-            self.settings.async_timeout / 1000,
-        )
+        rows = InSource.declared(table, on, added, self.settings)
         lookups = Enrichment(rows, tuple(on), tuple(added), how, table.name)
         return enriched(stream, lookups, table.schema, upsert_key, table.shown, self.shards)
 
