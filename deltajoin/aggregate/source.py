@@ -27,7 +27,7 @@ from deltajoin.fingerprint import what_differs
 from deltajoin.spark.pinned_side import PinnedSide
 from upsert.arrays import one_array
 from upsert.errors import SchemaError
-from upsert.managed.options import DEFAULT_LEASE_MS, READ_OPTIONS
+from upsert.managed.options import DEFAULT_LEASE_MS, OF_STREAMS
 from upsert.managed.reader import version_of
 from upsert.managed.stepping import Offset, SteppingReader
 from upsert.managed.task_memory import DEFAULT_TASK_MEMORY, TASK_MEMORY
@@ -48,7 +48,7 @@ from upsert.store.version import Version
 FORMAT: Final = "delta-aggregate"
 OPTIONS: Final = (
     Option("spec", text, "the aggregate: JSON text of a DeltaAggregateSpec"),
-    *(one for one in READ_OPTIONS if one.key in ("consumer-id", "consumer.lease", TASK_MEMORY.key)),
+    *OF_STREAMS,
 )
 
 TASK_ROWS: Final = 50_000

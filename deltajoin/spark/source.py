@@ -38,7 +38,7 @@ from deltajoin.spark.tables import JoinedTables, output_type
 from deltajoin.spec import DeltaJoinSpec
 from upsert.blobs import BLOB_BYTES, BLOB_COLUMN, head, to_blobs
 from upsert.errors import ConfigurationError
-from upsert.managed.options import DEFAULT_LEASE_MS
+from upsert.managed.options import DEFAULT_LEASE_MS, OF_STREAMS
 from upsert.managed.stepping import (
     CONSUMER,
     Offset,
@@ -50,7 +50,7 @@ from upsert.managed.stepping import (
 )
 from upsert.managed.task_counts import add
 from upsert.managed.task_memory import DEFAULT_TASK_MEMORY, TASK_MEMORY
-from upsert.options import Option, boolean, duration_ms, integer, one_of, parse, text
+from upsert.options import Option, boolean, integer, one_of, parse, text
 from upsert.spark.batches import arrow_schema, as_asked
 from upsert.spark.formats import make_known
 from upsert.spark.task import begin_task
@@ -84,25 +84,12 @@ OPTIONS: Final = (
     ),
     Option("start", text, "where to begin: the offset that another checkpoint has reached", default=None),
     Option(
-        "consumer-id",
-        text,
-        "name under which the query holds the snapshots that a restart would read; default: a random one, "
-        "which its checkpoint keeps",
-        default=None,
-    ),
-    Option(
-        "consumer.lease",
-        duration_ms,
-        "how long these snapshots are held after the query's last renewal; 0 s: none are held",
-        default=DEFAULT_LEASE_MS,
-    ),
-    Option(
         "counter",
         integer(0),
         "number of the accumulator in which lookups are counted, which planner.optimize and read_join set",
         default=None,
     ),
-    TASK_MEMORY,
+    *OF_STREAMS,
 )
 
 

@@ -148,6 +148,11 @@ READ_OPTIONS: Final = (
 )
 """Options of ``spark.read`` and ``spark.readStream``."""
 
+OF_STREAMS: Final = tuple(
+    one for one in READ_OPTIONS if one.key in ("consumer-id", "consumer.lease", TASK_MEMORY.key)
+)
+"""Those that every stream of tables has: what it holds, and what a task may take."""
+
 _CHANGES: Final = "a stream gives changes; a batch by table_changes(t, from, to) in SQL, or Table.changes"
 _OF_DELTA: Final = {
     "versionasof": "write 'scan.mode' = 'from-snapshot' and 'scan.snapshot-id'",
