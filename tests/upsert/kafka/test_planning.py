@@ -575,32 +575,19 @@ def test_aborted_transactions_and_markers_do_not_stall_a_step(
         assert everything(numbers(connection, topic), limit) == [0, 3]
 
 
-@pytest.mark.parametrize(("policy", "is_warned"), [("compact", False), ("delete", True)])
-def test_topics_that_forget_keys_are_warned_of(
+@pytest.mark.parametrize(("table", "right"), [(upserts, "compact"), (changes, "delete")])
+def test_topics_that_forget_keys_or_changes_are_warned_of(
     connection: Connection,
     new_topic: NewTopic,
     caplog: pytest.LogCaptureFixture,
-    policy: str,
-    is_warned: bool,
+    table: Callable[..., KafkaTable],
+    right: str,
 ) -> None:
-    topic = new_topic(**{"cleanup.policy": policy})
-    with caplog.at_level(logging.WARNING, "upsert.kafka"):
-        steps(Planner(upserts(connection, topic)))
-    assert ("should have cleanup.policy 'compact'" in caplog.text) is is_warned
-
-
-@pytest.mark.parametrize(("policy", "is_warned"), [("compact", True), ("delete", False)])
-def test_topics_that_forget_changes_are_warned_of(
-    connection: Connection,
-    new_topic: NewTopic,
-    caplog: pytest.LogCaptureFixture,
-    policy: str,
-    is_warned: bool,
-) -> None:
-    topic = new_topic(**{"cleanup.policy": policy})
-    with caplog.at_level(logging.WARNING, "upsert.kafka"):
-        steps(Planner(changes(connection, topic)))
-    assert ("should have cleanup.policy 'delete'" in caplog.text) is is_warned
+    for policy in ("compact", "delete"):
+        topic = new_topic(**{"cleanup.policy": policy})
+        with caplog.at_level(logging.WARNING, "upsert.kafka"):
+            steps(Planner(table(connection, topic)))
+        assert (f"{topic!r} should have cleanup.policy {right!r}" in caplog.text) is (policy != right)
 
 
 def test_who_may_not_see_settings_of_a_topic_may_read_it(

@@ -44,6 +44,17 @@ def killed_run(arguments: tuple[object, ...], point: str, batch: int) -> None:
     assert not (checkpoint / "commits" / str(batch)).exists()
 
 
+def assert_is_written_once(connection: Connection, topic: str) -> None:
+    """Each word once for a micro-batch that has it, with its last number there."""
+    keys = {word: [n for n, other in enumerate(WORDS) if other == word] for word in WORDS}
+    in_batches = {word: {n // 60: n for n in values} for word, values in keys.items()}
+    written = values_by_key(records_in(connection, topic, sum(map(len, in_batches.values()))), "word", "n")
+    assert {word: values[-1] for word, values in written.items()} == {
+        word: max(n) for word, n in keys.items()
+    }
+    assert all(values == sorted(set(values)) for values in written.values())
+
+
 @pytest.mark.long
 def test_changes_are_written_exactly_once(
     connection: Connection, topics: tuple[str, str], tmp_path: Path
@@ -53,15 +64,7 @@ def test_changes_are_written_exactly_once(
     killed_run(arguments, "task-1", 0)
     killed_run(arguments, "committed", 1)
     run_spark_script(SCRIPT, *arguments)
-    keys = {word: [n for n, other in enumerate(WORDS) if other == word] for word in WORDS}
-    in_batches = {word: {n // 60: n for n in values} for word, values in keys.items()}
-    written = values_by_key(
-        records_in(connection, topics[1], sum(map(len, in_batches.values()))), "word", "n"
-    )
-    assert {word: values[-1] for word, values in written.items()} == {
-        word: max(n) for word, n in keys.items()
-    }
-    assert all(values == sorted(set(values)) for values in written.values())
+    assert_is_written_once(connection, topics[1])
 
 
 @pytest.mark.long
@@ -88,12 +91,4 @@ def test_a_killed_task_is_done_again_at_once(
     output = output_of(process)
     assert process.returncode == 1, output
     run_spark_script(SCRIPT, *arguments)
-    keys = {word: [n for n, other in enumerate(WORDS) if other == word] for word in WORDS}
-    in_batches = {word: {n // 60: n for n in values} for word, values in keys.items()}
-    written = values_by_key(
-        records_in(connection, topics[1], sum(map(len, in_batches.values()))), "word", "n"
-    )
-    assert {word: values[-1] for word, values in written.items()} == {
-        word: max(n) for word, n in keys.items()
-    }
-    assert all(values == sorted(set(values)) for values in written.values())
+    assert_is_written_once(connection, topics[1])

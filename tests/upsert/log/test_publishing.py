@@ -162,6 +162,12 @@ def unreachable(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     table.alter(SetOptions({"log.kafka.bootstrap.servers": "127.0.0.1:9"}))
 
 
+def reachable(table: Table, kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let it know where they are."""
+    monkeypatch.undo()
+    table.alter(SetOptions({"log.kafka.bootstrap.servers": kafka.bootstrap_servers}))
+
+
 def test_brokers_that_are_away_do_not_undo_a_commit(
     make: NewTable, kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,8 +180,7 @@ def test_brokers_that_are_away_do_not_undo_a_commit(
         table.delete([("id", "=", 1)])
     assert content(table) == Counter([(2, "a")])
     assert len(table.history()) > 1, "what the log lacks has not expired"
-    monkeypatch.undo()
-    table.alter(SetOptions({"log.kafka.bootstrap.servers": kafka.bootstrap_servers}))
+    reachable(table, kafka, monkeypatch)
     table.write(rows(("+I", 2, "a")), writer_id="w", transaction=0)  # the writer tries again
     assert_log_is_the_table(table)
 
@@ -191,8 +196,7 @@ def test_changes_that_the_log_lacks_do_not_expire(
             table.write(rows(("+U", 1, f"{number}")))
     table.expire(keep=1)
     assert table.history()[0].data_version == 1
-    monkeypatch.undo()
-    table.alter(SetOptions({"log.kafka.bootstrap.servers": kafka.bootstrap_servers}))
+    reachable(table, kafka, monkeypatch)
     assert table.publish_log() == 2
     assert_log_is_the_table(table)
     table.expire(keep=1)
@@ -211,8 +215,7 @@ def test_changes_that_expired_are_a_gap_that_is_said_and_can_be_accepted(
             table.write(rows(("+U", 1, f"{number}")))
     table.release(CONSUMER)
     table.expire(keep=1)
-    monkeypatch.undo()
-    table.alter(SetOptions({"log.kafka.bootstrap.servers": kafka.bootstrap_servers}))
+    reachable(table, kafka, monkeypatch)
     with pytest.raises(SnapshotExpiredError, match="complete up to snapshot 1, the earliest that is left"):
         table.publish_log()
     assert table.publish_log(accept_gap=True) == 1
@@ -230,8 +233,7 @@ def test_commits_that_expired_before_the_first_message_are_their_sum(
         with pytest.raises(LogNotPublishedError):
             table.write(rows(("+U", 1, f"{number}"), ("+I", 10 + number, "x")))
     table.expire(keep=1)
-    monkeypatch.undo()
-    table.alter(SetOptions({"log.kafka.bootstrap.servers": kafka.bootstrap_servers}))
+    reachable(table, kafka, monkeypatch)
     assert table.publish_log() == 1
     messages = [message for messages, _ in log_of(table) for message in messages]
     assert Counter(message.row for message in messages) == content(table)

@@ -303,7 +303,6 @@ def group_consumer(
     """A consumer that can speak of a group, and does not join it; ``reports`` gets what it meets."""
     fixed: dict[str, Any] = {
         "group.id": group,
-        "enable.auto.commit": False,
         "max.poll.interval.ms": 86_400_000,
         # no session is held; but so long the library tries a commit, and spins if it ends before that
         "session.timeout.ms": 3_000,
@@ -311,25 +310,15 @@ def group_consumer(
         # uncommitted: those of an open transaction are passed over; what is committed is seen alone also then
         "isolation.level": "read_committed" if settled else "read_uncommitted",
     }
-    if reports is not None:
-        fixed["error_cb"] = reports.on_error
     if on_commit is not None:
         fixed["on_commit"] = on_commit
-    properties = client_properties(connection, fixed=fixed)
-    return made(connection, subject, lambda: library().Consumer(properties, logger=LOGGER))
+    return _consumer(connection, subject, fixed, reports)
 
 
-def _looking_consumer(connection: Connection, subject: str, reports: Reports) -> Any:
-    """A consumer that reads no more of a partition than it must."""
-    fixed = {
-        "group.id": "deltajoin",  # the library wants one; nothing is ever committed under it
-        "enable.auto.commit": False,
-        "enable.partition.eof": True,
-        "auto.offset.reset": "error",
-        "queued.min.messages": 1,
-        "error_cb": reports.on_error,
-    }
-    properties = client_properties(connection, fixed=fixed)
+def _consumer(connection: Connection, subject: str, fixed: Mapping[str, Any], reports: Reports | None) -> Any:
+    """A consumer that commits nothing by itself."""
+    own = {"enable.auto.commit": False, **({} if reports is None else {"error_cb": reports.on_error})}
+    properties = client_properties(connection, fixed={**fixed, **own})
     return made(connection, subject, lambda: library().Consumer(properties, logger=LOGGER))
 
 
@@ -369,6 +358,14 @@ def ends_with_epochs(
     return {partition: End(one.offset, one.leader_epoch) for partition, one in found.items()}
 
 
+_LOOKING: Final = {
+    "group.id": "deltajoin",  # the library wants one; nothing is ever committed under it
+    "enable.partition.eof": True,
+    "auto.offset.reset": "error",
+    "queued.min.messages": 1,
+}
+"""Properties of a consumer that reads no more of a partition than it must."""
+
 _CUT: Final = "Partition log truncation detected at"
 """What librdkafka says then; of an epoch that a broker does not know, as of an old format, it says more."""
 
@@ -388,7 +385,7 @@ def shortened(connection: Connection, read: Mapping[TopicPartition, End]) -> fro
     reports = Reports()
 
     def look() -> frozenset[TopicPartition]:
-        consumer = _looking_consumer(connection, subject, reports)
+        consumer = _consumer(connection, subject, _LOOKING, reports)
         try:
             consumer.assign(asked)
             left, cut = set(read), set()
