@@ -24,7 +24,7 @@ from upsert.spark.batches import local_rows
 from upsert.spark.connect import needs_classic
 from upsert.spark.java import class_name, is_a, items_of, java_of, object_of, texts_of
 from upsert.spark.literals import python_value
-from upsert.spark.reads import is_read, read_of
+from upsert.spark.reads import read_of
 
 GROUPING: Final = "spark_grouping_id"
 """The column by which Spark tells the grouping sets of ROLLUP, CUBE and GROUPING SETS apart."""
@@ -143,19 +143,15 @@ class Catalyst:
 
     def values_in(self, expr: JavaObject) -> list[JavaObject]:
         """The subqueries for a value in an expression."""
-        return self._topmost(expr, lambda part: self.class_name(part) == "ScalarSubquery")
+        return self._topmost(expr, lambda part: class_name(part) == "ScalarSubquery")
 
     def functions(self, node: JavaObject) -> list[JavaObject]:
         """The AggregateExpressions of an Aggregate."""
 
         def is_function(expr: JavaObject) -> bool:
-            return self.class_name(expr) == "AggregateExpression"
+            return class_name(expr) == "AggregateExpression"
 
         return [one for expr in self.aggregated(node) for one in self._topmost(expr, is_function)]
-
-    def class_name(self, thing: JavaObject) -> str:
-        """The Scala class of a node or an expression, without its package."""
-        return class_name(thing)
 
     def children(self, thing: JavaObject) -> list[JavaObject]:
         """The inputs of a node, or the arguments of an expression."""
@@ -182,14 +178,10 @@ class Catalyst:
         """Format and options of what is read at once."""
         return read_of(self.session, node)
 
-    def is_batch(self, node: JavaObject) -> bool:
-        """Whether a node reads something at once."""
-        return is_read(node)
-
     def label(self, node: JavaObject) -> str | None:
         """The name that the user gave a streaming relation with `readStream.name(…)`."""
         found = node.sourceIdentifyingName()
-        return str(found.name()) if self.class_name(found) == "UserProvided" else None
+        return str(found.name()) if class_name(found) == "UserProvided" else None
 
     def name_of_alias(self, node: JavaObject) -> str:
         """The name that a SubqueryAlias gives what is below it."""
@@ -222,8 +214,8 @@ class Catalyst:
 
     def row_number(self, node: JavaObject) -> int | None:
         """How many rows a limit or an offset says; None if that is no number."""
-        expr = node.offsetExpr() if self.class_name(node) == "Offset" else node.limitExpr()
-        return int(self.literal(expr)) if self.class_name(expr) == "Literal" else None
+        expr = node.offsetExpr() if class_name(node) == "Offset" else node.limitExpr()
+        return int(self.literal(expr)) if class_name(expr) == "Literal" else None
 
     def first_order(self, node: JavaObject) -> FirstOrder | None:
         """By what a Sort orders rows first; None if it orders those of each task alone (SORT BY)."""
@@ -236,8 +228,8 @@ class Catalyst:
         return [
             FirstOrder(
                 one.child(),
-                self.class_name(one.direction()) == "Ascending$",
-                self.class_name(one.nullOrdering()) == "NullsFirst$",
+                class_name(one.direction()) == "Ascending$",
+                class_name(one.nullOrdering()) == "NullsFirst$",
             )
             for one in items_of(node.order())
         ]
@@ -245,16 +237,16 @@ class Catalyst:
     def order_of_extreme(self, function: JavaObject) -> FirstOrder:
         """The order of which MIN or MAX is the first value; NULL, which it never is, stands last."""
         called = function.aggregateFunction()
-        return FirstOrder(called.child(), self.class_name(called) == "Min", are_nulls_first=False)
+        return FirstOrder(called.child(), class_name(called) == "Min", are_nulls_first=False)
 
     def condition(self, node: JavaObject) -> JavaObject | None:
         """The condition of a Filter or a Join; None for a join without one."""
         found = node.condition()
-        return found if self.class_name(node) == "Filter" else _given(found)
+        return found if class_name(node) == "Filter" else _given(found)
 
     def join_type(self, node: JavaObject) -> str | None:
         """The type of a join in lower case, as in "left outer"; None where it marks what EXISTS finds."""
-        if self.class_name(node.joinType()) == "ExistenceJoin":
+        if class_name(node.joinType()) == "ExistenceJoin":
             return None
         return str(node.joinType().sql()).lower()
 
@@ -337,7 +329,7 @@ class Catalyst:
 
     def detail(self, expr: JavaObject) -> str:
         """What an expression is given beside its children, as text: which field of a struct it takes, say."""
-        name = self.class_name(expr)
+        name = class_name(expr)
         if name not in _DETAILS:
             _DETAILS[name] = tuple(_places_of_details(expr))
         found = ", ".join(str(expr.productElement(place)) for place in _DETAILS[name])
@@ -424,7 +416,7 @@ class Catalyst:
 
         One of the clock, the session or the user, which no row says.
         """
-        return "CURRENT_LIKE" in self._patterns(expr) or self.class_name(expr) == "SparkVersion"
+        return "CURRENT_LIKE" in self._patterns(expr) or class_name(expr) == "SparkVersion"
 
     def _patterns(self, expr: JavaObject) -> frozenset[str]:
         """Catalyst's own marks of an expression, by which its rules find what they are about."""
@@ -492,7 +484,7 @@ class Catalyst:
         return self._with_parts(whole, [(part.id(), self.children(part)[0]) for part in parts])
 
     def _with_parts(self, expr: JavaObject, parts: Sequence[tuple[JavaObject, JavaObject]]) -> JavaObject:
-        if self.class_name(expr) == "CommonExpressionRef":
+        if class_name(expr) == "CommonExpressionRef":
             return next((part for number, part in parts if number.equals(expr.id())), expr)
         return self._with_children_of(expr, lambda child: self._with_parts(child, parts))
 
@@ -500,7 +492,7 @@ class Catalyst:
         """The expression with all that Spark replaces before it runs already replaced."""
         if (replacement := self.replacement(expr)) is not None:
             return self.computed(replacement)
-        if self.class_name(expr) == "With":
+        if class_name(expr) == "With":
             return self.computed(self.inlined(expr))
         return self._with_children_of(expr, self.computed)
 
@@ -595,13 +587,13 @@ class Catalyst:
 
     def existence(self, node: JavaObject) -> JavaObject | None:
         """The column of a Join that says whether a row of the left side has met one; None for other nodes."""
-        if self.class_name(node) != "Join" or self.class_name(node.joinType()) != "ExistenceJoin":
+        if class_name(node) != "Join" or class_name(node.joinType()) != "ExistenceJoin":
             return None
         return node.joinType().exists()
 
     def parts_of(self, condition: JavaObject) -> list[JavaObject]:
         """The parts of a condition that must all hold."""
-        if self.class_name(condition) != "And":
+        if class_name(condition) != "And":
             return [condition]
         return [part for side in self.children(condition) for part in self.parts_of(side)]
 

@@ -29,7 +29,7 @@ from planner.spark.catalyst import Catalyst, JavaObject
 from planner.spark.template import Template
 from upsert.spark.batches import arrow_of, arrow_schema
 from upsert.spark.formats import active
-from upsert.spark.java import java_of, object_of
+from upsert.spark.java import class_name, java_of, object_of
 
 _IN_PLACE: Final = frozenset(("InputAdapter",)) | frozenset(
     f"{name}Exec"
@@ -303,11 +303,11 @@ class FewRows:
     def _sorts_in(self, plan: JavaObject) -> list[JavaObject]:
         """The orders in a physical plan."""
         below = [one for child in self._catalyst.children(plan) for one in self._sorts_in(child)]
-        return [plan, *below] if self._catalyst.class_name(plan) == "SortExec" else below
+        return [plan, *below] if class_name(plan) == "SortExec" else below
 
     def _rdds_below(self, plan: JavaObject) -> list[int]:
         """The ids of the RDDs that a physical plan reads."""
-        if self._catalyst.class_name(plan) == "RDDScanExec":
+        if class_name(plan) == "RDDScanExec":
             return [int(plan.rdd().id())]
         return [id for child in self._catalyst.children(plan) for id in self._rdds_below(child)]
 
@@ -315,14 +315,14 @@ class FewRows:
         """The plan without what brings rows of one partition into one."""
         catalyst = self._catalyst
         children = [*map(self._without_shuffles, catalyst.children(plan))]
-        is_shuffle = catalyst.class_name(plan) == "ShuffleExchangeExec"
+        is_shuffle = class_name(plan) == "ShuffleExchangeExec"
         if is_shuffle and plan.outputPartitioning().numPartitions() == 1:
             return catalyst.in_one_partition(*children)
         return catalyst.with_children(plan, children) if children else plan
 
     def _needs_no_job(self, plan: JavaObject) -> bool:
         catalyst = self._catalyst
-        if catalyst.class_name(plan) not in _IN_PLACE or plan.subqueries().nonEmpty():
+        if class_name(plan) not in _IN_PLACE or plan.subqueries().nonEmpty():
             return False
         return all(map(self._needs_no_job, catalyst.children(plan)))
 

@@ -78,6 +78,8 @@ from upsert.kafka.options import UPSERT
 from upsert.kafka.table import SPARK_FORMATS, KafkaTable
 from upsert.managed.options import ReadOptions
 from upsert.spark.formats import FORMAT
+from upsert.spark.java import class_name
+from upsert.spark.reads import is_read
 from upsert.store.predicate import parse_where
 from upsert.store.read.row_metadata import is_of_commit
 from upsert.store.table import Table
@@ -142,11 +144,11 @@ class _Reader:
         self.variables: Mapping[int, str] = {}
 
     def node(self, node: JavaObject) -> Plan:
-        name, ref = self.catalyst.class_name(node), self.catalyst.keep(node)
+        name, ref = class_name(node), self.catalyst.keep(node)
         marks = self.kind_marks(node) if name == "Project" else {}
         if marks and self.asks_marks and (marked := self.marked(node, marks, ref)) is not None:
             return marked
-        if self.catalyst.is_batch(node):
+        if is_read(node):
             return self.relation(node, ref)
         inputs = tuple(self.node(child) for child in self.catalyst.children(node))
         match name, inputs:
@@ -213,7 +215,7 @@ class _Reader:
     def apart(self, node: JavaObject) -> Apart | None:
         """What window functions compute apart, if each part of their PARTITION BY is a column."""
         by = self.catalyst.partition(node)
-        if not by or any(self.catalyst.class_name(one) != "AttributeReference" for one in by):
+        if not by or any(class_name(one) != "AttributeReference" for one in by):
             return None
         if self.catalyst.nested(node):
             return None  # the rows of a subquery are of no partition
@@ -255,7 +257,7 @@ class _Reader:
     def kind_marks(self, node: JavaObject) -> Mapping[str, Any]:
         """What is attached to the last column of a Project, if it is computed there."""
         last = self.catalyst.last_projected(node)
-        is_alias = last is not None and self.catalyst.class_name(last) == "Alias"
+        is_alias = last is not None and class_name(last) == "Alias"
         return self.catalyst.metadata(last) if is_alias else {}
 
     def stream(self, node: JavaObject, ref: int) -> Plan:
@@ -371,13 +373,13 @@ class _Reader:
         return Output(column, computed, ref=ref)
 
     def group(self, expr: JavaObject) -> GroupBy:
-        is_column = self.catalyst.class_name(expr) == "AttributeReference"
+        is_column = class_name(expr) == "AttributeReference"
         kinds = self.window_kinds(expr) if is_column else []
         return GroupBy(self.expr(expr), next(iter(kinds), None))
 
     def aggregation(self, expr: JavaObject, ref: int) -> Aggregation:
         function, condition, is_distinct = self.catalyst.aggregation(expr)
-        name, values = self.catalyst.class_name(function), self.catalyst.children(function)
+        name, values = class_name(function), self.catalyst.children(function)
         return Aggregation(
             name,
             tuple(map(self.expr, values)),
@@ -395,7 +397,7 @@ class _Reader:
         return (("", detail),) if (detail := self.catalyst.detail(function)) else ()
 
     def expr(self, expr: JavaObject) -> Expr:
-        name, ref = self.catalyst.class_name(expr), self.catalyst.keep(expr)
+        name, ref = class_name(expr), self.catalyst.keep(expr)
         match name:
             case "AttributeReference":
                 return self.column(expr)
@@ -413,7 +415,7 @@ class _Reader:
                 return Call(name, (), detail=self.variables[self.catalyst.id_of(expr)], ref=ref)
         parts = self.catalyst.children(expr)
         if (replacement := self.catalyst.replacement(expr)) is not None:
-            if self.catalyst.class_name(replacement) not in _JAVA_CALLS:
+            if class_name(replacement) not in _JAVA_CALLS:
                 return self.replaced(replacement, ref)
             if parts and parts[0].equals(replacement):
                 parts = self.catalyst.children(replacement)

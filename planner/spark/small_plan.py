@@ -20,6 +20,7 @@ from planner.spark.read import OperatorReader
 from planner.spark.template import Template
 from upsert.spark.batches import arrow_schema
 from upsert.spark.formats import active
+from upsert.spark.java import class_name
 from upsert.store.rows.computed import InArrow, NotInArrowError
 
 
@@ -78,7 +79,7 @@ class SmallPlan:
             plan = catalyst.optimized(df)
 
         def given(leaf: JavaObject) -> Given | None:
-            if catalyst.class_name(leaf) != "LogicalRDD":
+            if class_name(leaf) != "LogicalRDD":
                 return None
             number = numbers[int(leaf.rdd().id())]
             return Given(number, arrow_schema(self._leaves[number][1]))

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 
 from planner.refusals import PlanError, Refused
 from planner.spark.catalyst import Catalyst, JavaObject, defaults_of
-from upsert.spark.java import is_a
+from upsert.spark.java import class_name, is_a
 
 STATE_MARK: Final = (
     "state of one shape: an older release's checkpoint may hold wrong values; start with a new checkpoint"
@@ -110,7 +110,7 @@ class StatePlans(Catalyst):
 
     def keeps_state(self, node: JavaObject) -> bool:
         """Whether Spark keeps state for this very node."""
-        name = self.class_name(node)
+        name = class_name(node)
         if name == "Join":
             return all(self.is_streaming(child) for child in self.children(node))
         return name in _UNARY and self.is_streaming(node)
@@ -126,13 +126,13 @@ class StatePlans(Catalyst):
         nodes, sources = list(self.nodes(plan)), list[JavaObject]()
         for node in nodes:
             is_source = not self.children(node) and self.is_streaming(node)
-            if is_source and self.class_name(node) != _NO_ROWS and not any(map(node.equals, sources)):
+            if is_source and class_name(node) != _NO_ROWS and not any(map(node.equals, sources)):
                 sources.append(node)
         count = len(sources)
         is_whole = count <= _ASKED_OFTEN
         sizes = range(count) if is_whole else (0, 1, count - 1)
         patterns = [silent for size in sizes for silent in combinations(sources, size)]
-        if {self.class_name(node) for node in nodes} & {"EventTimeWatermark", *_GROUPED}:
+        if {class_name(node) for node in nodes} & {"EventTimeWatermark", *_GROUPED}:
             patterns.append(tuple(sources))
         return _Silences(tuple(patterns), is_whole)
 
@@ -150,7 +150,7 @@ class StatePlans(Catalyst):
         """The fields of all state that a micro-batch with this plan keeps, by Spark's own planner."""
         physical = self._micro_batch(plan).sparkPlan()
         return tuple(
-            (self.class_name(node), tuple(self._fields(node)))
+            (class_name(node), tuple(self._fields(node)))
             for node in self.nodes(physical)
             if is_a(self.session, node, _STATEFUL)
         )
@@ -159,9 +159,7 @@ class StatePlans(Catalyst):
         inputs = self.children(node)
         silent = [
             all(
-                self.class_name(one) == "LocalTableScanExec"
-                for one in self.nodes(child)
-                if not self.children(one)
+                class_name(one) == "LocalTableScanExec" for one in self.nodes(child) if not self.children(one)
             )
             for child in inputs
         ]
@@ -197,7 +195,7 @@ class StatePlans(Catalyst):
         inputs = [self.fenced(child, is_marked=is_marked) for child in self.children(plan)]
         if not self.keeps_state(plan):
             return self.with_children(plan, inputs) if inputs else plan
-        name = self.class_name(plan)
+        name = class_name(plan)
         if not is_marked or name in _GROUPED:
             return self.with_children(plan, [self.fence(child) for child in inputs])
         marks = [self.mark() for _ in inputs]

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 
 from planner.refusals import PlanError, Refused
 from planner.spark.catalyst import GROUPING, Catalyst, JavaObject
+from upsert.spark.java import class_name
 
 _LIMITS: Final = ("GlobalLimit", "LocalLimit")
 
@@ -109,7 +110,7 @@ def _as(catalyst: Catalyst, given: JavaObject, column: JavaObject) -> JavaObject
 
 def _stand_ins(catalyst: Catalyst, node: JavaObject) -> Iterator[tuple[JavaObject, str]]:
     """The leaves of a plan, also of its subqueries, that temporary views stand for, with the views' names."""
-    if catalyst.class_name(node) == "SubqueryAlias":
+    if class_name(node) == "SubqueryAlias":
         leaf = node
         while inputs := catalyst.children(leaf):
             leaf = inputs[0]
@@ -142,9 +143,7 @@ def _without_empty(catalyst: Catalyst, plan: JavaObject) -> JavaObject:
 
 def _has_constant_rows(catalyst: Catalyst, node: JavaObject) -> bool:
     inputs = catalyst.children(node)
-    return catalyst.class_name(node) == "LocalRelation" or any(
-        _has_constant_rows(catalyst, child) for child in inputs
-    )
+    return class_name(node) == "LocalRelation" or any(_has_constant_rows(catalyst, child) for child in inputs)
 
 
 def _flattened(catalyst: Catalyst, plan: JavaObject, existence: _Rewrite) -> JavaObject:
@@ -171,7 +170,7 @@ def _grouped(catalyst: Catalyst, node: JavaObject) -> JavaObject:
     inputs = catalyst.children(node)
     if inputs:
         node = catalyst.with_children(node, [_grouped(catalyst, child) for child in inputs])
-    kind = catalyst.class_name(node)
+    kind = class_name(node)
     if kind in ("Intersect", "Except"):
         if catalyst.is_all(node):
             return catalyst.rewritten(node, f"optimizer.Rewrite{kind}All")
@@ -206,7 +205,7 @@ def _with_flat_subqueries(catalyst: Catalyst, node: JavaObject, existence: _Rewr
     if inputs:
         below = [_with_flat_subqueries(catalyst, child, existence) for child in inputs]
         node = catalyst.with_children(node, below)
-    kind, found = catalyst.class_name(node), catalyst.nested(node)
+    kind, found = class_name(node), catalyst.nested(node)
     if kind == "LateralJoin":
         return catalyst.with_lateral(node, _named_away(catalyst, *found))
     if kind not in ("Filter", "Project"):
@@ -229,7 +228,7 @@ def _with_values_above(catalyst: Catalyst, node: JavaObject) -> JavaObject:
     inputs = catalyst.children(node)
     if inputs:
         node = catalyst.with_children(node, [_with_values_above(catalyst, child) for child in inputs])
-    if catalyst.class_name(node) != "Filter":
+    if class_name(node) != "Filter":
         return node
     above: list[JavaObject] = []
     below: list[JavaObject] = []
@@ -255,10 +254,10 @@ def _limited_in_order(catalyst: Catalyst, node: JavaObject) -> JavaObject:
         return node
     node = catalyst.with_children(node, [_limited_in_order(catalyst, child) for child in inputs])
     child = catalyst.children(node)[0]
-    if catalyst.class_name(node) not in _LIMITS or catalyst.class_name(child) != "Project":
+    if class_name(node) not in _LIMITS or class_name(child) != "Project":
         return node
     (below,) = catalyst.children(child)
-    if catalyst.class_name(below) not in ("Sort", *_LIMITS):
+    if class_name(below) not in ("Sort", *_LIMITS):
         return node
     return catalyst.project(catalyst.projected(child), catalyst.with_children(node, [below]))
 
@@ -280,9 +279,9 @@ def _with_existence_joined(catalyst: Catalyst, node: JavaObject) -> JavaObject:
     keys: dict[int, JavaObject] = {}
     for part in catalyst.parts_of(condition):
         sides = catalyst.children(part)
-        if catalyst.class_name(part) != "EqualTo":
+        if class_name(part) != "EqualTo":
             return node
-        if any(catalyst.class_name(one) != "AttributeReference" for one in sides):
+        if any(class_name(one) != "AttributeReference" for one in sides):
             return node
         found = {id: one for one in sides if (id := catalyst.attribute(one)[0]) in of_right}
         if len(found) != 1:
@@ -317,7 +316,7 @@ def _with_rows_joined(catalyst: Catalyst, node: JavaObject) -> JavaObject:
         return node
     inputs = catalyst.children(node)
     node = catalyst.with_children(node, [_with_rows_joined(catalyst, child) for child in inputs])
-    kind = catalyst.class_name(node)
+    kind = class_name(node)
     found = [
         (one, plan)
         for one, plan in catalyst.subqueries(node)
@@ -338,9 +337,9 @@ def _with_rows_joined(catalyst: Catalyst, node: JavaObject) -> JavaObject:
 
 def _is_one_row(catalyst: Catalyst, plan: JavaObject) -> bool:
     """Whether a plan gives one row, whatever it reads."""
-    while catalyst.class_name(plan) in ("Project", "SubqueryAlias"):
+    while class_name(plan) in ("Project", "SubqueryAlias"):
         (plan,) = catalyst.children(plan)
-    return catalyst.class_name(plan) == "Aggregate" and not catalyst.grouping(plan)
+    return class_name(plan) == "Aggregate" and not catalyst.grouping(plan)
 
 
 def _with_distinct_below(catalyst: Catalyst, node: JavaObject) -> JavaObject:
@@ -351,7 +350,7 @@ def _with_distinct_below(catalyst: Catalyst, node: JavaObject) -> JavaObject:
     inputs = catalyst.children(node)
     if inputs:
         node = catalyst.with_children(node, [_with_distinct_below(catalyst, child) for child in inputs])
-    if catalyst.class_name(node) != "Aggregate":
+    if class_name(node) != "Aggregate":
         return node
     functions, groups = catalyst.functions(node), catalyst.grouping(node)
     distinct = [one for one in functions if _is_distinct(catalyst, one)]
@@ -360,7 +359,7 @@ def _with_distinct_below(catalyst: Catalyst, node: JavaObject) -> JavaObject:
         return node
     is_grouped = any(one.semanticEquals(values[0]) for one in groups)
     columns = groups if is_grouped else [*groups, values[0]]
-    if any(catalyst.class_name(one) != "AttributeReference" for one in columns):
+    if any(class_name(one) != "AttributeReference" for one in columns):
         return node
     if not all(one.semanticEquals(values[0]) for one in values):
         return node
@@ -390,7 +389,7 @@ def _with_sums_of_each(
         known = argument if condition is None else catalyst.where(condition, argument)
         given.append(catalyst.named(known, f"given_{number}"))
         parts.append(F.count(f"given_{number}").alias(f"count_{number}"))
-        if catalyst.class_name(function) != "Count":
+        if class_name(function) != "Count":
             parts.append(F.sum(f"given_{number}").alias(f"sum_{number}"))
     rows = catalyst.dataframe(catalyst.project(given, catalyst.children(node)[0]))
     of_each = rows.groupBy("value").agg(*parts)
@@ -407,7 +406,7 @@ def _with_sums_of_each(
         function, _, is_distinct = catalyst.aggregation(one)
         found = columns["value" if is_distinct else f"count_{number}"]
         if (total := columns.get(f"sum_{number}")) is not None:
-            is_average = catalyst.class_name(function) == "Average"
+            is_average = class_name(function) == "Average"
             found = catalyst.average(function, total, found) if is_average else total
         known.append((one, found))
     return catalyst.project([catalyst.substituted(one, known) for one in catalyst.aggregated(node)], whole)

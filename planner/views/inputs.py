@@ -32,7 +32,8 @@ from upsert.managed.datasource import TableStepSource, UpsertTableSource
 from upsert.managed.stepping import STEP, SUFFIX, StepReader
 from upsert.spark.batches import arrow_schema, read_up_to
 from upsert.spark.formats import FORMAT
-from upsert.spark.reads import load_batch
+from upsert.spark.java import class_name
+from upsert.spark.reads import is_read, load_batch
 from upsert.store.metadata.stands_for import Costs
 from upsert.store.table import Table
 from upsert.views.hidden_tables import HIDDEN_TABLES, consumer_of, uuids_of
@@ -100,19 +101,19 @@ class Source:
     @classmethod
     def of(cls, catalyst: Catalyst, node: JavaObject) -> Source | None:
         """What a node reads: a relation, or columns of a table; None for another one, and for VALUES."""
-        if _is_relation(catalyst, node):
+        if _is_relation(node):
             return cls(catalyst, node, node)
-        if catalyst.class_name(node) != "Project":
+        if class_name(node) != "Project":
             return None
         (relation,) = catalyst.children(node)
-        if not _is_relation(catalyst, relation):
+        if not _is_relation(relation):
             return None
         is_step = catalyst.is_streaming(relation)
         name, _ = catalyst.source(relation) if is_step else catalyst.batch_source(relation)
         named = catalyst.projected(node)
         if name != FORMAT or not named:
             return None
-        is_plain = all(catalyst.class_name(one) == "AttributeReference" for one in named)
+        is_plain = all(class_name(one) == "AttributeReference" for one in named)
         is_once = len({one.exprId().id() for one in named}) == len(named)  # no read gives a column twice
         return cls(catalyst, node, relation) if is_plain and is_once else None
 
@@ -140,8 +141,8 @@ class Source:
         return {**self._options, STEP.key: move.step.to_option()}
 
 
-def _is_relation(catalyst: Catalyst, node: JavaObject) -> bool:
-    return catalyst.class_name(node) == "StreamingRelationV2" or catalyst.is_batch(node)
+def _is_relation(node: JavaObject) -> bool:
+    return class_name(node) == "StreamingRelationV2" or is_read(node)
 
 
 @dataclass(frozen=True)
@@ -243,7 +244,7 @@ class Planning:
         by_id = {catalyst.first_id(one.leaf): one for one in stages}
 
         def input_of(node: JavaObject) -> Input | None:
-            is_leaf = catalyst.is_batch(node) or not catalyst.children(node)
+            is_leaf = is_read(node) or not catalyst.children(node)
             return (by_id.get(catalyst.first_id(node)) if is_leaf else None) or Source.of(catalyst, node)
 
         plan = catalyst.rewritten(catalyst.analyzed(df), *_FEWER_COLUMNS)

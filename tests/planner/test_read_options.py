@@ -25,6 +25,7 @@ from upsert.kafka.client.connection import Connection
 from upsert.kafka.options import OPTIONS as TOPIC_OPTIONS
 from upsert.managed.options import READ_OPTIONS, ReadOptions
 from upsert.schema import TableSchema
+from upsert.spark.java import class_name
 from upsert.testing import LocalKafka
 
 WHERE = '[["id", "<", 2]]'
@@ -136,7 +137,7 @@ def sources(df: DataFrame) -> list[tuple[str, dict[str, str]]]:
         children = catalyst.children(node)
         for child in children:
             yield from walk(child)
-        if not children and catalyst.class_name(node).startswith("StreamingRelation"):
+        if not children and class_name(node).startswith("StreamingRelation"):
             yield catalyst.source(node)
 
     return list(walk(catalyst.analyzed(df)))

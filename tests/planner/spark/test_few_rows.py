@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from planner.spark.catalyst import Catalyst, JavaObject
 from planner.spark.few_rows import FewRows, OneTask
 from planner.spark.template import Template
+from upsert.spark.java import class_name
 from upsert.views.session import small_session
 
 pytestmark = pytest.mark.spark
@@ -72,7 +73,7 @@ def few_rows(spark: SparkSession, query: str) -> FewRows:
     catalyst = Catalyst(df)
 
     def input_of(node: JavaObject) -> JavaObject | None:
-        return node if catalyst.class_name(node) == "LocalRelation" else None
+        return node if class_name(node) == "LocalRelation" else None
 
     template = Template(catalyst, catalyst.analyzed(df), input_of)
     leaves = [(leaf, catalyst.struct(catalyst.output(leaf))) for leaf in template.inputs]

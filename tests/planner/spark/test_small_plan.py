@@ -18,6 +18,7 @@ from planner.spark.catalyst import Catalyst, JavaObject
 from planner.spark.few_rows import OneTask
 from planner.spark.small_plan import SmallPlan
 from planner.spark.template import Template
+from upsert.spark.java import class_name
 from upsert.store.rows.computed import InArrow, Input, NotInArrowError, Rows, Step
 from upsert.views.session import small_session
 
@@ -223,7 +224,7 @@ def small_plan(spark: SparkSession, text: str, rows: Mapping[str, pa.Table]) -> 
     catalyst = Catalyst(df)
 
     def input_of(node: JavaObject) -> JavaObject | None:
-        return node if catalyst.class_name(node) == "LocalRelation" else None
+        return node if class_name(node) == "LocalRelation" else None
 
     template = Template(catalyst, catalyst.analyzed(df), input_of)
     leaves = [(leaf, catalyst.struct(catalyst.output(leaf))) for leaf in template.inputs]
