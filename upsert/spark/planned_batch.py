@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -160,12 +160,18 @@ class PlannedBatch:
 
     def outline(self, spark: SparkSession) -> Any:
         """The plan over a leaf without rows, for comparisons: the offsets of each micro-batch are others."""
+        return self._over_rows(spark, _seq(spark, []))
+
+    def _over_rows(self, spark: SparkSession, rows: Any) -> Any:
+        """The plan over rows of its source, as Spark has them inside."""
         jvm = java_of(spark)
-        seq = jvm.org.apache.spark.api.python.PythonUtils.toSeq
         local = jvm.org.apache.spark.sql.catalyst.plans.logical.LocalRelation
-        plan = local(self._leaf.output(), seq([]), False, jvm.scala.Option.empty())
+        return self._over_leaf(spark, local(self._leaf.output(), rows, False, jvm.scala.Option.empty()))
+
+    def _over_leaf(self, spark: SparkSession, leaf: Any) -> Any:
+        plan = leaf
         for node in reversed(self._nodes):
-            plan = node.withNewChildren(seq([plan]))
+            plan = node.withNewChildren(_seq(spark, [plan]))
         return plan
 
     def computed(
@@ -175,18 +181,8 @@ class PlannedBatch:
 
         If it is observed, the figures of these rows are told in its progress.
         """
-        jvm = java_of(spark)
-        seq = jvm.org.apache.spark.api.python.PythonUtils.toSeq
-        logical = jvm.org.apache.spark.sql.catalyst.plans.logical
-
-        def over(node: Any) -> Any:
-            if class_name(node) in _PLANNED_ROW_BY_ROW:
-                return node.withNewChildren(seq([over(node.child())]))
-            data = local_rows(spark, rows, schema)
-            return logical.LocalRelation(node.output(), data, False, jvm.scala.Option.empty())
-
-        plan = over(self._execution.optimizedPlan())
-        made = jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan)
+        plan = self._over_rows(spark, local_rows(spark, rows, schema))
+        made = java_of(spark).org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan)
         found = arrow_of(DataFrame(made, spark))
         if not is_observed:
             return found
@@ -214,24 +210,17 @@ class PlannedBatch:
 
     def over(self, frame: DataFrame) -> DataFrame:
         """What the query makes of a batch that has the columns of its source."""
-        spark = frame.sparkSession
+        spark, jdf = frame.sparkSession, cast("Any", frame)._jdf
         jvm = java_of(spark)
-        seq = jvm.org.apache.spark.api.python.PythonUtils.toSeq
-        logical = jvm.org.apache.spark.sql.catalyst.plans.logical
         alias, none = jvm.org.apache.spark.sql.catalyst.expressions.Alias, jvm.scala.Option.empty()
-
-        def over(node: Any) -> Any:
-            if class_name(node) in _PLANNED_ROW_BY_ROW:
-                return node.withNewChildren(seq([over(node.child())]))
-            given: Any = frame._jdf.queryExecution().analyzed()
-            by_name = {str(one.name()): one for one in items_of(given.output())}
-            named = [
-                alias(by_name[str(one.name())], one.name(), one.exprId(), seq([]), none, seq([]))
-                for one in items_of(node.output())
-            ]
-            return logical.Project(seq(named), given)
-
-        plan = over(self._execution.optimizedPlan())
+        given, nothing = jdf.queryExecution().analyzed(), _seq(spark, [])
+        by_name = {str(one.name()): one for one in items_of(given.output())}
+        named = [
+            alias(by_name[str(one.name())], one.name(), one.exprId(), nothing, none, nothing)
+            for one in items_of(self._leaf.output())
+        ]
+        project = jvm.org.apache.spark.sql.catalyst.plans.logical.Project(_seq(spark, named), given)
+        plan = self._over_leaf(spark, project)
         return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan), spark)
 
     def note_rows(self, rows: int) -> None:
@@ -240,6 +229,10 @@ class PlannedBatch:
             metric = leaf.metrics().get("numOutputRows")
             if metric.isDefined():
                 metric.get().set(rows)
+
+
+def _seq(spark: SparkSession, items: list[Any]) -> Any:
+    return java_of(spark).org.apache.spark.api.python.PythonUtils.toSeq(items)
 
 
 def _figures(spark: SparkSession, plan: Any) -> list[Any]:
