@@ -23,8 +23,14 @@ from upsert.catalog.query_records import Decision, QueryRecord
 from upsert.errors import UpsertError
 from upsert.managed.process_memory import peak_bytes, worker_peak
 from upsert.spark.jvm import unless_it_ends
-from upsert.spark.listener import ProgressListener, stop_listening
-from upsert.spark.queries import active_queries, attached, checkpoint_of, stop_query
+from upsert.spark.queries import (
+    ProgressListener,
+    active_queries,
+    attached,
+    checkpoint_of,
+    stop_listening,
+    stop_query,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

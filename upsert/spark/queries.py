@@ -1,14 +1,17 @@
-"""The streaming queries that run: what Spark says of them, and stopping them."""
+"""The streaming queries that run: what Spark says of them, who is told, and stopping them."""
 
 from __future__ import annotations
 
 import threading
 import time
+from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JError
+from pyspark import SparkContext
+from pyspark.sql.streaming.listener import JStreamingQueryListener, StreamingQueryListener
 
 from upsert.spark.checkpoint_files import local_folder, query_of
 from upsert.spark.connect import is_connect
@@ -16,7 +19,9 @@ from upsert.spark.java import class_name, items_of, java_of
 from upsert.spark.task import QUERY_ID
 
 if TYPE_CHECKING:
+    from py4j.java_gateway import JavaObject
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.listener import QueryProgressEvent
     from pyspark.sql.streaming.query import StreamingQuery
 
 _WATCHED_EVERY_S: Final = 0.5
@@ -155,3 +160,49 @@ def is_being_stopped(rows: DataFrame) -> bool:
 def _runs(spark: SparkSession) -> Any:
     """The executions of queries that have not ended, by id, of all sessions of this process."""
     return spark._jsparkSession.sharedState().activeStreamingQueries()
+
+
+class ProgressListener(StreamingQueryListener):
+    """Is told the progress of a micro-batch as one text.
+
+    PySpark asks for each figure of it, in 456 calls for a copy of a table. A driver of many queries may have
+    dozens of micro-batches a second: then events wait, up to 10,000 of them.
+    """
+
+    @abstractmethod
+    def progressed(self, text: str) -> None:
+        """A micro-batch has ended, with a progress as Spark's JSON."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        """The same, as a session of Spark Connect tells it."""
+        self.progressed(event.progress.json)
+
+    @property
+    def _jlistener(self) -> JavaObject:
+        """What the JVM calls; PySpark's own has an attribute of this name."""
+        if not hasattr(self, "_jlistenerobj"):
+            jvm: Any = SparkContext._jvm
+            self._jlistenerobj = jvm.PythonStreamingQueryListenerWrapper(ToldAsText(self))
+        return self._jlistenerobj
+
+
+class ToldAsText(JStreamingQueryListener):
+    """Hands on to a `ProgressListener` what the JVM tells."""
+
+    pylistener: ProgressListener
+
+    def onQueryProgress(self, jevent: JavaObject) -> None:  # noqa: N802
+        """A micro-batch has ended."""
+        self.pylistener.progressed(jevent.progress().json())
+
+    def onQueryIdle(self, jevent: JavaObject) -> None:  # noqa: N802
+        """Nothing, before PySpark asks for its figures."""
+
+
+def stop_listening(spark: SparkSession, listener: StreamingQueryListener) -> None:
+    """Let a listener hear no more, and be collected.
+
+    PySpark lets it hold an object of the JVM that holds the listener: neither side would ever be collected.
+    """
+    spark.streams.removeListener(listener)
+    vars(listener).pop("_jlistenerobj", None)

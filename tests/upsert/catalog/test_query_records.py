@@ -27,7 +27,7 @@ from upsert.catalog.query_records import KEPT_BATCHES, Decision, MicroBatch, Que
 from upsert.catalog.run import jobs
 from upsert.errors import ConfigurationError, UpsertError
 from upsert.options import masked_text
-from upsert.spark.listener import ToldAsText
+from upsert.spark.queries import ToldAsText
 from upsert.store.version import Version
 
 ID = "11111111-0000-4000-8000-000000000001"

@@ -23,7 +23,7 @@ from upsert.catalog.catalog import Catalog
 from upsert.catalog.results import Materialized
 from upsert.spark import leftovers
 from upsert.spark.leftovers import remove_leftovers, useless_monitors
-from upsert.spark.listener import stop_listening
+from upsert.spark.queries import stop_listening
 from upsert.spark.query_writer import QueryWriter
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("ended_queries")]

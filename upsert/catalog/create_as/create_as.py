@@ -39,7 +39,7 @@ from upsert.materializer.choice import Sink
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Index, TableSchema
 from upsert.spark.columns import column_of
-from upsert.spark.listener import stop_listening
+from upsert.spark.queries import stop_listening
 from upsert.store import Table
 from upsert.store.storage import storage_of
 from upsert.store.table_options import TableOptions
