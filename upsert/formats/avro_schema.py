@@ -1,9 +1,10 @@
 """Avro schemas: parsed, derived from columns, and which of them fit which columns (pure).
 
 A writer's schema may come from a registry and is not trusted. Refused are recursive types, which no column
-can hold, and types that take no bytes, of which a short message could hold billions. What is left needs no
-more memory than its messages, times a constant. No column holds a union of several types: such a field is
-passed over. A union of one type is that type.
+can hold, and arrays and maps of what takes no bytes, of which a short message could hold billions. What is
+left needs no more memory than its messages, times a constant. A field that takes no bytes, null alone or a
+record without fields, is as none. No column holds a union of several types: such a field is passed over. A
+union of one type is that type.
 
 Which types of schemas and of columns go together: reading is generous where nothing is lost (whole numbers of
 other widths, enums as texts, times of any unit and either kind); writing takes what the schema's readers get
@@ -60,7 +61,7 @@ def scalar(type_: pa.DataType) -> Any | None:
     return _SCALARS.get(type_)
 
 
-_PRIMITIVES: Final = ("boolean", "int", "long", "float", "double", "bytes", "string")
+_PRIMITIVES: Final = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 _MAX_DEPTH: Final = 64
 
 _NAMESPACE: Final = "org.apache.flink.avro.generated"
@@ -72,8 +73,8 @@ class AvroType:
     """One type of a schema.
 
     Attributes:
-        kind: ``boolean`` … ``string``, ``enum``, ``fixed``, ``array``, ``map`` or ``record``; or ``union``,
-            of other than one type and null.
+        kind: ``null``, ``boolean`` … ``string``, ``enum``, ``fixed``, ``array``, ``map`` or ``record``; or
+            ``union``, of other than one type and null.
         name: full name of a record, enum or fixed.
         nullable: whether it is in a union with null.
         null_is_first: whether null is the first of the two.
@@ -97,6 +98,11 @@ class AvroType:
     scale: int = 0
     depth: int = 1
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether its only value takes no bytes."""
+        return not self.nullable and (self.kind == "null" or (self.kind == "record" and not self.fields))
+
     @cached_property
     def without_null(self) -> AvroType:
         """The other type of a union with null; made once, for each batch of messages asks."""
@@ -111,7 +117,10 @@ class AvroType:
 def parse(text: str) -> AvroType:
     """The type that a schema's JSON text describes; `SchemaError` for none, or one that no table can have."""
     try:
-        return _Parser().read(json.loads(text), "")
+        found = _Parser().read(json.loads(text), "")
+        if found.is_empty:
+            raise ValueError("its values take no bytes")
+        return found
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as cause:
         reason = "it is nested too deeply" if isinstance(cause, RecursionError) else str(cause)
         missing = " is missing" if isinstance(cause, KeyError) else ""
@@ -134,6 +143,8 @@ class _Parser:
                 return self._define(value, namespace)
             case {"type": "array" | "map" as kind}:
                 inner = self.read(value["items" if kind == "array" else "values"], namespace)
+                if inner.is_empty:
+                    raise ValueError(f"what is in {_short(value)} takes no bytes")
                 return AvroType(kind, inner=inner, depth=_deeper(inner.depth))
             case {"type": str() as kind} if kind in _PRIMITIVES:
                 return _with_logical(AvroType(kind), value)
@@ -148,12 +159,11 @@ class _Parser:
                 if found is None:
                     raise ValueError(f"type {name!r} is recursive")
                 return found
-        if name == "null":
-            raise ValueError("null alone takes no bytes")
         raise ValueError(f"{_short(name)} is no type")
 
     def _union(self, branches: list[Any], namespace: str) -> AvroType:
-        found = [None if branch == "null" else self.read(branch, namespace) for branch in branches]
+        types_ = (self.read(branch, namespace) for branch in branches)
+        found = [None if one.kind == "null" else one for one in types_]
         others = [branch for branch in found if branch is not None]
         if any(branch.nullable or branch.branches for branch in others):
             raise ValueError("a union must not be in a union")
@@ -185,9 +195,10 @@ class _Parser:
             return _with_logical(AvroType("fixed", name=name, size=size), value)
         inside = name.rpartition(".")[0]
         fields = tuple((_text(field["name"]), self.read(field["type"], inside)) for field in value["fields"])
-        if not fields or len({field for field, _ in fields}) != len(fields):
-            raise ValueError(f"record {name!r} must have fields, each once")
-        return AvroType("record", name=name, fields=fields, depth=_deeper(*(t.depth for _, t in fields)))
+        if len({field for field, _ in fields}) != len(fields):
+            raise ValueError(f"record {name!r} must have each field once")
+        fields = tuple((field, own) for field, own in fields if not own.is_empty)
+        return AvroType("record", name=name, fields=fields, depth=_deeper(0, *(t.depth for _, t in fields)))
 
 
 _ZONED: Final = "iso-8601-with-offset"

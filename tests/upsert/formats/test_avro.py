@@ -605,6 +605,25 @@ def test_unions_of_several_types_are_passed_over_where_no_column_is_declared_for
         decoded(pa.schema([("id", pa.int64())]), messages, schema=schema)
 
 
+def test_a_field_that_takes_no_bytes_is_as_none() -> None:
+    """Types in types over and over of it cost nothing; in a union with null it takes a byte."""
+    named: list[tuple[str, Any]] = [("f0", EMPTY_RECORD)]
+    for number in range(1, 60):
+        inner = [{"name": name, "type": "e" if number == 1 else f"t{number - 1}"} for name in "xyz"]
+        named.append((f"f{number}", {"type": "record", "name": f"t{number}", "fields": inner}))
+    optional = ("o", [{"type": "null"}, EMPTY_RECORD])
+    schema = record(("n", "null"), *named, ("o", [{"type": "null"}, "e"]), ("v", [{"type": "null"}, "int"]))
+    fields = pa.schema(
+        [("n", pa.string()), ("f1", pa.struct([("x", pa.int32())])), ("o", pa.struct([])), ("v", pa.int32())]
+    )
+    message = datum(record(optional, ("v", ["null", "int"])), {"o": {}, "v": 7})
+    assert message == b"\x02\x02\x0e"
+    row = {"n": None, "f1": None, "o": {}, "v": 7}
+    for count in (1, 20):
+        assert decoded(fields, [message] * count, schema=schema).rows.to_pylist() == [row] * count
+    assert encoded(pa.table({"v": pa.array([7], pa.int32())}), schema=schema).to_pylist() == [b"\x00\x02\x0e"]
+
+
 def test_lengths_that_lie_cost_nothing() -> None:
     huge = b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01"  # 2**63 - 1
     fields = {
@@ -625,17 +644,21 @@ EMPTY_RECORD = {"type": "record", "name": "e", "fields": []}
 @pytest.mark.parametrize(
     ("schema", "reason"),
     [
-        (record(("v", "null")), "null alone takes no bytes"),
-        (record(("v", {"type": "array", "items": "null"})), "null alone takes no bytes"),
-        (record(("v", {"type": "array", "items": EMPTY_RECORD})), "record 'e' must have fields"),
+        (record(("v", "null")), "its values take no bytes"),
+        (record(("v", {"type": "array", "items": "null"})), "'items': 'null'} takes no bytes"),
+        (record(("v", {"type": "map", "values": {"type": "null"}})), "'null'}} takes no bytes"),
+        (record(("v", {"type": "array", "items": EMPTY_RECORD})), "'fields': []}} takes no bytes"),
         (record(("v", {"type": "fixed", "name": "f", "size": 0})), "size of a fixed must be 1 to 2147483647"),
         (record(("v", {"type": "fixed", "name": "f", "size": 2**63})), "got 9223372036854775808"),
         (record(("v", ["null", "r"])), "type 'r' is recursive"),
         (record(("v", {"type": "array", "items": "r"})), "type 'r' is recursive"),
         (record(("v", [])), "a union must be of some type, got []"),
         (record(("v", ["int", ["null", "string"]])), "a union must not be in a union"),
-        (record(("v", ["null", "int", {"type": "array", "items": "null"}])), "null alone takes no bytes"),
-        (record(("v", "int"), ("v", "int")), "must have fields, each once"),
+        (
+            record(("v", ["null", "int", {"type": "array", "items": "null"}])),
+            "'items': 'null'} takes no bytes",
+        ),
+        (record(("v", "int"), ("v", "int")), "record 'r' must have each field once"),
         ("[" * 100_000, "nested too deeply"),
         ('{"type":' * 5_000 + '"int"' + "}" * 5_000, "nested too deeply"),
     ],
