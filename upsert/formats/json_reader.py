@@ -6,6 +6,7 @@ All JSON formats read through this; the CDC formats read their envelope as a row
 
 * only messages that `_candidates` lets pass come to it: each of them is one row for it;
 * only numbers in columns of numbers are read by it; all texts become values through ``text_values``;
+* numbers and booleans that are to become texts are put in quotes for it;
 * a value that it cannot read fails the whole call. Then pieces of it are tried, and the messages of the
   pieces that fail again are left to the reference.
 
@@ -19,8 +20,11 @@ all values, and each message is exactly one row.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from decimal import Decimal
+from functools import lru_cache
+from json.encoder import encode_basestring
 from typing import Any, Final
 
 import numpy as np
@@ -41,6 +45,7 @@ _NO_NUMBERS: Final = (b"NaN", b"Inf")
 _STRING: Final = r'"(?:[^"\\]|\\.)*"'
 _SOUND: Final = rf'(?s)^(?:[^"}}NI]|{_STRING}|(?:\}}{_SPACE}*)+(?:[,\]]|$))*$'
 """Has, outside of strings, no more after a brace than there may be, and no NaN and Inf."""
+_BARE: Final = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false"
 _ODD_DECIMAL: Final = rf'[:,\["]{_SPACE}*[-+]?[0-9]*\.?[0-9]*[eE][-+]?[0-9]{{3}}'
 
 
@@ -148,13 +153,15 @@ _SAMPLE: Final = 16
 class BulkReader:
     """Reads messages that are one JSON object each into columns of the given fields.
 
-    Numbers that come as strings are noticed once and expected from then on: that is all it remembers.
+    Numbers that come as strings, and texts that come as numbers or booleans, are noticed once and expected
+    from then on: that is all it remembers.
     """
 
     def __init__(self, fields: pa.Schema, dialect: JsonDialect) -> None:
         self._fields = fields
         self._dialect = dialect
         self._quoted: frozenset[Path] = frozenset()
+        self._bare: frozenset[str] = frozenset()
         self._is_able = len(fields) > 0 and not any(_has(pa.types.is_map, field.type) for field in fields)
         self._has_decimal = any(_has(pa.types.is_decimal, field.type) for field in fields)
 
@@ -182,6 +189,8 @@ class BulkReader:
 
     def _columns(self, messages: pa.Array) -> tuple[list[pa.Array], Mask] | None:
         """The columns of these messages, and which rows are not to be trusted."""
+        if self._bare:
+            messages = pc.replace_substring_regex(messages, _bare_members(self._bare), r'\1"\2"')
         # With a line break at its end this reader takes all of the text as one block.
         text = pc.binary_join_element_wise(messages, b"\n", b"").buffers()[2]
         schema = pa.schema(
@@ -251,7 +260,7 @@ class BulkReader:
         return found
 
     def _learn(self, messages: pa.Array, positions: Positions) -> bool:
-        """Look which numbers and booleans come as strings; whether that is news."""
+        """Look which numbers and booleans come as strings, and the other way round; whether that is news."""
         values = []
         for message in messages.take(pa.array(positions[:_SAMPLE])).to_pylist():
             try:
@@ -260,8 +269,9 @@ class BulkReader:
                 continue
         struct = pa.struct(list(self._fields))
         quoted = frozenset(_quoted_paths(struct, values, ()))
-        is_news = quoted != self._quoted
-        self._quoted = quoted
+        bare = self._bare | (frozenset(_names_of_bare(struct, values)) & _names_of_texts(struct))
+        is_news = (quoted, bare) != (self._quoted, self._bare)
+        self._quoted, self._bare = quoted, bare
         return is_news
 
 
@@ -334,6 +344,47 @@ def _quoted_paths(type_: pa.DataType, values: list[Any], path: Path) -> Iterator
         given = [value for value in values if value is not None]
         if given and all(isinstance(value, str) and not isinstance(value, Number) for value in given):
             yield path
+
+
+def _names_of_bare(type_: pa.DataType, values: list[Any]) -> Iterator[str]:
+    """Names of texts, not those in arrays, that came as numbers or booleans."""
+    objects = [value for value in values if isinstance(value, dict)]
+    for field in type_:
+        inner = [value.get(field.name) for value in objects]
+        if pa.types.is_struct(field.type):
+            yield from _names_of_bare(field.type, inner)
+        elif any(isinstance(value, Number | bool) for value in inner):
+            yield field.name
+
+
+def _names_of_texts(type_: pa.DataType) -> frozenset[str]:
+    """Names that only fields of type STRING have, and that cannot be what stands between two strings."""
+    fields = [*_members(type_)]
+    others = {field.name for field in fields if field.type != pa.string()}
+    return frozenset(field.name for field in fields if re.match(r"\w", field.name)) - others
+
+
+def _members(type_: pa.DataType) -> Iterator[pa.Field]:
+    """The fields of all objects in values of a type."""
+    if pa.types.is_list(type_):
+        yield from _members(type_.value_type)
+    elif pa.types.is_struct(type_):
+        for field in type_:
+            yield field
+            yield from _members(field.type)
+
+
+@lru_cache(maxsize=256)
+def _bare_members(names: frozenset[str]) -> str:
+    r"""The regular expression of members of these names that are numbers or booleans.
+
+    A quote in a string has a backslash before it, so nothing within a string looks like this.
+
+    >>> re.sub(_bare_members(frozenset({"a", "b"})), r'\1"\2"', '{"a":1,"b":"x","c":{"a":-2.50}}')
+    '{"a":"1","b":"x","c":{"a":"-2.50"}}'
+    """
+    name = "|".join(re.escape(encode_basestring(name)) for name in sorted(names))
+    return rf"([{{,]{_SPACE}*(?:{name}){_SPACE}*:{_SPACE}*)({_BARE})"
 
 
 _MESSAGES_AT_ONCE: Final = 32_768

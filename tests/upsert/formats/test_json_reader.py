@@ -192,6 +192,47 @@ def test_bulk_and_reference_agree_on_columns_of_one_kind(
     compare(fields, dialect, [text.encode() for text in data.draw(st.lists(members, max_size=6))])
 
 
+BARE_FIELDS = pa.schema(
+    {
+        "a": pa.string(),
+        "b.é": pa.string(),
+        "n": pa.int64(),
+        ",": pa.string(),
+        "c": pa.struct([("a", pa.string()), ("n", pa.int64())]),
+    }
+)
+LOOKALIKES = st.sampled_from(['{"a":5}', ',"a": 5,"b', ',"', ":5", '\\","a":1', '"a":true', "5"])
+
+
+@given(st.data())
+def test_numbers_and_booleans_become_texts_in_bulk_as_one_by_one(data: st.DataObject) -> None:
+    texts = st.one_of(LOOKALIKES, TEXTS)
+    bare = st.sampled_from(["0", "-0", "1.50", "-12e+3", "9" * 30, "1E400", "true", "false"])
+    space = st.sampled_from(["", " ", "\n\t "])
+    member = st.one_of(texts.map(quoted), bare, bare, st.just("null"))
+    number = st.integers(-9, 9).map(str)
+
+    def members(**found: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+        parts = [
+            st.tuples(space, st.just(quoted(name)), space, st.just(":"), space, of, space).map("".join)
+            for name, of in found.items()
+        ]
+        return (
+            st.permutations(parts).flatmap(lambda some: st.tuples(*some)).map(",".join).map("{{{}}}".format)
+        )
+
+    other = st.one_of(texts.map(quoted), number)  # where no column wants it, 1E400 is too large
+    other = members(a=other, b=number, n=other)
+    row = members(
+        **{"a": member, "b.é": member, "n": number, ",": texts.map(quoted)},
+        c=members(a=member, n=number),
+        x=other,
+    )
+    messages = [text.encode() for text in data.draw(st.lists(row, min_size=1, max_size=8))]
+    compare(BARE_FIELDS, JsonDialect(), messages)
+    assert bulk_share(messages, BARE_FIELDS) == 1
+
+
 def test_decimal_of_too_many_digits_does_not_wrap_around() -> None:
     """Arrow's reader takes 2028312315012101.0 for a DECIMAL(32,32) below one."""
     for precision, scale in ((32, 32), (38, 38), (38, 0), (38, 18), (3, 2), (1, 0)):
@@ -222,6 +263,7 @@ def bulk_share(messages: list[bytes], fields: pa.Schema = FIELDS) -> float:
 def test_ordinary_messages_are_all_read_in_bulk() -> None:
     assert bulk_share([b'{"n": %d, "w": "{x}, \\"y\\" 5"}' % n for n in range(1000)]) == 1
     assert bulk_share([b'{"n": "%d", "w": "x"}' % n for n in range(1000)]) == 1
+    assert bulk_share([b'{"w": %d.50, "n": %d}' % (n, n) for n in range(1000)]) == 1
     pretty = [b'{\n  "n": %d,\r\n  "z": [{}, {"a": {}}],\n  "w": null\n}\n' % n for n in range(1000)]
     assert bulk_share(pretty) == 1
 
