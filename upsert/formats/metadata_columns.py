@@ -154,6 +154,8 @@ def cast(values: pa.Array | pa.ChunkedArray, target: pa.DataType, what: str) -> 
             return floor_divided(values.cast(pa.int64()), 1000)
         if source == pa.int64() and target in _TIMES:
             return pc.multiply_checked(values, pa.scalar(1000, pa.int64())).cast(target)
+        if source == types.TIMESTAMP and target == pa.string():
+            return types.instant_texts(values)
         if source in _TIMES and target in _TIMES:
             return values.cast(pa.int64()).cast(target)
         return values.cast(target)

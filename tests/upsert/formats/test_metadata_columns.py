@@ -47,6 +47,14 @@ def test_time_without_zone_is_utc() -> None:
     assert ntz.to_pylist() == [datetime(2020, 3, 8, 1)]
 
 
+def test_text_of_a_time_far_away_is_none_of_another_year() -> None:
+    """Microseconds, where Kafka has milliseconds, are a time of the year 52969."""
+    far = cast(pa.array([1_609_372_800_123_456]), types.TIMESTAMP, "t")
+    texts = cast(pa.concat_arrays([pa.array([0, None]).cast(types.TIMESTAMP), far]), pa.string(), "t")
+    assert texts.to_pylist()[:2] == ["1970-01-01 00:00:00.000000Z", None]
+    assert texts[2].as_py().startswith("<value out of range: 1609372800123456000>")
+
+
 def test_value_that_does_not_fit_the_declared_type_is_refused() -> None:
     with pytest.raises(SchemaError, match="column 'o' must fit INT"):
         MetadataColumn(Column("o", pa.int32(), metadata="offset"), OFFERED["offset"]).read(pa.array([2**40]))
