@@ -22,7 +22,7 @@ from upsert import options
 from upsert.arrays import Positions, one_array
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.formats.avro_reader import columns_of
-from upsert.formats.avro_schema import derived, mismatch, parse, record_mismatch
+from upsert.formats.avro_schema import AvroType, derived, mismatch, parse, record_mismatch, resolved
 from upsert.formats.avro_writer import datums, records
 from upsert.formats.base import BadMessage, Decoded, Format, FormatContext
 from upsert.formats.binary_columns import Read, Spans, read_in_batches
@@ -31,10 +31,12 @@ from upsert.options import Option
 
 
 class AvroCodec:
-    """One schema and the columns that its messages hold."""
+    """One schema and the columns that its messages hold; maybe also the table's ``own``, see ``resolved``."""
 
-    def __init__(self, schema: str, fields: pa.Schema) -> None:
+    def __init__(self, schema: str, fields: pa.Schema, own: str | None = None) -> None:
         self._root = parse(schema)
+        if own is not None:
+            self._root = resolved(self._root, parse(own))
         self._is_record = self._root.kind == "record"
         self._fields = fields
 
@@ -70,9 +72,9 @@ class AvroCodec:
 
 
 @lru_cache(maxsize=1_000)
-def shared_codec(schema: str, fields: pa.Schema) -> AvroCodec:
+def shared_codec(schema: str, fields: pa.Schema, own: str | None = None) -> AvroCodec:
     """The codec of a schema and columns; one for all tasks of a process."""
-    return AvroCodec(schema, fields)
+    return AvroCodec(schema, fields, own)
 
 
 SCHEMA_KEY: Final = "schema"
@@ -128,6 +130,7 @@ def check(context: FormatContext) -> None:
         )
     if reason := shared_codec(schema_of(context), context.fields).misfit(writing=False):
         raise SchemaError(f"avro: option 'schema' must fit the columns: {reason}")
+    resolved(AvroType("record"), parse(schema_of(context)))  # refuses defaults that are none
 
 
 def writing_codec(context: FormatContext) -> AvroCodec:

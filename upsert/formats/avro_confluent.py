@@ -163,6 +163,7 @@ class AvroConfluentDecoder:
 
     def __init__(self, context: FormatContext, registry: SchemaRegistry | None = None) -> None:
         self._fields = context.fields
+        self._own: str | None = context.options[_SCHEMA]
         self._registry = registry or shared_registry(RegistryConfig.of(context.options))
         self._subject = subject_of(context)
         self._metadata = {key: METADATA[key] for key in context.metadata}
@@ -201,7 +202,7 @@ class AvroConfluentDecoder:
         text = self._registry.schema(id)
         if text is None:
             raise SchemaError(f"schema {id} is not in the registry")
-        codec = avro.shared_codec(text, self._fields)
+        codec = avro.shared_codec(text, self._fields, self._own)
         if reason := codec.misfit(writing=False):
             raise SchemaError(f"schema {id} does not fit the columns: {reason}")
         return text, codec

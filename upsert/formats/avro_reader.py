@@ -23,9 +23,10 @@ import pyarrow as pa
 
 from upsert import types
 from upsert.arrays import Ints, Mask, Positions, indices, of_numbers, rescaled, stable_order
+from upsert.errors import SchemaError
 from upsert.formats.avro_schema import TEXTS_BY_NAME, AvroType, UnfitError, ticks, ticks_of_day, to_scale
 from upsert.formats.avro_wire import TOO_EARLY, Messages, no_index
-from upsert.formats.binary_columns import Spans, binaries, gathered
+from upsert.formats.binary_columns import Spans, binaries, gathered, padded
 from upsert.formats.text_values import TimestampStandard, example, read_column, shown
 
 _FEW: Final = 16
@@ -203,6 +204,7 @@ class _Record:
         self._type = None if column is None else column.type
         self._wanted = {} if column is None else {field.name: field for field in column.type}
         self._fields = {name: _reader(messages, inner, self._wanted.get(name)) for name, inner in avro.fields}
+        self._absent = {name: (inner, datum) for name, inner, datum in avro.absent}
         self._count = 0
 
     def many(self, rows: Positions) -> None:
@@ -222,12 +224,22 @@ class _Record:
     def array(self) -> pa.Array:
         assert self._type is not None
         children = [
-            self._fields[field.name].array()
-            if field.name in self._fields
-            else pa.nulls(self._count, field.type)
+            self._fields[field.name].array() if field.name in self._fields else self._of_absent(field)
             for field in self._type
         ]
         return pa.Array.from_buffers(self._type, self._count, [None], children=children)
+
+    def _of_absent(self, field: pa.Field) -> pa.Array:
+        """The values of a field that messages do not have."""
+        if field.name not in self._absent:
+            return pa.nulls(self._count, field.type)
+        avro, datum = self._absent[field.name]
+        message = Spans(padded(np.frombuffer(datum, np.uint8)), np.zeros(1, np.int64), np.array([len(datum)]))
+        record = AvroType("record", fields=((field.name, avro),))
+        (column,), reasons = columns_of(message, record, [field])
+        for reason in reasons.values():
+            raise SchemaError(f"the default of a field that messages lack must fit its column: {reason}")
+        return column.take(indices(np.zeros(self._count, np.int64)))
 
 
 class _TextsByName:

@@ -10,6 +10,10 @@ Which types of schemas and of columns go together: reading is generous where not
 other widths, enums as texts, times of any unit and either kind); writing takes what the schema's readers get
 back unchanged.
 
+A message is read with the schema that it was written with. Where the table was given a schema too, its fields
+may say under which names they were written before (``aliases``), and what they are in messages that lack them
+(``default``); other rules of Avro's schema resolution follow from the columns.
+
 Names and scalar types are those of tables' Avro files too; what these do with lists, structs, maps and NULL
 differs, for a topic follows Flink and a data file gives everything back.
 """
@@ -18,15 +22,18 @@ from __future__ import annotations
 
 import json
 import re
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from upsert import types
 from upsert.errors import SchemaError
+from upsert.formats.binary_columns import varint_bytes
 
 NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 """What Avro takes for the name of a field."""
@@ -81,6 +88,10 @@ class AvroType:
         inner: type of the items of an array, or of the values of a map.
         branches: of a union; None for null.
         size: of a fixed, in bytes.
+        aliases: of a record, other names of fields, each with the field's own.
+        defaults: of a record, of fields that have one, as JSON has it.
+        absent: of a record that was written with another schema, fields that it lacks, their types and the
+            bytes of their defaults, see ``resolved``.
         depth: how deep the types in it are nested.
     """
 
@@ -97,6 +108,9 @@ class AvroType:
     precision: int = 0
     scale: int = 0
     depth: int = 1
+    aliases: tuple[tuple[str, str], ...] = ()
+    defaults: tuple[tuple[str, Any], ...] = ()
+    absent: tuple[tuple[str, AvroType, bytes], ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -194,11 +208,20 @@ class _Parser:
                 raise ValueError(f"the size of a fixed must be 1 to {2**31 - 1}, got {_short(size)}")
             return _with_logical(AvroType("fixed", name=name, size=size), value)
         inside = name.rpartition(".")[0]
-        fields = tuple((_text(field["name"]), self.read(field["type"], inside)) for field in value["fields"])
+        fields = tuple((_text(one["name"]), self.read(one["type"], inside)) for one in value["fields"])
         if len({field for field, _ in fields}) != len(fields):
             raise ValueError(f"record {name!r} must have each field once")
         fields = tuple((field, own) for field, own in fields if not own.is_empty)
-        return AvroType("record", name=name, fields=fields, depth=_deeper(0, *(t.depth for _, t in fields)))
+        return AvroType(
+            "record",
+            name=name,
+            fields=fields,
+            depth=_deeper(0, *(t.depth for _, t in fields)),
+            aliases=tuple(
+                (_text(a), one["name"]) for one in value["fields"] for a in one.get("aliases") or ()
+            ),
+            defaults=tuple((one["name"], one["default"]) for one in value["fields"] if "default" in one),
+        )
 
 
 _ZONED: Final = "iso-8601-with-offset"
@@ -363,12 +386,12 @@ def mismatch(avro: AvroType, field: pa.Field, *, writing: bool) -> str | None:
 
 def record_mismatch(avro: AvroType, fields: Sequence[pa.Field], *, writing: bool) -> str | None:
     """Why the fields of a record are not these; a nullable column that the record lacks is NULL."""
-    own = dict(avro.fields)
+    own, absent = dict(avro.fields), [name for name, _, _ in avro.absent]
     for field in fields:
         if field.name in own:
             if reason := mismatch(own[field.name], field, writing=writing):
                 return reason
-        elif writing or not field.nullable:
+        elif writing or not (field.nullable or field.name in absent):
             return f"the schema has no field {field.name!r}"
     if writing:
         columns = {field.name for field in fields}
@@ -441,3 +464,91 @@ def to_scale(number: int, digits: int) -> int:
     if rest:
         raise UnfitError("a decimal has more digits after the point than its column")
     return shortened
+
+
+def resolved(written: AvroType, own: AvroType) -> AvroType:
+    """The type of messages as they were written, its fields by a table's own names, and with its defaults.
+
+    Raises:
+        SchemaError: the default of a field that messages lack is no value of it.
+
+    >>> own = '{"type": "record", "name": "r", "fields": [{"name": "a", "type": "int", "aliases": ["b"]}]}'
+    >>> resolved(AvroType("record", fields=(("b", AvroType("long")),)), parse(own)).fields[0][0]
+    'a'
+    """
+    if written.inner is not None and own.inner is not None:
+        return replace(written, inner=resolved(written.inner, own.inner))
+    if written.kind != "record" or own.kind != "record":
+        return written
+    types, fields = dict(own.fields), dict(written.fields)
+    for alias, name in own.aliases:
+        if alias in fields and alias not in types and name not in fields:
+            fields = {name if one == alias else one: inner for one, inner in fields.items()}
+    # what is absent and has no default is NULL anyway
+    absent = tuple(
+        (name, types[name], _default(name, value, types[name]))
+        for name, value in own.defaults
+        if value is not None and name in types and name not in fields
+    )
+    # what no column has stays as it is: a short schema may name types in types a billion times
+    of_own = ((name, resolved(one, types[name]) if name in types else one) for name, one in fields.items())
+    return replace(written, fields=tuple(of_own), absent=absent)
+
+
+def _default(name: str, value: Any, avro: AvroType) -> bytes:
+    try:
+        return datum(value, avro)
+    except (TypeError, ValueError, KeyError, OverflowError, struct.error):
+        raise SchemaError(f"the default of field {name!r} must be {avro} in JSON, got {value!r}") from None
+
+
+_PACKED: Final = {"float": "<f", "double": "<d"}
+
+
+def datum(value: Any, avro: AvroType) -> bytes:
+    r"""The bytes of a default, which is JSON: texts for bytes, whose characters are bytes.
+
+    >>> datum([1, -1], AvroType("array", inner=AvroType("long"))), datum("ÿ", AvroType("bytes"))
+    (b'\x04\x02\x01\x00', b'\x02\xff')
+    """
+    if avro.nullable:
+        is_first = (value is None) == avro.null_is_first
+        return _number(not is_first) + (b"" if value is None else datum(value, avro.without_null))
+    match avro.kind, value:
+        case "boolean", bool():
+            return bytes([value])
+        case (("int" | "long"), int()) if not isinstance(value, bool):
+            return _number(value)
+        case (("float" | "double"), int() | float()):
+            return struct.pack(_PACKED[avro.kind], value)
+        case "string", str():
+            return _with_length(value.encode())
+        case "bytes", str():
+            return _with_length(value.encode("latin-1"))
+        case "fixed", str() if len(value) == avro.size:
+            return value.encode("latin-1")
+        case "enum", str():
+            return _number(avro.symbols.index(value))
+        case "array", list() if avro.inner is not None:
+            return _block([datum(one, avro.inner) for one in value])
+        case "map", dict() if avro.inner is not None:
+            pairs = value.items()
+            return _block([_with_length(key.encode()) + datum(one, avro.inner) for key, one in pairs])
+        case "record", dict():
+            members = {**dict(avro.defaults), **value}
+            return b"".join(datum(members[name], inner) for name, inner in avro.fields)
+    raise TypeError(value)
+
+
+def _number(value: int) -> bytes:
+    words = np.array([value], np.int64)
+    found: bytes = varint_bytes(b"", ((words << 1) ^ (words >> 63)).view(np.uint64))[0].as_py()
+    return found
+
+
+def _with_length(value: bytes) -> bytes:
+    return _number(len(value)) + value
+
+
+def _block(items: list[bytes]) -> bytes:
+    return b"".join([_number(len(items)), *items, b"\x00"]) if items else b"\x00"

@@ -1,9 +1,12 @@
 """Avro messages that name their schema in a registry."""
 
+import io
 import json
 import pickle
+from datetime import UTC, datetime
 from typing import Any
 
+import fastavro
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -11,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.upsert.formats.registry_double import Double
 from tests.upsert.formats.test_avro import INT_RECORD, USERS, datum, one, record
+from upsert import types
 from upsert.errors import ConfigurationError, KafkaUnavailableError, SchemaError
 from upsert.formats.avro_confluent import FORMAT, AvroConfluentDecoder, AvroConfluentEncoder
 from upsert.formats.avro_schema import derived
@@ -95,6 +99,119 @@ def test_messages_are_read_with_the_schemas_they_were_written_with(double: Doubl
     assert found.rows.schema.types[2:] == [pa.int32(), pa.int32(), pa.string()]
     assert found.positions is not None
     assert found.positions.tolist() == [0, 1, 3]
+
+
+OWN = {
+    "type": "record",
+    "name": "r",
+    "fields": [
+        {"name": "id", "type": "long", "aliases": ["key", "no"]},
+        {"name": "word", "type": ["null", "string"], "default": None, "aliases": ["text"]},
+        {"name": "n", "type": "int", "default": -7},
+        {"name": "half", "type": ["double", "null"], "default": 0.5},
+        {"name": "few", "type": {"type": "array", "items": "float"}, "default": [1, -2.5]},
+        {"name": "raw", "type": "bytes", "default": "\u00ff\u0000"},
+        {
+            "name": "color",
+            "type": {"type": "enum", "name": "c", "symbols": ["RED", "BLUE"]},
+            "default": "BLUE",
+        },
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}, "default": 86_400_000},
+        {
+            "name": "by",
+            "type": {"type": "map", "values": ["null", "boolean"]},
+            "default": {"a": True, "b": None},
+        },
+        {
+            "name": "in",
+            "type": {
+                "type": "record",
+                "name": "i",
+                "fields": [
+                    {"name": "x", "type": "int", "aliases": ["y"]},
+                    {"name": "z", "type": "string", "default": "é"},
+                ],
+            },
+            "default": {"x": 1},
+        },
+    ],
+}
+COLUMNS = pa.schema(
+    {
+        "id": pa.int64(), "word": pa.string(), "n": pa.int16(), "half": pa.float64(),
+        "few": pa.list_(pa.float32()), "raw": pa.binary(), "color": pa.string(), "at": types.TIMESTAMP,
+        "by": pa.map_(pa.string(), pa.bool_()), "in": pa.struct([("x", pa.int64()), ("z", pa.string())]),
+    }
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("count", [1, 20])
+@pytest.mark.parametrize(
+    ("fields", "value"),
+    [
+        ({"id": "int"}, {"id": 5}),
+        ({"no": "int", "text": "string"}, {"no": 5, "text": "a"}),
+        (
+            {"n": "int", "key": "long", "few": {"type": "array", "items": "float"}},
+            {"n": 1, "key": 2, "few": []},
+        ),
+        (
+            {"in": {"type": "record", "name": "i", "fields": [{"name": "y", "type": "int"}]}, "id": "long"},
+            {"in": {"y": 3}, "id": 1},
+        ),
+    ],
+)
+def test_aliases_and_defaults_of_the_schema_given_are_those_of_fastavro(
+    double: Double, fields: dict[str, Any], value: dict[str, Any], count: int
+) -> None:
+    written, own = record(*fields.items()), json.dumps(OWN)
+    id = double.add("users-value", written)
+    # of defaults fastavro gives the JSON
+    not_json = {"raw": b"\xff\x00", "at": datetime(1970, 1, 2, tzinfo=UTC), "in": {"x": 1, "z": "é"}}
+    expected = fastavro.schemaless_reader(
+        io.BytesIO(datum(written, value)), json.loads(written), fastavro.parse_schema(OWN)
+    ) | {name: default for name, default in not_json.items() if name not in fields}
+    found = FORMAT.decoder(context(COLUMNS, double.url, schema=own)).decode(
+        pa.array([message(id, written, value)] * count)
+    )
+    (row,) = pa.Table.from_pylist([expected], COLUMNS).to_pylist()
+    assert (found.rows.to_pylist(), found.bad) == ([row] * count, ())
+
+
+def test_a_name_that_a_message_has_goes_before_its_aliases(double: Double) -> None:
+    own = context(COLUMNS, double.url, schema=json.dumps(OWN))
+    for names in (("key", "id"), ("no", "key"), ("id", "key", "no")):
+        written = record(*((name, "long") for name in names), ("n", "int"))
+        value = {name: place for place, name in enumerate(names)}
+        given = message(double.add("users-value", written), written, {**value, "n": 5})
+        (row,) = FORMAT.decoder(own).decode(pa.array([given])).rows.to_pylist()
+        assert (row["id"], row["n"]) == (value.get("id", value["key"]), 5)
+
+
+def test_a_default_that_is_null_is_bad_in_a_column_declared_not_null(double: Double) -> None:
+    fields = pa.schema([("id", pa.int64()), pa.field("word", pa.string(), nullable=False)])
+    written = record(("id", "long"))
+    own = context(fields, double.url, schema=json.dumps(OWN))
+    given = message(double.add("users-value", written), written, {"id": 1})
+    (bad,) = FORMAT.decoder(own).decode(pa.array([given])).bad
+    assert bad.reason == "schema 1 does not fit the columns: the schema has no field 'word'"
+
+
+def test_default_that_is_no_value_is_refused() -> None:
+    for type_, value in (
+        ("int", "a"),
+        ("int", True),
+        ("string", 5),
+        ({"type": "array", "items": "int"}, [None]),
+    ):
+        own = {"type": "record", "name": "r", "fields": [{"name": "v", "type": type_, "default": value}]}
+        column = (
+            pa.list_(pa.int32())
+            if isinstance(type_, dict)
+            else {"int": pa.int32(), "string": pa.string()}[type_]
+        )
+        with pytest.raises(SchemaError, match=r"the default of field 'v' must be .* in JSON, got"):
+            context(one(column), schema=json.dumps(own))
 
 
 def test_version_is_asked_for_only_where_it_is_wanted(double: Double) -> None:
