@@ -24,7 +24,7 @@ from upsert.errors import ConfigurationError, SchemaError
 from upsert.formats.avro_reader import columns_of
 from upsert.formats.avro_schema import AvroType, derived, mismatch, parse, record_mismatch, resolved
 from upsert.formats.avro_writer import datums, records
-from upsert.formats.base import BadMessage, Decoded, Format, FormatContext
+from upsert.formats.base import BadMessage, Decoded, Format, FormatContext, check_has_fields
 from upsert.formats.binary_columns import Read, Spans, read_in_batches
 from upsert.formats.metadata_columns import MetadataKey
 from upsert.options import Option
@@ -124,6 +124,7 @@ def schema_of(context: FormatContext) -> str:
 
 def check(context: FormatContext) -> None:
     """Refuse fields and options that no Avro format can serve."""
+    check_has_fields(context, "avro")
     if context.options[SCHEMA_KEY] is not None and context.options["timestamp_mapping.legacy"]:
         raise ConfigurationError(
             "avro: option 'timestamp_mapping.legacy' is for a derived schema, got 'schema' too; give one"

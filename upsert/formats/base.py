@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from upsert.arrays import Positions
-from upsert.errors import ConfigurationError
+from upsert.errors import ConfigurationError, SchemaError
 from upsert.formats.metadata_columns import MetadataKey
 from upsert.options import Option
 
@@ -157,6 +157,15 @@ class Format:
     is_insert_only: bool = True
     reads_some: bool = False
     splits_key_changes: bool = False
+
+
+def check_has_fields(context: FormatContext, of: str) -> None:
+    """Refuse a key or a value without columns, where messages of none give no rows; ``of`` is the format."""
+    if not len(context.fields):
+        raise SchemaError(
+            f"{of}: a {context.side} must be of one column at least, got none; choose the format json, or "
+            "'value.fields-include' = 'ALL', by which a value has the key's columns too"
+        )
 
 
 OF_ROWS: Final[Mapping[str, str]] = {

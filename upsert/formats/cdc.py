@@ -23,7 +23,15 @@ import pyarrow.compute as pc
 from upsert import types
 from upsert.arrays import Mask, Positions, is_null, one_array
 from upsert.errors import ConfigurationError
-from upsert.formats.base import BadMessage, Decoded, Encoder, Format, FormatContext, Side
+from upsert.formats.base import (
+    BadMessage,
+    Decoded,
+    Encoder,
+    Format,
+    FormatContext,
+    Side,
+    check_has_fields,
+)
 from upsert.formats.metadata_columns import MetadataKey
 from upsert.formats.text_values import shown
 from upsert.options import Option
@@ -187,6 +195,7 @@ def _check(tool: CdcTool, context: FormatContext) -> None:
             f"{tool.name}: must be the format of values, got that of keys; a key is no change, use "
             f"{'avro-confluent' if 'avro' in tool.name else 'json'} for it"
         )
+    check_has_fields(context, tool.name)
     tool.check(context)
 
 

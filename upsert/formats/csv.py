@@ -40,7 +40,7 @@ import pyarrow.csv as pa_csv
 from upsert import options, types
 from upsert.arrays import Mask, Positions
 from upsert.errors import ConfigurationError, SchemaError
-from upsert.formats.base import BadMessage, Decoded, Format, FormatContext
+from upsert.formats.base import BadMessage, Decoded, Format, FormatContext, check_has_fields
 from upsert.formats.text_values import (
     BadValueError,
     TimestampStandard,
@@ -348,9 +348,15 @@ class _CsvEncoder:
         if is_first:
             starts_line = pc.match_substring_regex(cells, pattern=self._line_starts)
             needs_it = pc.or_(needs_it, starts_line)
-            if len(self._fields) == 1 and quote:
+            if len(self._fields) == 1:
                 # A line of nothing is no row.
-                needs_it = pc.or_(needs_it, pc.equal(cells, ""))
+                is_nothing = pc.equal(cells, "")
+                if not quote and pc.any(is_nothing).as_py():
+                    raise SchemaError(
+                        "nothing in the only column of a line needs quotes, which are disabled; set "
+                        "quote-character, or null-literal for NULL"
+                    )
+                needs_it = pc.or_(needs_it, is_nothing)
         if not pc.any(needs_it).as_py():
             return cells
         if not quote and not escape:
@@ -426,7 +432,8 @@ OPTIONS: Final = (
 
 
 def check(context: FormatContext) -> None:
-    """Refuse MAPs and deeper nesting, and characters that have two meanings."""
+    """Refuse MAPs and deeper nesting, no columns, and characters that have two meanings."""
+    check_has_fields(context, "csv")
     if context.options.get("disable-quote-character") and context.options.get("quote-character"):
         raise ConfigurationError(
             "csv: options 'quote-character' and 'disable-quote-character' must not both be set; drop one"

@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from tests.upsert.formats.protobuf_messages import descriptor_options, file_of
 from tests.upsert.formats.registry_double import registry_double
-from upsert.errors import ConfigurationError
+from upsert.errors import ConfigurationError, SchemaError
 from upsert.formats.base import FORMATS, OF_ROWS, Decoded, Format, FormatContext, Side, format_named
 from upsert.options import parse
 
@@ -91,6 +92,20 @@ def decode(format: Format, context: FormatContext, messages: Any) -> Decoded:
         assert len(found.kinds) == count
     assert [bad.position for bad in found.bad] == sorted({bad.position for bad in found.bad})
     return found
+
+
+def test_rows_of_no_columns_are_as_many_as_their_messages_or_refused(
+    format: Format, context: FormatContext
+) -> None:
+    """As values are where the key has all columns, and not the value too."""
+    none = replace(context, fields=pa.schema([]))
+    rows_of_none = pa.table({"id": [1, 2, 3]}).select([])
+    if "json" in format.name and format.is_insert_only:
+        format.check(none)
+        assert decode(format, none, encode(format, none, rows_of_none)).rows.num_rows == 3
+    else:
+        with pytest.raises(SchemaError, match=r"a value must be .*one column.*, got none; choose"):
+            format.check(none)
 
 
 def test_each_format_has_the_name_by_which_it_is_chosen() -> None:

@@ -187,6 +187,17 @@ def test_disabled_quotes_are_text_and_what_would_need_them_is_refused() -> None:
         encode(table, disable_quote_character="true")
 
 
+def test_nothing_in_the_only_column_needs_quotes_for_a_line_of_nothing_is_no_row() -> None:
+    table = pa.table({"a": pa.array(["x", None, ""])})
+    assert encode(table) == ["x", '""', '""']
+    for rows_with_nothing, more in ((table.slice(0, 2), {}), (table, {"null_literal": "-"})):
+        with pytest.raises(
+            SchemaError, match="column 'a': nothing in the only column of a line needs quotes"
+        ):
+            encode(rows_with_nothing, disable_quote_character="true", **more)
+    assert encode(table.slice(0, 2), disable_quote_character="true", null_literal="-") == ["x", "-"]
+
+
 def test_quote_character_and_disabled_quotes_exclude_each_other() -> None:
     with pytest.raises(ConfigurationError, match="must not both be set"):
         context(PAIR, {"disable-quote-character": "true", "quote-character": "'"})

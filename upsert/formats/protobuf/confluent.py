@@ -19,7 +19,7 @@ from upsert.arrays import Positions
 from upsert.errors import SchemaError
 from upsert.formats import avro_confluent
 from upsert.formats.avro_confluent import HEADER_BYTES
-from upsert.formats.base import BadMessage, Decoded, Format, FormatContext
+from upsert.formats.base import BadMessage, Decoded, Format, FormatContext, check_has_fields
 from upsert.formats.metadata_columns import MetadataKey
 from upsert.formats.protobuf import descriptors as d
 from upsert.formats.protobuf import format as plain
@@ -206,6 +206,7 @@ def _own(context: FormatContext) -> tuple[tuple[bytes, ...], Any]:
 
 
 def _check(context: FormatContext) -> None:
+    check_has_fields(context, NAME)
     files, message = _own(context)
     if reason := shared_codec(files, message.full_name, context.fields, False).misfit(writing=False):
         raise SchemaError(f"{NAME}: option 'message-name' must fit the columns: {reason}")

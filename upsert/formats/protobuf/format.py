@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from upsert import options
 from upsert.arrays import Positions
 from upsert.errors import ConfigurationError, SchemaError
-from upsert.formats.base import BadMessage, Decoded, Format, FormatContext
+from upsert.formats.base import BadMessage, Decoded, Format, FormatContext, check_has_fields
 from upsert.formats.binary_columns import BATCH, Read, Spans, padded, read_in_batches
 from upsert.formats.protobuf import descriptors as d
 from upsert.formats.protobuf.reader import MessageReader, Trouble
@@ -209,6 +209,7 @@ def _codec_of(context: FormatContext) -> ProtobufCodec:
 def check(context: FormatContext) -> None:
     """Refuse fields that the message does not have, or not so."""
     d.library()
+    check_has_fields(context, "protobuf")
     if given_message(context.options, "protobuf") is None:
         raise ConfigurationError(
             "protobuf: needs options 'descriptor-file' and 'message-name': messages do not say what they hold"
