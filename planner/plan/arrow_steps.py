@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -96,7 +97,8 @@ class Joined:
             np.flatnonzero(np.logical_and.reduce([~is_null(key) for key in side]))
             for side in zip(*keys, strict=True)
         ]
-        found = list(equal_pairs(codes[known[0]], codes[left.count :][known[1]], at_most=_MOST_PAIRS))
+        pieces = equal_pairs(codes[known[0]], codes[left.count :][known[1]], at_most=_MOST_PAIRS)
+        found = list(islice(pieces, 2))
         if len(found) > 1:
             raise NotInArrowError("a join with many pairs")
         if not found:
